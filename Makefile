@@ -1,0 +1,57 @@
+# The commands of this project. CI calls the same ones (.ci/run).
+#   make install   build .venv from the pinned requirements
+#   make demo      run the demonstration             ARGS="..." is passed on
+#   make test      run the tests                     ARGS="tests/unit -k name"
+#   make check     format, lint, types, import directions
+#   make bench     run the benchmarks                ARGS="..." is passed on
+#   make pins      resolve requirements/test.in again (needs uv)
+#   make clean     remove .venv and caches
+
+PYTHON ?= python3
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: install demo test check bench pins clean
+.DEFAULT_GOAL := install
+
+install: $(STAMP)
+
+# The stamp is written last: an interrupted install is done again.
+$(STAMP): requirements/test.txt pyproject.toml
+	@command -v $(PYTHON) >/dev/null || \
+	  { echo "semel: '$(PYTHON)' not found; install Python 3.11 or newer, or run: make install PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "semel: needs Python 3.11 or newer, '$(PYTHON)' is $$($(PYTHON) --version 2>&1); run: make install PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	  { echo "semel: '$(PYTHON)' cannot build virtual environments; install its venv module (Debian: apt-get install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/test.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@touch $@
+
+demo: install
+	@$(BIN)/semel demo $(ARGS)
+
+test: install
+	$(BIN)/pytest $(ARGS)
+
+check: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/basedpyright --warnings
+	$(BIN)/pytest tests/unit/test_layout.py
+
+bench: install
+	$(BIN)/python -m bench $(ARGS)
+
+# No header and no index options: the file must read the same wherever it was resolved.
+pins:
+	uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-header \
+	  --no-emit-index-url --no-emit-find-links --annotation-style=line \
+	  requirements/test.in --output-file requirements/test.txt
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

@@ -1,0 +1,1 @@
+"""Benchmarks: how fast semel is, beside the bare application."""

@@ -1,0 +1,1 @@
+"""Operations: events, metrics, logs, the command line and the console."""
