@@ -1,0 +1,119 @@
+"""The SQL files, loaded and made ready for one database.
+
+A query is one file, ``queries/<name>.sql`` or ``queries/<dialect>/<name>.sql`` where databases
+differ. Its header says which parameters it ``takes:``; a placeholder that the header does not name
+is an error when the dialect is loaded. ``{now}`` is the store's clock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from semel.errors import SemelError
+
+_ROOT = files("semel.stores.sql")
+_COMMENT = re.compile(r"--[^\n]*")
+_PLACEHOLDER = re.compile(r"(?<![:\w]):([a-z_]+)")
+_TAKES = re.compile(r"^-- takes:(.*)$", re.MULTILINE)
+_MIGRATION = re.compile(r"(\d{4})_(\w+)\.sql")
+
+
+class BadQuery(SemelError):
+    """A SQL file of semel's own does not keep the rules; a bug, seen when the dialect is loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Syntax:
+    """How a database's driver wants its parameters, and how its clock is read."""
+
+    name: str
+    placeholder: str
+    now: str
+
+
+SYNTAXES: Mapping[str, Syntax] = {
+    # SQLite's own clock has milliseconds at best, and tests move time: the store binds its clock.
+    "sqlite": Syntax("sqlite", ":{}", ":now"),
+    # clock_timestamp() and not now(), which stands still within a transaction.
+    "postgresql": Syntax(
+        "postgresql", "%({})s", "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One statement. ``takes``: the parameters a plan gives (the clock, if bound, is extra)."""
+
+    name: str
+    text: str
+    takes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One numbered step of the schema."""
+
+    version: int
+    name: str
+    statements: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """Everything semel says to one kind of database."""
+
+    name: str
+    queries: Mapping[str, Query]
+    migrations: tuple[Migration, ...]
+
+    def text(self, name: str) -> str:
+        return self.queries[name].text
+
+
+@cache
+def dialect(name: str) -> Dialect:
+    """The dialect, read from its files once per process."""
+    syntax = SYNTAXES[name]
+    sources = {**query_sources(), **query_sources(name)}
+    queries = {query: _compile(query, text, syntax) for query, text in sources.items()}
+    return Dialect(name, queries, tuple(_migrations(name)))
+
+
+def query_sources(name: str | None = None) -> dict[str, str]:
+    """The query files as written: the shared ones, or those of one dialect."""
+    folder = _ROOT / "queries" / name if name else _ROOT / "queries"
+    return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in _sql_files(folder)}
+
+
+def _sql_files(folder: Traversable) -> Iterator[Traversable]:
+    found = [file for file in folder.iterdir() if file.name.endswith(".sql")]
+    return iter(sorted(found, key=lambda file: file.name))
+
+
+def _compile(name: str, source: str, syntax: Syntax) -> Query:
+    header = _TAKES.search(source)
+    if header is None:
+        raise BadQuery(f"{name}.sql has no '-- takes:' line")
+    takes = tuple(header[1].split())
+    text = _COMMENT.sub("", source)
+    if found := set(_PLACEHOLDER.findall(text)) ^ set(takes):
+        raise BadQuery(f"{name}.sql: header and text disagree about {sorted(found)}")
+    text = text.replace("%", "%%") if "%" in syntax.placeholder else text
+    text = _PLACEHOLDER.sub(lambda match: syntax.placeholder.format(match[1]), text)
+    return Query(name, " ".join(text.replace("{now}", syntax.now).split()), takes)
+
+
+def _migrations(name: str) -> Iterator[Migration]:
+    for number, file in enumerate(_sql_files(_ROOT / "migrations" / name), start=1):
+        match = _MIGRATION.fullmatch(file.name)
+        if match is None or int(match[1]) != number:
+            raise BadQuery(f"migrations/{name}/{file.name}: expected number {number:04}")
+        text = _COMMENT.sub("", file.read_text("utf-8"))
+        statements = tuple(part.strip() for part in text.split(";") if part.strip())
+        yield Migration(number, match[2], statements)

@@ -1,0 +1,9 @@
+-- renew: push the end of the lease away.
+-- event: renew
+-- takes: identity fence lease
+-- gives: state, leased_until, expires_at, now; no row when refused
+-- why: a lease that is past is not revived; others may already have been told that it lapsed.
+UPDATE semel_record
+SET leased_until = {now} + :lease
+WHERE identity = :identity AND fence = :fence AND state = 'in_progress' AND leased_until > {now}
+RETURNING state, leased_until, expires_at, {now}

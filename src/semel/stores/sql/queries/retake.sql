@@ -1,0 +1,10 @@
+-- retake: start a released record again under a new fence.
+-- event: retake
+-- takes: identity seen fence lease on_lapse
+-- gives: state, leased_until, expires_at, now; no row when refused
+-- why: forget_at is cleared, for a record in progress never becomes free by time.
+UPDATE semel_record
+SET state = 'in_progress', fence = :fence, leased_until = {now} + :lease, on_lapse = :on_lapse,
+    expires_at = NULL, forget_at = NULL, snapshot = NULL, reason = NULL
+WHERE identity = :identity AND fence = :seen AND state = 'failed_retryable'
+RETURNING state, leased_until, expires_at, {now}

@@ -1,0 +1,11 @@
+-- settle_happened: evidence says that it happened; store the answer and burn the old fence.
+-- event: settle: it happened
+-- takes: identity seen fence snapshot retention tombstone evidence
+-- gives: state, leased_until, expires_at, now; no row when refused
+-- why: with its fence burnt, the late holder's own completion is refused and it answers from here.
+UPDATE semel_record
+SET state = 'completed', fence = :fence, snapshot = :snapshot, leased_until = NULL,
+    expires_at = {now} + :retention, forget_at = {now} + :retention + :tombstone,
+    reason = :evidence
+WHERE identity = :identity AND fence = :seen AND state = 'unknown'
+RETURNING state, leased_until, expires_at, {now}

@@ -1,0 +1,117 @@
+"""Rows into replies. What cannot be true is StoreCorrupt: the request fails closed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from semel.core.contract import Applied
+from semel.core.model import Fence, Identity, Micros, OnLapse, Record, State
+from semel.errors import StoreCorrupt
+
+Row: TypeAlias = Sequence[Any]
+Rows: TypeAlias = Sequence[Row]
+
+_STATES = {state.value: state for state in State}
+_ON_LAPSE = {choice.value: choice for choice in OnLapse}
+_UNSETTLED = (State.PENDING, State.IN_PROGRESS, State.UNKNOWN)
+
+
+def record_and_now(rows: Rows) -> tuple[Record | None, Micros]:
+    """The one row of ``read`` or ``claim``; no record when its identity is NULL."""
+    row = _only(rows, 13)
+    now = row[12]
+    if type(now) is not int:
+        raise StoreCorrupt("the store's clock is not a number")
+    return (None if row[0] is None else record(row)), now
+
+
+def record(row: Row) -> Record:
+    """A record from the first twelve columns."""
+    found = Record(
+        Identity(_bytes(row[0], 32, "identity")),
+        _state(row[1]),
+        Fence(_bytes(row[2], 16, "fence")),
+        _text(row[3], "fingerprint"),
+        _bytes(row[4], None, "fields"),
+        _on_lapse(row[5]),
+        _time(row[6], "created_at"),
+        None if row[7] is None else _time(row[7], "leased_until"),
+        None if row[8] is None else _time(row[8], "expires_at"),
+        None if row[9] is None else _time(row[9], "forget_at"),
+        None if row[10] is None else _bytes(row[10], None, "snapshot"),
+        None if row[11] is None else _text(row[11], "reason"),
+    )
+    _check(found)
+    return found
+
+
+def written(rows: Rows) -> Applied:
+    """The one row of a write that was applied."""
+    state, leased_until, expires_at, now = _only(rows, 4)
+    return Applied(
+        None if state is None else _state(state),
+        _time(now, "now"),
+        None if leased_until is None else _time(leased_until, "leased_until"),
+        None if expires_at is None else _time(expires_at, "expires_at"),
+    )
+
+
+def recipe(rows: Rows) -> tuple[str, str | None, Micros | None, Micros]:
+    """recipe, previous, changed_at and now."""
+    current, previous, changed_at, now = _only(rows, 4)
+    return (
+        _text(current, "recipe"),
+        None if previous is None else _text(previous, "previous"),
+        None if changed_at is None else _time(changed_at, "changed_at"),
+        _time(now, "now"),
+    )
+
+
+def _only(rows: Rows, columns: int) -> Row:
+    if len(rows) != 1 or len(rows[0]) != columns:
+        shape = f"{len(rows)} rows" if len(rows) != 1 else f"{len(rows[0])} columns"
+        raise StoreCorrupt(f"the store answered {shape} where one row of {columns} was asked for")
+    return rows[0]
+
+
+def _check(found: Record) -> None:
+    """What no sequence of operations leads to; acting on it could free a key, or never free it."""
+    if found.state is State.IN_PROGRESS and found.leased_until is None:
+        raise StoreCorrupt("a record is in progress without an end of its lease")
+    if found.state is State.COMPLETED and (found.snapshot is None or found.expires_at is None):
+        raise StoreCorrupt("a record is completed without an answer")
+    if found.state in _UNSETTLED and found.forget_at is not None:
+        raise StoreCorrupt("an unsettled record has a time to be forgotten")
+
+
+def _state(value: object) -> State:
+    state = _STATES.get(value) if isinstance(value, str) else None
+    if state is None:
+        raise StoreCorrupt("a record has a state that does not exist")
+    return state
+
+
+def _on_lapse(value: object) -> OnLapse:
+    choice = _ON_LAPSE.get(value) if isinstance(value, str) else None
+    if choice is None:
+        raise StoreCorrupt("a record has an on_lapse that does not exist")
+    return choice
+
+
+def _bytes(value: object, length: int | None, column: str) -> bytes:
+    if type(value) is not bytes or (length is not None and len(value) != length):
+        raise StoreCorrupt(f"the column {column} does not hold the bytes it should")
+    return value
+
+
+def _text(value: object, column: str) -> str:
+    if type(value) is not str:
+        raise StoreCorrupt(f"the column {column} does not hold text")
+    return value
+
+
+def _time(value: object, column: str) -> Micros:
+    if type(value) is not int:
+        raise StoreCorrupt(f"the column {column} does not hold a time")
+    return value
