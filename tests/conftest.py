@@ -1,0 +1,74 @@
+"""What every test may ask for: databases, poolers, and a fixed way of running."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+from tests.servers import PgBouncer, PostgresServer
+from tests.servers import pgbouncer as pgbouncer_binary
+
+# `ci` is the default everywhere: the same examples on every run, so a failure is the change's.
+# `SEMEL_HYPOTHESIS=explore` looks for new ones.
+settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("explore", deadline=None, max_examples=1_000)
+settings.load_profile(os.environ.get("SEMEL_HYPOTHESIS", "ci"))
+
+SERVERS = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def note(request: pytest.FixtureRequest, line: str) -> None:
+    """Remember for the end of the run which servers the tests had, or why they had none."""
+    lines = request.config.stash.setdefault(SERVERS, [])
+    if line not in lines:
+        lines.append(line)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    for line in config.stash.get(SERVERS, []):
+        terminalreporter.write_line(f"servers: {line}")
+
+
+@pytest.fixture(scope="session")
+def postgres(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+    """One server for the whole run. Tests that stop or kill it start their own instead."""
+    with PostgresServer() as server:
+        note(request, str(server))
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer) -> Iterator[str]:
+    """An empty database of one's own."""
+    with postgres.database() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(request: pytest.FixtureRequest, postgres: PostgresServer) -> Iterator[PgBouncer]:
+    """The one server a machine may lack: its tests are then skipped, and the summary says so."""
+    if pgbouncer_binary.find() is None:
+        note(request, f"{pgbouncer_binary.HOW_TO_GET_IT}: its tests were not run")
+        pytest.skip(pgbouncer_binary.HOW_TO_GET_IT)
+    with PgBouncer(postgres) as pooler:
+        note(request, str(pooler))
+        yield pooler
+
+
+@pytest.fixture
+def pgbouncer_url(pgbouncer: PgBouncer, postgres: PostgresServer) -> Iterator[str]:
+    """An empty database of one's own, reached through PgBouncer in transaction mode."""
+    with postgres.database() as url:
+        yield pgbouncer.url_of(database_of(url))
+
+
+def database_of(url: str) -> str:
+    return url.partition("@/")[2].partition("?")[0]

@@ -1,0 +1,16 @@
+"""Real servers for the tests: private, thrown away, and gone when the tests are."""
+
+from tests.servers.apps import AppServer, gunicorn, uvicorn
+from tests.servers.child import Child, ServerError
+from tests.servers.pgbouncer import PgBouncer
+from tests.servers.postgres import PostgresServer
+
+__all__ = [
+    "AppServer",
+    "Child",
+    "PgBouncer",
+    "PostgresServer",
+    "ServerError",
+    "gunicorn",
+    "uvicorn",
+]

