@@ -1,0 +1,1 @@
+"""What semel decides: no I/O, clock, randomness or thread in here."""

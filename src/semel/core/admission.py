@@ -1,0 +1,176 @@
+"""From a request to a call that can be exchanged: who asks, with which key, for what.
+
+Two steps, because the body is only read for requests that take part: `admit` looks at the head,
+`Ticket.call` adds what the body means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from semel.core import keys
+from semel.core.fingerprint import (
+    Fingerprint,
+    Meaning,
+    Recipe,
+    differing_fields,
+    field_digests,
+    fingerprint,
+    matches,
+)
+from semel.core.keys import Malformed, Scope
+from semel.core.model import Fence, Identity, Micros, Origin, Request, Response
+from semel.core.policy import SAFE_METHODS, Policy
+from semel.core.problems import refuse
+
+Tenant: TypeAlias = Callable[[Request], Any] | None
+"""Who is asking: a function of the authenticated request, or None for a single tenant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prints:
+    """What one request means, under one recipe."""
+
+    meaning: Meaning
+    recipe: Recipe
+    fingerprint: Fingerprint
+
+    def match(self, stored: str) -> bool:
+        return matches(stored, self.meaning, self.recipe, self.fingerprint)
+
+    def digests(self, salt: bytes) -> bytes:
+        return field_digests(self.fingerprint.fields, salt)
+
+    def differing(self, stored: bytes) -> tuple[str, ...]:
+        return differing_fields(stored, self.fingerprint.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Predecessor:
+    """The same request under the route's previous settings."""
+
+    identity: Identity
+    prints: Prints
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """All that an exchange needs to know of a request."""
+
+    policy: Policy
+    identity: Identity
+    fence: Fence
+    prints: Prints
+    origin: Origin
+    fresh_until: Micros | None
+    accept_encoding: str | None
+    predecessor: Predecessor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Turned away at the door; ``error`` is the operator's own code failing, to be logged."""
+
+    response: Response
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A request that takes part; its body has not been read yet."""
+
+    request: Request
+    policy: Policy
+    key: str
+    tenant: str
+    session: str | None
+    suspicious: bool
+    """The key looks like personal data; worth a warning, never echoed."""
+
+    def identity(self, policy: Policy) -> Identity:
+        request = self.request
+        scope = Scope(self.tenant, request.method, request.path, policy.scope, self.session)
+        return Identity(keys.identity(scope, self.key))
+
+    def call(self, body: Iterable[bytes], fence: Fence, previous: Policy | None = None) -> Call:
+        """Add what the body means. ``previous``: settings whose keys may still be alive."""
+        request, policy = self.request, self.policy
+        predecessor = None
+        if previous is not None:
+            body = tuple(body)
+            older = self._prints(body, previous.fingerprint)
+            predecessor = Predecessor(self.identity(previous), older)
+        return Call(
+            policy=policy,
+            identity=self.identity(policy),
+            fence=fence,
+            prints=self._prints(body, policy.fingerprint),
+            origin=Origin(self.tenant, request.method, request.path, self.key),
+            fresh_until=self._fresh_until(),
+            accept_encoding=request.headers.get("accept-encoding"),
+            predecessor=predecessor,
+        )
+
+    def _prints(self, body: Iterable[bytes], recipe: Recipe) -> Prints:
+        request = self.request
+        meaning = Meaning(
+            method=request.method,
+            path=request.path,
+            query=request.query,
+            content_type=request.headers.get("content-type"),
+            content_encoding=request.headers.get("content-encoding"),
+            body=body,
+        )
+        return Prints(meaning, recipe, fingerprint(meaning, recipe))
+
+    def _fresh_until(self) -> Micros | None:
+        """A UUIDv7 tells its age: past retention its first use may have been forgotten."""
+        born = keys.uuid7_milliseconds(self.key)
+        return None if born is None else born * 1000 + self.policy.age_micros
+
+
+def admit(request: Request, policy: Policy, tenant: Tenant) -> Ticket | Refused | None:
+    """Whether a request takes part; None lets it pass untouched."""
+    values = request.headers.all("idempotency-key")
+    if request.method not in policy.methods:
+        refused = values and request.method in SAFE_METHODS and policy.safe_methods == "refuse"
+        return Refused(refuse("key-on-safe-method")) if refused else None
+    if not values:
+        return Refused(refuse("missing-key")) if policy.required else None
+    try:
+        return _ticket(request, policy, tenant, values)
+    except Exception as error:  # tenant=, session= and key= are the operator's code
+        return Refused(refuse("misconfigured"), error)
+
+
+def _ticket(
+    request: Request, policy: Policy, tenant: Tenant, values: tuple[bytes, ...]
+) -> Ticket | Refused:
+    key = _key(policy, values)
+    if isinstance(key, Malformed):
+        return Refused(refuse("malformed-key", detail=key.reason))
+    suspicious = policy.personal_data != "allow" and keys.looks_like_personal_data(key)
+    if suspicious and policy.personal_data == "refuse":
+        detail = "The key looks like personal data. Use a random key, such as a UUID."
+        return Refused(refuse("malformed-key", detail=detail))
+    who = "" if tenant is None else _principal(tenant(request))
+    if who is None:
+        return Refused(refuse("tenant-missing"))
+    session = policy.session(request) if policy.session is not None else None
+    return Ticket(request, policy, key, who, session, suspicious)
+
+
+def _key(policy: Policy, values: tuple[bytes, ...]) -> str | Malformed:
+    key = keys.parse_key(values, strict=policy.strict)
+    return key if isinstance(key, Malformed) else keys.check_format(key, policy.key)
+
+
+def _principal(value: Any) -> str | None:
+    """A verified principal as text; nothing at all is nobody, never a shared tenant."""
+    if value is None or value == "" or isinstance(value, bool):
+        return None
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    return str(value)

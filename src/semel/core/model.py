@@ -1,0 +1,138 @@
+"""The nouns: what a record is, what a request and a response are.
+
+Times are integers: microseconds since 1970 by the *store's* clock. Durations are microseconds too.
+Only policies, which people write, speak of ``timedelta``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NewType, TypeAlias
+
+Identity = NewType("Identity", bytes)
+"""32 bytes: the primary key of every store."""
+
+Fence = NewType("Fence", bytes)
+"""128 random bits that prove who holds a lease; unique for all time, made before the first try."""
+
+Micros: TypeAlias = int
+Header: TypeAlias = tuple[bytes, bytes]
+Headers: TypeAlias = tuple[Header, ...]
+
+
+class State(StrEnum):
+    """Where a record is in its life; `core/states.py` says how it gets from one to the next."""
+
+    PENDING = "pending"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    FAILED_RETRYABLE = "failed_retryable"
+    UNKNOWN = "unknown"
+    EXPIRED = "expired"
+
+
+class OnLapse(StrEnum):
+    """What becomes of a record whose lease ran out; recorded with the claim."""
+
+    UNKNOWN = "unknown"
+    RELEASE = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a key was used: kept beside the identity for the people who operate the system."""
+
+    tenant: str
+    method: str
+    path: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One key's row, as a store returns it."""
+
+    identity: Identity
+    state: State
+    fence: Fence
+    fingerprint: str
+    fields: bytes
+    on_lapse: OnLapse
+    created_at: Micros
+    leased_until: Micros | None
+    expires_at: Micros | None
+    forget_at: Micros | None
+    snapshot: bytes | None
+    reason: str | None
+
+    def lapsed(self, now: Micros) -> bool:
+        """The holder's time is up: it may be dead, stopped or cut off."""
+        return (
+            self.state is State.IN_PROGRESS
+            and self.leased_until is not None
+            and self.leased_until <= now
+        )
+
+    def past_retention(self, now: Micros) -> bool:
+        """The answer is no longer promised; the use of the key is still remembered."""
+        if self.state is State.EXPIRED:
+            return True
+        return (
+            self.state is State.COMPLETED and self.expires_at is not None and self.expires_at <= now
+        )
+
+    def forgettable(self, now: Micros) -> bool:
+        """Only settled records are ever forgotten; an unsettled one never becomes free by time."""
+        settled = self.state in (State.COMPLETED, State.FAILED_RETRYABLE, State.EXPIRED)
+        return settled and self.forget_at is not None and self.forget_at <= now
+
+
+class HeaderView(Mapping[str, str]):
+    """Case-insensitive, read-only view of raw headers; a repeated header gives its first value."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: Headers) -> None:
+        self._raw = raw
+
+    def all(self, name: str) -> tuple[bytes, ...]:
+        """Every value of the header, in the order received."""
+        wanted = name.lower().encode("latin-1")
+        return tuple([value for key, value in self._raw if key.lower() == wanted])
+
+    def __getitem__(self, name: str) -> str:
+        for value in self.all(name):
+            return value.decode("latin-1")
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(key.lower().decode("latin-1") for key, _ in self._raw))
+
+    def __len__(self) -> int:
+        return len({key.lower() for key, _ in self._raw})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """semel's own read-only view of a request, the same in every adapter.
+
+    ``path`` is the full path, mount prefix included, canonically percent-encoded. ``raw`` is the
+    ASGI scope or the WSGI environ: that is where authentication left its user.
+    """
+
+    method: str
+    path: str
+    query: bytes
+    headers: HeaderView
+    raw: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A whole answer in memory."""
+
+    status: int
+    headers: Headers
+    body: bytes

@@ -1,0 +1,359 @@
+"""Policies: what a route promises, by name. Frozen, validated when made, provable from outside.
+
+`judge` is the one place that decides what becomes of a handler's outcome.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from enum import Enum
+from typing import Any, Final, Literal, TypedDict, Unpack
+
+from semel.core.contract import Abandoned, HandlerOutcome, Raised, Returned, Streaming
+from semel.core.fingerprint import Recipe
+from semel.core.keys import KeyFormat
+from semel.core.model import Micros, OnLapse, Request, Response
+from semel.errors import ConfigurationError, NotExecuted, OutcomeUnknown
+
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "QUERY"})
+
+DID_NOT_EXECUTE: Final = frozenset({401, 403, 407, 408, 425, 429})
+"""Answers that say the request was turned away before it did anything."""
+
+
+class Unset(Enum):
+    """Marks an option that was not given, where None means something."""
+
+    UNSET = "unset"
+
+
+UNSET: Final = Unset.UNSET
+
+Fate = Literal["release", "keep", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What a route does with keys. Make one with `ietf`, `stripe` or `payments`."""
+
+    name: str
+    required: bool = False
+    key: KeyFormat = "opaque"
+    strict: bool = False
+    personal_data: Literal["warn", "refuse", "allow"] = "warn"
+    methods: Collection[str] = frozenset({"POST", "PATCH"})
+    safe_methods: Literal["ignore", "refuse"] = "ignore"
+    scope: Literal["route", "tenant"] = "route"
+    session: Callable[[Request], str | None] | None = None
+    lease: timedelta = timedelta(seconds=60)
+    max_run: timedelta = timedelta(minutes=15)
+    retention: timedelta = timedelta(hours=24)
+    tombstone: timedelta | None = None
+    in_flight: Literal["refuse"] | timedelta = "refuse"
+    retry_after: timedelta = timedelta(seconds=1)
+    mismatch_status: int = 422
+    keep: Collection[int] | Callable[[Response], bool] | None = None
+    on_error: Fate = "release"
+    on_doubt: Literal["unknown", "keep"] = "unknown"
+    on_lapse: Literal["unknown", "release"] = "unknown"
+    effects: Literal["none", "transactional"] | None = None
+    probe: Callable[..., Any] | None = None
+    fingerprint: Recipe = field(default_factory=Recipe)
+    max_request_body: int = 16 * 1024 * 1024
+    max_response_body: int = 16 * 1024 * 1024
+    max_request_age: timedelta | None = None
+    response: Literal["buffer", "stream"] = "buffer"
+    schema_version: str | None = None
+    on_replay: Callable[..., Any] | None = None
+    replay_header: str = "Idempotent-Replayed"
+    previous: Policy | None = None
+
+    lease_micros: Micros = field(init=False, repr=False)
+    retention_micros: Micros = field(init=False, repr=False)
+    tombstone_micros: Micros = field(init=False, repr=False)
+    age_micros: Micros = field(init=False, repr=False)
+    patience_micros: Micros = field(init=False, repr=False)
+    retry_micros: Micros = field(init=False, repr=False)
+    lapse: OnLapse = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _validate(self)
+        tombstone = self.retention if self.tombstone is None else self.tombstone
+        patience = timedelta(0) if self.in_flight == "refuse" else self.in_flight
+        derived: dict[str, object] = {
+            "methods": frozenset(method.upper() for method in self.methods),
+            "lease_micros": _micros(self.lease),
+            "retention_micros": _micros(self.retention),
+            "tombstone_micros": _micros(tombstone),
+            "age_micros": _micros(self.max_request_age or self.retention),
+            "patience_micros": _micros(patience),
+            "retry_micros": _micros(self.retry_after),
+            "lapse": OnLapse(self.on_lapse),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
+
+    def recipe(self) -> str:
+        """How identities and fingerprints are made here; changing it orphans live keys."""
+        bound = " session" if self.session is not None else ""
+        return f"i1 scope={self.scope}{bound}; {self.fingerprint.describe()}"
+
+
+class Options(TypedDict, total=False):
+    """The options every policy factory takes; `Policy` has their defaults."""
+
+    required: bool
+    key: KeyFormat
+    strict: bool
+    personal_data: Literal["warn", "refuse", "allow"]
+    methods: Collection[str]
+    safe_methods: Literal["ignore", "refuse"]
+    scope: Literal["route", "tenant"]
+    session: Callable[[Request], str | None] | None
+    lease: timedelta
+    max_run: timedelta
+    retention: timedelta
+    tombstone: timedelta | None
+    in_flight: Literal["refuse"] | timedelta
+    retry_after: timedelta
+    mismatch_status: int
+    keep: Collection[int] | Callable[[Response], bool] | None
+    on_error: Fate
+    on_doubt: Literal["unknown", "keep"]
+    on_lapse: Literal["unknown", "release"]
+    effects: Literal["none", "transactional"] | None
+    probe: Callable[..., Any] | None
+    fingerprint: Recipe
+    max_request_body: int
+    max_response_body: int
+    max_request_age: timedelta | None
+    response: Literal["buffer", "stream"]
+    schema_version: str | None
+    on_replay: Callable[..., Any] | None
+    replay_header: str
+    previous: Policy | None
+
+
+def ietf(**options: Unpack[Options]) -> Policy:
+    """The IETF draft's behaviour: 422 for a reused key, 409 in flight, a 5xx may be tried again."""
+    return _build("ietf", {}, options)
+
+
+def stripe(**options: Unpack[Options]) -> Policy:
+    """Stripe v1's behaviour: 400 for a reused key, a 500 is kept, an expired key starts anew."""
+    defaults: Options = {
+        "scope": "tenant",
+        "mismatch_status": 400,
+        "on_error": "keep",
+        "on_doubt": "keep",
+        "tombstone": timedelta(0),
+    }
+    return _build("stripe", defaults, options)
+
+
+def payments(**options: Unpack[Options]) -> Policy:
+    """For money: waits for the first answer, and an error leaves the outcome to be settled.
+
+    Say who can be asked what happened: ``probe=ask_provider``, or ``probe=None`` for nobody.
+    """
+    if "probe" not in options:
+        raise ConfigurationError(
+            "payments() must name probe=, the function that asks the provider what happened, "
+            "or say probe=None: then an unknown outcome waits for an operator"
+        )
+    defaults: Options = {"in_flight": timedelta(seconds=10), "on_error": "unknown"}
+    return _build("payments", defaults, options)
+
+
+def _build(name: str, defaults: Options, options: Options) -> Policy:
+    known = Options.__annotations__
+    for option in options:
+        if option not in known:
+            near = difflib.get_close_matches(option, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigurationError(f"{name}() has no option {option!r}{hint}")
+    return Policy(name=name, **{**defaults, **options})
+
+
+# ── validation ────────────────────────────────────────────────────────────────────────────────────
+
+_CHOICES: Final = {
+    "personal_data": {"warn", "refuse", "allow"},
+    "safe_methods": {"ignore", "refuse"},
+    "scope": {"route", "tenant"},
+    "on_error": {"release", "keep", "unknown"},
+    "on_doubt": {"unknown", "keep"},
+    "on_lapse": {"unknown", "release"},
+    "effects": {None, "none", "transactional"},
+    "response": {"buffer", "stream"},
+}
+_POSITIVE: Final = ("lease", "max_run", "retention", "retry_after")
+_SIZES: Final = ("max_request_body", "max_response_body")
+
+
+def _micros(duration: timedelta) -> Micros:
+    return duration // timedelta(microseconds=1)
+
+
+def _demand(ok: bool, sentence: str) -> None:
+    if not ok:
+        raise ConfigurationError(sentence)
+
+
+def _validate(policy: Policy) -> None:
+    for option, allowed in _CHOICES.items():
+        value = getattr(policy, option)
+        _demand(value in allowed, f"{option}={value!r} is not one of {_listed(allowed)}")
+    for option in _POSITIVE:
+        value = getattr(policy, option)
+        ok = isinstance(value, timedelta) and value > timedelta(0)
+        _demand(ok, f"{option}={value!r} must be a timedelta greater than zero")
+    for option in _SIZES:
+        value = getattr(policy, option)
+        _demand(isinstance(value, int) and value >= 0, f"{option}={value!r} must be a size in bytes")
+    _validate_durations(policy)
+    _validate_key(policy)
+    _validate_outcomes(policy)
+
+
+def _listed(values: Collection[object]) -> str:
+    return ", ".join(sorted(map(repr, values)))
+
+
+def _validate_durations(policy: Policy) -> None:
+    for option in ("tombstone", "max_request_age"):
+        value = getattr(policy, option)
+        ok = value is None or (isinstance(value, timedelta) and value >= timedelta(0))
+        _demand(ok, f"{option}={value!r} must be a timedelta or None")
+    waits = isinstance(policy.in_flight, timedelta) and policy.in_flight > timedelta(0)
+    _demand(
+        policy.in_flight == "refuse" or waits,
+        f"in_flight={policy.in_flight!r} must be 'refuse' or a timedelta to wait",
+    )
+    _demand(policy.max_run >= policy.lease, "max_run must not be shorter than lease")
+
+
+def _validate_key(policy: Policy) -> None:
+    known = policy.key in ("opaque", "uuid") if isinstance(policy.key, str) else callable(policy.key)
+    _demand(known, f"key={policy.key!r} must be 'opaque', 'uuid' or a callable")
+    _demand(
+        not isinstance(policy.methods, str) and all(isinstance(m, str) for m in policy.methods),
+        "methods= takes a collection of method names",
+    )
+    unsafe = SAFE_METHODS.isdisjoint(method.upper() for method in policy.methods)
+    _demand(unsafe, "methods= must not name safe methods: they change nothing")
+    header = policy.replay_header
+    _demand(
+        isinstance(header, str) and header.isascii() and header.replace("-", "").isalnum(),
+        f"replay_header={header!r} is not a header name",
+    )
+    _demand(isinstance(policy.fingerprint, Recipe), "fingerprint= takes a semel.Fingerprint(...)")
+
+
+def _validate_outcomes(policy: Policy) -> None:
+    _demand(
+        policy.on_lapse == "unknown" or policy.effects is not None,
+        "on_lapse='release' runs a handler again whose first run may still be going: it needs "
+        "effects='none' or effects='transactional'",
+    )
+    _demand(
+        400 <= policy.mismatch_status <= 499, "mismatch_status must be a 4xx status"
+    )
+    for option in ("probe", "on_replay", "session"):
+        value = getattr(policy, option)
+        _demand(value is None or callable(value), f"{option}= must be callable or None")
+    keeps = policy.keep is None or callable(policy.keep)
+    listed = isinstance(policy.keep, Collection) and all(isinstance(s, int) for s in policy.keep)
+    _demand(keeps or listed, "keep= takes statuses or a function of the response")
+
+
+# ── judging an outcome ────────────────────────────────────────────────────────────────────────────
+
+
+class Verdict(Enum):
+    """What becomes of the record."""
+
+    KEEP = "keep"
+    RELEASE = "release"
+    SUSPEND = "suspend"
+
+
+_FATE: Final = {
+    "keep": Verdict.KEEP,
+    "release": Verdict.RELEASE,
+    "unknown": Verdict.SUSPEND,
+}
+
+
+def judge(policy: Policy, outcome: HandlerOutcome) -> Verdict:
+    """Decide by the route's policy what to do with what the handler did."""
+    match outcome:
+        case Returned(response, error):
+            return _judge_answer(policy, response, error)
+        case Streaming(status, headers, error):
+            return _judge_answer(policy, Response(status, headers, b""), error)
+        case Raised(error):
+            return _judge_error(policy, error)
+        case Abandoned():
+            return _FATE[policy.on_doubt]
+
+
+def _judge_answer(policy: Policy, response: Response, error: BaseException | None) -> Verdict:
+    if policy.keep is not None:
+        keeps = policy.keep(response) if callable(policy.keep) else response.status in policy.keep
+        if keeps:
+            return Verdict.KEEP
+        if response.status < 500:
+            return Verdict.RELEASE
+    if response.status >= 500:
+        return _judge_error(policy, error)
+    return Verdict.RELEASE if response.status in DID_NOT_EXECUTE else Verdict.KEEP
+
+
+def _judge_error(policy: Policy, error: BaseException | None) -> Verdict:
+    if is_ambiguous(error):
+        return _FATE[policy.on_doubt]
+    if says_not_executed(error):
+        return Verdict.RELEASE
+    return _FATE[policy.on_error]
+
+
+def says_not_executed(error: BaseException | None) -> bool:
+    """Only the handler's own word counts.
+
+    That one call was refused says nothing about the calls the handler made before it, so no other
+    exception is taken as proof; ``__context__`` is not followed for the same reason.
+    """
+    while error is not None:
+        if isinstance(error, NotExecuted):
+            return True
+        error = error.__cause__
+    return False
+
+
+_AMBIGUOUS: Final = (OutcomeUnknown, TimeoutError, ConnectionResetError, BrokenPipeError)
+
+
+def is_ambiguous(error: BaseException | None) -> bool:
+    """Whether something may have been sent whose answer never came. In doubt, it may have."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, NotExecuted):
+            return False
+        if isinstance(error, _AMBIGUOUS) or _is_cancellation(error):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    return not isinstance(error, Exception)
+
+
+OPTION_NAMES: Final = tuple(
+    item.name for item in fields(Policy) if item.init and item.name != "name"
+)

@@ -1,0 +1,111 @@
+"""How an answer looks the first time and every time after.
+
+What is stored is the answer without the headers that belong to one connection or one moment; a
+replay gets those anew.
+"""
+
+from __future__ import annotations
+
+import zlib
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from typing import Final
+
+from semel.core.model import Header, Headers, Micros, Response
+from semel.core.policy import Policy
+
+_NOT_KEPT: Final = frozenset(
+    {
+        # one connection's affair (RFC 9110, 7.6.1)
+        *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade"),
+        *(b"transfer-encoding", b"proxy-authenticate", b"proxy-authorization"),
+        # one moment's or one browser's affair
+        *(b"date", b"set-cookie", b"set-cookie2", b"age"),
+        # said by semel itself, anew each time
+        *(b"content-length", b"cache-control", b"idempotency-expires"),
+    }
+)
+_EXPIRES: Final = b"idempotency-expires"
+_NO_STORE: Final = (b"cache-control", b"no-store")
+_CODINGS: Final = {b"gzip": 31, b"x-gzip": 31, b"deflate": 47}
+"""The content codings the standard library can undo, with zlib's window bits for each."""
+
+
+def kept_headers(headers: Headers) -> Headers:
+    """The headers that are stored and sent again, in their order, repeated ones included."""
+    return tuple([pair for pair in headers if pair[0].lower() not in _NOT_KEPT])
+
+
+def first(response: Response, policy: Policy, expires_at: Micros | None) -> Response:
+    """The handler's answer as it leaves the first time."""
+    return Response(
+        response.status, first_headers(response.headers, policy, expires_at), response.body
+    )
+
+
+def first_headers(headers: Headers, policy: Policy, expires_at: Micros | None) -> Headers:
+    """The handler's own headers, with semel's said once."""
+    theirs = [pair for pair in headers if pair[0].lower() not in (b"cache-control", _EXPIRES)]
+    return (*theirs, *_said(headers, policy, b"false", expires_at))
+
+
+def replayed(
+    response: Response, policy: Policy, expires_at: Micros | None, accept_encoding: str | None
+) -> Response:
+    """The kept answer as it leaves every time after the first."""
+    response = _acceptable(response, accept_encoding)
+    length: tuple[Header, ...] = ()
+    if response.status >= 200 and response.status not in (204, 304):
+        length = ((b"content-length", str(len(response.body)).encode()),)
+    said = _said(response.headers, policy, b"true", expires_at)
+    return Response(response.status, (*response.headers, *length, *said), response.body)
+
+
+def _said(
+    headers: Headers, policy: Policy, is_replay: bytes, expires_at: Micros | None
+) -> tuple[Header, ...]:
+    name = policy.replay_header.lower().encode()
+    said: list[Header] = [(name, is_replay), _NO_STORE]
+    if expires_at is not None:
+        said.append((_EXPIRES, http_date(expires_at)))
+    if any(key.lower() == b"access-control-allow-origin" for key, _ in headers):
+        exposed = b", ".join((name, _EXPIRES, b"retry-after"))
+        said.append((b"access-control-expose-headers", exposed))
+    return tuple(said)
+
+
+def http_date(at: Micros) -> bytes:
+    """RFC 9110, 5.6.7; fractions are dropped, so nothing is promised longer than it is kept."""
+    moment = datetime.fromtimestamp(at // 1_000_000, UTC)
+    return format_datetime(moment, usegmt=True).encode()
+
+
+def _acceptable(response: Response, accept_encoding: str | None) -> Response:
+    """Undo a stored content coding that this caller did not offer to take."""
+    coding = _coding(response.headers)
+    if coding not in _CODINGS or accepts(accept_encoding, coding.decode()):
+        return response
+    try:
+        body = zlib.decompress(response.body, _CODINGS[coding])
+    except zlib.error:
+        return response  # labelled wrongly by the handler; its bytes are its own
+    headers = [pair for pair in response.headers if pair[0].lower() != b"content-encoding"]
+    return Response(response.status, tuple(headers), body)
+
+
+def _coding(headers: Headers) -> bytes:
+    for name, value in headers:
+        if name.lower() == b"content-encoding":
+            return value.strip().lower()
+    return b"identity"
+
+
+def accepts(accept_encoding: str | None, coding: str) -> bool:
+    """Whether an Accept-Encoding header takes ``coding`` (RFC 9110, 12.5.3)."""
+    if accept_encoding is None:
+        return False  # the first caller's header is not this caller's: identity suits everybody
+    weights: dict[str, bool] = {}
+    for item in accept_encoding.lower().split(","):
+        name, _, weight = item.partition(";")
+        weights[name.strip()] = weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return weights.get(coding, weights.get("*", False))

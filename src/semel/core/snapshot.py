@@ -1,0 +1,129 @@
+"""The stored response: bytes in, the same bytes out.
+
+A snapshot without its body is a *receipt*; an *open* receipt belongs to an answer that is still
+being streamed. Stores see only the encoded bytes.
+
+Layout: ``S1`` · flags · CRC-32 (seeded with the flags) · status · length-prefixed version, headers, size,
+digest, body. The checksum turns a damaged row into a refusal instead of a wrong answer.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Final
+
+from semel.core.model import Header, Headers, Response
+from semel.errors import StoreCorrupt
+
+_MAGIC: Final = b"S1"
+_HEAD: Final = struct.Struct(">2sBI")
+_FIXED: Final = struct.Struct(">HQHHH")  # status, size, header count, version and digest lengths
+_PAIR: Final = struct.Struct(">HI")
+
+_HAS_BODY, _WHOLE, _OPEN, _DEFLATED, _VERSIONED = 1, 2, 4, 8, 16
+
+COMPRESS_OVER: Final = 16 * 1024
+"""Below this, compressing costs more time than the bytes are worth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A stored response; ``body`` is None in a receipt."""
+
+    status: int
+    headers: Headers
+    body: bytes | None
+    size: int = 0
+    digest: bytes = b""
+    whole: bool = True
+    open: bool = False
+    schema_version: str | None = None
+
+    def response(self) -> Response | None:
+        """The answer to send again, or None when only a receipt was kept."""
+        if self.body is None:
+            return None
+        return Response(self.status, self.headers, self.body)
+
+
+def encode(snapshot: Snapshot) -> bytes:
+    """The bytes a store keeps."""
+    body, flags = _pack_body(snapshot)
+    version = (snapshot.schema_version or "").encode()
+    parts = [
+        _FIXED.pack(
+            snapshot.status,
+            snapshot.size,
+            len(snapshot.headers),
+            len(version),
+            len(snapshot.digest),
+        ),
+        version,
+        snapshot.digest,
+    ]
+    for name, value in snapshot.headers:
+        parts += (_PAIR.pack(len(name), len(value)), name, value)
+    parts.append(body)
+    rest = b"".join(parts)
+    return _HEAD.pack(_MAGIC, flags, zlib.crc32(rest, flags)) + rest
+
+
+def _pack_body(snapshot: Snapshot) -> tuple[bytes, int]:
+    flags = _WHOLE * snapshot.whole | _OPEN * snapshot.open
+    if snapshot.schema_version is not None:
+        flags |= _VERSIONED
+    if snapshot.body is None:
+        return b"", flags
+    flags |= _HAS_BODY
+    if len(snapshot.body) > COMPRESS_OVER:
+        packed = zlib.compress(snapshot.body, 1)
+        if len(packed) < len(snapshot.body):
+            return packed, flags | _DEFLATED
+    return snapshot.body, flags
+
+
+def decode(blob: bytes) -> Snapshot:
+    """The snapshot that was encoded; anything else is StoreCorrupt."""
+    try:
+        return _decode(blob)
+    except (struct.error, zlib.error, UnicodeDecodeError, IndexError) as error:
+        raise StoreCorrupt(f"a stored response cannot be read: {error}") from error
+
+
+def _decode(blob: bytes) -> Snapshot:
+    magic, flags, checksum = _HEAD.unpack_from(blob)
+    if magic != _MAGIC or zlib.crc32(blob[_HEAD.size :], flags) != checksum:
+        raise StoreCorrupt("a stored response is damaged: its checksum does not match")
+    at = _HEAD.size
+    status, size, count, version_length, digest_length = _FIXED.unpack_from(blob, at)
+    at += _FIXED.size
+    version = blob[at : at + version_length].decode()
+    at += version_length
+    digest = blob[at : at + digest_length]
+    at += digest_length
+    headers: list[Header] = []
+    for _ in range(count):
+        name_length, value_length = _PAIR.unpack_from(blob, at)
+        at += _PAIR.size
+        name = blob[at : at + name_length]
+        at += name_length
+        headers.append((name, blob[at : at + value_length]))
+        at += value_length
+    return Snapshot(
+        status=status,
+        headers=tuple(headers),
+        body=_unpack_body(blob[at:], flags),
+        size=size,
+        digest=digest,
+        whole=bool(flags & _WHOLE),
+        open=bool(flags & _OPEN),
+        schema_version=version if flags & _VERSIONED else None,
+    )
+
+
+def _unpack_body(packed: bytes, flags: int) -> bytes | None:
+    if not flags & _HAS_BODY:
+        return None
+    return zlib.decompress(packed) if flags & _DEFLATED else packed

@@ -1,0 +1,135 @@
+"""The one table that rules a record's life. Nothing changes state anywhere else.
+
+The memory store executes it, the SQL files are checked against it, the contract suite's matrix and
+the diagram in the docs are generated from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from semel.core.model import State
+
+
+class Event(StrEnum):
+    """What can happen to a record."""
+
+    CLAIM = "claim"
+    CLAIM_COMPLETE = "claim and complete in one commit"
+    ACCEPT = "accept"
+    TAKE = "take"
+    ABANDON = "abandon"
+    RENEW = "renew"
+    ADVANCE = "advance"
+    COMPLETE = "complete"
+    RELEASE = "release"
+    SUSPEND = "suspend"
+    LAPSE = "lapse"
+    LAPSE_RELEASE = "lapse, declared release"
+    LAPSE_RESUME = "lapse, declared resume"
+    RETAKE = "retake"
+    SETTLE_HAPPENED = "settle: it happened"
+    SETTLE_ABSENT = "settle: it did not"
+    EXPIRE = "expire"
+    FORGET = "forget"
+    EVICT = "evict"
+    EVICT_FORCED = "evict, forced"
+    EVICT_FREED = "evict, forced and freed on purpose"
+
+
+class Proof(StrEnum):
+    """What the one who asks must show before the event is allowed."""
+
+    NONE = "nothing"
+    FENCE = "the fence that holds the record"
+    LAST_FENCE = "the fence that last held the record"
+    SEEN_FENCE = "the fence it saw when it decided"
+    SEEN_FENCE_LAPSED = "the fence it saw, and a lease that is past"
+    SEEN_FENCE_OVERDUE = "the fence it saw, and a retention that is past"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One row: from ``source`` by ``event`` to ``target``; None stands for "no record"."""
+
+    source: State | None
+    event: Event
+    target: State | None
+    proof: Proof
+    by: str
+    burns: bool = False
+    """Whether the old fence is dead afterwards."""
+
+
+_PENDING = State.PENDING
+_IN_PROGRESS = State.IN_PROGRESS
+_COMPLETED = State.COMPLETED
+_FAILED = State.FAILED_RETRYABLE
+_UNKNOWN = State.UNKNOWN
+_EXPIRED = State.EXPIRED
+
+TABLE: Final[tuple[Rule, ...]] = (
+    Rule(None, Event.CLAIM, _IN_PROGRESS, Proof.NONE, "a request"),
+    Rule(None, Event.CLAIM_COMPLETE, _COMPLETED, Proof.NONE, "a request in atomic mode"),
+    Rule(None, Event.ACCEPT, _PENDING, Proof.NONE, "a request to a deferred route"),
+    Rule(_PENDING, Event.TAKE, _IN_PROGRESS, Proof.NONE, "the worker", burns=True),
+    Rule(_PENDING, Event.ABANDON, _COMPLETED, Proof.SEEN_FENCE_OVERDUE, "maintenance", burns=True),
+    Rule(_IN_PROGRESS, Event.RENEW, _IN_PROGRESS, Proof.FENCE, "the holder"),
+    Rule(_IN_PROGRESS, Event.ADVANCE, _IN_PROGRESS, Proof.FENCE, "the holder"),
+    Rule(_IN_PROGRESS, Event.COMPLETE, _COMPLETED, Proof.FENCE, "the holder"),
+    Rule(_IN_PROGRESS, Event.RELEASE, _FAILED, Proof.FENCE, "the holder"),
+    Rule(_IN_PROGRESS, Event.SUSPEND, _UNKNOWN, Proof.FENCE, "the holder"),
+    Rule(_IN_PROGRESS, Event.LAPSE, _UNKNOWN, Proof.SEEN_FENCE_LAPSED, "next request, sweeper"),
+    Rule(
+        _IN_PROGRESS, Event.LAPSE_RELEASE, _FAILED, Proof.SEEN_FENCE_LAPSED, "next request, sweeper"
+    ),
+    Rule(
+        _IN_PROGRESS,
+        Event.LAPSE_RESUME,
+        _IN_PROGRESS,
+        Proof.SEEN_FENCE_LAPSED,
+        "next request, completer",
+        burns=True,
+    ),
+    Rule(_UNKNOWN, Event.COMPLETE, _COMPLETED, Proof.LAST_FENCE, "the late holder"),
+    Rule(_FAILED, Event.RETAKE, _IN_PROGRESS, Proof.SEEN_FENCE, "a request", burns=True),
+    Rule(
+        _UNKNOWN,
+        Event.SETTLE_HAPPENED,
+        _COMPLETED,
+        Proof.SEEN_FENCE,
+        "reconciler, webhook, operator",
+        burns=True,
+    ),
+    Rule(
+        _UNKNOWN,
+        Event.SETTLE_ABSENT,
+        _FAILED,
+        Proof.SEEN_FENCE,
+        "reconciler, webhook, operator",
+        burns=True,
+    ),
+    Rule(_COMPLETED, Event.EXPIRE, _EXPIRED, Proof.SEEN_FENCE_OVERDUE, "reaper"),
+    Rule(_COMPLETED, Event.FORGET, None, Proof.SEEN_FENCE_OVERDUE, "reaper, next request"),
+    Rule(_FAILED, Event.FORGET, None, Proof.SEEN_FENCE_OVERDUE, "reaper, next request"),
+    Rule(_EXPIRED, Event.FORGET, None, Proof.SEEN_FENCE_OVERDUE, "reaper, next request"),
+    Rule(_COMPLETED, Event.EVICT, None, Proof.SEEN_FENCE, "operator", burns=True),
+    Rule(_FAILED, Event.EVICT, None, Proof.SEEN_FENCE, "operator", burns=True),
+    Rule(_EXPIRED, Event.EVICT, None, Proof.SEEN_FENCE, "operator", burns=True),
+    Rule(_UNKNOWN, Event.EVICT_FORCED, _EXPIRED, Proof.SEEN_FENCE, "operator", burns=True),
+    Rule(_UNKNOWN, Event.EVICT_FREED, None, Proof.SEEN_FENCE, "operator", burns=True),
+)
+
+_BY_STEP: Final = {(rule.source, rule.event): rule for rule in TABLE}
+
+
+def rule(source: State | None, event: Event) -> Rule | None:
+    """The row for ``event`` in state ``source``, or None: the event is not allowed there."""
+    return _BY_STEP.get((source, event))
+
+
+def sources(event: Event) -> frozenset[State]:
+    """The states in which ``event`` may happen to an existing record."""
+    return frozenset(row.source for row in TABLE if row.event is event and row.source is not None)

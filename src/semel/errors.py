@@ -1,0 +1,84 @@
+"""Everything semel raises.
+
+Expected outcomes are values, not exceptions; what is raised is an outage, a bug or a wrong setting::
+
+    SemelError
+    ├── ConfigurationError      a wrong option, URL or setting: fix it and start again
+    │   ├── SchemaError         the store's schema is missing, too old or from the future
+    │   └── RecipeChanged       scope or fingerprint settings differ from the recorded ones
+    ├── StoreError
+    │   ├── StoreUnavailable    the store did not answer; the write may or may not have happened
+    │   └── StoreCorrupt        the store answered something that cannot be true
+    ├── NotExecuted             raised by handlers: nothing happened, a retry may run
+    └── OutcomeUnknown          raised by handlers: it may have happened, nobody may run it again
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+__all__ = [
+    "ConfigurationError",
+    "NotExecuted",
+    "OutcomeUnknown",
+    "RecipeChanged",
+    "SchemaError",
+    "SemelError",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreUnavailable",
+]
+
+
+class SemelError(Exception):
+    """The root of the tree."""
+
+
+class ConfigurationError(SemelError, ValueError):
+    """A wrong option, URL or setting; the message says what to change."""
+
+
+class SchemaError(ConfigurationError):
+    """The store's schema is not the one this version of semel works with."""
+
+
+class RecipeChanged(ConfigurationError):
+    """Scope or fingerprint settings changed while keys made under the old ones are alive."""
+
+
+class StoreError(SemelError):
+    """The store could not do what was asked."""
+
+
+class StoreUnavailable(StoreError):
+    """No usable answer came. ``applied`` is False only when the operation surely did not happen."""
+
+    def __init__(self, message: str, *, applied: bool | None = None) -> None:
+        super().__init__(message)
+        self.applied = applied
+
+
+class StoreCorrupt(StoreError):
+    """The store holds or returned something that cannot be true."""
+
+
+class NotExecuted(SemelError):
+    """Raise it in a handler to say: nothing happened outside, running again is safe."""
+
+
+doubts: ContextVar[list[OutcomeUnknown] | None] = ContextVar("semel_doubts", default=None)
+"""Where a running handler's doubts are noted.
+
+A framework may turn the exception into an ordinary 500 before an adapter sees it; the note stays,
+and an answered 5xx is then not taken for "nothing happened".
+"""
+
+
+class OutcomeUnknown(SemelError):
+    """Raise it in a handler to say: it may have happened; only evidence may decide."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        noted = doubts.get()
+        if noted is not None:
+            noted.append(self)

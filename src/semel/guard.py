@@ -1,0 +1,172 @@
+"""The guard: one object per application that ties store, tenant, policies and adapters together.
+
+Making a guard does no I/O. Everything that belongs to one process is made on first use and made
+anew in a forked child.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from semel.core.admission import Tenant
+from semel.core.enrolment import enrol
+from semel.core.flow import run
+from semel.core.policy import Policy, ietf
+from semel.errors import ConfigurationError
+from semel.process.attendant import Attendant
+from semel.stores import open_backend
+from semel.stores.base import Backend
+from semel.web.routing import Route, tag
+
+if TYPE_CHECKING:
+    from semel.web.asgi import AsgiApp, Middleware
+    from semel.web.wsgi import WsgiApp, WsgiMiddleware
+
+F = TypeVar("F")
+
+log = logging.getLogger("semel")
+
+SHORTEST_RETENTION = timedelta(hours=1)
+"""Under this a client that sleeps over a lunch break runs its request twice."""
+
+
+class Guard:
+    """Makes the state-changing requests of an application take effect once.
+
+    ``store`` is a URL (``sqlite:///semel.db``, ``postgresql://…``, ``memory://``) or a backend.
+    ``tenant`` names the verified caller of a request; ``tenant=None`` says out loud that there is
+    only one. ``policy`` holds for every route without one of its own.
+    """
+
+    def __init__(
+        self,
+        store: str | Backend = "sqlite:///semel.db",
+        *,
+        tenant: Tenant,
+        policy: Policy | None = None,
+        routes: Sequence[Route] = (),
+        secrets: Mapping[str, bytes | str] | None = None,
+        migrate: bool = False,
+        max_waiters: int = 8,
+        drain: timedelta = timedelta(seconds=30),
+    ) -> None:
+        if tenant is not None and not callable(tenant):
+            raise ConfigurationError("tenant= takes a function of the request, or None")
+        self.tenant = tenant
+        self.backend = _backend(store, migrate)
+        self._secrets = _secrets(secrets)
+        self._bound: dict[Policy, Policy] = {}
+        self.policy = self.bind(ietf() if policy is None else policy)
+        self.routes = tuple(replace(route, policy=self.bind(route.policy)) for route in routes)
+        self.max_waiters = max_waiters
+        self.drain = drain
+        self.enrolled: set[str] = set()
+        self._attendant: Attendant | None = None
+        self._pid = 0
+
+    # ── adapters ──────────────────────────────────────────────────────────────────────────────────
+
+    def asgi(self, app: AsgiApp) -> Middleware:
+        """Guard an ASGI application; the same as ``app.add_middleware(semel.Middleware, guard=…)``."""
+        from semel.web.asgi import Middleware
+
+        return Middleware(app, guard=self)
+
+    def wsgi(self, app: WsgiApp) -> WsgiMiddleware:
+        """Guard a WSGI application."""
+        from semel.web.wsgi import WsgiMiddleware
+
+        return WsgiMiddleware(app, guard=self)
+
+    def route(self, policy: Policy) -> Callable[[F], F]:
+        """Tag an endpoint with a policy of its own; the adapter finds it through the router."""
+        return tag(policy)
+
+    # ── life ──────────────────────────────────────────────────────────────────────────────────────
+
+    def migrate(self) -> int:
+        """Bring the store's schema up to date; safe when many nodes do so at once."""
+        return self.backend.migrate()
+
+    def start(self) -> None:
+        """Open the store and compare the settings with what it remembers.
+
+        Optional: the first request does the same. Called at start-up, a wrong setting stops the
+        application before it serves anybody.
+        """
+        store = self.backend.blocking()
+        for label, policy in self.policies():
+            run(enrol(label, policy), store.perform)
+            self.enrolled.add(label)
+
+    def policies(self) -> list[tuple[str, Policy]]:
+        """The policies known without asking a router, by the label they are enrolled under."""
+        return [("*", self.policy), *((route.label, route.policy) for route in self.routes)]
+
+    def close(self) -> None:
+        """Finish what is under way in the background and close the store."""
+        if self._attendant is not None and self._pid == os.getpid():
+            self._attendant.stop()
+            self._attendant = None
+        self.backend.close()
+
+    async def aclose(self) -> None:
+        """`close`, for the running event loop too."""
+        import asyncio
+
+        await self.backend.aclose()
+        await asyncio.to_thread(self.close)
+
+    # ── for adapters ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def attendant(self) -> Attendant:
+        """This process's attendant; a forked child gets its own."""
+        if self._attendant is None or self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._attendant = Attendant(self.backend.blocking)
+        return self._attendant
+
+    def bind(self, policy: Policy) -> Policy:
+        """``policy`` with this guard's secrets for fingerprints."""
+        if not isinstance(policy, Policy):
+            raise ConfigurationError("policy= takes a policy: semel.ietf(), semel.payments() …")
+        bound = self._bound.get(policy)
+        if bound is None:
+            bound = self._bind(policy)
+            self._bound[policy] = bound
+            if policy.retention < SHORTEST_RETENTION:
+                log.warning("semel: retention=%s is under an hour", policy.retention)
+        return bound
+
+    def _bind(self, policy: Policy) -> Policy:
+        if not self._secrets or policy.fingerprint.secrets:
+            return policy
+        previous = self._bind(policy.previous) if policy.previous is not None else None
+        recipe = replace(policy.fingerprint, secrets=self._secrets)
+        return replace(policy, fingerprint=recipe, previous=previous)
+
+    def __repr__(self) -> str:
+        return f"<semel.Guard {self.backend.url} policy={self.policy.name}>"
+
+
+def _backend(store: str | Backend, migrate: bool) -> Backend:
+    if isinstance(store, str):
+        options: dict[str, Any] = {"migrate": True} if migrate else {}
+        return open_backend(store, **options)
+    if isinstance(store, Backend):
+        return store
+    raise ConfigurationError(f"the store must be a URL or a backend, not {type(store).__name__}")
+
+
+def _secrets(secrets: Mapping[str, bytes | str] | None) -> tuple[tuple[str, bytes], ...]:
+    given = secrets or {}
+    return tuple(
+        (key_id, secret.encode() if isinstance(secret, str) else secret)
+        for key_id, secret in given.items()
+    )

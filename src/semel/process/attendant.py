@@ -1,0 +1,114 @@
+"""The attendant: one daemon thread per process that looks after what requests leave to it.
+
+It renews the leases of running handlers (a thread, because a blocked event loop must not lose
+them), pursues writes that could not be acknowledged, and reads the records others wait for. It
+only ever uses the blocking colour of the store, one operation at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from semel.core.contract import StoreOperation, Written
+from semel.core.model import Identity
+from semel.process.leases import Lease, Leases
+from semel.process.pursuit import Pursuits
+from semel.process.waiters import Waiters
+from semel.stores.base import Store
+
+log = logging.getLogger("semel")
+
+_IDLE: Final = 1.0
+"""Seconds between rounds when nothing asks for an earlier one."""
+
+
+class Attendant:
+    """Owns the thread; the thread starts with the first thing there is to do."""
+
+    def __init__(
+        self, store: Callable[[], Store], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._wake = threading.Condition()
+        self._next_round = float("inf")
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self.leases = Leases(clock)
+        self.pursuits = Pursuits(clock)
+        self.waiters = Waiters(clock, self._rouse)
+
+    def hold(self, lease: Lease) -> None:
+        """Renew ``lease`` until it is let go."""
+        self.leases.add(lease)
+        if lease.renew_at < self._next_round:
+            self._rouse(lease.renew_at)
+
+    def let_go(self, lease: Lease) -> None:
+        self.leases.discard(lease)
+
+    def pursue(self, op: StoreOperation[Written]) -> None:
+        """Perform ``op`` until it is acknowledged."""
+        self._rouse(self.pursuits.add(op))
+
+    def settled(self, identity: Identity) -> None:
+        """A record changed in this process: whoever waits for it need not wait for the next read."""
+        if self.waiters.hurry(identity):
+            self._rouse(self._clock())
+
+    def run_once(self) -> float:
+        """Do everything that is due; returns when to come again."""
+        store = self._store()
+        return min(
+            self.leases.run_once(store),
+            self.pursuits.run_once(store),
+            self.waiters.run_once(store),
+        )
+
+    def stop(self) -> None:
+        """End the thread; what is still pursued is given one last try."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        self.pursuits.last_try(self._store)
+
+    def _rouse(self, at: float) -> None:
+        with self._wake:
+            if at < self._next_round:
+                self._next_round = at
+                self._wake.notify()
+            if self._thread is None and not self._stopping:
+                self._thread = threading.Thread(
+                    target=self._run, name="semel-attendant", daemon=True
+                )
+                self._thread.start()
+
+    def _run(self) -> None:
+        while self._rest():
+            try:
+                again = self.run_once()
+            except Exception:
+                # The thread must outlive any surprise: without it leases lapse under live handlers.
+                log.exception("semel: a round of the attendant failed")
+                again = self._clock() + _IDLE
+            with self._wake:
+                self._next_round = min(self._next_round, again)
+
+    def _rest(self) -> bool:
+        """Wait until the next round is due; False when it is time to end."""
+        with self._wake:
+            while not self._stopping:
+                left = self._next_round - self._clock()
+                if left <= 0:
+                    # Cleared before the round, so that a request to come sooner made during it
+                    # is not lost.
+                    self._next_round = float("inf")
+                    return True
+                self._wake.wait(None if left == float("inf") else left)
+            return False

@@ -1,0 +1,88 @@
+"""Writes that must reach the store although nobody waits for them any more."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from semel.core.contract import Lost, StoreOperation, Written
+from semel.errors import StoreError
+from semel.stores.base import Store
+
+log = logging.getLogger("semel")
+
+_HORIZON: Final = 15 * 60.0
+"""Seconds after which a write is given up; by then its lease has lapsed and the record is unknown."""
+_LIMIT: Final = 10_000
+"""Writes pursued at once: a longer outage must not fill the memory with snapshots."""
+_FIRST, _LONGEST = 0.1, 5.0
+
+
+@dataclass(slots=True)
+class _Pursuit:
+    op: StoreOperation[Written]
+    due: float
+    give_up_at: float
+    attempt: int = 0
+
+
+class Pursuits:
+    """A queue of writes, each tried again with growing, jittered pauses until acknowledged."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._queue: deque[_Pursuit] = deque()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def add(self, op: StoreOperation[Written]) -> float:
+        """Take a write on; returns when it is due."""
+        now = self._clock()
+        with self._lock:
+            if len(self._queue) >= _LIMIT:
+                self._queue.popleft()
+                log.error("semel: too many unacknowledged writes, the oldest is given up")
+            self._queue.append(_Pursuit(op, now, now + _HORIZON))
+        return now
+
+    def run_once(self, store: Store) -> float:
+        """Try what is due; returns when the next one is."""
+        now = self._clock()
+        with self._lock:
+            due = [item for item in self._queue if item.due <= now]
+        for item in due:
+            if self._acknowledged(item, store):
+                with self._lock:
+                    self._queue.remove(item)
+        with self._lock:
+            return min((item.due for item in self._queue), default=float("inf"))
+
+    def last_try(self, store: Callable[[], Store]) -> None:
+        """At the end of the process: each once more, then the lapse of the lease takes over."""
+        for item in list(self._queue):
+            self._acknowledged(item, store())
+
+    def _acknowledged(self, item: _Pursuit, store: Store) -> bool:
+        try:
+            reply = store.perform(item.op)
+        except StoreError as error:
+            log.warning("semel: a write is still unacknowledged: %s", error)
+            return self._again(item)
+        if isinstance(reply, Lost) and reply.record is None:
+            # The claim it takes back may still be on its way: look again until it can no longer be.
+            return self._again(item)
+        return True
+
+    def _again(self, item: _Pursuit) -> bool:
+        now = self._clock()
+        item.attempt += 1
+        pause = min(_LONGEST, _FIRST * 2 ** min(item.attempt, 10))
+        item.due = now + pause * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+        return now >= item.give_up_at

@@ -1,0 +1,175 @@
+"""Requests that wait for another request with the same key.
+
+A waiter holds no connection. One read per key and process serves all who wait for it, be they
+threads or tasks; a change made in this process is looked at right away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from semel.core.contract import Absent, Found, Read, Unwoken, Woken
+from semel.core.model import Fence, Identity, Micros, State
+from semel.errors import StoreError
+from semel.stores.base import Store
+
+log = logging.getLogger("semel")
+
+_FIRST, _LONGEST, _GROWTH = 0.02, 0.5, 1.5
+
+Wake: TypeAlias = Woken | Unwoken
+Tasks: TypeAlias = dict[asyncio.AbstractEventLoop, "list[asyncio.Future[Wake]]"]
+
+
+@dataclass(slots=True)
+class _Watch:
+    """All who wait for one record in this process."""
+
+    identity: Identity
+    fence: Fence
+    due: float
+    pause: float = _FIRST
+    threads: list[Future[Wake]] = field(default_factory=list)
+    tasks: Tasks = field(default_factory=dict)
+
+    def deserted(self) -> bool:
+        waiting = any(not slot.done() for slot in self.threads)
+        return not waiting and not any(
+            not slot.done() for slots in self.tasks.values() for slot in slots
+        )
+
+
+class Waiters:
+    """The waiting room."""
+
+    def __init__(self, clock: Callable[[], float], rouse: Callable[[float], None]) -> None:
+        self._clock = clock
+        self._rouse = rouse
+        self._lock = threading.Lock()
+        self._watches: dict[Identity, _Watch] = {}
+
+    def wait(self, identity: Identity, fence: Fence, patience: Micros, room: int) -> Wake:
+        """Block the calling thread; at most ``room`` threads wait at once in this process."""
+        slot: Future[Wake] = Future()
+        with self._lock:
+            if self._threads_waiting() >= room:
+                return Unwoken()
+            self._watch(identity, fence).threads.append(slot)
+        self._rouse(self._clock() + _FIRST)
+        try:
+            return slot.result(patience / 1_000_000)
+        except TimeoutError:
+            return Unwoken()
+        finally:
+            slot.cancel()
+
+    async def await_(self, identity: Identity, fence: Fence, patience: Micros) -> Wake:
+        """Suspend the calling task."""
+        loop = asyncio.get_running_loop()
+        slot: asyncio.Future[Wake] = loop.create_future()
+        with self._lock:
+            self._watch(identity, fence).tasks.setdefault(loop, []).append(slot)
+        self._rouse(self._clock() + _FIRST)
+        timer = loop.call_later(patience / 1_000_000, _resolve, slot, Unwoken())
+        try:
+            return await slot
+        finally:
+            timer.cancel()
+
+    def hurry(self, identity: Identity) -> bool:
+        """Read this record at the next round; False when nobody waits for it."""
+        with self._lock:
+            watch = self._watches.get(identity)
+            if watch is None:
+                return False
+            watch.due = self._clock()
+            return True
+
+    def run_once(self, store: Store) -> float:
+        """Read what is due and wake who waited for a change; returns when the next read is due."""
+        now = self._clock()
+        with self._lock:
+            due = [watch for watch in self._watches.values() if watch.due <= now]
+        for watch in due:
+            self._look(watch, store)
+        with self._lock:
+            return min((watch.due for watch in self._watches.values()), default=float("inf"))
+
+    def _threads_waiting(self) -> int:
+        return sum(
+            not slot.done() for watch in self._watches.values() for slot in watch.threads
+        )
+
+    def _watch(self, identity: Identity, fence: Fence) -> _Watch:
+        watch = self._watches.get(identity)
+        if watch is None:
+            watch = _Watch(identity, fence, self._clock() + _FIRST * _jitter())
+            self._watches[identity] = watch
+        watch.fence = fence  # the newest holder seen: a change of hands is news to earlier waiters
+        return watch
+
+    def _look(self, watch: _Watch, store: Store) -> None:
+        try:
+            reply = store.perform(Read(watch.identity))
+        except StoreError as error:
+            log.warning("semel: a record that requests wait for could not be read: %s", error)
+            return self._later(watch)
+        match reply:
+            case Found(record, now):
+                running = record.state in (State.IN_PROGRESS, State.PENDING)
+                if running and not record.lapsed(now) and record.fence == watch.fence:
+                    return self._later(watch)
+                self._close(watch, Woken(record, now, elected=False))
+            case Absent():
+                self._close(watch, Unwoken())
+
+    def _later(self, watch: _Watch) -> None:
+        with self._lock:
+            if watch.deserted():
+                self._watches.pop(watch.identity, None)
+            watch.due = self._clock() + watch.pause * _jitter()
+            watch.pause = min(_LONGEST, watch.pause * _GROWTH)
+
+    def _close(self, watch: _Watch, wake: Wake) -> None:
+        """Wake everybody; the first who still waits is elected to act on the change."""
+        with self._lock:
+            self._watches.pop(watch.identity, None)
+        electing = isinstance(wake, Woken)
+        for slot in watch.threads:
+            if slot.set_running_or_notify_cancel():
+                slot.set_result(_elect(wake) if electing else wake)
+                electing = False
+        for loop, slots in watch.tasks.items():
+            waiting = [slot for slot in slots if not slot.done()]
+            try:
+                loop.call_soon_threadsafe(_wake_tasks, waiting, wake, electing)
+            except RuntimeError:
+                continue  # the loop is closed, and its tasks with it
+            electing = electing and not waiting
+
+
+def _jitter() -> float:
+    return random.uniform(0.5, 1.0)  # noqa: S311 - spreads reads, guards nothing
+
+
+def _elect(wake: Wake) -> Wake:
+    return Woken(wake.record, wake.now, elected=True) if isinstance(wake, Woken) else wake
+
+
+def _wake_tasks(slots: list[asyncio.Future[Wake]], wake: Wake, electing: bool) -> None:
+    for slot in slots:
+        if not slot.done():
+            slot.set_result(_elect(wake) if electing else wake)
+            electing = False
+
+
+def _resolve(slot: asyncio.Future[Wake], wake: Wake) -> None:
+    if not slot.done():
+        slot.set_result(wake)

@@ -1,0 +1,282 @@
+"""The ASGI adapter: pure ASGI, nothing between a request that takes no part and its application.
+
+A keyed request is claimed by the server's own task. Its handler runs in a task of its own, so that
+a client that hangs up, or a server that cancels, ends neither the handler nor the write that
+settles its record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import unquote_to_bytes
+
+from semel.core.admission import Call, Refused, Ticket
+from semel.core.contract import (
+    Applied,
+    Await,
+    Discard,
+    Drain,
+    Invoke,
+    Operation,
+    Pause,
+    Pursue,
+    Render,
+    StoreOperation,
+)
+from semel.core.exchange import Answer
+from semel.core.flow import Step, arun, wind_up
+from semel.core.keys import canonical_path
+from semel.core.model import HeaderView, Request, Response
+from semel.core.policy import SAFE_METHODS, Policy
+from semel.core.problems import refuse
+from semel.errors import ConfigurationError
+from semel.process import current
+from semel.stores.base import AsyncStore
+from semel.web.desk import Desk, lease_of, pause_before
+from semel.web.handler import AsgiApp, Handler, Message, Receive, Scope, Send
+from semel.web.message import Spool
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+
+R = TypeVar("R")
+
+log = logging.getLogger("semel")
+
+_BIG: Final = 256 * 1024
+"""A body this large is fingerprinted in a thread: it would hold up the event loop."""
+
+
+class Middleware:
+    """Guards an ASGI application."""
+
+    def __init__(self, app: AsgiApp, guard: Guard) -> None:
+        self.app = app
+        self.guard = guard
+        self._desk = Desk(guard, app)
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = scope["type"]
+        if kind == "http" and not _plainly_safe(scope):
+            ticket, label = self._desk.admit(_request(scope), scope)
+            if isinstance(ticket, Ticket):
+                return await self._guarded(ticket, label, scope, receive, send)
+            if isinstance(ticket, Refused):
+                return await _send(ticket.response, send)
+        elif kind == "lifespan":
+            return await self._lifespan(scope, receive, send)
+        return await self.app(scope, receive, send)
+
+    async def _guarded(
+        self, ticket: Ticket, label: str, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        body = await _read_body(ticket.policy, receive)
+        if body is None:
+            return None  # the client left before it had said what it wants
+        if isinstance(body, Response):
+            return await _send(body, send)
+        call = await self._call(ticket, body)
+        if isinstance(call, Answer):
+            return await self._answer(call, send)
+        handler = Handler(self.app, scope, receive, send, body, call.policy)
+        exchange = _Exchange(self.guard, ticket, call, handler, self._running)
+        return await self._exchange(exchange, label, send)
+
+    async def _call(self, ticket: Ticket, body: Spool) -> Call | Answer:
+        if body.size < _BIG:
+            return self._desk.call(ticket, body.pieces())
+        return await asyncio.to_thread(self._desk.call, ticket, body.pieces())
+
+    async def _exchange(self, exchange: _Exchange, label: str, send: Send) -> None:
+        step = Step(self._desk.serve(exchange.call, label))
+        try:
+            answer: Answer = await arun(step, exchange.perform)
+        except asyncio.CancelledError:
+            self._spawn(exchange.finish_alone(step))
+            raise
+        try:
+            await self._answer(answer, send)
+        finally:
+            exchange.end()
+        await exchange.handler.ended()
+
+    async def _answer(self, answer: Answer, send: Send) -> None:
+        self._desk.report(answer)
+        if answer.response is not None:
+            await _send(answer.response, send)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    # ── start-up and shutdown ─────────────────────────────────────────────────────────────────────
+
+    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Watch the lifespan pass by: check settings before the start, drain before the end."""
+
+        async def watched_receive() -> Message:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await self._check(send)
+            elif message["type"] == "lifespan.shutdown":
+                await self.drain()
+            return message
+
+        async def watched_send(message: Message) -> None:
+            if message["type"] == "lifespan.shutdown.complete":
+                await self.guard.aclose()
+            await send(message)
+
+        await self.app(scope, watched_receive, watched_send)
+
+    async def _check(self, send: Send) -> None:
+        """A wrong setting stops the start; a store that is down does not: requests fail closed."""
+        try:
+            await asyncio.to_thread(self.guard.start)
+        except ConfigurationError as error:
+            await send({"type": "lifespan.startup.failed", "message": f"semel: {error}"})
+            raise
+        except Exception as error:
+            log.error("semel: the store could not be opened; keyed requests fail closed: %s", error)
+
+    async def drain(self) -> None:
+        """Wait for handlers and writes whose clients have left."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=self.guard.drain.total_seconds())
+
+
+class _Exchange:
+    """Performs the operations of one keyed request."""
+
+    __slots__ = ("_guard", "_lease", "_running", "_store", "_ticket", "call", "handler")
+
+    def __init__(
+        self,
+        guard: Guard,
+        ticket: Ticket,
+        call: Call,
+        handler: Handler,
+        running: set[asyncio.Task[Any]],
+    ) -> None:
+        self._guard = guard
+        self._ticket = ticket
+        self._store: AsyncStore = guard.backend.awaited()
+        self._lease = lease_of(call)
+        self._running = running
+        self.call = call
+        self.handler = handler
+
+    async def perform(self, op: Operation[R]) -> R:
+        if isinstance(op, StoreOperation):
+            reply: R = await self._store.perform(op)
+            if op.finishing and isinstance(reply, Applied):
+                self._guard.attendant.settled(self._lease.identity)
+            return reply
+        answer: R = await self._attend(op)
+        return answer
+
+    async def _attend(self, op: Operation[Any]) -> Any:
+        match op:
+            case Invoke():
+                return await self._invoke(op)
+            case Drain(headers):
+                return await self.handler.drain(headers)
+            case Discard():
+                return await self.handler.discard()
+            case Await(identity, fence, patience):
+                return await self._guard.attendant.waiters.await_(identity, fence, patience)
+            case Pause(attempt=attempt):
+                await asyncio.sleep(pause_before(attempt))
+                return self._lease.held(time.monotonic())
+            case Pursue(write):
+                return self._guard.attendant.pursue(write)
+            case Render(response):
+                return await self._render(response)
+            case _:
+                raise AssertionError(f"no way to perform {op!r}")
+
+    async def _invoke(self, op: Invoke) -> Any:
+        self._lease.identity = op.identity  # it may be alive under the previous settings
+        self._guard.attendant.hold(self._lease)
+        return await self.handler.outcome(current.Operation(self._lease), self._running)
+
+    async def _render(self, response: Response) -> Response:
+        on_replay = self.call.policy.on_replay
+        if on_replay is None:
+            return response
+        rendered = on_replay(self._ticket.request, response)
+        current_state: Response = await rendered if inspect.isawaitable(rendered) else rendered
+        return current_state
+
+    def end(self) -> None:
+        """The answer has left, or nobody waits for it."""
+        self._guard.attendant.let_go(self._lease)
+        self.handler.release()
+        self.handler.close()
+
+    async def finish_alone(self, step: Step) -> None:
+        """The client is gone: carry on to the end without it."""
+        try:
+            await wind_up(step, self.perform)
+        finally:
+            self.end()
+        try:
+            await self.handler.ended()
+        except Exception as error:
+            log.error("semel: a handler failed after its client had left", exc_info=error)
+
+
+def _plainly_safe(scope: Scope) -> bool:
+    """A safe method without a key: most requests, and nothing to look up for them."""
+    return scope["method"] in SAFE_METHODS and not any(
+        name == b"idempotency-key" for name, _ in scope["headers"]
+    )
+
+
+def _request(scope: Scope) -> Request:
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    if root and not path.startswith(root):
+        path = root + path
+    raw = path.encode("utf-8", "surrogatepass")
+    if "\ufffd" in path and scope.get("raw_path"):
+        # The server could not decode the path; two different ones must not become the same.
+        raw = unquote_to_bytes(scope["raw_path"])
+    return Request(
+        method=scope["method"],
+        path=canonical_path(raw),
+        query=scope.get("query_string", b""),
+        headers=HeaderView(tuple(scope["headers"])),
+        raw=scope,
+    )
+
+
+async def _read_body(policy: Policy, receive: Receive) -> Spool | Response | None:
+    """The whole body, a refusal when it is too large, or None when the client left."""
+    body = Spool()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            body.close()
+            return None
+        body.write(message.get("body", b""))
+        if body.size > policy.max_request_body:
+            body.close()
+            return refuse("body-too-large")
+        if not message.get("more_body", False):
+            return body
+
+
+async def _send(response: Response, send: Send) -> None:
+    headers = list(response.headers)
+    if response.body and not any(name.lower() == b"content-length" for name, _ in headers):
+        headers.append((b"content-length", str(len(response.body)).encode()))
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body, "more_body": False})

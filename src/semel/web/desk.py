@@ -1,0 +1,104 @@
+"""What every adapter does alike: find the policy, admit the request, log the answer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterable, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from semel.core.admission import Call, Refused, Ticket, admit
+from semel.core.enrolment import enrol
+from semel.core.exchange import Answer, Outcome, exchange
+from semel.core.flow import Flow
+from semel.core.keys import mask
+from semel.core.model import Fence, Request
+from semel.core.policy import Policy
+from semel.core.problems import refuse
+from semel.errors import ConfigurationError, StoreError
+from semel.process.leases import Lease
+from semel.web.routing import find_tag, listed
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+
+log = logging.getLogger("semel")
+
+
+class Desk:
+    """The front desk of one guarded application."""
+
+    def __init__(self, guard: Guard, app: Any) -> None:
+        self.guard = guard
+        self.app = app
+
+    def admit(
+        self, request: Request, scope: MutableMapping[str, Any] | None = None
+    ) -> tuple[Ticket | Refused | None, str]:
+        """Whether a request takes part, and the label of the route whose policy says so."""
+        policy, label = self._policy_for(request, scope)
+        ticket = admit(request, policy, self.guard.tenant)
+        if isinstance(ticket, Refused) and ticket.error is not None:
+            log.error("semel: tenant=, session= or key= failed", exc_info=ticket.error)
+        if isinstance(ticket, Ticket) and ticket.suspicious:
+            log.warning("semel: a key looks like personal data: %s", mask(ticket.key))
+        return ticket, label
+
+    def _policy_for(
+        self, request: Request, scope: MutableMapping[str, Any] | None
+    ) -> tuple[Policy, str]:
+        """A listed route comes first, then a tag on the endpoint, then the default."""
+        route = listed(self.guard.routes, request.method, request.path)
+        if route is not None:
+            return route.policy, route.label
+        tagged = find_tag(self.app, scope) if scope is not None else None
+        if tagged is not None:
+            return self.guard.bind(tagged.policy), tagged.label
+        return self.guard.policy, "*"
+
+    def call(self, ticket: Ticket, body: Iterable[bytes]) -> Call | Answer:
+        """Add what the body means, with a fence made before the first try."""
+        try:
+            return ticket.call(body, Fence(os.urandom(16)), ticket.policy.previous)
+        except Exception as error:  # fingerprint= may be the operator's own function
+            return Answer(refuse("misconfigured"), Outcome.MISCONFIGURED, error)
+
+    def serve(self, call: Call, label: str) -> Flow[Answer]:
+        """The exchange, after the first request of a route has compared its settings."""
+        if label not in self.guard.enrolled:
+            try:
+                yield from enrol(label, call.policy)
+            except StoreError as error:
+                response = refuse("store-unavailable", retry_after=call.policy.retry_micros)
+                return Answer(response, Outcome.STORE_ERROR, error)
+            except ConfigurationError as error:
+                return Answer(refuse("misconfigured"), Outcome.MISCONFIGURED, error)
+            self.guard.enrolled.add(label)
+        return (yield from exchange(call))
+
+    def report(self, answer: Answer) -> None:
+        """One line for what an operator should see; never a key."""
+        if answer.outcome in (Outcome.STORE_ERROR, Outcome.MISCONFIGURED, Outcome.NOT_DURABLE):
+            log.error("semel: %s: %s", answer.outcome, answer.error)
+        elif answer.zombie:
+            log.warning("semel: a handler finished after its lease was lost: %s", answer.outcome)
+        elif answer.outcome is Outcome.REPLAYED and answer.error is not None:
+            log.error("semel: on_replay failed", exc_info=answer.error)
+
+
+def lease_of(call: Call) -> Lease:
+    """The lease a call will hold if its claim succeeds, counted from before it is sent."""
+    policy = call.policy
+    return Lease(
+        call.identity,
+        call.fence,
+        time.monotonic(),
+        policy.lease_micros / 1_000_000,
+        policy.max_run.total_seconds(),
+    )
+
+
+def pause_before(attempt: int) -> float:
+    """Seconds to rest before the next try at a write: short first, a second at most."""
+    return min(1.0, 0.05 * 2.0 ** min(attempt, 6))

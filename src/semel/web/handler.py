@@ -1,0 +1,238 @@
+"""The run of one ASGI handler: its answer is caught, and let out when its record is secured.
+
+The application believes it talks to the server. Its answer is buffered until it is whole (or is
+declared, or found, too large to keep); its last ``send`` returns only after the answer has left,
+so whatever the application does afterwards (background tasks) happens after completion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from typing import Any, Final, TypeAlias
+
+from semel.core.contract import Abandoned, Drained, HandlerOutcome, Raised, Returned, Streaming
+from semel.core.model import Headers, Response
+from semel.core.policy import Policy
+from semel.process.current import Operation
+from semel.web.message import Spool
+
+Message: TypeAlias = MutableMapping[str, Any]
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+AsgiApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+log = logging.getLogger("semel")
+
+_UNKEEPABLE: Final = frozenset(
+    {
+        "http.response.pathsend",
+        "http.response.zerocopysend",
+        "http.response.push",
+        "http.response.trailers",
+        "http.response.early_hint",
+    }
+)
+"""Server extensions that send something past the body messages; not offered to a keyed request."""
+
+
+class Handler:
+    """One run of the application for one keyed request."""
+
+    def __init__(
+        self,
+        app: AsgiApp,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        request_body: Spool,
+        policy: Policy,
+    ) -> None:
+        self._app = app
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._request_body = request_body
+        self._incoming = _body_messages(request_body)
+        self._policy = policy
+        self._task: asyncio.Task[None] | None = None
+        self._status = 0
+        self._headers: Headers = ()
+        self._body = Spool()
+
+    # ── asked by the exchange ─────────────────────────────────────────────────────────────────────
+
+    async def outcome(
+        self, operation: Operation, running: set[asyncio.Task[Any]]
+    ) -> HandlerOutcome:
+        """Start the handler and wait for its outcome; asked again, it is the same run."""
+        if self._task is None:
+            loop = asyncio.get_running_loop()
+            self._operation = operation
+            self._outcome: asyncio.Future[HandlerOutcome] = loop.create_future()
+            self._flowing: asyncio.Future[None] = loop.create_future()
+            self._drained: asyncio.Future[Drained] = loop.create_future()
+            self._sent: asyncio.Future[None] = loop.create_future()
+            self._task = loop.create_task(self._run())
+            running.add(self._task)
+            self._task.add_done_callback(running.discard)
+        return await asyncio.shield(self._outcome)
+
+    async def drain(self, headers: Headers) -> Drained:
+        """Send the head and what has been buffered, then let the rest flow."""
+        if not self._flowing.done():
+            self._size, self._digest, self._whole = 0, hashlib.sha256(), False
+            await self._send(
+                {"type": "http.response.start", "status": self._status, "headers": list(headers)}
+            )
+            for piece in self._body.pieces():
+                await self._forward(piece, more=True)
+            self._flowing.set_result(None)
+            if self._task is not None and self._task.done():
+                self._end_stream(_error_of(self._task))
+        return await asyncio.shield(self._drained)
+
+    async def discard(self) -> None:
+        """Stop the handler; nothing of its answer is sent."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def release(self) -> None:
+        """The answer has left, or nobody waits for it: let the application go on."""
+        if self._task is not None and not self._sent.done():
+            self._sent.set_result(None)
+
+    async def ended(self) -> None:
+        """Wait for the application to return, and raise what it raised."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+            error = _error_of(self._task)
+            if error is not None:
+                raise error
+
+    def close(self) -> None:
+        self._request_body.close()
+        self._body.close()
+
+    # ── the run ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _run(self) -> None:
+        self._operation.enter()
+        try:
+            await self._app(_keepable(self._scope), self._app_receive, self._app_send)
+        except BaseException as error:
+            self._stopped(error)
+            raise
+        else:
+            self._stopped(None)
+
+    def _stopped(self, error: BaseException | None) -> None:
+        """The application has returned or raised; if it never answered, that is the outcome."""
+        if self._outcome.done():
+            self._end_stream(error)
+        elif self._status:
+            # Begun but not finished: what was begun is the outcome, and it is not whole.
+            self._outcome.set_result(Streaming(self._status, self._headers, error))
+        elif error is None:
+            silent = RuntimeError("the application returned without an answer")
+            self._outcome.set_result(Raised(silent))
+        elif isinstance(error, Exception):
+            self._outcome.set_result(Raised(error))
+        else:
+            self._outcome.set_result(Abandoned(error))
+
+    async def _app_receive(self) -> Message:
+        message = next(self._incoming, None)
+        if message is not None:
+            return message
+        if self._policy.response == "buffer":
+            # The handler finishes whether or not the client is still there, so it is not told;
+            # frameworks stop a handler in the middle of its effect when a client hangs up.
+            await asyncio.wait(
+                (self._flowing, self._sent), return_when=asyncio.FIRST_COMPLETED
+            )
+            if not self._flowing.done():
+                return {"type": "http.disconnect"}
+        return await self._receive()
+
+    async def _app_send(self, message: Message) -> None:
+        kind = message["type"]
+        if kind == "http.response.start":
+            await self._begin(message)
+        elif kind == "http.response.body":
+            await self._body_piece(message.get("body", b""), message.get("more_body", False))
+
+    async def _begin(self, message: Message) -> None:
+        if self._status:
+            raise RuntimeError("the application started its answer twice")
+        self._status = message["status"]
+        self._headers = tuple((bytes(k), bytes(v)) for k, v in message.get("headers", ()))
+        if self._policy.response == "stream":
+            await self._turn_to_stream()
+
+    async def _body_piece(self, piece: bytes, more: bool) -> None:
+        if not self._status or self._sent.done():
+            raise RuntimeError("the application sent a body before or after its answer")
+        if self._flowing.done():
+            return await self._flow(piece, more)
+        self._body.write(piece)
+        if not more:
+            await self._finish()
+        elif self._body.size > self._policy.max_response_body:
+            await self._turn_to_stream()
+
+    async def _finish(self) -> None:
+        error = self._operation.error_behind(self._status)
+        response = Response(self._status, self._headers, self._body.whole())
+        self._outcome.set_result(Returned(response, error))
+        await self._sent
+
+    async def _turn_to_stream(self) -> None:
+        error = self._operation.error_behind(self._status)
+        self._outcome.set_result(Streaming(self._status, self._headers, error))
+        await self._flowing
+
+    async def _flow(self, piece: bytes, more: bool) -> None:
+        await self._forward(piece, more)
+        if not more:
+            self._whole = True
+            self._end_stream(None)
+            await self._sent
+
+    async def _forward(self, piece: bytes, more: bool) -> None:
+        self._size += len(piece)
+        self._digest.update(piece)
+        await self._send({"type": "http.response.body", "body": piece, "more_body": more})
+
+    def _end_stream(self, error: BaseException | None) -> None:
+        if self._flowing.done() and not self._drained.done():
+            drained = Drained(self._size, self._digest.digest(), self._whole, error)
+            self._drained.set_result(drained)
+
+
+def _error_of(task: asyncio.Task[None]) -> BaseException | None:
+    if not task.done():
+        return None
+    return asyncio.CancelledError() if task.cancelled() else task.exception()
+
+
+def _body_messages(body: Spool) -> Iterator[Message]:
+    """The request's body as the server would deliver it, the end marked on the last piece."""
+    held: bytes | None = None
+    for piece in body.pieces():
+        if held is not None:
+            yield {"type": "http.request", "body": held, "more_body": True}
+        held = piece
+    yield {"type": "http.request", "body": held or b"", "more_body": False}
+
+
+def _keepable(scope: Scope) -> Scope:
+    extensions = scope.get("extensions")
+    if not extensions or _UNKEEPABLE.isdisjoint(extensions):
+        return scope
+    offered = {name: value for name, value in extensions.items() if name not in _UNKEEPABLE}
+    return {**scope, "extensions": offered}

@@ -1,0 +1,63 @@
+"""Bodies on their way in and out."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Iterator
+from typing import IO, Final
+
+IN_MEMORY: Final = 1024 * 1024
+"""A body larger than this is kept on disk while its request is being served."""
+_PIECE: Final = 64 * 1024
+
+
+class Spool:
+    """A body as it arrives: in memory while small, in an unnamed file beyond that."""
+
+    __slots__ = ("_file", "_pieces", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._pieces: list[bytes] = []
+        self._file: IO[bytes] | None = None
+
+    def write(self, piece: bytes) -> None:
+        self.size += len(piece)
+        if self._file is not None:
+            self._file.write(piece)
+        elif self.size <= IN_MEMORY:
+            self._pieces.append(piece)
+        else:
+            self._to_disk(piece)
+
+    def _to_disk(self, piece: bytes) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        self._file.writelines(self._pieces)
+        self._file.write(piece)
+        self._pieces = []
+
+    def pieces(self) -> Iterator[bytes]:
+        """The body again, from the start."""
+        if self._file is None:
+            yield from self._pieces
+            return
+        self._file.seek(0)
+        while piece := self._file.read(_PIECE):
+            yield piece
+
+    def whole(self) -> bytes:
+        if self._file is None and len(self._pieces) == 1:
+            return bytes(self._pieces[0])
+        return b"".join(self.pieces())
+
+    def reader(self) -> IO[bytes]:
+        """The body as a file to read from."""
+        if self._file is None:
+            return io.BytesIO(self.whole())
+        self._file.seek(0)
+        return self._file
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()

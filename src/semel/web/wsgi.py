@@ -1,0 +1,330 @@
+"""The WSGI adapter: the same exchange, blocking, in the server's own thread."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+from semel.core.admission import Call, Refused, Ticket
+from semel.core.contract import (
+    Abandoned,
+    Applied,
+    Await,
+    Discard,
+    Drain,
+    Drained,
+    HandlerOutcome,
+    Invoke,
+    Operation,
+    Pause,
+    Pursue,
+    Raised,
+    Render,
+    Returned,
+    StoreOperation,
+    Streaming,
+)
+from semel.core.exchange import Answer
+from semel.core.flow import run
+from semel.core.keys import canonical_path
+from semel.core.model import HeaderView, Headers, Request, Response
+from semel.core.policy import SAFE_METHODS, Policy
+from semel.core.problems import refuse
+from semel.process import current
+from semel.web.desk import Desk, lease_of, pause_before
+from semel.web.message import Spool
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+
+Environ: TypeAlias = dict[str, Any]
+StartResponse: TypeAlias = Callable[..., Callable[[bytes], object]]
+WsgiApp: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+R = TypeVar("R")
+
+log = logging.getLogger("semel")
+
+_PIECE: Final = 64 * 1024
+
+
+class WsgiMiddleware:
+    """Guards a WSGI application."""
+
+    def __init__(self, app: WsgiApp, guard: Guard) -> None:
+        self.app = app
+        self.guard = guard
+        self._desk = Desk(guard, app)
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] in SAFE_METHODS and "HTTP_IDEMPOTENCY_KEY" not in environ:
+            return self.app(environ, start_response)
+        ticket, label = self._desk.admit(_request(environ))
+        if isinstance(ticket, Ticket):
+            return self._guarded(ticket, label, environ, start_response)
+        if isinstance(ticket, Refused):
+            return _send(ticket.response, start_response)
+        return self.app(environ, start_response)
+
+    def _guarded(
+        self, ticket: Ticket, label: str, environ: Environ, start_response: StartResponse
+    ) -> Iterable[bytes]:
+        body = _read_body(ticket.policy, environ)
+        if isinstance(body, Response):
+            return _send(body, start_response)
+        call = self._desk.call(ticket, body.pieces())
+        if isinstance(call, Answer):
+            return self._answer(call, start_response)
+        environ = {**environ, "wsgi.input": body.reader(), "CONTENT_LENGTH": str(body.size)}
+        handler = _Handler(self.app, environ, start_response, call.policy)
+        exchange = _Exchange(self.guard, ticket, call, handler)
+        try:
+            answer = run(self._desk.serve(call, label), exchange.perform)
+        except BaseException:
+            handler.close()
+            raise
+        finally:
+            exchange.let_go()
+        return _Body(self._answer(answer, start_response), handler.close)
+
+    def _answer(self, answer: Answer, start_response: StartResponse) -> Iterable[bytes]:
+        self._desk.report(answer)
+        error = answer.error
+        if error is not None and answer.reraise:
+            if answer.response is None or not isinstance(error, Exception):
+                raise error
+            log.error("semel: a handler raised", exc_info=error)
+        return () if answer.response is None else _send(answer.response, start_response)
+
+
+class _Exchange:
+    """Performs the operations of one keyed request."""
+
+    __slots__ = ("_call", "_guard", "_handler", "_lease", "_store", "_ticket")
+
+    def __init__(self, guard: Guard, ticket: Ticket, call: Call, handler: _Handler) -> None:
+        self._guard = guard
+        self._ticket = ticket
+        self._call = call
+        self._handler = handler
+        self._lease = lease_of(call)
+        self._store = guard.backend.blocking()
+
+    def perform(self, op: Operation[R]) -> R:
+        if isinstance(op, StoreOperation):
+            reply: R = self._store.perform(op)
+            if op.finishing and isinstance(reply, Applied):
+                self._guard.attendant.settled(self._lease.identity)
+            return reply
+        answer: R = self._attend(op)
+        return answer
+
+    def _attend(self, op: Operation[Any]) -> Any:
+        match op:
+            case Invoke():
+                return self._invoke(op)
+            case Drain(headers):
+                return self._handler.drain(headers)
+            case Discard():
+                return self._handler.close()
+            case Await(identity, fence, patience):
+                room = self._guard.max_waiters
+                return self._guard.attendant.waiters.wait(identity, fence, patience, room)
+            case Pause(attempt=attempt):
+                time.sleep(pause_before(attempt))
+                return self._lease.held(time.monotonic())
+            case Pursue(write):
+                return self._guard.attendant.pursue(write)
+            case Render(response):
+                on_replay = self._call.policy.on_replay
+                return response if on_replay is None else on_replay(self._ticket.request, response)
+            case _:
+                raise AssertionError(f"no way to perform {op!r}")
+
+    def _invoke(self, op: Invoke) -> HandlerOutcome:
+        self._lease.identity = op.identity  # it may be alive under the previous settings
+        self._guard.attendant.hold(self._lease)
+        return self._handler.outcome(current.Operation(self._lease))
+
+    def let_go(self) -> None:
+        self._guard.attendant.let_go(self._lease)
+
+
+class _Handler:
+    """One run of the application for one keyed request."""
+
+    def __init__(
+        self, app: WsgiApp, environ: Environ, start_response: StartResponse, policy: Policy
+    ) -> None:
+        self._app = app
+        self._environ = environ
+        self._start_response = start_response
+        self._policy = policy
+        self._status_line = ""
+        self._headers: Headers = ()
+        self._body = Spool()
+        self._iterable: Iterable[bytes] = ()
+        self._rest: Iterator[bytes] = iter(())
+        self._error: BaseException | None = None
+        self._outcome: HandlerOutcome | None = None
+
+    @property
+    def _status(self) -> int:
+        return int(self._status_line[:3]) if self._status_line else 0
+
+    def outcome(self, operation: current.Operation) -> HandlerOutcome:
+        """Run the handler; asked again, it is the same run."""
+        if self._outcome is None:
+            self._operation = operation
+            operation.enter()
+            try:
+                self._outcome = self._run()
+            except Exception as error:
+                self._outcome = self._failed(error, Raised(error))
+            except BaseException as error:
+                self._outcome = self._failed(error, Abandoned(error))
+        return self._outcome
+
+    def _run(self) -> HandlerOutcome:
+        self._iterable = self._app(self._environ, self._start)
+        self._rest = iter(self._iterable)
+        for piece in self._rest:
+            self._body.write(piece)
+            if self._too_large() or self._policy.response == "stream":
+                return Streaming(self._status, self._headers, self._behind)
+        if not self._status_line:
+            raise RuntimeError("the application returned without an answer")
+        response = Response(self._status, self._headers, self._body.whole())
+        return Returned(response, self._operation.error_behind(self._status) or self._behind)
+
+    def _too_large(self) -> bool:
+        return self._body.size > self._policy.max_response_body
+
+    def _failed(self, error: BaseException, nothing_begun: HandlerOutcome) -> HandlerOutcome:
+        """Begun but not finished: what was begun is the outcome, and it is not whole."""
+        if not self._status_line:
+            return nothing_begun
+        self._error = error
+        return Streaming(self._status, self._headers, error)
+
+    _behind: BaseException | None = None
+
+    def _start(
+        self, status: str, headers: list[tuple[str, str]], exc_info: Any = None
+    ) -> Callable[[bytes], object]:
+        if self._status_line and exc_info is None:
+            raise RuntimeError("the application started its answer twice")
+        self._status_line = status
+        self._headers = tuple([(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers])
+        error = exc_info[1] if exc_info else None
+        self._behind = error or self._operation.error_behind(self._status)
+        return self._body.write
+
+    def drain(self, headers: Headers) -> Drained:
+        """Push the started answer, and the rest as it comes, straight to the server."""
+        digest, size = hashlib.sha256(), 0
+        write = self._start_response(self._status_line, _as_text(headers))
+        try:
+            for piece in self._flowing():
+                digest.update(piece)
+                size += len(piece)
+                write(piece)
+        except BaseException as error:
+            self._error = error
+        return Drained(size, digest.digest(), self._error is None, self._error)
+
+    def _flowing(self) -> Iterator[bytes]:
+        yield from self._body.pieces()
+        if self._error is None:
+            yield from self._rest
+
+    def close(self) -> None:
+        """What the server would do at the end of the answer; frameworks run their clean-up here."""
+        self._body.close()
+        self._environ["wsgi.input"].close()
+        close, self._iterable = getattr(self._iterable, "close", None), ()
+        if close is not None:
+            close()
+
+
+class _Body:
+    """An answer that runs the application's own clean-up once the server is done with it."""
+
+    def __init__(self, pieces: Iterable[bytes], close: Callable[[], None]) -> None:
+        self._pieces = pieces
+        self.close = close
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._pieces)
+
+
+def _request(environ: Environ) -> Request:
+    path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
+    return Request(
+        method=environ["REQUEST_METHOD"],
+        path=canonical_path(path.encode("latin-1")),
+        query=environ.get("QUERY_STRING", "").encode("latin-1"),
+        headers=HeaderView(tuple(_headers(environ))),
+        raw=environ,
+    )
+
+
+def _headers(environ: Environ) -> Iterator[tuple[bytes, bytes]]:
+    for name, value in environ.items():
+        if name.startswith("HTTP_"):
+            name = name[5:]
+        elif name not in ("CONTENT_TYPE", "CONTENT_LENGTH"):
+            continue
+        yield name.replace("_", "-").lower().encode("latin-1"), value.encode("latin-1")
+
+
+def _read_body(policy: Policy, environ: Environ) -> Spool | Response:
+    """The whole body, or a refusal: too large, or the client left before its end."""
+    length = _content_length(environ)
+    if length is not None and length > policy.max_request_body:
+        return refuse("body-too-large")
+    body, stream = Spool(), environ["wsgi.input"]
+    while length is None or body.size < length:
+        piece = stream.read(_PIECE if length is None else min(_PIECE, length - body.size))
+        if not piece:
+            break
+        body.write(piece)
+        if body.size > policy.max_request_body:
+            body.close()
+            return refuse("body-too-large")
+    if length is not None and body.size < length:
+        body.close()
+        return refuse("malformed-body")
+    return body
+
+
+def _content_length(environ: Environ) -> int | None:
+    """How much to read; None means to the end of the stream, where the server promises one."""
+    stated = environ.get("CONTENT_LENGTH", "")
+    if stated.isdecimal():
+        return int(stated)
+    return None if environ.get("wsgi.input_terminated") else 0
+
+
+def _as_text(headers: Headers) -> list[tuple[str, str]]:
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+
+
+def _send(response: Response, start_response: StartResponse) -> Iterable[bytes]:
+    headers = _as_text(response.headers)
+    if response.body and not any(name.lower() == "content-length" for name, _ in headers):
+        headers.append(("Content-Length", str(len(response.body))))
+    start_response(_status_line(response.status), headers)
+    return (response.body,) if response.body else ()
+
+
+def _status_line(status: int) -> str:
+    from http import HTTPStatus
+
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return f"{status} Unknown"
