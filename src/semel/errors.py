@@ -1,6 +1,6 @@
 """Everything semel raises.
 
-Expected outcomes are values, not exceptions; what is raised is an outage, a bug or a wrong setting::
+Expected outcomes are values; what is raised is an outage, a bug or a wrong setting::
 
     SemelError
     ├── ConfigurationError      a wrong option, URL or setting: fix it and start again

@@ -20,11 +20,12 @@ from semel.core.policy import Policy, ietf
 from semel.errors import ConfigurationError
 from semel.process.attendant import Attendant
 from semel.stores import open_backend
-from semel.stores.base import Backend
+from semel.stores.base import Backend, performer
 from semel.web.routing import Route, tag
 
 if TYPE_CHECKING:
-    from semel.web.asgi import AsgiApp, Middleware
+    from semel.web.asgi import Middleware
+    from semel.web.handler import AsgiApp
     from semel.web.wsgi import WsgiApp, WsgiMiddleware
 
 F = TypeVar("F")
@@ -72,7 +73,7 @@ class Guard:
     # ── adapters ──────────────────────────────────────────────────────────────────────────────────
 
     def asgi(self, app: AsgiApp) -> Middleware:
-        """Guard an ASGI application; the same as ``app.add_middleware(semel.Middleware, guard=…)``."""
+        """Guard an ASGI application, as ``app.add_middleware(semel.Middleware, guard=…)`` does."""
         from semel.web.asgi import Middleware
 
         return Middleware(app, guard=self)
@@ -101,7 +102,7 @@ class Guard:
         """
         store = self.backend.blocking()
         for label, policy in self.policies():
-            run(enrol(label, policy), store.perform)
+            run(enrol(label, policy), performer(store))
             self.enrolled.add(label)
 
     def policies(self) -> list[tuple[str, Policy]]:

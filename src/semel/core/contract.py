@@ -60,7 +60,7 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """There is no record, and the key is too old to start one: it may have run and been forgotten."""
+    """No record, and the key is too old to start one: it may have run and been forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The fence is not (or no longer) the record's, or the state forbids it; nothing was changed."""
+    """The fence is not the record's, or the state forbids it; nothing was changed."""
 
     record: Record | None
     now: Micros

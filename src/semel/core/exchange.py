@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, assert_never
+from typing import Final, TypeAlias, assert_never
 
 from semel.core import replay, snapshot
 from semel.core.admission import Call
@@ -96,6 +96,10 @@ class _Busy:
     record: Record
 
 
+_Step: TypeAlias = Claimed | Found | Stale | _Busy | Answer
+"""Where a request stands on its way in."""
+
+
 def exchange(call: Call) -> Flow[Answer]:
     """The whole way of one keyed request."""
     try:
@@ -134,7 +138,7 @@ def _under_which_identity(call: Call) -> Flow[Call]:
 
 def _enter(call: Call) -> Flow[Claimed | Answer]:
     """Claim, or find out why not."""
-    reply = yield from _seize(call, _claim(call))
+    reply: _Step = yield from _seize(call, _claim(call))
     patience = call.policy.patience_micros
     for _ in range(_ROUNDS):
         match reply:
@@ -184,7 +188,7 @@ def _release(call: Call, reason: str) -> Release:
     return Release(call.identity, call.fence, call.policy.retention_micros, reason)
 
 
-def _meet(call: Call, found: Found) -> Flow[Claimed | Found | Stale | _Busy | Answer]:
+def _meet(call: Call, found: Found) -> Flow[_Step]:
     """There is a record: what it means for this request."""
     record, now = found.record, found.now
     if record.forgettable(now):
@@ -210,16 +214,11 @@ def _retake(call: Call, record: Record) -> Flow[Claimed | Found | Stale]:
     except (StoreError, Interrupted) as error:
         yield from _retract(call, error)
         raise
-    match reply:
-        case Applied(leased_until=until, now=now):
-            return Claimed(until or now, now)
-        case Lost(None):
-            return (yield from _seize(call, _claim(call)))
-        case Lost(record, now):
-            assert record is not None  # noqa: S101 - narrowed by the case above
-            return Found(record, now)
-        case _:
-            assert_never(reply)
+    if isinstance(reply, Applied):
+        return Claimed(reply.leased_until or reply.now, reply.now)
+    if reply.record is not None:
+        return Found(reply.record, reply.now)
+    return (yield from _seize(call, _claim(call)))
 
 
 def _wait(call: Call, record: Record, patience: Micros) -> Flow[Found | Answer]:
@@ -366,8 +365,10 @@ def _problem_for(call: Call, error: BaseException, verdict: Verdict) -> Response
         return refuse("not-executed", retry_after=call.policy.retry_micros)
     doubtful = is_ambiguous(error) or verdict is Verdict.KEEP
     detail = "The operation failed; its answer is kept and it is not run again."
-    return refuse("handler-failed", retryable=False, detail=detail) if doubtful else refuse(
-        "handler-failed"
+    return (
+        refuse("handler-failed", retryable=False, detail=detail)
+        if doubtful
+        else refuse("handler-failed")
     )
 
 
@@ -445,7 +446,7 @@ def _give_up(op: Release | Suspend) -> Flow[Written | None]:
 
 
 def _stream(call: Call, head: Streaming, verdict: Verdict) -> Flow[Answer]:
-    """An answer whose body is not kept: an open receipt before its first byte, closed at its end."""
+    """A body that is not kept: an open receipt before its first byte, closed at its end."""
     receipt = Snapshot(
         status=head.status,
         headers=replay.kept_headers(head.headers),

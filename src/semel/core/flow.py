@@ -68,7 +68,8 @@ class Step:
 
 def run(flow: Flow[T], perform: Perform) -> T:
     """Drive ``flow`` to its end, blocking."""
-    return _drive(Step(flow), perform)
+    result: T = _drive(Step(flow), perform)
+    return result
 
 
 def _drive(step: Step, perform: Perform) -> Any:
@@ -101,7 +102,7 @@ def _wind_up(step: Step, op: Operation[Any], perform: Perform) -> None:
 
 
 async def arun(step: Step, perform: AsyncPerform) -> Any:
-    """Drive a flow to its end. Cancelled, it stays at ``step.op``; ``wind_up`` takes it from there."""
+    """Drive a flow to its end. Cancelled, it stays at ``step.op`` for ``wind_up`` to take over."""
     while True:
         try:
             op = step.advance()

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -172,15 +171,18 @@ def _build(name: str, defaults: Options, options: Options) -> Policy:
     known = Options.__annotations__
     for option in options:
         if option not in known:
+            import difflib  # only for a start that fails anyway
+
             near = difflib.get_close_matches(option, known, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ConfigurationError(f"{name}() has no option {option!r}{hint}")
-    return Policy(name=name, **{**defaults, **options})
+    given: dict[str, Any] = {**defaults, **options}
+    return Policy(name=name, **given)
 
 
 # ── validation ────────────────────────────────────────────────────────────────────────────────────
 
-_CHOICES: Final = {
+_CHOICES: Final[dict[str, set[str | None]]] = {
     "personal_data": {"warn", "refuse", "allow"},
     "safe_methods": {"ignore", "refuse"},
     "scope": {"route", "tenant"},
@@ -213,7 +215,9 @@ def _validate(policy: Policy) -> None:
         _demand(ok, f"{option}={value!r} must be a timedelta greater than zero")
     for option in _SIZES:
         value = getattr(policy, option)
-        _demand(isinstance(value, int) and value >= 0, f"{option}={value!r} must be a size in bytes")
+        _demand(
+            isinstance(value, int) and value >= 0, f"{option}={value!r} must be a size in bytes"
+        )
     _validate_durations(policy)
     _validate_key(policy)
     _validate_outcomes(policy)
@@ -237,7 +241,9 @@ def _validate_durations(policy: Policy) -> None:
 
 
 def _validate_key(policy: Policy) -> None:
-    known = policy.key in ("opaque", "uuid") if isinstance(policy.key, str) else callable(policy.key)
+    known = (
+        policy.key in ("opaque", "uuid") if isinstance(policy.key, str) else callable(policy.key)
+    )
     _demand(known, f"key={policy.key!r} must be 'opaque', 'uuid' or a callable")
     _demand(
         not isinstance(policy.methods, str) and all(isinstance(m, str) for m in policy.methods),
@@ -259,9 +265,7 @@ def _validate_outcomes(policy: Policy) -> None:
         "on_lapse='release' runs a handler again whose first run may still be going: it needs "
         "effects='none' or effects='transactional'",
     )
-    _demand(
-        400 <= policy.mismatch_status <= 499, "mismatch_status must be a 4xx status"
-    )
+    _demand(400 <= policy.mismatch_status <= 499, "mismatch_status must be a 4xx status")
     for option in ("probe", "on_replay", "session"):
         value = getattr(policy, option)
         _demand(value is None or callable(value), f"{option}= must be callable or None")

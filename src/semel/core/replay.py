@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import zlib
 from datetime import UTC, datetime
-from email.utils import format_datetime
 from typing import Final
 
 from semel.core.model import Header, Headers, Micros, Response
@@ -29,6 +28,10 @@ _EXPIRES: Final = b"idempotency-expires"
 _NO_STORE: Final = (b"cache-control", b"no-store")
 _CODINGS: Final = {b"gzip": 31, b"x-gzip": 31, b"deflate": 47}
 """The content codings the standard library can undo, with zlib's window bits for each."""
+
+
+_DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS: Final = tuple("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split())
 
 
 def kept_headers(headers: Headers) -> Headers:
@@ -77,7 +80,9 @@ def _said(
 def http_date(at: Micros) -> bytes:
     """RFC 9110, 5.6.7; fractions are dropped, so nothing is promised longer than it is kept."""
     moment = datetime.fromtimestamp(at // 1_000_000, UTC)
-    return format_datetime(moment, usegmt=True).encode()
+    # Not strftime's names: those follow the process's locale.
+    day, month = _DAYS[moment.weekday()], _MONTHS[moment.month - 1]
+    return f"{day}, {moment:%d} {month} {moment:%Y %H:%M:%S} GMT".encode()
 
 
 def _acceptable(response: Response, accept_encoding: str | None) -> Response:

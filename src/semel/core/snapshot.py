@@ -3,8 +3,9 @@
 A snapshot without its body is a *receipt*; an *open* receipt belongs to an answer that is still
 being streamed. Stores see only the encoded bytes.
 
-Layout: ``S1`` · flags · CRC-32 (seeded with the flags) · status · length-prefixed version, headers, size,
-digest, body. The checksum turns a damaged row into a refusal instead of a wrong answer.
+Layout: ``S1`` · flags · CRC-32 of the rest, seeded with the flags · status, size and lengths ·
+version · digest · headers · body. The checksum turns a damaged
+row into a refusal instead of a wrong answer.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Attendant:
         self._rouse(self.pursuits.add(op))
 
     def settled(self, identity: Identity) -> None:
-        """A record changed in this process: whoever waits for it need not wait for the next read."""
+        """A record changed in this process: whoever waits for it is served right away."""
         if self.waiters.hurry(identity):
             self._rouse(self._clock())
 

@@ -84,7 +84,9 @@ class Leases:
         if isinstance(reply, Lost):
             lease.lost = True
             self.discard(lease)
-            log.warning("semel: a lease was lost while its handler runs; its answer will be refused")
+            log.warning(
+                "semel: a lease was lost while its handler runs; its answer will be refused"
+            )
         else:
             lease.good_until = asked_at + lease.duration
             lease.renew_at = asked_at + lease.duration / 3

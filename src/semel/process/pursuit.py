@@ -17,7 +17,7 @@ from semel.stores.base import Store
 log = logging.getLogger("semel")
 
 _HORIZON: Final = 15 * 60.0
-"""Seconds after which a write is given up; by then its lease has lapsed and the record is unknown."""
+"""Seconds after which a write is given up; by then its lease has long lapsed."""
 _LIMIT: Final = 10_000
 """Writes pursued at once: a longer outage must not fill the memory with snapshots."""
 _FIRST, _LONGEST = 0.1, 5.0

@@ -6,26 +6,28 @@ threads or tasks; a change made in this process is looked at right away.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from semel.core.contract import Absent, Found, Read, Unwoken, Woken
 from semel.core.model import Fence, Identity, Micros, State
 from semel.errors import StoreError
 from semel.stores.base import Store
 
+if TYPE_CHECKING:
+    import asyncio
+
 log = logging.getLogger("semel")
 
 _FIRST, _LONGEST, _GROWTH = 0.02, 0.5, 1.5
 
 Wake: TypeAlias = Woken | Unwoken
-Tasks: TypeAlias = dict[asyncio.AbstractEventLoop, "list[asyncio.Future[Wake]]"]
+Tasks: TypeAlias = "dict[asyncio.AbstractEventLoop, list[asyncio.Future[Wake]]]"
 
 
 @dataclass(slots=True)
@@ -66,12 +68,13 @@ class Waiters:
         try:
             return slot.result(patience / 1_000_000)
         except TimeoutError:
-            return Unwoken()
-        finally:
             slot.cancel()
+            return Unwoken()
 
     async def await_(self, identity: Identity, fence: Fence, patience: Micros) -> Wake:
         """Suspend the calling task."""
+        import asyncio  # here, because a WSGI process need not load it
+
         loop = asyncio.get_running_loop()
         slot: asyncio.Future[Wake] = loop.create_future()
         with self._lock:
@@ -103,9 +106,7 @@ class Waiters:
             return min((watch.due for watch in self._watches.values()), default=float("inf"))
 
     def _threads_waiting(self) -> int:
-        return sum(
-            not slot.done() for watch in self._watches.values() for slot in watch.threads
-        )
+        return sum(not slot.done() for watch in self._watches.values() for slot in watch.threads)
 
     def _watch(self, identity: Identity, fence: Fence) -> _Watch:
         watch = self._watches.get(identity)
@@ -120,15 +121,14 @@ class Waiters:
             reply = store.perform(Read(watch.identity))
         except StoreError as error:
             log.warning("semel: a record that requests wait for could not be read: %s", error)
-            return self._later(watch)
-        match reply:
-            case Found(record, now):
-                running = record.state in (State.IN_PROGRESS, State.PENDING)
-                if running and not record.lapsed(now) and record.fence == watch.fence:
-                    return self._later(watch)
-                self._close(watch, Woken(record, now, elected=False))
-            case Absent():
-                self._close(watch, Unwoken())
+            self._later(watch)
+            return
+        if isinstance(reply, Absent):
+            self._close(watch, Unwoken())
+        elif _unchanged(reply, watch.fence):
+            self._later(watch)
+        else:
+            self._close(watch, Woken(reply.record, reply.now, elected=False))
 
     def _later(self, watch: _Watch) -> None:
         with self._lock:
@@ -153,6 +153,12 @@ class Waiters:
             except RuntimeError:
                 continue  # the loop is closed, and its tasks with it
             electing = electing and not waiting
+
+
+def _unchanged(found: Found, fence: Fence) -> bool:
+    record = found.record
+    running = record.state in (State.IN_PROGRESS, State.PENDING)
+    return running and record.fence == fence and not record.lapsed(found.now)
 
 
 def _jitter() -> float:

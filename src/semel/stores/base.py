@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
-from semel.core.contract import StoreOperation
+from semel.core.contract import Operation, StoreOperation
+from semel.core.flow import Perform
 from semel.core.model import Micros
 
 R = TypeVar("R")
@@ -37,6 +38,17 @@ class Store(Protocol):
     def perform(self, op: StoreOperation[R], /) -> R:
         """One atomic step. Raises StoreUnavailable when no usable answer came."""
         ...
+
+
+def performer(store: Store) -> Perform:
+    """``store`` as the performer of a flow that asks nothing but a store."""
+
+    def perform(op: Operation[R]) -> R:
+        assert isinstance(op, StoreOperation)
+        reply: R = store.perform(op)
+        return reply
+
+    return perform
 
 
 class AsyncStore(Protocol):

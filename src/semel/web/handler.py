@@ -152,9 +152,7 @@ class Handler:
         if self._policy.response == "buffer":
             # The handler finishes whether or not the client is still there, so it is not told;
             # frameworks stop a handler in the middle of its effect when a client hangs up.
-            await asyncio.wait(
-                (self._flowing, self._sent), return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait((self._flowing, self._sent), return_when=asyncio.FIRST_COMPLETED)
             if not self._flowing.done():
                 return {"type": "http.disconnect"}
         return await self._receive()
@@ -178,7 +176,8 @@ class Handler:
         if not self._status or self._sent.done():
             raise RuntimeError("the application sent a body before or after its answer")
         if self._flowing.done():
-            return await self._flow(piece, more)
+            await self._flow(piece, more)
+            return
         self._body.write(piece)
         if not more:
             await self._finish()

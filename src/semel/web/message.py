@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import tempfile
 from collections.abc import Iterator
 from typing import IO, Final
 
@@ -32,6 +31,8 @@ class Spool:
             self._to_disk(piece)
 
     def _to_disk(self, piece: bytes) -> None:
+        import tempfile  # large bodies are rare, and it is not cheap to load
+
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._file.writelines(self._pieces)
         self._file.write(piece)

@@ -31,7 +31,7 @@ _PARAMETER: Final = re.compile(r"\{([a-zA-Z_][a-zA-Z0-9_]*)(?::([a-z]+))?\}")
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A policy for requests by method and path; ``path`` in Starlette's syntax, ``"*"`` any method."""
+    """A policy by method (``"*"`` for any) and path, in Starlette's syntax."""
 
     method: str
     path: str

@@ -30,7 +30,7 @@ from semel.core.contract import (
 from semel.core.exchange import Answer
 from semel.core.flow import run
 from semel.core.keys import canonical_path
-from semel.core.model import HeaderView, Headers, Request, Response
+from semel.core.model import Headers, HeaderView, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
 from semel.process import current
