@@ -1,0 +1,216 @@
+"""Keys: from the header to a checked key, and from key and scope to the identity.
+
+Nothing here echoes a key: a refusal says what is wrong with it, never what it was.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from struct import Struct
+from typing import Literal, TypeAlias
+from urllib.parse import quote_from_bytes
+
+import http_sf
+
+__all__ = [
+    "MAX_HEADER_BYTES",
+    "MAX_KEY_LENGTH",
+    "MIN_KEY_LENGTH",
+    "KeyFormat",
+    "Malformed",
+    "Scope",
+    "canonical_path",
+    "check_format",
+    "downstream_key",
+    "identity",
+    "looks_like_personal_data",
+    "mask",
+    "parse_key",
+    "uuid7_milliseconds",
+]
+
+MAX_HEADER_BYTES = 1024
+"""A header longer than this is not parsed: 255 characters, all escaped, fit twice over."""
+
+MAX_KEY_LENGTH = 255
+MIN_KEY_LENGTH = 16
+"""Shorter keys are guessed or counted up, and meet each other sooner or later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A key that was refused; `reason` is one sentence that may be shown to the client."""
+
+    reason: str
+
+
+KeyFormat: TypeAlias = Literal["opaque", "uuid"] | Callable[[str], bool]
+
+
+# --- the header
+
+
+def parse_key(values: Sequence[bytes], *, strict: bool = False) -> str | Malformed:
+    """The key in the values of all Idempotency-Key lines of one request.
+
+    Taken are the structured-field String of the draft, `"k"`, and, unless strict, the bare `k`
+    that most clients send; both are the same key.
+    """
+    if not values:
+        raise ValueError("parse_key needs the value of at least one header line.")
+    if len(values) > 1:
+        return Malformed("The Idempotency-Key header appears more than once.")
+    if len(values[0]) > MAX_HEADER_BYTES:
+        return Malformed(f"The Idempotency-Key header is longer than {MAX_HEADER_BYTES} bytes.")
+    value = values[0].strip(b" \t")  # RFC 9110 5.5; gunicorn does it, uvicorn only in part
+    key = _quoted(value) if value.startswith(b'"') else _bare(value, strict)
+    return key if isinstance(key, Malformed) else _sized(key)
+
+
+def _quoted(value: bytes) -> str | Malformed:
+    # Parameters are dropped: every Item may carry some (RFC 9651 3.3), the draft defines none, and
+    # refusing them would turn away clients of the first revision that does. The key alone names
+    # the operation.
+    try:
+        item = http_sf.parse(value, tltype="item")
+    except ValueError:
+        return Malformed("The Idempotency-Key header is not a well-formed quoted string.")
+    key = item[0] if isinstance(item, tuple) else None
+    return key if isinstance(key, str) else Malformed("The Idempotency-Key is not a string.")
+
+
+# Visible ASCII, without what is syntax in the quoted form.
+_BARE = re.compile(rb"[!#-+\--:<-\[\]-~]*")
+
+
+def _bare(value: bytes, strict: bool) -> str | Malformed:
+    if not value:
+        return Malformed("The Idempotency-Key header is empty.")
+    if strict:
+        return Malformed('The Idempotency-Key must be a quoted string, such as "8e03978e".')
+    if _BARE.fullmatch(value):
+        return value.decode("ascii")
+    if b"," in value:
+        # WSGI servers join repeated headers with a comma; ASGI servers do not. Same answer.
+        return Malformed("The Idempotency-Key header appears more than once, or needs quotes.")
+    return Malformed("The Idempotency-Key contains a character that it may not contain.")
+
+
+def _sized(key: str) -> str | Malformed:
+    if not key:
+        return Malformed("The Idempotency-Key is empty.")
+    if len(key) > MAX_KEY_LENGTH:
+        return Malformed(f"The Idempotency-Key is longer than {MAX_KEY_LENGTH} characters.")
+    return key
+
+
+# --- the format a route asks for
+
+
+def check_format(key: str, format: KeyFormat) -> str | Malformed:  # noqa: A002
+    """The key as it counts from here on (a UUID in lower case), or why the route refuses it.
+
+    What a callable raises is the operator's error and is not caught.
+    """
+    if format == "opaque":
+        return key if MIN_KEY_LENGTH <= len(key) <= MAX_KEY_LENGTH else _WRONG_LENGTH
+    if format == "uuid":
+        return key.lower() if _UUID.fullmatch(key) else _NO_UUID
+    return key if format(key) else Malformed("The Idempotency-Key is not in the expected format.")
+
+
+_WRONG_LENGTH = Malformed(
+    f"The Idempotency-Key must have {MIN_KEY_LENGTH} to {MAX_KEY_LENGTH} characters."
+)
+_NO_UUID = Malformed("The Idempotency-Key must be a UUID of version 4 or 7.")
+
+# RFC 9562: version 4 (5.4) and 7 (5.7) in the third group, variant 10xx (4.1) in the fourth. The
+# other versions are not random, or not unique across machines.
+_UUID = re.compile(
+    r"[0-9a-f]{8}-[0-9a-f]{4}-[47][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}",
+    re.IGNORECASE | re.ASCII,
+)
+
+
+def uuid7_milliseconds(key: str) -> int | None:
+    """When a UUIDv7 key says it was made (RFC 9562 5.7), in milliseconds since 1970."""
+    if len(key) != 36 or key[14] != "7" or not _UUID.fullmatch(key):
+        return None
+    return int(key[:8] + key[9:13], 16)
+
+
+_EMAIL = re.compile(r"[\w.+-](?:@|%40)[\w-]+\.[\w.-]*[a-z]{2}", re.IGNORECASE | re.ASCII)
+_PHONE = re.compile(
+    r"(?<![\w/+])"  # not inside a word, nor in base64
+    r"(?:\+[1-9](?:[ ().-]{0,2}\d){7,14}"  # international: E.164 has up to 15 digits
+    r"|\(?\d{3}\)?[ .-]\d{3}[ .-]\d{4})"  # North American
+    r"(?![\w-])",
+    re.ASCII,
+)
+
+
+def looks_like_personal_data(key: str) -> bool:
+    """Whether a key contains what looks like an e-mail address or a telephone number."""
+    return _EMAIL.search(key) is not None or _PHONE.search(key) is not None
+
+
+def mask(key: str) -> str:
+    """What a log line may show of a key: too little to use it, enough to tell a client's own."""
+    return f"{key[:4]}...({len(key)})" if len(key) >= MIN_KEY_LENGTH else "..."
+
+
+# --- the identity
+
+
+def canonical_path(path: bytes) -> str:
+    """The full path, mount prefix included, from its *decoded* octets.
+
+    ASGI and WSGI agree only on the decoded path, and frameworks route on it: what decodes alike
+    reaches the same handler, however it was escaped (`/a%2Fb` too), so it must be one path here.
+    Encoded again, so that it is ASCII and unambiguous: RFC 3986 2.3 and 3.3 say what stays, 2.1
+    asks for upper-case digits. Trailing and double slashes and dots stay: routers tell them apart.
+    """
+    return quote_from_bytes(path or b"/", safe="/!$&'()*+,;=:@")  # an empty path is "/": 6.2.3
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where a key counts. `path` is canonical; `kind` says whether method and path take part."""
+
+    tenant: str
+    method: str
+    path: str
+    kind: Literal["route", "tenant"] = "route"
+    session: str | None = None
+
+
+_LENGTHS = Struct(">6Q")
+
+
+def identity(scope: Scope, key: str) -> bytes:
+    """Recipe `i1`: SHA-256 over recipe and kind, six lengths, then the six parts.
+
+    The lengths keep parts apart whatever they contain. A session is marked, so that an empty one
+    differs from none.
+    """
+    session = b"" if scope.session is None else b"=" + _utf8(scope.session)
+    if scope.kind == "route":
+        kind, method, path = b"route", _utf8(scope.method), _utf8(scope.path)
+    else:
+        kind, method, path = b"tenant", b"", b""
+    parts = (kind, _utf8(scope.tenant), session, method, path, _utf8(key))
+    lengths = _LENGTHS.pack(*map(len, parts))
+    return sha256(b"semel i1\n" + lengths + b"".join(parts)).digest()
+
+
+def _utf8(text: str) -> bytes:
+    # Tenants come from the application: a stray surrogate in one must not become an error.
+    return text.encode("utf-8", "surrogatepass")
+
+
+def downstream_key(identity: bytes, name: str) -> str:
+    """The key for a call to a provider: the same on every try, and nothing can be read from it."""
+    if len(identity) != 32 or not name:
+        raise ValueError("A downstream key needs an identity of 32 bytes and a name for the call.")
+    return "semel_" + sha256(b"semel d1\n" + identity + _utf8(name)).hexdigest()[:40]
