@@ -1,0 +1,395 @@
+"""What a request means, as a digest: two requests with one key must mean the same.
+
+A fingerprint is made in two steps: SHA-256 over the framed meaning, then, where there is a
+secret, HMAC-SHA-256 over that digest. So a record sealed under an older secret is checked without
+reading the body again. Stored as `v1.<kind>.<seal>.<digest>`; kind and meaning are hashed
+together, so that raw bytes never equal a canonical form.
+"""
+
+import json
+import re
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b, sha256
+from hmac import compare_digest
+from hmac import digest as hmac_digest
+from typing import Literal, NamedTuple, TypeAlias
+
+from semel.core.canonical import Value, canonicalise
+from semel.core.forms import Fields, read_multipart, read_urlencoded
+from semel.core.media import Media, media_type
+from semel.core.model import Request
+from semel.core.pointers import Pointer, drop, parse_pointer, pick, write_pointer
+
+__all__ = [
+    "Fingerprint",
+    "Meaning",
+    "Recipe",
+    "differing_fields",
+    "field_digests",
+    "fingerprint",
+    "matches",
+]
+
+Kind: TypeAlias = Literal["json", "form", "multipart", "raw", "by"]
+
+
+# --- settings
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How the requests of a route are fingerprinted.
+
+    `include` and `exclude` name JSON members or form fields, or point into JSON (`/card/number`);
+    both apply only to bodies that are read: a raw one counts whole. `by` replaces it all: a
+    function of the request and its body that returns the bytes that matter, beside method and
+    path. `secrets` are pairs of key id and secret: the first seals, the others are still accepted.
+    """
+
+    include: tuple[str, ...] | None = None
+    exclude: tuple[str, ...] = ()
+    by: Callable[[Request, bytes], bytes] | None = None
+    secrets: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
+    _included: tuple[Pointer, ...] | None = field(init=False, repr=False, compare=False)
+    _excluded: tuple[Pointer, ...] = field(init=False, repr=False, compare=False)
+    _prune: Callable[[Value], Value] | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _check_names(self)
+        _check_secrets(self.secrets)
+        included = None if self.include is None else _pointers(self.include)
+        excluded = _pointers(self.exclude)
+        everything = included is None and not excluded
+        object.__setattr__(self, "_included", included)
+        object.__setattr__(self, "_excluded", excluded)
+        object.__setattr__(
+            self, "_prune", None if everything else partial(_prune, included, excluded)
+        )
+
+    def describe(self) -> str:
+        """The settings that shape a digest, as stable text; not the secrets, which rotate."""
+        parts = ["v1"]
+        if self._included is not None:
+            parts.append(f"include={_listed(self._included)}")
+        if self._excluded:
+            parts.append(f"exclude={_listed(self._excluded)}")
+        if self.by is not None:
+            name = getattr(self.by, "__qualname__", type(self.by).__qualname__)
+            parts.append(f"by={getattr(self.by, '__module__', '?')}.{name}")
+        return " ".join(parts)
+
+
+def _check_names(recipe: Recipe) -> None:
+    for option in ("include", "exclude"):
+        if isinstance(getattr(recipe, option), str):
+            raise ValueError(f"{option}= takes a tuple of field names, not one text.")
+    if recipe.include == ():
+        raise ValueError("include=() would make all requests equal; name a field or leave it out.")
+    if recipe.by is not None and (recipe.include is not None or recipe.exclude):
+        raise ValueError("by= decides alone what matters; leave include= and exclude= out.")
+
+
+_KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")  # no dot: it separates the parts of a fingerprint
+_MIN_SECRET = 16
+
+
+def _check_secrets(secrets: tuple[tuple[str, bytes], ...]) -> None:
+    if len(dict(secrets)) != len(secrets):
+        raise ValueError("Two secrets have the same key id.")
+    for key_id, secret in secrets:
+        if not _KEY_ID.fullmatch(key_id):
+            raise ValueError(
+                f"The key id {key_id!r} must be 1 to 32 letters, digits, hyphens or underscores."
+            )
+        if len(secret) < _MIN_SECRET:
+            raise ValueError(
+                f"The secret {key_id!r} must have {_MIN_SECRET} bytes or more, made at random."
+            )
+
+
+def _pointers(names: Iterable[str]) -> tuple[Pointer, ...]:
+    return tuple(sorted({parse_pointer(name) for name in names}))
+
+
+def _listed(pointers: Iterable[Pointer]) -> str:
+    return json.dumps([write_pointer(pointer) for pointer in pointers], separators=(",", ":"))
+
+
+def _prune(
+    included: tuple[Pointer, ...] | None, excluded: tuple[Pointer, ...], value: Value
+) -> Value:
+    kept = drop(value, excluded)
+    return kept if included is None else pick(kept, included)
+
+
+# --- the fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What is hashed of a request.
+
+    The body is read once, and not joined where it is raw. `request` is what `Recipe.by` is given.
+    """
+
+    method: str
+    path: str
+    query: bytes = field(repr=False)
+    content_type: str | None
+    content_encoding: str | None
+    body: Iterable[bytes] = field(repr=False)
+    request: Request | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """`text` is what a record keeps; `fields` are the canonical octets of each named field."""
+
+    text: str
+    fields: Mapping[str, bytes] = field(repr=False)
+    kind: Kind
+    digest: bytes = field(repr=False)
+
+
+class _Content(NamedTuple):
+    kind: Kind
+    media: str
+    encoding: str
+    body: Iterable[bytes]
+    fields: Mapping[str, bytes]
+
+
+def fingerprint(meaning: Meaning, recipe: Recipe) -> Fingerprint:
+    """The fingerprint of a request under a recipe; the same wherever and with whatever it runs."""
+    if recipe.by is None:
+        content, query = _content(meaning, recipe), meaning.query
+    else:
+        content, query = _chosen(meaning, recipe.by), b""
+    digest = _digest(meaning.method, meaning.path, query, content)
+    if recipe.secrets:
+        key_id, secret = recipe.secrets[0]
+        text = _text(content.kind, f"hmac-{key_id}", digest, secret)
+    else:
+        text = _text(content.kind, "sha256", digest, None)
+    return Fingerprint(text, content.fields, content.kind, digest)
+
+
+def _chosen(meaning: Meaning, by: Callable[[Request, bytes], bytes]) -> _Content:
+    # Query and media type are left out too: the function sees them and decides.
+    if meaning.request is None:
+        raise ValueError("Recipe.by needs Meaning.request.")
+    chosen = by(meaning.request, b"".join(meaning.body))
+    return _Content("by", "", "", (_octets(chosen),), {})
+
+
+def _octets(chosen: object) -> bytes:
+    if not isinstance(chosen, bytes):
+        raise TypeError(f"The function given as by= returned {type(chosen).__name__}, not bytes.")
+    return chosen
+
+
+def _content(meaning: Meaning, recipe: Recipe) -> _Content:
+    media = media_type(meaning.content_type)
+    encoding = (meaning.content_encoding or "").strip().lower()
+    if encoding == "identity":
+        encoding = ""
+    if encoding or media.reader == "raw":
+        # Not decoded: nobody here inflates a body before the application has agreed to its size.
+        return _Content("raw", media.text, encoding, meaning.body, {})
+    body = b"".join(meaning.body)
+    read = _json(body, media, recipe) if media.reader == "json" else _form(body, media, recipe)
+    return read or _Content("raw", media.text, "", (body,), {})
+
+
+def _json(body: bytes, media: Media, recipe: Recipe) -> _Content | None:
+    canonical = canonicalise(body, recipe._prune)
+    if canonical is None:
+        return None
+    return _Content("json", media.text, "", (canonical.data,), canonical.members)
+
+
+def _form(body: bytes, media: Media, recipe: Recipe) -> _Content | None:
+    kind: Kind = "multipart" if media.reader == "multipart" else "form"
+    read = read_urlencoded(body) if kind == "form" else read_multipart(body, media.boundary)
+    if read is None:
+        return None
+    kept = _select(read, recipe)
+    fields: dict[str, bytes] = {}
+    for octets, value in kept.items():
+        name = octets.decode("utf-8", "backslashreplace")
+        fields[name] = fields.get(name, b"") + value
+    return _Content(kind, media.text, "", kept.values(), fields)
+
+
+def _select(fields: Fields, recipe: Recipe) -> Fields:
+    # Forms are flat: a pointer that leads deeper is meant for JSON and names nothing here.
+    excluded = {step.encode() for step, *deeper in recipe._excluded if not deeper}
+    included = None
+    if recipe._included is not None:
+        included = {step.encode() for step, *deeper in recipe._included if not deeper}
+    return {
+        name: value
+        for name, value in fields.items()
+        if name not in excluded and (included is None or name in included)
+    }
+
+
+def _digest(method: str, path: str, query: bytes, content: _Content) -> bytes:
+    """SHA-256 over a line of lengths, the parts, the body, and its length: it may be a stream.
+
+    The lengths say where each part ends, so no two meanings give the same octets.
+    """
+    _, media, encoding, body, _ = content
+    lengths = f"{len(method)} {len(path)} {len(media)} {len(encoding)} {len(query)}"
+    head = f"semel v1 {content.kind} {lengths}\n{method}{path}{media}{encoding}"
+    hashed = sha256(_utf8(head) + query)
+    length = 0
+    for chunk in body:
+        hashed.update(chunk)
+        length += len(chunk)
+    hashed.update(b"\n%d" % length)
+    return hashed.digest()
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")  # headers may hold anything
+
+
+def _text(kind: str, seal: str, digest: bytes, secret: bytes | None) -> str:
+    if secret is not None:
+        digest = hmac_digest(secret, digest, "sha256")
+    return f"v1.{kind}.{seal}.{urlsafe_b64encode(digest)[:43].decode()}"
+
+
+def matches(stored: str, meaning: Meaning, recipe: Recipe, mine: Fingerprint) -> bool:
+    """Whether a stored fingerprint stands for the same meaning as `mine`.
+
+    One sealed under another of the recipe's secrets is compared under that secret. One made before
+    there was any secret is compared unsealed: it comes from our own store, and refusing it would
+    turn every live key into a misuse on the day a secret is introduced. `meaning` is for recipes
+    to come, which would have to read the request anew for a `v1` record.
+    """
+    if _same(stored, mine.text):
+        return True
+    version, _, rest = stored.partition(".")
+    kind, _, rest = rest.partition(".")
+    seal = rest.partition(".")[0]
+    secrets: dict[str, bytes | None] = {f"hmac-{name}": secret for name, secret in recipe.secrets}
+    secrets["sha256"] = None
+    if version != "v1" or kind != mine.kind or seal not in secrets:
+        return False
+    return _same(stored, _text(kind, seal, mine.digest, secrets[seal]))
+
+
+def _same(stored: str, mine: str) -> bool:
+    return compare_digest(_utf8(stored), mine.encode())
+
+
+# --- which fields differ
+
+MAX_FIELDS = 64
+MAX_NAME_BYTES = 64
+MAX_NAMED = 20
+_DIGEST_BYTES = 6  # enough to tell fields apart; the fingerprint itself has already decided
+_FORMAT = 1
+_PLAIN = Recipe()
+
+
+def field_digests(fields: Mapping[str, bytes], salt: bytes, recipe: Recipe = _PLAIN) -> bytes:
+    """A short keyed digest per field, to say later which ones differ; empty when there are none.
+
+    Keyed with the salt, so that equal values in two records do not look alike, and with the
+    current secret, where there is one, without which a short value could be found by trying.
+    """
+    if not fields:
+        return b""
+    key_id, secret = recipe.secrets[0] if recipe.secrets else ("", b"")
+    labelled = sorted(_labelled(fields).items())
+    key = _field_key(secret, salt)
+    entries = [
+        _counted(label) + _field_digest(key, value) for label, value in labelled[:MAX_FIELDS]
+    ]
+    cut = len(labelled) > MAX_FIELDS
+    return bytes((_FORMAT, cut)) + _counted(key_id.encode()) + _counted(salt) + b"".join(entries)
+
+
+def differing_fields(
+    stored: bytes, mine: Mapping[str, bytes], recipe: Recipe = _PLAIN
+) -> tuple[str, ...]:
+    """The names of fields added, removed or changed; none when `stored` cannot be read."""
+    read = _read_digests(stored)
+    secret = None if read is None else {"": b"", **dict(recipe.secrets)}.get(read.key_id)
+    if read is None or secret is None:
+        return ()
+    key = _field_key(secret, read.salt)
+    theirs = read.digests
+    ours = {label: _field_digest(key, value) for label, value in _labelled(mine).items()}
+    # What was cut off then is not known now: only look as far as both can see.
+    last = max(theirs) if read.cut else None
+    differing = {
+        label
+        for label in theirs.keys() | ours.keys()
+        if theirs.get(label) != ours.get(label) and (last is None or label <= last)
+    }
+    return tuple(label.decode("utf-8", "replace") for label in sorted(differing)[:MAX_NAMED])
+
+
+def _labelled(fields: Mapping[str, bytes]) -> dict[bytes, bytes]:
+    """Fields by the start of their name; names that start alike share an entry."""
+    labelled = {_label(name): value for name, value in fields.items()}
+    if len(labelled) < len(fields):
+        labelled = dict.fromkeys(labelled, b"")
+        for name in sorted(fields):
+            labelled[_label(name)] += fields[name]
+    return labelled
+
+
+def _label(name: str) -> bytes:
+    label = name.encode("utf-8", "backslashreplace")
+    if len(label) <= MAX_NAME_BYTES:
+        return label
+    return label[:MAX_NAME_BYTES].decode("utf-8", "ignore").encode()
+
+
+def _field_key(secret: bytes, salt: bytes) -> bytes:
+    return sha256(b"semel f1\n" + len(secret).to_bytes(8, "big") + secret + salt).digest()
+
+
+def _field_digest(key: bytes, value: bytes) -> bytes:
+    return blake2b(key + value, digest_size=_DIGEST_BYTES).digest()
+
+
+def _counted(data: bytes) -> bytes:
+    return bytes((len(data),)) + data
+
+
+@dataclass(frozen=True, slots=True)
+class _Digests:
+    cut: bool
+    key_id: str
+    salt: bytes
+    digests: dict[bytes, bytes]
+
+
+def _read_digests(stored: bytes) -> _Digests | None:
+    if len(stored) < 4 or stored[0] != _FORMAT:
+        return None
+    key_id, at = _take(stored, 2)
+    salt, at = _take(stored, at)
+    digests: dict[bytes, bytes] = {}
+    while at < len(stored):
+        label, at = _take(stored, at)
+        digests[label] = stored[at : at + _DIGEST_BYTES]
+        at += _DIGEST_BYTES
+    if at != len(stored) or not digests:  # cut short
+        return None
+    return _Digests(bool(stored[1]), key_id.decode("latin-1"), salt, digests)
+
+
+def _take(stored: bytes, at: int) -> tuple[bytes, int]:
+    """A counted piece and where it ends, which is past the end of what was cut short."""
+    end = at + 1 + (stored[at] if at < len(stored) else 0)
+    return stored[at + 1 : end], end

@@ -1,0 +1,598 @@
+"""Fingerprints: the same meaning gives the same text, and nothing else does."""
+
+import gzip
+import hashlib
+import hmac
+import json
+import re
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import quote_plus
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from semel.core.fingerprint import (
+    MAX_FIELDS,
+    MAX_NAMED,
+    Fingerprint,
+    Meaning,
+    Recipe,
+    differing_fields,
+    field_digests,
+    fingerprint,
+    matches,
+)
+from semel.core.model import HeaderView, Request
+
+FORM = "application/x-www-form-urlencoded"
+SALT = b"0123456789abcdef"
+OLD, NEW = ("2023", b"o" * 32), ("2024", b"n" * 32)
+REQUEST = Request("POST", "/pay", b"", HeaderView(((b"x-amount", b"5"),)), {})
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+scalars = st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | text
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3)
+)
+objects = st.dictionaries(text, values, max_size=5)
+
+
+def meant(
+    body: bytes | Iterable[bytes],
+    content_type: str | None = "application/json",
+    *,
+    method: str = "POST",
+    path: str = "/pay",
+    query: bytes = b"",
+    encoding: str | None = None,
+) -> Meaning:
+    chunks = (body,) if isinstance(body, bytes) else body
+    return Meaning(method, path, query, content_type, encoding, chunks, REQUEST)
+
+
+def made(body: bytes, content_type: str | None = "application/json", **options: Any) -> Fingerprint:
+    recipe = options.pop("recipe", Recipe())
+    return fingerprint(meant(body, content_type, **options), recipe)
+
+
+def encoded(value: object, **options: Any) -> bytes:
+    return json.dumps(value, **options).encode()
+
+
+# --- what is hashed
+
+
+def test_the_text_names_version_kind_and_seal() -> None:
+    assert re.fullmatch(r"v1\.json\.sha256\.[A-Za-z0-9_-]{43}", made(b"{}").text)
+    sealed = made(b"{}", recipe=Recipe(secrets=(NEW, OLD)))
+    assert re.fullmatch(r"v1\.json\.hmac-2024\.[A-Za-z0-9_-]{43}", sealed.text)
+
+
+def test_the_digest_is_made_as_described() -> None:
+    head = b"semel v1 json 4 4 16 0 3\n" + b"POST" + b"/pay" + b"application/json" + b"a=1"
+    digest = hashlib.sha256(head + b'{"a":1}' + b"\n7").digest()
+    plain = made(b'{"a": 1.0}', query=b"a=1")
+    assert plain.text == "v1.json.sha256." + urlsafe_b64encode(digest).decode().rstrip("=")
+    sealed = hmac.digest(NEW[1], digest, "sha256")
+    assert made(b'{"a":1}', query=b"a=1", recipe=Recipe(secrets=(NEW,))).text == (
+        "v1.json.hmac-2024." + urlsafe_b64encode(sealed).decode().rstrip("=")
+    )
+
+
+@given(objects, st.randoms(), st.sampled_from([None, 1, 4]), st.booleans())
+def test_reordered_and_reformatted_json_means_the_same(
+    value: dict[str, object], random: Any, indent: int | None, ascii_only: bool
+) -> None:
+    names = list(value)
+    random.shuffle(names)
+    again = {name: value[name] for name in names}
+    other = made(encoded(again, indent=indent, ensure_ascii=ascii_only))
+    assert made(encoded(value)) == other
+    assert other.kind == "json"
+    assert set(other.fields) == set(value)
+
+
+@given(objects, objects)
+def test_any_other_value_means_something_else(one: object, other: object) -> None:
+    same = encoded(one, sort_keys=True) == encoded(other, sort_keys=True)
+    assert (made(encoded(one)).text == made(encoded(other)).text) is same
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"method": "PATCH"},
+        {"path": "/pay/"},
+        {"query": b"a=1"},
+        {"encoding": "gzip"},
+        {"content_type": "application/merge-patch+json"},
+        {"content_type": "application/json; version=2"},
+        {"content_type": "text/plain"},
+        {"content_type": None},
+        {"body": b'{"a":2}'},
+        {"body": b'{"a":"1"}'},
+        {"body": b'{"a":1,"b":null}'},
+        {"body": b""},
+    ],
+)
+def test_every_part_counts(other: dict[str, Any]) -> None:
+    whole: dict[str, Any] = {"body": b'{"a":1}', "content_type": "application/json"}
+    assert made(**whole).text != made(**whole | other).text
+
+
+@given(st.text("ab/", max_size=4), st.text("ab/", max_size=4), st.binary(max_size=3))
+def test_moving_a_border_between_parts_changes_the_fingerprint(
+    a: str, b: str, query: bytes
+) -> None:
+    assume(b)
+    one = made(b"x", None, method=a + b, path="/", query=query)
+    assert one.text != made(b"x", None, method=a, path=b + "/", query=query).text
+    shifted = made(query + b"x", None, method=a + b, path="/")
+    assert (one.text == shifted.text) is (query == b"")
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        "Application/JSON",
+        "application/json;charset=utf-8",
+        'application/json ; Charset="UTF-8"',
+        " application/json;",
+    ],
+)
+def test_spellings_of_one_media_type_are_one(spelled: str) -> None:
+    assert made(b'{"a":1}', spelled) == made(b'{"a":1}')
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "application/json; charset=latin-1",
+        "application/json; a=1; a=1",
+        "json",
+        "a/b; x",
+        "",
+        '/;"',
+    ],
+)
+def test_a_type_that_leaves_doubt_is_raw_and_counts(content_type: str) -> None:
+    result = made(b'{"a":1}', content_type)
+    assert result.kind == "raw"
+    assert result.text != made(b'{"a":1}', "text/plain").text
+
+
+def test_vendor_json_is_json() -> None:
+    assert made(b'{"a":1.0}', "application/vnd.x+json").kind == "json"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b'{"a":1,"a":2}',
+        b"[NaN]",
+        b"1" * 10_000,
+        b"[" * 100_000,
+        rb'"\ud800"',
+        b"\xef\xbb\xbf{}",
+    ],
+    ids=["empty", "name twice", "NaN", "10,000 digits", "100,000 levels", "surrogate", "BOM"],
+)
+def test_what_is_not_i_json_is_raw_and_never_coerced(body: bytes) -> None:
+    result = made(body)
+    assert result.kind == "raw"
+    assert result.fields == {}
+    assert result.text != made(body + b" ").text
+
+
+@given(values)
+def test_raw_never_equals_json(value: object) -> None:
+    body = encoded(value)
+    assert made(body).text != made(body, "application/json; charset=utf-16").text
+    assert made(body).text != made(body, "text/plain").text
+
+
+def test_a_compressed_body_is_raw_under_its_encoding() -> None:
+    body = gzip.compress(b'{"a":1}', mtime=0)
+    result = made(body, encoding="GZIP ")
+    assert result.kind == "raw"
+    assert result == made(body, encoding="gzip")
+    assert result.text != made(body, encoding="br").text
+    assert made(b'{"a":1}', encoding="identity") == made(b'{"a":1}')
+
+
+@given(st.binary(max_size=200), st.integers(1, 9))
+def test_chunks_do_not_matter(body: bytes, size: int) -> None:
+    chunks = [body[at : at + size] for at in range(0, len(body), size)]
+    for content_type in ("application/json", FORM, "text/plain"):
+        whole = fingerprint(meant(body, content_type), Recipe())
+        assert fingerprint(meant(chunks, content_type), Recipe()) == whole
+
+
+@pytest.mark.parametrize(("content_type", "encoding"), [(None, None), ("application/json", "br")])
+def test_raw_bodies_are_hashed_as_they_stream(
+    content_type: str | None, encoding: str | None
+) -> None:
+    alive = 0
+
+    class Chunk(bytearray):
+        def __init__(self) -> None:
+            nonlocal alive
+            super().__init__(1000)
+            alive += 1
+            assert alive <= 2, "chunks are being collected"
+
+        def __del__(self) -> None:
+            nonlocal alive
+            alive -= 1
+
+    def stream() -> Iterator[bytes]:
+        for _ in range(100):
+            yield Chunk()  # type: ignore[misc]
+
+    streamed = fingerprint(meant(stream(), content_type, encoding=encoding), Recipe())
+    assert streamed == made(bytes(100_000), content_type, encoding=encoding)
+
+
+@given(st.binary(), st.text(max_size=80) | st.none(), st.text(max_size=10) | st.none())
+def test_no_request_makes_it_raise(
+    body: bytes, content_type: str | None, encoding: str | None
+) -> None:
+    made(body, content_type, encoding=encoding)
+    boundary = "multipart/form-data; boundary=b"
+    for kind in ("application/json", FORM, boundary):
+        made(body, kind)
+    made(b"--b\r\n" + body + b"\r\n--b--", boundary)
+    made(b"--b\r\nContent-Disposition:" + body + b"\r\n\r\n\r\n--b--", boundary)
+
+
+# --- forms
+
+
+@given(st.lists(st.tuples(text, text), max_size=6), st.randoms())
+def test_a_form_is_its_values_by_name(pairs: list[tuple[str, str]], random: Any) -> None:
+    def sent(pairs: list[tuple[str, str]], escape: Any) -> Fingerprint:
+        return made("&".join(f"{escape(a)}={escape(b)}" for a, b in pairs).encode(), FORM)
+
+    def all_escaped(text: str) -> str:
+        return "".join(f"%{octet:02x}" for octet in text.encode())
+
+    names = sorted({name for name, _ in pairs})
+    random.shuffle(names)
+    regrouped = [pair for name in names for pair in pairs if pair[0] == name]
+    result = sent(pairs, quote_plus)
+    assert result.kind == "form"
+    assert result == sent(regrouped, all_escaped)
+    assert set(result.fields) == set(names)
+
+
+def test_the_order_of_the_values_of_one_name_counts() -> None:
+    assert made(b"a=1&a=2&b=3", FORM) == made(b"b=3&a=1&&a=2", FORM)
+    assert made(b"a=1&a=2", FORM).text != made(b"a=2&a=1", FORM).text
+    assert made(b"a=1&b=2", FORM).text != made(b"a=1%26b=2", FORM).text
+
+
+@pytest.mark.parametrize("body", [b"a=%", b"a=%4", b"%zz=1"])
+def test_a_form_that_parsers_read_differently_is_raw(body: bytes) -> None:
+    assert made(body, FORM).kind == "raw"
+
+
+# --- multipart
+
+
+def part(name: str, content: bytes, extra: str = "", headers: str = "") -> bytes:
+    return (
+        f'Content-Disposition: form-data; name="{name}"{extra}{headers}\r\n\r\n'.encode() + content
+    )
+
+
+def multipart(parts: list[bytes], boundary: str = "XyZ", **options: Any) -> Fingerprint:
+    body = b"".join(b"--" + boundary.encode() + b"\r\n" + each + b"\r\n" for each in parts)
+    closed = body + b"--" + boundary.encode() + b"--\r\n"
+    return made(closed, f'multipart/form-data; boundary="{boundary}"', **options)
+
+
+boundaries = st.text("abcXYZ019'()+_,-./:=?", min_size=8, max_size=70)
+
+
+@given(boundaries, boundaries, st.lists(st.binary(max_size=30), max_size=3))
+def test_the_boundary_does_not_matter(one: str, other: str, contents: list[bytes]) -> None:
+    assume(not any(b"--" in content for content in contents))
+    parts = [part(f"f{at}", content) for at, content in enumerate(contents)]
+    result = multipart(parts, one)
+    assume(parts)
+    assert result.kind == "multipart"
+    assert result == multipart(parts, other)
+
+
+FILE = part("file", b"\x00\r\n\r\n\xff", '; filename="a.png"', "\r\nContent-Type: image/png")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        part("file", b"\x00\r\n\r\n\xfe", '; filename="a.png"', "\r\nContent-Type: image/png"),
+        part("file", b"\x00\r\n\r\n\xff", '; filename="b.png"', "\r\nContent-Type: image/png"),
+        part("file", b"\x00\r\n\r\n\xff", "", "\r\nContent-Type: image/png"),
+        part("file", b"\x00\r\n\r\n\xff", '; filename="a.png"', "\r\nContent-Type: image/gif"),
+        part("file", b"\x00\r\n\r\n\xff", '; filename="a.png"'),
+        part("photo", b"\x00\r\n\r\n\xff", '; filename="a.png"', "\r\nContent-Type: image/png"),
+    ],
+)
+def test_everything_else_about_a_part_matters(other: bytes) -> None:
+    assert multipart([FILE]).kind == multipart([other]).kind == "multipart"
+    assert multipart([FILE]).text != multipart([other]).text
+
+
+def test_parts_of_one_name_keep_their_order_and_names_do_not() -> None:
+    a, b, c = part("x", b"1"), part("x", b"2"), part("y", b"3")
+    assert multipart([a, b, c]) == multipart([c, a, b])
+    assert multipart([a, b]).text != multipart([b, a]).text
+    assert set(multipart([a, b, c]).fields) == {"x", "y"}
+
+
+def test_a_length_and_the_spelling_of_a_part_do_not_matter() -> None:
+    plain = b"content-disposition:form-data;name=x\r\nContent-Length: 1\r\n\r\n1"
+    assert multipart([plain]) == multipart([part("x", b"1")])
+
+
+DELIMITED = b"--b\r\n" + part("x", b"1") + b"\r\n--b"
+MALFORMED = {
+    "nothing": b"",
+    "preamble": b"hello\r\n" + DELIMITED + b"--",
+    "epilogue": DELIMITED + b"--\r\nmore",
+    "not closed": DELIMITED,
+    "cut short": DELIMITED[:-3],
+    "padding": DELIMITED.replace(b"--b\r\n", b"--b \r\n") + b"--",
+    "bare line feeds": DELIMITED.replace(b"\r\n", b"\n") + b"--",
+    "no name": DELIMITED.replace(b'; name="x"', b"") + b"--",
+    "name twice": DELIMITED.replace(b'; name="x"', b'; name="x"; name="y"') + b"--",
+    "not form-data": DELIMITED.replace(b"form-data", b"attachment") + b"--",
+    "no headers": b"--b\r\n\r\n1\r\n--b--",
+    "no blank line": b'--b\r\nContent-Disposition: form-data; name="x"\r\n--b--',
+    "folded header": DELIMITED.replace(b"; name", b";\r\n name") + b"--",
+    "header twice": DELIMITED.replace(b"\r\n\r\n", b"\r\nA: 1\r\nA: 2\r\n\r\n") + b"--",
+    "boundary inside content": b"--b\r\n" + part("x", b"1\r\n--bc") + b"\r\n--b--",
+}
+
+
+@pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED.keys())
+def test_malformed_multipart_is_raw(body: bytes) -> None:
+    assert made(body, "multipart/form-data; boundary=b").kind == "raw"
+
+
+@pytest.mark.parametrize(
+    "parameters", ["", "; boundary=", '; boundary="a "', "; boundary=" + "b" * 71]
+)
+def test_multipart_without_a_proper_boundary_is_raw(parameters: str) -> None:
+    assert made(DELIMITED + b"--", "multipart/form-data" + parameters).kind == "raw"
+
+
+# --- choosing what matters
+
+
+def test_excluded_fields_do_not_matter() -> None:
+    recipe = Recipe(exclude=("sent_at", "/card/trace", "/items/0", "/~1odd", "absent", "/a/b/c"))
+    one = made(
+        b'{"sent_at":1,"card":{"trace":1,"no":2},"items":[1,2],"/odd":1,"a":7}', recipe=recipe
+    )
+    other = made(b'{"card":{"no":2,"trace":[]},"items":[9,2],"a":7}', recipe=recipe)
+    assert one == other
+    assert set(one.fields) == {"card", "items", "a"}
+    assert one.text != made(b'{"card":{"no":3},"items":[9,2],"a":7}', recipe=recipe).text
+    assert one.text != made(b'{"card":{"no":2},"items":[9],"a":7}', recipe=recipe).text
+
+
+def test_only_included_fields_matter() -> None:
+    recipe = Recipe(include=("amount", "/card/no", "/absent"))
+    one = made(b'{"amount":1,"card":{"no":2,"x":1},"y":0}', recipe=recipe)
+    assert one == made(b'{"card":{"no":2.0},"amount":1,"z":[]}', recipe=recipe)
+    assert set(one.fields) == {"amount", "/card/no"}
+    assert one.text != made(b'{"amount":1,"card":{"no":3}}', recipe=recipe).text
+    assert one.text != made(b'{"amount":1,"card":{}}', recipe=recipe).text
+    null = made(b'{"amount":1,"card":{"no":null}}', recipe=recipe)
+    assert null.text != made(b'{"amount":1,"card":{}}', recipe=recipe).text
+
+
+def test_a_name_given_twice_is_noticed_whatever_is_left_out() -> None:
+    recipe = Recipe(exclude=("a",))
+    assert made(b'{"a":1,"a":2,"b":1}', recipe=recipe).kind == "raw"
+
+
+def test_form_fields_are_chosen_by_name() -> None:
+    out = Recipe(exclude=("t", "/a/b"))
+    assert made(b"a=1&t=2", FORM, recipe=out) == made(b"t=3&a=1&t=4", FORM, recipe=out)
+    only = Recipe(include=("a",))
+    assert made(b"a=1&t=2", FORM, recipe=only) == made(b"a=1", FORM, recipe=only)
+    one, other = (
+        multipart([part("a", b"1"), part("t", b"2")], recipe=out),
+        multipart([part("a", b"1")]),
+    )
+    assert one.text == other.text
+
+
+def test_a_raw_body_counts_whole() -> None:
+    recipe = Recipe(exclude=("t",))
+    assert (
+        made(b"t=1", "text/plain", recipe=recipe).text
+        != made(b"t=2", "text/plain", recipe=recipe).text
+    )
+
+
+def test_a_function_may_decide_what_matters() -> None:
+    recipe = Recipe(by=lambda request, body: request.headers["X-Amount"].encode() + body[:1])
+    one = made(b"ab", None, query=b"a", recipe=recipe)
+    assert one.kind == "by"
+    assert one == made(b"ac", "text/plain", query=b"b", encoding="gzip", recipe=recipe)
+    assert one.text != made(b"b", None, recipe=recipe).text
+    assert one.text != made(b"ab", None, path="/other", recipe=recipe).text
+    assert one.text != made(b"5a", None).text
+
+
+def test_a_function_that_returns_no_bytes_is_told_so() -> None:
+    recipe = Recipe(by=lambda request, body: "text")  # type: ignore[arg-type,return-value]
+    with pytest.raises(TypeError, match="returned str, not bytes"):
+        made(b"", recipe=recipe)
+    with pytest.raises(ValueError, match=r"Meaning\.request"):
+        fingerprint(Meaning("POST", "/", b"", None, None, (b"",)), recipe)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"include": ()}, "all requests equal"),
+        ({"include": "amount"}, "include= takes a tuple"),
+        ({"exclude": "amount"}, "exclude= takes a tuple"),
+        ({"exclude": ("",)}, "must not be empty"),
+        ({"exclude": ("/a~2b",)}, "not a JSON Pointer"),
+        ({"include": ("a",), "by": lambda request, body: body}, "decides alone"),
+        ({"exclude": ("a",), "by": lambda request, body: body}, "decides alone"),
+        ({"secrets": (("a.b", b"x" * 32),)}, "key id"),
+        ({"secrets": (("", b"x" * 32),)}, "key id"),
+        ({"secrets": (("a", b""),)}, "16 bytes or more"),
+        ({"secrets": (("a", b"x" * 32), ("a", b"y" * 32))}, "same key id"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_in_one_sentence(
+    options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence) as refused:
+        Recipe(**options)
+    assert "xxxx" not in str(refused.value)
+
+
+def decide(request: Request, body: bytes) -> bytes:
+    return body
+
+
+def test_a_description_is_stable_and_knows_no_secrets() -> None:
+    assert Recipe().describe() == Recipe(secrets=(NEW,)).describe() == "v1"
+    one = Recipe(exclude=("b", "/a"), include=("x y",), secrets=(NEW,))
+    assert one.describe() == 'v1 include=["/x y"] exclude=["/a","/b"]'
+    assert one.describe() == Recipe(exclude=("a", "/b", "b"), include=("/x y",)).describe()
+    assert Recipe(by=decide).describe().endswith(".decide")
+    assert "nnnn" not in repr(one)
+
+
+# --- matching
+
+
+def test_a_rotated_secret_is_still_accepted() -> None:
+    meaning = meant(b'{"a":1}')
+    before, after = Recipe(secrets=(OLD,)), Recipe(secrets=(NEW, OLD))
+    stored, mine = fingerprint(meaning, before).text, fingerprint(meaning, after)
+    assert stored != mine.text
+    assert matches(stored, meaning, after, mine)
+    assert not matches(stored, meaning, Recipe(secrets=(NEW,)), mine)
+    other = fingerprint(meant(b'{"a":2}'), before).text
+    assert not matches(other, meaning, after, mine)
+
+
+def test_records_from_before_the_first_secret_still_match() -> None:
+    meaning, sealed = meant(b'{"a":1}'), Recipe(secrets=(NEW,))
+    mine = fingerprint(meaning, sealed)
+    assert matches(fingerprint(meaning, Recipe()).text, meaning, sealed, mine)
+    assert not matches(made(b'{"a":2}').text, meaning, sealed, mine)
+
+
+def test_matching_does_not_read_the_body_again() -> None:
+    meaning, recipe = meant(iter([b'{"a":1}'])), Recipe(secrets=(NEW, OLD))
+    mine = fingerprint(meaning, recipe)
+    assert matches(made(b'{"a":1}', recipe=Recipe(secrets=(OLD,))).text, meaning, recipe, mine)
+
+
+def test_a_digest_of_another_kind_or_under_another_label_never_matches() -> None:
+    meaning, recipe = meant(b'{"a":1}'), Recipe(secrets=(NEW, OLD))
+    mine = fingerprint(meaning, recipe)
+    assert not matches(mine.text.replace("json", "raw"), meaning, recipe, mine)
+    assert not matches(mine.text.replace("v1", "v2"), meaning, recipe, mine)
+    assert not matches(mine.text.replace("2024", "2023"), meaning, recipe, mine)
+    assert not matches(mine.text.replace("hmac-", ""), meaning, recipe, mine)
+
+
+@given(st.text() | st.text("v1.jsonhac-2024sh6", max_size=40))
+def test_no_stored_text_makes_matching_raise(stored: str) -> None:
+    recipe = Recipe(secrets=(NEW, OLD))
+    assert not matches(stored, meant(b"{}"), recipe, made(b"{}", recipe=recipe))
+
+
+# --- which fields differ
+
+fields = st.dictionaries(text, st.binary(max_size=8), min_size=1, max_size=8)
+
+
+@given(fields, fields, st.sampled_from([Recipe(), Recipe(secrets=(NEW,))]))
+def test_exactly_the_fields_that_differ_are_named(
+    one: dict[str, bytes], other: dict[str, bytes], recipe: Recipe
+) -> None:
+    named = differing_fields(field_digests(one, SALT, recipe), other, recipe)
+    expected = {name for name in one | other if one.get(name) != other.get(name)}
+    assert set(named) == expected
+
+
+def test_added_removed_and_changed_members_are_named_and_values_are_not_kept() -> None:
+    stored = field_digests(made(b'{"amount":4242,"to":"a","note":"x"}').fields, SALT)
+    assert b"4242" not in stored
+    mine = made(b'{"amount":1000,"to":"a","memo":"x"}').fields
+    assert differing_fields(stored, mine) == ("amount", "memo", "note")
+
+
+def test_digests_depend_on_salt_and_secret() -> None:
+    one = {"a": b"1"}
+    secrets = [Recipe(), Recipe(secrets=(("k", b"x" * 32),)), Recipe(secrets=(("k", b"y" * 32),))]
+    made = {
+        field_digests(one, salt, recipe)[-6:] for salt in (SALT, b"other") for recipe in secrets
+    }
+    assert len(made) == 6
+
+
+def test_digests_survive_rotation_and_an_unknown_secret_names_nothing() -> None:
+    stored = field_digests({"a": b"1", "b": b"2"}, SALT, Recipe(secrets=(OLD,)))
+    assert differing_fields(stored, {"a": b"1", "b": b"3"}, Recipe(secrets=(NEW, OLD))) == ("b",)
+    assert differing_fields(stored, {"a": b"1", "b": b"3"}, Recipe(secrets=(NEW,))) == ()
+    assert differing_fields(stored, {"a": b"1"}) == ()
+
+
+def test_many_fields_are_cut_and_what_was_cut_is_not_guessed_at() -> None:
+    many = {f"f{at:03}": b"1" for at in range(100)}
+    stored = field_digests(many, SALT)
+    assert len(stored) < MAX_FIELDS * 16
+    assert differing_fields(stored, many) == ()
+    assert differing_fields(stored, many | {"f003": b"2", "f099": b"2"}) == ("f003",)
+    assert len(differing_fields(stored, {"x": b""})) == MAX_NAMED
+
+
+def test_long_names_are_shortened_and_still_compared() -> None:
+    long = {"é" * 100 + end: end.encode() for end in "ab"}
+    stored = field_digests(long, SALT)
+    assert differing_fields(stored, long) == ()
+    changed = dict.fromkeys(long, b"?")
+    assert differing_fields(stored, changed) == ("é" * 32,)
+
+
+def test_no_fields_no_digests() -> None:
+    assert field_digests({}, SALT) == b""
+    assert differing_fields(b"", {"a": b"1"}) == ()
+
+
+@given(st.binary(max_size=80), fields)
+def test_garbage_names_nothing_or_something_but_never_raises(
+    stored: bytes, mine: dict[str, bytes]
+) -> None:
+    assert differing_fields(stored[:3], mine) == ()
+    for garbage in (stored, b"\x01" + stored, b"\x01\x01\x00\x00" + stored):
+        assert len(differing_fields(garbage, mine)) <= MAX_NAMED
+
+
+@given(fields, st.integers(1, 40))
+def test_digests_cut_short_are_not_believed(mine: dict[str, bytes], cut: int) -> None:
+    whole = field_digests({"name": b"1"}, SALT)
+    assert differing_fields(whole[: -min(cut, len(whole))], mine) == ()
+
+
+def test_what_a_request_held_is_not_in_any_repr() -> None:
+    shown = repr(made(b'{"card":"4242"}')) + repr(meant(b'{"card":"4242"}', query=b"4242"))
+    assert "4242" not in shown
