@@ -2,7 +2,8 @@
 
 A query is one file, ``queries/<name>.sql`` or ``queries/<dialect>/<name>.sql`` where databases
 differ. Its header says which parameters it ``takes:``; a placeholder that the header does not name
-is an error when the dialect is loaded. ``{now}`` is the store's clock.
+is an error when the dialect is loaded. ``{now}`` is the store's clock. A query for many rows at
+once names the columns of one in ``rows:`` and has ``{rows}`` where the values go.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from semel.errors import SemelError
 _ROOT = files("semel.stores.sql")
 _COMMENT = re.compile(r"--[^\n]*")
 _PLACEHOLDER = re.compile(r"(?<![:\w]):([a-z_]+)")
-_TAKES = re.compile(r"^-- takes:(.*)$", re.MULTILINE)
+_TAKES = re.compile(r"^-- (takes|rows):(.*)$", re.MULTILINE)
 _MIGRATION = re.compile(r"(\d{4})_(\w+)\.sql")
 
 
@@ -53,6 +54,11 @@ class Query:
     name: str
     text: str
     takes: tuple[str, ...]
+
+    def for_rows(self, count: int) -> str:
+        """The text of a query for many rows, with positional parameters."""
+        row = f"({', '.join('?' * len(self.takes))})"
+        return self.text.replace("{rows}", ", ".join([row] * count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +105,11 @@ def _sql_files(folder: Traversable) -> Iterator[Traversable]:
 def _compile(name: str, source: str, syntax: Syntax) -> Query:
     header = _TAKES.search(source)
     if header is None:
-        raise BadQuery(f"{name}.sql has no '-- takes:' line")
-    takes = tuple(header[1].split())
+        raise BadQuery(f"{name}.sql has no '-- takes:' or '-- rows:' line")
+    takes = tuple(header[2].split())
     text = _COMMENT.sub("", source)
-    if found := set(_PLACEHOLDER.findall(text)) ^ set(takes):
+    named = set() if header[1] == "rows" else set(takes)
+    if found := set(_PLACEHOLDER.findall(text)) ^ named:
         raise BadQuery(f"{name}.sql: header and text disagree about {sorted(found)}")
     text = text.replace("%", "%%") if "%" in syntax.placeholder else text
     text = _PLACEHOLDER.sub(lambda match: syntax.placeholder.format(match[1]), text)

@@ -1,0 +1,54 @@
+"""Durable stores behind one verb."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from semel.errors import ConfigurationError
+from semel.stores.base import Backend
+
+__all__ = ["open_backend"]
+
+_KNOWN = "memory://, sqlite:///file.db, postgresql://user@host/database"
+
+
+def open_backend(url: str, **options: Any) -> Backend:
+    """The backend a URL names. No I/O: it opens on first use."""
+    match scheme(url):
+        case "memory":
+            return _memory(url, options)
+        case "sqlite":
+            from semel.stores.sqlite import SqliteBackend
+
+            return SqliteBackend(url, **options)
+        case "postgresql" | "postgres":
+            return _postgres(url, options)
+        case other:
+            # The rest of the URL may hold a password: only the scheme is shown.
+            raise ConfigurationError(f"unknown store {other!r}; known are {_KNOWN}")
+
+
+def scheme(url: str) -> str:
+    """What stands before ``://``; empty when nothing does."""
+    name, found, _ = url.partition("://")
+    return name.lower() if found else ""
+
+
+def _memory(url: str, options: dict[str, Any]) -> Backend:
+    from semel.stores.memory import MemoryBackend
+
+    if url.lower() != "memory://":
+        raise ConfigurationError("a memory store takes no path or options: memory://")
+    return MemoryBackend(**options)
+
+
+def _postgres(url: str, options: dict[str, Any]) -> Backend:
+    try:
+        from semel.stores.postgres import PostgresBackend
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] not in ("psycopg", "psycopg_pool"):
+            raise
+        raise ConfigurationError(
+            "PostgreSQL needs psycopg; install it with: pip install 'semel[postgres]'"
+        ) from missing
+    return PostgresBackend(url, **options)

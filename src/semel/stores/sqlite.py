@@ -1,0 +1,355 @@
+"""``sqlite:///file.db``: the default store, for one machine and any number of its processes.
+
+Fresh claims and completions go through one writer thread per process, which commits them in
+groups; lookups and replays are answered in the calling thread and write nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from semel.core.contract import Absent, Claim, Found, Read, StoreOperation
+from semel.errors import ConfigurationError, StoreUnavailable
+from semel.stores.base import AsyncStore, Capabilities, Clock, Store
+from semel.stores.clock import system_clock
+from semel.stores.sql.plans import claim_reply, plan
+from semel.stores.sqlite_batch import Job
+from semel.stores.sqlite_engine import Engine, engines
+from semel.stores.sqlite_file import open_for_writing, outage, run, upgrade
+
+R = TypeVar("R")
+
+DEFAULT_TIMEOUT = 5.0
+_NOT_HERE = object()
+
+
+class SqliteBackend:
+    """Records in one file."""
+
+    def __init__(
+        self, url: str, *, timeout: float | None = None, clock: Clock = system_clock
+    ) -> None:
+        self._url = url
+        self._path, options = parse(url)
+        self._timeout = _seconds(options.get("timeout", timeout))
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._engine: Engine | None = None
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopMailbox]
+        self._loops = weakref.WeakKeyDictionary()
+        _LIVE.add(self)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(durable=True, shared=True, joins_transactions=True)
+
+    def blocking(self) -> Store:
+        return _SqliteStore(self)
+
+    def awaited(self) -> AsyncStore:
+        return _AsyncSqliteStore(self, self._mailbox(asyncio.get_running_loop()))
+
+    def on(self, connection: sqlite3.Connection) -> Store:
+        """The same store inside the caller's own transaction: durable when the caller commits."""
+        return _JoinedStore(connection, self._clock)
+
+    def migrate(self) -> int:
+        connection = open_for_writing(self._path, self._timeout, self._clock())
+        try:
+            return upgrade(connection, self._timeout, self._clock())
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        with self._lock:
+            engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+    async def aclose(self) -> None:
+        # In a thread: this loop must go on to receive what is still in flight.
+        await asyncio.to_thread(self.close)
+
+    # ── shared by both colours ───────────────────────────────────────────────────────────────────
+
+    def answer_at_once(self, op: StoreOperation[R]) -> R | object:
+        """The answer to a read, or to a claim whose record exists; else ``_NOT_HERE``."""
+        engine = self._engine
+        if engine is None or not engine.ready or not isinstance(op, Claim | Read):
+            return _NOT_HERE
+        record, now = engine.look(op.identity)
+        if isinstance(op, Read):
+            return Absent(now) if record is None else Found(record, now)
+        return _NOT_HERE if record is None else claim_reply(op, record, now)
+
+    def submit(self, job: Job) -> None:
+        while not (engine := self._engine or self._start()).submit(job):
+            # It was closed in between; the next one takes the job.
+            with self._lock:
+                if self._engine is engine:
+                    self._engine = None
+
+    @property
+    def timeout(self) -> float:
+        return self._timeout
+
+    def _start(self) -> Engine:
+        with self._lock:
+            if self._engine is None:
+                self._engine = Engine(self._path, self._timeout, self._clock)
+            return self._engine
+
+    def _mailbox(self, loop: asyncio.AbstractEventLoop) -> _LoopMailbox:
+        with self._lock:
+            mailbox = self._loops.get(loop)
+            if mailbox is None:
+                mailbox = self._loops[loop] = _LoopMailbox(self, loop)
+            return mailbox
+
+    # ── around a fork ────────────────────────────────────────────────────────────────────────────
+
+    def freeze(self) -> None:
+        """No engine is started from here on."""
+        self._lock.acquire()
+
+    def thaw(self) -> None:
+        self._lock.release()
+
+    def start_anew(self) -> None:
+        """In a forked child: the writer thread and the loops stayed with the parent."""
+        self._engine = None
+        self._loops = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+
+class _SqliteStore:
+    """The blocking colour."""
+
+    def __init__(self, backend: SqliteBackend) -> None:
+        self._backend = backend
+
+    def perform(self, op: StoreOperation[R], /) -> R:
+        answer = self._backend.answer_at_once(op)
+        if answer is not _NOT_HERE:
+            return cast("R", answer)
+        mailbox = _ThreadMailbox()
+        job = Job(op, mailbox)
+        self._backend.submit(job)
+        if not mailbox.wait(self._backend.timeout):
+            raise give_up(job)
+        return cast("R", result(job))
+
+
+class _ThreadMailbox:
+    """A lock used once: the cheapest thing a thread can wait for."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def wait(self, timeout: float) -> bool:
+        return self._lock.acquire(timeout=timeout)
+
+    def deliver(self, jobs: Sequence[Job]) -> None:
+        self._lock.release()
+
+
+class _AsyncSqliteStore:
+    """The awaited colour."""
+
+    def __init__(self, backend: SqliteBackend, mailbox: _LoopMailbox) -> None:
+        self._backend = backend
+        self._mailbox = mailbox
+
+    async def perform(self, op: StoreOperation[R], /) -> R:
+        answer = self._backend.answer_at_once(op)
+        if answer is not _NOT_HERE:
+            return cast("R", answer)
+        # Cancelled here, the job stays queued and is done: only its answer is lost.
+        return cast("R", await self._mailbox.send(op))
+
+
+class _LoopMailbox:
+    """The jobs of one event loop: woken once per batch, with one timer for all deadlines."""
+
+    def __init__(self, backend: SqliteBackend, loop: asyncio.AbstractEventLoop) -> None:
+        self._backend = backend
+        self._loop = loop
+        self._waiting: deque[_LoopJob] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def send(self, op: StoreOperation[Any]) -> asyncio.Future[Any]:
+        job = _LoopJob(op, self, self._loop.create_future(), time.monotonic())
+        self._waiting.append(job)
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._backend.timeout, self._check_deadlines)
+        self._backend.submit(job)
+        return job.future
+
+    def deliver(self, jobs: Sequence[Job]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._settle, jobs)
+        except RuntimeError:
+            # The loop is closed: the work is done, nobody is left to be told.
+            return
+
+    def _settle(self, jobs: Sequence[Job]) -> None:
+        for job in cast("Sequence[_LoopJob]", jobs):
+            future = job.future
+            if future.done():
+                continue
+            if job.error is not None:
+                future.set_exception(job.error)
+            else:
+                future.set_result(job.reply)
+        self._trim()
+
+    def _trim(self) -> None:
+        waiting = self._waiting
+        while waiting and waiting[0].future.done():
+            waiting.popleft()
+
+    def _check_deadlines(self) -> None:
+        self._timer = None
+        too_old = time.monotonic() - self._backend.timeout
+        for job in self._waiting:
+            if job.sent_at > too_old:
+                break
+            if not job.future.done():
+                job.future.set_exception(give_up(job))
+        self._trim()
+        if self._waiting:
+            patience = max(0.001, self._waiting[0].sent_at - too_old)
+            self._timer = self._loop.call_later(patience, self._check_deadlines)
+
+
+class _LoopJob(Job):
+    __slots__ = ("future", "sent_at")
+
+    def __init__(
+        self,
+        op: StoreOperation[Any],
+        mailbox: _LoopMailbox,
+        future: asyncio.Future[Any],
+        sent_at: float,
+    ) -> None:
+        super().__init__(op, mailbox)
+        self.future = future
+        self.sent_at = sent_at
+
+
+class _JoinedStore:
+    """Inside the caller's transaction; never batched."""
+
+    def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
+        self._connection = connection
+        self._clock = clock
+
+    def perform(self, op: StoreOperation[R], /) -> R:
+        connection = self._connection
+        if connection.isolation_level is None and not connection.in_transaction:
+            raise ConfigurationError("on(connection) works inside a transaction: BEGIN first")
+        try:
+            return run(connection, plan(op), self._clock())
+        except sqlite3.Error as error:
+            raise outage(error, applied=False) from error
+
+
+def give_up(job: Job) -> StoreUnavailable:
+    """What to tell a caller whose time is up."""
+    if job.engine is None:
+        return StoreUnavailable("the operation was never begun", applied=False)
+    return job.engine.withdraw(job)
+
+
+def result(job: Job) -> Any:
+    if job.error is not None:
+        raise job.error
+    return job.reply
+
+
+# ── the URL ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def parse(url: str) -> tuple[Path, dict[str, str]]:
+    """The file and the options: ``sqlite:///relative.db``, ``sqlite:////absolute/path.db``."""
+    parts = urlsplit(url)
+    path = unquote(parts.path)[1:]
+    if parts.netloc or not parts.path.startswith("/"):
+        raise ConfigurationError("write sqlite:///relative.db or sqlite:////absolute/path.db")
+    if path == ":memory:" or not path:
+        raise ConfigurationError(
+            "a SQLite store needs a file, or its records would not survive: use sqlite:///semel.db "
+            "(or memory:// in tests)"
+        )
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if unknown := sorted(options.keys() - {"timeout"}):
+        raise ConfigurationError(f"unknown option of a SQLite store: {', '.join(unknown)}")
+    return Path(path), options
+
+
+def _seconds(value: str | float | None) -> float:
+    if value is None:
+        return DEFAULT_TIMEOUT
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < threading.TIMEOUT_MAX:
+        raise ConfigurationError(f"timeout must be a number of seconds above 0, not {value!r}")
+    return seconds
+
+
+# ── the process ───────────────────────────────────────────────────────────────────────────────────
+
+_LIVE: weakref.WeakSet[SqliteBackend] = weakref.WeakSet()
+_frozen: list[SqliteBackend | Engine] = []
+
+
+def _before_fork() -> None:
+    parts: list[SqliteBackend | Engine] = [*_LIVE, *engines()]
+    for part in parts:
+        part.freeze()
+        _frozen.append(part)
+
+
+def _after_fork_in_parent() -> None:
+    while _frozen:
+        _frozen.pop().thaw()
+
+
+def _after_fork_in_child() -> None:
+    while _frozen:
+        part = _frozen.pop()
+        if isinstance(part, SqliteBackend):
+            part.start_anew()
+
+
+def _at_exit() -> None:
+    for backend in list(_LIVE):
+        backend.close()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)
+atexit.register(_at_exit)

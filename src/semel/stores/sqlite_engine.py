@@ -1,0 +1,312 @@
+"""One writer thread per process with group commit, and a reading connection per thread.
+
+Writes queue up while the disk syncs; the writer takes all that are waiting, runs them in one
+transaction and tells the callers after its COMMIT. Alone, a write waits for nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from semel.core.model import Identity, Micros, Record
+from semel.errors import StoreError, StoreUnavailable
+from semel.stores.base import Clock
+from semel.stores.sql.rows import record
+from semel.stores.sqlite_batch import Job, Mailbox, run_batch
+from semel.stores.sqlite_file import (
+    TEXTS,
+    begin,
+    is_busy,
+    open_for_reading,
+    open_for_writing,
+    outage,
+    roll_back,
+)
+
+BATCH: Final = 256
+"""Operations in one transaction at most: bounds how long the write lock is held."""
+
+
+_LOOK: Final = TEXTS["look"].replace(":identity", "?")
+
+
+class Reader:
+    """A connection that only looks; used by one thread, closed by any."""
+
+    def __init__(self, path: Path, timeout: float) -> None:
+        self._path = path
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+
+    def read(self, identity: Identity, clock: Clock) -> tuple[Record | None, Micros]:
+        with self._lock:
+            connection = self._connection
+            if connection is None:
+                connection = self._connection = open_for_reading(self._path, self._timeout)
+            row = connection.execute(_LOOK, (identity,)).fetchone()
+            now = clock()
+        return (None if row is None else record(row)), now
+
+    def close(self) -> None:
+        with self._lock:
+            self._drop()
+
+    def freeze(self) -> None:
+        """Closed, and held so until ``thaw``."""
+        self._lock.acquire()
+        self._drop()
+
+    def thaw(self) -> None:
+        self._lock.release()
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self._drop()
+
+
+_ENGINES: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def engines() -> list[Engine]:
+    """Every engine of this process, also one that is being closed."""
+    return list(_ENGINES)
+
+
+class Engine:
+    """The queue, the writer thread and the readers of one file in one process."""
+
+    def __init__(self, path: Path, timeout: float, clock: Clock) -> None:
+        self._path = path
+        self._timeout = timeout
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._jobs: deque[Job] = deque()
+        self._idle = False
+        self._closing = False
+        self._wake = threading.Lock()
+        self._wake.acquire()
+        self._writing = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._local = threading.local()
+        self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
+        self._frozen: list[Reader] = []
+        self.ready = False
+        """The file is open and its schema right, so readers may look at it."""
+        _ENGINES.add(self)
+        self._thread = threading.Thread(target=self._work, name="semel-sqlite", daemon=True)
+        self._thread.start()
+
+    # ── for callers ──────────────────────────────────────────────────────────────────────────────
+
+    def look(self, identity: Identity) -> tuple[Record | None, Micros]:
+        """What is committed, read in the calling thread."""
+        try:
+            reader: Reader = self._local.reader
+        except AttributeError:
+            reader = self._new_reader()
+        try:
+            return reader.read(identity, self._clock)
+        except sqlite3.Error as error:
+            raise outage(error, applied=False) from error
+
+    def submit(self, job: Job) -> bool:
+        """Queue a job; False when the engine is closing and takes nothing more."""
+        with self._lock:
+            if self._closing:
+                return False
+            job.engine = self
+            self._jobs.append(job)
+            if self._idle:
+                self._idle = False
+                self._wake.release()
+        return True
+
+    def withdraw(self, job: Job) -> StoreUnavailable:
+        """Take back a job whose caller waits no longer; what to tell the caller."""
+        with self._lock:
+            job.withdrawn = not job.taken
+        return StoreUnavailable(
+            f"SQLite did not answer within {self._timeout:g} s; is its disk slow, or does another "
+            "process hold its write lock?",
+            applied=False if job.withdrawn else None,
+        )
+
+    def close(self) -> None:
+        """Wait for what is queued, then close every connection."""
+        with self._lock:
+            self._closing = True
+            if self._idle:
+                self._idle = False
+                self._wake.release()
+        self._thread.join()
+        for reader in list(self._readers):
+            reader.close()
+
+    # ── around a fork ────────────────────────────────────────────────────────────────────────────
+
+    def freeze(self) -> None:
+        """Close every connection and keep it so: SQLite's locks do not survive a fork.
+
+        A child that opens the same file finds the library's memory of the parent's locks, takes
+        none of its own, and loses its writes when the parent deletes the log.
+        """
+        self._lock.acquire()
+        self._writing.acquire()
+        self._frozen = list(self._readers)
+        for reader in self._frozen:
+            reader.freeze()
+        self._drop_connection()
+
+    def thaw(self) -> None:
+        for reader in self._frozen:
+            reader.thaw()
+        self._frozen = []
+        self._writing.release()
+        self._lock.release()
+
+    # ── the writer thread ────────────────────────────────────────────────────────────────────────
+
+    def _new_reader(self) -> Reader:
+        reader = Reader(self._path, self._timeout)
+        with self._lock:
+            self._readers.add(reader)
+        self._local.reader = reader
+        return reader
+
+    def _work(self) -> None:
+        while self._wait():
+            with self._writing:
+                batch = self._write_queued()
+            deliver(batch)
+            # The last batch must not be kept alive while waiting for the next.
+            del batch
+        self._drop_connection()
+
+    def _wait(self) -> bool:
+        """Until something is queued; False when nothing is and the engine is closing."""
+        while True:
+            with self._lock:
+                while self._jobs and self._jobs[0].withdrawn:
+                    self._jobs.popleft()
+                if self._jobs:
+                    return True
+                if self._closing:
+                    return False
+                self._idle = True
+            self._wake.acquire()
+
+    def _take(self) -> list[Job]:
+        """All that are queued, up to a bound."""
+        with self._lock:
+            jobs = self._jobs
+            batch = [jobs.popleft() for _ in range(min(len(jobs), BATCH))]
+            for job in batch:
+                job.taken = True
+        return [job for job in batch if not job.withdrawn]
+
+    def _write_queued(self) -> list[Job]:
+        """Take the write lock first and the jobs then: a job that only waited can be withdrawn."""
+        try:
+            connection = self._opened()
+            begin(connection, self._timeout)
+        except sqlite3.Error as error:
+            # While others hold the lock, it is the callers' own deadlines that end their waiting.
+            return [] if is_busy(error) else self._fail_queued(outage(error, applied=False))
+        except Exception as error:
+            return self._fail_queued(error)
+        batch = self._take()
+        self._transact(connection, batch)
+        return batch
+
+    def _fail_queued(self, error: Exception) -> list[Job]:
+        batch = self._take()
+        _fail(batch, error)
+        return batch
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = open_for_writing(self._path, self._timeout, self._clock())
+            self.ready = True
+        return self._connection
+
+    def _transact(self, connection: sqlite3.Connection, batch: Sequence[Job]) -> None:
+        try:
+            run_batch(connection, batch, self._clock())
+        except sqlite3.Error as error:
+            self._abort(connection, batch, error)
+            return
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            # The log may hold the commit although its sync failed; only a lock that was not to be
+            # had is surely nothing.
+            undone = roll_back(connection) and is_busy(error)
+            self._drop_connection()
+            _fail(batch, outage(error, applied=False if undone else None))
+
+    def _abort(
+        self, connection: sqlite3.Connection, batch: Sequence[Job], error: sqlite3.Error
+    ) -> None:
+        """Undo the transaction; then give each operation one of its own, to fail or succeed by."""
+        undone = roll_back(connection)
+        if not undone:
+            self._drop_connection()
+        if not undone or len(batch) == 1:
+            _fail(batch, outage(error, applied=False if undone else None))
+            return
+        for job in batch:
+            self._write_alone(connection, job)
+
+    def _write_alone(self, connection: sqlite3.Connection, job: Job) -> None:
+        job.reply = job.error = None
+        try:
+            begin(connection, self._timeout)
+        except sqlite3.Error as error:
+            _fail([job], outage(error, applied=False))
+        else:
+            self._transact(connection, [job])
+
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+
+
+def _fail(batch: Sequence[Job], error: Exception) -> None:
+    for job in batch:
+        # Each waiter raises an exception of its own: a shared one would collect their tracebacks.
+        job.reply, job.error = None, _copy(error)
+
+
+def _copy(error: Exception) -> Exception:
+    if isinstance(error, StoreUnavailable):
+        copied: Exception = StoreUnavailable(str(error), applied=error.applied)
+    elif isinstance(error, StoreError):
+        copied = type(error)(*error.args)
+    else:
+        return error
+    copied.__cause__ = error.__cause__
+    return copied
+
+
+def deliver(batch: Sequence[Job]) -> None:
+    """Tell every caller, each mailbox once."""
+    mail: dict[Mailbox, list[Job]] = {}
+    for job in batch:
+        mail.setdefault(job.deliver_to, []).append(job)
+    for mailbox, jobs in mail.items():
+        mailbox.deliver(jobs)

@@ -1,0 +1,194 @@
+"""One SQLite file: opening it durably, migrating it, running plans on it, naming its errors."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from pathlib import Path
+from typing import TypeVar
+
+from semel.core.model import Micros
+from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreError, StoreUnavailable
+from semel.stores.sql import migrate
+from semel.stores.sql.dialect import dialect
+from semel.stores.sql.plans import Plan, Rows, Statement
+
+R = TypeVar("R")
+
+DIALECT = dialect("sqlite")
+TEXTS = {name: query.text for name, query in DIALECT.queries.items()}
+OLDEST = (3, 37, 0)
+"""STRICT tables came with 3.37, RETURNING with 3.35."""
+
+_FULL_SYNC = 2
+
+
+def connect(path: Path, timeout: float) -> sqlite3.Connection:
+    """A connection in autocommit mode. It may be closed by another thread than the one using it."""
+    if sqlite3.sqlite_version_info < OLDEST:
+        raise ConfigurationError(f"SQLite {sqlite3.sqlite_version} is too old: 3.37 is needed")
+    try:
+        return sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
+    except sqlite3.OperationalError as error:
+        if not path.parent.is_dir():
+            raise ConfigurationError(f"the folder {path.parent} does not exist") from error
+        raise outage(error, applied=False) from error
+
+
+def open_for_writing(path: Path, timeout: float, now: Micros) -> sqlite3.Connection:
+    """Open the file, make sure that commits are durable and that the schema is this program's."""
+    connection = connect(path, timeout)
+    try:
+        _make_durable(connection, path, time.monotonic() + timeout)
+        upgrade(connection, timeout, now)
+        # From here on the writer waits for the lock in its own way: see begin().
+        connection.execute("PRAGMA busy_timeout = 0")
+    except sqlite3.Error as error:
+        connection.close()
+        raise _opening_error(error, path) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_for_reading(path: Path, timeout: float) -> sqlite3.Connection:
+    connection = connect(path, timeout)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def _make_durable(connection: sqlite3.Connection, path: Path, deadline: float) -> None:
+    """WAL with synchronous=FULL; NORMAL would lose acknowledged commits in a power cut."""
+    mode = _journal_mode(connection, deadline)
+    connection.execute("PRAGMA synchronous = FULL")
+    sync = connection.execute("PRAGMA synchronous").fetchone()[0]
+    if mode != "wal" or sync != _FULL_SYNC:
+        raise ConfigurationError(
+            f"{path} cannot be used: write-ahead logging did not take effect (journal mode "
+            f"{mode!r}, synchronous {sync}); is it on a network file system?"
+        )
+
+
+def _journal_mode(connection: sqlite3.Connection, deadline: float) -> str:
+    # Processes that switch a new file at the same time get BUSY at once, without the busy timeout.
+    while True:
+        try:
+            return str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() >= deadline:
+                raise
+            _rest()
+
+
+def upgrade(connection: sqlite3.Connection, timeout: float, now: Micros) -> int:
+    """Bring the schema up to date; of many processes that start at once, one does the work."""
+    current = _drive(connection, migrate.schema_version(), now)
+    if current == migrate.latest(DIALECT):
+        return current
+    begin(connection, timeout)
+    try:
+        version = _drive(connection, migrate.upgrade(DIALECT), now)
+        connection.execute("COMMIT")
+    except BaseException:
+        roll_back(connection)
+        raise
+    return version
+
+
+def _drive(connection: sqlite3.Connection, upgrade: migrate.Upgrade, now: Micros) -> int:
+    rows: Rows | None = None
+    while True:
+        try:
+            step = next(upgrade) if rows is None else upgrade.send(rows)
+        except StopIteration as done:
+            return int(done.value)
+        if isinstance(step, Statement):
+            rows = execute(connection, step, now)
+        else:
+            rows = connection.execute(step.text).fetchall()
+
+
+def begin(connection: sqlite3.Connection, timeout: float) -> None:
+    """Take the write lock.
+
+    SQLite's own busy handler rests up to 100 ms between tries, and a busy process leaves the lock
+    free for microseconds only: others would starve. Short random rests find the gap.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() >= deadline:
+                raise
+            _rest()
+
+
+def _rest() -> None:
+    time.sleep(random.uniform(0.0002, 0.002))  # noqa: S311
+
+
+def roll_back(connection: sqlite3.Connection) -> bool:
+    """Whether nothing of the transaction can remain."""
+    try:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    except sqlite3.Error:
+        return False
+    return not connection.in_transaction
+
+
+def execute(connection: sqlite3.Connection, statement: Statement, now: Micros) -> Rows:
+    return connection.execute(TEXTS[statement.name], {**statement.params, "now": now}).fetchall()
+
+
+def run(connection: sqlite3.Connection, plan: Plan[R], now: Micros) -> R:
+    """Carry out a plan; errors of SQLite come out as they are."""
+    try:
+        statement = next(plan)
+        while True:
+            statement = plan.send(execute(connection, statement, now))
+    except StopIteration as done:
+        reply: R = done.value
+        return reply
+
+
+# ── errors ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def code(error: sqlite3.Error) -> int:
+    """The primary result code; 0 for errors that Python's module makes up itself."""
+    return int(getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    return code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def spoils_transaction(error: sqlite3.Error) -> bool:
+    """Whether more than the one statement is in doubt (disk full, I/O error, out of memory …)."""
+    return not isinstance(error, sqlite3.IntegrityError | sqlite3.DataError)
+
+
+def outage(error: sqlite3.Error, *, applied: bool | None) -> StoreError | SchemaError:
+    """The one place where errors of SQLite become errors of semel."""
+    if code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return StoreCorrupt(f"the file is damaged: {error}")
+    if isinstance(error, sqlite3.IntegrityError):
+        return StoreCorrupt(f"the database's own rules forbid this write: {error}")
+    if "no such table: semel_" in str(error):
+        return SchemaError("the database has no tables of semel: run `semel migrate`")
+    if is_busy(error):
+        return StoreUnavailable("another process held the write lock too long", applied=applied)
+    return StoreUnavailable(f"SQLite: {error}", applied=applied)
+
+
+def _opening_error(error: sqlite3.Error, path: Path) -> Exception:
+    if code(error) == sqlite3.SQLITE_READONLY:
+        return ConfigurationError(f"{path} is read-only")
+    if code(error) == sqlite3.SQLITE_NOTADB:
+        return ConfigurationError(f"{path} is not a SQLite database")
+    return outage(error, applied=False)
