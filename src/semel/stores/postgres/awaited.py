@@ -1,0 +1,239 @@
+"""The pool of one event loop.
+
+The answer to a statement is read by the loop's own callbacks, whether or not anybody still awaits
+it: a cancelled caller leaves at once, and the connection comes back to the pool with the answer, or
+is closed at the deadline. Nothing here waits for the server because of a cancellation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import TypeVar
+
+import psycopg
+
+from semel.core.contract import StoreOperation
+from semel.stores.postgres.errand import errand
+from semel.stores.postgres.faults import Fault, not_connected
+from semel.stores.postgres.link import WRITE, AsyncConnection, Exchange, Link
+from semel.stores.postgres.migration import migrate
+from semel.stores.postgres.settings import Settings
+from semel.stores.sql.plans import Rows, Statement
+
+R = TypeVar("R")
+
+
+class Wire:
+    """A link that is watched by an event loop."""
+
+    __slots__ = ("_answer", "_exchange", "_loop", "_on_end", "_timer", "_writing", "link")
+
+    def __init__(self, link: Link, loop: asyncio.AbstractEventLoop) -> None:
+        self.link = link
+        self._loop = loop
+        self._exchange: Exchange | None = None
+        self._on_end: Callable[[Wire, bool], None] = _nothing
+        self._writing = False
+        loop.add_reader(link.fd, self._awake)
+
+    def run(
+        self, exchange: Exchange, deadline: float, on_end: Callable[[Wire, bool], None]
+    ) -> asyncio.Future[Rows]:
+        """Start ``exchange``. At its end ``on_end`` is told whether the wire is still of use."""
+        self._exchange, self._on_end = exchange, on_end
+        self._answer: asyncio.Future[Rows] = self._loop.create_future()
+        self._timer = self._loop.call_later(max(0.0, deadline - monotonic()), self._expire)
+        answer = self._answer
+        self._awake()
+        return answer
+
+    def rest(self, on_lost: Callable[[Wire, bool], None]) -> None:
+        """Nothing to do for now: ``on_lost`` is called should the server hang up."""
+        self._on_end = on_lost
+
+    def close(self) -> None:
+        self._on_end = _nothing
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self.link.fd)
+            self._loop.remove_writer(self.link.fd)
+        self.link.close()
+
+    def _awake(self) -> None:
+        """The socket is ready for something."""
+        if self._exchange is None:
+            if not self.link.alive():
+                self._on_end(self, False)
+            return
+        try:
+            want = next(self._exchange)
+        except StopIteration as done:
+            self._end(done.value, None)
+        except Exception as error:
+            self._end([], error)
+        else:
+            self._watch_for_room(bool(want & WRITE))
+
+    def _watch_for_room(self, writing: bool) -> None:
+        if writing and not self._writing:
+            self._loop.add_writer(self.link.fd, self._awake)
+        elif self._writing and not writing:
+            self._loop.remove_writer(self.link.fd)
+        self._writing = writing
+
+    def _expire(self) -> None:
+        self._end([], Fault("no answer within the time limit", doubt=True))
+
+    def _end(self, rows: Rows, error: Exception | None) -> None:
+        self._timer.cancel()
+        self._watch_for_room(False)
+        self._exchange = None
+        usable = error is None or (isinstance(error, Fault) and not error.broken)
+        self._on_end(self, usable)
+        if self._answer.done():
+            return
+        if error is None:
+            self._answer.set_result(rows)
+        else:
+            self._answer.set_exception(error)
+
+
+def _nothing(wire: Wire, usable: bool) -> None:
+    """For those who look after the wire themselves."""
+
+
+class AwaitedPool:
+    """At most ``pool_size`` connections; the one used last is used next.
+
+    Who finds none waits in line for a wire, or for None: the right to open one.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._idle: list[Wire] = []
+        self._line: deque[asyncio.Future[Wire | None]] = deque()
+        self._taken = 0
+        self._ready = False
+        self._drained: asyncio.Future[None] | None = None
+
+    async def perform(self, op: StoreOperation[R]) -> R:
+        deadline = monotonic() + self._settings.timeout
+        steps = errand(op)
+        try:
+            statement = next(steps)
+            while True:
+                try:
+                    rows = await self._execute(statement, deadline)
+                except Fault as fault:
+                    statement = steps.throw(fault)
+                else:
+                    statement = steps.send(rows)
+        except StopIteration as done:
+            reply: R = done.value
+            return reply
+
+    async def aclose(self) -> None:
+        """Close idle connections now, and those at work when they are done: by their deadline."""
+        self._drained = self._loop.create_future()
+        self.abandon()
+        if self._taken:
+            await self._drained
+
+    def abandon(self) -> None:
+        """Close what is idle, without the loop, which may be closed already."""
+        while self._idle:
+            self._idle.pop().close()
+
+    async def _execute(self, statement: Statement, deadline: float) -> Rows:
+        wire = await self._take(deadline)
+        return await wire.run(wire.link.execute(statement), deadline, self._put)
+
+    async def _take(self, deadline: float) -> Wire:
+        if self._idle:
+            self._taken += 1
+            return self._idle.pop()
+        if self._taken < self._settings.pool_size:
+            self._taken += 1
+            wire = None
+        else:
+            wire = await self._stand_in_line(deadline)
+        return wire or await self._open(deadline)
+
+    async def _stand_in_line(self, deadline: float) -> Wire | None:
+        place: asyncio.Future[Wire | None] = self._loop.create_future()
+        timer = self._loop.call_later(max(0.0, deadline - monotonic()), self._send_away, place)
+        self._line.append(place)
+        try:
+            return await place
+        except asyncio.CancelledError:
+            # It may have been served and cancelled in one turn of the loop: pass it on.
+            if place.done() and not place.cancelled() and place.exception() is None:
+                self._hand_on(place.result())
+            raise
+        finally:
+            timer.cancel()
+
+    def _send_away(self, place: asyncio.Future[Wire | None]) -> None:
+        size = self._settings.pool_size
+        if not place.done():
+            place.set_exception(
+                Fault(f"no connection came free within the time limit (pool_size={size})")
+            )
+
+    def _put(self, wire: Wire, usable: bool) -> None:
+        if not usable or self._drained is not None:
+            wire.close()
+            self._hand_on(None)
+        else:
+            self._hand_on(wire)
+
+    def _hand_on(self, wire: Wire | None) -> None:
+        """Give a wire, or the right to open one, to the next in line; else keep it."""
+        while self._line:
+            place = self._line.popleft()
+            if not place.done():
+                if wire is not None:
+                    wire.rest(_nothing)  # its next user will notice
+                place.set_result(wire)
+                return
+        self._taken -= 1
+        if wire is not None:
+            wire.rest(self._lost)
+            self._idle.append(wire)
+        elif self._drained is not None and not self._taken and not self._drained.done():
+            self._drained.set_result(None)
+
+    def _lost(self, wire: Wire, usable: bool) -> None:
+        """The server hung up on an idle connection."""
+        self._idle.remove(wire)
+        wire.close()
+
+    async def _open(self, deadline: float) -> Wire:
+        try:
+            async with asyncio.timeout(deadline - monotonic()):
+                return await self._connect(deadline)
+        except BaseException as error:
+            self._hand_on(None)
+            if isinstance(error, TimeoutError):
+                raise Fault("no connection within the time limit") from None
+            if isinstance(error, psycopg.Error):
+                raise not_connected(error, self._settings.without_secrets) from None
+            raise
+
+    async def _connect(self, deadline: float) -> Wire:
+        if self._settings.migrate and not self._ready:
+            await asyncio.to_thread(migrate, self._settings)
+        connection = await AsyncConnection.connect(self._settings.conninfo, autocommit=True)
+        wire = Wire(Link(connection, self._settings.prepare), self._loop)
+        try:
+            await wire.run(wire.link.greet(), deadline, _nothing)
+            if not self._ready:
+                await wire.run(wire.link.check_schema(), deadline, _nothing)
+                self._ready = True
+        except BaseException:
+            wire.close()
+            raise
+        return wire

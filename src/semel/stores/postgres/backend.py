@@ -1,0 +1,140 @@
+"""What a ``postgresql://`` URL names."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import timedelta
+from typing import Any, Final, TypeAlias, TypeVar, overload
+
+import psycopg
+
+from semel.core.contract import StoreOperation
+from semel.stores.base import AsyncStore, Capabilities, Store
+from semel.stores.postgres import migration
+from semel.stores.postgres.awaited import AwaitedPool
+from semel.stores.postgres.blocking import BlockingPool
+from semel.stores.postgres.joined import AsyncJoinedStore, JoinedStore
+from semel.stores.postgres.settings import parse
+
+R = TypeVar("R")
+
+_Place: TypeAlias = tuple[int, asyncio.AbstractEventLoop]
+
+CAPABILITIES: Final = Capabilities(durable=True, shared=True, joins_transactions=True)
+
+
+class PostgresBackend:
+    """Records in PostgreSQL.
+
+    pool_size: connections per process, and per event loop (10).
+    timeout: how long an operation may take in all before `StoreUnavailable`; seconds (5).
+    prepare: prepared statements; by default unless a pooler is noticed.
+    migrate: bring the schema up to date on first use (off).
+
+    Each may also stand in the URL's query, beside libpq's own options.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        pool_size: int | None = None,
+        timeout: timedelta | float | None = None,
+        prepare: bool | None = None,
+        migrate: bool | None = None,
+    ) -> None:
+        options = {
+            "pool_size": pool_size,
+            "timeout": timeout,
+            "prepare": prepare,
+            "migrate": migrate,
+        }
+        self._settings = parse(url, options)
+        # Keyed by process, so that a forked child finds nothing of its parent's. No lock, which a
+        # fork could copy while it is held: dict.setdefault is atomic.
+        self._blocking: dict[int, BlockingPool] = {}
+        self._awaited: dict[_Place, AwaitedPool] = {}
+
+    def __repr__(self) -> str:
+        return f"PostgresBackend({self.url!r})"
+
+    @property
+    def url(self) -> str:
+        return self._settings.url
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
+
+    def blocking(self) -> Store:
+        return _Blocking(self)
+
+    def awaited(self) -> AsyncStore:
+        return _Awaited(self)
+
+    @overload
+    def on(self, connection: psycopg.Connection[Any]) -> Store: ...
+
+    @overload
+    def on(self, connection: psycopg.AsyncConnection[Any]) -> AsyncStore: ...
+
+    def on(
+        self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+    ) -> Store | AsyncStore:
+        """The same store inside the caller's own transaction, in the colour of the connection."""
+        if isinstance(connection, psycopg.AsyncConnection):
+            return AsyncJoinedStore(connection)
+        return JoinedStore(connection)
+
+    def migrate(self) -> int:
+        return migration.migrate(self._settings)
+
+    def close(self) -> None:
+        if pool := self._blocking.pop(os.getpid(), None):
+            pool.close()
+
+    async def aclose(self) -> None:
+        if pool := self._awaited.pop(_place(), None):
+            await pool.aclose()
+
+    def blocking_pool(self) -> BlockingPool:
+        pid = os.getpid()
+        pool = self._blocking.get(pid)
+        return pool or self._blocking.setdefault(pid, BlockingPool(self._settings))
+
+    def awaited_pool(self) -> AwaitedPool:
+        place = _place()
+        pool = self._awaited.get(place)
+        return pool or self._open_loop(place)
+
+    def _open_loop(self, place: _Place) -> AwaitedPool:
+        """Tidies up after loops that ended without closing what they had opened."""
+        for other in [key for key in list(self._awaited) if key[1].is_closed()]:
+            if forgotten := self._awaited.pop(other, None):
+                forgotten.abandon()
+        return self._awaited.setdefault(place, AwaitedPool(self._settings))
+
+
+def _place() -> _Place:
+    return os.getpid(), asyncio.get_running_loop()
+
+
+class _Blocking:
+    __slots__ = ("_backend",)
+
+    def __init__(self, backend: PostgresBackend) -> None:
+        self._backend = backend
+
+    def perform(self, op: StoreOperation[R], /) -> R:
+        return self._backend.blocking_pool().perform(op)
+
+
+class _Awaited:
+    __slots__ = ("_backend",)
+
+    def __init__(self, backend: PostgresBackend) -> None:
+        self._backend = backend
+
+    async def perform(self, op: StoreOperation[R], /) -> R:
+        return await self._backend.awaited_pool().perform(op)

@@ -1,0 +1,54 @@
+"""Bringing the schema up to date: one transaction, under one lock, however many nodes try."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import psycopg
+
+from semel.stores.postgres.faults import joined, not_connected, verdict
+from semel.stores.postgres.link import DIALECT
+from semel.stores.postgres.settings import Settings
+from semel.stores.sql.dialect import dialect
+from semel.stores.sql.migrate import Ddl, upgrade
+from semel.stores.sql.plans import Rows, Statement
+
+_LOCK: Final = int.from_bytes(b"semel\0\0\1")
+"""Of the transaction, not of the session: a pooler may part us from the latter."""
+
+
+def migrate(settings: Settings) -> int:
+    """Returns the schema's version. There is no deadline: a migration takes as long as it takes."""
+    try:
+        connection = psycopg.connect(settings.conninfo, prepare_threshold=None)
+    except psycopg.Error as error:
+        fault = not_connected(error, settings.without_secrets)
+        raise verdict(fault, doubt=False) from None
+    try:
+        with connection:
+            return _upgrade(connection)
+    except psycopg.Error as error:
+        raise verdict(joined(error), doubt=True) from None
+
+
+def _upgrade(connection: psycopg.Connection[Any]) -> int:
+    # The lock is waited for in a statement of its own: what follows must see what the one who
+    # held it before has committed.
+    connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+    steps = upgrade(dialect(DIALECT))
+    asked = next(steps)
+    while True:
+        rows = _rows(connection, asked)
+        try:
+            asked = steps.send(rows)
+        except StopIteration as version:
+            return int(version.value)
+
+
+def _rows(connection: psycopg.Connection[Any], asked: Statement | Ddl) -> Rows:
+    if isinstance(asked, Ddl):
+        connection.execute(asked.text.encode())
+        return []
+    text = dialect(DIALECT).text(asked.name)
+    cursor = connection.execute(text.encode(), asked.params)
+    return cursor.fetchall() if cursor.description else []

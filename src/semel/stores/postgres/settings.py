@@ -1,0 +1,156 @@
+"""A PostgreSQL URL taken apart: libpq's options, semel's own, and what may be printed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+from urllib.parse import quote, unquote, urlencode
+
+from psycopg import ProgrammingError, pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from semel.errors import ConfigurationError
+
+SCHEMES: Final = ("postgresql://", "postgres://")
+OWN: Final = ("pool_size", "timeout", "prepare", "migrate")
+_SECRET: Final = ("password", "sslpassword", "oauth_client_secret")
+_WORDS: Final = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything a `PostgresBackend` was told."""
+
+    url: str
+    conninfo: str = field(repr=False)
+    secrets: tuple[str, ...] = field(repr=False)
+    pool_size: int
+    timeout: float
+    prepare: bool | None
+    migrate: bool
+
+    def without_secrets(self, text: str) -> str:
+        """libpq does not print passwords; should it ever, ours does not pass it on."""
+        for secret in self.secrets:
+            text = text.replace(secret, "***")
+        return text
+
+
+def parse(url: str, options: Mapping[str, object]) -> Settings:
+    """Options given as keywords win over those in the URL."""
+    bare, own = _split(url)
+    own |= {name: value for name, value in options.items() if value is not None}
+    params = _libpq_params(bare)
+    timeout = _seconds(own.get("timeout", 5.0))
+    return Settings(
+        url=_printable(params),
+        conninfo=make_conninfo("", **(_defaults(timeout) | params)),
+        secrets=tuple(value for name in _SECRET if (value := params.get(name))),
+        pool_size=_count(own.get("pool_size", 10)),
+        timeout=timeout,
+        prepare=None if own.get("prepare", "auto") == "auto" else _flag("prepare", own["prepare"]),
+        migrate=_flag("migrate", own.get("migrate", False)),
+    )
+
+
+def _split(url: str) -> tuple[str, dict[str, object]]:
+    """The URL without semel's own options, and those options."""
+    if not url.startswith(SCHEMES):
+        raise ConfigurationError("a PostgreSQL URL starts with postgresql://")
+    head, _, query = url.partition("?")
+    theirs: list[str] = []
+    own: dict[str, object] = {}
+    for part in filter(None, query.split("&")):
+        name, _, value = part.partition("=")
+        if unquote(name) in OWN:
+            own[unquote(name)] = unquote(value)
+        else:
+            theirs.append(_known(part, unquote(name)))
+    return (f"{head}?{'&'.join(theirs)}" if theirs else head), own
+
+
+def _known(part: str, name: str) -> str:
+    known = [option.keyword.decode() for option in pq.Conninfo.get_defaults()]
+    if name not in known and name != "ssl":
+        raise ConfigurationError(
+            f"unknown option {name!r} in the PostgreSQL URL: neither libpq's nor one of "
+            + ", ".join(OWN)
+        )
+    return part
+
+
+def _libpq_params(url: str) -> dict[str, str]:
+    # libpq's own message may quote the part it stumbled over, which may be the password.
+    try:
+        return {name: str(value) for name, value in conninfo_to_dict(url).items()}
+    except (ProgrammingError, UnicodeError):
+        raise ConfigurationError(
+            "libpq cannot read this PostgreSQL URL: check the port and the percent-encoding of "
+            "special characters in user, password and options"
+        ) from None
+
+
+def _defaults(timeout: float) -> dict[str, str]:
+    """What libpq is told unless the URL says otherwise: a dead peer is noticed within seconds."""
+    return {
+        "application_name": "semel",
+        "client_encoding": "UTF8",
+        # libpq takes whole seconds, and at least two; the deadline proper is kept by the pools.
+        "connect_timeout": str(max(2, math.ceil(timeout))),
+        "keepalives_idle": "10",
+        "keepalives_interval": "3",
+        "keepalives_count": "3",
+        "tcp_user_timeout": str(math.ceil(timeout * 1000)),
+    }
+
+
+def _printable(params: Mapping[str, str]) -> str:
+    rest = {name: value for name, value in params.items() if name not in _SECRET}
+    user, database = rest.pop("user", ""), rest.pop("dbname", "")
+    where = _authority(rest)
+    at = f"{quote(user)}@" if user else ""
+    options = f"?{urlencode(rest, safe='/,:')}" if rest else ""
+    return f"postgresql://{at}{where}/{quote(database)}{options}"
+
+
+def _authority(rest: dict[str, str]) -> str:
+    """hosts:ports, taken out of ``rest``; socket folders stay there as options."""
+    hosts = rest.get("host", "").split(",")
+    ports = rest.get("port", "").split(",")
+    if not all(hosts) or any(host.startswith(("/", "@")) for host in hosts):
+        return ""
+    ports = ports * len(hosts) if len(ports) == 1 else ports
+    rest.pop("host")
+    rest.pop("port", None)
+    shown = (f"[{host}]" if ":" in host else host for host in hosts)
+    pairs = zip(shown, ports, strict=False)
+    return ",".join(f"{host}:{port}" if port else host for host, port in pairs)
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    try:
+        seconds = float(value) if isinstance(value, str | int | float) else math.nan
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ConfigurationError(f"timeout={value!r}: expected seconds, more than 0")
+    return seconds
+
+
+def _count(value: object) -> int:
+    count = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if type(count) is not int or count < 1:
+        raise ConfigurationError(f"pool_size={value!r}: expected a whole number, at least 1")
+    return count
+
+
+def _flag(name: str, value: object) -> bool:
+    flag = _WORDS.get(value.lower()) if isinstance(value, str) else value
+    if type(flag) is not bool:
+        raise ConfigurationError(f"{name}={value!r}: expected on or off")
+    return flag
