@@ -1,0 +1,167 @@
+"""A backend under test: one way to ask, to race and to travel in time, whatever its colour."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import psycopg
+
+from semel.core.contract import Absent, Found, Read, StoreOperation
+from semel.core.model import Identity, Micros, Record
+from semel.stores import open_backend
+from semel.stores.base import AsyncStore, Backend
+from semel.stores.memory import MemoryBackend
+from semel.stores.sqlite import SqliteBackend
+from tests.servers import PostgresServer
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+START: Micros = 1_700_000_000_000_000
+RACERS = 32
+PATIENCE = 60.0
+
+
+class FakeClock:
+    """A clock that only moves when told to."""
+
+    def __init__(self, now: Micros = START) -> None:
+        self.now = now
+
+    def __call__(self) -> Micros:
+        return self.now
+
+    def travel(self, duration: Micros) -> None:
+        self.now += duration
+
+
+class Portal:
+    """An event loop in a thread of its own, for the awaited colour."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE)
+
+    def close(self) -> None:
+        self.call(self._loop.shutdown_default_executor())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Harness:
+    """One backend in one colour."""
+
+    def __init__(
+        self, backend: Backend, travel: Callable[[Micros], None], slack: Micros, colour: str
+    ) -> None:
+        self.backend = backend
+        self.travel = travel
+        self.slack = slack
+        """How far times may be off, where the clock is not ours."""
+        self._portal = Portal() if colour == "async" else None
+        self._store: AsyncStore | None = None
+        if self._portal is not None:
+            self._store = self._portal.call(self._awaited())
+
+    async def _awaited(self) -> AsyncStore:
+        return self.backend.awaited()
+
+    def perform(self, op: StoreOperation[R]) -> R:
+        if self._portal is None or self._store is None:
+            reply: R = self.backend.blocking().perform(op)
+            return reply
+        return self._portal.call(self._store.perform(op))
+
+    def race(self, ops: Sequence[StoreOperation[R]]) -> list[R]:
+        """All at once: threads at a barrier, or tasks of one loop."""
+        if self._portal is not None:
+            return self._portal.call(self._gather(ops))
+        barrier = threading.Barrier(len(ops))
+
+        def run(op: StoreOperation[R]) -> R:
+            barrier.wait(PATIENCE)
+            return self.perform(op)
+
+        with ThreadPoolExecutor(len(ops)) as pool:
+            return list(pool.map(run, ops))
+
+    async def _gather(self, ops: Sequence[StoreOperation[R]]) -> list[R]:
+        store = self._store
+        assert store is not None
+        return cast("list[R]", await asyncio.gather(*(store.perform(op) for op in ops)))
+
+    def record(self, identity: Identity) -> Record | None:
+        match self.perform(Read(identity)):
+            case Found(record):
+                return record
+            case Absent():
+                return None
+
+    def close(self) -> None:
+        if self._portal is not None:
+            self._portal.call(self.backend.aclose())
+            self._portal.close()
+        self.backend.close()
+
+
+@contextmanager
+def memory(colour: str, folder: Path, postgres: Callable[[], PostgresServer]) -> Iterator[Harness]:
+    clock = FakeClock()
+    yield from _run(Harness(MemoryBackend(clock=clock), clock.travel, 0, colour))
+
+
+@contextmanager
+def sqlite(colour: str, folder: Path, postgres: Callable[[], PostgresServer]) -> Iterator[Harness]:
+    clock = FakeClock()
+    backend = SqliteBackend(f"sqlite:///{folder}/records.db", timeout=PATIENCE, clock=clock)
+    yield from _run(Harness(backend, clock.travel, 0, colour))
+
+
+@contextmanager
+def postgresql(
+    colour: str, folder: Path, postgres: Callable[[], PostgresServer]
+) -> Iterator[Harness]:
+    with postgres().database() as url, psycopg.connect(url, autocommit=True) as connection:
+        backend = open_backend(url)
+        backend.migrate()
+
+        def travel(duration: Micros) -> None:
+            """The server's clock cannot be moved, so its rows are moved into the past."""
+            connection.execute(
+                "UPDATE semel_record SET created_at = created_at - %(d)s,"
+                " leased_until = leased_until - %(d)s, expires_at = expires_at - %(d)s,"
+                " forget_at = forget_at - %(d)s",
+                {"d": duration},
+            )
+
+        yield from _run(Harness(backend, travel, 10_000_000, colour))
+
+
+def _run(harness: Harness) -> Iterator[Harness]:
+    try:
+        yield harness
+    finally:
+        harness.close()
+
+
+# Adding a store is one line here.
+STORES = {"memory": memory, "sqlite": sqlite, "postgresql": postgresql}
+HARNESSES = [f"{store}-{colour}" for store in STORES for colour in ("sync", "async")]
+
+
+def open_harness(
+    name: str, folder: Path, postgres: Callable[[], PostgresServer]
+) -> Any:  # a context manager of a Harness
+    store, colour = name.split("-")
+    return STORES[store](colour, folder, postgres)

@@ -1,0 +1,38 @@
+"""The contract suite on every store, in both colours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.stores import contract
+from tests.stores.harness import HARNESSES, Harness, open_harness
+
+
+@pytest.fixture(scope="module", params=HARNESSES)
+def harness(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Harness]:
+    """One per store and colour: tests use keys of their own, so they may share it."""
+    folder = tmp_path_factory.mktemp(request.param)
+    with open_harness(request.param, folder, lambda: request.getfixturevalue("postgres")) as opened:
+        yield opened
+
+
+class TestStateTable(contract.StateTable): ...
+
+
+class TestClaims(contract.Claims): ...
+
+
+class TestLives(contract.Lives): ...
+
+
+class TestBytes(contract.Bytes): ...
+
+
+class TestRaces(contract.Races): ...
+
+
+class TestRecipes(contract.Recipes): ...
