@@ -1,0 +1,300 @@
+"""The SQL files against the state table, the plans and each other."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from typing import Any
+
+import pytest
+
+from semel.core import contract
+from semel.core.contract import StoreOperation
+from semel.core.model import Fence, Identity, OnLapse, Origin, State
+from semel.core.states import TABLE, Event, sources
+from semel.errors import SchemaError, StoreCorrupt
+from semel.stores.sql import migrate, plans, rows
+from semel.stores.sql.dialect import (
+    SYNTAXES,
+    BadQuery,
+    Dialect,
+    Syntax,
+    _compile,
+    dialect,
+    query_sources,
+)
+
+EVENTS = re.compile(r"^-- event: (.+)$", re.MULTILINE)
+HEADER = re.compile(r"\A-- (\w+): .+\n(?:--.*\n)*-- gives: .+\n(?:--.*\n)*-- why: ", re.MULTILINE)
+QUOTED = re.compile(r"'(\w+)'")
+DIALECTS = pytest.mark.parametrize("name", SYNTAXES)
+
+IDENTITY, FENCE, SEEN = Identity(bytes(32)), Fence(b"f" * 16), Fence(b"s" * 16)
+ORIGIN = Origin("tenant", "POST", "/", "key")
+OPERATIONS: list[StoreOperation[Any]] = [
+    contract.Claim(IDENTITY, FENCE, "v1:", b"", ORIGIN, 1),
+    contract.Read(IDENTITY),
+    contract.Retake(IDENTITY, SEEN, FENCE, 1),
+    contract.Renew(IDENTITY, FENCE, 1),
+    contract.Open(IDENTITY, FENCE, b""),
+    contract.Complete(IDENTITY, FENCE, b"", 1, 1),
+    contract.Release(IDENTITY, FENCE, 1),
+    contract.Suspend(IDENTITY, FENCE),
+    contract.Lapse(IDENTITY, SEEN, 1),
+    contract.Forget(IDENTITY, SEEN),
+    contract.SettleHappened(IDENTITY, SEEN, FENCE, b"", 1, 1, "evidence"),
+    contract.SettleAbsent(IDENTITY, SEEN, FENCE, 1, "evidence"),
+    contract.Evict(IDENTITY, SEEN),
+    contract.EvictUnknown(IDENTITY, SEEN, FENCE, 1, "reason"),
+    contract.EvictUnknown(IDENTITY, SEEN, FENCE, 1, "reason", free=True),
+    contract.Register("route", "recipe"),
+]
+
+
+def all_sources() -> dict[str, str]:
+    found = {f"{name}/{query}": text for name in SYNTAXES for query, text in named(name).items()}
+    return {**query_sources(), **found}
+
+
+def named(name: str) -> dict[str, str]:
+    return query_sources(name)
+
+
+SOURCES = all_sources()
+TRANSITIONS = {name: text for name, text in SOURCES.items() if EVENTS.search(text)}
+
+
+def states_in(text: str) -> set[State]:
+    values = {state.value for state in State}
+    # 'release' and 'unknown' are also values of on_lapse; a CASE's subject is not a state.
+    text = re.sub(r"CASE on_lapse WHEN 'release'", "CASE", text)
+    return {State(word) for word in QUOTED.findall(text) if word in values}
+
+
+def body(source: str) -> str:
+    return re.sub(r"--[^\n]*", "", source)
+
+
+@pytest.mark.parametrize("name", TRANSITIONS)
+def test_a_statement_leads_from_and_to_what_the_table_says(name: str) -> None:
+    events = [Event(word) for word in EVENTS.findall(SOURCES[name])]
+    before, _, after = body(SOURCES[name]).partition("WHERE")
+    expected_from = {source for event in events for source in sources(event)}
+    expected_to = {row.target for row in TABLE if row.event in events and row.target}
+    if Event.CLAIM not in events:
+        assert states_in(after) == expected_from
+    if "state =" in before or Event.CLAIM in events:
+        assert states_in(before) == expected_to
+    elif before.lstrip().startswith("DELETE"):
+        assert not expected_to
+    else:
+        assert expected_to == expected_from
+
+
+@pytest.mark.parametrize("name", TRANSITIONS)
+def test_a_statement_that_changes_a_record_names_the_fence(name: str) -> None:
+    events = {Event(word) for word in EVENTS.findall(SOURCES[name])}
+    if Event.CLAIM not in events:
+        _, _, condition = body(SOURCES[name]).partition("WHERE")
+        assert re.search(r"\bfence = (:fence|:seen|given\.column2)", condition)
+
+
+def test_every_event_of_the_contract_has_a_statement() -> None:
+    have = {Event(word) for text in TRANSITIONS.values() for word in EVENTS.findall(text)}
+    later = {
+        Event.CLAIM_COMPLETE,
+        Event.ACCEPT,
+        Event.TAKE,
+        Event.ABANDON,
+        Event.LAPSE_RESUME,
+        Event.EXPIRE,
+    }
+    assert have == set(Event) - later
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_file_has_a_header(name: str) -> None:
+    match = HEADER.search(SOURCES[name])
+    assert match is not None
+    assert match[1] == name.rpartition("/")[2]
+
+
+@DIALECTS
+@pytest.mark.parametrize("op", OPERATIONS, ids=lambda op: type(op).__name__)
+def test_a_plan_gives_what_its_statement_takes(name: str, op: StoreOperation[Any]) -> None:
+    statement = next(plans.plan(op))
+    assert set(statement.params) == set(dialect(name).queries[statement.name].takes)
+
+
+def test_every_operation_of_a_store_has_a_plan() -> None:
+    every = {item for item in vars(contract).values() if isinstance(item, type)}
+    asked = {item for item in every if issubclass(item, StoreOperation)} - {StoreOperation}
+    assert {type(op) for op in OPERATIONS} == asked
+
+
+def test_no_statement_is_without_a_user() -> None:
+    used = {next(plans.plan(op)).name for op in OPERATIONS}
+    used |= {"read_recipe", "schema_exists", "schema_version", "schema_record"}
+    assert used == set(dialect("postgresql").queries)
+    assert used | {"look", "claim_many", "complete_many"} == set(dialect("sqlite").queries)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["SELECT 1", "-- takes: a\nSELECT :b", "-- takes: a b\nSELECT :a", "-- takes:\nSELECT :a"],
+)
+def test_a_placeholder_that_the_header_does_not_name_is_an_error(source: str) -> None:
+    with pytest.raises(BadQuery):
+        _compile("query", source, SYNTAXES["sqlite"])
+
+
+def test_placeholders_and_clock_are_written_as_the_driver_wants_them() -> None:
+    source = "-- takes: a\n-- why: 100 % :safe\nSELECT :a, x::bigint, 5 % 2, {now}"
+    made = _compile("query", source, Syntax("any", "%({})s", "clock()"))
+    assert made.text == "SELECT %(a)s, x::bigint, 5 %% 2, clock()"
+
+
+# ── migrations ────────────────────────────────────────────────────────────────────────────────────
+
+
+def apply(connection: sqlite3.Connection) -> int:
+    upgrade = migrate.upgrade(dialect("sqlite"))
+    step = next(upgrade)
+    while True:
+        if isinstance(step, migrate.Ddl):
+            found = connection.execute(step.text).fetchall()
+        else:
+            text = dialect("sqlite").text(step.name)
+            found = connection.execute(text, {**step.params, "now": 5}).fetchall()
+        try:
+            step = upgrade.send(found)
+        except StopIteration as done:
+            return int(done.value)
+
+
+def schema(connection: sqlite3.Connection) -> dict[str, str]:
+    found = connection.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL")
+    return {name: " ".join(sql.split()) for name, sql in found}
+
+
+def test_the_schema_is_the_sum_of_the_migrations() -> None:
+    upgraded, summed = sqlite3.connect(":memory:"), sqlite3.connect(":memory:")
+    assert apply(upgraded) == len(dialect("sqlite").migrations)
+    for migration in dialect("sqlite").migrations:
+        for text in migration.statements:
+            summed.execute(text)
+    assert schema(upgraded) == schema(summed)
+    assert {"semel_record", "semel_recipe", "semel_schema"} <= schema(upgraded).keys()
+    applied = upgraded.execute("SELECT version, name, applied_at FROM semel_schema").fetchall()
+    assert applied == [(m.version, m.name, 5) for m in dialect("sqlite").migrations]
+    upgraded.close()
+    summed.close()
+
+
+def test_a_second_upgrade_changes_nothing() -> None:
+    connection = sqlite3.connect(":memory:")
+    apply(connection)
+    before = connection.total_changes
+    apply(connection)
+    assert connection.total_changes == before
+    connection.close()
+
+
+@DIALECTS
+def test_a_schema_from_the_future_is_refused_in_one_sentence(name: str) -> None:
+    known = migrate.latest(dialect(name))
+    with pytest.raises(SchemaError, match=f"version {known + 1}, this semel knows only {known}"):
+        migrate.pending(dialect(name), known + 1)
+
+
+@DIALECTS
+def test_a_schema_that_is_missing_says_what_to_run(name: str) -> None:
+    with pytest.raises(SchemaError, match="run `semel migrate`"):
+        migrate.require_current(dialect(name), 0)
+    migrate.require_current(dialect(name), migrate.latest(dialect(name)))
+
+
+@DIALECTS
+def test_both_dialects_have_the_same_columns(name: str) -> None:
+    assert columns(dialect(name)) == columns(dialect("sqlite"))
+
+
+def columns(found: Dialect) -> list[str]:
+    text = found.migrations[0].statements[0]
+    return re.findall(r"^    (\w+) +(?:BLOB|TEXT|INTEGER|bytea|text|bigint)\b", text, re.MULTILINE)
+
+
+# ── rows ──────────────────────────────────────────────────────────────────────────────────────────
+
+GOOD: tuple[Any, ...] = (
+    bytes(32),
+    "completed",
+    bytes(16),
+    "v1:",
+    b"",
+    "unknown",
+    1,
+    None,
+    2,
+    3,
+    b"answer",
+    None,
+    4,
+)
+
+
+def test_a_good_row_is_a_record() -> None:
+    record, now = rows.record_and_now([GOOD])
+    assert now == 4
+    assert record is not None
+    assert (record.state, record.on_lapse) == (State.COMPLETED, OnLapse.UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        (0, b"short"),
+        (0, "text" * 8),
+        (1, "paid"),
+        (1, None),
+        (1, b"completed"),
+        (2, bytes(15)),
+        (2, None),
+        (3, None),
+        (4, "text"),
+        (5, "perhaps"),
+        (6, None),
+        (6, "1"),
+        (6, 1.5),
+        (7, "soon"),
+        (8, None),
+        (9, b""),
+        (10, None),
+        (10, "text"),
+        (11, 7),
+        (12, None),
+    ],
+)
+def test_a_row_that_cannot_be_true_is_corrupt(column: int, value: object) -> None:
+    row = (*GOOD[:column], value, *GOOD[column + 1 :])
+    with pytest.raises(StoreCorrupt):
+        rows.record_and_now([row])
+
+
+@pytest.mark.parametrize("changed", [{1: "in_progress"}, {1: "unknown"}, {1: "pending"}])
+def test_a_record_that_no_life_leads_to_is_corrupt(changed: dict[int, object]) -> None:
+    row = tuple(changed.get(column, value) for column, value in enumerate(GOOD))
+    with pytest.raises(StoreCorrupt):
+        rows.record_and_now([row])
+
+
+@pytest.mark.parametrize("found", [[], [GOOD, GOOD], [GOOD[:-1]], [()]])
+def test_an_answer_of_the_wrong_shape_is_corrupt(found: list[tuple[Any, ...]]) -> None:
+    with pytest.raises(StoreCorrupt):
+        rows.record_and_now(found)
+
+
+@pytest.mark.parametrize("row", [("paid", None, None, 1), ("completed", None, None, None), (1,)])
+def test_a_write_answered_with_nonsense_is_corrupt(row: tuple[Any, ...]) -> None:
+    with pytest.raises(StoreCorrupt):
+        rows.written([row])
