@@ -96,6 +96,7 @@ NOT_I_JSON = {
     "name twice, spelled differently": rb'{"a":1,"\u0061":2}',
     "name twice, deep inside": b'[{"b":{"a":1,"c":2,"a":3}}]',
     "name twice, beside an escape": rb'{"a":"\n","b":1,"b":1}',
+    "name twice, beside an escaped quote": rb'{"a":"\u0022\u0022","b":1,"b":1}',
     "NaN": b"[NaN]",
     "Infinity": b"Infinity",
     "-Infinity": b'{"a":-Infinity}',

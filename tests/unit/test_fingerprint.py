@@ -343,6 +343,7 @@ DELIMITED = b"--b\r\n" + part("x", b"1") + b"\r\n--b"
 MALFORMED = {
     "nothing": b"",
     "preamble": b"hello\r\n" + DELIMITED + b"--",
+    "another boundary first": b"--c" + DELIMITED[3:] + b"--",
     "epilogue": DELIMITED + b"--\r\nmore",
     "not closed": DELIMITED,
     "cut short": DELIMITED[:-3],
@@ -384,6 +385,12 @@ def test_excluded_fields_do_not_matter() -> None:
     assert set(one.fields) == {"card", "items", "a"}
     assert one.text != made(b'{"card":{"no":3},"items":[9,2],"a":7}', recipe=recipe).text
     assert one.text != made(b'{"card":{"no":2},"items":[9],"a":7}', recipe=recipe).text
+
+
+def test_excluding_an_element_does_not_move_the_others() -> None:
+    recipe = Recipe(exclude=("/0", "/1"))
+    assert made(b"[1,2,3]", recipe=recipe) == made(b"[8,9,3]", recipe=recipe)
+    assert made(b"[1,2,3]", recipe=recipe).text != made(b"[1,2,4]", recipe=recipe).text
 
 
 def test_only_included_fields_matter() -> None:

@@ -99,8 +99,8 @@ def _integer(token: str) -> int:
 
 def _real(token: str) -> int | float | _Small:
     number = float(token)
-    # Up to 15 digits and no exponent: a double always tells them apart.
-    if len(token) > 16 or "e" in token or "E" in token:
+    # A double tells all numbers of up to 15 digits apart, away from the ends of its range.
+    if len(token) > 16 or not 1e-300 < abs(number) < 1e300:
         _faithful(token, number)
     if number.is_integer():
         return _whole(number)

@@ -47,7 +47,8 @@ def read_urlencoded(body: bytes) -> Fields | None:
 
 
 def _unescape(text: bytes) -> bytes:
-    return unquote_to_bytes(text.replace(b"+", b" "))
+    text = text.replace(b"+", b" ")
+    return unquote_to_bytes(text) if b"%" in text else text
 
 
 # --- multipart/form-data (RFC 7578)
