@@ -26,7 +26,7 @@ listen_addr =
 listen_port = {own_port}
 auth_type = any
 pool_mode = transaction
-default_pool_size = 20
+default_pool_size = {pool_size}
 max_client_conn = 500
 """
 
@@ -40,13 +40,14 @@ def find() -> Path | None:
 class PgBouncer:
     """One pooler for all databases of one PostgreSQL."""
 
-    def __init__(self, postgres: PostgresServer) -> None:
+    def __init__(self, postgres: PostgresServer, *, pool_size: int = 20) -> None:
         binary = find()
         if binary is None:
             raise ServerError(HOW_TO_GET_IT)
         self.binary = binary
         self.way = way_to_run(binary)
         self._postgres = postgres
+        self._pool_size = pool_size
         self._folder = short_folder()
         self._child: Child | None = None
 
@@ -71,6 +72,7 @@ class PgBouncer:
             port=self._postgres.port,
             folder=self._folder,
             own_port=PORT,
+            pool_size=self._pool_size,
         )
         path = self._folder / "pgbouncer.ini"
         path.write_text(text)

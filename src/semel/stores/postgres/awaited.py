@@ -115,6 +115,7 @@ class AwaitedPool:
         self._loop = asyncio.get_running_loop()
         self._idle: list[Wire] = []
         self._line: deque[asyncio.Future[Wire | None]] = deque()
+        self._opening: set[asyncio.Task[Wire]] = set()
         self._taken = 0
         self._ready = False
         self._drained: asyncio.Future[None] | None = None
@@ -149,7 +150,12 @@ class AwaitedPool:
 
     async def _execute(self, statement: Statement, deadline: float) -> Rows:
         wire = await self._take(deadline)
-        return await wire.run(wire.link.execute(statement), deadline, self._put)
+        try:
+            return await wire.run(wire.link.execute(statement), deadline, self._put)
+        except Fault as fault:
+            if fault.contagious:
+                self.abandon()
+            raise
 
     async def _take(self, deadline: float) -> Wire:
         if self._idle:
@@ -212,16 +218,33 @@ class AwaitedPool:
         wire.close()
 
     async def _open(self, deadline: float) -> Wire:
+        """In a task of its own: a connection half made for a cancelled caller serves the next."""
+        opening = self._loop.create_task(self._connect_in_time(deadline))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            self._opening.add(opening)  # the loop itself holds its tasks only weakly
+            opening.add_done_callback(self._opened_for_nobody)
+            raise
+        except BaseException:
+            self._hand_on(None)
+            raise
+
+    def _opened_for_nobody(self, opening: asyncio.Task[Wire]) -> None:
+        self._opening.discard(opening)
+        if opening.cancelled() or opening.exception() is not None:
+            self._hand_on(None)
+        else:
+            self._put(opening.result(), True)
+
+    async def _connect_in_time(self, deadline: float) -> Wire:
         try:
             async with asyncio.timeout(deadline - monotonic()):
                 return await self._connect(deadline)
-        except BaseException as error:
-            self._hand_on(None)
-            if isinstance(error, TimeoutError):
-                raise Fault("no connection within the time limit") from None
-            if isinstance(error, psycopg.Error):
-                raise not_connected(error, self._settings.without_secrets) from None
-            raise
+        except TimeoutError:
+            raise Fault("no connection within the time limit") from None
+        except psycopg.Error as error:
+            raise not_connected(error, self._settings.without_secrets) from None
 
     async def _connect(self, deadline: float) -> Wire:
         if self._settings.migrate and not self._ready:

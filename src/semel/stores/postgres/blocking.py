@@ -51,8 +51,7 @@ class BlockingPool:
     def close(self) -> None:
         """Idle connections are closed now, those at work when they are done."""
         self._closed = True
-        while self._idle:
-            self._idle.pop().close()
+        self._drop_idle()
 
     def _execute(self, statement: Statement, deadline: float) -> Rows:
         if not self._slots.acquire(timeout=max(0.0, deadline - monotonic())):
@@ -71,6 +70,8 @@ class BlockingPool:
             return rows
         except Fault as fault:
             broken = fault.broken
+            if fault.contagious:
+                self._drop_idle()
             raise
         finally:
             if broken or self._closed:
@@ -79,15 +80,21 @@ class BlockingPool:
                 self._idle.append(link)
 
     def _take(self) -> Link | None:
-        while self._idle:
-            try:
-                link = self._idle.pop()
-            except IndexError:
-                break
+        while link := self._pop():
             if not _ready(link, 0, 0.0) or link.alive():
                 return link
             link.close()
         return None
+
+    def _drop_idle(self) -> None:
+        while link := self._pop():
+            link.close()
+
+    def _pop(self) -> Link | None:
+        try:
+            return self._idle.pop()
+        except IndexError:  # asking first would race with other threads
+            return None
 
     def _open(self, deadline: float) -> Link:
         link = Link(self._connect(deadline), self._settings.prepare)

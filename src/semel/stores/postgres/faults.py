@@ -44,9 +44,16 @@ class Fault(Exception):
         self.broken = broken
         self.tries = tries
 
+    @property
+    def contagious(self) -> bool:
+        """What ended this connection has probably ended the others: the next try opens one."""
+        return self.broken and self.tries > 1
 
-def refused(result: PGresult) -> Fault:
-    """The server answered with an error."""
+
+def refused(result: PGresult | None) -> Fault:
+    """The server answered with an error, or not at all."""
+    if result is None:
+        return Fault("the server sent no answer", doubt=True, tries=2)
     # Only the primary message: details may quote a row, and with it a key.
     field = result.error_field
     said = field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message or b"no reason given"
@@ -78,7 +85,7 @@ def joined(error: psycopg.Error) -> Fault:
 def _fault(message: str, sqlstate: str | None, *, lost: bool) -> Fault:
     """ERROR means rolled back; after FATAL, PANIC or no answer at all, who knows."""
     tries = 1
-    if lost or sqlstate in (*_STALE_PLAN, *_READ_ONLY, *NO_SUCH_STATEMENT):
+    if lost or sqlstate in (*_STALE_PLAN, *_READ_ONLY):
         tries = 2
     elif sqlstate in _CONTENTION:
         tries = 5

@@ -32,6 +32,8 @@ WRITE: Final = 2
 Exchange: TypeAlias = Generator[int, None, Rows]
 """Yields READ, or READ | WRITE; to be resumed when the socket is ready for one of them."""
 
+Values: TypeAlias = list[bytes | None]
+
 DIALECT: Final = "postgresql"
 TEXT, BINARY = pq.Format.TEXT.value, pq.Format.BINARY.value
 _GOOD: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
@@ -99,7 +101,17 @@ class AsyncConnection(psycopg.AsyncConnection[Any]):
 class Link:
     """A connection to a primary that is ready for statements."""
 
-    __slots__ = ("_connection", "_pgconn", "_pid", "_prepared", "_rows", "_unsure", "fd", "prepare")
+    __slots__ = (
+        "_connection",
+        "_ended",
+        "_pgconn",
+        "_pid",
+        "_prepared",
+        "_rows",
+        "_unsure",
+        "fd",
+        "prepare",
+    )
 
     def __init__(self, connection: Connection | AsyncConnection, prepare: bool | None) -> None:
         self._connection = connection  # kept, so that it is not collected as forgotten
@@ -109,6 +121,7 @@ class Link:
         self._prepared: set[bytes] = set()
         self._rows = Transformer(_LOADERS)
         self._unsure = False
+        self._ended = False
         self.fd = self._pgconn.socket
         self.prepare = prepare
 
@@ -116,15 +129,22 @@ class Link:
         """Send one statement and collect its rows."""
         asked = query(statement.name)
         values, formats = _encoded([statement.params[name] for name in asked.order])
-        pgconn = self._pgconn
-        if self.prepare and asked.name not in self._prepared:
-            yield from self._ask(pgconn.send_prepare, asked.name, asked.text)
-            self._prepared.add(asked.name)
         if self.prepare:
-            ask = self._ask(pgconn.send_query_prepared, asked.name, values, formats, BINARY)
-        else:
-            ask = self._ask(pgconn.send_query_params, asked.text, values, None, formats, BINARY)
-        return (yield from ask)
+            try:
+                return (yield from self._execute_prepared(asked, values, formats))
+            except Fault as fault:
+                if fault.sqlstate not in NO_SUCH_STATEMENT:
+                    raise
+                self.prepare = False  # a pooler that was not noticed; nothing was executed
+        send = self._pgconn.send_query_params
+        return (yield from self._ask(send, asked.text, values, None, formats, BINARY))
+
+    def _execute_prepared(self, asked: Query, values: Values, formats: list[int]) -> Exchange:
+        if asked.name not in self._prepared:
+            yield from self._ask(self._pgconn.send_prepare, asked.name, asked.text)
+            self._prepared.add(asked.name)
+        send = self._pgconn.send_query_prepared
+        return (yield from self._ask(send, asked.name, values, formats, BINARY))
 
     def greet(self) -> Exchange:
         """Make sure that this is a primary that keeps what it acknowledges; notice a pooler."""
@@ -162,7 +182,8 @@ class Link:
             self._pgconn.consume_input()
         except psycopg.Error:
             return False
-        return self._pgconn.status == pq.ConnStatus.OK and not self._pgconn.is_busy()
+        # Reading goes on to is_busy, which hands a last word of the server to the notice handler.
+        return not self._pgconn.is_busy() and not self._ended
 
     def close(self) -> None:
         # A forked child must not say goodbye on its parent's socket.
@@ -199,26 +220,20 @@ class Link:
             elif bad is None:
                 bad = result
         if bad is not None or good is None:
-            raise self._refused(bad)
+            raise refused(bad)
         return good
-
-    def _refused(self, result: PGresult | None) -> Fault:
-        if result is None:
-            return Fault("the server sent no answer", doubt=True, tries=2)
-        fault = refused(result)
-        if fault.sqlstate in NO_SUCH_STATEMENT:
-            self.prepare = False
-        return fault
 
     def _noticed(self, notice: PGresult) -> None:
         # A commit whose wait for its standbys was cancelled is called a success, with a warning.
         if notice.error_field(pq.DiagnosticField.SOURCE_FUNCTION) == b"SyncRepWaitForLSN":
             self._unsure = True
+        if notice.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) == b"FATAL":
+            self._ended = True
 
 
-def _encoded(values: Sequence[object]) -> tuple[list[bytes | None], list[int]]:
+def _encoded(values: Sequence[object]) -> tuple[Values, list[int]]:
     """Bytes travel as they are, all else as text, so that the server chooses the type."""
-    encoded: list[bytes | None] = []
+    encoded: Values = []
     formats: list[int] = []
     for value in values:
         if type(value) is bytes:
