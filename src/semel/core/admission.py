@@ -33,18 +33,17 @@ Tenant: TypeAlias = Callable[[Request], Any] | None
 class Prints:
     """What one request means, under one recipe."""
 
-    meaning: Meaning
     recipe: Recipe
     fingerprint: Fingerprint
 
     def match(self, stored: str) -> bool:
-        return matches(stored, self.meaning, self.recipe, self.fingerprint)
+        return matches(stored, self.recipe, self.fingerprint)
 
     def digests(self, salt: bytes) -> bytes:
-        return field_digests(self.fingerprint.fields, salt)
+        return field_digests(self.fingerprint.fields, salt, self.recipe)
 
     def differing(self, stored: bytes) -> tuple[str, ...]:
-        return differing_fields(stored, self.fingerprint.fields)
+        return differing_fields(stored, self.fingerprint.fields, self.recipe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +121,9 @@ class Ticket:
             content_type=request.headers.get("content-type"),
             content_encoding=request.headers.get("content-encoding"),
             body=body,
+            request=request,
         )
-        return Prints(meaning, recipe, fingerprint(meaning, recipe))
+        return Prints(recipe, fingerprint(meaning, recipe))
 
     def _fresh_until(self) -> Micros | None:
         """A UUIDv7 tells its age: past retention its first use may have been forgotten."""

@@ -264,13 +264,12 @@ def _text(kind: str, seal: str, digest: bytes, secret: bytes | None) -> str:
     return f"v1.{kind}.{seal}.{urlsafe_b64encode(digest)[:43].decode()}"
 
 
-def matches(stored: str, meaning: Meaning, recipe: Recipe, mine: Fingerprint) -> bool:
+def matches(stored: str, recipe: Recipe, mine: Fingerprint) -> bool:
     """Whether a stored fingerprint stands for the same meaning as `mine`.
 
     One sealed under another of the recipe's secrets is compared under that secret. One made before
     there was any secret is compared unsealed: it comes from our own store, and refusing it would
-    turn every live key into a misuse on the day a secret is introduced. `meaning` is for recipes
-    to come, which would have to read the request anew for a `v1` record.
+    turn every live key into a misuse on the day a secret is introduced.
     """
     if _same(stored, mine.text):
         return True

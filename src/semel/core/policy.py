@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import Enum
@@ -311,10 +311,15 @@ def _judge_answer(policy: Policy, response: Response, error: BaseException | Non
         if keeps:
             return Verdict.KEEP
         if response.status < 500:
-            return Verdict.RELEASE
+            return _released(policy, error)
     if response.status >= 500:
         return _judge_error(policy, error)
-    return Verdict.RELEASE if response.status in DID_NOT_EXECUTE else Verdict.KEEP
+    return _released(policy, error) if response.status in DID_NOT_EXECUTE else Verdict.KEEP
+
+
+def _released(policy: Policy, error: BaseException | None) -> Verdict:
+    """An answer that says "not executed" does not outweigh the handler's own doubt."""
+    return _FATE[policy.on_doubt] if isinstance(error, OutcomeUnknown) else Verdict.RELEASE
 
 
 def _judge_error(policy: Policy, error: BaseException | None) -> Verdict:
@@ -331,10 +336,11 @@ def says_not_executed(error: BaseException | None) -> bool:
     That one call was refused says nothing about the calls the handler made before it, so no other
     exception is taken as proof; ``__context__`` is not followed for the same reason.
     """
-    while error is not None:
-        if isinstance(error, NotExecuted):
+    for link in _chain(error, context=False):
+        if isinstance(link, NotExecuted):
             return True
-        error = error.__cause__
+        if isinstance(link, BaseExceptionGroup):
+            return all(says_not_executed(member) for member in link.exceptions)
     return False
 
 
@@ -343,19 +349,24 @@ _AMBIGUOUS: Final = (OutcomeUnknown, TimeoutError, ConnectionResetError, BrokenP
 
 def is_ambiguous(error: BaseException | None) -> bool:
     """Whether something may have been sent whose answer never came. In doubt, it may have."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        if isinstance(error, NotExecuted):
+    for link in _chain(error, context=True):
+        if isinstance(link, NotExecuted):
             return False
-        if isinstance(error, _AMBIGUOUS) or _is_cancellation(error):
+        if isinstance(link, BaseExceptionGroup):
+            if any(is_ambiguous(member) for member in link.exceptions):
+                return True
+        elif isinstance(link, _AMBIGUOUS) or not isinstance(link, Exception):
             return True
-        seen.add(id(error))
-        error = error.__cause__ or error.__context__
     return False
 
 
-def _is_cancellation(error: BaseException) -> bool:
-    return not isinstance(error, Exception)
+def _chain(error: BaseException | None, *, context: bool) -> Iterator[BaseException]:
+    """The error and what it came from; a circle ends where it began."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        yield error
+        seen.add(id(error))
+        error = error.__cause__ or (error.__context__ if context else None)
 
 
 OPTION_NAMES: Final = tuple(

@@ -1,0 +1,48 @@
+"""Changed settings are refused while keys made under the old ones are alive."""
+
+from __future__ import annotations
+
+import pytest
+
+from semel.core.enrolment import enrol
+from semel.core.flow import run
+from semel.core.policy import Policy, ietf
+from semel.errors import RecipeChanged
+from tests.unit.world import SECOND, World
+
+OLD = ietf(scope="tenant")
+NEW = ietf()
+CHANGED = ietf(previous=OLD)
+
+
+def start(world: World, *policies: Policy) -> None:
+    for policy in policies:
+        run(enrol("*", policy), world.perform)
+
+
+def test_the_same_settings_may_start_as_often_as_they_like() -> None:
+    start(World(), NEW, NEW, NEW)
+
+
+def test_changed_settings_are_refused_with_advice() -> None:
+    with pytest.raises(RecipeChanged, match="previous="):
+        start(World(), OLD, NEW)
+
+
+def test_changed_settings_are_taken_when_they_name_the_old_ones() -> None:
+    start(World(), OLD, CHANGED, CHANGED)
+
+
+def test_the_old_settings_must_stay_named_until_their_keys_have_run_out() -> None:
+    world = World()
+    start(world, OLD, CHANGED)
+    with pytest.raises(RecipeChanged, match=r"another 4[89] hours"):
+        start(world, NEW)
+    world.now += 49 * 3600 * SECOND
+    start(world, NEW)
+
+
+def test_routes_are_enrolled_one_by_one() -> None:
+    world = World()
+    run(enrol("POST /a", OLD), world.perform)
+    run(enrol("POST /b", NEW), world.perform)

@@ -1,0 +1,127 @@
+"""Policies refuse nonsense at start-up, in one sentence that says what to do."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import semel
+from semel.core.policy import OPTION_NAMES, Options, Policy, is_ambiguous, says_not_executed
+
+ZERO = timedelta(0)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"retension": timedelta(days=1)}, "did you mean 'retention'"),
+        ({"nonsense": 1}, "no option 'nonsense'"),
+        ({"lease": 60}, "lease=60 must be a timedelta"),
+        ({"lease": ZERO}, "greater than zero"),
+        ({"retention": -timedelta(1)}, "greater than zero"),
+        ({"tombstone": -timedelta(1)}, "tombstone"),
+        ({"tombstone": 5}, "tombstone"),
+        ({"max_run": timedelta(seconds=1)}, "max_run must not be shorter than lease"),
+        ({"in_flight": "wait"}, "in_flight='wait'"),
+        ({"in_flight": ZERO}, "in_flight"),
+        ({"key": "guid"}, "key='guid'"),
+        ({"key": 7}, "key=7"),
+        ({"methods": {"GET"}}, "safe methods"),
+        ({"methods": "POST"}, "collection"),
+        ({"scope": "planet"}, "scope='planet'"),
+        ({"on_error": "ignore"}, "on_error='ignore'"),
+        ({"on_lapse": "release"}, "effects="),
+        ({"mismatch_status": 500}, "4xx"),
+        ({"keep": "all"}, "keep="),
+        ({"probe": 5}, "probe="),
+        ({"on_replay": 5}, "on_replay="),
+        ({"max_request_body": -1}, "max_request_body"),
+        ({"max_response_body": "1MB"}, "max_response_body"),
+        ({"replay_header": "bad header"}, "replay_header"),
+        ({"response": "sse"}, "response='sse'"),
+        ({"fingerprint": print}, "fingerprint="),
+    ],
+)
+def test_a_wrong_option_is_refused_in_a_readable_sentence(
+    options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(semel.ConfigurationError) as refused:
+        semel.ietf(**options)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_payments_demands_a_word_about_the_probe() -> None:
+    with pytest.raises(semel.ConfigurationError, match="probe="):
+        semel.payments()
+    assert semel.payments(probe=None).probe is None
+
+
+def test_every_factory_takes_every_option() -> None:
+    assert set(Options.__annotations__) == set(OPTION_NAMES)
+    assert set(OPTION_NAMES) == {f.name for f in fields(Policy) if f.init} - {"name"}
+
+
+def test_policies_are_frozen_and_hashable() -> None:
+    policy = semel.ietf()
+    with pytest.raises(AttributeError):
+        policy.required = True  # type: ignore[misc]
+    assert hash(policy) == hash(semel.ietf())
+
+
+def test_the_recipe_changes_with_what_decides_identity_and_meaning() -> None:
+    recipes = {
+        semel.ietf().recipe(),
+        semel.ietf(scope="tenant").recipe(),
+        semel.ietf(session=lambda request: None).recipe(),
+        semel.ietf(fingerprint=semel.Fingerprint(exclude=("sent_at",))).recipe(),
+    }
+    assert len(recipes) == 4
+    assert semel.ietf(retention=timedelta(days=2)).recipe() == semel.ietf().recipe()
+
+
+def chained(outer: BaseException, *, cause: BaseException) -> BaseException:
+    outer.__cause__ = cause
+    return outer
+
+
+def in_context(outer: BaseException, *, context: BaseException) -> BaseException:
+    outer.__context__ = context
+    return outer
+
+
+@pytest.mark.parametrize(
+    ("error", "ambiguous", "not_executed"),
+    [
+        (None, False, False),
+        (ValueError(), False, False),
+        (semel.NotExecuted(), False, True),
+        (semel.OutcomeUnknown(), True, False),
+        (TimeoutError(), True, False),
+        (BrokenPipeError(), True, False),
+        (GeneratorExit(), True, False),
+        (chained(ValueError(), cause=TimeoutError()), True, False),
+        (in_context(ValueError(), context=TimeoutError()), True, False),
+        (chained(semel.NotExecuted(), cause=TimeoutError()), False, True),
+        (chained(semel.OutcomeUnknown(), cause=semel.NotExecuted()), True, False),
+        (chained(ValueError(), cause=semel.NotExecuted()), False, True),
+        # That one call was refused proves nothing about the calls made before it.
+        (ConnectionRefusedError(), False, False),
+        (in_context(ValueError(), context=semel.NotExecuted()), False, False),
+    ],
+)
+def test_only_the_handlers_own_word_says_that_nothing_happened(
+    error: BaseException | None, ambiguous: bool, not_executed: bool
+) -> None:
+    assert is_ambiguous(error) is ambiguous
+    assert (says_not_executed(error) and not is_ambiguous(error)) is not_executed
+
+
+def test_a_circle_of_causes_ends() -> None:
+    a, b = ValueError(), ValueError()
+    a.__cause__, b.__cause__ = b, a
+    assert not is_ambiguous(a)
+    assert not says_not_executed(a)

@@ -1,0 +1,114 @@
+"""How an answer looks the first time and every time after."""
+
+from __future__ import annotations
+
+import email.utils
+import gzip
+import zlib
+
+import pytest
+
+from semel.core.model import Headers, Response
+from semel.core.policy import ietf
+from semel.core.replay import accepts, first, http_date, kept_headers, replayed
+
+POLICY = ietf()
+
+
+def test_connection_cookie_and_date_headers_are_not_kept() -> None:
+    headers: Headers = (
+        (b"Set-Cookie", b"a=1"),
+        (b"Date", b"now"),
+        (b"Connection", b"close"),
+        (b"Transfer-Encoding", b"chunked"),
+        (b"X-Thing", b"1"),
+        (b"X-Thing", b"2"),
+    )
+    assert kept_headers(headers) == ((b"X-Thing", b"1"), (b"X-Thing", b"2"))
+
+
+def test_the_first_answer_keeps_its_cookie() -> None:
+    answer = first(Response(200, ((b"set-cookie", b"a=1"),), b""), POLICY, None)
+    assert (b"set-cookie", b"a=1") in answer.headers
+
+
+def test_first_and_replay_carry_the_same_kept_headers_and_bytes() -> None:
+    response = Response(201, ((b"location", b"/1"), (b"x", b"1"), (b"x", b"2")), b"body")
+    one = first(response, POLICY, 1_700_000_000_000_000)
+    two = replayed(response, POLICY, 1_700_000_000_000_000, None)
+    own = {b"idempotent-replayed", b"content-length"}
+    assert [h for h in one.headers if h[0] not in own] == [
+        h for h in two.headers if h[0] not in own
+    ]
+    assert (one.status, one.body) == (two.status, two.body)
+    assert dict(one.headers)[b"idempotent-replayed"] == b"false"
+    assert dict(two.headers)[b"idempotent-replayed"] == b"true"
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_a_status_without_a_body_gets_no_content_length(status: int) -> None:
+    answer = replayed(Response(status, (), b""), POLICY, None, None)
+    assert b"content-length" not in dict(answer.headers)
+
+
+def test_an_empty_200_says_its_length() -> None:
+    answer = replayed(Response(200, (), b""), POLICY, None, None)
+    assert dict(answer.headers)[b"content-length"] == b"0"
+
+
+def test_browsers_may_read_our_headers_where_cors_is_in_use() -> None:
+    plain = replayed(Response(200, (), b""), POLICY, None, None)
+    assert b"access-control-expose-headers" not in dict(plain.headers)
+    cross = replayed(Response(200, ((b"access-control-allow-origin", b"*"),), b""), POLICY, 1, None)
+    exposed = dict(cross.headers)[b"access-control-expose-headers"]
+    for name in (b"idempotent-replayed", b"idempotency-expires", b"retry-after"):
+        assert name in exposed
+
+
+def test_the_replay_header_has_a_configurable_name() -> None:
+    policy = ietf(replay_header="X-Idempotent")
+    assert (b"x-idempotent", b"true") in replayed(
+        Response(200, (), b""), policy, None, None
+    ).headers
+
+
+@pytest.mark.parametrize("at", [0, 1_700_000_000_999_999, 4_102_444_800_000_000])
+def test_dates_are_http_dates(at: int) -> None:
+    assert http_date(at).decode() == email.utils.formatdate(at // 1_000_000, usegmt=True)
+
+
+@pytest.mark.parametrize(
+    ("coding", "pack"), [(b"gzip", gzip.compress), (b"deflate", zlib.compress)]
+)
+def test_a_coding_the_caller_does_not_take_is_undone(coding: bytes, pack: object) -> None:
+    assert callable(pack)
+    response = Response(200, ((b"Content-Encoding", coding),), pack(b"plain"))
+    undone = replayed(response, POLICY, None, None)
+    assert undone.body == b"plain"
+    assert b"content-encoding" not in {name.lower() for name, _ in undone.headers}
+    assert dict(undone.headers)[b"content-length"] == b"5"
+    kept = replayed(response, POLICY, None, "br, GZIP, deflate")
+    assert kept.body == response.body
+
+
+def test_a_wrongly_labelled_body_is_left_alone() -> None:
+    response = Response(200, ((b"content-encoding", b"gzip"),), b"not gzip")
+    assert replayed(response, POLICY, None, None).body == b"not gzip"
+
+
+@pytest.mark.parametrize(
+    ("header", "taken"),
+    [
+        (None, False),
+        ("gzip", True),
+        ("gzip;q=0", False),
+        ("gzip; q=0.0", False),
+        ("*", True),
+        ("*;q=0", False),
+        ("br", False),
+        ("", False),
+        ("identity, gzip;q=0.5", True),
+    ],
+)
+def test_accept_encoding_is_read_as_rfc_9110_says(header: str | None, taken: bool) -> None:
+    assert accepts(header, "gzip") is taken

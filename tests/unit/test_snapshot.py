@@ -1,0 +1,60 @@
+"""What is stored comes out byte for byte, or not at all."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from semel.core.snapshot import COMPRESS_OVER, Snapshot, decode, encode
+from semel.errors import StoreCorrupt
+
+SNAPSHOTS = st.builds(
+    Snapshot,
+    status=st.integers(100, 999),
+    headers=st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=200))).map(tuple),
+    body=st.none() | st.binary(max_size=2000),
+    size=st.integers(0, 2**63),
+    digest=st.sampled_from([b"", b"d" * 32]),
+    whole=st.booleans(),
+    open=st.booleans(),
+    schema_version=st.none() | st.text(max_size=20),
+)
+
+
+@given(SNAPSHOTS)
+def test_a_snapshot_comes_out_as_it_went_in(snapshot: Snapshot) -> None:
+    assert decode(encode(snapshot)) == snapshot
+
+
+@pytest.mark.parametrize("body", [b"a" * (COMPRESS_OVER + 1), os.urandom(COMPRESS_OVER + 1)])
+def test_a_large_body_is_packed_and_comes_out_byte_for_byte(body: bytes) -> None:
+    blob = encode(Snapshot(200, (), body))
+    assert decode(blob).body == body
+    assert len(blob) <= len(body) + 100
+
+
+@given(SNAPSHOTS, st.data())
+def test_a_flipped_bit_is_a_refusal_never_another_answer(
+    snapshot: Snapshot, data: st.DataObject
+) -> None:
+    blob = bytearray(encode(snapshot))
+    at = data.draw(st.integers(0, len(blob) - 1))
+    blob[at] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(StoreCorrupt):
+        decode(bytes(blob))
+
+
+@given(st.binary(max_size=300))
+def test_garbage_is_a_refusal(blob: bytes) -> None:
+    with pytest.raises(StoreCorrupt):
+        decode(blob)
+
+
+@given(SNAPSHOTS, st.data())
+def test_a_truncated_snapshot_is_a_refusal(snapshot: Snapshot, data: st.DataObject) -> None:
+    blob = encode(snapshot)
+    with pytest.raises(StoreCorrupt):
+        decode(blob[: data.draw(st.integers(0, len(blob) - 1))])

@@ -1,0 +1,58 @@
+"""The table keeps the promises that no code may argue away."""
+
+from __future__ import annotations
+
+import pytest
+
+from semel.core.model import State
+from semel.core.states import TABLE, Event, Proof, rule, sources
+
+UNSETTLED = {State.PENDING, State.IN_PROGRESS, State.UNKNOWN}
+
+
+def test_no_step_has_two_rules() -> None:
+    steps = [(row.source, row.event) for row in TABLE]
+    assert len(steps) == len(set(steps))
+
+
+def test_every_event_and_every_state_is_used() -> None:
+    assert {row.event for row in TABLE} == set(Event)
+    named = {row.source for row in TABLE} | {row.target for row in TABLE}
+    assert named == {None, *State}
+
+
+def test_an_unsettled_record_is_never_freed_by_time() -> None:
+    freed = [row for row in TABLE if row.source in UNSETTLED and row.target is None]
+    assert [row.event for row in freed] == [Event.EVICT_FREED]
+
+
+def test_unknown_is_left_only_by_evidence_or_by_an_operator() -> None:
+    leaving = {row.event for row in TABLE if row.source is State.UNKNOWN}
+    assert leaving == {
+        Event.COMPLETE,
+        Event.SETTLE_HAPPENED,
+        Event.SETTLE_ABSENT,
+        Event.EVICT_FORCED,
+        Event.EVICT_FREED,
+    }
+
+
+def test_every_change_of_an_existing_record_shows_a_fence() -> None:
+    unproved = [row.event for row in TABLE if row.source is not None and row.proof is Proof.NONE]
+    assert unproved == [Event.TAKE]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [Event.RETAKE, Event.SETTLE_HAPPENED, Event.SETTLE_ABSENT, Event.EVICT, Event.EVICT_FORCED],
+)
+def test_settle_evict_and_every_new_claim_burn_the_old_fence(event: Event) -> None:
+    assert all(row.burns for row in TABLE if row.event is event)
+
+
+def test_rules_are_found_by_step() -> None:
+    found = rule(State.IN_PROGRESS, Event.COMPLETE)
+    assert found is not None
+    assert found.target is State.COMPLETED
+    assert rule(State.COMPLETED, Event.COMPLETE) is None
+    assert sources(Event.COMPLETE) == {State.IN_PROGRESS, State.UNKNOWN}

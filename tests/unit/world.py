@@ -1,0 +1,148 @@
+"""A world for flows: a real memory store, a clock that is set by hand, faults at chosen steps."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from semel.core.admission import Call, Ticket, admit
+from semel.core.contract import (
+    Await,
+    Discard,
+    Drain,
+    Drained,
+    HandlerOutcome,
+    Invoke,
+    Operation,
+    Pause,
+    Pursue,
+    Read,
+    Render,
+    Returned,
+    StoreOperation,
+    Unwoken,
+    Woken,
+    Written,
+)
+from semel.core.exchange import Answer, exchange
+from semel.core.flow import run
+from semel.core.model import Fence, Headers, HeaderView, Record, Request, Response
+from semel.core.policy import Policy, ietf
+from semel.errors import StoreUnavailable
+from semel.stores.memory import MemoryBackend
+
+R = TypeVar("R")
+
+KEY = "an-opaque-key-of-some-length"
+SECOND = 1_000_000
+
+
+@dataclass
+class World:
+    """Performs what a flow asks and remembers what was asked."""
+
+    now: int = 1_700_000_000 * SECOND
+    outcomes: deque[HandlerOutcome] = field(default_factory=deque)
+    asked: list[Operation[Any]] = field(default_factory=list)
+    pursued: list[StoreOperation[Written]] = field(default_factory=list)
+    faults: dict[type, deque[str]] = field(default_factory=lambda: defaultdict(deque))
+    during_handler: Callable[[], object] = lambda: None
+    wakes: deque[Woken | Unwoken] = field(default_factory=deque)
+    pauses_allowed: int = 3
+    drained: Drained = field(default_factory=lambda: Drained(3, b"d" * 32, whole=True))
+
+    def __post_init__(self) -> None:
+        self.backend = MemoryBackend(clock=lambda: self.now)
+        self.store = self.backend.blocking()
+
+    def perform(self, op: Operation[R]) -> R:
+        self.asked.append(op)
+        reply: R = self._stored(op) if isinstance(op, StoreOperation) else self._attended(op)
+        return reply
+
+    def _stored(self, op: StoreOperation[Any]) -> Any:
+        """Faults: "refused" (surely not applied), "lost" (not applied), "ambiguous" (applied)."""
+        fault = self.faults[type(op)].popleft() if self.faults[type(op)] else ""
+        if fault in ("lost", "refused"):
+            raise StoreUnavailable("no", applied=False if fault == "refused" else None)
+        reply = self.store.perform(op)
+        if fault == "ambiguous":
+            raise StoreUnavailable("answer lost", applied=None)
+        return reply
+
+    def _attended(self, op: Operation[Any]) -> Any:
+        match op:
+            case Invoke():
+                self.during_handler()
+                return self.outcomes.popleft()
+            case Drain():
+                return self.drained
+            case Discard():
+                return None
+            case Await():
+                return self.wakes.popleft()
+            case Pause(attempt=attempt):
+                return attempt < self.pauses_allowed
+            case Pursue(write):
+                return self.pursued.append(write)
+            case Render():
+                raise ValueError("no state to show")
+            case _:
+                raise AssertionError(op)
+
+    def serve(self, call: Call) -> Answer:
+        return run(exchange(call), self.perform)
+
+    def record(self, call: Call) -> Record | None:
+        reply = self.store.perform(Read(call.identity))
+        return getattr(reply, "record", None)
+
+    def state(self, call: Call) -> str | None:
+        record = self.record(call)
+        return None if record is None else record.state.value
+
+    def count(self, kind: type) -> int:
+        return Counter(type(op) for op in self.asked)[kind]
+
+    def trips(self) -> int:
+        """Round trips to the store."""
+        return sum(isinstance(op, StoreOperation) for op in self.asked)
+
+
+_fences = iter(range(1, 1_000_000))
+
+
+def request(
+    body: bytes = b'{"amount": 100}',
+    *,
+    method: str = "POST",
+    path: str = "/payments",
+    key: bytes | None = KEY.encode(),
+    headers: Iterable[tuple[bytes, bytes]] = (),
+) -> Request:
+    lines: Headers = ((b"content-type", b"application/json"), *headers)
+    if key is not None:
+        lines = (*lines, (b"idempotency-key", key))
+    return Request(method, path, b"", HeaderView(lines), raw=body)
+
+
+def call(
+    body: bytes = b'{"amount": 100}',
+    policy: Policy | None = None,
+    *,
+    previous: Policy | None = None,
+    tenant: str = "",
+    **head: Any,
+) -> Call:
+    """A request that has been admitted, with a fence of its own."""
+    policy = ietf() if policy is None else policy
+    who = (lambda _: tenant) if tenant else None
+    ticket = admit(request(body, **head), policy, who)
+    assert isinstance(ticket, Ticket), ticket
+    return ticket.call((body,), Fence(next(_fences).to_bytes(16, "big")), previous)
+
+
+def answered(status: int = 201, body: bytes = b"made", *headers: tuple[bytes, bytes]) -> Returned:
+    return Returned(Response(status, headers, body))
