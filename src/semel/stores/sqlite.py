@@ -25,7 +25,7 @@ from semel.stores.base import AsyncStore, Capabilities, Clock, Store
 from semel.stores.clock import system_clock
 from semel.stores.sql.plans import claim_reply, plan
 from semel.stores.sqlite_batch import Job
-from semel.stores.sqlite_engine import Engine, engines
+from semel.stores.sqlite_engine import Engine, engines, forget_engines
 from semel.stores.sqlite_file import open_for_writing, outage, run, upgrade
 
 R = TypeVar("R")
@@ -340,6 +340,7 @@ def _after_fork_in_child() -> None:
         part = _frozen.pop()
         if isinstance(part, SqliteBackend):
             part.start_anew()
+    forget_engines()
 
 
 def _at_exit() -> None:

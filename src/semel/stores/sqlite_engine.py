@@ -85,6 +85,11 @@ def engines() -> list[Engine]:
     return list(_ENGINES)
 
 
+def forget_engines() -> None:
+    """In a forked child: their threads stayed with the parent, and they stay frozen."""
+    _ENGINES.clear()
+
+
 class Engine:
     """The queue, the writer thread and the readers of one file in one process."""
 
@@ -163,8 +168,9 @@ class Engine:
         A child that opens the same file finds the library's memory of the parent's locks, takes
         none of its own, and loses its writes when the parent deletes the log.
         """
-        self._lock.acquire()
+        # In the order in which the writer takes them.
         self._writing.acquire()
+        self._lock.acquire()
         self._frozen = list(self._readers)
         for reader in self._frozen:
             reader.freeze()
@@ -174,8 +180,8 @@ class Engine:
         for reader in self._frozen:
             reader.thaw()
         self._frozen = []
-        self._writing.release()
         self._lock.release()
+        self._writing.release()
 
     # ── the writer thread ────────────────────────────────────────────────────────────────────────
 

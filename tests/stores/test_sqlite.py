@@ -1,0 +1,610 @@
+"""What is particular to SQLite: processes, forks, group commit, durability, its own failures."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semel.core.contract import (
+    Absent,
+    Applied,
+    Claim,
+    Claimed,
+    Complete,
+    Found,
+    Read,
+    StoreOperation,
+)
+from semel.core.model import Identity, State
+from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
+from semel.stores import open_backend
+from semel.stores.sqlite import SqliteBackend
+from tests.stores.contract import claim, complete, new_fence, new_identity
+
+PATIENCE = 30.0
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "semel.db"
+
+
+@pytest.fixture
+def backend(path: Path) -> Iterator[SqliteBackend]:
+    opened = SqliteBackend(f"sqlite:///{path}", timeout=PATIENCE)
+    yield opened
+    opened.close()
+
+
+def ask(backend: SqliteBackend, op: StoreOperation[Any]) -> Any:
+    return backend.blocking().perform(op)
+
+
+def held(backend: SqliteBackend) -> Claim:
+    op = claim(new_identity(), new_fence())
+    assert isinstance(ask(backend, op), Claimed)
+    return op
+
+
+@pytest.fixture
+def other(path: Path, backend: SqliteBackend) -> Iterator[sqlite3.Connection]:
+    """A connection of someone else to the same file, which exists."""
+    held(backend)
+    connection = sqlite3.connect(path, isolation_level=None, timeout=PATIENCE)
+    yield connection
+    connection.close()
+
+
+# ── opening ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_making_a_backend_does_no_io(path: Path) -> None:
+    SqliteBackend(f"sqlite:///{path}").blocking()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("sqlite://", "write sqlite:///relative.db"),
+        ("sqlite://semel.db", "write sqlite:///relative.db"),
+        ("sqlite:///", "needs a file"),
+        ("sqlite:///:memory:", "needs a file"),
+        ("sqlite:///semel.db?journal=off", "unknown option of a SQLite store: journal"),
+        ("sqlite:///semel.db?timeout=soon", "timeout must be a number"),
+        ("sqlite:///semel.db?timeout=0", "timeout must be a number"),
+        ("sqlite:///semel.db?timeout=nan", "timeout must be a number"),
+    ],
+)
+def test_a_wrong_url_is_refused_in_one_sentence(url: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        SqliteBackend(url)
+
+
+def test_a_relative_path_and_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    backend = SqliteBackend("sqlite:///some%20file.db?timeout=7")
+    held(backend)
+    backend.close()
+    assert backend.timeout == 7
+    assert (tmp_path / "some file.db").exists()
+
+
+@pytest.mark.parametrize("url", ["redis://h:secret@x", "secret", "mysql://u:secret@h/d"])
+def test_an_unknown_store_is_refused_without_showing_secrets(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="known are memory://, sqlite:///") as refused:
+        open_backend(url)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_memory_store_takes_no_path() -> None:
+    with pytest.raises(ConfigurationError, match="memory://"):
+        open_backend("memory:///records")
+
+
+def test_commits_are_really_durable(path: Path, other: sqlite3.Connection) -> None:
+    assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_the_writer_syncs_every_commit(path: Path) -> None:
+    """Counted by the kernel: each acknowledged claim, alone, has synced the log."""
+    script = f"""
+from semel.stores.sqlite import SqliteBackend
+from tests.stores.test_sqlite import held
+backend = SqliteBackend({f"sqlite:///{path}"!r})
+held(backend)
+print("opened", flush=True)
+for _ in range(20): held(backend)
+print("written", flush=True)
+"""
+    traced = subprocess.run(
+        ["strace", "-f", "-e", "trace=fdatasync,fsync,write", sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+    between = traced.stderr.partition('"opened')[2].partition('"written')[0]
+    assert between.count("sync(") >= 20
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    backend = SqliteBackend(f"sqlite:///{tmp_path}/nowhere/semel.db")
+    with pytest.raises(ConfigurationError, match="nowhere does not exist"):
+        held(backend)
+    (tmp_path / "nowhere").mkdir()
+    held(backend)
+    backend.close()
+
+
+def test_a_file_that_is_no_database_is_named(path: Path) -> None:
+    path.write_bytes(b"not a database, but long enough to look at" * 100)
+    backend = SqliteBackend(f"sqlite:///{path}")
+    with pytest.raises(ConfigurationError, match=r"semel\.db is not a SQLite database"):
+        held(backend)
+    backend.close()
+
+
+def test_a_newer_schema_is_refused(path: Path, other: sqlite3.Connection) -> None:
+    other.execute("INSERT INTO semel_schema VALUES (999, 'from the future', 0)")
+    backend = SqliteBackend(f"sqlite:///{path}")
+    for _ in range(2):
+        with pytest.raises(SchemaError, match=r"version 999.*upgrade semel"):
+            held(backend)
+    with pytest.raises(SchemaError):
+        backend.migrate()
+    backend.close()
+
+
+def test_migrate_says_the_version(backend: SqliteBackend) -> None:
+    assert backend.migrate() == backend.migrate() == 1
+
+
+def test_closed_and_opened_again_nothing_is_lost(backend: SqliteBackend) -> None:
+    op = held(backend)
+    backend.close()
+    backend.close()
+    found = ask(backend, Read(op.identity))
+    assert isinstance(found, Found)
+    assert found.record.fence == op.fence
+
+
+def test_closing_waits_for_what_is_queued(path: Path) -> None:
+    backend = SqliteBackend(f"sqlite:///{path}", timeout=PATIENCE)
+    held(backend)
+    ops = [claim(new_identity(), new_fence()) for _ in range(64)]
+    replies: list[object] = []
+    threads = [
+        threading.Thread(target=lambda op=op: replies.append(ask(backend, op))) for op in ops
+    ]
+    for thread in threads:
+        thread.start()
+    backend.close()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert [type(reply) for reply in replies] == [Claimed] * 64
+    assert all(isinstance(ask(backend, Read(op.identity)), Found) for op in ops)
+    backend.close()
+
+
+# ── replays write nothing ─────────────────────────────────────────────────────────────────────────
+
+
+def test_a_replay_writes_nothing(
+    path: Path, backend: SqliteBackend, other: sqlite3.Connection
+) -> None:
+    op = held(backend)
+    ask(backend, complete(op.identity, op.fence))
+    log = path.with_name(path.name + "-wal")
+    version = other.execute("PRAGMA data_version").fetchone()
+    before = (path.read_bytes(), log.read_bytes())
+    for _ in range(10):
+        assert isinstance(ask(backend, claim(op.identity, new_fence())), Found)
+    assert (path.read_bytes(), log.read_bytes()) == before
+    assert other.execute("PRAGMA data_version").fetchone() == version
+
+
+def test_a_replay_does_not_wait_for_a_writer(
+    backend: SqliteBackend, other: sqlite3.Connection
+) -> None:
+    op = held(backend)
+    other.execute("BEGIN IMMEDIATE")
+    assert isinstance(ask(backend, claim(op.identity, new_fence())), Found)
+    assert isinstance(ask(backend, Read(new_identity())), Absent)
+    other.execute("ROLLBACK")
+
+
+# ── group commit ──────────────────────────────────────────────────────────────────────────────────
+
+
+def together(
+    backend: SqliteBackend, other: sqlite3.Connection, ops: list[StoreOperation[Any]]
+) -> list[Any]:
+    """The replies or errors of operations that are all queued before the first is begun."""
+
+    async def gather() -> list[Any]:
+        store = backend.awaited()
+        tasks = [asyncio.ensure_future(store.perform(op)) for op in ops]
+        await asyncio.sleep(0)
+        other.execute("ROLLBACK")
+        replies: list[Any] = await asyncio.gather(*tasks, return_exceptions=True)
+        return replies
+
+    other.execute("BEGIN IMMEDIATE")
+    return asyncio.run(gather())
+
+
+def test_a_batch_is_one_transaction(backend: SqliteBackend, other: sqlite3.Connection) -> None:
+    before = int(other.execute("PRAGMA data_version").fetchone()[0])
+    seen = [before]
+    ops: list[StoreOperation[Any]] = [claim(new_identity(), new_fence()) for _ in range(100)]
+    replies = together(backend, other, ops)
+    seen.append(int(other.execute("PRAGMA data_version").fetchone()[0]))
+    assert [type(reply) for reply in replies] == [Claimed] * 100
+    assert seen[1] - seen[0] == 1
+
+
+@pytest.mark.parametrize("bad", [b"short", "text"], ids=["refused by a rule", "wrong type"])
+def test_an_operation_that_fails_does_not_spoil_the_others(
+    backend: SqliteBackend, other: sqlite3.Connection, bad: Any
+) -> None:
+    ops: list[StoreOperation[Any]] = [claim(new_identity(), new_fence()) for _ in range(10)]
+    ops.insert(5, claim(Identity(bad), new_fence()))
+    replies = together(backend, other, ops)
+    assert isinstance(replies.pop(5), StoreCorrupt)
+    assert [type(reply) for reply in replies] == [Claimed] * 10
+
+
+def test_an_operation_that_cannot_be_bound_does_not_spoil_the_others(
+    backend: SqliteBackend, other: sqlite3.Connection
+) -> None:
+    open_ops = [held(backend) for _ in range(5)]
+    ops: list[StoreOperation[Any]] = [complete(op.identity, op.fence) for op in open_ops]
+    ops[2] = Complete(open_ops[2].identity, open_ops[2].fence, b"", 2**70, 1)
+    replies = together(backend, other, ops)
+    assert isinstance(replies.pop(2), OverflowError)
+    assert [type(reply) for reply in replies] == [Applied] * 4
+
+
+def test_rivals_in_one_batch(backend: SqliteBackend, other: sqlite3.Connection) -> None:
+    identity = new_identity()
+    ops: list[StoreOperation[Any]] = [claim(identity, new_fence()) for _ in range(10)]
+    ops += [claim(new_identity(), new_fence()) for _ in range(10)]
+    replies = together(backend, other, ops)
+    assert [type(reply) for reply in replies] == [Claimed] + [Found] * 9 + [Claimed] * 10
+
+
+def test_stale_and_fresh_fences_in_one_batch(
+    backend: SqliteBackend, other: sqlite3.Connection
+) -> None:
+    claims = [held(backend) for _ in range(6)]
+    ops: list[StoreOperation[Any]] = [complete(op.identity, op.fence) for op in claims]
+    ops[1] = complete(claims[1].identity, new_fence(), b"a zombie's")
+    replies = together(backend, other, ops)
+    assert [isinstance(reply, Applied) for reply in replies] == [True, False] + [True] * 4
+    found = ask(backend, Read(claims[1].identity))
+    assert found.record.state is State.IN_PROGRESS
+
+
+def test_a_cancelled_caller_loses_only_the_answer(
+    backend: SqliteBackend, other: sqlite3.Connection
+) -> None:
+    op = claim(new_identity(), new_fence())
+
+    async def cancel() -> None:
+        task = asyncio.ensure_future(backend.awaited().perform(op))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        other.execute("ROLLBACK")
+        await backend.aclose()
+
+    other.execute("BEGIN IMMEDIATE")
+    asyncio.run(cancel())
+    assert ask(backend, Read(op.identity)).record.fence == op.fence
+
+
+# ── outages ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_lock_held_too_long_is_an_outage_and_nothing_happened(
+    path: Path, other: sqlite3.Connection
+) -> None:
+    backend = SqliteBackend(f"sqlite:///{path}?timeout=0.05")
+    held(backend)
+    op = claim(new_identity(), new_fence())
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailable, match="did not answer within") as refused:
+        ask(backend, op)
+    assert refused.value.applied is False
+    with pytest.raises(StoreUnavailable) as refused:
+        asyncio.run(awaited(backend, op))
+    assert refused.value.applied is False
+    other.execute("ROLLBACK")
+    backend.close()
+    assert isinstance(ask(backend, Read(op.identity)), Absent)
+    assert isinstance(ask(backend, op), Claimed)
+    backend.close()
+
+
+async def awaited(backend: SqliteBackend, op: StoreOperation[Any]) -> Any:
+    return await backend.awaited().perform(op)
+
+
+def limit_pages(backend: SqliteBackend, pages: int) -> None:
+    """As if the disk held only so many pages."""
+    engine = backend._engine
+    assert engine is not None
+    assert engine._connection is not None
+    engine._connection.execute(f"PRAGMA max_page_count = {pages}")
+
+
+def test_a_full_disk_is_an_outage_that_ends(
+    backend: SqliteBackend, other: sqlite3.Connection
+) -> None:
+    big, small = held(backend), [held(backend) for _ in range(5)]
+    pages = int(other.execute("PRAGMA page_count").fetchone()[0])
+    limit_pages(backend, pages + 20)
+    ops: list[StoreOperation[Any]] = [complete(op.identity, op.fence) for op in small]
+    ops.append(complete(big.identity, big.fence, bytes(1_000_000)))
+    replies = together(backend, other, ops)
+    refused = replies.pop()
+    assert isinstance(refused, StoreUnavailable)
+    assert refused.applied is False
+    assert [type(reply) for reply in replies] == [Applied] * 5
+    assert ask(backend, Read(big.identity)).record.state is State.IN_PROGRESS
+    limit_pages(backend, 1_000_000)
+    assert isinstance(ask(backend, ops[-1]), Applied)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "state = 'paid'",
+        "fence = x'00'",
+        "leased_until = NULL",
+        "on_lapse = 'perhaps'",
+        "forget_at = 1",
+    ],
+)
+def test_a_damaged_row_is_never_answered_from(
+    backend: SqliteBackend, other: sqlite3.Connection, damage: str
+) -> None:
+    op = held(backend)
+    other.execute("PRAGMA ignore_check_constraints = ON")
+    other.execute(f"UPDATE semel_record SET {damage} WHERE identity = ?", (op.identity,))
+    for asked in (claim(op.identity, new_fence()), Read(op.identity)):
+        with pytest.raises(StoreCorrupt):
+            ask(backend, asked)
+    with pytest.raises(StoreCorrupt):
+        ask(backend, complete(op.identity, new_fence()))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "forget_at = 1",
+        "leased_until = NULL",
+        "state = 'completed'",
+        "state = 'unknown', expires_at = 1",
+        "identity = x'00'",
+    ],
+)
+def test_the_database_itself_refuses_what_no_life_leads_to(
+    backend: SqliteBackend, other: sqlite3.Connection, change: str
+) -> None:
+    op = held(backend)
+    with pytest.raises(sqlite3.IntegrityError):
+        other.execute(f"UPDATE semel_record SET {change} WHERE identity = ?", (op.identity,))
+
+
+# ── inside the caller's transaction ───────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+def test_a_completion_joins_the_callers_transaction(
+    backend: SqliteBackend, other: sqlite3.Connection, end: str
+) -> None:
+    op = held(backend)
+    other.execute("CREATE TABLE payment (identity BLOB)")
+    other.execute("BEGIN")
+    other.execute("INSERT INTO payment VALUES (?)", (op.identity,))
+    other.row_factory = sqlite3.Row
+    joined = backend.on(other).perform(complete(op.identity, op.fence))
+    assert isinstance(joined, Applied)
+    assert ask(backend, Read(op.identity)).record.state is State.IN_PROGRESS
+    other.execute(end)
+    done = end == "COMMIT"
+    expected = State.COMPLETED if done else State.IN_PROGRESS
+    assert ask(backend, Read(op.identity)).record.state is expected
+    assert other.execute("SELECT count(*) FROM payment").fetchone()[0] == int(done)
+
+
+def test_joining_needs_a_transaction(backend: SqliteBackend, other: sqlite3.Connection) -> None:
+    with pytest.raises(ConfigurationError, match="BEGIN first"):
+        backend.on(other).perform(Read(new_identity()))
+
+
+def test_joining_a_database_without_tables_says_what_to_run(backend: SqliteBackend) -> None:
+    connection = sqlite3.connect(":memory:")
+    with pytest.raises(SchemaError, match="run `semel migrate`"):
+        backend.on(connection).perform(Read(new_identity()))
+    connection.close()
+
+
+# ── processes ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def forked(child: Callable[[], None]) -> int:
+    """The exit code of ``child``, run in a forked process."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            child()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_forked_child_works_with_connections_of_its_own(
+    path: Path, backend: SqliteBackend
+) -> None:
+    op = held(backend)
+    born = claim(new_identity(), new_fence())
+
+    def child() -> None:
+        assert ask(backend, Read(op.identity)).record.fence == op.fence
+        assert isinstance(ask(backend, born), Claimed)
+        backend.close()
+
+    assert forked(child) == 0
+    assert ask(backend, Read(born.identity)).record.fence == born.fence
+    held(backend)
+
+
+def test_a_childs_writes_survive_the_parents_closing(path: Path, backend: SqliteBackend) -> None:
+    """Without locks of its own a child would go on in a log that the parent deleted."""
+    held(backend)
+    born = [claim(new_identity(), new_fence()) for _ in range(2)]
+    (up, told), (down, tell) = os.pipe(), os.pipe()
+
+    def child() -> None:
+        assert isinstance(ask(backend, born[0]), Claimed)
+        os.write(told, b".")
+        os.read(down, 1)
+        assert isinstance(ask(backend, born[1]), Claimed)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def parent() -> None:
+        os.read(up, 1)
+        backend.close()
+        os.write(tell, b".")
+
+    thread = threading.Thread(target=parent)
+    thread.start()
+    assert forked(child) == -signal.SIGKILL
+    thread.join(PATIENCE)
+    for op in born:
+        assert ask(backend, Read(op.identity)).record.fence == op.fence
+    for end in (up, told, down, tell):
+        os.close(end)
+
+
+def test_forking_while_writing_loses_nothing(backend: SqliteBackend) -> None:
+    stop = threading.Event()
+    acknowledged: list[Claim] = []
+
+    def write() -> None:
+        while not stop.is_set():
+            acknowledged.append(held(backend))
+
+    def child() -> None:
+        held(backend)
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        codes = [forked(child) for _ in range(10)]
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(PATIENCE)
+    assert codes == [0] * 10
+    assert all(isinstance(ask(backend, Read(op.identity)), Found) for op in acknowledged)
+
+
+def start(script: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *arguments], stdout=subprocess.PIPE, text=True
+    )
+
+
+RACE = """
+import sys
+from semel.core.contract import Claimed
+from semel.core.model import Identity
+from semel.stores.sqlite import SqliteBackend
+from tests.stores.contract import claim, new_fence
+backend = SqliteBackend(f"sqlite:///{sys.argv[1]}?timeout=30")
+store, won = backend.blocking(), 0
+for number in range(200):
+    reply = store.perform(claim(Identity(number.to_bytes(32, "big")), new_fence()))
+    won += isinstance(reply, Claimed)
+print(won)
+"""
+
+
+def test_processes_on_one_new_file_share_out_its_keys(path: Path) -> None:
+    """Also: many processes migrate the same new file at once."""
+    children = [start(RACE, str(path)) for _ in range(6)]
+    outputs = [child.communicate(timeout=2 * PATIENCE)[0] for child in children]
+    assert [child.returncode for child in children] == [0] * 6
+    assert sum(int(output) for output in outputs) == 200
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT count(*) FROM semel_schema").fetchone() == (1,)
+    assert connection.execute("SELECT count(*) FROM semel_record").fetchone() == (200,)
+    connection.close()
+
+
+WRITE = """
+import sys
+from semel.stores.sqlite import SqliteBackend
+from tests.stores.test_sqlite import held
+backend = SqliteBackend(f"sqlite:///{sys.argv[1]}")
+while True:
+    print(held(backend).identity.hex(), flush=True)
+"""
+
+
+def test_a_killed_process_keeps_what_it_acknowledged(path: Path, backend: SqliteBackend) -> None:
+    child = start(WRITE, str(path))
+    assert child.stdout is not None
+    acknowledged = [child.stdout.readline() for _ in range(200)]
+    child.kill()
+    acknowledged += child.communicate()[0].splitlines(keepends=True)
+    whole = [line.strip() for line in acknowledged if line.endswith("\n")]
+    assert len(whole) >= 200
+    for line in whole:
+        assert isinstance(ask(backend, Read(Identity(bytes.fromhex(line)))), Found)
+
+
+EXIT = """
+import sys
+from semel.stores.sqlite import SqliteBackend
+from tests.stores.test_sqlite import held
+backend = SqliteBackend(f"sqlite:///{sys.argv[1]}")
+held(backend)
+print("done")
+"""
+
+
+def test_the_interpreter_ends_without_being_asked_to_close(path: Path) -> None:
+    child = start(EXIT, str(path))
+    assert child.communicate(timeout=PATIENCE)[0] == "done\n"
+    assert child.returncode == 0
+    assert not path.with_name(path.name + "-wal").exists()
+
+
+def test_readers_of_threads_that_ended_are_closed(backend: SqliteBackend) -> None:
+    held(backend)
+    for _ in range(20):
+        thread = threading.Thread(target=lambda: ask(backend, Read(new_identity())))
+        thread.start()
+        thread.join(PATIENCE)
+    engine = backend._engine
+    assert engine is not None
+    assert len(engine._readers) <= 1
