@@ -1,0 +1,97 @@
+"""The commands of `semel`: tables and sentences for people, ``--json`` for programs.
+
+Exit codes: 0 done; 1 it failed, and standard error says why in one sentence; 2 the command line or
+a setting is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+import semel as library
+from semel.errors import ConfigurationError, SchemaError, SemelError
+
+FAILED, MISUSED = 1, 2
+
+_DEMO_NEEDS = {"rich", "starlette", "uvicorn"}
+
+
+def fail(sentence: str, code: int) -> NoReturn:
+    click.echo(f"semel: {sentence}", err=True)
+    raise SystemExit(code)
+
+
+@contextmanager
+def one_sentence() -> Generator[None, None, None]:
+    """Semel's own errors are told, not traced."""
+    try:
+        yield
+    except SchemaError as error:
+        fail(str(error), FAILED)
+    except ConfigurationError as error:
+        fail(str(error), MISUSED)
+    except SemelError as error:
+        fail(str(error), FAILED)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(library.__version__, prog_name="semel", message="%(prog)s %(version)s")
+def semel() -> None:
+    """Make state-changing requests take effect once."""
+
+
+@semel.command()
+@click.argument("url", envvar="SEMEL_STORE")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def migrate(url: str, as_json: bool) -> None:
+    """Bring the schema of the store at URL up to date.
+
+    URL may also come from the environment variable SEMEL_STORE. Safe to run from many nodes at
+    once, and when there is nothing to do.
+    """
+    from semel.stores import open_backend
+
+    with one_sentence():
+        backend = open_backend(url)
+        version = backend.migrate()
+    if as_json:
+        click.echo(json.dumps({"store": backend.url, "version": version}))
+    elif version:
+        click.echo(f"{backend.url}: schema version {version}")
+    else:
+        click.echo(f"{backend.url}: keeps no schema, nothing to do")
+
+
+@semel.command()
+@click.option("--exit", "leave", is_flag=True, help="End after the scenes.")
+@click.option("--unguarded", is_flag=True, help="Play the same scenes without semel.")
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep store, ledger and logs in this new or empty folder.",
+)
+@click.pass_context
+def demo(context: click.Context, leave: bool, unguarded: bool, folder: Path | None) -> None:
+    """See it work: a payments API, a pretend provider, and bad days.
+
+    Six scenes: a lost response, twenty clients at once, a changed payload, two tenants, a server
+    killed in the middle of a charge, a provider that times out. Then a verdict, charges made
+    against charges meant; the exit code is 1 when one was doubled or lost. The API stays up to be
+    tried, unless --exit is given.
+    """
+    if folder is not None and folder.exists() and any(folder.iterdir()):
+        fail(f"--dir {folder}: the folder must be new or empty", MISUSED)
+    try:
+        from semel.demo.show import run
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] not in _DEMO_NEEDS:
+            raise
+        fail(f"the demo needs {missing.name}; install: pip install 'semel[demo]'", FAILED)
+    context.exit(run(leave=leave, guarded=not unguarded, folder=folder))
