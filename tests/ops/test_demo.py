@@ -1,0 +1,239 @@
+"""`semel demo` as a newcomer meets it: a real process with real servers below it."""
+
+import io
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from semel.demo.scenes import SCENES
+from semel.demo.stage import Outcome, Stage
+
+SECONDS = 120.0
+COMMAND = [sys.executable, "-m", "semel", "demo"]
+ROW = re.compile(r"^ (\S.*?) +(\d+) +(\d+) +(\w+) *$", re.MULTILINE)
+PROCESS = re.compile(r"process (\d+)")
+
+
+def environment(**changes: str) -> dict[str, str]:
+    forced = {"FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "CLICOLOR_FORCE"}
+    return {k: v for k, v in os.environ.items() if k not in forced} | changes
+
+
+def play(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, "--exit", *arguments],
+        capture_output=True,
+        text=True,
+        env=environment(**env),
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def alive(pid: int) -> bool:
+    with suppress(ProcessLookupError, FileNotFoundError):
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    return play(TMPDIR=str(tmp_path_factory.mktemp("guarded")))
+
+
+def test_every_charge_is_made_as_often_as_it_was_meant(
+    guarded: subprocess.CompletedProcess[str],
+) -> None:
+    assert guarded.returncode == 0, guarded.stdout + guarded.stderr
+    rows = ROW.findall(guarded.stdout)
+    assert [row[0] for row in rows] == [scene.title for scene in SCENES]
+    assert all(meant == made and verdict == "ok" for _, meant, made, verdict in rows)
+    assert "PASS" in guarded.stdout
+
+
+def test_output_is_plain_when_it_is_not_a_terminals(
+    guarded: subprocess.CompletedProcess[str],
+) -> None:
+    assert "\x1b" not in guarded.stdout
+    assert guarded.stderr == ""
+
+
+def test_the_scenes_show_what_they_promise(guarded: subprocess.CompletedProcess[str]) -> None:
+    for shown in ("kill -9", "record: unknown", "409 Conflict  outcome-unknown", "19 × 201"):
+        assert shown in guarded.stdout
+    assert "422 Unprocessable" in guarded.stdout
+    assert "differs in: amount" in guarded.stdout
+
+
+def test_no_server_outlives_the_demo(guarded: subprocess.CompletedProcess[str]) -> None:
+    pids = [int(pid) for pid in PROCESS.findall(guarded.stdout)]
+    assert len(pids) == 3  # provider, API, and the API after its death
+    assert not any(map(alive, pids))
+
+
+def test_without_semel_charges_are_doubled_and_the_verdict_says_so(tmp_path: Path) -> None:
+    """The control: the same scenes must be able to fail, and the ledger must agree."""
+    done = play("--unguarded", "--dir", str(tmp_path / "kept"))
+    assert done.returncode == 1
+    rows = ROW.findall(done.stdout)
+    assert [row[3] for row in rows] == ["DOUBLED"] * len(SCENES)
+    assert "FAIL" in done.stdout
+    ledger = (tmp_path / "kept" / "ledger.jsonl").read_text().splitlines()
+    assert sum(int(row[2]) for row in rows) == len(ledger)
+
+
+def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "letter").write_text("mine")
+    done = play("--dir", str(tmp_path))
+    assert done.returncode == 2
+    assert "must be new or empty" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("charges", "complaints", "verdict"),
+    [
+        ({"a": 1, "b": 1}, (), "ok"),
+        ({"a": 2}, (), "DOUBLED"),
+        ({"a": 0}, (), "LOST"),
+        ({"a": 2, "b": 0}, (), "DOUBLED"),
+        ({"a": 1}, ("expected 201, got 500",), "FAILED"),
+    ],
+)
+def test_a_verdict_judges_every_order(
+    charges: dict[str, int], complaints: tuple[str, ...], verdict: str
+) -> None:
+    outcome = Outcome("scene", charges, complaints)
+    assert outcome.verdict == verdict
+    assert bool(outcome.reason) is (verdict != "ok")
+
+
+def test_an_ascii_terminal_gets_arrows_it_can_print() -> None:
+    raw = io.BytesIO()
+    terminal = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
+    Stage(Console(file=terminal)).line("   → 20 × ✓")
+    assert raw.getvalue() == b"   -> 20 x ok\n"
+
+
+# ── on a terminal ─────────────────────────────────────────────────────────────────────────────────
+
+
+class Terminal:
+    """The demo in a terminal of its own."""
+
+    def __init__(self, *arguments: str, **env: str) -> None:
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=environment(TERM="xterm-256color", COLUMNS="300", **env),
+            start_new_session=True,
+        )
+        os.close(slave)
+        self.shown = ""
+
+    def read_to(self, mark: str) -> str:
+        while mark not in self.shown:
+            piece = os.read(self._master, 65536)
+            assert piece, self.shown
+            self.shown += piece.decode().replace("\r\n", "\n")
+        return self.shown
+
+    def read_to_end(self) -> str:
+        with suppress(OSError):  # Linux reports the end of a terminal as an I/O error
+            self.read_to("\0 never printed")
+        return self.shown
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+        self.read_to_end()
+        self.process.wait(SECONDS)
+        os.close(self._master)
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    opened = Terminal(TMPDIR=str(tmp_path))
+    yield opened
+    opened.close()
+
+
+def plain(shown: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", shown)
+
+
+def curls(shown: str) -> list[str]:
+    pasted = plain(shown).replace("\\\n", "")
+    return [line for line in pasted.splitlines() if line.startswith("curl ")]
+
+
+def shell(command: str) -> str:
+    return subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, timeout=SECONDS, check=True
+    ).stdout
+
+
+def statuses(commands: list[str]) -> list[str]:
+    return [shell(command).split()[1] for command in commands]
+
+
+def test_the_api_stays_up_for_the_curl_lines_until_ctrl_c(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    shown = terminal.read_to("Ctrl-C ends the demo")
+    assert "\x1b[" in shown
+    lines = curls(shown)
+    pay, *refused, _declined, silent, charged = lines
+    assert "idempotent-replayed: false" in shell(pay)
+    assert "idempotent-replayed: true" in shell(pay)
+    assert statuses(refused) == ["422", "201", "400"]
+    assert statuses([silent, silent]) == ["504", "409"]
+    assert shell(charged).count('"id"') == 2  # one per merchant, however often it was sent
+    terminal.process.send_signal(signal.SIGINT)
+    assert "Traceback" not in terminal.read_to_end()
+    assert terminal.process.wait(SECONDS) == 0
+    assert list(tmp_path.iterdir()) == []
+    assert not any(alive(int(pid)) for pid in PROCESS.findall(plain(shown)))
+
+
+def test_ctrl_c_during_the_scenes_ends_cleanly(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.read_to("Lost response")
+    terminal.process.send_signal(signal.SIGINT)
+    assert "Traceback" not in terminal.read_to_end()
+    assert terminal.process.wait(SECONDS) == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_demo_takes_its_servers_with_it(terminal: Terminal) -> None:
+    pids = [int(pid) for pid in PROCESS.findall(plain(terminal.read_to("Lost response")))]
+    assert len(pids) == 2
+    terminal.process.kill()
+    wait_until(lambda: not any(map(alive, pids)))
+
+
+def test_no_color_is_honoured_on_a_terminal(tmp_path: Path) -> None:
+    terminal = Terminal("--exit", NO_COLOR="1", TMPDIR=str(tmp_path))
+    try:
+        assert "\x1b" not in terminal.read_to("Lost response")
+    finally:
+        terminal.close()
