@@ -9,7 +9,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
 from typing import Any, cast
@@ -30,6 +29,7 @@ from semel.core.contract import (
     StoreOperation,
 )
 from semel.core.model import Fence, Identity, Origin, State
+from semel.core.value import replace
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres.blocking import wait
@@ -381,7 +381,7 @@ async def test_a_frozen_server_is_an_outage_in_time_and_heals(own_server: Postgr
             # More than there are connections: some wait for an answer, some for a connection,
             # and some for one of those to give up.
             began = monotonic()
-            tries = [awaited.perform(claim()) for _ in range(6)]
+            tries: list[Any] = [awaited.perform(claim()) for _ in range(6)]
             tries += [asyncio.to_thread(blocking.perform, claim()) for _ in range(4)]
             outcomes = await asyncio.gather(*tries, return_exceptions=True)
             assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
@@ -389,6 +389,25 @@ async def test_a_frozen_server_is_an_outage_in_time_and_heals(own_server: Postgr
         assert isinstance(await until_available(awaited.perform), Claimed)
         assert isinstance(await asyncio.to_thread(blocking.perform, claim()), Claimed)
         await asyncio.to_thread(backend.close)
+
+
+async def test_a_server_that_freezes_while_it_is_sent_a_body_is_an_outage_in_time(
+    own_server: PostgresServer,
+) -> None:
+    async with aopened(own_server.url, timeout=SOON) as backend:
+        op, body = claim(), bytes(30_000_000)  # more than a socket buffers
+        await backend.awaited().perform(op)
+        await asyncio.to_thread(backend.blocking().perform, claim())
+        with frozen(own_server):
+            began = monotonic()
+            outcomes = await asyncio.gather(
+                backend.awaited().perform(complete(op, body)),
+                asyncio.to_thread(backend.blocking().perform, complete(op, body)),
+                return_exceptions=True,
+            )
+            assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
+            assert monotonic() - began < SOON + 1.0
+        backend.close()
 
 
 async def until_available(perform: Callable[[StoreOperation[Any]], Any]) -> object:
@@ -544,6 +563,26 @@ def test_a_commit_that_no_standby_confirmed_is_not_called_a_success() -> None:
             backend.close()
     assert isinstance(error, StoreUnavailable)
     assert error.applied is None
+
+
+def test_an_error_at_commit_comes_after_the_rows_and_is_not_missed(postgres_url: str) -> None:
+    with opened(postgres_url) as backend, admin(postgres_url) as ask:
+        store, op = backend.blocking(), claim()
+        store.perform(op)
+        ask(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN RAISE EXCEPTION 'not today'; END $$"
+        )
+        ask(
+            "CREATE CONSTRAINT TRIGGER late AFTER UPDATE ON semel_record "
+            "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()"
+        )
+        with pytest.raises(StoreUnavailable, match="not today") as refused:
+            store.perform(complete(op))
+        assert refused.value.applied is False
+        found = store.perform(Read(op.identity))
+        assert isinstance(found, Found)
+        assert found.record.state is State.IN_PROGRESS
 
 
 def test_serialization_failures_are_tried_again(postgres_url: str) -> None:

@@ -233,13 +233,10 @@ class Link:
 
 def _encoded(values: Sequence[object]) -> tuple[Values, list[int]]:
     """Bytes travel as they are, all else as text, so that the server chooses the type."""
-    encoded: Values = []
-    formats: list[int] = []
-    for value in values:
-        if type(value) is bytes:
-            encoded.append(value)
-            formats.append(BINARY)
-        else:
-            encoded.append(None if value is None else str(value).encode())
-            formats.append(TEXT)
-    return encoded, formats
+    return (
+        [
+            value if value is None or type(value) is bytes else str(value).encode()
+            for value in values
+        ],
+        [BINARY if type(value) is bytes else TEXT for value in values],
+    )
