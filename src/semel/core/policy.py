@@ -336,7 +336,7 @@ def says_not_executed(error: BaseException | None) -> bool:
     That one call was refused says nothing about the calls the handler made before it, so no other
     exception is taken as proof; ``__context__`` is not followed for the same reason.
     """
-    for link in _chain(error, context=False):
+    for link in _causes(error):
         if isinstance(link, NotExecuted):
             return True
         if isinstance(link, BaseExceptionGroup):
@@ -349,24 +349,29 @@ _AMBIGUOUS: Final = (OutcomeUnknown, TimeoutError, ConnectionResetError, BrokenP
 
 def is_ambiguous(error: BaseException | None) -> bool:
     """Whether something may have been sent whose answer never came. In doubt, it may have."""
-    for link in _chain(error, context=True):
-        if isinstance(link, NotExecuted):
-            return False
+    seen: set[int] = set()
+    behind = [error]
+    while behind:
+        link = behind.pop()
+        # A group and its members may name each other: Starlette unpacks groups that way.
+        if link is None or id(link) in seen or isinstance(link, NotExecuted):
+            continue
+        seen.add(id(link))
         if isinstance(link, BaseExceptionGroup):
-            if any(is_ambiguous(member) for member in link.exceptions):
-                return True
+            behind.extend(link.exceptions)
         elif isinstance(link, _AMBIGUOUS) or not isinstance(link, Exception):
             return True
+        behind.append(link.__cause__ or link.__context__)
     return False
 
 
-def _chain(error: BaseException | None, *, context: bool) -> Iterator[BaseException]:
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
     """The error and what it came from; a circle ends where it began."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         yield error
         seen.add(id(error))
-        error = error.__cause__ or (error.__context__ if context else None)
+        error = error.__cause__
 
 
 OPTION_NAMES: Final = tuple(

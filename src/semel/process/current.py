@@ -8,6 +8,7 @@ from contextvars import ContextVar
 
 from semel.core import keys
 from semel.core.model import Fence, Identity
+from semel.core.policy import says_not_executed
 from semel.errors import OutcomeUnknown, doubts
 from semel.process.leases import Lease
 
@@ -15,11 +16,12 @@ from semel.process.leases import Lease
 class Operation:
     """The operation a handler is running."""
 
-    __slots__ = ("_doubts", "_lease")
+    __slots__ = ("_doubts", "_lease", "_noted")
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
         self._doubts: list[OutcomeUnknown] = []
+        self._noted: BaseException | None = None
 
     @property
     def identity(self) -> Identity:
@@ -45,14 +47,20 @@ class Operation:
         current_operation.set(self)
         doubts.set(self._doubts)
 
-    def error_behind(self, status: int) -> BaseException | None:
-        """The exception behind an answered 5xx: the one being handled right now, or a noted doubt.
+    def note(self, error: BaseException) -> None:
+        """Remember an exception that a framework is about to turn into an answer."""
+        self._noted = error
 
-        Frameworks answer from within their ``except`` block, so that the exception is in sight.
+    def error_behind(self, status: int) -> BaseException | None:
+        """What an answer hides: a doubt of the handler's, or the exception behind a 5xx.
+
+        Most frameworks answer from within their ``except`` block, so that the exception is in
+        sight; those that do not are made to note it.
         """
-        if status < 500:
-            return None
-        return sys.exception() or (self._doubts[-1] if self._doubts else None)
+        error = sys.exception() or self._noted if status >= 500 else None
+        if self._doubts and not says_not_executed(error):
+            return self._doubts[-1]
+        return error
 
 
 current_operation: ContextVar[Operation] = ContextVar("semel_operation")

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from collections.abc import Iterable, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from semel.core.admission import Call, Refused, Ticket, admit
 from semel.core.enrolment import enrol
 from semel.core.exchange import Answer, Outcome, exchange
-from semel.core.flow import Flow
+from semel.core.flow import Flow, Interrupted
 from semel.core.keys import mask
 from semel.core.model import Fence, Request
 from semel.core.policy import Policy
 from semel.core.problems import refuse
 from semel.errors import ConfigurationError, StoreError
+from semel.process.current import current_operation
 from semel.process.leases import Lease
 from semel.web.routing import find_tag, listed
 
@@ -32,6 +34,7 @@ class Desk:
     def __init__(self, guard: Guard, app: Any) -> None:
         self.guard = guard
         self.app = app
+        _watch_frameworks()
 
     def admit(
         self, request: Request, scope: MutableMapping[str, Any] | None = None
@@ -69,6 +72,8 @@ class Desk:
         if label not in self.guard.enrolled:
             try:
                 yield from enrol(label, call.policy)
+            except Interrupted:
+                return Answer(None, Outcome.INTERRUPTED)
             except StoreError as error:
                 response = refuse("store-unavailable", retry_after=call.policy.retry_micros)
                 return Answer(response, Outcome.STORE_ERROR, error)
@@ -102,3 +107,21 @@ def lease_of(call: Call) -> Lease:
 def pause_before(attempt: int) -> float:
     """Seconds to rest before the next try at a write: short first, a second at most."""
     return min(1.0, 0.05 * 2.0 ** min(attempt, 6))
+
+
+_TELL_OF_EXCEPTIONS: Final = ("flask.signals", "django.core.signals")
+
+
+def _watch_frameworks() -> None:
+    """Hear of exceptions from frameworks that answer them after their ``except`` block."""
+    for name in _TELL_OF_EXCEPTIONS:
+        signals: Any = sys.modules.get(name)
+        if signals is not None:
+            signals.got_request_exception.connect(_note_exception)
+
+
+def _note_exception(sender: object, exception: BaseException | None = None, **_: object) -> None:
+    operation = current_operation.get(None)
+    error = exception or sys.exception()
+    if operation is not None and error is not None:
+        operation.note(error)

@@ -49,6 +49,8 @@ R = TypeVar("R")
 log = logging.getLogger("semel")
 
 _PIECE: Final = 64 * 1024
+_LONGEST_LENGTH: Final = 20
+"""Digits of a Content-Length that are looked at."""
 
 
 class WsgiMiddleware:
@@ -83,12 +85,12 @@ class WsgiMiddleware:
         exchange = _Exchange(self.guard, ticket, call, handler)
         try:
             answer = run(self._desk.serve(call, label), exchange.perform)
+            return _Body(self._answer(answer, start_response), handler.close)
         except BaseException:
             handler.close()
             raise
         finally:
             exchange.let_go()
-        return _Body(self._answer(answer, start_response), handler.close)
 
     def _answer(self, answer: Answer, start_response: StartResponse) -> Iterable[bytes]:
         self._desk.report(answer)
@@ -161,6 +163,7 @@ class _Handler:
     ) -> None:
         self._app = app
         self._environ = environ
+        self._input = environ["wsgi.input"]
         self._start_response = start_response
         self._policy = policy
         self._status_line = ""
@@ -204,8 +207,11 @@ class _Handler:
         return self._body.size > self._policy.max_response_body
 
     def _failed(self, error: BaseException, nothing_begun: HandlerOutcome) -> HandlerOutcome:
-        """Begun but not finished: what was begun is the outcome, and it is not whole."""
-        if not self._status_line:
+        """Begun but not finished: what was begun is the outcome, and it is not whole.
+
+        An answer begins with its first byte: before that a server takes the head back (PEP 3333).
+        """
+        if not self._body.size:
             return nothing_begun
         self._error = error
         return Streaming(self._status, self._headers, error)
@@ -217,6 +223,8 @@ class _Handler:
     ) -> Callable[[bytes], object]:
         if self._status_line and exc_info is None:
             raise RuntimeError("the application started its answer twice")
+        if exc_info and self._body.size:
+            raise exc_info[1]  # too late for another head, as PEP 3333 has it
         self._status_line = status
         self._headers = tuple([(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers])
         error = exc_info[1] if exc_info else None
@@ -244,7 +252,7 @@ class _Handler:
     def close(self) -> None:
         """What the server would do at the end of the answer; frameworks run their clean-up here."""
         self._body.close()
-        self._environ["wsgi.input"].close()
+        self._input.close()
         close, self._iterable = getattr(self._iterable, "close", None), ()
         if close is not None:
             close()
@@ -264,7 +272,7 @@ class _Body:
 def _request(environ: Environ) -> Request:
     path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
     return Request(
-        method=environ["REQUEST_METHOD"],
+        method=environ["REQUEST_METHOD"].upper(),  # frameworks route "post" as "POST"
         path=canonical_path(path.encode("latin-1")),
         query=environ.get("QUERY_STRING", "").encode("latin-1"),
         headers=HeaderView(tuple(_headers(environ))),
@@ -284,6 +292,8 @@ def _headers(environ: Environ) -> Iterator[tuple[bytes, bytes]]:
 def _read_body(policy: Policy, environ: Environ) -> Spool | Response:
     """The whole body, or a refusal: too large, or the client left before its end."""
     length = _content_length(environ)
+    if length is not None and length < 0:
+        return refuse("malformed-body", detail="The Content-Length is not a number.")
     if length is not None and length > policy.max_request_body:
         return refuse("body-too-large")
     body, stream = Spool(), environ["wsgi.input"]
@@ -303,9 +313,10 @@ def _read_body(policy: Policy, environ: Environ) -> Spool | Response:
 
 def _content_length(environ: Environ) -> int | None:
     """How much to read; None means to the end of the stream, where the server promises one."""
-    stated = environ.get("CONTENT_LENGTH", "")
-    if stated.isdecimal():
-        return int(stated)
+    stated: str = environ.get("CONTENT_LENGTH") or ""
+    if stated:
+        # Cut, because int() raises on thousands of digits; what is left is too large all the same.
+        return int(stated[:_LONGEST_LENGTH]) if stated.isdecimal() else -1
     return None if environ.get("wsgi.input_terminated") else 0
 
 

@@ -1,0 +1,66 @@
+"""The shop under a real server over a real store, for the tests that need both."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from tests.servers import AppServer, PostgresServer, gunicorn, uvicorn
+from tests.web.client import Client
+from tests.web.effects import Effects
+
+# Framework and store are paired off: each adapter meets both stores, each store both adapters.
+PAIRS = (
+    ("starlette", "sqlite"),
+    ("fastapi", "postgres"),
+    ("flask", "sqlite"),
+    ("bare", "postgres"),
+)
+NAMES = ["-".join(pair) for pair in PAIRS]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running shop."""
+
+    server: AppServer
+    client: Client
+    effects: Effects
+    folder: Path
+    awaited: bool
+    """An ASGI application: one thread serves many requests."""
+
+    def gate(self) -> Path:
+        """A file that does not exist yet; handlers told of it wait until it does."""
+        return self.folder / f"gate-{uuid4().hex}"
+
+
+@contextmanager
+def serve(
+    framework: str, store: str, folder: Path, postgres: PostgresServer, workers: int = 2
+) -> Iterator[Served]:
+    log = folder / "effects"
+    with store_url(store, folder, postgres) as url:
+        env = {
+            "SEMEL_TEST_STORE": url,
+            "SEMEL_TEST_FRAMEWORK": framework,
+            "SEMEL_TEST_EFFECTS": str(log),
+        }
+        awaited = framework in ("starlette", "fastapi")
+        runner = (
+            uvicorn("tests.web.app:app", workers=workers, env=env)
+            if awaited
+            else gunicorn("tests.web.wsgi_app:application", workers=workers, threads=16, env=env)
+        )
+        with runner as server:
+            yield Served(server, Client(server.url), Effects(log), folder, awaited)
+
+
+@contextmanager
+def store_url(store: str, folder: Path, postgres: PostgresServer) -> Iterator[str]:
+    if store == "sqlite":
+        yield f"sqlite:///{folder / 'keys.db'}"
+    else:
+        with postgres.database() as url:
+            yield url

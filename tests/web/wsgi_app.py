@@ -1,0 +1,63 @@
+"""The shop as WSGI applications: Flask, and one without any framework.
+
+Configured by the environment, to be run by gunicorn as ``tests.web.wsgi_app:application``.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from http import HTTPStatus
+from typing import Any
+
+from flask import Flask, Response, request
+
+import semel
+from semel.web.wsgi import Environ, StartResponse, WsgiApp
+from tests.web import shop
+from tests.web.effects import Effects
+from tests.web.waiting import until
+
+
+def execute(effects: Effects, path: str, key: str | None, gate: str | None) -> shop.Sale:
+    nonce = effects.happen(key or "-")
+    until(lambda: shop.opened(gate), seconds=60)
+    shop.block(path)
+    return shop.sell(path, nonce)
+
+
+def flask(guard: semel.Guard, effects: Effects) -> WsgiApp:
+    app = Flask("shop")
+
+    @app.post("/<path:path>")
+    def sell(path: str) -> Response:
+        headers = request.headers
+        sale = execute(effects, "/" + path, headers.get("Idempotency-Key"), headers.get("X-Gate"))
+        body: Any = sale.pieces[0] if len(sale.pieces) == 1 else iter(sale.pieces)
+        return Response(body, sale.status, list(sale.headers))
+
+    return guard.wsgi(app.wsgi_app)
+
+
+def bare(guard: semel.Guard, effects: Effects) -> WsgiApp:
+    def sell(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        key, gate = environ.get("HTTP_IDEMPOTENCY_KEY"), environ.get("HTTP_X_GATE")
+        sale = execute(effects, environ["PATH_INFO"], key, gate)
+        headers = [*sale.headers]
+        if len(sale.pieces) == 1:
+            headers.append(("Content-Length", str(len(sale.pieces[0]))))
+        start_response(f"{sale.status} {HTTPStatus(sale.status).phrase}", headers)
+        return one_by_one(sale.pieces)
+
+    return guard.wsgi(sell)
+
+
+def one_by_one(pieces: tuple[bytes, ...]) -> Iterator[bytes]:
+    yield from pieces
+
+
+def from_environment() -> WsgiApp:
+    build = {"flask": flask, "bare": bare}[os.environ["SEMEL_TEST_FRAMEWORK"]]
+    return build(shop.guard(), shop.effects())
+
+
+if "SEMEL_TEST_STORE" in os.environ:
+    application = from_environment()
