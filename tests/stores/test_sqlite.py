@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -112,10 +115,21 @@ def test_a_memory_store_takes_no_path() -> None:
         open_backend("memory:///records")
 
 
-def test_commits_are_really_durable(path: Path, other: sqlite3.Connection) -> None:
-    assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+def writers_connection(backend: SqliteBackend) -> sqlite3.Connection:
+    engine = backend._engine
+    assert engine is not None
+    assert engine._connection is not None
+    return engine._connection
 
 
+def test_commits_are_set_to_be_durable(backend: SqliteBackend) -> None:
+    held(backend)
+    connection = writers_connection(backend)
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 def test_the_writer_syncs_every_commit(path: Path) -> None:
     """Counted by the kernel: each acknowledged claim, alone, has synced the log."""
     script = f"""
@@ -344,10 +358,7 @@ async def awaited(backend: SqliteBackend, op: StoreOperation[Any]) -> Any:
 
 def limit_pages(backend: SqliteBackend, pages: int) -> None:
     """As if the disk held only so many pages."""
-    engine = backend._engine
-    assert engine is not None
-    assert engine._connection is not None
-    engine._connection.execute(f"PRAGMA max_page_count = {pages}")
+    writers_connection(backend).execute(f"PRAGMA max_page_count = {pages}")
 
 
 def test_a_full_disk_is_an_outage_that_ends(
@@ -366,6 +377,49 @@ def test_a_full_disk_is_an_outage_that_ends(
     assert ask(backend, Read(big.identity)).record.state is State.IN_PROGRESS
     limit_pages(backend, 1_000_000)
     assert isinstance(ask(backend, ops[-1]), Applied)
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["deleted", "replaced"])
+def test_nothing_is_acknowledged_into_a_file_that_is_gone(
+    path: Path, backend: SqliteBackend, replaced: bool
+) -> None:
+    op = held(backend)
+    backup = path.with_suffix(".old")
+    path.rename(backup)
+    if replaced:
+        shutil.copy(backup, path)
+    with pytest.raises(StoreUnavailable, match="deleted or replaced") as refused:
+        ask(backend, complete(op.identity, op.fence))
+    assert refused.value.applied is False
+    backup.rename(path)
+    assert isinstance(ask(backend, complete(op.identity, op.fence)), Applied)
+
+
+def test_a_store_stays_the_same_when_the_process_changes_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    backend = SqliteBackend("sqlite:///semel.db")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    op = held(backend)
+    assert isinstance(ask(backend, Read(op.identity)), Found)
+    backend.close()
+    assert (tmp_path / "semel.db").exists()
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_loop_that_ended_is_not_kept_alive(backend: SqliteBackend) -> None:
+    def use() -> weakref.ref[asyncio.AbstractEventLoop]:
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(awaited(backend, claim(new_identity(), new_fence())))
+        loop.close()
+        return weakref.ref(loop)
+
+    ended = use()
+    backend.close()
+    gc.collect()
+    assert ended() is None
 
 
 @pytest.mark.parametrize(

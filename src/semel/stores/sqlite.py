@@ -46,8 +46,9 @@ class SqliteBackend:
         self._clock = clock
         self._lock = threading.Lock()
         self._engine: Engine | None = None
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopMailbox]
-        self._loops = weakref.WeakKeyDictionary()
+        # Weak in the mailboxes, which know their loop: a loop that ended must not be kept alive.
+        self._loops: weakref.WeakValueDictionary[asyncio.AbstractEventLoop, _LoopMailbox]
+        self._loops = weakref.WeakValueDictionary()
         _LIVE.add(self)
 
     @property
@@ -133,7 +134,7 @@ class SqliteBackend:
     def start_anew(self) -> None:
         """In a forked child: the writer thread and the loops stayed with the parent."""
         self._engine = None
-        self._loops = weakref.WeakKeyDictionary()
+        self._loops = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
 
 
@@ -264,12 +265,19 @@ class _JoinedStore:
 
     def perform(self, op: StoreOperation[R], /) -> R:
         connection = self._connection
-        if connection.isolation_level is None and not connection.in_transaction:
+        if commits_by_itself(connection) and not connection.in_transaction:
             raise ConfigurationError("on(connection) works inside a transaction: BEGIN first")
         try:
             return run(connection, plan(op), self._clock())
         except sqlite3.Error as error:
             raise outage(error, applied=False) from error
+
+
+def commits_by_itself(connection: sqlite3.Connection) -> bool:
+    """Whether the connection opens no transaction of its own accord."""
+    # The attribute came with Python 3.12; where it is False a transaction is always open.
+    autocommit = getattr(connection, "autocommit", None)
+    return autocommit is True or connection.isolation_level is None
 
 
 def give_up(job: Job) -> StoreUnavailable:
@@ -302,7 +310,8 @@ def parse(url: str) -> tuple[Path, dict[str, str]]:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if unknown := sorted(options.keys() - {"timeout"}):
         raise ConfigurationError(f"unknown option of a SQLite store: {', '.join(unknown)}")
-    return Path(path), options
+    # Absolute from the start: a process that changes its folder must not change its store.
+    return Path(path).absolute(), options
 
 
 def _seconds(value: str | float | None) -> float:

@@ -22,7 +22,9 @@ from semel.stores.sql.rows import record
 from semel.stores.sqlite_batch import Job, Mailbox, run_batch
 from semel.stores.sqlite_file import (
     TEXTS,
+    FileId,
     begin,
+    file_id,
     is_busy,
     open_for_reading,
     open_for_writing,
@@ -105,6 +107,7 @@ class Engine:
         self._wake.acquire()
         self._writing = threading.Lock()
         self._connection: sqlite3.Connection | None = None
+        self._file: FileId | None = None
         self._local = threading.local()
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         self._frozen: list[Reader] = []
@@ -243,8 +246,17 @@ class Engine:
         return batch
 
     def _opened(self) -> sqlite3.Connection:
+        """The connection, to the very file that was opened first.
+
+        SQLite would go on in a file that was deleted, and what it acknowledged would be gone.
+        """
+        if self._file is not None and file_id(self._path) != self._file:
+            raise StoreUnavailable(
+                f"{self._path} was deleted or replaced while in use: restart", applied=False
+            )
         if self._connection is None:
             self._connection = open_for_writing(self._path, self._timeout, self._clock())
+            self._file = file_id(self._path)
             self.ready = True
         return self._connection
 

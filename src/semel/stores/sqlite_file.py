@@ -23,6 +23,17 @@ OLDEST = (3, 37, 0)
 
 _FULL_SYNC = 2
 
+FileId = tuple[int, int]
+
+
+def file_id(path: Path) -> FileId | None:
+    """Which file a path leads to now; None when there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
 
 def connect(path: Path, timeout: float) -> sqlite3.Connection:
     """A connection in autocommit mode. It may be closed by another thread than the one using it."""

@@ -108,8 +108,8 @@ def _compile(name: str, source: str, syntax: Syntax) -> Query:
         raise BadQuery(f"{name}.sql has no '-- takes:' or '-- rows:' line")
     takes = tuple(header[2].split())
     text = _COMMENT.sub("", source)
-    named = set() if header[1] == "rows" else set(takes)
-    if found := set(_PLACEHOLDER.findall(text)) ^ named:
+    named: tuple[str, ...] = () if header[1] == "rows" else takes
+    if found := set[str](_PLACEHOLDER.findall(text)) ^ set(named):
         raise BadQuery(f"{name}.sql: header and text disagree about {sorted(found)}")
     text = text.replace("%", "%%") if "%" in syntax.placeholder else text
     text = _PLACEHOLDER.sub(lambda match: syntax.placeholder.format(match[1]), text)
