@@ -7,7 +7,6 @@ Two steps, because the body is only read for requests that take part: `admit` lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from semel.core import keys
@@ -24,12 +23,13 @@ from semel.core.keys import Malformed, Scope
 from semel.core.model import Fence, Identity, Micros, Origin, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
+from semel.core.value import value
 
 Tenant: TypeAlias = Callable[[Request], Any] | None
 """Who is asking: a function of the authenticated request, or None for a single tenant."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Prints:
     """What one request means, under one recipe."""
 
@@ -46,7 +46,7 @@ class Prints:
         return differing_fields(stored, self.fingerprint.fields, self.recipe)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Predecessor:
     """The same request under the route's previous settings."""
 
@@ -54,7 +54,7 @@ class Predecessor:
     prints: Prints
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Call:
     """All that an exchange needs to know of a request."""
 
@@ -68,7 +68,7 @@ class Call:
     predecessor: Predecessor | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Refused:
     """Turned away at the door; ``error`` is the operator's own code failing, to be logged."""
 
@@ -76,7 +76,7 @@ class Refused:
     error: Exception | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Ticket:
     """A request that takes part; its body has not been read yet."""
 

@@ -6,7 +6,6 @@ another request may run; what must always hold is argued at those places.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, TypeAlias, assert_never
 
@@ -49,6 +48,7 @@ from semel.core.model import Micros, OnLapse, Record, Response, State
 from semel.core.policy import Verdict, is_ambiguous, judge, says_not_executed
 from semel.core.problems import refuse
 from semel.core.snapshot import Snapshot
+from semel.core.value import replace, value
 from semel.errors import ConfigurationError, StoreError
 
 _ROUNDS: Final = 8
@@ -73,7 +73,7 @@ class Outcome(StrEnum):
     INTERRUPTED = "interrupted"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Answer:
     """What the adapter has to do last.
 
@@ -89,7 +89,7 @@ class Answer:
     zombie: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Busy:
     """Somebody else holds the record."""
 

@@ -56,8 +56,9 @@ class Step:
 
     def advance(self) -> Operation[Any]:
         """Run the flow to its next operation; StopIteration carries the result."""
-        self.op = self._feed(self._value)
-        return self.op
+        op: Operation[Any] = self._feed(self._value)
+        self.op = op
+        return op
 
     def reply(self, value: object) -> None:
         self._feed, self._value = self._flow.send, value

@@ -7,9 +7,10 @@ Only policies, which people write, speak of ``timedelta``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NewType, TypeAlias
+
+from semel.core.value import value
 
 Identity = NewType("Identity", bytes)
 """32 bytes: the primary key of every store."""
@@ -40,7 +41,7 @@ class OnLapse(StrEnum):
     RELEASE = "release"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Origin:
     """Where a key was used: kept beside the identity for the people who operate the system."""
 
@@ -50,7 +51,7 @@ class Origin:
     key: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Record:
     """One key's row, as a store returns it."""
 
@@ -103,8 +104,8 @@ class HeaderView(Mapping[str, str]):
         return tuple([value for key, value in self._raw if key.lower() == wanted])
 
     def __getitem__(self, name: str) -> str:
-        for value in self.all(name):
-            return value.decode("latin-1")
+        for line in self.all(name):
+            return line.decode("latin-1")
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
@@ -114,7 +115,7 @@ class HeaderView(Mapping[str, str]):
         return len({key.lower() for key, _ in self._raw})
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Request:
     """semel's own read-only view of a request, the same in every adapter.
 
@@ -129,7 +130,7 @@ class Request:
     raw: Any
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Response:
     """A whole answer in memory."""
 

@@ -269,9 +269,15 @@ def _validate_outcomes(policy: Policy) -> None:
     for option in ("probe", "on_replay", "session"):
         value = getattr(policy, option)
         _demand(value is None or callable(value), f"{option}= must be callable or None")
-    keeps = policy.keep is None or callable(policy.keep)
-    listed = isinstance(policy.keep, Collection) and all(isinstance(s, int) for s in policy.keep)
-    _demand(keeps or listed, "keep= takes statuses or a function of the response")
+    keeps = policy.keep is None or callable(policy.keep) or _are_statuses(policy.keep)
+    _demand(keeps, "keep= takes statuses or a function of the response")
+
+
+def _are_statuses(given: Any) -> bool:
+    try:
+        return all(isinstance(status, int) for status in given)
+    except TypeError:
+        return False
 
 
 # ── judging an outcome ────────────────────────────────────────────────────────────────────────────
@@ -339,8 +345,9 @@ def says_not_executed(error: BaseException | None) -> bool:
     for link in _causes(error):
         if isinstance(link, NotExecuted):
             return True
-        if isinstance(link, BaseExceptionGroup):
-            return all(says_not_executed(member) for member in link.exceptions)
+        members = _members(link)
+        if members:
+            return all(says_not_executed(member) for member in members)
     return False
 
 
@@ -357,12 +364,19 @@ def is_ambiguous(error: BaseException | None) -> bool:
         if link is None or id(link) in seen or isinstance(link, NotExecuted):
             continue
         seen.add(id(link))
-        if isinstance(link, BaseExceptionGroup):
-            behind.extend(link.exceptions)
+        members = _members(link)
+        if members:
+            behind.extend(members)
         elif isinstance(link, _AMBIGUOUS) or not isinstance(link, Exception):
             return True
         behind.append(link.__cause__ or link.__context__)
     return False
+
+
+def _members(error: BaseException) -> tuple[BaseException, ...]:
+    """The exceptions of a group; none when it is not one."""
+    group: Any = error
+    return group.exceptions if isinstance(error, BaseExceptionGroup) else ()
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from semel.core.model import Header, Micros, Response
+from semel.core.value import value
 
 DOCS: Final = "https://semel.readthedocs.io/reference/problems/#"
 """Where the documentation answers a problem's ``type``."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Problem:
     """One kind of refusal."""
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
 from typing import Final
 
 from semel.core.model import Header, Headers, Response
+from semel.core.value import value
 from semel.errors import StoreCorrupt
 
 _MAGIC: Final = b"S1"
@@ -29,7 +29,7 @@ COMPRESS_OVER: Final = 16 * 1024
 """Below this, compressing costs more time than the bytes are worth."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Snapshot:
     """A stored response; ``body`` is None in a receipt."""
 
@@ -64,8 +64,8 @@ def encode(snapshot: Snapshot) -> bytes:
         version,
         snapshot.digest,
     ]
-    for name, value in snapshot.headers:
-        parts += (_PAIR.pack(len(name), len(value)), name, value)
+    for name, text in snapshot.headers:
+        parts += (_PAIR.pack(len(name), len(text)), name, text)
     parts.append(body)
     rest = b"".join(parts)
     return _HEAD.pack(_MAGIC, flags, zlib.crc32(rest, flags)) + rest

@@ -6,11 +6,11 @@ the diagram in the docs are generated from it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from semel.core.model import State
+from semel.core.value import value
 
 
 class Event(StrEnum):
@@ -50,7 +50,7 @@ class Proof(StrEnum):
     SEEN_FENCE_OVERDUE = "the fence it saw, and a retention that is past"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Rule:
     """One row: from ``source`` by ``event`` to ``target``; None stands for "no record"."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar, assert_never, cast
 
 from semel.core.contract import (
@@ -40,6 +40,7 @@ from semel.core.contract import (
 )
 from semel.core.model import Fence, Identity, Micros, OnLapse, Record
 from semel.core.states import TABLE, Event, Proof, rule
+from semel.core.value import replace
 from semel.errors import StoreCorrupt
 from semel.stores.base import AsyncStore, Capabilities, Clock, Store
 from semel.stores.clock import system_clock

@@ -102,21 +102,19 @@ class Tagged:
 
 def find_tag(app: Any, scope: Mapping[str, Any]) -> Tagged | None:
     """Ask the application's router which endpoint will answer, and look for a tag on it."""
-    routes = _routes_of(scope.get("app") or app)
+    # What is guarded comes first: in a mounted application ``scope["app"]`` is the outer one.
+    routes = _routes_of(app)
+    if routes is None:
+        routes = _routes_of(scope.get("app"))
     return _find(routes, scope, "") if routes else None
-
-
-def has_router(app: Any) -> bool:
-    """Whether tags can be found here at all."""
-    return _routes_of(app) is not None
 
 
 def _routes_of(app: Any) -> Iterable[Any] | None:
     """Middleware keeps what it wraps in ``.app``; somewhere inside is the one with routes."""
     for _ in range(32):
-        routes = getattr(app, "routes", None)
+        routes: Any = getattr(app, "routes", None)
         if routes is not None:
-            return routes if isinstance(routes, Iterable) else None
+            return routes if hasattr(routes, "__iter__") else None
         app = getattr(app, "app", None)
         if app is None:
             return None
@@ -124,17 +122,38 @@ def _routes_of(app: Any) -> Iterable[Any] | None:
 
 
 def _find(routes: Iterable[Any], scope: Mapping[str, Any], prefix: str) -> Tagged | None:
-    for route in routes:
+    for given in routes:
+        route = getattr(given, "starlette_route", None) or given
         matches = getattr(route, "matches", None)
         if matches is None:
             continue
-        match, child = matches(scope)
+        match, child = matches(dict(scope))  # a copy: FastAPI leaves notes in the scope it is shown
         if match.name != "FULL":
             continue
-        path = prefix + getattr(route, "path", "")
-        inner = getattr(route, "routes", None)
+        path = prefix + (getattr(route, "path", "") or "")
+        inner = _below(route)
         if inner:
             return _find(inner, {**scope, **child}, path)
-        policy = getattr(getattr(route, "endpoint", None), TAG, None)
+        policy = _tag_of(getattr(route, "endpoint", None), scope["method"])
         return Tagged(policy, f"{scope['method']} {path}") if policy is not None else None
     return None
+
+
+def _below(route: Any) -> Iterable[Any] | None:
+    """The routes inside one: of a mounted application, or of a router that FastAPI included."""
+    included = getattr(route, "effective_candidates", None)
+    if included is not None:
+        candidates: Iterable[Any] = included()
+        return candidates
+    if hasattr(route, "endpoint"):
+        return None
+    return getattr(route, "routes", None) or _routes_of(getattr(route, "app", None))
+
+
+def _tag_of(endpoint: Any, method: str) -> Policy | None:
+    """On the function, below a `partial`, on the class, or on the class's method."""
+    endpoint = getattr(endpoint, "func", endpoint)
+    policy: Policy | None = getattr(endpoint, TAG, None)
+    if policy is None and isinstance(endpoint, type):
+        policy = getattr(getattr(endpoint, method.lower(), None), TAG, None)
+    return policy
