@@ -1,0 +1,322 @@
+"""The attendant: leases stay alive, writes are pursued, waiters are woken by one read."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import pytest
+
+from semel.core.contract import (
+    Applied,
+    Claim,
+    Complete,
+    Found,
+    Lapse,
+    Lost,
+    Read,
+    Release,
+    Renew,
+    StoreOperation,
+    Unwoken,
+    Woken,
+)
+from semel.core.model import Fence, Identity, Origin, State
+from semel.errors import StoreUnavailable
+from semel.process.attendant import Attendant
+from semel.process.leases import Lease, Leases
+from semel.process.pursuit import Pursuits
+from semel.stores.base import Store
+from semel.stores.memory import MemoryBackend
+
+R = TypeVar("R")
+
+SECOND = 1_000_000
+ORIGIN = Origin("", "POST", "/", "a-key")
+
+
+class Wall:
+    """Both clocks: the store's and the process's."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def micros(self) -> int:
+        return int(self.seconds * SECOND)
+
+
+class Flaky:
+    """A real store that is down while ``down`` is set, and counts what it is asked."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.down = False
+        self.asked: list[StoreOperation[Any]] = []
+        self.on_ask = threading.Event()
+
+    def perform(self, op: StoreOperation[R]) -> R:
+        self.asked.append(op)
+        self.on_ask.set()
+        if self.down:
+            raise StoreUnavailable("down")
+        return self._store.perform(op)
+
+    def count(self, kind: type) -> int:
+        return sum(isinstance(op, kind) for op in self.asked)
+
+
+@pytest.fixture
+def wall() -> Wall:
+    return Wall()
+
+
+@pytest.fixture
+def store(wall: Wall) -> Flaky:
+    return Flaky(MemoryBackend(clock=wall.micros).blocking())
+
+
+def new_identity() -> Identity:
+    return Identity(os.urandom(32))
+
+
+def claim(store: Flaky, identity: Identity, lease: float = 60) -> Fence:
+    fence = Fence(os.urandom(16))
+    store.perform(Claim(identity, fence, "v1", b"", ORIGIN, int(lease * SECOND)))
+    return fence
+
+
+def state(store: Flaky, identity: Identity) -> State | None:
+    reply = store.perform(Read(identity))
+    return reply.record.state if isinstance(reply, Found) else None
+
+
+def held(store: Flaky, wall: Wall, *, max_run: float = 900) -> tuple[Leases, Lease]:
+    identity = new_identity()
+    lease = Lease(identity, claim(store, identity), wall.seconds, 60, max_run)
+    leases = Leases(wall.monotonic)
+    leases.add(lease)
+    return leases, lease
+
+
+# ── leases ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_lease_is_renewed_each_third_and_outlives_its_first_term(
+    wall: Wall, store: Flaky
+) -> None:
+    leases, lease = held(store, wall)
+    for _ in range(12):
+        wall.seconds = leases.run_once(store)
+    assert store.count(Renew) == 11
+    assert wall.seconds - 1_000 >= 200
+    assert lease.held(wall.seconds)
+    assert isinstance(store.perform(Lapse(lease.identity, lease.fence, 1)), Lost)
+    assert state(store, lease.identity) is State.IN_PROGRESS
+
+
+def test_a_lease_is_left_to_lapse_after_max_run(wall: Wall, store: Flaky) -> None:
+    leases, lease = held(store, wall, max_run=100)
+    while len(leases):
+        wall.seconds = leases.run_once(store)
+        if wall.seconds == float("inf"):
+            break
+    assert len(leases) == 0
+    wall.seconds = 1_000 + 100 + 61
+    assert not lease.held(wall.seconds)
+    assert isinstance(store.perform(Lapse(lease.identity, lease.fence, 1)), Applied)
+
+
+def test_a_lease_taken_by_another_is_known_to_be_lost(wall: Wall, store: Flaky) -> None:
+    leases, lease = held(store, wall)
+    store.perform(Release(lease.identity, lease.fence, SECOND))
+    wall.seconds += 20
+    leases.run_once(store)
+    assert lease.lost
+    assert not lease.held(wall.seconds)
+
+
+def test_a_store_that_is_down_is_asked_again_before_the_lease_ends(
+    wall: Wall, store: Flaky
+) -> None:
+    leases, lease = held(store, wall)
+    wall.seconds += 20
+    store.down = True
+    again = leases.run_once(store)
+    assert again < lease.good_until
+    store.down = False
+    wall.seconds = again
+    leases.run_once(store)
+    assert lease.good_until == again + 60
+
+
+def test_one_failed_renewal_is_enough_for_one_round(wall: Wall, store: Flaky) -> None:
+    leases, _ = held(store, wall)
+    for _ in range(5):
+        identity = new_identity()
+        leases.add(Lease(identity, claim(store, identity), wall.seconds, 60, 900))
+    wall.seconds += 20
+    store.down = True
+    leases.run_once(store)
+    assert store.count(Renew) == 1
+
+
+def test_a_let_go_lease_is_not_renewed(wall: Wall, store: Flaky) -> None:
+    leases, lease = held(store, wall)
+    leases.discard(lease)
+    wall.seconds += 20
+    assert leases.run_once(store) == float("inf")
+    assert store.count(Renew) == 0
+
+
+# ── pursuit ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_write_is_pursued_until_the_store_takes_it(wall: Wall, store: Flaky) -> None:
+    identity = new_identity()
+    fence = claim(store, identity)
+    pursuits = Pursuits(wall.monotonic)
+    pursuits.add(Complete(identity, fence, b"", SECOND, SECOND))
+    store.down = True
+    for _ in range(5):
+        wall.seconds = max(wall.seconds, pursuits.run_once(store))
+    assert len(pursuits) == 1
+    store.down = False
+    assert pursuits.run_once(store) == float("inf")
+    assert state(store, identity) is State.COMPLETED
+
+
+def test_a_retraction_waits_for_a_claim_that_is_still_on_its_way(wall: Wall, store: Flaky) -> None:
+    identity, fence = new_identity(), Fence(os.urandom(16))
+    pursuits = Pursuits(wall.monotonic)
+    pursuits.add(Release(identity, fence, SECOND))
+    wall.seconds = pursuits.run_once(store)
+    assert len(pursuits) == 1, "an absent record is no proof that the claim will not land"
+    store.perform(Claim(identity, fence, "v1", b"", ORIGIN, 60 * SECOND))
+    pursuits.run_once(store)
+    assert len(pursuits) == 0
+    assert state(store, identity) is State.FAILED_RETRYABLE
+
+
+def test_a_pursuit_ends_when_another_fence_holds_the_record(wall: Wall, store: Flaky) -> None:
+    identity = new_identity()
+    claim(store, identity)
+    pursuits = Pursuits(wall.monotonic)
+    pursuits.add(Release(identity, Fence(os.urandom(16)), SECOND))
+    assert pursuits.run_once(store) == float("inf")
+    assert state(store, identity) is State.IN_PROGRESS
+
+
+def test_a_pursuit_is_given_up_at_its_horizon(wall: Wall, store: Flaky) -> None:
+    pursuits = Pursuits(wall.monotonic)
+    pursuits.add(Release(new_identity(), Fence(os.urandom(16)), SECOND))
+    store.down = True
+    wall.seconds += 16 * 60
+    pursuits.run_once(store)
+    assert len(pursuits) == 0
+
+
+# ── waiters, with the real thread ─────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def attendant(wall: Wall, store: Flaky) -> Iterator[Attendant]:
+    made = Attendant(lambda: store)
+    yield made
+    made.stop()
+
+
+def test_one_read_serves_all_threads_that_wait_and_one_is_elected(
+    attendant: Attendant, store: Flaky
+) -> None:
+    identity = new_identity()
+    fence = claim(store, identity)
+    with ThreadPoolExecutor(8) as pool:
+        waits = [
+            pool.submit(attendant.waiters.wait, identity, fence, 30 * SECOND, 8) for _ in range(8)
+        ]
+        store.on_ask.clear()
+        store.on_ask.wait(10)
+        store.perform(Release(identity, fence, SECOND))
+        attendant.settled(identity)
+        wakes = [wait.result(10) for wait in waits]
+    assert all(isinstance(wake, Woken) for wake in wakes)
+    assert sum(isinstance(wake, Woken) and wake.elected for wake in wakes) == 1
+
+
+async def test_one_read_serves_all_tasks_that_wait_and_one_is_elected(
+    attendant: Attendant, store: Flaky
+) -> None:
+    identity = new_identity()
+    fence = claim(store, identity)
+    waits = [
+        asyncio.create_task(attendant.waiters.await_(identity, fence, 30 * SECOND))
+        for _ in range(200)
+    ]
+    await asyncio.sleep(0)
+    store.perform(Complete(identity, fence, b"", SECOND, SECOND))
+    before = store.count(Read)
+    attendant.settled(identity)
+    wakes = await asyncio.gather(*waits)
+    assert sum(isinstance(wake, Woken) and wake.elected for wake in wakes) == 1
+    assert store.count(Read) - before <= 1
+
+
+def test_a_thread_without_room_does_not_wait(attendant: Attendant, store: Flaky) -> None:
+    identity = new_identity()
+    fence = claim(store, identity)
+    assert isinstance(attendant.waiters.wait(identity, fence, 30 * SECOND, 0), Unwoken)
+
+
+def test_a_waiter_whose_patience_ends_is_not_woken(attendant: Attendant, store: Flaky) -> None:
+    identity = new_identity()
+    fence = claim(store, identity)
+    assert isinstance(attendant.waiters.wait(identity, fence, 1, 8), Unwoken)
+
+
+async def test_a_lapse_wakes_waiters(attendant: Attendant, store: Flaky, wall: Wall) -> None:
+    identity = new_identity()
+    fence = claim(store, identity)
+    waiting = asyncio.create_task(attendant.waiters.await_(identity, fence, 30 * SECOND))
+    await asyncio.sleep(0)
+    wall.seconds += 61
+    attendant.settled(identity)
+    wake = await waiting
+    assert isinstance(wake, Woken)
+    assert wake.record.lapsed(wake.now)
+
+
+async def test_an_evicted_record_ends_the_wait(attendant: Attendant, store: Flaky) -> None:
+    wake = await attendant.waiters.await_(new_identity(), Fence(os.urandom(16)), 30 * SECOND)
+    assert isinstance(wake, Unwoken)
+
+
+def test_the_thread_renews_a_short_lease_by_itself(store: Flaky) -> None:
+    attendant = Attendant(lambda: store)
+    identity = new_identity()
+    lease = Lease(identity, claim(store, identity), attendant._clock(), 0.3, 900)
+    store.on_ask.clear()
+    attendant.hold(lease)
+    assert store.on_ask.wait(10)
+    attendant.let_go(lease)
+    attendant.stop()
+    assert store.count(Renew) >= 1
+
+
+def test_stopping_gives_every_pursuit_one_last_try(store: Flaky) -> None:
+    identity = new_identity()
+    fence = claim(store, identity)
+    attendant = Attendant(lambda: store)
+    store.down = True
+    store.on_ask.clear()
+    attendant.pursue(Complete(identity, fence, b"", SECOND, SECOND))
+    assert store.on_ask.wait(10)
+    store.down = False
+    attendant.stop()
+    assert state(store, identity) is State.COMPLETED
