@@ -91,12 +91,15 @@ class SqliteBackend:
     def answer_at_once(self, op: StoreOperation[R]) -> R | object:
         """The answer to a read, or to a claim whose record exists; else ``_NOT_HERE``."""
         engine = self._engine
-        if engine is None or not engine.ready or not isinstance(op, Claim | Read):
+        if engine is None or not engine.ready:
             return _NOT_HERE
-        record, now = engine.look(op.identity)
         if isinstance(op, Read):
+            record, now = engine.look(op.identity)
             return Absent(now) if record is None else Found(record, now)
-        return _NOT_HERE if record is None else claim_reply(op, record, now)
+        if isinstance(op, Claim) and engine.worth_a_look(op.identity):
+            record, now = engine.look(op.identity)
+            return _NOT_HERE if record is None else claim_reply(op, record, now)
+        return _NOT_HERE
 
     def submit(self, job: Job) -> None:
         while not (engine := self._engine or self._start()).submit(job):
