@@ -141,7 +141,7 @@ class AwaitedPool:
         self._drained = self._loop.create_future()
         self.abandon()
         if self._taken:
-            await self._drained
+            await asyncio.wait([self._drained], timeout=self._settings.timeout)
 
     def abandon(self) -> None:
         """Close what is idle, without the loop, which may be closed already."""

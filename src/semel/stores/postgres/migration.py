@@ -13,7 +13,7 @@ from semel.stores.sql.dialect import dialect
 from semel.stores.sql.migrate import Ddl, upgrade
 from semel.stores.sql.plans import Rows, Statement
 
-_LOCK: Final = int.from_bytes(b"semel\0\0\1")
+LOCK: Final = int.from_bytes(b"semel\0\0\1")
 """Of the transaction, not of the session: a pooler may part us from the latter."""
 
 
@@ -34,7 +34,7 @@ def migrate(settings: Settings) -> int:
 def _upgrade(connection: psycopg.Connection[Any]) -> int:
     # The lock is waited for in a statement of its own: what follows must see what the one who
     # held it before has committed.
-    connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+    connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
     steps = upgrade(dialect(DIALECT))
     asked = next(steps)
     while True:
