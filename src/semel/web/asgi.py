@@ -100,11 +100,17 @@ class Middleware:
         except asyncio.CancelledError:
             self._spawn(exchange.finish_alone(step))
             raise
+        except BaseException:
+            exchange.end()  # a surprise: at least the lease must run out and the handler end
+            raise
         try:
             await self._answer(answer, send)
-        finally:
             exchange.end()
-        await exchange.handler.ended()
+            await exchange.handler.returned()
+        except BaseException:
+            self._spawn(exchange.see_off())
+            raise
+        exchange.handler.raise_again()
 
     async def _answer(self, answer: Answer, send: Send) -> None:
         self._desk.report(answer)
@@ -226,9 +232,14 @@ class _Exchange:
         try:
             await wind_up(step, self.perform)
         finally:
-            self.end()
+            await self.see_off()
+
+    async def see_off(self) -> None:
+        """Let the application run out, though nobody is left to tell what it raises."""
+        self.end()
+        await self.handler.returned()
         try:
-            await self.handler.ended()
+            self.handler.raise_again()
         except Exception as error:
             log.error("semel: a handler failed after its client had left", exc_info=error)
 
@@ -242,15 +253,15 @@ def _plainly_safe(scope: Scope) -> bool:
 
 def _request(scope: Scope) -> Request:
     path: str = scope["path"]
-    root: str = scope.get("root_path", "")
-    if root and not path.startswith(root):
-        path = root + path
     raw = path.encode("utf-8", "surrogatepass")
     if "\ufffd" in path and scope.get("raw_path"):
         # The server could not decode the path; two different ones must not become the same.
         raw = unquote_to_bytes(scope["raw_path"])
+    root: str = scope.get("root_path", "").rstrip("/")
+    if root and path != root and not path.startswith(root + "/"):
+        raw = root.encode("utf-8", "surrogatepass") + raw  # as servers did before ASGI 2.4
     return Request(
-        method=scope["method"],
+        method=scope["method"].upper(),
         path=canonical_path(raw),
         query=scope.get("query_string", b""),
         headers=HeaderView(tuple(scope["headers"])),

@@ -62,6 +62,8 @@ class Handler:
         self._status = 0
         self._headers: Headers = ()
         self._body = Spool()
+        self._size, self._digest, self._whole = 0, hashlib.sha256(), False
+        self._draining = self._discarded = False
 
     # ── asked by the exchange ─────────────────────────────────────────────────────────────────────
 
@@ -84,19 +86,29 @@ class Handler:
     async def drain(self, headers: Headers) -> Drained:
         """Send the head and what has been buffered, then let the rest flow."""
         if not self._flowing.done():
-            self._size, self._digest, self._whole = 0, hashlib.sha256(), False
-            await self._send(
-                {"type": "http.response.start", "status": self._status, "headers": list(headers)}
-            )
-            for piece in self._body.pieces():
-                await self._forward(piece, more=True)
+            if not self._draining:
+                self._draining = True
+                await self._send_begun(headers)
             self._flowing.set_result(None)
             if self._task is not None and self._task.done():
                 self._end_stream(_error_of(self._task))
         return await asyncio.shield(self._drained)
 
+    async def _send_begun(self, headers: Headers) -> None:
+        try:
+            await self._send(
+                {"type": "http.response.start", "status": self._status, "headers": list(headers)}
+            )
+            for piece in self._body.pieces():
+                await self._forward(piece, more=True)
+        except Exception as error:
+            # The client is gone and the server says so by raising (ASGI 2.4); the handler hears of
+            # it when it sends on, and its record is settled all the same.
+            log.info("semel: a client left before its answer began: %s", error)
+
     async def discard(self) -> None:
         """Stop the handler; nothing of its answer is sent."""
+        self._discarded = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -106,13 +118,16 @@ class Handler:
         if self._task is not None and not self._sent.done():
             self._sent.set_result(None)
 
-    async def ended(self) -> None:
-        """Wait for the application to return, and raise what it raised."""
+    async def returned(self) -> None:
+        """Wait for the application to return, or to raise."""
         if self._task is not None:
             await asyncio.wait([self._task])
-            error = _error_of(self._task)
-            if error is not None:
-                raise error
+
+    def raise_again(self) -> None:
+        """Raise what the application raised."""
+        error = None if self._task is None else _error_of(self._task)
+        if error is not None and not self._discarded:
+            raise error
 
     def close(self) -> None:
         self._request_body.close()

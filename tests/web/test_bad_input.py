@@ -1,0 +1,273 @@
+"""Whatever a client sends: a problem document or one guarded execution, never anything else."""
+
+import asyncio
+import gzip
+import io
+import json
+from collections.abc import Iterable
+
+import pytest
+
+import semel
+from semel.web.wsgi import Environ, StartResponse
+from tests.web.client import Reply
+from tests.web.colours import COLOURS, driver, once
+from tests.web.conftest import MakeGuard
+from tests.web.drive import KEY, Ask, WsgiDriver, environ_of
+from tests.web.effects import Effects
+
+JSON = ("content-type", "application/json")
+
+
+@pytest.fixture(params=COLOURS)
+def colour(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+MALFORMED = {
+    "empty": "",
+    "blank": "   ",
+    "empty string": '""',
+    "too short": "short",
+    "too long": "k" * 256,
+    "too long, quoted": f'"{"k" * 256}"',
+    "64 KB": "k" * 65_536,
+    "64 KB of quotes": '"' * 65_536,
+    "unterminated": '"8e03978e-40d5-43e8-bc93',
+    "bad escape": '"8e03978e\\x40d5-43e8-bc93"',
+    "not ASCII": "8e03978e-40d5-43e8-bc93-68äöü",
+    "not ASCII, quoted": '"8e03978e-40d5-43e8-bc93-68äöü"',
+    "control": "8e03978e-40d5\x01-43e8-bc93-6894",
+    "NUL": "8e03978e-40d5\x00-43e8-bc93-6894",
+    "space inside": "8e03978e 40d5 43e8 bc93 6894",
+    "list": '"8e03978e-40d5-43e8", "bc93-6894a57f9324"',
+    "bare list": "8e03978e-40d5-43e8-bc93,6894a57f9324-8e03",
+    "inner list": '("8e03978e-40d5-43e8-bc93-6894a57f9324")',
+    "a number": "1" * 16 + ";",
+    "bytes": ":OGUwMzk3OGUtNDBkNS00M2U4:;a",
+    "a semicolon": "8e03978e-40d5-43e8-bc93;x=1",
+}
+
+
+@pytest.mark.parametrize("value", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_key_is_refused_without_an_execution_and_never_echoed(
+    value: str,
+    colour: str,
+    make_guard: MakeGuard,
+    effects: Effects,
+    runner: asyncio.Runner,
+) -> None:
+    send = driver(colour, make_guard(), once(effects), runner)
+    reply = send(Ask(key=value))
+    assert (reply.status, reply.code) == (400, "malformed-key")
+    assert len(value) < 4 or value.encode("latin-1") not in reply.body
+    assert effects.all() == []
+    assert send.errors == []
+
+
+def test_a_repeated_key_is_refused_even_when_it_is_the_same(
+    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+) -> None:
+    send = driver(colour, make_guard(), once(effects), runner)
+    reply = send(Ask(headers=(JSON, ("idempotency-key", KEY))))
+    assert (reply.status, reply.code) == (400, "malformed-key")
+    assert effects.all() == []
+
+
+def test_a_strict_route_takes_only_the_quoted_form(
+    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+) -> None:
+    send = driver(colour, make_guard(policy=semel.ietf(strict=True)), once(effects), runner)
+    assert send(Ask(key=KEY)).code == "malformed-key"
+    assert send(Ask(key=f'"{KEY}"')).status == 200
+    assert len(effects.all()) == 1
+
+
+def test_the_quoted_and_the_bare_form_are_one_key(
+    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+) -> None:
+    send = driver(colour, make_guard(), once(effects), runner)
+    assert send(Ask(key=f'"{KEY}"')).body == send(Ask(key=f"  {KEY} ")).body
+    assert len(effects.all()) == 1
+
+
+@pytest.mark.parametrize("version", "1235689")
+def test_a_uuid_route_takes_versions_4_and_7_only(
+    version: str, colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+) -> None:
+    send = driver(colour, make_guard(policy=semel.ietf(key="uuid")), once(effects), runner)
+    assert send(Ask(key=f"8e03978e-40d5-{version}3e8-bc93-6894a57f9324")).status == 400
+    assert send(Ask(key="8e03978e-40d5-43e8-bc93-6894a57f9324")).status == 200
+    assert len(effects.all()) == 1
+
+
+def test_a_required_key_that_is_missing_is_refused_and_an_optional_one_passes(
+    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+) -> None:
+    send = driver(colour, make_guard(policy=semel.ietf(required=True)), once(effects), runner)
+    assert (send(Ask(key=None)).status, send(Ask(key=None)).code) == (400, "missing-key")
+    assert effects.all() == []
+    optional = driver(colour, make_guard(), once(effects), runner)
+    assert optional(Ask(key=None)).status == 200
+    assert optional(Ask(key=None)).status == 200
+    assert len(effects.all()) == 2
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "TRACE", "QUERY", "PUT", "DELETE"])
+def test_methods_that_take_no_part_pass_with_and_without_a_key(
+    method: str, colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+) -> None:
+    if colour == "wsgi" and method == "QUERY":
+        pytest.skip("wsgiref's validator does not know QUERY")
+    guard = make_guard(policy=semel.ietf(required=True))
+    send = driver(colour, guard, once(effects), runner)
+    replies = [send(Ask(method, key=key)) for key in (KEY, KEY, None)]
+    assert [reply.status for reply in replies] == [200, 200, 200]
+    assert all(reply.one("idempotent-replayed") is None for reply in replies)
+    assert len(effects.all()) == 3
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH"])
+def test_methods_that_opt_in_are_guarded(
+    method: str, colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+) -> None:
+    guard = make_guard(policy=semel.ietf(methods=("put", "DELETE", "PATCH")))
+    send = driver(colour, guard, once(effects), runner)
+    assert send(Ask(method)).body == send(Ask(method)).body
+    assert len(effects.all()) == 1
+
+
+def test_a_method_in_lower_case_does_not_slip_past_the_guard(
+    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+) -> None:
+    """Frameworks route ``post`` as POST."""
+    send = driver(colour, make_guard(), once(effects), runner, strict=False)
+    assert send(Ask("post")).body == send(Ask("POST")).body
+    assert len(effects.all()) == 1
+
+
+def test_a_key_on_a_safe_method_is_refused_where_the_policy_says_so(
+    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+) -> None:
+    guard = make_guard(policy=semel.ietf(safe_methods="refuse"))
+    send = driver(colour, guard, once(effects), runner)
+    assert send(Ask("GET")).code == "key-on-safe-method"
+    assert send(Ask("GET", key=None)).status == 200
+
+
+BODIES = {
+    "empty": b"",
+    "not JSON": b"{",
+    "not UTF-8": b'{"a": "\xff\xfe"}',
+    "deep": b"[" * 100_000 + b"]" * 100_000,
+    "unclosed and deep": b'{"a":' * 100_000,
+    "10,000 digits": b'{"n": ' + b"9" * 10_000 + b"}",
+    "1e400": b'{"n": 1e400}',
+    "NaN": b'{"n": NaN}',
+    "duplicate names": b'{"a": 1, "a": 2}',
+    "lone surrogate": b'{"a": "\\ud800"}',
+    "NUL": b'{"a": "\\u0000"}',
+    "byte order mark": b"\xef\xbb\xbf{}",
+    "gzip": gzip.compress(b'{"a": 1}', mtime=0),
+    "wide": json.dumps({str(n): n for n in range(5_000)}).encode(),
+}
+TYPES = {
+    "JSON": "application/json",
+    "problem JSON": "application/problem+json; charset=utf-8",
+    "form": "application/x-www-form-urlencoded",
+    "multipart": "multipart/form-data; boundary=x",
+    "multipart without boundary": "multipart/form-data",
+    "nonsense": "; ; =,,",
+    "none": None,
+}
+
+
+@pytest.mark.parametrize("media", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_any_body_is_executed_once_and_told_from_any_other(
+    body: bytes,
+    media: str | None,
+    colour: str,
+    make_guard: MakeGuard,
+    effects: Effects,
+    runner: asyncio.Runner,
+) -> None:
+    send = driver(colour, make_guard(), once(effects), runner)
+    headers = () if media is None else (("content-type", media),)
+    first, again = send(Ask(body=body, headers=headers)), send(Ask(body=body, headers=headers))
+    assert (first.status, again.replayed, again.body) == (200, True, first.body)
+    other = send(Ask(body=body + b"\x7f[", headers=headers))
+    assert (other.status, other.code) == (422, "key-reused")
+    assert len(effects.all()) == 1
+    assert send.errors == []
+
+
+def test_a_compressed_body_is_told_by_its_bytes_and_its_coding(
+    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+) -> None:
+    body, coding = gzip.compress(b"{}", mtime=0), ("content-encoding", "gzip")
+    send = driver(colour, make_guard(), once(effects), runner)
+    first = send(Ask(body=body, headers=(JSON, coding)))
+    assert send(Ask(body=body, headers=(JSON, coding))).body == first.body
+    assert send(Ask(body=body, headers=(JSON,))).status == 422
+    assert len(effects.all()) == 1
+
+
+@pytest.mark.parametrize("size", [101, 3_000_000])
+def test_a_body_over_the_cap_executes_nothing(
+    size: int, colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+) -> None:
+    guard = make_guard(policy=semel.ietf(max_request_body=100))
+    send = driver(colour, guard, once(effects), runner)
+    reply = send(Ask(body=b"x" * size))
+    assert (reply.status, reply.code) == (413, "body-too-large")
+    assert effects.all() == []
+    assert send(Ask(body=b"x" * 100)).status == 200
+
+
+# ── what only WSGI can be told ────────────────────────────────────────────────────────────────────
+
+
+def serve(guard: semel.Guard, effects: Effects, **environ: object) -> tuple[Reply, WsgiDriver]:
+    def app(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        name = effects.happen("-").encode()
+        start_response("200 OK", [("content-type", "text/plain")])
+        return [name + environ["wsgi.input"].read()]
+
+    server = WsgiDriver(guard.wsgi(app), strict=False)
+    return server.serve({**environ_of(Ask()), **environ}), server
+
+
+@pytest.mark.parametrize(
+    ("length", "status"),
+    [("3", 400), ("-2", 400), ("two", 400), ("²", 400), ("9" * 10_000, 413), ("2.0", 400)],
+)
+def test_a_content_length_that_is_no_length_executes_nothing(
+    length: str, status: int, make_guard: MakeGuard, effects: Effects
+) -> None:
+    reply, server = serve(make_guard(), effects, CONTENT_LENGTH=length)
+    assert (reply.status, server.errors) == (status, [])
+    assert reply.code in ("malformed-body", "body-too-large")
+    assert effects.all() == []
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_body_without_a_length_is_read_only_where_the_server_ends_it(
+    ended: bool, make_guard: MakeGuard, effects: Effects
+) -> None:
+    body = {"CONTENT_LENGTH": "", "wsgi.input": io.BytesIO(b"1"), "wsgi.input_terminated": ended}
+    reply, _ = serve(make_guard(), effects, **body)
+    assert reply.body == effects.all()[0].nonce.encode() + (b"1" if ended else b"")
+
+
+def test_an_application_may_replace_its_input(make_guard: MakeGuard, effects: Effects) -> None:
+    """Some put a stream in its place that cannot even be closed."""
+
+    def app(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        environ["wsgi.input"] = None
+        start_response("200 OK", [("content-type", "text/plain")])
+        return [effects.happen("-").encode()]
+
+    server = WsgiDriver(make_guard().wsgi(app))
+    assert server().status == 200
+    assert server.errors == []

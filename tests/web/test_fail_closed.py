@@ -1,0 +1,407 @@
+"""A store that fails: nothing runs without a record, nothing is sent before it is durable."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+
+import semel
+from semel.core.contract import (
+    Claim,
+    Complete,
+    Lapse,
+    Open,
+    Register,
+    Release,
+    Renew,
+    SettleAbsent,
+    SettleHappened,
+    StoreOperation,
+    Suspend,
+)
+from semel.core.model import Fence, State
+from semel.core.snapshot import Snapshot, encode
+from semel.stores.memory import MemoryBackend
+from tests.web.client import Reply
+from tests.web.colours import COLOURS, Said, asgi, driver, once
+from tests.web.conftest import MakeGuard
+from tests.web.drive import AsgiDriver, Ask, Driver, Wire, scope_of
+from tests.web.effects import Effects
+from tests.web.faults import FaultyBackend, Mishap
+from tests.web.waiting import auntil, until
+
+SHORT = semel.ietf(lease=timedelta(milliseconds=300))
+MINUTE = 60_000_000
+
+
+@pytest.fixture(params=COLOURS)
+def colour(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def store() -> FaultyBackend:
+    return FaultyBackend()
+
+
+def settle(send: Driver) -> Reply:
+    """Send again while told to come later."""
+
+    def look() -> Reply | None:
+        reply = send()
+        return reply if reply.final else None
+
+    found = until(look)
+    assert found is not None
+    return found
+
+
+# ── before the handler ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("mishap", ["refused", "unanswered", "lost"])
+def test_without_an_answered_claim_nothing_runs_and_the_claim_is_taken_back(
+    mishap: Mishap,
+    colour: str,
+    store: FaultyBackend,
+    make_guard: MakeGuard,
+    effects: Effects,
+    runner: asyncio.Runner,
+) -> None:
+    send = driver(colour, make_guard(store), once(effects), runner)
+    store.fail(Claim, mishap=mishap, times=1)
+    reply = send()
+    assert (reply.status, reply.code) == (503, "store-unavailable")
+    assert reply.one("retry-after") == "1"
+    assert effects.all() == []
+    assert settle(send).status == 200
+    assert len(effects.all()) == 1
+    until(lambda: mishap == "refused" or store.count(Release))
+    assert mishap != "refused" or store.count(Release) == 0
+
+
+def test_a_store_that_is_down_from_the_start_fails_closed_and_recovers(
+    colour: str,
+    store: FaultyBackend,
+    make_guard: MakeGuard,
+    effects: Effects,
+    runner: asyncio.Runner,
+) -> None:
+    send = driver(colour, make_guard(store), once(effects), runner)
+    store.fail(StoreOperation)
+    assert {send().code for _ in range(3)} == {"store-unavailable"}
+    assert store.count(Register) == 3
+    assert effects.all() == []
+    store.mend()
+    assert settle(send).status == 200
+    assert len(effects.all()) == 1
+
+
+def test_requests_without_a_key_do_not_need_the_store(
+    colour: str,
+    store: FaultyBackend,
+    make_guard: MakeGuard,
+    effects: Effects,
+    runner: asyncio.Runner,
+) -> None:
+    send = driver(colour, make_guard(store), once(effects), runner)
+    store.fail(StoreOperation)
+    assert send(Ask(key=None)).status == 200
+    assert store.seen == []
+
+
+@pytest.mark.parametrize("op", [Register, Claim])
+def test_a_store_that_breaks_its_contract_runs_nothing(
+    op: type[StoreOperation[object]],
+    colour: str,
+    store: FaultyBackend,
+    make_guard: MakeGuard,
+    effects: Effects,
+    runner: asyncio.Runner,
+) -> None:
+    send = driver(colour, make_guard(store), once(effects), runner)
+    store.fail(op, mishap=ZeroDivisionError("a bug in the store"), times=1)
+    assert send().status in (0, 500, 503)
+    assert effects.all() == []
+
+
+# ── after the handler ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("mishap", ["refused", "unanswered", "lost"])
+def test_a_completion_is_asked_again_until_it_is_durable(
+    mishap: Mishap,
+    colour: str,
+    store: FaultyBackend,
+    make_guard: MakeGuard,
+    effects: Effects,
+    runner: asyncio.Runner,
+) -> None:
+    send = driver(colour, make_guard(store), once(effects), runner)
+    store.fail(Complete, mishap=mishap, times=2)
+    first = send()
+    assert (first.status, store.count(Complete)) == (200, 3)
+    assert send().body == first.body == effects.all()[0].nonce.encode()
+    assert len(effects.all()) == 1
+
+
+def test_a_completion_that_never_becomes_durable_is_no_success_and_is_pursued(
+    colour: str,
+    store: FaultyBackend,
+    make_guard: MakeGuard,
+    effects: Effects,
+    runner: asyncio.Runner,
+) -> None:
+    send = driver(colour, make_guard(store, policy=SHORT), once(effects), runner)
+    store.fail(Complete, Renew)
+    first = send()
+    assert (first.status, first.code) == (503, "completion-not-durable")
+    assert first.one("retry-after") == "1"
+    assert store.count(Complete) > 1
+    store.mend()
+    until(lambda: send().status == 200)
+    again = send()
+    assert (again.replayed, again.body) == (True, effects.all()[0].nonce.encode())
+    assert len(effects.all()) == 1
+
+
+def test_a_release_that_fails_is_pursued_and_the_retry_runs(
+    colour: str,
+    store: FaultyBackend,
+    make_guard: MakeGuard,
+    effects: Effects,
+    runner: asyncio.Runner,
+) -> None:
+    statuses = iter((500, 200))
+    send = driver(
+        colour,
+        make_guard(store),
+        lambda: Said(effects.happen("-").encode(), next(statuses)),
+        runner,
+    )
+    store.fail(Release, times=1)
+    assert send().status == 500
+    assert settle(send).status == 200
+    assert len(effects.all()) == 2
+
+
+def test_a_suspension_that_fails_is_pursued_and_nothing_runs_again(
+    colour: str,
+    store: FaultyBackend,
+    make_guard: MakeGuard,
+    effects: Effects,
+    runner: asyncio.Runner,
+) -> None:
+    policy = semel.payments(probe=None, in_flight=timedelta(milliseconds=1))
+    send = driver(
+        colour, make_guard(store, policy=policy), lambda: Said(once(effects)().body, 502), runner
+    )
+    store.fail(Suspend, times=1)
+    assert send().status == 502
+    assert settle(send).code == "outcome-unknown"
+    assert len(effects.all()) == 1
+
+
+def test_a_bug_in_the_store_at_completion_leaves_no_handler_and_no_lease_behind(
+    store: FaultyBackend, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+) -> None:
+    guard = make_guard(store)
+    app = guard.asgi(asgi(once(effects)))
+    send = AsgiDriver(app, runner)
+    store.fail(Complete, mishap=ZeroDivisionError("a bug in the store"), times=1)
+    assert send().status == 0
+    assert isinstance(send.errors[0], ZeroDivisionError)
+    assert len(guard.attendant.leases) == 0
+    runner.run(app.drain())
+    assert send().code == "in-flight"
+    assert len(effects.all()) == 1
+
+
+# ── the first byte ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("policy", "op"), [(semel.ietf(), Complete), (semel.ietf(response="stream"), Open)]
+)
+async def test_not_a_byte_is_sent_before_the_record_is_durable(
+    policy: semel.Policy,
+    op: type[StoreOperation[object]],
+    store: FaultyBackend,
+    make_guard: MakeGuard,
+    effects: Effects,
+) -> None:
+    app = make_guard(store, policy=policy).asgi(asgi(once(effects)))
+    gate, wire = store.hold(op), Wire(Ask())
+    request = asyncio.create_task(app(scope_of(Ask()), wire.receive, wire.send))
+    await auntil(gate.reached.is_set)
+    assert wire.sent == []
+    gate.opened.set()
+    await request
+    assert wire.reply().body == effects.all()[0].nonce.encode()
+
+
+@pytest.mark.parametrize(
+    ("policy", "op"), [(semel.ietf(), Complete), (semel.ietf(response="stream"), Open)]
+)
+def test_not_a_byte_is_sent_before_the_record_is_durable_in_a_thread(
+    policy: semel.Policy,
+    op: type[StoreOperation[object]],
+    store: FaultyBackend,
+    make_guard: MakeGuard,
+    effects: Effects,
+    runner: asyncio.Runner,
+) -> None:
+    send = driver("wsgi", make_guard(store, policy=policy), once(effects), runner)
+    gate = store.hold(op)
+    with ThreadPoolExecutor(1) as pool:
+        request = pool.submit(send)
+        assert gate.reached.wait(20)
+        assert not request.done()
+        gate.opened.set()
+        assert request.result().body == effects.all()[0].nonce.encode()
+
+
+# ── zombies ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class Clock:
+    """The store's clock, moved by hand; leases in this process run on the real one."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def lapse(memory: MemoryBackend, clock: Clock) -> Fence:
+    """The lease of the one record runs out and a passer-by notices."""
+    ((identity, record),) = memory._records.items()
+    clock.now += 10 * MINUTE
+    memory.perform(Lapse(identity, record.fence, MINUTE))
+    return record.fence
+
+
+SETTLED = encode(Snapshot(200, ((b"content-type", b"text/plain"),), b"settled", 7))
+
+
+def settled(memory: MemoryBackend, seen: Fence, kept: bytes | None) -> None:
+    """An operator decides: it happened, with this answer, or it did not."""
+    ((identity, _),) = memory._records.items()
+    fence = Fence(b"operator" * 2)
+    if kept is not None:
+        memory.perform(SettleHappened(identity, seen, fence, kept, MINUTE, MINUTE, "seen"))
+    else:
+        memory.perform(SettleAbsent(identity, seen, fence, MINUTE, "not there"))
+
+
+def test_a_late_holder_completes_an_unknown_record_with_its_evidence(
+    colour: str, clock: Clock, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+) -> None:
+    memory = MemoryBackend(clock=clock)
+
+    def handle() -> Said:
+        name = effects.happen("-")
+        lapse(memory, clock)
+        return Said(name.encode())
+
+    send = driver(colour, make_guard(memory), handle, runner)
+    first = send()
+    assert first.status == 200
+    assert (send().body, len(effects.all())) == (first.body, 1)
+
+
+def test_a_zombie_answers_from_the_record_that_was_settled_without_it(
+    colour: str, clock: Clock, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+) -> None:
+    memory = MemoryBackend(clock=clock)
+
+    def handle() -> Said:
+        name = effects.happen("-")
+        settled(memory, lapse(memory, clock), SETTLED)
+        return Said(name.encode())
+
+    send = driver(colour, make_guard(memory), handle, runner)
+    first, again = send(), send()
+    assert first.body == again.body == b"settled"
+    assert first.replayed
+    assert len(effects.all()) == 1
+
+
+def test_a_damaged_record_is_not_replayed_and_not_run_again(
+    colour: str, clock: Clock, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+) -> None:
+    memory = MemoryBackend(clock=clock)
+
+    def handle() -> Said:
+        name = effects.happen("-")
+        settled(memory, lapse(memory, clock), SETTLED[:-1] + b"D")
+        return Said(name.encode())
+
+    send = driver(colour, make_guard(memory), handle, runner)
+    assert (send().code, send().code) == ("store-unavailable", "store-unavailable")
+    assert len(effects.all()) == 1
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_a_zombie_whose_record_was_freed_tells_nobody_to_retry(
+    status: int,
+    colour: str,
+    clock: Clock,
+    make_guard: MakeGuard,
+    effects: Effects,
+    runner: asyncio.Runner,
+) -> None:
+    memory = MemoryBackend(clock=clock)
+
+    def handle() -> Said:
+        name = effects.happen("-")
+        if len(effects.all()) == 1:
+            settled(memory, lapse(memory, clock), None)
+        return Said(name.encode(), status)
+
+    send = driver(colour, make_guard(memory), handle, runner)
+    first = send()
+    assert (first.code, first.problem["retryable"]) == ("outcome-unknown", False)
+    ((_, record),) = memory._records.items()
+    assert record.state is State.FAILED_RETRYABLE
+
+
+def test_a_zombie_changes_nothing_for_the_one_who_holds_the_record_now(
+    colour: str, clock: Clock, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+) -> None:
+    """A lease lapses under its handler, an operator frees the key: the retry's run counts."""
+    memory = MemoryBackend(clock=clock)
+    guard = make_guard(memory)
+    retried: list[Reply] = []
+
+    def handle() -> Said:
+        name = effects.happen("-")
+        if len(effects.all()) == 1:
+            settled(memory, lapse(memory, clock), None)
+            thread = threading.Thread(target=retry)
+            thread.start()
+            thread.join()
+        return Said(name.encode())
+
+    def retry() -> None:
+        with asyncio.Runner() as other:
+            retried.append(driver(colour, guard, handle, other)())
+
+    first = driver(colour, guard, handle, runner)()
+    assert retried[0].body == effects.all()[1].nonce.encode()
+    assert (first.body, first.replayed) == (retried[0].body, True)
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with caplog.at_level("CRITICAL"):
+        yield
