@@ -629,7 +629,10 @@ def test_forking_while_writing_loses_nothing(backend: SqliteBackend) -> None:
 
 def start(script: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", script, *arguments], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", script, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -639,25 +642,36 @@ from semel.core.contract import Claimed
 from semel.core.model import Identity
 from semel.stores.sqlite import SqliteBackend
 from tests.stores.contract import claim, new_fence
-backend = SqliteBackend(f"sqlite:///{sys.argv[1]}?timeout=30")
-store, won = backend.blocking(), 0
-for number in range(200):
-    reply = store.perform(claim(Identity(number.to_bytes(32, "big")), new_fence()))
-    won += isinstance(reply, Claimed)
-print(won)
+print("ready", flush=True)
+for path in sys.argv[1:]:
+    sys.stdin.readline()
+    backend = SqliteBackend(f"sqlite:///{path}?timeout=30")
+    store, won = backend.blocking(), 0
+    for number in range(50):
+        reply = store.perform(claim(Identity(number.to_bytes(32, "big")), new_fence()))
+        won += isinstance(reply, Claimed)
+    backend.close()
+    print(won, flush=True)
 """
 
 
-def test_processes_on_one_new_file_share_out_its_keys(path: Path) -> None:
+def test_processes_on_one_new_file_share_out_its_keys(tmp_path: Path) -> None:
     """Also: many processes migrate the same new file at once."""
-    children = [start(RACE, str(path)) for _ in range(6)]
-    outputs = [child.communicate(timeout=2 * PATIENCE)[0] for child in children]
+    paths = [tmp_path / f"{number}.db" for number in range(5)]
+    children = [start(RACE, *map(str, paths)) for _ in range(6)]
+    lines = [child.stdout for child in children if child.stdout is not None]
+    assert [line.readline() for line in lines] == ["ready\n"] * 6
+    for path in paths:
+        for child in children:
+            print(file=child.stdin, flush=True)
+        assert sum(int(line.readline()) for line in lines) == 50
+        connection = sqlite3.connect(path)
+        assert connection.execute("SELECT count(*) FROM semel_schema").fetchone() == (1,)
+        assert connection.execute("SELECT count(*) FROM semel_record").fetchone() == (50,)
+        connection.close()
+    for child in children:
+        child.communicate(timeout=PATIENCE)
     assert [child.returncode for child in children] == [0] * 6
-    assert sum(int(output) for output in outputs) == 200
-    connection = sqlite3.connect(path)
-    assert connection.execute("SELECT count(*) FROM semel_schema").fetchone() == (1,)
-    assert connection.execute("SELECT count(*) FROM semel_record").fetchone() == (200,)
-    connection.close()
 
 
 WRITE = """
