@@ -67,8 +67,7 @@ class Guard:
         self.max_waiters = max_waiters
         self.drain = drain
         self.enrolled: set[str] = set()
-        self._attendant: Attendant | None = None
-        self._pid = 0
+        self._attendants: dict[int, Attendant] = {}
 
     # ── adapters ──────────────────────────────────────────────────────────────────────────────────
 
@@ -111,9 +110,9 @@ class Guard:
 
     def close(self) -> None:
         """Finish what is under way in the background and close the store."""
-        if self._attendant is not None and self._pid == os.getpid():
-            self._attendant.stop()
-            self._attendant = None
+        attendant = self._attendants.pop(os.getpid(), None)
+        if attendant is not None:
+            attendant.stop()
         self.backend.close()
 
     async def aclose(self) -> None:
@@ -128,10 +127,13 @@ class Guard:
     @property
     def attendant(self) -> Attendant:
         """This process's attendant; a forked child gets its own."""
-        if self._attendant is None or self._pid != os.getpid():
-            self._pid = os.getpid()
-            self._attendant = Attendant(self.backend.blocking)
-        return self._attendant
+        pid = os.getpid()
+        attendant = self._attendants.get(pid)
+        if attendant is None:
+            # No lock, which a fork could copy while it is held: dict.setdefault is atomic, and of
+            # several threads that come first together all get the same one.
+            attendant = self._attendants.setdefault(pid, Attendant(self.backend.blocking))
+        return attendant
 
     def bind(self, policy: Policy) -> Policy:
         """``policy`` with this guard's secrets for fingerprints."""

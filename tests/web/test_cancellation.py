@@ -19,7 +19,7 @@ from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, Wire, call, scope_of
 from tests.web.effects import Effects
 from tests.web.faults import FaultyBackend
-from tests.web.waiting import auntil
+from tests.web.waiting import asked, auntil
 
 
 @dataclass
@@ -93,14 +93,13 @@ async def interrupted(app: Middleware, store: FaultyBackend, cancelling: Cancell
 
 
 async def settled(app: AsgiApp) -> Reply:
-    async def once() -> bool:
-        replies.append((await call(app, Ask()))[0])
-        return replies[-1].final
+    """What a client learns that comes again while its request is in flight."""
 
-    replies: list[Reply] = []
-    while not await once():
-        await auntil(lambda: True)
-    return replies[-1]
+    async def ask() -> Reply:
+        reply, _ = await call(app, Ask())
+        return reply
+
+    return await asked(ask, lambda reply: reply.status != 409 or reply.final)
 
 
 POLICIES = {
@@ -162,10 +161,7 @@ async def test_cancelled_at_any_point_a_failing_request_has_the_fate_of_its_fail
         guarded = make_guard(store).asgi(app)
         await interrupted(guarded, store, cancelling)
         ran = len(effects.all()) - before
-        reply, _ = await call(guarded, Ask())
-        while reply.status == 409 and reply.code == "in-flight":
-            reply, _ = await call(guarded, Ask())
-            await auntil(lambda: True)
+        reply = await settled(guarded)
         runs = len(effects.all()) - before
         if error is semel.OutcomeUnknown:
             assert (reply.code, runs) == ("outcome-unknown", 1)

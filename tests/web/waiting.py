@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -29,3 +29,15 @@ async def auntil(look: Callable[[], T], *, seconds: float = SECONDS) -> T:
             raise AssertionError(f"not so within {seconds} s: {look}")
         await asyncio.sleep(_PAUSE)
     return seen
+
+
+async def asked(
+    ask: Callable[[], Awaitable[T]], enough: Callable[[T], bool], *, seconds: float = SECONDS
+) -> T:
+    """The first answer that is ``enough``."""
+    deadline = time.monotonic() + seconds
+    while not enough(answer := await ask()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not so within {seconds} s: {answer}")
+        await asyncio.sleep(_PAUSE)
+    return answer

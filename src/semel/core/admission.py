@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
+from uuid import UUID
 
 from semel.core import keys
 from semel.core.fingerprint import (
@@ -168,9 +169,17 @@ def _key(policy: Policy, values: tuple[bytes, ...]) -> str | Malformed:
 
 
 def _principal(value: Any) -> str | None:
-    """A verified principal as text; nothing at all is nobody, never a shared tenant."""
-    if value is None or value == "" or isinstance(value, bool):
+    """A verified principal as text; nothing at all is nobody, never a shared tenant.
+
+    Other objects are refused: the text of many, a coroutine's too, differs from request to request,
+    and every retry would then be a first one.
+    """
+    if value is None or isinstance(value, bool):
         return None
     if isinstance(value, bytes):
-        return value.decode("latin-1")
-    return str(value)
+        value = value.decode("latin-1")
+    if not isinstance(value, str | int | UUID):
+        raise TypeError(
+            f"tenant= must return text, bytes, a number or a UUID, not {type(value).__name__}"
+        )
+    return str(value) or None

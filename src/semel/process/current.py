@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from contextvars import ContextVar
 
 from semel.core import keys
@@ -42,10 +43,16 @@ class Operation:
         """The idempotency key to send to a provider: derived, the same on every retry."""
         return keys.downstream_key(self.identity, name)
 
-    def enter(self) -> None:
-        """Make this the running operation of the current context."""
-        current_operation.set(self)
-        doubts.set(self._doubts)
+    def enter(self) -> Callable[[], None]:
+        """Make this the running operation of the current context; the result undoes that."""
+        operation = current_operation.set(self)
+        noted = doubts.set(self._doubts)
+
+        def leave() -> None:
+            current_operation.reset(operation)
+            doubts.reset(noted)
+
+        return leave
 
     def note(self, error: BaseException) -> None:
         """Remember an exception that a framework is about to turn into an answer."""

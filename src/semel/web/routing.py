@@ -66,7 +66,8 @@ def _compile(path: str) -> re.Pattern[str]:
     rest = path[at:]
     if "{" in rest or "}" in rest:
         raise ConfigurationError(f"{path!r}: unbalanced braces")
-    return re.compile(pattern + re.escape(rest))
+    # Starlette ends its patterns with "$", which lets "/pay%0A" through to the route "/pay".
+    return re.compile(pattern + re.escape(rest) + r"\n?", re.DOTALL)
 
 
 def listed(routes: Sequence[Route], method: str, path: str) -> Route | None:

@@ -90,6 +90,7 @@ class WsgiMiddleware:
             handler.close()
             raise
         finally:
+            handler.leave()
             exchange.let_go()
 
     def _answer(self, answer: Answer, start_response: StartResponse) -> Iterable[bytes]:
@@ -182,7 +183,7 @@ class _Handler:
         """Run the handler; asked again, it is the same run."""
         if self._outcome is None:
             self._operation = operation
-            operation.enter()
+            self._leave = operation.enter()
             try:
                 self._outcome = self._run()
             except Exception as error:
@@ -215,6 +216,11 @@ class _Handler:
             return nothing_begun
         self._error = error
         return Streaming(self._status, self._headers, error)
+
+    def leave(self) -> None:
+        """The thread goes on to other requests, which must not meet this operation."""
+        if self._outcome is not None:
+            self._leave()
 
     _behind: BaseException | None = None
 

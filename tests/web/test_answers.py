@@ -1,0 +1,283 @@
+"""First answers and replays: what is said, what is kept, what is made anew."""
+
+import asyncio
+import gzip
+import sys
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import semel
+from semel.web.wsgi import Environ, StartResponse
+from tests.web.client import Reply
+from tests.web.colours import COLOURS, TEXT, Said, driver, once
+from tests.web.conftest import MakeGuard
+from tests.web.drive import Ask, Driver, WsgiDriver
+from tests.web.effects import Effects
+
+JSON = ("content-type", "application/json")
+
+
+@pytest.fixture(params=COLOURS)
+def colour(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def twice(send: Driver, *headers: tuple[str, str]) -> tuple[Reply, Reply]:
+    ask = Ask(headers=(JSON, *headers))
+    return send(ask), send(ask)
+
+
+def test_what_belongs_to_one_moment_or_one_browser_is_not_replayed(
+    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    kept = (TEXT, ("x-kept", "1"), ("x-kept", "2"), ("etag", '"v1"'), ("location", "/x/1"))
+    lost = (("set-cookie", "a=1"), ("date", "Mon, 01 Jan 2024 00:00:00 GMT"), ("age", "3"))
+    send = driver(colour, make_guard(), lambda: Said(b"x", 201, (*kept, *lost)), runner)
+    first, again = twice(send)
+    assert first.one("set-cookie") == "a=1"
+    assert [again.one(name) for name, _ in lost] == [None, None, None]
+    for name, _ in kept:
+        assert again.all(name) == first.all(name) != []
+    assert again.one("content-length") == "1"
+
+
+def test_semels_own_headers_are_said_once_each(
+    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    said = (TEXT, ("cache-control", "public, max-age=60"), ("idempotency-expires", "never"))
+    policy = semel.ietf(replay_header="Idempotency-Replay", retention=timedelta(days=2))
+    send = driver(colour, make_guard(policy=policy), lambda: Said(b"x", 200, said), runner)
+    first, again = twice(send)
+    assert (first.all("idempotency-replay"), again.all("idempotency-replay")) == (
+        ["false"],
+        ["true"],
+    )
+    for reply in (first, again):
+        assert reply.all("cache-control") == ["no-store"]
+        assert len(reply.all("idempotency-expires")) == 1
+        assert "GMT" in reply.all("idempotency-expires")[0]
+
+
+def test_answers_to_other_origins_expose_what_clients_need(
+    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    said = (TEXT, ("access-control-allow-origin", "*"), ("access-control-expose-headers", "x-a"))
+    send = driver(colour, make_guard(), lambda: Said(b"x", 200, said), runner)
+    for reply in twice(send):
+        exposed = ", ".join(reply.all("access-control-expose-headers"))
+        assert "x-a" in exposed
+        assert "idempotent-replayed" in exposed.lower()
+        assert "idempotency-expires" in exposed.lower()
+        assert "retry-after" in exposed.lower()
+
+
+def test_answers_to_the_same_origin_expose_nothing(
+    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    send = driver(colour, make_guard(), lambda: Said(b"x"), runner)
+    assert [reply.one("access-control-expose-headers") for reply in twice(send)] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "coded"),
+    [("gzip", True), ("br, gzip;q=0.5", True), ("*", True), ("gzip;q=0", False), ("br", False)],
+)
+def test_a_coding_the_caller_does_not_accept_is_undone(
+    accepted: str, coded: bool, colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    body = gzip.compress(b"hello", mtime=0)
+    said = (TEXT, ("content-encoding", "gzip"))
+    send = driver(colour, make_guard(), lambda: Said(body, 200, said), runner)
+    send(Ask(headers=(JSON, ("accept-encoding", "gzip"))))
+    again = send(Ask(headers=(JSON, ("accept-encoding", accepted))))
+    assert again.replayed
+    assert (again.one("content-encoding") == "gzip") is coded
+    assert again.body == (body if coded else b"hello")
+    assert again.one("content-length") == str(len(again.body))
+    plain = send(Ask(headers=(JSON,)))
+    assert (plain.body, plain.one("content-encoding")) == (b"hello", None)
+
+
+def test_a_coding_that_is_not_what_it_says_is_replayed_as_it_is(
+    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    said = (TEXT, ("content-encoding", "gzip"))
+    send = driver(colour, make_guard(), lambda: Said(b"not gzip", 200, said), runner)
+    first, again = twice(send)
+    assert first.body == again.body == b"not gzip"
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_536, 1_100_000, 5_000_000])
+def test_bodies_of_any_size_are_replayed_byte_for_byte(
+    size: int, colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    body = (bytes(range(256)) * (size // 256 + 1))[:size]
+    send = driver(colour, make_guard(), lambda: Said(body), runner)
+    first, again = twice(send)
+    assert (first.body, again.body, again.replayed) == (body, body, True)
+
+
+@pytest.mark.parametrize(("size", "kept"), [(100, True), (101, False)])
+def test_an_answer_over_the_limit_leaves_a_receipt(
+    size: int, kept: bool, colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    guard = make_guard(policy=semel.ietf(max_response_body=100))
+    send = driver(colour, guard, lambda: Said(b"x" * size), runner)
+    first, again = twice(send)
+    assert first.body == b"x" * size
+    assert (again.status == 200) is kept
+    assert kept or again.problem["original_status"] == 200
+
+
+def test_the_current_state_is_rendered_where_the_policy_says_so(
+    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+) -> None:
+    def current(request: semel.Request, kept: semel.Response) -> semel.Response:
+        return semel.Response(200, kept.headers, b"now")
+
+    guard = make_guard(policy=semel.ietf(on_replay=current))
+    send = driver(colour, guard, once(effects), runner)
+    first, again = twice(send)
+    assert first.body == effects.all()[0].nonce.encode()
+    assert again.body == b"now"
+    assert len(effects.all()) == 1
+
+
+def test_a_renderer_that_fails_runs_nothing_again(
+    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+) -> None:
+    def broken(request: semel.Request, kept: semel.Response) -> semel.Response:
+        raise ZeroDivisionError
+
+    guard = make_guard(policy=semel.ietf(on_replay=broken))
+    send = driver(colour, guard, once(effects), runner)
+    _, again = twice(send)
+    assert (again.status, again.code) == (500, "replay-failed")
+    assert len(effects.all()) == 1
+
+
+@pytest.mark.parametrize(
+    ("keep", "status", "executions"),
+    [((200,), 200, 1), ((200,), 404, 2), (lambda response: response.status == 404, 404, 1)],
+)
+def test_keep_decides_what_is_kept(
+    keep: Any,
+    status: int,
+    executions: int,
+    colour: str,
+    make_guard: MakeGuard,
+    effects: Effects,
+    runner: asyncio.Runner,
+) -> None:
+    guard = make_guard(policy=semel.ietf(keep=keep))
+    send = driver(colour, guard, lambda: Said(once(effects)().body, status), runner)
+    twice(send)
+    assert len(effects.all()) == executions
+
+
+def test_a_keep_that_fails_leaves_the_outcome_unknown(
+    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+) -> None:
+    guard = make_guard(policy=semel.ietf(keep=lambda response: bool(1 / 0)))
+    send = driver(colour, guard, once(effects), runner)
+    _, again = twice(send)
+    assert again.code == "outcome-unknown"
+    assert len(effects.all()) == 1
+
+
+# ── what only WSGI can do ─────────────────────────────────────────────────────────────────────────
+
+
+def served(app: Any, make_guard: MakeGuard, **options: Any) -> WsgiDriver:
+    return WsgiDriver(make_guard(policy=semel.ietf(**options)).wsgi(app))
+
+
+def test_a_head_that_was_taken_back_is_not_the_answer(make_guard: MakeGuard) -> None:
+    """A generator often starts its answer before it works; a server then still answers 500."""
+
+    def app(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        runs.append(1)
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        if len(runs) == 1:
+            raise ZeroDivisionError
+        yield b"second"
+
+    runs: list[int] = []
+    send = served(app, make_guard)
+    first, again = twice(send)
+    assert (first.status, first.code) == (500, "handler-failed")
+    assert (again.status, again.body, again.replayed) == (200, b"second", False)
+
+
+def test_a_head_may_be_replaced_until_the_first_byte(make_guard: MakeGuard) -> None:
+    def app(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        try:
+            raise ZeroDivisionError
+        except ZeroDivisionError:
+            start_response("409 Conflict", [("Content-Type", "text/plain")], sys.exc_info())
+        return [b"conflict"]
+
+    first, again = twice(served(app, make_guard))
+    assert (first.status, again.status, again.replayed) == (409, 409, True)
+
+
+def test_a_head_is_not_replaced_after_the_first_byte(make_guard: MakeGuard) -> None:
+    def app(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        yield b"begun"
+        try:
+            raise ZeroDivisionError
+        except ZeroDivisionError:
+            start_response("500 No", [("Content-Type", "text/plain")], sys.exc_info())
+        yield b"never"
+
+    send = served(app, make_guard)
+    first, again = twice(send)
+    assert (first.status, first.body) == (200, b"begun")
+    assert isinstance(send.errors[0], ZeroDivisionError)
+    assert again.code == "body-not-kept"
+
+
+def test_bodies_given_to_write_are_part_of_the_answer(make_guard: MakeGuard) -> None:
+    def app(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        write = start_response("200 OK", [("Content-Type", "text/plain")])
+        write(b"one ")
+        return [b"two"]
+
+    first, again = twice(served(app, make_guard))
+    assert first.body == again.body == b"one two"
+
+
+class Closing:
+    """An answer that wants to be told when it has been sent."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.closed = 0
+        self._error = error
+
+    def __iter__(self) -> Any:
+        yield b"x"
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.mark.parametrize("error", [None, ZeroDivisionError(), SystemExit()])
+@pytest.mark.parametrize("response", ["buffer", "stream"])
+def test_the_application_is_told_once_that_its_answer_was_sent(
+    error: BaseException | None, response: Any, make_guard: MakeGuard
+) -> None:
+    answer = Closing(error)
+
+    def app(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        return answer
+
+    served(app, make_guard, response=response)()
+    assert answer.closed == 1

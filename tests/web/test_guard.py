@@ -1,0 +1,61 @@
+"""The guard as one object per application: threads, forks, settings."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+import semel
+from semel.process.attendant import Attendant
+from tests.web.colours import once, wsgi
+from tests.web.conftest import MakeGuard
+from tests.web.drive import WsgiDriver
+from tests.web.effects import Effects
+
+
+def test_threads_that_come_first_together_share_one_attendant(make_guard: MakeGuard) -> None:
+    """Of two, one would renew leases that the other lets go."""
+    for _ in range(50):
+        guard, barrier = make_guard(), Barrier(8)
+
+        def attendant(_: int, guard: semel.Guard = guard, barrier: Barrier = barrier) -> Attendant:
+            barrier.wait()
+            return guard.attendant
+
+        with ThreadPoolExecutor(8) as pool:
+            assert len(set(pool.map(attendant, range(8)))) == 1
+
+
+def test_a_forked_child_gets_an_attendant_of_its_own(make_guard: MakeGuard) -> None:
+    guard = make_guard()
+    parents = guard.attendant
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if guard.attendant is not parents else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert guard.attendant is parents
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_a_closed_guard_opens_again(
+    store: str, tmp_path: Path, make_guard: MakeGuard, effects: Effects
+) -> None:
+    url = "memory://" if store == "memory" else f"sqlite:///{tmp_path / 'keys.db'}"
+    guard = make_guard(url)
+    send = WsgiDriver(guard.wsgi(wsgi(once(effects))))
+    first = send()
+    guard.close()
+    assert (send().body, len(effects.all())) == (first.body, 1)
+
+
+@pytest.mark.parametrize("store", ["memory://", "sqlite:///unused.db"])
+def test_migrate_may_be_said_of_any_store(store: str, make_guard: MakeGuard) -> None:
+    assert make_guard(store, migrate=True).backend.url == store
+
+
+def test_making_a_guard_does_no_io(tmp_path: Path) -> None:
+    semel.Guard(f"sqlite:///{tmp_path / 'keys.db'}", tenant=None)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,248 @@
+"""The same request is the same key, whichever server and framework hand it over."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import semel
+from semel.core import keys
+from tests.web.colours import COLOURS, Said, asgi, driver
+from tests.web.conftest import MakeGuard
+from tests.web.drive import KEY, Ask, Wire, scope_of
+
+VECTORS: dict[str, list[dict[str, Any]]] = json.loads(
+    (Path(__file__).parents[1] / "unit" / "vectors" / "identity.json").read_text()
+)
+
+
+def named(vectors: list[dict[str, Any]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("vector", vectors, ids=[v["name"] for v in vectors])
+
+
+@pytest.fixture(params=COLOURS)
+def colour(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class Seen:
+    """Remembers the identity under which a handler runs."""
+
+    def __init__(self) -> None:
+        self.identities: list[bytes] = []
+        self.paths: list[str] = []
+
+    def __call__(self) -> Said:
+        self.identities.append(semel.current().identity)
+        return Said(b"x")
+
+    def tenant(self, request: semel.Request) -> str:
+        self.paths.append(request.path)
+        return "t1"
+
+
+@named(VECTORS["paths"])
+def test_every_adapter_reads_the_path_of_the_shared_vectors(
+    vector: dict[str, Any], colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    seen = Seen()
+    send = driver(colour, make_guard(tenant=seen.tenant), seen, runner, strict=False)
+    send(Ask(path=bytes.fromhex(vector["decoded_hex"])))
+    expected = keys.identity(keys.Scope("t1", "POST", vector["canonical"]), KEY)
+    assert seen.paths == [vector["canonical"]]
+    assert seen.identities == [expected]
+
+
+@named([v for v in VECTORS["identities"] if len(v["key"]) >= 16 and v["path"].isascii()])
+def test_every_adapter_makes_the_identity_of_the_shared_vectors(
+    vector: dict[str, Any], colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    seen = Seen()
+    policy = semel.ietf(
+        scope=vector["kind"],
+        methods=[vector["method"]],
+        session=None if vector["session"] is None else lambda request: vector["session"],
+    )
+    tenant = (lambda request: vector["tenant"]) if vector["tenant"] else None
+    send = driver(colour, make_guard(tenant=tenant, policy=policy), seen, runner, strict=False)
+    quoted = '"' + vector["key"].replace("\\", "\\\\").replace('"', '\\"') + '"'
+    send(Ask(vector["method"], vector["path"].encode(), quoted))
+    assert [identity.hex() for identity in seen.identities] == [vector["identity"]]
+
+
+@named(VECTORS["headers"])
+def test_every_adapter_reads_the_key_of_the_shared_vectors(
+    vector: dict[str, Any], colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    seen = Seen()
+    guard = make_guard(policy=semel.ietf(key=lambda key: True))
+    send = driver(colour, guard, seen, runner, strict=False)
+    lines = tuple(("idempotency-key", value) for value in vector["values"])
+    reply = send(Ask(key=None, headers=lines))
+    if vector["key"] is None:
+        assert (reply.status, reply.code, seen.identities) == (400, "malformed-key", [])
+    else:
+        expected = keys.identity(keys.Scope("", "POST", "/x"), vector["key"])
+        assert seen.identities == [expected]
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "canonical"),
+    [
+        ("/api", b"/v1", "/api/v1"),
+        ("/api", b"/api", "/api/api"),
+        ("/api", b"/apiary", "/api/apiary"),
+        ("/api", b"/", "/api/"),
+        ("/größe", b"/x", "/gr%C3%B6%C3%9Fe/x"),
+        ("", b"/api/v1", "/api/v1"),
+    ],
+)
+def test_the_mount_prefix_is_part_of_the_path(
+    root: str,
+    path: bytes,
+    canonical: str,
+    colour: str,
+    make_guard: MakeGuard,
+    runner: asyncio.Runner,
+) -> None:
+    seen = Seen()
+    send = driver(colour, make_guard(tenant=seen.tenant), seen, runner)
+    send(Ask(path=path, root=root))
+    assert seen.paths == [canonical]
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "canonical"),
+    [("/api", "/v1", "/api/v1"), ("/api", "/apiary", "/api/apiary"), ("/api/", "/v1", "/api/v1")],
+)
+async def test_servers_that_leave_the_prefix_out_of_the_path_mean_the_same(
+    root: str, path: str, canonical: str, make_guard: MakeGuard
+) -> None:
+    seen, wire = Seen(), Wire(Ask())
+    app = make_guard(tenant=seen.tenant).asgi(asgi(seen))
+    await app({**scope_of(Ask()), "root_path": root, "path": path}, wire.receive, wire.send)
+    assert seen.paths == [canonical]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(b"/a\xff", b"/a\xfe"), (b"/x", b"/x/"), (b"/a b", b"/a+b"), (b"/x", b"/X")]
+)
+def test_different_paths_are_different_keys(
+    one: bytes, other: bytes, colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    seen = Seen()
+    send = driver(colour, make_guard(), seen, runner)
+    assert [send(Ask(path=path)).replayed for path in (one, other, one)] == [False, False, True]
+    assert len(set(seen.identities)) == 2
+
+
+def test_in_tenant_scope_another_endpoint_is_a_mismatch(
+    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    seen = Seen()
+    send = driver(colour, make_guard(policy=semel.stripe()), seen, runner)
+    assert send(Ask(path=b"/charges")).status == 200
+    assert send(Ask(path=b"/refunds")).status == 400
+    assert len(seen.identities) == 1
+
+
+def test_a_session_is_part_of_the_identity(
+    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    seen = Seen()
+    policy = semel.ietf(session=lambda request: request.headers.get("x-session"))
+    send = driver(colour, make_guard(policy=policy), seen, runner)
+    for session in ("a", "b", "a"):
+        send(Ask(headers=(("content-type", "application/json"), ("x-session", session))))
+    assert len(seen.identities) == len(set(seen.identities)) == 2
+
+
+# ── tenants ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def by_header(request: semel.Request) -> str | None:
+    return request.headers.get("x-tenant")
+
+
+def of(tenant: str | None) -> Ask:
+    headers = (("content-type", "application/json"),)
+    return Ask(headers=headers if tenant is None else (*headers, ("x-tenant", tenant)))
+
+
+def test_tenants_are_independent(
+    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    seen = Seen()
+    send = driver(colour, make_guard(tenant=by_header), seen, runner)
+    replayed = [send(of(tenant)).replayed for tenant in ("a", "b", "a", "b", "A")]
+    assert replayed == [False, False, True, True, False]
+    assert len(set(seen.identities)) == 3
+
+
+def test_a_mismatch_tells_one_tenant_nothing_of_another(
+    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    seen = Seen()
+    send = driver(colour, make_guard(tenant=by_header), seen, runner)
+    send(of("a"))
+    theirs = Ask(body=b'{"other": 1}', headers=of("b").headers)
+    assert send(theirs).status == 200
+
+
+@pytest.mark.parametrize("nobody", [None, "", b"", False, True])
+def test_a_caller_who_is_nobody_is_turned_away(
+    nobody: object, colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    """Never a shared tenant."""
+    seen = Seen()
+    send = driver(colour, make_guard(tenant=lambda request: nobody), seen, runner)
+    reply = send()
+    assert (reply.status, reply.code) == (401, "tenant-missing")
+    assert seen.identities == []
+
+
+class User:
+    """An object whose text is its address: another one in every request."""
+
+
+class Pending:
+    """What an ``async def`` returns when nobody awaits it."""
+
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+@pytest.mark.parametrize(
+    "tenant",
+    [
+        lambda request: 1 / 0,
+        lambda request: User(),
+        lambda request: Pending(),
+        lambda request: request.raw["user"],
+    ],
+)
+def test_a_tenant_that_cannot_be_told_is_an_error_of_the_server_and_executes_nothing(
+    tenant: Any,
+    colour: str,
+    make_guard: MakeGuard,
+    runner: asyncio.Runner,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seen = Seen()
+    send = driver(colour, make_guard(tenant=tenant), seen, runner)
+    reply = send()
+    assert (reply.status, reply.code) == (500, "misconfigured")
+    assert (seen.identities, send.errors) == ([], [])
+    assert "tenant=" in caplog.text
+
+
+@pytest.mark.parametrize("same", [(7, "7"), (b"t", "t")])
+def test_a_tenant_may_be_a_number_or_bytes(
+    same: tuple[object, object], colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    seen, tenants = Seen(), iter(same)
+    send = driver(colour, make_guard(tenant=lambda request: next(tenants)), seen, runner)
+    assert [send().replayed, send().replayed] == [False, True]
