@@ -401,6 +401,32 @@ def test_a_zombie_changes_nothing_for_the_one_who_holds_the_record_now(
     assert (first.body, first.replayed) == (retried[0].body, True)
 
 
+def test_a_zombie_does_not_settle_what_became_unknown_under_another(
+    colour: str, clock: Clock, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+) -> None:
+    """Its result is evidence for its own run only."""
+    memory = MemoryBackend(clock=clock)
+    guard = make_guard(memory)
+
+    def handle() -> Said:
+        name = effects.happen("-")
+        if len(effects.all()) == 2:
+            raise semel.OutcomeUnknown
+        settled(memory, lapse(memory, clock), None)
+        thread = threading.Thread(target=retry)
+        thread.start()
+        thread.join()
+        return Said(name.encode())
+
+    def retry() -> None:
+        with asyncio.Runner() as other:
+            driver(colour, guard, handle, other)()
+
+    send = driver(colour, guard, handle, runner)
+    assert (send().code, send().code) == ("outcome-unknown", "outcome-unknown")
+    assert len(effects.all()) == 2
+
+
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     with caplog.at_level("CRITICAL"):

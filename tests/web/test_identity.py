@@ -246,3 +246,29 @@ def test_a_tenant_may_be_a_number_or_bytes(
     seen, tenants = Seen(), iter(same)
     send = driver(colour, make_guard(tenant=lambda request: next(tenants)), seen, runner)
     assert [send().replayed, send().replayed] == [False, True]
+
+
+def test_a_fingerprint_function_that_fails_executes_nothing(
+    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    def broken(request: semel.Request, body: bytes) -> bytes:
+        raise ZeroDivisionError
+
+    seen = Seen()
+    policy = semel.ietf(fingerprint=semel.Fingerprint(by=broken))
+    send = driver(colour, make_guard(policy=policy), seen, runner)
+    reply = send(Ask(body=b"x" * 3_000_000))
+    assert (reply.status, reply.code, seen.identities) == (500, "misconfigured", [])
+
+
+def test_a_fingerprint_function_decides_what_a_request_means(
+    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    def first_byte(request: semel.Request, body: bytes) -> bytes:
+        return body[:1]
+
+    seen = Seen()
+    policy = semel.ietf(fingerprint=semel.Fingerprint(by=first_byte))
+    send = driver(colour, make_guard(policy=policy), seen, runner)
+    statuses = [send(Ask(body=body)).status for body in (b"ab", b"ac", b"bb")]
+    assert (statuses, len(seen.identities)) == ([200, 200, 422], 1)

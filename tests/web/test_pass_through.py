@@ -191,6 +191,19 @@ async def test_lifespan_messages_pass_and_the_applications_own_hooks_run(
     assert hooks == ["up", "down"]
 
 
+async def test_a_shutdown_that_fails_closes_the_guard_too(make_guard: MakeGuard) -> None:
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        raise ZeroDivisionError
+
+    guard = make_guard()
+    before = guard.attendant
+    with pytest.raises(ZeroDivisionError):
+        await live(guard.asgi(Starlette(lifespan=lifespan)))
+    assert guard.attendant is not before
+
+
 async def test_changed_settings_stop_the_start(make_guard: MakeGuard) -> None:
     store = FaultyBackend()
     make_guard(store).start()
@@ -250,6 +263,23 @@ async def test_the_handler_gets_the_whole_body_and_then_no_disconnect(
     assert b"".join(got) == body
     assert [message["type"] for message in told] == ["http.disconnect"]
     assert wire.reply().body == b"x"
+
+
+async def test_the_handler_may_read_its_body_after_it_has_answered(make_guard: MakeGuard) -> None:
+    body = b"x" * 3_000_000
+    read = 0
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal read
+        await PlainTextResponse("x")(scope, receive, send)
+        more = True
+        while more:
+            message = await receive()
+            read += len(message["body"])
+            more = message["more_body"]
+
+    _, error = await call(make_guard().asgi(app), Ask(body=body))
+    assert (read, error) == (len(body), None)
 
 
 async def receive_into(told: list[Message], receive: Receive) -> None:

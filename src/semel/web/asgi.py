@@ -83,6 +83,7 @@ class Middleware:
             return await _send(body, send)
         call = await self._call(ticket, body)
         if isinstance(call, Answer):
+            body.close()
             return await self._answer(call, send)
         handler = Handler(self.app, scope, receive, send, body, call.policy)
         exchange = _Exchange(self.guard, ticket, call, handler, self._running)
@@ -110,6 +111,7 @@ class Middleware:
         except BaseException:
             self._spawn(exchange.see_off())
             raise
+        exchange.handler.close()
         exchange.handler.raise_again()
 
     async def _answer(self, answer: Answer, send: Send) -> None:
@@ -136,7 +138,7 @@ class Middleware:
             return message
 
         async def watched_send(message: Message) -> None:
-            if message["type"] == "lifespan.shutdown.complete":
+            if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
                 await self.guard.aclose()
             await send(message)
 
@@ -225,7 +227,6 @@ class _Exchange:
         """The answer has left, or nobody waits for it."""
         self._guard.attendant.let_go(self._lease)
         self.handler.release()
-        self.handler.close()
 
     async def finish_alone(self, step: Step) -> None:
         """The client is gone: carry on to the end without it."""
@@ -238,6 +239,7 @@ class _Exchange:
         """Let the application run out, though nobody is left to tell what it raises."""
         self.end()
         await self.handler.returned()
+        self.handler.close()
         try:
             self.handler.raise_again()
         except Exception as error:

@@ -79,6 +79,7 @@ class WsgiMiddleware:
             return _send(body, start_response)
         call = self._desk.call(ticket, body.pieces())
         if isinstance(call, Answer):
+            body.close()
             return self._answer(call, start_response)
         environ = {**environ, "wsgi.input": body.reader(), "CONTENT_LENGTH": str(body.size)}
         handler = _Handler(self.app, environ, start_response, call.policy)
