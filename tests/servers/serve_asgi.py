@@ -12,7 +12,7 @@ from uvicorn.supervisors import Multiprocess
 
 
 def main(app: str, fd: int, workers: int) -> None:
-    config = uvicorn.Config(app, workers=workers, log_level="info")
+    config = uvicorn.Config(app, workers=workers, access_log=False)
     listener = socket.socket(fileno=fd)
     listener.setblocking(False)
     if workers > 1:

@@ -11,40 +11,16 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from semel.core import keys
-from semel.core.fingerprint import (
-    Fingerprint,
-    Meaning,
-    Recipe,
-    differing_fields,
-    field_digests,
-    fingerprint,
-    matches,
-)
+from semel.core.fingerprint import Meaning, Recipe
 from semel.core.keys import Malformed, Scope
 from semel.core.model import Fence, Identity, Micros, Origin, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
+from semel.core.prints import Prints
 from semel.core.problems import refuse
 from semel.core.value import value
 
 Tenant: TypeAlias = Callable[[Request], Any] | None
 """Who is asking: a function of the authenticated request, or None for a single tenant."""
-
-
-@value
-class Prints:
-    """What one request means, under one recipe."""
-
-    recipe: Recipe
-    fingerprint: Fingerprint
-
-    def match(self, stored: str) -> bool:
-        return matches(stored, self.recipe, self.fingerprint)
-
-    def digests(self, salt: bytes) -> bytes:
-        return field_digests(self.fingerprint.fields, salt, self.recipe)
-
-    def differing(self, stored: bytes) -> tuple[str, ...]:
-        return differing_fields(stored, self.fingerprint.fields, self.recipe)
 
 
 @value
@@ -67,6 +43,8 @@ class Call:
     fresh_until: Micros | None
     accept_encoding: str | None
     predecessor: Predecessor | None = None
+    familiar: bool = False
+    """This process has probably met the key: look before claiming."""
 
 
 @value
@@ -95,11 +73,13 @@ class Ticket:
         return Identity(keys.identity(scope, self.key))
 
     def call(self, body: Iterable[bytes], fence: Fence, previous: Policy | None = None) -> Call:
-        """Add what the body means. ``previous``: settings whose keys may still be alive."""
+        """Add what the body means; it must bear being read again.
+
+        ``previous``: settings whose keys may still be alive.
+        """
         request, policy = self.request, self.policy
         predecessor = None
         if previous is not None:
-            body = tuple(body)
             older = self._prints(body, previous.fingerprint)
             predecessor = Predecessor(self.identity(previous), older)
         return Call(
@@ -124,7 +104,7 @@ class Ticket:
             body=body,
             request=request,
         )
-        return Prints(recipe, fingerprint(meaning, recipe))
+        return Prints(meaning, recipe)
 
     def _fresh_until(self) -> Micros | None:
         """A UUIDv7 tells its age: past retention its first use may have been forgotten."""

@@ -11,6 +11,7 @@ last while scanning; documents that need the second take the exact path, `_exact
 """
 
 import json.encoder
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -58,7 +59,8 @@ def canonicalise(body: bytes, prune: Callable[[Value], Value] | None = None) -> 
             return _write(_read(_CAREFUL, text))
         # Without escapes each string has two quotes, coming and going; a name that was given
         # twice would go but once. Counting them is a third cheaper than a hook for each object.
-        written = _write(_read(_QUICK, text))
+        decoder = _QUICK if _MANY_DIGITS.search(body) else _QUICKEST
+        written = _write(_read(decoder, text))
         return written if written.data.count(b'"') == body.count(b'"') else None
     except ValueError:  # not UTF-8, not JSON, not I-JSON, or a lone surrogate on the way out
         return None
@@ -142,6 +144,9 @@ def _constant(token: str) -> NoReturn:
 
 
 _QUICK = JSONDecoder(parse_int=_integer, parse_float=_real, parse_constant=_constant)
+# Integers of up to fifteen digits need no look: the C scanner reads them by itself.
+_MANY_DIGITS = re.compile(rb"[0-9]{16}")
+_QUICKEST = JSONDecoder(parse_float=_real, parse_constant=_constant)
 _CAREFUL = JSONDecoder(
     parse_int=_integer,
     parse_float=_real,

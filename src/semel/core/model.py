@@ -6,7 +6,7 @@ Only policies, which people write, speak of ``timedelta``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, NewType, TypeAlias
 
@@ -93,26 +93,27 @@ class Record:
 class HeaderView(Mapping[str, str]):
     """Case-insensitive, read-only view of raw headers; a repeated header gives its first value."""
 
-    __slots__ = ("_raw",)
+    __slots__ = ("_lines",)
 
-    def __init__(self, raw: Headers) -> None:
-        self._raw = raw
+    def __init__(self, raw: Iterable[Header]) -> None:
+        lines: dict[bytes, tuple[bytes, ...]] = {}
+        for name, line in raw:
+            name = name.lower()
+            lines[name] = (*lines[name], line) if name in lines else (line,)
+        self._lines = lines
 
     def all(self, name: str) -> tuple[bytes, ...]:
         """Every value of the header, in the order received."""
-        wanted = name.lower().encode("latin-1")
-        return tuple([value for key, value in self._raw if key.lower() == wanted])
+        return self._lines.get(name.lower().encode("latin-1"), ())
 
     def __getitem__(self, name: str) -> str:
-        for line in self.all(name):
-            return line.decode("latin-1")
-        raise KeyError(name)
+        return self._lines[name.lower().encode("latin-1")][0].decode("latin-1")
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(key.lower().decode("latin-1") for key, _ in self._raw))
+        return iter([name.decode("latin-1") for name in self._lines])
 
     def __len__(self) -> int:
-        return len({key.lower() for key, _ in self._raw})
+        return len(self._lines)
 
 
 @value

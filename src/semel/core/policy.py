@@ -77,6 +77,7 @@ class Policy:
     patience_micros: Micros = field(init=False, repr=False)
     retry_micros: Micros = field(init=False, repr=False)
     lapse: OnLapse = field(init=False, repr=False)
+    replay_name: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         _validate(self)
@@ -91,6 +92,7 @@ class Policy:
             "patience_micros": _micros(patience),
             "retry_micros": _micros(self.retry_after),
             "lapse": OnLapse(self.on_lapse),
+            "replay_name": self.replay_header.lower().encode(),
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final
 
 from semel.core.model import Header, Headers, Micros, Response
@@ -80,7 +81,7 @@ def replayed(
 def _said(
     headers: Headers, policy: Policy, is_replay: bytes, expires_at: Micros | None
 ) -> tuple[Header, ...]:
-    name = policy.replay_header.lower().encode()
+    name = policy.replay_name
     said: list[Header] = [(name, is_replay), _NO_STORE]
     if expires_at is not None:
         said.append((_EXPIRES, http_date(expires_at)))
@@ -92,7 +93,12 @@ def _said(
 
 def http_date(at: Micros) -> bytes:
     """RFC 9110, 5.6.7; fractions are dropped, so nothing is promised longer than it is kept."""
-    moment = datetime.fromtimestamp(at // 1_000_000, UTC)
+    return _http_date(at // 1_000_000)
+
+
+@lru_cache(256)  # many answers of one second end in the same second
+def _http_date(seconds: int) -> bytes:
+    moment = datetime.fromtimestamp(seconds, UTC)
     # Not strftime's names: those follow the process's locale.
     day, month = _DAYS[moment.weekday()], _MONTHS[moment.month - 1]
     return f"{day}, {moment:%d} {month} {moment:%Y %H:%M:%S} GMT".encode()

@@ -57,7 +57,7 @@ class Attendant:
 
     def settled(self, identity: Identity) -> None:
         """A record changed in this process: whoever waits for it is served right away."""
-        if self.waiters.hurry(identity):
+        if self.waiters and self.waiters.hurry(identity):
             self._rouse(self._clock())
 
     def run_once(self) -> float:

@@ -86,6 +86,10 @@ class Waiters:
         finally:
             timer.cancel()
 
+    def __bool__(self) -> bool:
+        """Whether anybody waits at all; asked after every write, so without the lock."""
+        return bool(self._watches)
+
     def hurry(self, identity: Identity) -> bool:
         """Read this record at the next round; False when nobody waits for it."""
         with self._lock:

@@ -20,6 +20,7 @@ def open_backend(url: str, **options: Any) -> Backend:
         case "sqlite":
             from semel.stores.sqlite import SqliteBackend
 
+            options.pop("migrate", None)  # it always does
             return SqliteBackend(url, **options)
         case "postgresql" | "postgres":
             return _postgres(url, options)
@@ -39,6 +40,7 @@ def _memory(url: str, options: dict[str, Any]) -> Backend:
 
     if url.lower() != "memory://":
         raise ConfigurationError("a memory store takes no path or options: memory://")
+    options.pop("migrate", None)  # there is nothing to migrate
     return MemoryBackend(**options)
 
 

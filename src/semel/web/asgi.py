@@ -12,7 +12,7 @@ import inspect
 import logging
 import time
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from semel.core.admission import Call, Refused, Ticket
@@ -37,7 +37,7 @@ from semel.core.problems import refuse
 from semel.errors import ConfigurationError
 from semel.process import current
 from semel.stores.base import AsyncStore
-from semel.web.desk import Desk, lease_of, pause_before
+from semel.web.desk import BIG, Desk, lease_of, pause_before
 from semel.web.handler import AsgiApp, Handler, Message, Receive, Scope, Send
 from semel.web.message import Spool
 
@@ -47,9 +47,6 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 log = logging.getLogger("semel")
-
-_BIG: Final = 256 * 1024
-"""A body this large is fingerprinted in a thread: it would hold up the event loop."""
 
 
 class Middleware:
@@ -90,9 +87,9 @@ class Middleware:
         return await self._exchange(exchange, label, send)
 
     async def _call(self, ticket: Ticket, body: Spool) -> Call | Answer:
-        if body.size < _BIG:
-            return self._desk.call(ticket, body.pieces())
-        return await asyncio.to_thread(self._desk.call, ticket, body.pieces())
+        if body.size < BIG:
+            return self._desk.call(ticket, body)
+        return await asyncio.to_thread(self._desk.call, ticket, body)
 
     async def _exchange(self, exchange: _Exchange, label: str, send: Send) -> None:
         step = Step(self._desk.serve(exchange.call, label))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import time
-from collections.abc import Iterable, MutableMapping
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.core.admission import Call, Refused, Ticket, admit
@@ -14,18 +13,25 @@ from semel.core.enrolment import enrol
 from semel.core.exchange import Answer, Outcome, exchange
 from semel.core.flow import Flow, Interrupted
 from semel.core.keys import mask
-from semel.core.model import Fence, Request
+from semel.core.model import Request
 from semel.core.policy import Policy
 from semel.core.problems import refuse
+from semel.core.value import replace
 from semel.errors import ConfigurationError, StoreError
 from semel.process.current import current_operation
+from semel.process.familiar import Familiar
+from semel.process.fences import new_fence
 from semel.process.leases import Lease
+from semel.web.message import Spool
 from semel.web.routing import find_tag, listed
 
 if TYPE_CHECKING:
     from semel.guard import Guard
 
 log = logging.getLogger("semel")
+
+BIG: Final = 256 * 1024
+"""A body this large takes long to fingerprint: not in the thread of an event loop."""
 
 
 class Desk:
@@ -34,6 +40,7 @@ class Desk:
     def __init__(self, guard: Guard, app: Any) -> None:
         self.guard = guard
         self.app = app
+        self._familiar = Familiar()
         _watch_frameworks()
 
     def admit(
@@ -60,10 +67,13 @@ class Desk:
             return self.guard.bind(tagged.policy), tagged.label
         return self.guard.policy, "*"
 
-    def call(self, ticket: Ticket, body: Iterable[bytes]) -> Call | Answer:
+    def call(self, ticket: Ticket, body: Spool) -> Call | Answer:
         """Add what the body means, with a fence made before the first try."""
         try:
-            return ticket.call(body, Fence(os.urandom(16)), ticket.policy.previous)
+            call = ticket.call(body, new_fence(), ticket.policy.previous)
+            if body.size >= BIG or ticket.policy.fingerprint.by is not None:
+                _ = call.prints.fingerprint  # now, in this thread, where it may fail or take long
+            return replace(call, familiar=self._familiar.meet(call.identity))
         except Exception as error:  # fingerprint= may be the operator's own function
             return Answer(refuse("misconfigured"), Outcome.MISCONFIGURED, error)
 

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from semel.core.contract import Abandoned, Drained, HandlerOutcome, Raised, Returned, Streaming
 from semel.core.model import Headers, Response
@@ -25,6 +25,8 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 AsgiApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+T = TypeVar("T")
+
 log = logging.getLogger("semel")
 
 _UNKEEPABLE: Final = frozenset(
@@ -37,6 +39,35 @@ _UNKEEPABLE: Final = frozenset(
     }
 )
 """Server extensions that send something past the body messages; not offered to a keyed request."""
+
+
+class Promise(Generic[T]):
+    """A value that will be there; whoever stops waiting for it takes nothing from the others.
+
+    A plain future is cancelled with the one who awaits it, and shielding one costs two more.
+    """
+
+    __slots__ = ("_value", "_waiting", "kept")
+
+    def __init__(self) -> None:
+        self.kept = False
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def keep(self, value: T) -> None:
+        """The first value counts."""
+        if self.kept:
+            return
+        self.kept, self._value = True, value
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait(self) -> T:
+        if not self.kept:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            await waiter
+        return self._value
 
 
 class Handler:
@@ -59,11 +90,19 @@ class Handler:
         self._incoming = _body_messages(request_body)
         self._policy = policy
         self._task: asyncio.Task[None] | None = None
+        self._error: BaseException | None = None
         self._status = 0
         self._headers: Headers = ()
         self._body = Spool()
-        self._size, self._digest, self._whole = 0, hashlib.sha256(), False
+        self._size, self._whole = 0, False
         self._draining = self._discarded = False
+        self._outcome: Promise[HandlerOutcome] = Promise()
+        self._freed: Promise[None] = Promise()
+        """The answer has left, or has begun to flow: either way the application may go on."""
+        self._drained: Promise[Drained] = Promise()
+        self._released: Promise[None] = Promise()
+        self._over: Promise[None] = Promise()
+        self._flowing = self._sent = False
 
     # ── asked by the exchange ─────────────────────────────────────────────────────────────────────
 
@@ -74,25 +113,23 @@ class Handler:
         if self._task is None:
             loop = asyncio.get_running_loop()
             self._operation = operation
-            self._outcome: asyncio.Future[HandlerOutcome] = loop.create_future()
-            self._flowing: asyncio.Future[None] = loop.create_future()
-            self._drained: asyncio.Future[Drained] = loop.create_future()
-            self._sent: asyncio.Future[None] = loop.create_future()
             self._task = loop.create_task(self._run())
             running.add(self._task)
             self._task.add_done_callback(running.discard)
-        return await asyncio.shield(self._outcome)
+        return await self._outcome.wait()
 
     async def drain(self, headers: Headers) -> Drained:
         """Send the head and what has been buffered, then let the rest flow."""
-        if not self._flowing.done():
+        if not self._flowing:
             if not self._draining:
                 self._draining = True
+                self._digest = hashlib.sha256()
                 await self._send_begun(headers)
-            self._flowing.set_result(None)
-            if self._task is not None and self._task.done():
-                self._end_stream(_error_of(self._task))
-        return await asyncio.shield(self._drained)
+            self._flowing = True
+            self._freed.keep(None)
+            if self._over.kept:
+                self._end_stream(self._error)
+        return await self._drained.wait()
 
     async def _send_begun(self, headers: Headers) -> None:
         try:
@@ -111,23 +148,23 @@ class Handler:
         self._discarded = True
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait([self._task])
+            await self._over.wait()
 
     def release(self) -> None:
         """The answer has left, or nobody waits for it: let the application go on."""
-        if self._task is not None and not self._sent.done():
-            self._sent.set_result(None)
+        self._sent = True
+        self._freed.keep(None)
+        self._released.keep(None)
 
     async def returned(self) -> None:
         """Wait for the application to return, or to raise."""
         if self._task is not None:
-            await asyncio.wait([self._task])
+            await self._over.wait()
 
     def raise_again(self) -> None:
         """Raise what the application raised."""
-        error = None if self._task is None else _error_of(self._task)
-        if error is not None and not self._discarded:
-            raise error
+        if self._error is not None and not self._discarded:
+            raise self._error
 
     def close(self) -> None:
         self._request_body.close()
@@ -139,26 +176,25 @@ class Handler:
         self._operation.enter()
         try:
             await self._app(_keepable(self._scope), self._app_receive, self._app_send)
-        except BaseException as error:
-            self._stopped(error)
-            raise
-        else:
-            self._stopped(None)
+        except BaseException as error:  # raised again where the server waits: see raise_again
+            self._error = error
+        self._stopped(self._error)
+        self._over.keep(None)
 
     def _stopped(self, error: BaseException | None) -> None:
         """The application has returned or raised; if it never answered, that is the outcome."""
-        if self._outcome.done():
+        if self._outcome.kept:
             self._end_stream(error)
         elif self._status:
             # Begun but not finished: what was begun is the outcome, and it is not whole.
-            self._outcome.set_result(Streaming(self._status, self._headers, error))
+            self._outcome.keep(Streaming(self._status, self._headers, error))
         elif error is None:
             silent = RuntimeError("the application returned without an answer")
-            self._outcome.set_result(Raised(silent))
+            self._outcome.keep(Raised(silent))
         elif isinstance(error, Exception):
-            self._outcome.set_result(Raised(error))
+            self._outcome.keep(Raised(error))
         else:
-            self._outcome.set_result(Abandoned(error))
+            self._outcome.keep(Abandoned(error))
 
     async def _app_receive(self) -> Message:
         message = next(self._incoming, None)
@@ -167,8 +203,8 @@ class Handler:
         if self._policy.response == "buffer":
             # The handler finishes whether or not the client is still there, so it is not told;
             # frameworks stop a handler in the middle of its effect when a client hangs up.
-            await asyncio.wait((self._flowing, self._sent), return_when=asyncio.FIRST_COMPLETED)
-            if not self._flowing.done():
+            await self._freed.wait()
+            if not self._flowing:
                 return {"type": "http.disconnect"}
         return await self._receive()
 
@@ -188,9 +224,9 @@ class Handler:
             await self._turn_to_stream()
 
     async def _body_piece(self, piece: bytes, more: bool) -> None:
-        if not self._status or self._sent.done():
+        if not self._status or self._sent:
             raise RuntimeError("the application sent a body before or after its answer")
-        if self._flowing.done():
+        if self._flowing:
             await self._flow(piece, more)
             return
         self._body.write(piece)
@@ -202,20 +238,20 @@ class Handler:
     async def _finish(self) -> None:
         error = self._operation.error_behind(self._status)
         response = Response(self._status, self._headers, self._body.whole())
-        self._outcome.set_result(Returned(response, error))
-        await self._sent
+        self._outcome.keep(Returned(response, error))
+        await self._released.wait()
 
     async def _turn_to_stream(self) -> None:
         error = self._operation.error_behind(self._status)
-        self._outcome.set_result(Streaming(self._status, self._headers, error))
-        await self._flowing
+        self._outcome.keep(Streaming(self._status, self._headers, error))
+        await self._freed.wait()
 
     async def _flow(self, piece: bytes, more: bool) -> None:
         await self._forward(piece, more)
         if not more:
             self._whole = True
             self._end_stream(None)
-            await self._sent
+            await self._released.wait()
 
     async def _forward(self, piece: bytes, more: bool) -> None:
         self._size += len(piece)
@@ -223,15 +259,8 @@ class Handler:
         await self._send({"type": "http.response.body", "body": piece, "more_body": more})
 
     def _end_stream(self, error: BaseException | None) -> None:
-        if self._flowing.done() and not self._drained.done():
-            drained = Drained(self._size, self._digest.digest(), self._whole, error)
-            self._drained.set_result(drained)
-
-
-def _error_of(task: asyncio.Task[None]) -> BaseException | None:
-    if not task.done():
-        return None
-    return asyncio.CancelledError() if task.cancelled() else task.exception()
+        if self._flowing:
+            self._drained.keep(Drained(self._size, self._digest.digest(), self._whole, error))
 
 
 def _body_messages(body: Spool) -> Iterator[Message]:

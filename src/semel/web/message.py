@@ -47,6 +47,8 @@ class Spool:
         while piece := self._file.read(_PIECE):
             yield piece
 
+    __iter__ = pieces
+
     def whole(self) -> bytes:
         if self._file is None and len(self._pieces) == 1:
             return bytes(self._pieces[0])

@@ -81,6 +81,10 @@ def listed(routes: Sequence[Route], method: str, path: str) -> Route | None:
 # ── tags ──────────────────────────────────────────────────────────────────────────────────────────
 
 
+_tags: list[Policy] = []
+"""Every policy that tags an endpoint of this process; without any, no router need be asked."""
+
+
 def tag(policy: Policy) -> Callable[[F], F]:
     """A decorator that only remembers ``policy`` on the endpoint."""
     if not isinstance(policy, Policy):
@@ -88,6 +92,7 @@ def tag(policy: Policy) -> Callable[[F], F]:
 
     def remember(endpoint: F) -> F:
         setattr(endpoint, TAG, policy)
+        _tags.append(policy)
         return endpoint
 
     return remember
@@ -103,6 +108,8 @@ class Tagged:
 
 def find_tag(app: Any, scope: Mapping[str, Any]) -> Tagged | None:
     """Ask the application's router which endpoint will answer, and look for a tag on it."""
+    if not _tags:
+        return None
     # What is guarded comes first: in a mounted application ``scope["app"]`` is the outer one.
     routes = _routes_of(app)
     if routes is None:

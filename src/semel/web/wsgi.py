@@ -77,7 +77,7 @@ class WsgiMiddleware:
         body = _read_body(ticket.policy, environ)
         if isinstance(body, Response):
             return _send(body, start_response)
-        call = self._desk.call(ticket, body.pieces())
+        call = self._desk.call(ticket, body)
         if isinstance(call, Answer):
             body.close()
             return self._answer(call, start_response)
