@@ -1,0 +1,81 @@
+"""What the documentation takes from the code: ``python -m tests.docs.generate`` writes it there.
+
+A generated piece stands between two comments in a page; a test compares it with the code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from semel.core.model import State
+from semel.core.states import TABLE, Event, Rule
+from semel.stores.sql.dialect import SYNTAXES, query_sources
+from tests.docs.pages import Page, pages
+
+_PIECE = re.compile(
+    r"(<!-- generated: (\S+) -->\n)(.*?)(<!-- end of generated -->)", re.MULTILINE | re.DOTALL
+)
+_EVENT = re.compile(r"^-- event: (.+)$", re.MULTILINE)
+
+
+def performed() -> list[Rule]:
+    """The rows of the table that a store of this release can carry out."""
+    sources = [query_sources(), *map(query_sources, SYNTAXES)]
+    texts = [text for found in sources for text in found.values()]
+    events = {Event(name) for text in texts for name in _EVENT.findall(text)}
+    return [row for row in TABLE if row.event in events]
+
+
+def table() -> str:
+    lines = ["| from | event | to | must show | old fence |", "|---|---|---|---|---|"]
+    for row in performed():
+        burnt = "burnt" if row.burns else ""
+        cells = (_named(row.source), str(row.event), _named(row.target), str(row.proof), burnt)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def diagram() -> str:
+    arrows: dict[tuple[State | None, State | None], list[str]] = {}
+    for row in performed():
+        arrows.setdefault((row.source, row.target), []).append(str(row.event))
+    lines = ["```mermaid", "stateDiagram-v2"]
+    for (source, target), events in arrows.items():
+        lines.append(f"    {_node(source)} --> {_node(target)}: {' / '.join(map(_label, events))}")
+    return "\n".join([*lines, "```"])
+
+
+def _named(state: State | None) -> str:
+    return "–" if state is None else f"`{state}`"
+
+
+def _node(state: State | None) -> str:
+    return "[*]" if state is None else str(state)
+
+
+def _label(event: str) -> str:
+    return event.replace(":", "")  # a colon ends a label
+
+
+PIECES: dict[str, Callable[[], str]] = {"state-table": table, "state-diagram": diagram}
+
+
+def rewritten(page: Page) -> str:
+    """The page's text with every generated piece made anew."""
+    return _PIECE.sub(lambda found: f"{found[1]}{PIECES[found[2]]()}\n{found[4]}", page.text)
+
+
+def generated(page: Page) -> list[str]:
+    """The names of the generated pieces of a page."""
+    return [found[2] for found in _PIECE.finditer(page.text)]
+
+
+def main() -> None:
+    for page in pages():
+        if generated(page):
+            page.path.write_text(rewritten(page), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

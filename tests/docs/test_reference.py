@@ -1,0 +1,256 @@
+"""The reference pages say what the code says: every option, default, code, name and command."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from collections.abc import Iterable
+from dataclasses import fields
+from datetime import timedelta
+from typing import Any
+
+import click
+import pytest
+
+import semel
+from semel.core.contract import Abandoned, HandlerOutcome, Raised, Returned
+from semel.core.keys import MAX_HEADER_BYTES, MAX_KEY_LENGTH, MIN_KEY_LENGTH
+from semel.core.model import Response, State
+from semel.core.policy import OPTION_NAMES, Policy, Verdict, judge
+from semel.core.problems import CATALOGUE, DOCS
+from semel.core.replay import _NOT_KEPT
+from semel.ops import commands
+from semel.stores import open_backend
+from semel.stores.postgres.settings import OWN
+from semel.stores.postgres.settings import parse as parse_postgres
+from semel.stores.sqlite import DEFAULT_TIMEOUT, SqliteBackend
+from semel.stores.sqlite import parse as parse_sqlite
+from semel.web.message import IN_MEMORY
+from tests.docs.pages import page, plain
+
+POLICIES = page("docs/reference/policies.md")
+PROBLEMS = page("docs/reference/problems.md")
+STORES = page("docs/reference/stores.md")
+CONFIGURATION = page("docs/reference/configuration.md")
+COMMANDS = page("docs/reference/commands.md")
+
+
+def spoken(value: Any) -> str:
+    """A default as the tables write it."""
+    match value:
+        case timedelta():
+            return _duration(value)
+        case frozenset():
+            return ", ".join(f"`{item}`" for item in sorted(value))
+        case str():
+            return f'`"{value}"`'
+        case semel.Fingerprint():
+            return "`Fingerprint()`"
+        case int() if not isinstance(value, bool) and value and value % 1024**2 == 0:
+            return f"{value // 1024**2} MiB"
+        case _:
+            return f"`{value!r}`"
+
+
+def _duration(value: timedelta) -> str:
+    seconds = int(value.total_seconds())
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds and seconds % size == 0:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def first_two(table: Iterable[list[str]]) -> dict[str, str]:
+    return {plain(row[0]): row[1] for row in table}
+
+
+# ── policies ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_option_of_a_policy_is_listed_with_its_default() -> None:
+    documented = first_two(POLICIES.table("Options"))
+    assert list(documented) == list(OPTION_NAMES)
+    plain_policy = Policy(name="plain")
+    assert documented == {name: spoken(getattr(plain_policy, name)) for name in OPTION_NAMES}
+
+
+def test_the_three_policies_differ_where_the_table_says() -> None:
+    policies = (semel.ietf(), semel.stripe(), semel.payments(probe=None))
+    rows = {name: [spoken(getattr(each, name)) for each in policies] for name in OPTION_NAMES}
+    differing = {name: row for name, row in rows.items() if len(set(row)) > 1}
+    assert {plain(r[0]): r[1:] for r in POLICIES.table("Where the three differ")} == differing
+
+
+def answered(*statuses: int) -> list[HandlerOutcome]:
+    return [Returned(Response(status, (), b"")) for status in statuses]
+
+
+OUTCOMES: dict[str, list[HandlerOutcome]] = {
+    "answered 2xx, 3xx or 4xx": answered(200, 201, 204, 303, 400, 402, 404, 409, 422),
+    "answered 401, 403, 407, 408, 425 or 429: it did not execute": answered(
+        401, 403, 407, 408, 425, 429
+    ),
+    "answered 5xx": answered(500, 502, 503, 504),
+    "raised `NotExecuted`": [Raised(semel.NotExecuted())],
+    "raised `OutcomeUnknown`": [Raised(semel.OutcomeUnknown())],
+    "raised `TimeoutError`, `ConnectionResetError` or `BrokenPipeError`": [
+        Raised(TimeoutError()),
+        Raised(ConnectionResetError()),
+        Raised(BrokenPipeError()),
+    ],
+    "was cancelled or interrupted": [
+        Abandoned(asyncio.CancelledError()),
+        Abandoned(KeyboardInterrupt()),
+    ],
+    "raised anything else": [Raised(ValueError()), Raised(OSError())],
+}
+FATES = {Verdict.KEEP: "keep", Verdict.RELEASE: "release", Verdict.SUSPEND: "unknown"}
+
+
+def test_the_table_of_outcomes_is_what_the_judge_says() -> None:
+    policies = (semel.ietf(), semel.stripe(), semel.payments(probe=None))
+    judged: dict[str, list[str]] = {}
+    for situation, outcomes in OUTCOMES.items():
+        for outcome in outcomes:
+            verdicts = [FATES[judge(policy, outcome)] for policy in policies]
+            assert judged.setdefault(situation, verdicts) == verdicts
+    lapse = "stopped answering: its lease ran out"
+    judged[lapse] = [str(policy.lapse) for policy in policies]
+    assert {row[0]: row[1:] for row in POLICIES.table("What becomes of an outcome")} == judged
+
+
+def test_the_arguments_of_a_fingerprint_are_listed_with_their_defaults() -> None:
+    documented = first_two(page("docs/reference/fingerprints.md").table("semel.Fingerprint"))
+    given = [each for each in fields(semel.Fingerprint) if each.init]
+    assert documented == {each.name: spoken(each.default) for each in given}
+
+
+# ── problems and headers ──────────────────────────────────────────────────────────────────────────
+
+
+def test_every_problem_has_a_section_with_its_status_and_whether_to_retry() -> None:
+    assert PROBLEMS.headings == ["Problems", *CATALOGUE]
+    for code, problem in CATALOGUE.items():
+        word = "retryable" if problem.retryable else "not retryable"
+        assert PROBLEMS.section(code).strip().startswith(f"**{problem.status}**, {word}"), code
+
+
+def test_a_problems_type_leads_to_its_section() -> None:
+    where, _, fragment = DOCS.partition("#")
+    assert fragment == ""
+    assert where.endswith("/reference/problems/")
+    assert set(CATALOGUE) <= PROBLEMS.anchors
+
+
+def test_every_header_that_is_not_kept_is_named() -> None:
+    section = page("docs/reference/headers.md").section("What is kept of an answer")
+    named = {word.lower().encode() for word in re.findall(r"`([\w-]+)`", section)}
+    assert named == _NOT_KEPT
+
+
+def test_the_limits_of_keys_are_the_ones_in_force() -> None:
+    text = page("docs/reference/headers.md").text
+    assert f"longer than {MAX_HEADER_BYTES} bytes" in text
+    assert f"longer than {MAX_KEY_LENGTH} characters" in text
+    assert f"{MIN_KEY_LENGTH} to {MAX_KEY_LENGTH} characters" in POLICIES.text
+
+
+def test_the_memory_for_bodies_is_the_one_in_force() -> None:
+    text = page("docs/howto/streams-and-large-bodies.md").text
+    assert text.count(f"{IN_MEMORY // 1024**2} MiB in memory") == 1
+    assert f"Up to {IN_MEMORY // 1024**2} MiB is collected in memory" in text
+
+
+# ── configuration, stores, commands ───────────────────────────────────────────────────────────────
+
+
+def test_every_argument_of_the_guard_is_listed_with_its_default() -> None:
+    parameters = inspect.signature(semel.Guard).parameters.values()
+    defaults = {
+        each.name: "required" if each.default is each.empty else spoken(each.default)
+        for each in parameters
+    }
+    assert first_two(CONFIGURATION.table("Guard")) == defaults
+
+
+def test_every_method_of_the_guard_is_listed() -> None:
+    listed = {re.sub(r"guard\.(\w+)\(.*", r"\1", plain(row[0])) for row in METHODS}
+    internal = {"policies", "bind"}
+    public = {name for name, _ in inspect.getmembers(semel.Guard, inspect.isfunction)}
+    assert listed == {name for name in public if not name.startswith("_")} - internal
+
+
+METHODS = CONFIGURATION.table("Methods")
+
+
+def test_the_options_of_postgresql_are_listed_with_their_defaults() -> None:
+    settings = parse_postgres("postgresql://", {})
+    defaults: dict[str, Any] = {name: getattr(settings, name) for name in OWN}
+    defaults["timeout"] = timedelta(seconds=defaults["timeout"])
+    documented = first_two(STORES.table("PostgreSQL"))
+    assert documented == {name: spoken(value) for name, value in defaults.items()}
+
+
+def test_the_options_of_sqlite_are_listed_with_their_defaults() -> None:
+    documented = first_two(STORES.table("SQLite"))
+    assert documented == {"timeout": spoken(timedelta(seconds=DEFAULT_TIMEOUT))}
+    takes = set(inspect.signature(SqliteBackend).parameters) - {"url", "clock"}
+    assert takes == set(documented)
+    for option in documented:
+        assert parse_sqlite(f"sqlite:///semel.db?{option}=1")[1] == {option: "1"}
+
+
+def test_each_store_is_listed_with_what_it_can_do() -> None:
+    for url, _, *cells in STORES.table("Stores"):
+        able = open_backend(plain(url)).capabilities
+        flags = (able.durable, able.shared, able.joins_transactions)
+        assert cells == ["yes" if flag else "no" for flag in flags], url
+
+
+def test_every_command_and_option_is_listed() -> None:
+    documented = {
+        heading: {plain(row[0]) for row in COMMANDS.table(heading)}
+        for heading in COMMANDS.headings
+        if heading.startswith("semel")
+    }
+    named = {f"semel {name}": command for name, command in commands.semel.commands.items()}
+    assert documented == {
+        name: set(options(command)) for name, command in {"semel": commands.semel, **named}.items()
+    }
+
+
+def options(command: click.Command) -> list[str]:
+    given = [each for each in command.params if isinstance(each, click.Option)]
+    return [each.opts[-1] for each in given]
+
+
+@pytest.mark.parametrize("code", [commands.FAILED, commands.MISUSED])
+def test_the_exit_codes_are_listed(code: int) -> None:
+    assert str(code) in first_two(COMMANDS.table("Commands"))
+
+
+# ── names ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_public_name_is_listed() -> None:
+    table = page("docs/reference/public-names.md").table("Public names")
+    names = re.findall(r"`semel\.(\w+)`", " ".join(row[0] for row in table))
+    assert sorted(names) == sorted(semel.__all__)
+
+
+def test_the_attributes_of_a_request_are_listed() -> None:
+    table = page("docs/reference/public-names.md").table("Request")
+    assert [plain(row[0]) for row in table] == list(semel.Request.__annotations__)
+
+
+def test_the_tree_of_errors_is_the_codes_own() -> None:
+    (tree,) = [b for b in page("docs/reference/errors.md").blocks if b.language == "text"]
+    assert semel.errors.__doc__ is not None
+    assert tree.text.strip() in inspect.cleandoc(semel.errors.__doc__).replace("\n    ", "\n")
+    assert set(re.findall(r"\w+(?= {4,}|\n)", tree.text)) >= set(semel.errors.__all__)
+
+
+def test_every_state_that_a_record_can_have_is_explained() -> None:
+    explained = re.findall(r"^\| `(\w+)` \| [a-z]", page("docs/reference/states.md").text, re.M)
+    assert set(State) - {State.PENDING} <= set(explained)
