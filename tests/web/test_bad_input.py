@@ -260,6 +260,13 @@ def test_a_body_without_a_length_is_read_only_where_the_server_ends_it(
     assert reply.body == effects.all()[0].nonce.encode() + (b"1" if ended else b"")
 
 
+def test_a_body_without_a_length_is_capped_too(make_guard: MakeGuard, effects: Effects) -> None:
+    guard = make_guard(policy=semel.ietf(max_request_body=100))
+    endless = {"CONTENT_LENGTH": "", "wsgi.input": io.BytesIO(b"x" * 1_000_000)}
+    reply, _ = serve(guard, effects, **endless, **{"wsgi.input_terminated": True})
+    assert (reply.status, reply.code, effects.all()) == (413, "body-too-large", [])
+
+
 def test_an_application_may_replace_its_input(make_guard: MakeGuard, effects: Effects) -> None:
     """Some put a stream in its place that cannot even be closed."""
 

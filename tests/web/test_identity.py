@@ -7,12 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.authentication import (
+    AuthCredentials,
+    AuthenticationBackend,
+    BaseUser,
+    SimpleUser,
+)
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.requests import HTTPConnection
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
 import semel
 from semel.core import keys
 from tests.web.colours import COLOURS, Said, asgi, driver
 from tests.web.conftest import MakeGuard
-from tests.web.drive import KEY, Ask, Wire, scope_of
+from tests.web.drive import KEY, Ask, Wire, call, scope_of
 
 VECTORS: dict[str, list[dict[str, Any]]] = json.loads(
     (Path(__file__).parents[1] / "unit" / "vectors" / "identity.json").read_text()
@@ -272,3 +283,29 @@ def test_a_fingerprint_function_decides_what_a_request_means(
     send = driver(colour, make_guard(policy=policy), seen, runner)
     statuses = [send(Ask(body=body)).status for body in (b"ab", b"ac", b"bb")]
     assert (statuses, len(seen.identities)) == ([200, 200, 422], 1)
+
+
+class Named(AuthenticationBackend):
+    """Believes the header; a real one verifies it."""
+
+    async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
+        name = conn.headers.get("x-tenant")
+        return (AuthCredentials(), SimpleUser(name)) if name else None
+
+
+async def test_the_tenant_is_the_user_that_authentication_left_in_the_scope(
+    make_guard: MakeGuard,
+) -> None:
+    async def handle(request: HTTPConnection) -> PlainTextResponse:
+        runs.append(request.user.display_name)
+        return PlainTextResponse(str(len(runs)))
+
+    runs: list[str] = []
+    guard = make_guard(tenant=lambda request: request.raw["user"].display_name)
+    app = Starlette(routes=[Route("/x", handle, methods=["POST"])])
+    app.add_middleware(semel.Middleware, guard=guard)
+    app.add_middleware(AuthenticationMiddleware, backend=Named())  # added last: asked first
+    replies = [(await call(app, of(name)))[0] for name in ("ann", "bob", "ann", None)]
+    assert [reply.status for reply in replies] == [200, 200, 200, 401]
+    assert [reply.body for reply in replies[:3]] == [b"1", b"2", b"1"]
+    assert runs == ["ann", "bob"]

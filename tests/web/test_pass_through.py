@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 
 import semel
@@ -254,6 +254,9 @@ async def test_the_handler_gets_the_whole_body_and_then_no_disconnect(
             got.append(message["body"])
             more = message["more_body"]
         listening = asyncio.create_task(receive_into(told, receive))
+        for _ in range(10):
+            await asyncio.sleep(0)  # the server has the disconnect ready
+        assert told == []
         await PlainTextResponse("x")(scope, receive, send)
         await listening
 
@@ -263,6 +266,28 @@ async def test_the_handler_gets_the_whole_body_and_then_no_disconnect(
     assert b"".join(got) == body
     assert [message["type"] for message in told] == ["http.disconnect"]
     assert wire.reply().body == b"x"
+
+
+async def test_a_stream_with_effects_is_finished_although_its_client_is_gone(
+    make_guard: MakeGuard, effects: Effects
+) -> None:
+    """Starlette cancels a stream in the middle when it hears of a disconnect."""
+
+    async def pieces() -> AsyncIterator[str]:
+        for _ in range(10):
+            yield effects.happen("-")
+            await asyncio.sleep(0)
+
+    async def handle(request: Request) -> Response:
+        return StreamingResponse(pieces())
+
+    app = make_guard().asgi(Starlette(routes=[Route("/x", handle, methods=["POST"])]))
+    wire = Wire(Ask())
+    wire.gone.set()
+    await app(scope_of(wire.ask), wire.receive, wire.send)
+    again, _ = await call(app, Ask())
+    assert again.body == "".join(effect.nonce for effect in effects.all()).encode()
+    assert len(effects.all()) == 10
 
 
 async def test_the_handler_may_read_its_body_after_it_has_answered(make_guard: MakeGuard) -> None:
