@@ -14,7 +14,9 @@ import click
 import pytest
 
 import semel
+from semel.core.canonical import MAX_DEPTH
 from semel.core.contract import Abandoned, HandlerOutcome, Raised, Returned
+from semel.core.fingerprint import MAX_FIELDS, MAX_NAMED
 from semel.core.keys import MAX_HEADER_BYTES, MAX_KEY_LENGTH, MIN_KEY_LENGTH
 from semel.core.model import Response, State
 from semel.core.policy import OPTION_NAMES, Policy, Verdict, judge
@@ -124,6 +126,13 @@ def test_the_arguments_of_a_fingerprint_are_listed_with_their_defaults() -> None
     documented = first_two(page("docs/reference/fingerprints.md").table("semel.Fingerprint"))
     given = [each for each in fields(semel.Fingerprint) if each.init]
     assert documented == {each.name: spoken(each.default) for each in given}
+
+
+def test_the_limits_of_fingerprints_are_the_ones_in_force() -> None:
+    text = page("docs/reference/fingerprints.md").text
+    assert f"nested deeper than {MAX_DEPTH}" in text
+    assert f"up to {MAX_NAMED} names" in text
+    assert f"each of the first {MAX_FIELDS} fields" in text
 
 
 # ── problems and headers ──────────────────────────────────────────────────────────────────────────
