@@ -61,7 +61,7 @@ class Guard:
         self.tenant = tenant
         self.backend = _backend(store, migrate)
         self._secrets = _secrets(secrets)
-        self._bound: dict[Policy, Policy] = {}
+        self._bound: dict[int, tuple[Policy, Policy]] = {}
         self.policy = self.bind(ietf() if policy is None else policy)
         self.routes = tuple(replace(route, policy=self.bind(route.policy)) for route in routes)
         self.max_waiters = max_waiters
@@ -110,7 +110,7 @@ class Guard:
 
     def close(self) -> None:
         """Finish what is under way in the background and close the store."""
-        attendant = self._attendants.pop(os.getpid(), None)
+        attendant = self._attendants.pop(_process.pid, None)
         if attendant is not None:
             attendant.stop()
         self.backend.close()
@@ -127,7 +127,7 @@ class Guard:
     @property
     def attendant(self) -> Attendant:
         """This process's attendant; a forked child gets its own."""
-        pid = os.getpid()
+        pid = _process.pid
         attendant = self._attendants.get(pid)
         if attendant is None:
             # No lock, which a fork could copy while it is held: dict.setdefault is atomic, and of
@@ -139,13 +139,14 @@ class Guard:
         """``policy`` with this guard's secrets for fingerprints."""
         if not isinstance(policy, Policy):
             raise ConfigurationError("policy= takes a policy: semel.ietf(), semel.payments() …")
-        bound = self._bound.get(policy)
+        # By id, since hashing a policy is work for every request; kept beside it, so that the id
+        # stays its own.
+        bound = self._bound.get(id(policy))
         if bound is None:
-            bound = self._bind(policy)
-            self._bound[policy] = bound
+            bound = self._bound[id(policy)] = (policy, self._bind(policy))
             if policy.retention < SHORTEST_RETENTION:
                 log.warning("semel: retention=%s is under an hour", policy.retention)
-        return bound
+        return bound[1]
 
     def _bind(self, policy: Policy) -> Policy:
         if not self._secrets or policy.fingerprint.secrets:
@@ -156,6 +157,20 @@ class Guard:
 
     def __repr__(self) -> str:
         return f"<semel.Guard {self.backend.url} policy={self.policy.name}>"
+
+
+class _Process:
+    """Which process this is, told without asking the system each time."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        os.register_at_fork(after_in_child=self._look_again)
+
+    def _look_again(self) -> None:
+        self.pid = os.getpid()
+
+
+_process = _Process()
 
 
 def _backend(store: str | Backend, migrate: bool) -> Backend:

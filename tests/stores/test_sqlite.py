@@ -229,17 +229,17 @@ def test_a_replay_writes_nothing(
     assert other.execute("PRAGMA data_version").fetchone() == version
 
 
-def test_a_replay_does_not_wait_for_a_writer(
+def test_a_look_does_not_wait_for_a_writer(
     backend: SqliteBackend, other: sqlite3.Connection
 ) -> None:
     op = held(backend)
     other.execute("BEGIN IMMEDIATE")
-    assert isinstance(ask(backend, claim(op.identity, new_fence())), Found)
+    assert isinstance(ask(backend, Read(op.identity)), Found)
     assert isinstance(ask(backend, Read(new_identity())), Absent)
     other.execute("ROLLBACK")
 
 
-def test_a_replay_that_this_process_never_met_does_not_wait_for_long(
+def test_a_claim_of_a_known_key_does_not_wait_for_a_writer_for_long(
     path: Path, backend: SqliteBackend, other: sqlite3.Connection
 ) -> None:
     """The claim that meets the foreign lock may time out; the next is answered at once."""

@@ -107,6 +107,36 @@ def test_a_busy_key_costs_one_round_trip(world: World) -> None:
     assert world.trips() == 3
 
 
+def test_a_key_met_before_is_read_first_and_replayed_in_one_round_trip(world: World) -> None:
+    world.outcomes.append(answered())
+    world.serve(call())
+    world.asked.clear()
+    assert world.serve(call(familiar=True)).outcome is Outcome.REPLAYED
+    assert [type(op) for op in world.asked] == [Read]
+
+
+def test_a_key_that_only_seemed_familiar_is_claimed_after_all(world: World) -> None:
+    world.outcomes.append(answered())
+    assert world.serve(call(familiar=True)).outcome is Outcome.EXECUTED
+    assert [type(op) for op in world.asked] == [Read, Claim, Invoke, Complete]
+
+
+@pytest.mark.parametrize(
+    ("again", "outcome"),
+    [
+        (b'{"amount": 100}', Outcome.REPLAYED),
+        (b'{ "amount" : 1e2 }', Outcome.REPLAYED),
+        (b'{"amount": 101}', Outcome.MISMATCH),
+    ],
+)
+def test_the_same_bytes_or_the_same_meaning_is_the_same_request(
+    world: World, again: bytes, outcome: Outcome
+) -> None:
+    world.outcomes.append(answered())
+    world.serve(call())
+    assert world.serve(call(again, familiar=True)).outcome is outcome
+
+
 # ── the policy table ──────────────────────────────────────────────────────────────────────────────
 
 BOOM = RuntimeError("boom")
@@ -630,7 +660,7 @@ def test_a_key_alive_under_the_previous_settings_is_found(world: World) -> None:
     old, new = ietf(scope="tenant"), ietf(previous=ietf(scope="tenant"))
     world.outcomes.append(answered(200, b"old life"))
     world.serve(call(policy=old))
-    answer = world.serve(call(policy=new, previous=new.previous))
+    answer = world.serve(call(policy=new))
     assert answer.outcome is Outcome.REPLAYED
     assert world.count(Read) == 1
 
@@ -638,7 +668,7 @@ def test_a_key_alive_under_the_previous_settings_is_found(world: World) -> None:
 def test_a_new_key_takes_the_new_settings(world: World) -> None:
     new = ietf(previous=ietf(scope="tenant"))
     world.outcomes.append(answered())
-    fresh = call(policy=new, previous=new.previous)
+    fresh = call(policy=new)
     world.serve(fresh)
     assert world.state(fresh) == "completed"
 

@@ -132,7 +132,7 @@ def call(
     body: bytes = b'{"amount": 100}',
     policy: Policy | None = None,
     *,
-    previous: Policy | None = None,
+    familiar: bool = False,
     tenant: str = "",
     **head: Any,
 ) -> Call:
@@ -141,7 +141,7 @@ def call(
     who = (lambda _: tenant) if tenant else None
     ticket = admit(request(body, **head), policy, who)
     assert isinstance(ticket, Ticket), ticket
-    return ticket.call((body,), Fence(next(_fences).to_bytes(16, "big")), previous)
+    return ticket.call((body,), Fence(next(_fences).to_bytes(16, "big")), lambda _: familiar)
 
 
 def answered(status: int = 201, body: bytes = b"made", *headers: tuple[bytes, bytes]) -> Returned:

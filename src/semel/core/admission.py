@@ -72,25 +72,32 @@ class Ticket:
         scope = Scope(self.tenant, request.method, request.path, policy.scope, self.session)
         return Identity(keys.identity(scope, self.key))
 
-    def call(self, body: Iterable[bytes], fence: Fence, previous: Policy | None = None) -> Call:
+    def call(
+        self,
+        body: Iterable[bytes],
+        fence: Fence,
+        familiar: Callable[[Identity], bool] = lambda identity: False,
+    ) -> Call:
         """Add what the body means; it must bear being read again.
 
-        ``previous``: settings whose keys may still be alive.
+        ``familiar`` tells of an identity whether it was probably met before.
         """
-        request, policy = self.request, self.policy
+        request, policy, previous = self.request, self.policy, self.policy.previous
         predecessor = None
         if previous is not None:
             older = self._prints(body, previous.fingerprint)
             predecessor = Predecessor(self.identity(previous), older)
+        identity = self.identity(policy)
         return Call(
             policy=policy,
-            identity=self.identity(policy),
+            identity=identity,
             fence=fence,
             prints=self._prints(body, policy.fingerprint),
             origin=Origin(self.tenant, request.method, request.path, self.key),
             fresh_until=self._fresh_until(),
             accept_encoding=request.headers.get("accept-encoding"),
             predecessor=predecessor,
+            familiar=familiar(identity),
         )
 
     def _prints(self, body: Iterable[bytes], recipe: Recipe) -> Prints:

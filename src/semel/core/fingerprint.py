@@ -308,11 +308,11 @@ def field_digests(fields: Mapping[str, bytes], salt: bytes, recipe: Recipe = _PL
     key_id, secret = recipe.secrets[0] if recipe.secrets else ("", b"")
     labelled = sorted(_labelled(fields).items())
     key = _field_key(secret, salt)
-    entries = [
-        _counted(label) + _field_digest(key, value) for label, value in labelled[:MAX_FIELDS]
-    ]
-    cut = len(labelled) > MAX_FIELDS
-    return bytes((_FORMAT, cut)) + _counted(key_id.encode()) + _counted(salt) + b"".join(entries)
+    cut = bytes((_FORMAT, len(labelled) > MAX_FIELDS))
+    pieces = [cut, _counted(key_id.encode()), _counted(salt)]
+    for label, value in labelled[:MAX_FIELDS]:
+        pieces += (_COUNTS[len(label)], label, _field_digest(key, value))
+    return b"".join(pieces)
 
 
 def differing_fields(
@@ -361,8 +361,11 @@ def _field_digest(key: bytes, value: bytes) -> bytes:
     return blake2b(key + value, digest_size=_DIGEST_BYTES).digest()
 
 
+_COUNTS = tuple([bytes((count,)) for count in range(256)])
+
+
 def _counted(data: bytes) -> bytes:
-    return bytes((len(data),)) + data
+    return _COUNTS[len(data)] + data
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,7 +152,9 @@ _PHONE = re.compile(
 
 def looks_like_personal_data(key: str) -> bool:
     """Whether a key contains what looks like an e-mail address or a telephone number."""
-    return _EMAIL.search(key) is not None or _PHONE.search(key) is not None
+    if ("@" in key or "%40" in key) and _EMAIL.search(key) is not None:
+        return True
+    return _PHONE.search(key) is not None
 
 
 def mask(key: str) -> str:

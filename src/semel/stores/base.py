@@ -22,7 +22,7 @@ Clock = Callable[[], Micros]
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a store can and cannot do; declared, never sniffed. Asking for more is a start-up error."""
+    """What a store can and cannot do: declared, never sniffed."""
 
     durable: bool
     """An acknowledged write survives kill -9 and a power cut."""
@@ -44,7 +44,8 @@ def performer(store: Store) -> Perform:
     """``store`` as the performer of a flow that asks nothing but a store."""
 
     def perform(op: Operation[R]) -> R:
-        assert isinstance(op, StoreOperation)
+        if not isinstance(op, StoreOperation):
+            raise TypeError(f"no store performs {op!r}")
         reply: R = store.perform(op)
         return reply
 

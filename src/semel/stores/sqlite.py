@@ -96,7 +96,7 @@ class SqliteBackend:
         if isinstance(op, Read):
             record, now = engine.look(op.identity)
             return Absent(now) if record is None else Found(record, now)
-        if isinstance(op, Claim) and engine.worth_a_look(op.identity):
+        if isinstance(op, Claim) and engine.contended:
             record, now = engine.look(op.identity)
             return _NOT_HERE if record is None else claim_reply(op, record, now)
         return _NOT_HERE

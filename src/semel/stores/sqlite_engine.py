@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from semel.core.contract import Claim
 from semel.core.model import Identity, Micros, Record
 from semel.errors import StoreError, StoreUnavailable
 from semel.stores.base import Clock
@@ -38,32 +37,6 @@ BATCH: Final = 256
 
 
 _LOOK: Final = TEXTS["look"].replace(":identity", "?")
-
-
-class Familiar:
-    """Which keys this process has probably met: a hint, never an answer.
-
-    A claim of a key that is new, as most are, would look for its record in vain; one that was met
-    before is probably a replay. One byte for each of a million slots, started over when crowded;
-    to be wrong costs a look in vain, or a replay that goes the way of a fresh claim.
-    """
-
-    SLOTS: Final = 1 << 20
-    CROWDED: Final = SLOTS // 8
-
-    def __init__(self) -> None:
-        self._slots = bytearray(self.SLOTS)
-        self._marks = 0
-
-    def __contains__(self, identity: Identity) -> bool:
-        return bool(self._slots[int.from_bytes(identity[:3], "big") % self.SLOTS])
-
-    def mark(self, identity: Identity) -> None:
-        """Called by the writer thread only."""
-        if self._marks >= self.CROWDED:
-            self._slots, self._marks = bytearray(self.SLOTS), 0
-        self._slots[int.from_bytes(identity[:3], "big") % self.SLOTS] = 1
-        self._marks += 1
 
 
 class Reader:
@@ -140,8 +113,8 @@ class Engine:
         self._frozen: list[Reader] = []
         self.ready = False
         """The file is open and its schema right, so readers may look at it."""
-        self._familiar = Familiar()
-        self._contended = False
+        self.contended = False
+        """Another process has the write lock: a claim looks for its record before it queues."""
         _ENGINES.add(self)
         self._thread = threading.Thread(target=self._work, name="semel-sqlite", daemon=True)
         self._thread.start()
@@ -158,13 +131,6 @@ class Engine:
             return reader.read(identity, self._clock)
         except sqlite3.Error as error:
             raise outage(error, applied=False) from error
-
-    def worth_a_look(self, identity: Identity) -> bool:
-        """Whether a claim should look for its record before it queues for the writer.
-
-        Always when another process has the write lock: a replay need not wait for that.
-        """
-        return self._contended or identity in self._familiar
 
     def submit(self, job: Job) -> bool:
         """Queue a job; False when the engine is closing and takes nothing more."""
@@ -279,13 +245,7 @@ class Engine:
             # A bug; but a writer that died of it would leave every later caller waiting.
             self._drop_connection()
             _fail(batch, StoreUnavailable(f"the writer failed: {error!r}"))
-        self._remember(batch)
         return batch
-
-    def _remember(self, batch: Sequence[Job]) -> None:
-        for job in batch:
-            if job.error is None and type(job.op) is Claim:
-                self._familiar.mark(job.op.identity)
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         try:
@@ -293,9 +253,9 @@ class Engine:
         except sqlite3.OperationalError as error:
             if not is_busy(error):
                 raise
-            self._contended = True
+            self.contended = True
             begin(connection, self._timeout)
-        self._contended = False
+        self.contended = False
 
     def _fail_queued(self, error: Exception) -> list[Job]:
         batch = self._take()

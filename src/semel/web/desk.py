@@ -16,7 +16,6 @@ from semel.core.keys import mask
 from semel.core.model import Request
 from semel.core.policy import Policy
 from semel.core.problems import refuse
-from semel.core.value import replace
 from semel.errors import ConfigurationError, StoreError
 from semel.process.current import current_operation
 from semel.process.familiar import Familiar
@@ -70,10 +69,10 @@ class Desk:
     def call(self, ticket: Ticket, body: Spool) -> Call | Answer:
         """Add what the body means, with a fence made before the first try."""
         try:
-            call = ticket.call(body, new_fence(), ticket.policy.previous)
+            call = ticket.call(body, new_fence(), self._familiar.meet)
             if body.size >= BIG or ticket.policy.fingerprint.by is not None:
                 _ = call.prints.fingerprint  # now, in this thread, where it may fail or take long
-            return replace(call, familiar=self._familiar.meet(call.identity))
+            return call
         except Exception as error:  # fingerprint= may be the operator's own function
             return Answer(refuse("misconfigured"), Outcome.MISCONFIGURED, error)
 
