@@ -13,7 +13,6 @@ from starlette.routing import Host, Mount, Route, Router
 
 import semel
 from semel.web.handler import AsgiApp, Receive, Scope, Send
-from semel.web.routing import find_tag
 from tests.web.client import Reply
 from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, call
@@ -231,7 +230,3 @@ async def test_the_first_listed_route_that_fits_wins_over_tags_and_the_default(
     guarded = make_guard(routes=routes).asgi(app)
     assert (await ask(guarded, "/x")).status == 200
     assert (await ask(guarded, "/y")).code == "missing-key"
-
-
-def test_an_application_without_a_router_has_no_tags() -> None:
-    assert find_tag(anything, {"type": "http", "method": "POST", "path": "/x"}) is None
