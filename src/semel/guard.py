@@ -21,7 +21,8 @@ from semel.errors import ConfigurationError
 from semel.process.attendant import Attendant
 from semel.stores import open_backend
 from semel.stores.base import Backend, performer
-from semel.web.routing import Route, tag
+from semel.web.routing import Route
+from semel.web.tags import tag
 
 if TYPE_CHECKING:
     from semel.web.asgi import Middleware

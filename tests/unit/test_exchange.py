@@ -703,3 +703,15 @@ def test_lapse_modes_are_recorded_with_the_claim(world: World) -> None:
     record = world.record(call(policy=policy))
     assert record is not None
     assert record.on_lapse is OnLapse.RELEASE
+
+
+@pytest.mark.parametrize("old_session", [None, lambda request: "s1"])
+@pytest.mark.parametrize("new_session", [None, lambda request: "s2"])
+def test_a_key_bound_otherwise_before_is_found_under_its_old_session(
+    world: World, old_session: Any, new_session: Any
+) -> None:
+    old = ietf(session=old_session)
+    new = ietf(session=new_session, previous=old)
+    world.outcomes.append(answered(200, b"old life"))
+    world.serve(call(policy=old))
+    assert world.serve(call(policy=new)).outcome is Outcome.REPLAYED

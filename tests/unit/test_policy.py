@@ -14,6 +14,11 @@ from semel.core.policy import OPTION_NAMES, Options, Policy, is_ambiguous, says_
 ZERO = timedelta(0)
 
 
+async def waiting(*_: object) -> bool:
+    """Its coroutine would pass for True."""
+    return False
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -43,6 +48,9 @@ ZERO = timedelta(0)
         ({"replay_header": "bad header"}, "replay_header"),
         ({"response": "sse"}, "response='sse'"),
         ({"fingerprint": print}, "fingerprint="),
+        ({"keep": waiting}, "keep= must be a plain function"),
+        ({"key": waiting}, "key= must be a plain function"),
+        ({"session": waiting}, "session= must be a plain function"),
     ],
 )
 def test_a_wrong_option_is_refused_in_a_readable_sentence(
@@ -70,6 +78,8 @@ def test_policies_are_frozen_and_hashable() -> None:
     with pytest.raises(AttributeError):
         policy.required = True  # type: ignore[misc]
     assert hash(policy) == hash(semel.ietf())
+    assert hash(semel.ietf(keep=[200])) == hash(semel.ietf(keep={200}))
+    assert semel.Fingerprint(exclude=["a"]) == semel.Fingerprint(exclude=("a",))  # type: ignore[arg-type]
 
 
 def test_the_recipe_changes_with_what_decides_identity_and_meaning() -> None:
@@ -77,9 +87,10 @@ def test_the_recipe_changes_with_what_decides_identity_and_meaning() -> None:
         semel.ietf().recipe(),
         semel.ietf(scope="tenant").recipe(),
         semel.ietf(session=lambda request: None).recipe(),
+        semel.ietf(key="uuid").recipe(),
         semel.ietf(fingerprint=semel.Fingerprint(exclude=("sent_at",))).recipe(),
     }
-    assert len(recipes) == 4
+    assert len(recipes) == 5
     assert semel.ietf(retention=timedelta(days=2)).recipe() == semel.ietf().recipe()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from semel.core.model import Headers, Response
 from semel.core.policy import ietf
-from semel.core.replay import accepts, first, http_date, kept_headers, replayed
+from semel.core.replay import accepts, first, http_date, kept_headers, measured, replayed
 
 POLICY = ietf()
 
@@ -49,6 +49,11 @@ def test_first_and_replay_carry_the_same_kept_headers_and_bytes() -> None:
 def test_a_status_without_a_body_gets_no_content_length(status: int) -> None:
     answer = replayed(Response(status, (), b""), POLICY, None, None)
     assert b"content-length" not in dict(answer.headers)
+
+
+def test_an_answer_that_was_rendered_anew_says_its_own_length() -> None:
+    stale = Response(200, ((b"Content-Length", b"99"), (b"x", b"1")), b"now")
+    assert measured(stale).headers == ((b"x", b"1"), (b"content-length", b"3"))
 
 
 def test_an_empty_200_says_its_length() -> None:

@@ -68,9 +68,14 @@ class Ticket:
     """The key looks like personal data; worth a warning, never echoed."""
 
     def identity(self, policy: Policy) -> Identity:
-        request = self.request
-        scope = Scope(self.tenant, request.method, request.path, policy.scope, self.session)
+        request, session = self.request, self._session(policy)
+        scope = Scope(self.tenant, request.method, request.path, policy.scope, session)
         return Identity(keys.identity(scope, self.key))
+
+    def _session(self, policy: Policy) -> str | None:
+        if policy is self.policy:
+            return self.session
+        return policy.session(self.request) if policy.session is not None else None
 
     def call(
         self,

@@ -283,7 +283,7 @@ def _replay(call: Call, record: Record) -> Flow[Answer]:
     if call.policy.on_replay is None:
         return Answer(answer, Outcome.REPLAYED)
     try:
-        current = yield from ask(Render(answer))
+        current = replay.measured((yield from ask(Render(answer))))
     except Exception as error:
         return Answer(refuse("replay-failed"), Outcome.REPLAYED, error)
     return Answer(current, Outcome.REPLAYED)

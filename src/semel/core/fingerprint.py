@@ -15,13 +15,15 @@ from functools import partial
 from hashlib import blake2b, sha256
 from hmac import compare_digest
 from hmac import digest as hmac_digest
-from typing import Literal, NamedTuple, TypeAlias
+from inspect import iscoroutinefunction
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from semel.core.canonical import Value, canonicalise
 from semel.core.forms import Fields, read_multipart, read_urlencoded
 from semel.core.media import Media, media_type
 from semel.core.model import Request
 from semel.core.pointers import Pointer, drop, parse_pointer, pick, write_pointer
+from semel.errors import ConfigurationError
 
 __all__ = [
     "Fingerprint",
@@ -59,6 +61,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         _check_names(self)
+        for option in ("include", "exclude"):
+            names: Any = getattr(self, option)
+            object.__setattr__(self, option, names if names is None else tuple(names))
         _check_secrets(self.secrets)
         included = None if self.include is None else _pointers(self.include)
         excluded = _pointers(self.exclude)
@@ -85,11 +90,15 @@ class Recipe:
 def _check_names(recipe: Recipe) -> None:
     for option in ("include", "exclude"):
         if isinstance(getattr(recipe, option), str):
-            raise ValueError(f"{option}= takes a tuple of field names, not one text.")
-    if recipe.include == ():
-        raise ValueError("include=() would make all requests equal; name a field or leave it out.")
+            raise ConfigurationError(f"{option}= takes a tuple of field names, not one text.")
+    if recipe.include is not None and not recipe.include:
+        raise ConfigurationError(
+            "include=() makes all requests equal; name a field or leave it out."
+        )
     if recipe.by is not None and (recipe.include is not None or recipe.exclude):
-        raise ValueError("by= decides alone what matters; leave include= and exclude= out.")
+        raise ConfigurationError("by= decides alone what matters; leave include= and exclude= out.")
+    if iscoroutinefunction(recipe.by):
+        raise ConfigurationError("by= must be a plain function: nothing awaits it.")
 
 
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")  # no dot: it separates the parts of a fingerprint
@@ -98,14 +107,14 @@ _MIN_SECRET = 16
 
 def _check_secrets(secrets: tuple[tuple[str, bytes], ...]) -> None:
     if len(dict(secrets)) != len(secrets):
-        raise ValueError("Two secrets have the same key id.")
+        raise ConfigurationError("Two secrets have the same key id.")
     for key_id, secret in secrets:
         if not _KEY_ID.fullmatch(key_id):
-            raise ValueError(
+            raise ConfigurationError(
                 f"The key id {key_id!r} must be 1 to 32 letters, digits, hyphens or underscores."
             )
         if len(secret) < _MIN_SECRET:
-            raise ValueError(
+            raise ConfigurationError(
                 f"The secret {key_id!r} must have {_MIN_SECRET} bytes or more, made at random."
             )
 

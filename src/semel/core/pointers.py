@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from semel.core.canonical import Value
+from semel.errors import ConfigurationError
 
 __all__ = ["Pointer", "drop", "parse_pointer", "pick", "write_pointer"]
 
@@ -20,11 +21,11 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
 def parse_pointer(text: str) -> Pointer:
     """The steps down to a field. ValueError, in one sentence, for what is not a pointer."""
     if not text:
-        raise ValueError("A field name must not be empty.")
+        raise ConfigurationError("A field name must not be empty.")
     if not text.startswith("/"):
         return (text,)
     if _BAD_ESCAPE.search(text):
-        raise ValueError(f"{text!r} is not a JSON Pointer: write ~ as ~0 and / as ~1.")
+        raise ConfigurationError(f"{text!r} is not a JSON Pointer: write ~ as ~0 and / as ~1.")
     # The order matters: ~01 is ~1, not / (RFC 6901 4).
     return tuple(step.replace("~1", "/").replace("~0", "~") for step in text[1:].split("/"))
 

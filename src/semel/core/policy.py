@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import Enum
+from inspect import iscoroutinefunction
 from typing import Any, Final, Literal, TypedDict, Unpack
 
 from semel.core.contract import Abandoned, HandlerOutcome, Raised, Returned, Streaming
@@ -85,6 +86,7 @@ class Policy:
         patience = timedelta(0) if self.in_flight == "refuse" else self.in_flight
         derived: dict[str, object] = {
             "methods": frozenset(method.upper() for method in self.methods),
+            "keep": self.keep if callable(self.keep) or self.keep is None else frozenset(self.keep),
             "lease_micros": _micros(self.lease),
             "retention_micros": _micros(self.retention),
             "tombstone_micros": _micros(tombstone),
@@ -99,8 +101,9 @@ class Policy:
 
     def recipe(self) -> str:
         """How identities and fingerprints are made here; changing it orphans live keys."""
-        bound = " session" if self.session is not None else ""
-        return f"i1 scope={self.scope}{bound}; {self.fingerprint.describe()}"
+        session = " session" if self.session is not None else ""
+        key = " key=uuid" if self.key == "uuid" else ""  # whose letters lose their case
+        return f"i1 scope={self.scope}{session}{key}; {self.fingerprint.describe()}"
 
 
 class Options(TypedDict, total=False):
@@ -271,6 +274,9 @@ def _validate_outcomes(policy: Policy) -> None:
     for option in ("probe", "on_replay", "session"):
         value = getattr(policy, option)
         _demand(value is None or callable(value), f"{option}= must be callable or None")
+    for option in ("keep", "key", "session"):
+        plain = not iscoroutinefunction(getattr(policy, option))
+        _demand(plain, f"{option}= must be a plain function: nothing awaits it")
     keeps = policy.keep is None or callable(policy.keep) or _are_statuses(policy.keep)
     _demand(keeps, "keep= takes statuses or a function of the response")
 

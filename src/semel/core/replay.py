@@ -70,12 +70,17 @@ def replayed(
     response: Response, policy: Policy, expires_at: Micros | None, accept_encoding: str | None
 ) -> Response:
     """The kept answer as it leaves every time after the first."""
-    response = _acceptable(response, accept_encoding)
-    length: tuple[Header, ...] = ()
-    if response.status >= 200 and response.status not in (204, 304):
-        length = ((b"content-length", str(len(response.body)).encode()),)
+    response = measured(_acceptable(response, accept_encoding))
     said = _said(response.headers, policy, b"true", expires_at)
-    return Response(response.status, (*response.headers, *length, *said), response.body)
+    return Response(response.status, (*response.headers, *said), response.body)
+
+
+def measured(response: Response) -> Response:
+    """The answer with the length of the body it has, where its status has one."""
+    headers = [pair for pair in response.headers if pair[0].lower() != b"content-length"]
+    if response.status not in (204, 304):
+        headers.append((b"content-length", b"%d" % len(response.body)))
+    return Response(response.status, tuple(headers), response.body)
 
 
 def _said(

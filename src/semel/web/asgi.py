@@ -40,6 +40,7 @@ from semel.stores.base import AsyncStore
 from semel.web.desk import BIG, Desk, lease_of, pause_before
 from semel.web.handler import AsgiApp, Handler, Message, Receive, Scope, Send
 from semel.web.message import Spool
+from semel.web.tags import find_tag
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -55,13 +56,13 @@ class Middleware:
     def __init__(self, app: AsgiApp, guard: Guard) -> None:
         self.app = app
         self.guard = guard
-        self._desk = Desk(guard, app)
+        self._desk = Desk(guard, app, find_tag)
         self._running: set[asyncio.Task[Any]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
         if kind == "http" and not _plainly_safe(scope):
-            ticket, label = self._desk.admit(_request(scope), scope)
+            ticket, label = self._desk.admit(_request(scope))
             if isinstance(ticket, Ticket):
                 return await self._guarded(ticket, label, scope, receive, send)
             if isinstance(ticket, Refused):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import MutableMapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from semel.core.admission import Call, Refused, Ticket, admit
 from semel.core.enrolment import enrol
@@ -22,12 +22,16 @@ from semel.process.familiar import Familiar
 from semel.process.fences import new_fence
 from semel.process.leases import Lease
 from semel.web.message import Spool
-from semel.web.routing import find_tag, listed
+from semel.web.routing import listed
+from semel.web.tags import Tagged
 
 if TYPE_CHECKING:
     from semel.guard import Guard
 
 log = logging.getLogger("semel")
+
+FindTag: TypeAlias = Callable[[Any, Any], Tagged | None]
+"""Asks an application's router for the tag of the endpoint that will answer a request."""
 
 BIG: Final = 256 * 1024
 """A body this large takes long to fingerprint: not in the thread of an event loop."""
@@ -36,17 +40,16 @@ BIG: Final = 256 * 1024
 class Desk:
     """The front desk of one guarded application."""
 
-    def __init__(self, guard: Guard, app: Any) -> None:
+    def __init__(self, guard: Guard, app: Any, find_tag: FindTag) -> None:
         self.guard = guard
         self.app = app
+        self._find_tag = find_tag
         self._familiar = Familiar()
         _watch_frameworks()
 
-    def admit(
-        self, request: Request, scope: MutableMapping[str, Any] | None = None
-    ) -> tuple[Ticket | Refused | None, str]:
+    def admit(self, request: Request) -> tuple[Ticket | Refused | None, str]:
         """Whether a request takes part, and the label of the route whose policy says so."""
-        policy, label = self._policy_for(request, scope)
+        policy, label = self._policy_for(request)
         ticket = admit(request, policy, self.guard.tenant)
         if isinstance(ticket, Refused) and ticket.error is not None:
             log.error("semel: tenant=, session= or key= failed", exc_info=ticket.error)
@@ -54,14 +57,12 @@ class Desk:
             log.warning("semel: a key looks like personal data: %s", mask(ticket.key))
         return ticket, label
 
-    def _policy_for(
-        self, request: Request, scope: MutableMapping[str, Any] | None
-    ) -> tuple[Policy, str]:
+    def _policy_for(self, request: Request) -> tuple[Policy, str]:
         """A listed route comes first, then a tag on the endpoint, then the default."""
         route = listed(self.guard.routes, request.method, request.path)
         if route is not None:
             return route.policy, route.label
-        tagged = find_tag(self.app, scope) if scope is not None else None
+        tagged = self._find_tag(self.app, request.raw)
         if tagged is not None:
             return self.guard.bind(tagged.policy), tagged.label
         return self.guard.policy, "*"

@@ -36,6 +36,7 @@ from semel.core.problems import refuse
 from semel.process import current
 from semel.web.desk import Desk, lease_of, pause_before
 from semel.web.message import Spool
+from semel.web.tags import find_flask_tag
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -59,7 +60,7 @@ class WsgiMiddleware:
     def __init__(self, app: WsgiApp, guard: Guard) -> None:
         self.app = app
         self.guard = guard
-        self._desk = Desk(guard, app)
+        self._desk = Desk(guard, app, find_flask_tag)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] in SAFE_METHODS and "HTTP_IDEMPOTENCY_KEY" not in environ:
