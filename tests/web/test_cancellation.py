@@ -218,6 +218,23 @@ async def test_a_server_that_raises_on_send_after_a_disconnect_loses_no_record(
         assert len(guard.attendant.leases) == 0
 
 
+async def test_what_a_handler_raises_after_its_client_has_left_is_logged(
+    make_guard: MakeGuard, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise ZeroDivisionError("nobody else hears of this")
+
+    async def gone(message: Message) -> None:
+        raise OSError("the client is gone")
+
+    guarded = make_guard().asgi(app)
+    with caplog.at_level("ERROR", logger="semel"):
+        with pytest.raises(OSError, match="gone"):
+            await guarded(scope_of(Ask()), Wire(Ask()).receive, gone)
+        await guarded.drain()
+    assert "nobody else hears of this" in caplog.text
+
+
 async def test_shutdown_waits_for_handlers_whose_clients_have_left(
     make_guard: MakeGuard, effects: Effects
 ) -> None:
