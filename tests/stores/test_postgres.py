@@ -27,8 +27,8 @@ from semel.core.contract import (
     Release,
     StoreOperation,
 )
+from semel.core.frozen import replace
 from semel.core.model import Fence, Identity, Origin, State
-from semel.core.value import replace
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres.blocking import wait

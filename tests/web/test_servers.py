@@ -95,9 +95,10 @@ def test_duplicates_that_wait_all_get_the_leaders_answer(
     assert nonce(shop_, key).encode() in replies[0].body
 
 
-def test_when_the_leader_fails_at_most_one_follower_per_process_runs(
+def test_when_the_leader_fails_each_follower_is_refused_or_runs_and_is_told_so(
     shop_: Served, pool: ThreadPoolExecutor
 ) -> None:
+    """How many run depends on who arrives after the failure; of those who waited, one may."""
     key, gate = new_key(), shop_.gate()
     leader = pool.submit(shop_.client.post, "/fail", key, x_gate=str(gate))
     until(lambda: shop_.effects.of(key))
@@ -105,7 +106,6 @@ def test_when_the_leader_fails_at_most_one_follower_per_process_runs(
     gate.touch()
     assert leader.result().status == 500
     statuses = [future.result().status for future in followers]
-    assert 1 <= len(shop_.effects.of(key)) <= 3
     assert statuses.count(500) == len(shop_.effects.of(key)) - 1
     assert set(statuses) <= {409, 500}
 

@@ -12,18 +12,18 @@ from uuid import UUID
 
 from semel.core import keys
 from semel.core.fingerprint import Meaning, Recipe
+from semel.core.frozen import frozen
 from semel.core.keys import Malformed, Scope
 from semel.core.model import Fence, Identity, Micros, Origin, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.prints import Prints
 from semel.core.problems import refuse
-from semel.core.value import value
 
 Tenant: TypeAlias = Callable[[Request], Any] | None
 """Who is asking: a function of the authenticated request, or None for a single tenant."""
 
 
-@value
+@frozen
 class Predecessor:
     """The same request under the route's previous settings."""
 
@@ -31,7 +31,7 @@ class Predecessor:
     prints: Prints
 
 
-@value
+@frozen
 class Call:
     """All that an exchange needs to know of a request."""
 
@@ -47,7 +47,7 @@ class Call:
     """This process has probably met the key: look before claiming."""
 
 
-@value
+@frozen
 class Refused:
     """Turned away at the door; ``error`` is the operator's own code failing, to be logged."""
 
@@ -55,7 +55,7 @@ class Refused:
     error: Exception | None = None
 
 
-@value
+@frozen
 class Ticket:
     """A request that takes part; its body has not been read yet."""
 

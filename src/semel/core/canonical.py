@@ -13,12 +13,13 @@ last while scanning; documents that need the second take the exact path, `_exact
 import json.encoder
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import accumulate
 from json import JSONDecoder, JSONEncoder
 from json.encoder import encode_basestring
 from typing import NoReturn
+
+from semel.core.frozen import frozen
 
 __all__ = ["MAX_DEPTH", "Canonical", "Value", "canonicalise"]
 
@@ -29,7 +30,7 @@ MAX_DEPTH = 64
 _LARGEST = 2**53 - 1  # RFC 7493 2.2: beyond it integers collapse in a double
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Small:
     """A number in 0 < |x| < 1e-4: `repr` and ECMAScript disagree, so it carries its own text."""
 
@@ -39,12 +40,12 @@ class _Small:
 Value = None | bool | int | float | str | _Small | list["Value"] | dict[str, "Value"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Canonical:
     """The canonical text and, for an object, each top-level member as `"name":value`, in order."""
 
-    data: bytes = field(repr=False)
-    members: Mapping[str, bytes] = field(repr=False)
+    data: bytes
+    members: Mapping[str, bytes]
 
 
 def canonicalise(body: bytes, prune: Callable[[Value], Value] | None = None) -> Canonical | None:

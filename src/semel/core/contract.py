@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Generic, TypeAlias, TypeVar
 
+from semel.core.frozen import frozen
 from semel.core.model import (
     Fence,
     Headers,
@@ -27,7 +28,6 @@ from semel.core.model import (
     Response,
     State,
 )
-from semel.core.value import value
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -35,7 +35,7 @@ R_co = TypeVar("R_co", covariant=True)
 # ── replies ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@value
+@frozen
 class Claimed:
     """The caller now holds the lease."""
 
@@ -43,7 +43,7 @@ class Claimed:
     now: Micros
 
 
-@value
+@frozen
 class Found:
     """There is a record; it was not changed."""
 
@@ -51,19 +51,19 @@ class Found:
     now: Micros
 
 
-@value
+@frozen
 class Absent:
     """There is no record."""
 
     now: Micros
 
 
-@value
+@frozen
 class Stale:
     """No record, and the key is too old to start one: it may have run and been forgotten."""
 
 
-@value
+@frozen
 class Applied:
     """The write is durable (now, or already from an earlier try with the same fence)."""
 
@@ -73,7 +73,7 @@ class Applied:
     expires_at: Micros | None = None
 
 
-@value
+@frozen
 class Lost:
     """The fence is not the record's, or the state forbids it; nothing was changed."""
 
@@ -81,7 +81,7 @@ class Lost:
     now: Micros
 
 
-@value
+@frozen
 class Registered:
     """The recipe is the recorded one. ``changed_at``: when it replaced ``previous``."""
 
@@ -90,7 +90,7 @@ class Registered:
     now: Micros
 
 
-@value
+@frozen
 class Conflicting:
     """Another recipe is on record, and it was not named as the previous one."""
 
@@ -118,7 +118,7 @@ class StoreOperation(Operation[R_co]):
     __slots__ = ()
 
 
-@value
+@frozen
 class Claim(StoreOperation[Claimed | Found | Stale]):
     """Insert an in_progress record, or read the one that is there.
 
@@ -136,14 +136,14 @@ class Claim(StoreOperation[Claimed | Found | Stale]):
     fresh_until: Micros | None = None
 
 
-@value
+@frozen
 class Read(StoreOperation[Found | Absent]):
     """Look, change nothing."""
 
     identity: Identity
 
 
-@value
+@frozen
 class Retake(StoreOperation[Written]):
     """failed_retryable → in_progress under a new fence; ``seen`` is burnt."""
 
@@ -154,7 +154,7 @@ class Retake(StoreOperation[Written]):
     on_lapse: OnLapse = OnLapse.UNKNOWN
 
 
-@value
+@frozen
 class Renew(StoreOperation[Written]):
     """Push the end of the lease to ``lease`` from now. A lease already past is not revived."""
 
@@ -163,7 +163,7 @@ class Renew(StoreOperation[Written]):
     lease: Micros
 
 
-@value
+@frozen
 class Open(StoreOperation[Written]):
     """Store an open receipt: the response has started and its body will not be kept."""
 
@@ -174,7 +174,7 @@ class Open(StoreOperation[Written]):
     snapshot: bytes
 
 
-@value
+@frozen
 class Complete(StoreOperation[Written]):
     """in_progress → completed; also unknown → completed for the fence that last held it.
 
@@ -190,7 +190,7 @@ class Complete(StoreOperation[Written]):
     tombstone: Micros
 
 
-@value
+@frozen
 class Release(StoreOperation[Written]):
     """in_progress → failed_retryable: nothing happened, a retry may run. Forgotten by retention."""
 
@@ -202,7 +202,7 @@ class Release(StoreOperation[Written]):
     reason: str | None = None
 
 
-@value
+@frozen
 class Suspend(StoreOperation[Written]):
     """in_progress → unknown: it may have happened."""
 
@@ -213,7 +213,7 @@ class Suspend(StoreOperation[Written]):
     reason: str | None = None
 
 
-@value
+@frozen
 class Lapse(StoreOperation[Written]):
     """in_progress with a lease that is past → unknown, or failed_retryable where so declared."""
 
@@ -222,7 +222,7 @@ class Lapse(StoreOperation[Written]):
     retention: Micros
 
 
-@value
+@frozen
 class Forget(StoreOperation[Written]):
     """A settled record past its time → no record. Already gone is Applied."""
 
@@ -230,7 +230,7 @@ class Forget(StoreOperation[Written]):
     seen: Fence
 
 
-@value
+@frozen
 class SettleHappened(StoreOperation[Written]):
     """unknown → completed, by evidence; ``fence`` replaces ``seen``, which is burnt."""
 
@@ -243,7 +243,7 @@ class SettleHappened(StoreOperation[Written]):
     evidence: str
 
 
-@value
+@frozen
 class SettleAbsent(StoreOperation[Written]):
     """unknown → failed_retryable: it did not happen and no longer can. ``seen`` is burnt."""
 
@@ -254,7 +254,7 @@ class SettleAbsent(StoreOperation[Written]):
     evidence: str
 
 
-@value
+@frozen
 class Evict(StoreOperation[Written]):
     """An operator removes a settled record. Already gone is Applied."""
 
@@ -262,7 +262,7 @@ class Evict(StoreOperation[Written]):
     seen: Fence
 
 
-@value
+@frozen
 class EvictUnknown(StoreOperation[Written]):
     """An operator gives up on an unknown record: a tombstone stays, or with ``free`` nothing."""
 
@@ -274,7 +274,7 @@ class EvictUnknown(StoreOperation[Written]):
     free: bool = False
 
 
-@value
+@frozen
 class Register(StoreOperation[Registered | Conflicting]):
     """Record how identities and fingerprints of a route are made, or compare with the record.
 
@@ -289,7 +289,7 @@ class Register(StoreOperation[Registered | Conflicting]):
 # ── operations answered by the adapter ────────────────────────────────────────────────────────────
 
 
-@value
+@frozen
 class Returned:
     """The handler answered in full. ``error``: the exception being handled as it answered."""
 
@@ -297,7 +297,7 @@ class Returned:
     error: BaseException | None = None
 
 
-@value
+@frozen
 class Streaming:
     """The answer has started, and its body will not be kept; nothing was sent to the client yet."""
 
@@ -306,14 +306,14 @@ class Streaming:
     error: BaseException | None = None
 
 
-@value
+@frozen
 class Raised:
     """The handler raised before it answered."""
 
     error: BaseException
 
 
-@value
+@frozen
 class Abandoned:
     """The handler was stopped from outside (cancelled, interrupted) before it answered."""
 
@@ -323,7 +323,7 @@ class Abandoned:
 HandlerOutcome: TypeAlias = Returned | Streaming | Raised | Abandoned
 
 
-@value
+@frozen
 class Invoke(Operation[HandlerOutcome]):
     """Run the handler under the lease; asked again, it is the same run."""
 
@@ -333,7 +333,7 @@ class Invoke(Operation[HandlerOutcome]):
     fence: Fence
 
 
-@value
+@frozen
 class Drained:
     """A streamed answer ended. ``whole`` is False when it broke off."""
 
@@ -343,7 +343,7 @@ class Drained:
     error: BaseException | None = None
 
 
-@value
+@frozen
 class Drain(Operation[Drained]):
     """Send the started answer with these headers and let the rest flow."""
 
@@ -352,14 +352,14 @@ class Drain(Operation[Drained]):
     headers: Headers
 
 
-@value
+@frozen
 class Discard(Operation[None]):
     """Stop the started answer: the record could not be secured, so nothing of it may be sent."""
 
     finishing: ClassVar[bool] = True
 
 
-@value
+@frozen
 class Woken:
     """The record changed. One waiter per process and change is ``elected`` to act on it."""
 
@@ -368,12 +368,12 @@ class Woken:
     elected: bool
 
 
-@value
+@frozen
 class Unwoken:
     """Time is up, or there was no room to wait."""
 
 
-@value
+@frozen
 class Await(Operation[Woken | Unwoken]):
     """Wait, holding no connection, until the record leaves the hands of ``fence``."""
 
@@ -382,7 +382,7 @@ class Await(Operation[Woken | Unwoken]):
     patience: Micros
 
 
-@value
+@frozen
 class Pause(Operation[bool]):
     """Rest before another try at a write; the reply says whether the lease is still held."""
 
@@ -393,7 +393,7 @@ class Pause(Operation[bool]):
     attempt: int
 
 
-@value
+@frozen
 class Pursue(Operation[None]):
     """Perform a write in the background, again and again until a store acknowledges it."""
 
@@ -402,7 +402,7 @@ class Pursue(Operation[None]):
     op: StoreOperation[Written]
 
 
-@value
+@frozen
 class Render(Operation[Response]):
     """Let the route's ``on_replay`` turn the kept answer into one with the current state."""
 

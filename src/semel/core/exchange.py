@@ -44,11 +44,11 @@ from semel.core.contract import (
     Written,
 )
 from semel.core.flow import Flow, Interrupted, ask
+from semel.core.frozen import frozen, replace
 from semel.core.model import Micros, OnLapse, Record, Response, State
 from semel.core.policy import Verdict, is_ambiguous, judge, says_not_executed
 from semel.core.problems import refuse
 from semel.core.snapshot import Snapshot
-from semel.core.value import replace, value
 from semel.errors import ConfigurationError, StoreError
 
 _ROUNDS: Final = 8
@@ -73,7 +73,7 @@ class Outcome(StrEnum):
     INTERRUPTED = "interrupted"
 
 
-@value
+@frozen
 class Answer:
     """What the adapter has to do last.
 
@@ -89,7 +89,7 @@ class Answer:
     zombie: bool = False
 
 
-@value
+@frozen
 class _Busy:
     """Somebody else holds the record."""
 

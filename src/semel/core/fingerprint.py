@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from semel.core.canonical import Value, canonicalise
 from semel.core.forms import Fields, read_multipart, read_urlencoded
+from semel.core.frozen import frozen
 from semel.core.media import Media, media_type
 from semel.core.model import Request
 from semel.core.pointers import Pointer, drop, parse_pointer, pick, write_pointer
@@ -137,7 +138,7 @@ def _prune(
 # --- the fingerprint
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Meaning:
     """What is hashed of a request.
 
@@ -146,21 +147,21 @@ class Meaning:
 
     method: str
     path: str
-    query: bytes = field(repr=False)
+    query: bytes
     content_type: str | None
     content_encoding: str | None
-    body: Iterable[bytes] = field(repr=False)
-    request: Request | None = field(default=None, repr=False)
+    body: Iterable[bytes]
+    request: Request | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fingerprint:
     """`text` is what a record keeps; `fields` are the canonical octets of each named field."""
 
     text: str
-    fields: Mapping[str, bytes] = field(repr=False)
+    fields: Mapping[str, bytes]
     kind: Kind
-    digest: bytes = field(repr=False)
+    digest: bytes
 
 
 class _Content(NamedTuple):
@@ -377,7 +378,7 @@ def _counted(data: bytes) -> bytes:
     return _COUNTS[len(data)] + data
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Digests:
     cut: bool
     key_id: str

@@ -5,13 +5,12 @@ Nothing here echoes a key: a refusal says what is wrong with it, never what it w
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from struct import Struct
 from typing import Literal, TypeAlias
 from urllib.parse import quote_from_bytes
 
-import http_sf
+from semel.core.frozen import frozen
 
 __all__ = [
     "MAX_HEADER_BYTES",
@@ -38,7 +37,7 @@ MIN_KEY_LENGTH = 16
 """Shorter keys are guessed or counted up, and meet each other sooner or later."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Malformed:
     """A key that was refused; `reason` is one sentence that may be shown to the client."""
 
@@ -73,6 +72,8 @@ def _quoted(value: bytes) -> str | Malformed:
     # refusing them would turn away clients of the first revision that does. The key alone names
     # the operation.
     try:
+        import http_sf  # here, because bare keys, as most are, do without
+
         item = http_sf.parse(value, tltype="item")
     except ValueError:
         return Malformed("The Idempotency-Key header is not a well-formed quoted string.")
@@ -176,7 +177,7 @@ def canonical_path(path: bytes) -> str:
     return quote_from_bytes(path or b"/", safe="/!$&'()*+,;=:@")  # an empty path is "/": 6.2.3
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scope:
     """Where a key counts. `path` is canonical; `kind` says whether method and path take part."""
 

@@ -1,16 +1,17 @@
 """Content-Type, as far as a fingerprint needs it: which reader, and one spelling of it."""
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, TypeAlias
+
+from semel.core.frozen import frozen
 
 __all__ = ["Media", "Reader", "media_type"]
 
 Reader: TypeAlias = Literal["json", "form", "multipart", "raw"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Media:
     """How a body is read. `text` is the type with those parameters that may change its meaning."""
 

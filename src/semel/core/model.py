@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, NewType, TypeAlias
 
-from semel.core.value import value
+from semel.core.frozen import frozen
 
 Identity = NewType("Identity", bytes)
 """32 bytes: the primary key of every store."""
@@ -41,7 +41,7 @@ class OnLapse(StrEnum):
     RELEASE = "release"
 
 
-@value
+@frozen
 class Origin:
     """Where a key was used: kept beside the identity for the people who operate the system."""
 
@@ -51,7 +51,7 @@ class Origin:
     key: str
 
 
-@value
+@frozen
 class Record:
     """One key's row, as a store returns it."""
 
@@ -116,7 +116,7 @@ class HeaderView(Mapping[str, str]):
         return len(self._lines)
 
 
-@value
+@frozen
 class Request:
     """semel's own read-only view of a request, the same in every adapter.
 
@@ -131,7 +131,7 @@ class Request:
     raw: Any
 
 
-@value
+@frozen
 class Response:
     """A whole answer in memory."""
 

@@ -10,14 +10,14 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
+from semel.core.frozen import frozen
 from semel.core.model import Header, Micros, Response
-from semel.core.value import value
 
 DOCS: Final = "https://semel.readthedocs.io/reference/problems/#"
 """Where the documentation answers a problem's ``type``."""
 
 
-@value
+@frozen
 class Problem:
     """One kind of refusal."""
 

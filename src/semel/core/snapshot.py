@@ -14,8 +14,8 @@ import struct
 import zlib
 from typing import Final
 
+from semel.core.frozen import frozen
 from semel.core.model import Header, Headers, Response
-from semel.core.value import value
 from semel.errors import StoreCorrupt
 
 _MAGIC: Final = b"S1"
@@ -29,7 +29,7 @@ COMPRESS_OVER: Final = 16 * 1024
 """Below this, compressing costs more time than the bytes are worth."""
 
 
-@value
+@frozen
 class Snapshot:
     """A stored response; ``body`` is None in a receipt."""
 

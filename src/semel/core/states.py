@@ -9,8 +9,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
+from semel.core.frozen import frozen
 from semel.core.model import State
-from semel.core.value import value
 
 
 class Event(StrEnum):
@@ -50,7 +50,7 @@ class Proof(StrEnum):
     SEEN_FENCE_OVERDUE = "the fence it saw, and a retention that is past"
 
 
-@value
+@frozen
 class Rule:
     """One row: from ``source`` by ``event`` to ``target``; None stands for "no record"."""
 

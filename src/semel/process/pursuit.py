@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from semel.core.contract import Lost, StoreOperation, Written
 from semel.errors import StoreError
+from semel.process.jitter import jitter
 from semel.stores.base import Store
 
 log = logging.getLogger("semel")
@@ -23,12 +22,14 @@ _LIMIT: Final = 10_000
 _FIRST, _LONGEST = 0.1, 5.0
 
 
-@dataclass(slots=True)
 class _Pursuit:
-    op: StoreOperation[Written]
-    due: float
-    give_up_at: float
-    attempt: int = 0
+    __slots__ = ("attempt", "due", "give_up_at", "op")
+
+    def __init__(self, op: StoreOperation[Written], due: float) -> None:
+        self.op = op
+        self.due = due
+        self.give_up_at = due + _HORIZON
+        self.attempt = 0
 
 
 class Pursuits:
@@ -49,7 +50,7 @@ class Pursuits:
             if len(self._queue) >= _LIMIT:
                 self._queue.popleft()
                 log.error("semel: too many unacknowledged writes, the oldest is given up")
-            self._queue.append(_Pursuit(op, now, now + _HORIZON))
+            self._queue.append(_Pursuit(op, now))
         return now
 
     def run_once(self, store: Store) -> float:
@@ -84,5 +85,5 @@ class Pursuits:
         now = self._clock()
         item.attempt += 1
         pause = min(_LONGEST, _FIRST * 2 ** min(item.attempt, 10))
-        item.due = now + pause * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+        item.due = now + pause * jitter()
         return now >= item.give_up_at

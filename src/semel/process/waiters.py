@@ -7,16 +7,15 @@ threads or tasks; a change made in this process is looked at right away.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from semel.core.contract import Absent, Found, Read, Unwoken, Woken
 from semel.core.model import Fence, Identity, Micros, State
 from semel.errors import StoreError
+from semel.process.jitter import jitter
 from semel.stores.base import Store
 
 if TYPE_CHECKING:
@@ -30,16 +29,18 @@ Wake: TypeAlias = Woken | Unwoken
 Tasks: TypeAlias = "dict[asyncio.AbstractEventLoop, list[asyncio.Future[Wake]]]"
 
 
-@dataclass(slots=True)
 class _Watch:
     """All who wait for one record in this process."""
 
-    identity: Identity
-    fence: Fence
-    due: float
-    pause: float = _FIRST
-    threads: list[Future[Wake]] = field(default_factory=list)
-    tasks: Tasks = field(default_factory=dict)
+    __slots__ = ("due", "fence", "identity", "pause", "tasks", "threads")
+
+    def __init__(self, identity: Identity, fence: Fence, due: float) -> None:
+        self.identity = identity
+        self.fence = fence
+        self.due = due
+        self.pause = _FIRST
+        self.threads: list[Future[Wake]] = []
+        self.tasks: Tasks = {}
 
     def deserted(self) -> bool:
         waiting = any(not slot.done() for slot in self.threads)
@@ -115,7 +116,7 @@ class Waiters:
     def _watch(self, identity: Identity, fence: Fence) -> _Watch:
         watch = self._watches.get(identity)
         if watch is None:
-            watch = _Watch(identity, fence, self._clock() + _FIRST * _jitter())
+            watch = _Watch(identity, fence, self._clock() + _FIRST * jitter())
             self._watches[identity] = watch
         watch.fence = fence  # the newest holder seen: a change of hands is news to earlier waiters
         return watch
@@ -138,7 +139,7 @@ class Waiters:
         with self._lock:
             if watch.deserted():
                 self._watches.pop(watch.identity, None)
-            watch.due = self._clock() + watch.pause * _jitter()
+            watch.due = self._clock() + watch.pause * jitter()
             watch.pause = min(_LONGEST, watch.pause * _GROWTH)
 
     def _close(self, watch: _Watch, wake: Wake) -> None:
@@ -163,10 +164,6 @@ def _unchanged(found: Found, fence: Fence) -> bool:
     record = found.record
     running = record.state in (State.IN_PROGRESS, State.PENDING)
     return running and record.fence == fence and not record.lapsed(found.now)
-
-
-def _jitter() -> float:
-    return random.uniform(0.5, 1.0)  # noqa: S311 - spreads reads, guards nothing
 
 
 def _elect(wake: Wake) -> Wake:

@@ -7,11 +7,11 @@ process (and per event loop for the awaited colour), and again in a forked child
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
 from semel.core.contract import Operation, StoreOperation
 from semel.core.flow import Perform
+from semel.core.frozen import frozen
 from semel.core.model import Micros
 
 R = TypeVar("R")
@@ -20,7 +20,7 @@ Clock = Callable[[], Micros]
 """Microseconds since 1970; injected where the store's clock is this machine's (memory, SQLite)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Capabilities:
     """What a store can and cannot do: declared, never sniffed."""
 

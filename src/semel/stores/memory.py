@@ -38,9 +38,9 @@ from semel.core.contract import (
     Suspend,
     Written,
 )
+from semel.core.frozen import replace
 from semel.core.model import Fence, Identity, Micros, OnLapse, Record
 from semel.core.states import TABLE, Event, Proof, rule
-from semel.core.value import replace
 from semel.errors import StoreCorrupt
 from semel.stores.base import AsyncStore, Capabilities, Clock, Store
 from semel.stores.clock import system_clock

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
+from semel.core.frozen import frozen
 from semel.core.policy import Policy
-from semel.core.value import value
 from semel.errors import ConfigurationError
 
 F = TypeVar("F")
@@ -37,7 +37,7 @@ def tag(policy: Policy) -> Callable[[F], F]:
     return remember
 
 
-@value
+@frozen
 class Tagged:
     """A policy found on an endpoint, and the name of its route."""
 

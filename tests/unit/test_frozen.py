@@ -1,4 +1,4 @@
-"""`@value` classes behave as the frozen dataclasses a type checker takes them for."""
+"""`@frozen` classes behave as the frozen dataclasses a type checker takes them for."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import ClassVar
 import pytest
 
 from semel.core.contract import Claimed, Pause
-from semel.core.value import replace, value
+from semel.core.frozen import frozen, replace
 
 
-@value
+@frozen
 class Point:
     """A point."""
 
@@ -21,7 +21,7 @@ class Point:
     y: int = 0
 
 
-@value
+@frozen
 class Other:
     x: int
     y: int = 0

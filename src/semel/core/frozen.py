@@ -1,4 +1,4 @@
-"""``@value``: frozen, slotted classes that are cheap to define and to make.
+"""``@frozen``: frozen, slotted classes that are cheap to define and to make.
 
 To a type checker they are frozen dataclasses. `dataclasses` itself compiles six methods for each
 class, which is most of what importing semel would cost, and its frozen instances take twice as
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 @dataclass_transform(frozen_default=True)
-def value(cls: type[T]) -> type[T]:
+def frozen(cls: type[T]) -> type[T]:
     """Turn annotated fields into slots with an ``__init__``; equality is by type and fields."""
-    annotations: dict[str, str] = cls.__annotations__
-    names = tuple([name for name, kind in annotations.items() if "ClassVar" not in kind])
+    annotations: dict[str, object] = cls.__annotations__
+    names = tuple([name for name, kind in annotations.items() if "ClassVar" not in str(kind)])
     defaults = {name: cls.__dict__[name] for name in names if name in cls.__dict__}
     body = {
         name: member
@@ -26,8 +26,8 @@ def value(cls: type[T]) -> type[T]:
     body.update(_SHARED, __slots__=names, __match_args__=names)
     made: Any = type(cls.__name__, cls.__bases__, body)
     made.__init__ = _initialiser(made, names, defaults)
-    frozen: type[T] = made
-    return frozen
+    finished: type[T] = made
+    return finished
 
 
 def replace(original: T, **changes: Any) -> T:
@@ -65,9 +65,23 @@ def _hash(self: Any) -> int:
     return hash(_values(self))
 
 
+_HIDDEN = frozenset({"key", "tenant", "session", "digest", "fingerprint"})
+"""Fields that no log line and no traceback may show."""
+
+
 def _repr(self: Any) -> str:
-    shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__match_args__)
-    return f"{type(self).__qualname__}({shown})"
+    shown = ", ".join([f"{name}={_shown(self, name)}" for name in self.__match_args__])
+    return f"{type(self).__name__}({shown})"
+
+
+def _shown(self: Any, name: str) -> str:
+    """Bodies, headers and keys are told by their size: what is printed may end up anywhere."""
+    held = getattr(self, name)
+    if name in _HIDDEN and held is not None:
+        return "..."
+    if isinstance(held, bytes | tuple | dict | list):
+        return f"<{type(held).__name__} of {len(held)}>"  # pyright: ignore[reportUnknownArgumentType]
+    return repr(held)
 
 
 def _refuse(self: Any, name: str, *_: object) -> None:
