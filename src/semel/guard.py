@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel.core.admission import Tenant
 from semel.core.enrolment import enrol
-from semel.core.flow import run
+from semel.core.flow import Flow, run
 from semel.core.policy import Policy, ietf
 from semel.errors import ConfigurationError
 from semel.process.attendant import Attendant
@@ -42,7 +42,8 @@ class Guard:
 
     ``store`` is a URL (``sqlite:///semel.db``, ``postgresql://…``, ``memory://``) or a backend.
     ``tenant`` names the verified caller of a request; ``tenant=None`` says out loud that there is
-    only one. ``policy`` holds for every route without one of its own.
+    only one. ``policy`` holds for every route without one of its own. ``name`` tells apart guards
+    of several applications on one store.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Guard:
         migrate: bool = False,
         max_waiters: int = 8,
         drain: timedelta = timedelta(seconds=30),
+        name: str = "",
     ) -> None:
         if tenant is not None and not callable(tenant):
             raise ConfigurationError("tenant= takes a function of the request, or None")
@@ -67,6 +69,7 @@ class Guard:
         self.routes = tuple(replace(route, policy=self.bind(route.policy)) for route in routes)
         self.max_waiters = max_waiters
         self.drain = drain
+        self.name = name
         self.enrolled: set[str] = set()
         self._attendants: dict[int, Attendant] = {}
 
@@ -101,13 +104,15 @@ class Guard:
         application before it serves anybody.
         """
         store = self.backend.blocking()
-        for label, policy in self.policies():
-            run(enrol(label, policy), performer(store))
-            self.enrolled.add(label)
+        known = [("*", self.policy), *((route.label, route.policy) for route in self.routes)]
+        for label, policy in known:
+            run(self.enrol(label, policy), performer(store))
 
-    def policies(self) -> list[tuple[str, Policy]]:
-        """The policies known without asking a router, by the label they are enrolled under."""
-        return [("*", self.policy), *((route.label, route.policy) for route in self.routes)]
+    def enrol(self, label: str, policy: Policy) -> Flow[None]:
+        """Compare a route's settings with what the store remembers of them, once per process."""
+        if label not in self.enrolled:
+            yield from enrol(f"{self.name}:{label}" if self.name else label, policy)
+            self.enrolled.add(label)
 
     def close(self) -> None:
         """Finish what is under way in the background and close the store."""

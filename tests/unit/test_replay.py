@@ -64,10 +64,24 @@ def test_an_empty_200_says_its_length() -> None:
 def test_browsers_may_read_our_headers_where_cors_is_in_use() -> None:
     plain = replayed(Response(200, (), b""), POLICY, None, None)
     assert b"access-control-expose-headers" not in dict(plain.headers)
-    cross = replayed(Response(200, ((b"access-control-allow-origin", b"*"),), b""), POLICY, 1, None)
-    exposed = dict(cross.headers)[b"access-control-expose-headers"]
-    for name in (b"idempotent-replayed", b"idempotency-expires", b"retry-after"):
-        assert name in exposed
+    inside = Response(200, ((b"access-control-allow-origin", b"*"),), b"")
+    for cross in (
+        replayed(inside, POLICY, 1, None),
+        replayed(Response(200, (), b""), POLICY, 1, None, cross_origin=True),
+    ):
+        exposed = dict(cross.headers)[b"access-control-expose-headers"]
+        for name in (b"idempotent-replayed", b"idempotency-expires", b"retry-after"):
+            assert name in exposed
+
+
+def test_a_handler_cannot_say_for_semel_whether_it_is_a_replay() -> None:
+    lying = Response(200, ((b"Idempotent-Replayed", b"maybe"),), b"")
+    for answer, said in (
+        (first(lying, POLICY, 1), b"false"),
+        (replayed(lying, POLICY, 1, None), b"true"),
+    ):
+        values = [v for k, v in answer.headers if k.lower() == b"idempotent-replayed"]
+        assert values == [said]
 
 
 def test_the_replay_header_has_a_configurable_name() -> None:

@@ -42,6 +42,8 @@ class Call:
     origin: Origin
     fresh_until: Micros | None
     accept_encoding: str | None
+    cross_origin: bool = False
+    """A browser's script of another origin asks: it sees only the headers it is shown."""
     predecessor: Predecessor | None = None
     familiar: bool = False
     """This process has probably met the key: look before claiming."""
@@ -101,6 +103,7 @@ class Ticket:
             origin=Origin(self.tenant, request.method, request.path, self.key),
             fresh_until=self._fresh_until(),
             accept_encoding=request.headers.get("accept-encoding"),
+            cross_origin="origin" in request.headers,
             predecessor=predecessor,
             familiar=familiar(identity),
         )

@@ -279,7 +279,13 @@ def _replay(call: Call, record: Record) -> Flow[Answer]:
     if response is None:
         extra = {"original_status": kept.status}
         return Answer(refuse("body-not-kept", extra=extra), Outcome.RECEIPT)
-    answer = replay.replayed(response, call.policy, record.expires_at, call.accept_encoding)
+    answer = replay.replayed(
+        response,
+        call.policy,
+        record.expires_at,
+        call.accept_encoding,
+        cross_origin=call.cross_origin,
+    )
     if call.policy.on_replay is None:
         return Answer(answer, Outcome.REPLAYED)
     try:
@@ -332,7 +338,7 @@ def _execute(call: Call) -> Flow[Answer]:
     if isinstance(written, Lost):
         return (yield from _as_zombie(call, written, answer))
     if isinstance(outcome, Returned) and response is not None:
-        response = replay.first(response, call.policy, None)
+        response = _first(call, response, None)
     return replace(answer, response=response)
 
 
@@ -345,13 +351,16 @@ def _verdict(call: Call, outcome: HandlerOutcome) -> Verdict:
         return Verdict.SUSPEND
 
 
+_SAID: Final = {
+    Verdict.KEEP: Outcome.EXECUTED,
+    Verdict.RELEASE: Outcome.RELEASED,
+    Verdict.SUSPEND: Outcome.SUSPENDED,
+}
+
+
 def _own_answer(call: Call, outcome: HandlerOutcome, verdict: Verdict) -> Answer:
     """What the first caller gets if nothing stands in the way."""
-    said = {
-        Verdict.KEEP: Outcome.EXECUTED,
-        Verdict.RELEASE: Outcome.RELEASED,
-        Verdict.SUSPEND: Outcome.SUSPENDED,
-    }[verdict]
+    said = _SAID[verdict]
     match outcome:
         case Returned(response, error):
             return Answer(response, said, error)
@@ -400,11 +409,15 @@ def _keep(call: Call, response: Response, answer: Answer) -> Flow[Answer]:
             late = refuse("completion-not-durable", retry_after=call.policy.retry_micros)
             return replace(answer, response=late, outcome=Outcome.NOT_DURABLE)
         case Applied(expires_at=expires_at):
-            return replace(answer, response=replay.first(response, call.policy, expires_at))
+            return replace(answer, response=_first(call, response, expires_at))
         case Lost():
             return (yield from _as_zombie(call, written, answer))
         case _:
             assert_never(written)
+
+
+def _first(call: Call, response: Response, expires_at: Micros | None) -> Response:
+    return replay.first(response, call.policy, expires_at, cross_origin=call.cross_origin)
 
 
 def _completion(call: Call, kept: Snapshot) -> Complete:
@@ -466,13 +479,12 @@ def _stream(call: Call, head: Streaming, verdict: Verdict) -> Flow[Answer]:
         opened = yield from _insist(call, op)
         if not isinstance(opened, Applied):
             return (yield from _withhold(call, head, opened))
-    headers = replay.first_headers(head.headers, call.policy, None)
+    headers = replay.first_headers(head.headers, call.policy, None, cross_origin=call.cross_origin)
     drained = yield from ask(Drain(headers))
     answer = Answer(None, Outcome.EXECUTED, drained.error or head.error, drained.error is not None)
     if verdict is not Verdict.KEEP:
         yield from _give_up(_concession(call, verdict, answer.error))
-        said = Outcome.RELEASED if verdict is Verdict.RELEASE else Outcome.SUSPENDED
-        return replace(answer, outcome=said)
+        return replace(answer, outcome=_SAID[verdict])
     closed = replace(
         receipt, open=False, whole=drained.whole, size=drained.size, digest=drained.digest
     )

@@ -53,26 +53,36 @@ def kept_headers(headers: Headers) -> Headers:
     return tuple([pair for pair in headers if pair[0].lower() not in _NOT_KEPT])
 
 
-def first(response: Response, policy: Policy, expires_at: Micros | None) -> Response:
+def first(
+    response: Response, policy: Policy, expires_at: Micros | None, *, cross_origin: bool = False
+) -> Response:
     """The handler's answer as it leaves the first time."""
-    return Response(
-        response.status, first_headers(response.headers, policy, expires_at), response.body
-    )
+    headers = first_headers(response.headers, policy, expires_at, cross_origin=cross_origin)
+    return Response(response.status, headers, response.body)
 
 
-def first_headers(headers: Headers, policy: Policy, expires_at: Micros | None) -> Headers:
+def first_headers(
+    headers: Headers, policy: Policy, expires_at: Micros | None, *, cross_origin: bool = False
+) -> Headers:
     """The handler's own headers, with semel's said once."""
-    theirs = [pair for pair in headers if pair[0].lower() not in (b"cache-control", _EXPIRES)]
-    return (*theirs, *_said(headers, policy, b"false", expires_at))
+    ours = (b"cache-control", _EXPIRES, policy.replay_name)
+    theirs = [pair for pair in headers if pair[0].lower() not in ours]
+    return (*theirs, *_said(headers, policy, b"false", expires_at, cross_origin))
 
 
 def replayed(
-    response: Response, policy: Policy, expires_at: Micros | None, accept_encoding: str | None
+    response: Response,
+    policy: Policy,
+    expires_at: Micros | None,
+    accept_encoding: str | None,
+    *,
+    cross_origin: bool = False,
 ) -> Response:
     """The kept answer as it leaves every time after the first."""
     response = measured(_acceptable(response, accept_encoding))
-    said = _said(response.headers, policy, b"true", expires_at)
-    return Response(response.status, (*response.headers, *said), response.body)
+    said = _said(response.headers, policy, b"true", expires_at, cross_origin)
+    theirs = [pair for pair in response.headers if pair[0].lower() != policy.replay_name]
+    return Response(response.status, (*theirs, *said), response.body)
 
 
 def measured(response: Response) -> Response:
@@ -84,13 +94,17 @@ def measured(response: Response) -> Response:
 
 
 def _said(
-    headers: Headers, policy: Policy, is_replay: bytes, expires_at: Micros | None
+    headers: Headers,
+    policy: Policy,
+    is_replay: bytes,
+    expires_at: Micros | None,
+    cross_origin: bool,
 ) -> tuple[Header, ...]:
     name = policy.replay_name
     said: list[Header] = [(name, is_replay), _NO_STORE]
     if expires_at is not None:
         said.append((_EXPIRES, http_date(expires_at)))
-    if any(key.lower() == b"access-control-allow-origin" for key, _ in headers):
+    if cross_origin or any(key.lower() == b"access-control-allow-origin" for key, _ in headers):
         exposed = b", ".join((name, _EXPIRES, b"retry-after"))
         said.append((b"access-control-expose-headers", exposed))
     return tuple(said)

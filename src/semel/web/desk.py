@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from semel.core.admission import Call, Refused, Ticket, admit
-from semel.core.enrolment import enrol
 from semel.core.exchange import Answer, Outcome, exchange
 from semel.core.flow import Flow, Interrupted
 from semel.core.keys import mask
@@ -79,17 +78,15 @@ class Desk:
 
     def serve(self, call: Call, label: str) -> Flow[Answer]:
         """The exchange, after the first request of a route has compared its settings."""
-        if label not in self.guard.enrolled:
-            try:
-                yield from enrol(label, call.policy)
-            except Interrupted:
-                return Answer(None, Outcome.INTERRUPTED)
-            except StoreError as error:
-                response = refuse("store-unavailable", retry_after=call.policy.retry_micros)
-                return Answer(response, Outcome.STORE_ERROR, error)
-            except ConfigurationError as error:
-                return Answer(refuse("misconfigured"), Outcome.MISCONFIGURED, error)
-            self.guard.enrolled.add(label)
+        try:
+            yield from self.guard.enrol(label, call.policy)
+        except Interrupted:
+            return Answer(None, Outcome.INTERRUPTED)
+        except StoreError as error:
+            response = refuse("store-unavailable", retry_after=call.policy.retry_micros)
+            return Answer(response, Outcome.STORE_ERROR, error)
+        except ConfigurationError as error:
+            return Answer(refuse("misconfigured"), Outcome.MISCONFIGURED, error)
         return (yield from exchange(call))
 
     def report(self, answer: Answer) -> None:
