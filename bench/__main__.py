@@ -69,7 +69,7 @@ def stores() -> Iterator[dict[str | None, str]]:
 
 
 def measure(case: Case, urls: dict[str | None, str], seconds: float) -> dict[str, float]:
-    env = {"SEMEL_BENCH": urls[case.store]} if case.store else {}
+    env = {"SEMEL_TEST_BENCH": urls[case.store]} if case.store else {}
     with uvicorn("bench.apps:app", env=env) as server:
         command = [sys.executable, "-m", "bench.load", server.port, CONNECTIONS, seconds, case.keys]
         output = subprocess.run([str(part) for part in command], capture_output=True, check=True)

@@ -1,4 +1,4 @@
-"""The application under load: a small Starlette API, bare or guarded as ``SEMEL_BENCH`` says."""
+"""The application under load: a small API, bare or guarded as ``SEMEL_TEST_BENCH`` says."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ async def pay(request: Request) -> JSONResponse:
 
 
 app = Starlette(routes=[Route("/payments", pay, methods=["POST"])])
-if url := os.environ.get("SEMEL_BENCH"):
+if url := os.environ.get("SEMEL_TEST_BENCH"):
     app = semel.Guard(url, tenant=None, migrate=True).asgi(app)  # type: ignore[assignment]

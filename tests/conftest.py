@@ -10,10 +10,10 @@ from tests.servers import PgBouncer, PostgresServer
 from tests.servers import pgbouncer as pgbouncer_binary
 
 # `ci` is the default everywhere: the same examples on every run, so a failure is the change's.
-# `SEMEL_HYPOTHESIS=explore` looks for new ones.
+# `SEMEL_TEST_HYPOTHESIS=explore` looks for new ones.
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("explore", deadline=None, max_examples=1_000)
-settings.load_profile(os.environ.get("SEMEL_HYPOTHESIS", "ci"))
+settings.load_profile(os.environ.get("SEMEL_TEST_HYPOTHESIS", "ci"))
 
 SERVERS = pytest.StashKey[list[str]]()
 

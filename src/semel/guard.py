@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from semel.core.admission import Tenant
 from semel.core.enrolment import enrol
@@ -25,6 +25,8 @@ from semel.web.routing import Route
 from semel.web.tags import tag
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from semel.web.asgi import Middleware
     from semel.web.handler import AsgiApp
     from semel.web.wsgi import WsgiApp, WsgiMiddleware
@@ -72,6 +74,25 @@ class Guard:
         self.name = name
         self.enrolled: set[str] = set()
         self._attendants: dict[int, Attendant] = {}
+
+    @classmethod
+    def from_settings(cls, *, tenant: Tenant, path: Path | None = None, **options: Any) -> Self:
+        """A guard as ``SEMEL_*`` variables and ``semel.toml`` describe it; ``options`` win."""
+        from semel.config import load
+
+        settings = load(path)
+        said: dict[str, Any] = {
+            "policy": settings.policy,
+            "routes": settings.routes,
+            "secrets": settings.secrets,
+            "migrate": settings.migrate,
+            "max_waiters": settings.max_waiters,
+            "drain": settings.drain,
+            "name": settings.name,
+        }
+        if settings.store is not None:
+            said["store"] = settings.store
+        return cls(tenant=tenant, **{**said, **options})
 
     # ── adapters ──────────────────────────────────────────────────────────────────────────────────
 

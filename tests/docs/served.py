@@ -13,5 +13,5 @@ def load(app: str, folder: str) -> Any:
     return getattr(import_module(module), name)
 
 
-if "SEMEL_DOCS_APP" in os.environ:
-    app = load(os.environ["SEMEL_DOCS_APP"], os.environ["SEMEL_DOCS_FOLDER"])
+if "SEMEL_TEST_DOCS_APP" in os.environ:
+    app = load(os.environ["SEMEL_TEST_DOCS_APP"], os.environ["SEMEL_TEST_DOCS_FOLDER"])

@@ -84,7 +84,7 @@ def play(page: Page, folder: Path) -> int:
 
 
 def serve(app: str, folder: Path) -> AppServer:
-    return uvicorn(SERVED, env={"SEMEL_DOCS_APP": app, "SEMEL_DOCS_FOLDER": str(folder)})
+    return uvicorn(SERVED, env={"SEMEL_TEST_DOCS_APP": app, "SEMEL_TEST_DOCS_FOLDER": str(folder)})
 
 
 def compare(command: Command, came: str, aliases: Aliases) -> None:

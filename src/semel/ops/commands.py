@@ -47,18 +47,22 @@ def semel() -> None:
 
 
 @semel.command()
-@click.argument("url", envvar="SEMEL_STORE")
+@click.argument("url", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def migrate(url: str, as_json: bool) -> None:
+def migrate(url: str | None, as_json: bool) -> None:
     """Bring the schema of the store at URL up to date.
 
-    URL may also come from the environment variable SEMEL_STORE. Safe to run from many nodes at
-    once, and when there is nothing to do.
+    Without URL it is the store of the settings: SEMEL_STORE, or semel.toml. Safe to run from many
+    nodes at once, and when there is nothing to do.
     """
+    from semel.config import load
     from semel.stores import open_backend
 
     with one_sentence():
-        backend = open_backend(url)
+        store = url or load().store
+        if store is None:
+            fail("which store? Give its URL, or set SEMEL_STORE", MISUSED)
+        backend = open_backend(store)
         version = backend.migrate()
     if as_json:
         click.echo(json.dumps({"store": backend.url, "version": version}))

@@ -1,0 +1,223 @@
+"""Settings from the environment and from a TOML file; the guard and the commands read the same.
+
+The file is the one named by ``SEMEL_CONFIG``, else ``semel.toml`` in the working directory if
+there is one. The environment wins over the file. What is not known is an error: a misspelt setting
+must not be a setting left at its default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, cast
+
+from semel.core.fingerprint import Recipe
+from semel.core.policy import OPTION_NAMES, Policy, ietf, payments, stripe
+from semel.errors import ConfigurationError
+from semel.web.routing import Route
+
+PREFIX: Final = "SEMEL_"
+FILE: Final = "semel.toml"
+_NOT_OURS: Final = "SEMEL_TEST_"
+"""What the project's own tests use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What can be said about a guard without code."""
+
+    store: str | None = None
+    migrate: bool = False
+    max_waiters: int = 8
+    drain: timedelta = timedelta(seconds=30)
+    name: str = ""
+    secrets: Mapping[str, str] | None = field(default=None, repr=False)
+    policy: Policy | None = None
+    routes: tuple[Route, ...] = ()
+
+
+def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """The settings in force here and now."""
+    environ = os.environ if environ is None else environ
+    return Settings(**{**_from_file(path, environ), **_from_environment(environ)})
+
+
+# ── the environment ───────────────────────────────────────────────────────────────────────────────
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for variable, text in environ.items():
+        if not variable.startswith(PREFIX) or variable.startswith(_NOT_OURS):
+            continue
+        option = variable.removeprefix(PREFIX).lower()
+        if option != "config":
+            _known(variable, option, _SCALARS)
+            given[option] = _SCALARS[option](variable, text)
+    return given
+
+
+def _text(where: str, given: object) -> str:
+    if isinstance(given, str):
+        return given
+    raise ConfigurationError(f"{where} must be text, not {given!r}")
+
+
+def _truth(where: str, given: object) -> bool:
+    known = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
+    if isinstance(given, bool):
+        return given
+    if isinstance(given, str) and given.lower() in known:
+        return known[given.lower()]
+    raise ConfigurationError(f"{where} must be true or false, not {given!r}")
+
+
+def _count(where: str, given: object) -> int:
+    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+        return given
+    if isinstance(given, str) and given.isdecimal():
+        return int(given)
+    raise ConfigurationError(f"{where} must be a whole number, not {given!r}")
+
+
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def _duration(where: str, given: object) -> timedelta:
+    found = _DURATION.fullmatch(given) if isinstance(given, str) else None
+    if found is None:
+        raise ConfigurationError(f"{where} must be a duration such as '30s' or '7d', not {given!r}")
+    return timedelta(seconds=float(found[1]) * _UNITS[found[2]])
+
+
+Reader = Callable[[str, object], Any]
+
+_SCALARS: Final[dict[str, Reader]] = {
+    "store": _text,
+    "migrate": _truth,
+    "max_waiters": _count,
+    "drain": _duration,
+    "name": _text,
+}
+
+
+def _known(where: str, option: str, known: Iterable[str]) -> None:
+    if option not in known:
+        near = difflib.get_close_matches(option, list(known), 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigurationError(f"{where} is not a setting of semel{hint}")
+
+
+# ── the file ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _from_file(path: Path | None, environ: Mapping[str, str]) -> dict[str, Any]:
+    named = path or (Path(environ["SEMEL_CONFIG"]) if "SEMEL_CONFIG" in environ else None)
+    file = named or Path(FILE)
+    if named is None and not file.exists():
+        return {}
+    return {option: _read(file, option, given) for option, given in _parsed(file).items()}
+
+
+def _parsed(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{file} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file} is not TOML: {error}") from error
+
+
+def _read(file: Path, option: str, given: Any) -> Any:
+    where = f"{file}: {option}"
+    _known(where, option, [setting.name for setting in fields(Settings)])
+    match option:
+        case "secrets":
+            return {key_id: _text(where, secret) for key_id, secret in _table(where, given).items()}
+        case "policy":
+            return _policy(where, given)
+        case "routes":
+            return tuple(_route(where, table) for table in _list(where, given))
+        case _:
+            return _SCALARS[option](where, given)
+
+
+def _table(where: str, given: Any) -> dict[str, Any]:
+    if type(given) is not dict:
+        raise ConfigurationError(f"{where} must be a table")
+    return cast("dict[str, Any]", given)
+
+
+def _list(where: str, given: Any) -> list[Any]:
+    if not isinstance(given, list):
+        raise ConfigurationError(f"{where} must be a list")
+    return cast("list[Any]", given)
+
+
+def _route(where: str, given: Any) -> Route:
+    table = _table(where, given)
+    for option in table:
+        _known(f"{where}: {option}", option, ("method", "path", "policy"))
+    if "path" not in table or "policy" not in table:
+        raise ConfigurationError(f"{where}: each route needs a path and a policy")
+    method = _text(f"{where}: method", table.get("method", "POST"))
+    return Route(method, _text(f"{where}: path", table["path"]), _policy(where, table["policy"]))
+
+
+_KINDS: Final = {"ietf": ietf, "stripe": stripe, "payments": payments}
+_TEXTS: Final = (
+    *("key", "personal_data", "safe_methods", "scope", "on_error", "on_doubt", "on_lapse"),
+    *("effects", "response", "schema_version", "replay_header"),
+)
+_OPTIONS: Final[dict[str, Reader]] = {
+    **dict.fromkeys(_TEXTS, _text),
+    **dict.fromkeys(("required", "strict"), _truth),
+    **dict.fromkeys(("mismatch_status", "max_request_body", "max_response_body"), _count),
+    **dict.fromkeys(("lease", "max_run", "retention", "tombstone"), _duration),
+    **dict.fromkeys(("retry_after", "max_request_age"), _duration),
+}
+"""The policy options that can be written down; the others take functions."""
+
+
+def _policy(where: str, given: Any) -> Policy:
+    """``"ietf"``, or a table with its ``kind`` and options."""
+    table = {"kind": given} if isinstance(given, str) else _table(where, given)
+    kind = _text(f"{where}: kind", table.get("kind", "ietf"))
+    if kind not in _KINDS:
+        raise ConfigurationError(f"{where}: {kind!r} is not one of {', '.join(_KINDS)}")
+    options = {
+        option: _option(f"{where}: {option}", option, value)
+        for option, value in table.items()
+        if option != "kind"
+    }
+    if kind == "payments":
+        options.setdefault("probe", None)  # a function, which only code can name
+    return _KINDS[kind](**options)
+
+
+def _option(where: str, option: str, given: Any) -> Any:
+    _known(where, option, OPTION_NAMES)
+    match option:
+        case "in_flight":
+            return given if given == "refuse" else _duration(where, given)
+        case "methods" | "keep":
+            return tuple(_list(where, given))
+        case "fingerprint":
+            return Recipe(**_fingerprint(where, _table(where, given)))
+        case _ if option in _OPTIONS:
+            return _OPTIONS[option](where, given)
+        case _:
+            raise ConfigurationError(f"{where} takes a function: set it in code")
+
+
+def _fingerprint(where: str, table: dict[str, Any]) -> dict[str, Any]:
+    for option in table:
+        _known(f"{where}: {option}", option, ("include", "exclude"))
+    return {option: tuple(_list(where, names)) for option, names in table.items()}

@@ -1,0 +1,131 @@
+"""Settings: the environment wins over the file, and what is not known is an error."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import semel
+from semel.config import Settings, load
+
+FILE = """
+store = "memory://"
+max_waiters = 3
+drain = "1.5m"
+name = "shop"
+migrate = false
+
+[policy]
+kind = "stripe"
+retention = "7d"
+required = true
+methods = ["POST", "PUT"]
+fingerprint = { exclude = ["sent_at"] }
+
+[[routes]]
+path = "/payments"
+policy = { kind = "payments", in_flight = "250ms", key = "uuid" }
+
+[[routes]]
+method = "put"
+path = "/orders/{id}"
+policy = "ietf"
+
+[secrets]
+2026-01 = "sixteen random bytes or more"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "shop.toml"
+    path.write_text(FILE)
+    return path
+
+
+def test_without_any_settings_the_defaults_are_those_of_the_guard(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.toml"
+    empty.touch()
+    assert load(empty, {}) == Settings()
+
+
+def test_a_file_says_everything_that_needs_no_code(file: Path) -> None:
+    settings = load(file, {})
+    assert (settings.store, settings.max_waiters, settings.name) == ("memory://", 3, "shop")
+    assert settings.drain == timedelta(seconds=90)
+    assert settings.policy == semel.stripe(
+        retention=timedelta(days=7),
+        required=True,
+        methods=("POST", "PUT"),
+        fingerprint=semel.Fingerprint(exclude=("sent_at",)),
+    )
+    pay, order = settings.routes
+    assert (pay.method, pay.path, pay.policy.name) == ("POST", "/payments", "payments")
+    assert pay.policy.in_flight == timedelta(milliseconds=250)
+    assert (order.method, order.policy.name) == ("PUT", "ietf")
+    assert list(settings.secrets or ()) == ["2026-01"]
+    assert "sixteen" not in repr(settings)
+
+
+def test_the_environment_wins_and_may_name_the_file(file: Path) -> None:
+    environ = {"SEMEL_CONFIG": str(file), "SEMEL_NAME": "other", "SEMEL_DRAIN": "2s"}
+    settings = load(None, environ)
+    assert (settings.name, settings.drain) == ("other", timedelta(seconds=2))
+    assert settings.store == "memory://"
+
+
+def test_a_guard_is_made_of_them_and_code_wins(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEMEL_MAX_WAITERS", "5")
+    guard = semel.Guard.from_settings(tenant=None, path=file, name="mine")
+    assert (guard.max_waiters, guard.name, guard.policy.name) == (5, "mine", "stripe")
+    assert guard.policy.fingerprint.secrets == (("2026-01", b"sixteen random bytes or more"),)
+    assert len(guard.routes) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("stor = 'x'", "did you mean 'store'"),
+        ("store = 5", "must be text"),
+        ("migrate = 'maybe'", "true or false"),
+        ("max_waiters = -1", "whole number"),
+        ("drain = 30", "such as '30s'"),
+        ("drain = '30 parsecs'", "such as '30s'"),
+        ("policy = 'strict'", "is not one of ietf, stripe, payments"),
+        ("policy = 5", "must be a table"),
+        ("policy = { retension = '1d' }", "did you mean 'retention'"),
+        ("policy = { on_replay = 'x' }", "takes a function"),
+        ("policy = { retention = 60 }", "such as '30s'"),
+        ("policy = { on_lapse = 'release' }", "effects="),
+        ("policy = { fingerprint = { by = 'x' } }", "is not a setting"),
+        ("routes = 5", "must be a list"),
+        ("[[routes]]\npath = '/a'", "needs a path and a policy"),
+        ("[[routes]]\npath = 'a'\npolicy = 'ietf'", "start with '/'"),
+        ("[[routes]]\npath = '/a'\npolicy = 'ietf'\nverb = 'POST'", "is not a setting"),
+        ("secrets = 'x'", "must be a table"),
+        ("store = ", "is not TOML"),
+    ],
+)
+def test_a_wrong_setting_is_told_in_one_sentence(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(text)
+    with pytest.raises(semel.ConfigurationError) as refused:
+        load(path, {})
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"SEMEL_STROE": "x"}, "did you mean 'store'"),
+        ({"SEMEL_MAX_WAITERS": "many"}, "whole number"),
+        ({"SEMEL_MIGRATE": "maybe"}, "true or false"),
+        ({"SEMEL_CONFIG": "/nowhere/semel.toml"}, "cannot be read"),
+    ],
+)
+def test_a_wrong_variable_is_told_in_one_sentence(environ: dict[str, str], said: str) -> None:
+    with pytest.raises(semel.ConfigurationError) as refused:
+        load(None, environ)
+    assert said in str(refused.value)
