@@ -158,7 +158,7 @@ def _table(where: str, given: Any) -> dict[str, Any]:
 def _list(where: str, given: Any) -> list[Any]:
     if not isinstance(given, list):
         raise ConfigurationError(f"{where} must be a list")
-    return cast("list[Any]", given)
+    return cast("list[Any]", given)  # type: ignore[redundant-cast]
 
 
 def _route(where: str, given: Any) -> Route:
