@@ -11,7 +11,6 @@ last while scanning; documents that need the second take the exact path, `_exact
 """
 
 import json.encoder
-import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from itertools import accumulate
@@ -60,7 +59,7 @@ def canonicalise(body: bytes, prune: Callable[[Value], Value] | None = None) -> 
             return _write(_read(_CAREFUL, text))
         # Without escapes each string has two quotes, coming and going; a name that was given
         # twice would go but once. Counting them is a third cheaper than a hook for each object.
-        decoder = _QUICK if _MANY_DIGITS.search(body) else _QUICKEST
+        decoder = _QUICK if _SIXTEEN in body.translate(_DIGITS) else _QUICKEST
         written = _write(_read(decoder, text))
         return written if written.data.count(b'"') == body.count(b'"') else None
     except ValueError:  # not UTF-8, not JSON, not I-JSON, or a lone surrogate on the way out
@@ -145,8 +144,10 @@ def _constant(token: str) -> NoReturn:
 
 
 _QUICK = JSONDecoder(parse_int=_integer, parse_float=_real, parse_constant=_constant)
-# Integers of up to fifteen digits need no look: the C scanner reads them by itself.
-_MANY_DIGITS = re.compile(rb"[0-9]{16}")
+# Integers of up to fifteen digits need no look: the C scanner reads them by itself. Whether there
+# are longer ones is told with every digit made the same: far quicker than a regular expression.
+_DIGITS = bytes(ord("0") if octet in b"0123456789" else ord(" ") for octet in range(256))
+_SIXTEEN = b"0" * 16
 _QUICKEST = JSONDecoder(parse_float=_real, parse_constant=_constant)
 _CAREFUL = JSONDecoder(
     parse_int=_integer,
@@ -172,7 +173,8 @@ def _read(decoder: JSONDecoder, text: str) -> Value:
 def _write(value: Value) -> Canonical:
     try:
         written = _assemble(value, sorted, _quick)
-        if len(written.data.translate(None, _ASTRAL)) == len(written.data):
+        data = written.data
+        if data.isascii() or len(data.translate(None, _ASTRAL)) == len(data):
             return written
     except _NeedsExact:
         pass

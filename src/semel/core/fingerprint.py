@@ -252,9 +252,9 @@ def _digest(method: str, path: str, query: bytes, content: _Content) -> bytes:
 
     The lengths say where each part ends, so no two meanings give the same octets.
     """
-    _, media, encoding, body, _ = content
+    kind, media, encoding, body, _ = content
     lengths = f"{len(method)} {len(path)} {len(media)} {len(encoding)} {len(query)}"
-    head = f"semel v1 {content.kind} {lengths}\n{method}{path}{media}{encoding}"
+    head = f"semel v1 {kind} {lengths}\n{method}{path}{media}{encoding}"
     hashed = sha256(_utf8(head) + query)
     length = 0
     for chunk in body:
