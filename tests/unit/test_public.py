@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import semel
 
 
@@ -46,3 +48,13 @@ def test_importing_semel_loads_no_event_loop_no_driver_and_no_framework() -> Non
     ).stdout.split()
     heavy = {"asyncio", "sqlite3", "psycopg", "starlette", "fastapi", "click", "rich", "tempfile"}
     assert heavy.isdisjoint(loaded)
+
+
+def test_an_operation_shows_its_handler_nothing_but_what_is_documented() -> None:
+    shown = {name for name in dir(semel.Operation) if not name.startswith("_")}
+    assert shown == {"identity", "fence", "held", "downstream_key"}
+
+
+def test_asked_outside_a_keyed_request_the_error_says_so() -> None:
+    with pytest.raises(LookupError, match="Idempotency-Key"):
+        semel.current()

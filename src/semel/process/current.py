@@ -1,4 +1,7 @@
-"""`semel.current()`: what a running handler can learn about its own key."""
+"""`semel.current()`: what a running handler can learn about its own key.
+
+An `Operation` is what the handler sees of its `Run`; what the adapter sees of it is not for users.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,10 @@ from semel.process.leases import Lease
 class Operation:
     """The operation a handler is running."""
 
-    __slots__ = ("_doubts", "_lease", "_noted")
+    __slots__ = ("_lease",)
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
-        self._doubts: list[OutcomeUnknown] = []
-        self._noted: BaseException | None = None
 
     @property
     def identity(self) -> Identity:
@@ -43,13 +44,24 @@ class Operation:
         """The idempotency key to send to a provider: derived, the same on every retry."""
         return keys.downstream_key(self.identity, name)
 
+
+class Run:
+    """One run of a handler under a lease, and what its answer may hide."""
+
+    __slots__ = ("_doubts", "_noted", "operation")
+
+    def __init__(self, lease: Lease) -> None:
+        self.operation = Operation(lease)
+        self._doubts: list[OutcomeUnknown] = []
+        self._noted: BaseException | None = None
+
     def enter(self) -> Callable[[], None]:
-        """Make this the running operation of the current context; the result undoes that."""
-        operation = current_operation.set(self)
+        """Make this the run of the current context; the result undoes that."""
+        before = _run.set(self)
         noted = doubts.set(self._doubts)
 
         def leave() -> None:
-            current_operation.reset(operation)
+            _run.reset(before)
             doubts.reset(noted)
 
         return leave
@@ -70,9 +82,17 @@ class Operation:
         return error
 
 
-current_operation: ContextVar[Operation] = ContextVar("semel_operation")
+_run: ContextVar[Run | None] = ContextVar("semel_run", default=None)
+
+
+def current_run() -> Run | None:
+    """The run that the current context belongs to, if any."""
+    return _run.get()
 
 
 def current() -> Operation:
     """The running operation; LookupError outside a request that carries a key."""
-    return current_operation.get()
+    run = _run.get()
+    if run is None:
+        raise LookupError("semel.current(): no request with an Idempotency-Key is running here")
+    return run.operation

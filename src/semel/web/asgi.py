@@ -35,7 +35,7 @@ from semel.core.model import HeaderView, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
 from semel.errors import ConfigurationError
-from semel.process import current
+from semel.process.current import Run
 from semel.stores.base import AsyncStore
 from semel.web.desk import BIG, Desk, lease_of, pause_before
 from semel.web.handler import AsgiApp, Handler, Message, Receive, Scope, Send
@@ -211,7 +211,7 @@ class _Exchange:
     async def _invoke(self, op: Invoke) -> Any:
         self._lease.identity = op.identity  # it may be alive under the previous settings
         self._guard.attendant.hold(self._lease)
-        return await self.handler.outcome(current.Operation(self._lease), self._running)
+        return await self.handler.outcome(Run(self._lease), self._running)
 
     async def _render(self, response: Response) -> Response:
         on_replay = self.call.policy.on_replay

@@ -16,7 +16,7 @@ from semel.core.model import Request
 from semel.core.policy import Policy
 from semel.core.problems import refuse
 from semel.errors import ConfigurationError, StoreError
-from semel.process.current import current_operation
+from semel.process.current import current_run
 from semel.process.familiar import Familiar
 from semel.process.fences import new_fence
 from semel.process.leases import Lease
@@ -128,7 +128,6 @@ def _watch_frameworks() -> None:
 
 
 def _note_exception(sender: object, exception: BaseException | None = None, **_: object) -> None:
-    operation = current_operation.get(None)
-    error = exception or sys.exception()
-    if operation is not None and error is not None:
-        operation.note(error)
+    run, error = current_run(), exception or sys.exception()
+    if run is not None and error is not None:
+        run.note(error)

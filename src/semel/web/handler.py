@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from semel.core.contract import Abandoned, Drained, HandlerOutcome, Raised, Returned, Streaming
 from semel.core.model import Headers, Response
 from semel.core.policy import Policy
-from semel.process.current import Operation
+from semel.process.current import Run
 from semel.web.message import Spool
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -106,14 +106,12 @@ class Handler:
 
     # ── asked by the exchange ─────────────────────────────────────────────────────────────────────
 
-    async def outcome(
-        self, operation: Operation, running: set[asyncio.Task[Any]]
-    ) -> HandlerOutcome:
+    async def outcome(self, run: Run, running: set[asyncio.Task[Any]]) -> HandlerOutcome:
         """Start the handler and wait for its outcome; asked again, it is the same run."""
         if self._task is None:
             loop = asyncio.get_running_loop()
-            self._operation = operation
-            self._task = loop.create_task(self._run())
+            self._run = run
+            self._task = loop.create_task(self._call_app())
             running.add(self._task)
             self._task.add_done_callback(running.discard)
         return await self._outcome.wait()
@@ -172,8 +170,8 @@ class Handler:
 
     # ── the run ───────────────────────────────────────────────────────────────────────────────────
 
-    async def _run(self) -> None:
-        self._operation.enter()
+    async def _call_app(self) -> None:
+        self._run.enter()
         try:
             await self._app(_keepable(self._scope), self._app_receive, self._app_send)
         except BaseException as error:  # raised again where the server waits: see raise_again
@@ -236,13 +234,13 @@ class Handler:
             await self._turn_to_stream()
 
     async def _finish(self) -> None:
-        error = self._operation.error_behind(self._status)
+        error = self._run.error_behind(self._status)
         response = Response(self._status, self._headers, self._body.whole())
         self._outcome.keep(Returned(response, error))
         await self._released.wait()
 
     async def _turn_to_stream(self) -> None:
-        error = self._operation.error_behind(self._status)
+        error = self._run.error_behind(self._status)
         self._outcome.keep(Streaming(self._status, self._headers, error))
         await self._freed.wait()
 

@@ -33,7 +33,7 @@ from semel.core.keys import canonical_path
 from semel.core.model import Headers, HeaderView, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
-from semel.process import current
+from semel.process.current import Run
 from semel.web.desk import Desk, lease_of, pause_before
 from semel.web.message import Spool
 from semel.web.tags import find_flask_tag
@@ -152,7 +152,7 @@ class _Exchange:
     def _invoke(self, op: Invoke) -> HandlerOutcome:
         self._lease.identity = op.identity  # it may be alive under the previous settings
         self._guard.attendant.hold(self._lease)
-        return self._handler.outcome(current.Operation(self._lease))
+        return self._handler.outcome(Run(self._lease))
 
     def let_go(self) -> None:
         self._guard.attendant.let_go(self._lease)
@@ -175,26 +175,27 @@ class _Handler:
         self._iterable: Iterable[bytes] = ()
         self._rest: Iterator[bytes] = iter(())
         self._error: BaseException | None = None
+        self._behind: BaseException | None = None
         self._outcome: HandlerOutcome | None = None
 
     @property
     def _status(self) -> int:
         return int(self._status_line[:3]) if self._status_line else 0
 
-    def outcome(self, operation: current.Operation) -> HandlerOutcome:
+    def outcome(self, run: Run) -> HandlerOutcome:
         """Run the handler; asked again, it is the same run."""
         if self._outcome is None:
-            self._operation = operation
-            self._leave = operation.enter()
+            self._run = run
+            self._leave = run.enter()
             try:
-                self._outcome = self._run()
+                self._outcome = self._call_app()
             except Exception as error:
                 self._outcome = self._failed(error, Raised(error))
             except BaseException as error:
                 self._outcome = self._failed(error, Abandoned(error))
         return self._outcome
 
-    def _run(self) -> HandlerOutcome:
+    def _call_app(self) -> HandlerOutcome:
         self._iterable = self._app(self._environ, self._start)
         self._rest = iter(self._iterable)
         for piece in self._rest:
@@ -204,7 +205,7 @@ class _Handler:
         if not self._status_line:
             raise RuntimeError("the application returned without an answer")
         response = Response(self._status, self._headers, self._body.whole())
-        return Returned(response, self._operation.error_behind(self._status) or self._behind)
+        return Returned(response, self._run.error_behind(self._status) or self._behind)
 
     def _too_large(self) -> bool:
         return self._body.size > self._policy.max_response_body
@@ -224,8 +225,6 @@ class _Handler:
         if self._outcome is not None:
             self._leave()
 
-    _behind: BaseException | None = None
-
     def _start(
         self, status: str, headers: list[tuple[str, str]], exc_info: Any = None
     ) -> Callable[[bytes], object]:
@@ -236,7 +235,7 @@ class _Handler:
         self._status_line = status
         self._headers = tuple([(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers])
         error = exc_info[1] if exc_info else None
-        self._behind = error or self._operation.error_behind(self._status)
+        self._behind = error or self._run.error_behind(self._status)
         return self._body.write
 
     def drain(self, headers: Headers) -> Drained:
