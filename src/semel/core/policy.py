@@ -24,14 +24,6 @@ DID_NOT_EXECUTE: Final = frozenset({401, 403, 407, 408, 425, 429})
 """Answers that say the request was turned away before it did anything."""
 
 
-class Unset(Enum):
-    """Marks an option that was not given, where None means something."""
-
-    UNSET = "unset"
-
-
-UNSET: Final = Unset.UNSET
-
 Fate = Literal["release", "keep", "unknown"]
 
 
