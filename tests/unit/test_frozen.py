@@ -62,5 +62,13 @@ def test_they_print_match_copy_and_pickle() -> None:
     assert pickle.loads(pickle.dumps(Claimed(1, 2))) == Claimed(1, 2)
 
 
+def test_fields_are_not_inherited_and_nobody_may_believe_they_are() -> None:
+    with pytest.raises(TypeError, match="inherits no fields"):
+
+        @frozen
+        class Derived(Point):
+            z: int = 0
+
+
 def test_operations_keep_what_their_base_says() -> None:
     assert Pause.finishing

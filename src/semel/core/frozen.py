@@ -14,7 +14,12 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def frozen(cls: type[T]) -> type[T]:
-    """Turn annotated fields into slots with an ``__init__``; equality is by type and fields."""
+    """Turn annotated fields into slots with an ``__init__``; equality is by type and fields.
+
+    Fields are not inherited, so a class may not be derived from one that has some.
+    """
+    if any(getattr(base, "__match_args__", ()) for base in cls.__bases__):
+        raise TypeError(f"{cls.__name__}: a frozen class inherits no fields")
     annotations: dict[str, object] = cls.__annotations__
     names = tuple([name for name, kind in annotations.items() if "ClassVar" not in str(kind)])
     defaults = {name: cls.__dict__[name] for name in names if name in cls.__dict__}
