@@ -49,7 +49,7 @@ from semel.core.model import Micros, OnLapse, Record, Response, State
 from semel.core.policy import Verdict, is_ambiguous, judge, says_not_executed
 from semel.core.problems import refuse
 from semel.core.snapshot import Snapshot
-from semel.errors import ConfigurationError, StoreError
+from semel.errors import ConfigurationError, StoreError, StoreUnavailable
 
 _ROUNDS: Final = 8
 """How often a claim may meet a record that changes under its eyes before it gives way."""
@@ -100,9 +100,11 @@ _Step: TypeAlias = Claimed | Found | Stale | _Busy | Answer
 """Where a request stands on its way in."""
 
 
-def exchange(call: Call) -> Flow[Answer]:
-    """The whole way of one keyed request."""
+def exchange(call: Call, before: Flow[None] | None = None) -> Flow[Answer]:
+    """The whole way of one keyed request; what fails ``before`` fails closed as well."""
     try:
+        if before is not None:
+            yield from before
         call = yield from _under_which_identity(call)
         entry = yield from _enter(call)
     except Interrupted:
@@ -185,7 +187,7 @@ def _seize(call: Call, claim: Claim) -> Flow[Claimed | Found | Stale]:
 
 
 def _retract(call: Call, error: Exception) -> Flow[None]:
-    surely_not_applied = isinstance(error, StoreError) and getattr(error, "applied", None) is False
+    surely_not_applied = isinstance(error, StoreUnavailable) and error.applied is False
     if not surely_not_applied:
         yield from ask(Pursue(_release(call, "claim unanswered")))
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from semel.core.admission import Call, Refused, Ticket, admit
 from semel.core.exchange import Answer, Outcome, exchange
-from semel.core.flow import Flow, Interrupted
+from semel.core.flow import Flow
 from semel.core.keys import mask
 from semel.core.model import Request
 from semel.core.policy import Policy
 from semel.core.problems import refuse
-from semel.errors import ConfigurationError, StoreError
 from semel.process.current import current_run
 from semel.process.familiar import Familiar
 from semel.process.fences import new_fence
@@ -78,16 +77,7 @@ class Desk:
 
     def serve(self, call: Call, label: str) -> Flow[Answer]:
         """The exchange, after the first request of a route has compared its settings."""
-        try:
-            yield from self.guard.enrol(label, call.policy)
-        except Interrupted:
-            return Answer(None, Outcome.INTERRUPTED)
-        except StoreError as error:
-            response = refuse("store-unavailable", retry_after=call.policy.retry_micros)
-            return Answer(response, Outcome.STORE_ERROR, error)
-        except ConfigurationError as error:
-            return Answer(refuse("misconfigured"), Outcome.MISCONFIGURED, error)
-        return (yield from exchange(call))
+        return exchange(call, self.guard.enrol(label, call.policy))
 
     def report(self, answer: Answer) -> None:
         """One line for what an operator should see; never a key."""
