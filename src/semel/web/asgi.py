@@ -10,14 +10,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from semel.core.admission import Call, Refused, Ticket
 from semel.core.contract import (
-    Applied,
     Await,
     Discard,
     Drain,
@@ -35,9 +33,8 @@ from semel.core.model import HeaderView, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
 from semel.errors import ConfigurationError
-from semel.process.current import Run
 from semel.stores.base import AsyncStore
-from semel.web.desk import BIG, Desk, lease_of, pause_before
+from semel.web.desk import BIG, Desk, Performer, pause_before
 from semel.web.handler import AsgiApp, Handler, Message, Receive, Scope, Send
 from semel.web.message import Spool
 from semel.web.tags import find_tag
@@ -158,10 +155,10 @@ class Middleware:
             await asyncio.wait(self._running, timeout=self.guard.drain.total_seconds())
 
 
-class _Exchange:
-    """Performs the operations of one keyed request."""
+class _Exchange(Performer):
+    """Performs the operations of one keyed request, awaited."""
 
-    __slots__ = ("_guard", "_lease", "_running", "_store", "_ticket", "call", "handler")
+    __slots__ = ("_running", "_store", "handler")
 
     def __init__(
         self,
@@ -171,19 +168,15 @@ class _Exchange:
         handler: Handler,
         running: set[asyncio.Task[Any]],
     ) -> None:
-        self._guard = guard
-        self._ticket = ticket
+        super().__init__(guard, ticket, call)
         self._store: AsyncStore = guard.backend.awaited()
-        self._lease = lease_of(call)
         self._running = running
-        self.call = call
         self.handler = handler
 
     async def perform(self, op: Operation[R]) -> R:
         if isinstance(op, StoreOperation):
             reply: R = await self._store.perform(op)
-            if op.finishing and isinstance(reply, Applied):
-                self._guard.attendant.settled(self._lease.identity)
+            self._tell(op, reply)
             return reply
         answer: R = await self._attend(op)
         return answer
@@ -191,7 +184,7 @@ class _Exchange:
     async def _attend(self, op: Operation[Any]) -> Any:
         match op:
             case Invoke():
-                return await self._invoke(op)
+                return await self.handler.outcome(self._begin(op), self._running)
             case Drain(headers):
                 return await self.handler.drain(headers)
             case Discard():
@@ -200,7 +193,7 @@ class _Exchange:
                 return await self._guard.attendant.waiters.await_(identity, fence, patience)
             case Pause(attempt=attempt):
                 await asyncio.sleep(pause_before(attempt))
-                return self._lease.held(time.monotonic())
+                return self._held()
             case Pursue(write):
                 return self._guard.attendant.pursue(write)
             case Render(response):
@@ -208,22 +201,17 @@ class _Exchange:
             case _:
                 raise AssertionError(f"no way to perform {op!r}")
 
-    async def _invoke(self, op: Invoke) -> Any:
-        self._lease.identity = op.identity  # it may be alive under the previous settings
-        self._guard.attendant.hold(self._lease)
-        return await self.handler.outcome(Run(self._lease), self._running)
-
     async def _render(self, response: Response) -> Response:
         on_replay = self.call.policy.on_replay
         if on_replay is None:
             return response
-        rendered = on_replay(self._ticket.request, response)
+        rendered = on_replay(self._request, response)
         current_state: Response = await rendered if inspect.isawaitable(rendered) else rendered
         return current_state
 
     def end(self) -> None:
         """The answer has left, or nobody waits for it."""
-        self._guard.attendant.let_go(self._lease)
+        self.let_go()
         self.handler.release()
 
     async def finish_alone(self, step: Step) -> None:

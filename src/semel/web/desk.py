@@ -1,4 +1,4 @@
-"""What every adapter does alike: find the policy, admit the request, log the answer."""
+"""What every adapter does alike: find the policy, admit the request, hold the lease, log."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from semel.core.admission import Call, Refused, Ticket, admit
+from semel.core.contract import Applied, Invoke, StoreOperation
 from semel.core.exchange import Answer, Outcome, exchange
 from semel.core.flow import Flow
 from semel.core.keys import mask
 from semel.core.model import Request
 from semel.core.policy import Policy
 from semel.core.problems import refuse
-from semel.process.current import current_run
+from semel.process.current import Run, current_run
 from semel.process.familiar import Familiar
 from semel.process.fences import new_fence
 from semel.process.leases import Lease
@@ -89,7 +90,37 @@ class Desk:
             log.error("semel: on_replay failed", exc_info=answer.error)
 
 
-def lease_of(call: Call) -> Lease:
+class Performer:
+    """Performs the operations of one keyed request: what both colours do alike."""
+
+    __slots__ = ("_guard", "_lease", "_request", "call")
+
+    def __init__(self, guard: Guard, ticket: Ticket, call: Call) -> None:
+        self._guard = guard
+        self._request = ticket.request
+        self._lease = _lease_of(call)
+        self.call = call
+
+    def _begin(self, op: Invoke) -> Run:
+        """From here on the lease is renewed."""
+        self._lease.identity = op.identity  # it may be alive under the previous settings
+        self._guard.attendant.hold(self._lease)
+        return Run(self._lease)
+
+    def _tell(self, op: StoreOperation[Any], reply: object) -> None:
+        """Those who wait for this record learn at once that it has changed."""
+        if op.finishing and isinstance(reply, Applied):
+            self._guard.attendant.settled(self._lease.identity)
+
+    def _held(self) -> bool:
+        return self._lease.held(time.monotonic())
+
+    def let_go(self) -> None:
+        """The lease is no longer renewed."""
+        self._guard.attendant.let_go(self._lease)
+
+
+def _lease_of(call: Call) -> Lease:
     """The lease a call will hold if its claim succeeds, counted from before it is sent."""
     policy = call.policy
     return Lease(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from semel.core.admission import Call, Refused, Ticket
 from semel.core.contract import (
     Abandoned,
-    Applied,
     Await,
     Discard,
     Drain,
@@ -34,7 +33,7 @@ from semel.core.model import Headers, HeaderView, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
 from semel.process.current import Run
-from semel.web.desk import Desk, lease_of, pause_before
+from semel.web.desk import Desk, Performer, pause_before
 from semel.web.message import Spool
 from semel.web.tags import find_flask_tag
 
@@ -105,24 +104,20 @@ class WsgiMiddleware:
         return () if answer.response is None else _send(answer.response, start_response)
 
 
-class _Exchange:
-    """Performs the operations of one keyed request."""
+class _Exchange(Performer):
+    """Performs the operations of one keyed request, blocking."""
 
-    __slots__ = ("_call", "_guard", "_handler", "_lease", "_store", "_ticket")
+    __slots__ = ("_handler", "_store")
 
     def __init__(self, guard: Guard, ticket: Ticket, call: Call, handler: _Handler) -> None:
-        self._guard = guard
-        self._ticket = ticket
-        self._call = call
+        super().__init__(guard, ticket, call)
         self._handler = handler
-        self._lease = lease_of(call)
         self._store = guard.backend.blocking()
 
     def perform(self, op: Operation[R]) -> R:
         if isinstance(op, StoreOperation):
             reply: R = self._store.perform(op)
-            if op.finishing and isinstance(reply, Applied):
-                self._guard.attendant.settled(self._lease.identity)
+            self._tell(op, reply)
             return reply
         answer: R = self._attend(op)
         return answer
@@ -130,7 +125,7 @@ class _Exchange:
     def _attend(self, op: Operation[Any]) -> Any:
         match op:
             case Invoke():
-                return self._invoke(op)
+                return self._handler.outcome(self._begin(op))
             case Drain(headers):
                 return self._handler.drain(headers)
             case Discard():
@@ -140,22 +135,14 @@ class _Exchange:
                 return self._guard.attendant.waiters.wait(identity, fence, patience, room)
             case Pause(attempt=attempt):
                 time.sleep(pause_before(attempt))
-                return self._lease.held(time.monotonic())
+                return self._held()
             case Pursue(write):
                 return self._guard.attendant.pursue(write)
             case Render(response):
-                on_replay = self._call.policy.on_replay
-                return response if on_replay is None else on_replay(self._ticket.request, response)
+                on_replay = self.call.policy.on_replay
+                return response if on_replay is None else on_replay(self._request, response)
             case _:
                 raise AssertionError(f"no way to perform {op!r}")
-
-    def _invoke(self, op: Invoke) -> HandlerOutcome:
-        self._lease.identity = op.identity  # it may be alive under the previous settings
-        self._guard.attendant.hold(self._lease)
-        return self._handler.outcome(Run(self._lease))
-
-    def let_go(self) -> None:
-        self._guard.attendant.let_go(self._lease)
 
 
 class _Handler:
