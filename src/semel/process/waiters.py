@@ -118,7 +118,7 @@ class Waiters:
         if watch is None:
             watch = _Watch(identity, fence, self._clock() + _FIRST * jitter())
             self._watches[identity] = watch
-        watch.fence = fence  # the newest holder seen: a change of hands is news to earlier waiters
+        watch.fence = fence  # the newest holder seen; who waited for an earlier one waits on
         return watch
 
     def _look(self, watch: _Watch, store: Store) -> None:

@@ -1,7 +1,8 @@
 """``sqlite:///file.db``: the default store, for one machine and any number of its processes.
 
-Fresh claims and completions go through one writer thread per process, which commits them in
-groups; lookups and replays are answered in the calling thread and write nothing.
+Claims and completions go through one writer thread per process, which commits them in groups.
+Lookups are answered in the calling thread and write nothing; so are replays of keys that this
+process has met, which are looked up first.
 """
 
 from __future__ import annotations
