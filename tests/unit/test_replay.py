@@ -110,6 +110,50 @@ def test_a_coding_the_caller_does_not_take_is_undone(coding: bytes, pack: object
     assert kept.body == response.body
 
 
+def test_all_members_of_a_coded_body_are_undone() -> None:
+    body = gzip.compress(b"one ") + gzip.compress(b"two")
+    response = Response(200, ((b"content-encoding", b"gzip"),), body)
+    assert replayed(response, POLICY, None, None).body == b"one two"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(gzip.compress(b"plain")[:-1], id="cut short"),
+        pytest.param(gzip.compress(b"plain") + b"x", id="followed by something"),
+        pytest.param(gzip.compress(b"plain") + gzip.compress(b"more")[:-9], id="second cut short"),
+        pytest.param(b"", id="empty"),
+    ],
+)
+def test_a_coded_body_that_is_not_whole_is_left_alone(body: bytes) -> None:
+    response = Response(200, ((b"content-encoding", b"gzip"),), body)
+    left = replayed(response, POLICY, None, None)
+    assert (left.body, dict(left.headers)[b"content-encoding"]) == (body, b"gzip")
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_a_few_coded_bytes_do_not_become_more_than_an_answer_may_have(members: int) -> None:
+    policy = ietf(max_response_body=3_000)
+    for size, undone in ((1_000 * (3 // members), True), (1_000 * (3 // members) + 1, False)):
+        body = gzip.compress(b"x" * size) * members
+        response = Response(200, ((b"content-encoding", b"gzip"),), body)
+        assert (replayed(response, policy, None, None).body != body) is undone
+
+
+def test_a_body_coded_twice_is_left_alone() -> None:
+    body = gzip.compress(gzip.compress(b"plain"))
+    response = Response(200, ((b"content-encoding", b"gzip"),) * 2, body)
+    assert replayed(response, POLICY, None, None).body == body
+
+
+def test_a_digest_of_the_coded_bytes_does_not_stay_with_the_plain_ones() -> None:
+    said = ((b"content-encoding", b"gzip"), (b"Content-Digest", b"sha-256=:AA==:"))
+    response = Response(200, said, gzip.compress(b"plain"))
+    undone = {name.lower() for name, _ in replayed(response, POLICY, None, None).headers}
+    kept = {name.lower() for name, _ in replayed(response, POLICY, None, "gzip").headers}
+    assert (b"content-digest" in undone, b"content-digest" in kept) == (False, True)
+
+
 def test_a_wrongly_labelled_body_is_left_alone() -> None:
     response = Response(200, ((b"content-encoding", b"gzip"),), b"not gzip")
     assert replayed(response, POLICY, None, None).body == b"not gzip"

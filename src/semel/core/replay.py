@@ -29,6 +29,10 @@ _EXPIRES: Final = b"idempotency-expires"
 _NO_STORE: Final = (b"cache-control", b"no-store")
 _CODINGS: Final = {b"gzip": 31, b"x-gzip": 31, b"deflate": 47}
 """The content codings the standard library can undo, with zlib's window bits for each."""
+_OF_CODED_BYTES: Final = frozenset(
+    {b"content-encoding", b"content-digest", b"repr-digest", b"digest", b"content-md5"}
+)
+"""Headers that say something of the coded bytes, wrong of the plain ones (RFC 9530)."""
 
 
 _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -79,7 +83,7 @@ def replayed(
     cross_origin: bool = False,
 ) -> Response:
     """The kept answer as it leaves every time after the first."""
-    response = measured(_acceptable(response, accept_encoding))
+    response = measured(_acceptable(response, accept_encoding, policy.max_response_body))
     said = _said(response.headers, policy, b"true", expires_at, cross_origin)
     theirs = [pair for pair in response.headers if pair[0].lower() != policy.replay_name]
     return Response(response.status, (*theirs, *said), response.body)
@@ -123,24 +127,43 @@ def _http_date(seconds: int) -> bytes:
     return f"{day}, {moment:%d} {month} {moment:%Y %H:%M:%S} GMT".encode()
 
 
-def _acceptable(response: Response, accept_encoding: str | None) -> Response:
+def _acceptable(response: Response, accept_encoding: str | None, limit: int) -> Response:
     """Undo a stored content coding that this caller did not offer to take."""
     coding = _coding(response.headers)
     if coding not in _CODINGS or accepts(accept_encoding, coding.decode()):
         return response
-    try:
-        body = zlib.decompress(response.body, _CODINGS[coding])
-    except zlib.error:
-        return response  # labelled wrongly by the handler; its bytes are its own
-    headers = [pair for pair in response.headers if pair[0].lower() != b"content-encoding"]
+    body = _undone(response.body, _CODINGS[coding], limit)
+    if body is None:
+        return response
+    headers = [pair for pair in response.headers if pair[0].lower() not in _OF_CODED_BYTES]
     return Response(response.status, tuple(headers), body)
 
 
+def _undone(body: bytes, window: int, limit: int) -> bytes | None:
+    """The plain body; None where that is not sure, or is more than a body may be.
+
+    A body may have several gzip members, of which zlib alone reads the first. Few stored bytes may
+    stand for gigabytes. What is labelled wrongly, cut short or padded is the handler's own affair.
+    """
+    plain: list[bytes] = []
+    size = 0
+    while body or not plain:
+        coder = zlib.decompressobj(window)
+        try:
+            plain.append(coder.decompress(body, limit - size + 1))
+        except zlib.error:
+            return None
+        size += len(plain[-1])
+        if size > limit or not coder.eof:
+            return None
+        body = coder.unused_data
+    return b"".join(plain)
+
+
 def _coding(headers: Headers) -> bytes:
-    for name, value in headers:
-        if name.lower() == b"content-encoding":
-            return value.strip().lower()
-    return b"identity"
+    """The one content coding; of several, nothing is undone."""
+    given = [text for name, text in headers if name.lower() == b"content-encoding"]
+    return b", ".join(given).strip().lower() or b"identity"
 
 
 def accepts(accept_encoding: str | None, coding: str) -> bool:
