@@ -365,6 +365,26 @@ def test_malformed_multipart_is_raw(body: bytes) -> None:
     assert made(body, "multipart/form-data; boundary=b").kind == "raw"
 
 
+@pytest.mark.parametrize("encoding", [None, "gzip"])
+def test_where_multipart_is_not_read_the_boundary_matters(encoding: str | None) -> None:
+    """Applications that skip what stands before and after read one amount, or the other."""
+    one, other = (
+        b"--%b\r\n%b\r\n--%b--\r\n" % (boundary, part("amount", amount), boundary)
+        for boundary, amount in ((b"A", b"1"), (b"B", b"1000"))
+    )
+    texts = {
+        made(one + other, f"multipart/form-data; boundary={boundary}", encoding=encoding).text
+        for boundary in ("A", "B")
+    }
+    assert len(texts) == 2
+
+
+def test_a_charset_matters_where_the_body_is_not_read() -> None:
+    body = '<?xml version="1.0" encoding="latin-1"?><name>é</name>'.encode()
+    kinds = ("text/xml", "text/xml; charset=utf-8", "text/xml; charset=latin-1")
+    assert len({made(body, kind).text for kind in kinds}) == 3
+
+
 @pytest.mark.parametrize(
     "parameters", ["", "; boundary=", '; boundary="a "', "; boundary=" + "b" * 71]
 )

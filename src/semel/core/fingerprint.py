@@ -208,10 +208,10 @@ def _content(meaning: Meaning, recipe: Recipe) -> _Content:
         encoding = ""
     if encoding or media.reader == "raw":
         # Not decoded: nobody here inflates a body before the application has agreed to its size.
-        return _Content("raw", media.text, encoding, meaning.body, {})
+        return _Content("raw", media.unread, encoding, meaning.body, {})
     body = b"".join(meaning.body)
     read = _json(body, media, recipe) if media.reader == "json" else _form(body, media, recipe)
-    return read or _Content("raw", media.text, "", (body,), {})
+    return read or _Content("raw", media.unread, "", (body,), {})
 
 
 def _json(body: bytes, media: Media, recipe: Recipe) -> _Content | None:

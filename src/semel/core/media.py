@@ -19,6 +19,11 @@ class Media:
     text: str
     boundary: bytes = b""
 
+    @property
+    def unread(self) -> str:
+        """The text where the body is taken as it is: then its boundary does change its meaning."""
+        return self.text + (f';boundary="{self.boundary.decode()}"' if self.boundary else "")
+
 
 def media_type(header: str | None) -> Media:
     """Never fails: what cannot be understood is raw, under the text as it was sent."""
@@ -43,9 +48,12 @@ def _parse(header: str) -> Media:
     if essence is None or parameters is None:
         return Media("raw", header.strip())
     kind = essence[1].lower()
-    if parameters.get("charset", "").lower() in ("utf-8", "utf8"):
-        del parameters["charset"]  # what JSON and forms are anyway
-    reader = _reader(kind, parameters)
+    charset = parameters.pop("charset", None)
+    # Not UTF-8: nobody here guesses how the application decodes it.
+    known = charset is None or charset.lower() in ("utf-8", "utf8")
+    reader = _reader(kind, parameters) if known else "raw"
+    if reader == "raw" and charset is not None:  # UTF-8 is what JSON and forms are, not XML
+        parameters["charset"] = charset
     boundary = parameters.pop("boundary", "") if reader == "multipart" else ""
     text = "".join(f';{name}="{value}"' for name, value in sorted(parameters.items()))
     return Media(reader, kind + text, boundary.encode("latin-1"))
@@ -69,8 +77,6 @@ def _parameters(header: str, at: int) -> dict[str, str] | None:
 
 
 def _reader(kind: str, parameters: dict[str, str]) -> Reader:
-    if "charset" in parameters:  # not UTF-8: nobody here guesses how the application decodes it
-        return "raw"
     if kind == "application/json" or kind.endswith("+json"):
         return "json"
     if kind == "application/x-www-form-urlencoded":
