@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 import semel
+from semel.web.handler import Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse
 from tests.web.client import Reply
 from tests.web.colours import COLOURS, TEXT, Said, driver, once
 from tests.web.conftest import MakeGuard
-from tests.web.drive import Ask, Driver, WsgiDriver
+from tests.web.drive import AsgiDriver, Ask, Driver, WsgiDriver
 from tests.web.effects import Effects
 
 JSON = ("content-type", "application/json")
@@ -250,6 +251,23 @@ def test_bodies_given_to_write_are_part_of_the_answer(make_guard: MakeGuard) -> 
 
     first, again = twice(served(app, make_guard))
     assert first.body == again.body == b"one two"
+
+
+def test_a_buffer_that_is_filled_again_does_not_change_what_was_answered(
+    make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        buffer = bytearray(4)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for filling in (b"one ", b"two ", b"end."):
+            buffer[:] = filling
+            await send(
+                {"type": "http.response.body", "body": memoryview(buffer), "more_body": True}
+            )
+        await send({"type": "http.response.body"})
+
+    first, again = twice(AsgiDriver(make_guard().asgi(app), runner))
+    assert first.body == again.body == b"one two end."
 
 
 class Closing:

@@ -22,6 +22,10 @@ class Spool:
         self._file: IO[bytes] | None = None
 
     def write(self, piece: bytes) -> None:
+        if type(piece) is not bytes:
+            # An application may fill one buffer again and again; servers, who write at once, put
+            # up with it.
+            piece = bytes(memoryview(piece))
         self.size += len(piece)
         if self._file is not None:
             self._file.write(piece)
@@ -51,7 +55,7 @@ class Spool:
 
     def whole(self) -> bytes:
         if self._file is None and len(self._pieces) == 1:
-            return bytes(self._pieces[0])
+            return self._pieces[0]
         return b"".join(self.pieces())
 
     def reader(self) -> IO[bytes]:
