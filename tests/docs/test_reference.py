@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import inspect
 import re
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import click
+import httpx
 import pytest
 
 import semel
@@ -96,10 +98,18 @@ OUTCOMES: dict[str, list[HandlerOutcome]] = {
     "answered 5xx": answered(500, 502, 503, 504),
     "raised `NotExecuted`": [Raised(semel.NotExecuted())],
     "raised `OutcomeUnknown`": [Raised(semel.OutcomeUnknown())],
-    "raised `TimeoutError`, `ConnectionResetError` or `BrokenPipeError`": [
+    "raised `TimeoutError`, `ConnectionResetError`, `ConnectionAbortedError`, `BrokenPipeError` "
+    "or `EOFError`": [
         Raised(TimeoutError()),
         Raised(ConnectionResetError()),
+        Raised(ConnectionAbortedError()),
         Raised(BrokenPipeError()),
+        Raised(EOFError()),
+    ],
+    "raised what httpx, aiohttp, urllib3 or `http.client` raise when the other side hung up after "
+    "the request": [
+        Raised(httpx.RemoteProtocolError("")),
+        Raised(http.client.IncompleteRead(b"")),
     ],
     "was cancelled or interrupted": [
         Abandoned(asyncio.CancelledError()),

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import http.client
+import socket
+import threading
+import urllib.request
 from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
+import httpx
 import pytest
 
 import semel
@@ -113,6 +119,11 @@ def in_context(outer: BaseException, *, context: BaseException) -> BaseException
         (semel.OutcomeUnknown(), True, False),
         (TimeoutError(), True, False),
         (BrokenPipeError(), True, False),
+        (ConnectionAbortedError(), True, False),
+        (asyncio.IncompleteReadError(b"", 1), True, False),
+        (http.client.IncompleteRead(b""), True, False),
+        (httpx.ReadError(""), True, False),
+        (httpx.ConnectError(""), False, False),
         (GeneratorExit(), True, False),
         (chained(ValueError(), cause=TimeoutError()), True, False),
         (in_context(ValueError(), context=TimeoutError()), True, False),
@@ -129,6 +140,43 @@ def test_only_the_handlers_own_word_says_that_nothing_happened(
 ) -> None:
     assert is_ambiguous(error) is ambiguous
     assert (says_not_executed(error) and not is_ambiguous(error)) is not_executed
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\npaid"])
+@pytest.mark.parametrize("client", ["httpx", "awaited httpx", "urllib"])
+def test_a_provider_that_hangs_up_after_the_request_leaves_a_doubt(
+    client: str, said: bytes
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/charge"
+
+        def hang_up() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(said)
+
+        provider = threading.Thread(target=hang_up)
+        provider.start()
+        with pytest.raises(Exception) as raised:
+            charge(client, url)
+        provider.join()
+    assert is_ambiguous(raised.value)
+
+
+def charge(client: str, url: str) -> None:
+    async def awaited() -> None:
+        async with httpx.AsyncClient(trust_env=False) as asking:
+            await asking.post(url)
+
+    match client:
+        case "httpx":
+            httpx.post(url, trust_env=False)
+        case "urllib":
+            direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            direct.open(url, data=b"").read()
+        case _:
+            asyncio.run(awaited())
 
 
 def test_a_circle_of_causes_ends() -> None:

@@ -351,7 +351,27 @@ def says_not_executed(error: BaseException | None) -> bool:
     return False
 
 
-_AMBIGUOUS: Final = (OutcomeUnknown, TimeoutError, ConnectionResetError, BrokenPipeError)
+_AMBIGUOUS: Final = (
+    OutcomeUnknown,
+    TimeoutError,
+    ConnectionResetError,
+    ConnectionAbortedError,
+    BrokenPipeError,
+    EOFError,
+)
+_HUNG_UP: Final = frozenset(
+    {
+        *(("httpx", name) for name in ("ReadError", "WriteError", "RemoteProtocolError")),
+        *(("httpcore", name) for name in ("ReadError", "WriteError", "RemoteProtocolError")),
+        *(("aiohttp", name) for name in ("ServerDisconnectedError", "ClientPayloadError")),
+        *(("http", name) for name in ("BadStatusLine", "IncompleteRead")),
+        ("urllib3", "ProtocolError"),
+    }
+)
+"""By package and name, since none need be installed: sent, and the other side left without a word.
+
+No exception of the system's stands behind these when a connection is closed in good order.
+"""
 
 
 def is_ambiguous(error: BaseException | None) -> bool:
@@ -367,10 +387,17 @@ def is_ambiguous(error: BaseException | None) -> bool:
         members = _members(link)
         if members:
             behind.extend(members)
-        elif isinstance(link, _AMBIGUOUS) or not isinstance(link, Exception):
+        elif isinstance(link, _AMBIGUOUS) or not isinstance(link, Exception) or _hung_up(link):
             return True
         behind.append(link.__cause__ or link.__context__)
     return False
+
+
+def _hung_up(error: BaseException) -> bool:
+    return any(
+        (kind.__module__.partition(".")[0], kind.__name__) in _HUNG_UP
+        for kind in type(error).__mro__
+    )
 
 
 def _members(error: BaseException) -> tuple[BaseException, ...]:
