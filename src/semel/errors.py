@@ -9,6 +9,7 @@ Expected outcomes are values; what is raised is an outage, a bug or a wrong sett
     ├── StoreError
     │   ├── StoreUnavailable    the store did not answer; the write may or may not have happened
     │   └── StoreCorrupt        the store answered something that cannot be true
+    ├── Refused                 raised by guard.once: the key may not run now, or not ever
     ├── NotExecuted             raised by handlers: nothing happened, a retry may run
     └── OutcomeUnknown          raised by handlers: it may have happened, nobody may run it again
 """
@@ -22,6 +23,7 @@ __all__ = [
     "NotExecuted",
     "OutcomeUnknown",
     "RecipeChanged",
+    "Refused",
     "SchemaError",
     "SemelError",
     "StoreCorrupt",
@@ -60,6 +62,21 @@ class StoreUnavailable(StoreError):
 
 class StoreCorrupt(StoreError):
     """The store holds or returned something that cannot be true."""
+
+
+class Refused(SemelError):
+    """`guard.once` was refused; ``code`` is that of the problem an HTTP client would get.
+
+    ``retryable``: the same call may succeed later, in ``retry_after`` seconds where that is known.
+    """
+
+    def __init__(
+        self, code: str, detail: str, retryable: bool, retry_after: int | None = None
+    ) -> None:
+        super().__init__(f"{code}: {detail}")
+        self.code = code
+        self.retryable = retryable
+        self.retry_after = retry_after
 
 
 class NotExecuted(SemelError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -25,8 +25,10 @@ from semel.web.routing import Route
 from semel.web.tags import tag
 
 if TYPE_CHECKING:
+    import asyncio
     from pathlib import Path
 
+    from semel.once import Once
     from semel.web.asgi import Middleware
     from semel.web.handler import AsgiApp
     from semel.web.wsgi import WsgiApp, WsgiMiddleware
@@ -74,6 +76,8 @@ class Guard:
         self.name = name
         self.enrolled: set[str] = set()
         self._attendants: dict[int, Attendant] = {}
+        self.running: set[asyncio.Task[Any]] = set()
+        """Handlers and writes that go on although their callers may have left."""
 
     @classmethod
     def from_settings(cls, *, tenant: Tenant, path: Path | None = None, **options: Any) -> Self:
@@ -111,6 +115,43 @@ class Guard:
     def route(self, policy: Policy) -> Callable[[F], F]:
         """Tag an endpoint with a policy of its own; the adapter finds it through the router."""
         return tag(policy)
+
+    def once(
+        self,
+        key: str,
+        function: Callable[[], Any],
+        *,
+        name: str,
+        payload: Any = None,
+        tenant: str | None = None,
+        policy: Policy | None = None,
+    ) -> Once:
+        """Run ``function`` once for ``key``, however often this is called.
+
+        ``name`` says what is done, ``payload`` what it is done to: the same key with another
+        payload is a mistake. The result must be JSON; it is kept and returned to every later
+        call. What an HTTP client would be refused with is raised as `semel.Refused`.
+        """
+        from semel.once import Job
+
+        bound = self.bind(self.policy if policy is None else policy)
+        return Job(self, key, name, payload, tenant, bound).run(function)
+
+    async def aonce(
+        self,
+        key: str,
+        function: Callable[[], Awaitable[Any]],
+        *,
+        name: str,
+        payload: Any = None,
+        tenant: str | None = None,
+        policy: Policy | None = None,
+    ) -> Once:
+        """`once` for a coroutine function; it is carried through when the caller is cancelled."""
+        from semel.once import Job
+
+        bound = self.bind(self.policy if policy is None else policy)
+        return await Job(self, key, name, payload, tenant, bound).arun(function)
 
     # ── life ──────────────────────────────────────────────────────────────────────────────────────
 

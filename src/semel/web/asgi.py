@@ -11,7 +11,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from semel.core.admission import Call, Refused, Ticket
@@ -19,6 +19,8 @@ from semel.core.contract import (
     Await,
     Discard,
     Drain,
+    Drained,
+    HandlerOutcome,
     Invoke,
     Operation,
     Pause,
@@ -27,12 +29,13 @@ from semel.core.contract import (
     StoreOperation,
 )
 from semel.core.exchange import Answer
-from semel.core.flow import Step, arun, wind_up
+from semel.core.flow import Flow, Step, arun, wind_up
 from semel.core.keys import canonical_path
-from semel.core.model import HeaderView, Request, Response
+from semel.core.model import Headers, HeaderView, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
 from semel.errors import ConfigurationError
+from semel.process.current import Run
 from semel.stores.base import AsyncStore
 from semel.web.desk import BIG, Desk, Performer, pause_before
 from semel.web.handler import AsgiApp, Handler, Message, Receive, Scope, Send
@@ -54,7 +57,6 @@ class Middleware:
         self.app = app
         self.guard = guard
         self._desk = Desk(guard, app, find_tag)
-        self._running: set[asyncio.Task[Any]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
@@ -81,7 +83,7 @@ class Middleware:
             body.close()
             return await self._answer(call, send)
         handler = Handler(self.app, scope, receive, send, body, call.policy)
-        exchange = _Exchange(self.guard, ticket, call, handler, self._running)
+        exchange = AwaitedExchange(self.guard, ticket, call, handler)
         return await self._exchange(exchange, label, send)
 
     async def _call(self, ticket: Ticket, body: Spool) -> Call | Answer:
@@ -89,22 +91,14 @@ class Middleware:
             return self._desk.call(ticket, body)
         return await asyncio.to_thread(self._desk.call, ticket, body)
 
-    async def _exchange(self, exchange: _Exchange, label: str, send: Send) -> None:
-        step = Step(self._desk.serve(exchange.call, label))
-        try:
-            answer: Answer = await arun(step, exchange.perform)
-        except asyncio.CancelledError:
-            self._spawn(exchange.finish_alone(step))
-            raise
-        except BaseException:
-            exchange.end()  # a surprise: at least the lease must run out and the handler end
-            raise
+    async def _exchange(self, exchange: AwaitedExchange, label: str, send: Send) -> None:
+        answer = await exchange.drive(self._desk.serve(exchange.call, label))
         try:
             await self._answer(answer, send)
             exchange.end()
             await exchange.handler.returned()
         except BaseException:
-            self._spawn(exchange.see_off())
+            exchange.spawn(exchange.see_off())
             raise
         exchange.handler.close()
         exchange.handler.raise_again()
@@ -113,11 +107,6 @@ class Middleware:
         self._desk.report(answer)
         if answer.response is not None:
             await _send(answer.response, send)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
 
     # ── start-up and shutdown ─────────────────────────────────────────────────────────────────────
 
@@ -151,27 +140,52 @@ class Middleware:
 
     async def drain(self) -> None:
         """Wait for handlers and writes whose clients have left."""
-        if self._running:
-            await asyncio.wait(self._running, timeout=self.guard.drain.total_seconds())
+        loop = asyncio.get_running_loop()
+        running = {task for task in self.guard.running if task.get_loop() is loop}
+        if running:
+            await asyncio.wait(running, timeout=self.guard.drain.total_seconds())
 
 
-class _Exchange(Performer):
+class AwaitedHandler(Protocol):
+    """What runs under the lease: an ASGI application, or a coroutine function."""
+
+    async def outcome(self, run: Run, running: set[asyncio.Task[Any]]) -> HandlerOutcome: ...
+    async def drain(self, headers: Headers) -> Drained: ...
+    async def discard(self) -> None: ...
+    def release(self) -> None: ...
+    async def returned(self) -> None: ...
+    def close(self) -> None: ...
+    def raise_again(self) -> None: ...
+
+
+class AwaitedExchange(Performer):
     """Performs the operations of one keyed request, awaited."""
 
-    __slots__ = ("_running", "_store", "handler")
+    __slots__ = ("_store", "handler")
 
-    def __init__(
-        self,
-        guard: Guard,
-        ticket: Ticket,
-        call: Call,
-        handler: Handler,
-        running: set[asyncio.Task[Any]],
-    ) -> None:
+    def __init__(self, guard: Guard, ticket: Ticket, call: Call, handler: AwaitedHandler) -> None:
         super().__init__(guard, ticket, call)
         self._store: AsyncStore = guard.backend.awaited()
-        self._running = running
         self.handler = handler
+
+    async def drive(self, flow: Flow[Answer]) -> Answer:
+        """Run the exchange; when its caller is cancelled it is finished without one."""
+        step = Step(flow)
+        try:
+            answer: Answer = await arun(step, self.perform)
+        except asyncio.CancelledError:
+            self.spawn(self.finish_alone(step))
+            raise
+        except BaseException:
+            self.end()  # a surprise: at least the lease must run out and the handler end
+            raise
+        return answer
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        running = self._guard.running
+        task = asyncio.get_running_loop().create_task(work)
+        running.add(task)
+        task.add_done_callback(running.discard)
 
     async def perform(self, op: Operation[R]) -> R:
         if isinstance(op, StoreOperation):
@@ -184,7 +198,7 @@ class _Exchange(Performer):
     async def _attend(self, op: Operation[Any]) -> Any:
         match op:
             case Invoke():
-                return await self.handler.outcome(self._begin(op), self._running)
+                return await self.handler.outcome(self._begin(op), self._guard.running)
             case Drain(headers):
                 return await self.handler.drain(headers)
             case Discard():

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from semel.core.admission import Call, Refused, Ticket
 from semel.core.contract import (
@@ -83,7 +83,7 @@ class WsgiMiddleware:
             return self._answer(call, start_response)
         environ = {**environ, "wsgi.input": body.reader(), "CONTENT_LENGTH": str(body.size)}
         handler = _Handler(self.app, environ, start_response, call.policy)
-        exchange = _Exchange(self.guard, ticket, call, handler)
+        exchange = BlockingExchange(self.guard, ticket, call, handler)
         try:
             answer = run(self._desk.serve(call, label), exchange.perform)
             return _Body(self._answer(answer, start_response), handler.close)
@@ -104,12 +104,20 @@ class WsgiMiddleware:
         return () if answer.response is None else _send(answer.response, start_response)
 
 
-class _Exchange(Performer):
+class BlockingHandler(Protocol):
+    """What runs under the lease: a WSGI application, or a function."""
+
+    def outcome(self, run: Run) -> HandlerOutcome: ...
+    def drain(self, headers: Headers) -> Drained: ...
+    def close(self) -> None: ...
+
+
+class BlockingExchange(Performer):
     """Performs the operations of one keyed request, blocking."""
 
     __slots__ = ("_handler", "_store")
 
-    def __init__(self, guard: Guard, ticket: Ticket, call: Call, handler: _Handler) -> None:
+    def __init__(self, guard: Guard, ticket: Ticket, call: Call, handler: BlockingHandler) -> None:
         super().__init__(guard, ticket, call)
         self._handler = handler
         self._store = guard.backend.blocking()

@@ -1,0 +1,203 @@
+"""`guard.once`: the same exchange around any function, for queue consumers, scripts and jobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from semel.core import keys
+from semel.core.admission import Call, Ticket
+from semel.core.contract import Abandoned, Drained, HandlerOutcome, Raised, Returned
+from semel.core.exchange import Answer, Outcome
+from semel.core.flow import run
+from semel.core.frozen import frozen
+from semel.core.keys import Malformed
+from semel.core.model import Headers, HeaderView, Request, Response
+from semel.core.policy import Policy
+from semel.core.problems import CATALOGUE
+from semel.errors import ConfigurationError, OutcomeUnknown, Refused
+from semel.process.current import Run
+from semel.process.fences import new_fence
+from semel.web.desk import Desk
+from semel.web.tags import Tagged
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+    from semel.web.handler import Promise
+
+_HEADERS: Final = ((b"content-type", b"application/json"),)
+
+
+@frozen
+class Once:
+    """What a function returned, now or the first time."""
+
+    value: Any
+    replayed: bool
+
+
+class Job:
+    """One call of `once`: who asks, with which key, for what."""
+
+    def __init__(
+        self, guard: Guard, key: str, name: str, payload: Any, tenant: str | None, policy: Policy
+    ) -> None:
+        self.guard = guard
+        self.ticket = _ticket(guard, key, name, payload, tenant, policy)
+        self.call: Call = self.ticket.call((_json(payload),), new_fence())
+        self.desk = Desk(guard, None, _no_tags)
+        self.label = f"once {name}"
+
+    def run(self, function: Callable[[], Any]) -> Once:
+        from semel.web.wsgi import BlockingExchange
+
+        exchange = BlockingExchange(self.guard, self.ticket, self.call, _Function(function))
+        try:
+            answer = run(self.desk.serve(self.call, self.label), exchange.perform)
+        finally:
+            exchange.let_go()
+        return self._told(answer)
+
+    async def arun(self, function: Callable[[], Awaitable[Any]]) -> Once:
+        from semel.web.asgi import AwaitedExchange
+
+        exchange = AwaitedExchange(self.guard, self.ticket, self.call, _AsyncFunction(function))
+        answer = await exchange.drive(self.desk.serve(self.call, self.label))
+        exchange.end()
+        return self._told(answer)
+
+    def _told(self, answer: Answer) -> Once:
+        """The function's result, its exception, or why it may not run."""
+        self.desk.report(answer)
+        if answer.reraise and answer.error is not None and not answer.zombie:
+            raise answer.error
+        response = answer.response
+        if response is None:
+            raise Refused("interrupted", "The call was interrupted; nothing was executed.", True)
+        if answer.outcome in (Outcome.EXECUTED, Outcome.REPLAYED) and response.status == 200:
+            return Once(json.loads(response.body), answer.outcome is Outcome.REPLAYED)
+        raise _refusal(response)
+
+
+def _no_tags(app: object, raw: object) -> Tagged | None:
+    return None
+
+
+def _ticket(
+    guard: Guard, key: str, name: str, payload: Any, tenant: str | None, policy: Policy
+) -> Ticket:
+    if tenant is None and guard.tenant is not None:
+        raise ConfigurationError("this guard knows tenants: say whose key it is with tenant=")
+    if not name or not name.isprintable():
+        raise ConfigurationError("name= says what is done once, such as 'send-invoice'")
+    checked = keys.check_format(key, policy.key)
+    if isinstance(checked, Malformed):
+        raise Refused("malformed-key", checked.reason, False)
+    request = Request("ONCE", f"/{name}", b"", HeaderView(_HEADERS), payload)
+    return Ticket(request, policy, checked, tenant or "", None, False)
+
+
+def _json(payload: Any) -> bytes:
+    try:
+        return json.dumps(payload, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"payload= must be JSON: {error}") from error
+
+
+def _refusal(response: Response) -> Refused:
+    document = json.loads(response.body)
+    code = document["code"]
+    wait = dict(response.headers).get(b"retry-after")
+    return Refused(
+        code if code in CATALOGUE else "handler-failed",
+        document["detail"],
+        document["retryable"],
+        None if wait is None else int(wait),
+    )
+
+
+def _returned(value: Any) -> HandlerOutcome:
+    try:
+        body = json.dumps(value, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        # It ran, and its result cannot be kept: nobody may run it again.
+        doubt = OutcomeUnknown(f"the function's result is not JSON: {error}")
+        doubt.__cause__ = error
+        return Raised(doubt)
+    return Returned(Response(200, _HEADERS, body))
+
+
+def _raised(error: BaseException) -> HandlerOutcome:
+    return Raised(error) if isinstance(error, Exception) else Abandoned(error)
+
+
+class _Function:
+    """A function in the place of an application."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+        self._outcome: HandlerOutcome | None = None
+
+    def outcome(self, run: Run) -> HandlerOutcome:
+        if self._outcome is None:
+            leave = run.enter()
+            try:
+                self._outcome = _returned(self._function())
+            except BaseException as error:
+                self._outcome = _raised(error)
+            finally:
+                leave()
+        return self._outcome
+
+    def drain(self, headers: Headers) -> Drained:
+        raise AssertionError("a function does not stream")
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class _AsyncFunction:
+    """A coroutine function in the place of an application."""
+
+    def __init__(self, function: Callable[[], Awaitable[Any]]) -> None:
+        from semel.web.handler import Promise
+
+        self._function = function
+        self._outcome: Promise[HandlerOutcome] = Promise()
+        self._started = False
+
+    async def outcome(self, run: Run, running: set[Any]) -> HandlerOutcome:
+        if not self._started:
+            import asyncio
+
+            self._started = True
+            task = asyncio.get_running_loop().create_task(self._run(run))
+            running.add(task)
+            task.add_done_callback(running.discard)
+        return await self._outcome.wait()
+
+    async def _run(self, run: Run) -> None:
+        run.enter()
+        try:
+            self._outcome.keep(_returned(await self._function()))
+        except BaseException as error:
+            self._outcome.keep(_raised(error))
+
+    async def drain(self, headers: Headers) -> Drained:
+        raise AssertionError("a function does not stream")
+
+    async def discard(self) -> None:
+        raise AssertionError("a function does not stream")
+
+    def release(self) -> None:
+        """Nothing waits for the answer to leave."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    async def returned(self) -> None:
+        """Nothing runs after the outcome."""
+
+    def raise_again(self) -> None:
+        """What it raised is raised by `once` itself."""
