@@ -14,14 +14,15 @@ R = TypeVar("R")
 Errand: TypeAlias = Generator[Statement, Rows, R]
 
 
-def errand(op: StoreOperation[R]) -> Errand[R]:
+def errand(op: StoreOperation[R], *, doubt: bool = False) -> Errand[R]:
     """The statements of ``op``; a `Fault` is thrown in at the statement that failed.
 
     Every statement is idempotent per fence, so one whose answer was lost is simply sent again.
+    ``doubt``: it was sent before, and may have been applied.
     """
     steps = plan(op)
     statement = next(steps)
-    doubt, tries = False, 0
+    tries = 0
     while True:
         tries += 1
         try:

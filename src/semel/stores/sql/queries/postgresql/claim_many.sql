@@ -1,0 +1,44 @@
+-- claim_many: claim, for many identities at once: insert what is new, read what is there.
+-- event: claim
+-- takes: identity fence fingerprint fields tenant method path key on_lapse lease fresh_until
+-- gives: for a new record its identity, fence, leased_until and now, its state being NULL; for an
+--        existing one the record and now; in any order. No row where claim gives none, nor for an
+--        answer above 64 KiB: those go alone, so that no batch is slow or large because of one
+-- why: one commit for all. Each parameter is an array, one element per row; no identity may be in
+--      it twice. Rows are locked in the order of identities, as every batch does it. Waiting for
+--      another's lock ends soon, for all wait: set_config is local to this one statement.
+WITH patience AS MATERIALIZED (
+    SELECT set_config('lock_timeout', '100ms', true)
+),
+given AS MATERIALIZED (
+    SELECT given.*
+    FROM patience CROSS JOIN unnest(
+        CAST(:identity AS bytea[]), CAST(:fence AS bytea[]), CAST(:fingerprint AS text[]),
+        CAST(:fields AS bytea[]), CAST(:tenant AS text[]), CAST(:method AS text[]),
+        CAST(:path AS text[]), CAST(:key AS text[]), CAST(:on_lapse AS text[]),
+        CAST(:lease AS bigint[]), CAST(:fresh_until AS bigint[])
+    ) AS given (identity, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
+                lease, fresh_until)
+    ORDER BY given.identity
+),
+inserted AS (
+    INSERT INTO semel_record
+        (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
+         created_at, leased_until)
+    SELECT identity, 'in_progress', fence, fingerprint, fields, tenant, method, path, key, on_lapse,
+           {now}, {now} + lease
+    FROM given
+    WHERE fresh_until IS NULL OR fresh_until >= {now}
+    ON CONFLICT (identity) DO NOTHING
+    RETURNING identity, fence, leased_until
+)
+SELECT identity, CAST(NULL AS text), fence, CAST(NULL AS text), CAST(NULL AS bytea),
+       CAST(NULL AS text), CAST(NULL AS bigint), leased_until, CAST(NULL AS bigint),
+       CAST(NULL AS bigint), CAST(NULL AS bytea), CAST(NULL AS text), {now}
+FROM inserted
+UNION ALL
+SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
+       expires_at, forget_at, snapshot, reason, {now}
+FROM semel_record
+WHERE identity = ANY (ARRAY(SELECT identity FROM given EXCEPT SELECT identity FROM inserted))
+  AND (snapshot IS NULL OR octet_length(snapshot) <= 65536)
