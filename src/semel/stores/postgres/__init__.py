@@ -6,8 +6,11 @@
     settings   the URL taken apart; no password leaves it
     errand     one operation's way: its statements, sent again where that is safe     (no I/O)
     link       one connection: a statement as a generator that says what it waits for (no waiting)
+    kinds      operations as rows of a statement for many, and its rows as replies     (no I/O)
+    batches    concurrent operations of one kind put together; what befalls them       (no I/O)
     blocking   pool and waiting for threads
     awaited    pool and waiting for event loops
+    awaited_lanes   who goes alone and who with others, in an event loop
     joined     the same store inside the caller's own transaction
     faults     what went wrong, and what that means; driver errors are judged here and only here
 

@@ -120,14 +120,14 @@ class AwaitedPool:
         self._ready = False
         self._drained: asyncio.Future[None] | None = None
 
-    async def perform(self, op: StoreOperation[R]) -> R:
-        deadline = monotonic() + self._settings.timeout
-        steps = errand(op)
+    async def perform(self, op: StoreOperation[R], deadline: float, *, doubt: bool = False) -> R:
+        """One operation by itself."""
+        steps = errand(op, doubt=doubt)
         try:
             statement = next(steps)
             while True:
                 try:
-                    rows = await self._execute(statement, deadline)
+                    rows = await self.execute(statement, deadline)
                 except Fault as fault:
                     statement = steps.throw(fault)
                 else:
@@ -148,7 +148,7 @@ class AwaitedPool:
         while self._idle:
             self._idle.pop().close()
 
-    async def _execute(self, statement: Statement, deadline: float) -> Rows:
+    async def execute(self, statement: Statement, deadline: float) -> Rows:
         wire = await self._take(deadline)
         try:
             return await wire.run(wire.link.execute(statement), deadline, self._put)
@@ -158,6 +158,8 @@ class AwaitedPool:
             raise
 
     async def _take(self, deadline: float) -> Wire:
+        if deadline <= monotonic():
+            raise Fault("no time was left")
         if self._idle:
             self._taken += 1
             return self._idle.pop()

@@ -12,7 +12,7 @@ import psycopg
 from semel.core.contract import StoreOperation
 from semel.stores.base import AsyncStore, Capabilities, Store
 from semel.stores.postgres import migration
-from semel.stores.postgres.awaited import AwaitedPool
+from semel.stores.postgres.awaited_lanes import AwaitedLanes
 from semel.stores.postgres.blocking import BlockingPool
 from semel.stores.postgres.joined import AsyncJoinedStore, JoinedStore
 from semel.stores.postgres.settings import parse
@@ -54,7 +54,7 @@ class PostgresBackend:
         # Keyed by process, so that a forked child finds nothing of its parent's. No lock, which a
         # fork could copy while it is held: dict.setdefault is atomic.
         self._blocking: dict[int, BlockingPool] = {}
-        self._awaited: dict[_Place, AwaitedPool] = {}
+        self._awaited: dict[_Place, AwaitedLanes] = {}
 
     def __repr__(self) -> str:
         return f"PostgresBackend({self.url!r})"
@@ -103,17 +103,17 @@ class PostgresBackend:
         pool = self._blocking.get(pid)
         return pool or self._blocking.setdefault(pid, BlockingPool(self._settings))
 
-    def awaited_pool(self) -> AwaitedPool:
+    def awaited_lanes(self) -> AwaitedLanes:
         place = _place()
         pool = self._awaited.get(place)
         return pool or self._open_loop(place)
 
-    def _open_loop(self, place: _Place) -> AwaitedPool:
+    def _open_loop(self, place: _Place) -> AwaitedLanes:
         """Tidies up after loops that ended without closing what they had opened."""
         for other in [key for key in list(self._awaited) if key[1].is_closed()]:
             if forgotten := self._awaited.pop(other, None):
                 forgotten.abandon()
-        return self._awaited.setdefault(place, AwaitedPool(self._settings))
+        return self._awaited.setdefault(place, AwaitedLanes(self._settings))
 
 
 def _place() -> _Place:
@@ -137,4 +137,4 @@ class _Awaited:
         self._backend = backend
 
     async def perform(self, op: StoreOperation[R], /) -> R:
-        return await self._backend.awaited_pool().perform(op)
+        return await self._backend.awaited_lanes().perform(op)

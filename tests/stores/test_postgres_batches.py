@@ -1,0 +1,817 @@
+"""Concurrent operations travel together: each is still done once, and answered by itself."""
+
+import asyncio
+import multiprocessing
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from time import monotonic
+from typing import Any
+
+import psycopg
+import pytest
+
+from semel.core.contract import (
+    Absent,
+    Applied,
+    Claim,
+    Claimed,
+    Complete,
+    Found,
+    Lost,
+    Read,
+    Release,
+    Stale,
+    StoreOperation,
+)
+from semel.core.frozen import replace
+from semel.core.model import Fence, Identity, Origin, State
+from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
+from semel.stores.base import AsyncStore
+from semel.stores.postgres import PostgresBackend
+from semel.stores.postgres.arrays import BYTEA, INT8, array, data
+from semel.stores.postgres.awaited import AwaitedPool
+from semel.stores.postgres.batches import PATIENCE, ROWS, Again, Job, Queue
+from semel.stores.postgres.errand import errand
+from semel.stores.postgres.faults import Fault
+from semel.stores.postgres.kinds import BIG, KINDS, Kind
+from semel.stores.postgres.link import query
+from semel.stores.sql import plans
+from semel.stores.sql.dialect import dialect
+from semel.stores.sql.plans import Statement
+from tests.servers import PgBouncer, PostgresServer
+
+pytestmark = pytest.mark.anyio
+
+MINUTE = 60_000_000
+DAY = 24 * 60 * MINUTE
+MANY = 100
+"""More than one batch holds."""
+
+
+def claim(number: int = 0) -> Claim:
+    return Claim(
+        identity=Identity(secrets.token_bytes(32)),
+        fence=Fence(secrets.token_bytes(16)),
+        fingerprint=f"v1:{number}",
+        fields=number.to_bytes(4, "big"),
+        origin=Origin(f"tenant-{number}", "POST", f"/payments/{number}", "a-key-of-the-client"),
+        lease=MINUTE + number,
+    )
+
+
+def rival(op: Claim) -> Claim:
+    return replace(op, fence=Fence(secrets.token_bytes(16)))
+
+
+def complete(op: Claim, snapshot: bytes = b"answer") -> Complete:
+    return Complete(op.identity, op.fence, snapshot, retention=DAY, tombstone=DAY)
+
+
+@asynccontextmanager
+async def opened(url: str, **options: Any) -> AsyncIterator[AsyncStore]:
+    backend = PostgresBackend(url, **options)
+    await asyncio.to_thread(backend.migrate)
+    try:
+        yield backend.awaited()
+    finally:
+        await backend.aclose()
+
+
+async def together(store: AsyncStore, ops: Sequence[StoreOperation[Any]]) -> list[Any]:
+    return await asyncio.gather(*map(store.perform, ops))
+
+
+async def outcomes(store: AsyncStore, ops: Sequence[StoreOperation[Any]]) -> list[Any]:
+    return await asyncio.gather(*map(store.perform, ops), return_exceptions=True)
+
+
+@contextmanager
+def admin(url: str) -> Iterator[Callable[..., Any]]:
+    """Ask the database directly: the first column of the first row."""
+    with psycopg.connect(url, autocommit=True) as connection:
+
+        def ask(statement: str, *params: object) -> Any:
+            cursor = connection.execute(statement.encode(), params or None)
+            row = cursor.fetchone() if cursor.description else None
+            return row[0] if row else None
+
+        yield ask
+
+
+@contextmanager
+def row_locked(url: str, identity: Identity) -> Iterator[None]:
+    with psycopg.connect(url) as connection:
+        connection.execute(
+            "SELECT 1 FROM semel_record WHERE identity = %s FOR UPDATE", (bytes(identity),)
+        )
+        yield
+        connection.rollback()
+
+
+@contextmanager
+def uncommitted(url: str, op: Claim) -> Iterator[None]:
+    """Somebody claims the same key in a transaction of his own, and takes his time."""
+    backend = PostgresBackend(url)
+    with psycopg.connect(url) as connection:
+        assert isinstance(backend.on(connection).perform(rival(op)), Claimed)
+        yield
+        connection.rollback()
+
+
+@pytest.fixture
+def own_server() -> Iterator[PostgresServer]:
+    with PostgresServer(settings={"autovacuum": "off"}) as server:
+        yield server
+
+
+# ── what travels together ─────────────────────────────────────────────────────────────────────────
+
+
+async def test_many_at_once_need_few_transactions(own_server: PostgresServer) -> None:
+    async with opened(own_server.url) as store:
+        await store.perform(claim())
+        ops = [claim(number) for number in range(640)]
+        with admin(own_server.url) as ask:
+            before = ask("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+            assert {type(reply) for reply in await together(store, ops)} == {Claimed}
+            claimed = ask("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+            replies = await together(store, [complete(op) for op in ops])
+            assert {type(reply) for reply in replies} == {Applied}
+            completed = ask("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+    assert claimed - before < 640 / ROWS + 5
+    assert completed - claimed < 640 / ROWS + 5
+
+
+async def test_each_caller_gets_the_reply_to_its_own_operation(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        ops = [claim(number) for number in range(MANY)]
+        bodies = [secrets.token_bytes(1 + number * 37) for number in range(MANY)]
+        for op, claimed in zip(ops, await together(store, ops), strict=True):
+            assert isinstance(claimed, Claimed)
+            assert 0 < claimed.leased_until - claimed.now <= op.lease
+        done = await together(store, [complete(*each) for each in zip(ops, bodies, strict=True)])
+        assert all(
+            isinstance(reply, Applied)
+            and reply.state is State.COMPLETED
+            and reply.expires_at is not None
+            and 0 < reply.expires_at - reply.now <= DAY
+            for reply in done
+        )
+        replayed = await together(store, [rival(op) for op in ops])
+        read = await together(store, [Read(op.identity) for op in reversed(ops)])
+        for op, body, *found in zip(ops, bodies, replayed, reversed(read), strict=True):
+            for reply in found:
+                assert isinstance(reply, Found)
+                record = reply.record
+                assert (record.identity, record.fence) == (op.identity, op.fence)
+                assert (record.fingerprint, record.fields) == (op.fingerprint, op.fields)
+                assert record.snapshot == body
+        with admin(postgres_url) as ask:
+            kept = "SELECT tenant || method || path || key FROM semel_record WHERE identity = %s"
+            for op in ops:
+                origin = op.origin
+                text = origin.tenant + origin.method + origin.path + origin.key
+                assert ask(kept, bytes(op.identity)) == text
+
+
+async def test_a_batch_does_what_each_operation_would_have_done_alone(postgres_url: str) -> None:
+    """Every kind of reply, each from the middle of a batch."""
+    async with opened(postgres_url) as store:
+        await store.perform(busy := claim())
+        await store.perform(done := claim())
+        await store.perform(complete(done))
+        late = claim()
+        absurd = {
+            rival(busy): Found,
+            busy: Claimed,  # its own fence: an earlier try of the same claim
+            rival(done): Found,
+            done: Found,
+            replace(late, fresh_until=1): Stale,
+            replace(rival(done), fresh_until=1): Found,
+        }
+        filler = [claim(number) for number in range(40)]
+        ops: list[StoreOperation[Any]] = [*filler[:20], *absurd, *filler[20:]]
+        replies = await together(store, ops)
+        assert [type(reply) for reply in replies[20:26]] == list(absurd.values())
+        assert {type(reply) for reply in replies[:20] + replies[26:]} == {Claimed}
+        ops = [complete(op) for op in filler]
+        ops += [complete(done), complete(rival(busy)), complete(claim()), complete(busy)]
+        replies = await together(store, ops)
+        assert [type(reply) for reply in replies[40:]] == [Applied, Lost, Lost, Applied]
+        assert {type(reply) for reply in replies[:40]} == {Applied}
+        reads = [Read(op.identity) for op in [*filler, claim()]]
+        replies = await together(store, reads)
+        assert [type(reply) for reply in replies] == [Found] * 40 + [Absent]
+
+
+async def test_five_hundred_claims_of_fifty_keys_have_fifty_winners(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        keys = [claim(number) for number in range(50)]
+        ops = [rival(op) for _ in range(10) for op in keys]
+        replies = await together(store, ops)
+        winners = [op for op, reply in zip(ops, replies, strict=True) if type(reply) is Claimed]
+        assert Counter(op.identity for op in winners) == {op.identity: 1 for op in keys}
+        fences = {op.identity: op.fence for op in winners}
+        for op, reply in zip(ops, replies, strict=True):
+            assert isinstance(reply, Claimed) or reply.record.fence == fences[op.identity]
+
+
+async def test_the_same_completion_twice_at_once_is_applied_and_told_twice(
+    postgres_url: str,
+) -> None:
+    async with opened(postgres_url) as store:
+        ops = [claim(number) for number in range(30)]
+        await together(store, ops)
+        twice = [complete(op) for op in ops for _ in range(2)]
+        assert {type(reply) for reply in await together(store, twice)} == {Applied}
+
+
+async def test_ten_thousand_claims_of_one_key_need_few_statements(
+    own_server: PostgresServer,
+) -> None:
+    async with opened(own_server.url, timeout=60) as store:
+        first = claim()
+        replies = await together(store, [rival(first) for _ in range(10_000)])
+        assert Counter(map(type, replies)) == {Claimed: 1, Found: 9_999}
+
+
+async def test_replays_in_a_batch_write_nothing(own_server: PostgresServer) -> None:
+    async with opened(own_server.url) as store:
+        ops = [claim(number) for number in range(MANY)]
+        await together(store, ops)
+        await together(store, [complete(op) for op in ops[::2]])
+        with admin(own_server.url) as ask:
+            rows = ask("SELECT array_agg((identity, xmin, xmax)::text) FROM semel_record")
+            number = ask("SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
+            replies = await together(store, [rival(op) for op in ops])
+            replies += await together(store, [Read(op.identity) for op in ops])
+            assert {type(reply) for reply in replies} == {Found}
+            # Whoever writes, or locks a row, takes the next number.
+            assert ask("SELECT pg_snapshot_xmax(pg_current_snapshot())::text") == number
+            assert ask("SELECT array_agg((identity, xmin, xmax)::text) FROM semel_record") == rows
+
+
+async def test_large_answers_travel_alone_in_both_directions(postgres_url: str) -> None:
+    async with opened(postgres_url, timeout=30) as store:
+        ops = [claim(number) for number in range(40)]
+        bodies = [secrets.token_bytes(size) for size in (10, BIG - 1, BIG, BIG + 1, 500_000) * 8]
+        await together(store, ops)
+        done = await together(store, [complete(*each) for each in zip(ops, bodies, strict=True)])
+        assert {type(reply) for reply in done} == {Applied}
+        replies = await together(store, [rival(op) for op in ops])
+        replies += await together(store, [Read(op.identity) for op in ops])
+        assert [reply.record.snapshot for reply in replies] == bodies * 2
+
+
+# ── one member's trouble is its own ───────────────────────────────────────────────────────────────
+
+
+async def test_an_operation_that_the_server_refuses_spoils_no_other(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        short = replace(claim(), identity=Identity(b"short"))
+        fence = replace(claim(), fence=Fence(b"short"))
+        nul = replace(claim(), fingerprint="nul \0")
+        huge = replace(claim(), lease=2**80)
+        ops = [claim(), claim(), short, claim(), fence, claim(), nul, claim(), huge, claim()]
+        replies = await outcomes(store, ops)
+        bad = [type(reply) for reply in replies if isinstance(reply, Exception)]
+        assert bad == [StoreCorrupt, StoreCorrupt, ConfigurationError, StoreCorrupt]
+        assert [type(reply) for reply in replies].count(Claimed) == 6
+        good = [op for op, reply in zip(ops, replies, strict=True) if type(reply) is Claimed]
+        wrong = replace(complete(good[2]), retention=2**63 - 1)  # past the end of time
+        completions = [complete(op) for op in good]
+        completions[2] = wrong
+        replies = await outcomes(store, completions)
+        assert isinstance(replies[2], StoreCorrupt)
+        assert [type(reply) for reply in replies].count(Applied) == 5
+
+
+async def test_a_corrupt_record_is_the_error_of_who_asked_for_it(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        ops = [claim(number) for number in range(20)]
+        await together(store, ops)
+        with admin(postgres_url) as ask:
+            ask("ALTER TABLE semel_record DROP CONSTRAINT semel_record_state_check")
+            ask(
+                "UPDATE semel_record SET state = 'nonsense' WHERE identity = %s",
+                bytes(ops[7].identity),
+            )
+        for asked in ([rival(op) for op in ops], [Read(op.identity) for op in ops]):
+            replies = await outcomes(store, asked)
+            assert isinstance(replies.pop(7), StoreCorrupt)
+            assert {type(reply) for reply in replies} == {Found}
+
+
+async def test_cancelled_members_do_not_take_the_others_with_them(postgres_url: str) -> None:
+    async with opened(postgres_url, pool_size=2) as store:
+        await store.perform(claim())
+        for turn in range(60):
+            ops = [claim(number) for number in range(30)]
+            tasks = [asyncio.ensure_future(store.perform(op)) for op in ops]
+            for _ in range(turn % 6):  # cancelled at a different point each time
+                await asyncio.sleep(0)
+            for task in tasks[::2]:
+                task.cancel()
+            replies = await asyncio.gather(*tasks, return_exceptions=True)
+            assert {type(reply) for reply in replies[1::2]} == {Claimed}
+            assert {type(reply) for reply in replies[::2]} <= {asyncio.CancelledError, Claimed}
+
+
+async def test_a_locked_record_holds_up_the_others_of_its_batch_only_shortly(
+    postgres_url: str,
+) -> None:
+    async with opened(postgres_url, timeout=3) as store:
+        ops = [claim(number) for number in range(40)]
+        await together(store, ops)
+        with row_locked(postgres_url, ops[20].identity):
+            began = monotonic()
+            tasks = [asyncio.ensure_future(store.perform(complete(op))) for op in ops]
+            locked = tasks.pop(20)
+            assert {type(reply) for reply in await asyncio.gather(*tasks)} == {Applied}
+            assert monotonic() - began < PATIENCE + 1.0
+            assert not locked.done()
+            # Whoever comes now is not held up at all, not even by another try at the same record.
+            again = asyncio.ensure_future(store.perform(complete(ops[20])))
+            began = monotonic()
+            for _ in range(10):
+                await together(store, more := [claim(number) for number in range(10)])
+                await together(store, [complete(op) for op in more])
+            assert monotonic() - began < 1.0
+        assert isinstance(await locked, Applied)
+        assert isinstance(await again, Applied)
+
+
+async def test_a_key_claimed_in_anothers_open_transaction_holds_up_its_batch_only_shortly(
+    postgres_url: str,
+) -> None:
+    async with opened(postgres_url, timeout=3) as store:
+        ops = [claim(number) for number in range(40)]
+        with uncommitted(postgres_url, ops[20]):
+            began = monotonic()
+            tasks = [asyncio.ensure_future(store.perform(op)) for op in ops]
+            waiting = tasks.pop(20)
+            assert {type(reply) for reply in await asyncio.gather(*tasks)} == {Claimed}
+            assert monotonic() - began < PATIENCE + 1.0
+            assert not waiting.done()
+        assert isinstance(await waiting, Claimed)  # the other rolled back
+
+
+async def test_two_locked_records_hold_up_nobody_behind_them(postgres_url: str) -> None:
+    async with opened(postgres_url, timeout=5) as store:
+        ops = [claim(number) for number in range(20)]
+        await together(store, ops)
+        with row_locked(postgres_url, ops[0].identity), row_locked(postgres_url, ops[1].identity):
+            began = monotonic()
+            locked = [asyncio.ensure_future(store.perform(complete(op))) for op in ops[:2]]
+            await asyncio.sleep(0)
+            replies = await together(store, [complete(op) for op in ops[2:]])
+            assert {type(reply) for reply in replies} == {Applied}
+            assert monotonic() - began < PATIENCE + 1.0
+            assert not any(task.done() for task in locked)
+        assert {type(reply) for reply in await asyncio.gather(*locked)} == {Applied}
+
+
+async def test_who_asks_for_a_record_that_takes_long_spoils_no_batch(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Statement] = []
+    execute = AwaitedPool.execute
+
+    async def noted(pool: AwaitedPool, statement: Statement, deadline: float) -> Any:
+        sent.append(statement)
+        return await execute(pool, statement, deadline)
+
+    monkeypatch.setattr(AwaitedPool, "execute", noted)
+    async with opened(postgres_url, timeout=5) as store:
+        ops = [claim(number) for number in range(40)]
+        await together(store, ops)
+        slow = ops.pop(20)
+        with row_locked(postgres_url, slow.identity):
+            waiting = [asyncio.ensure_future(store.perform(complete(slow)))]
+            await asyncio.sleep(2 * PATIENCE)  # time enough to be noticed as slow
+            sent.clear()
+            completing = asyncio.ensure_future(together(store, [complete(op) for op in ops]))
+            waiting += [asyncio.ensure_future(store.perform(complete(slow))) for _ in range(3)]
+            assert {type(reply) for reply in await completing} == {Applied}
+            batches: list[Any] = [
+                each.params["identity"] for each in sent if each.name == "complete_many"
+            ]
+            assert batches
+            assert not any(bytes(slow.identity) in bytes(each) for each in batches)
+        assert {type(reply) for reply in await asyncio.gather(*waiting)} == {Applied}
+
+
+async def test_who_leaves_while_queued_is_not_sent(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        await store.perform(claim())
+        ops = [claim(number) for number in range(10)]
+        tasks = [asyncio.ensure_future(store.perform(op)) for op in ops]
+        await asyncio.sleep(0)  # the first ones are under way, the others have queued up
+        for task in tasks[5:]:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        replies = await together(store, [Read(op.identity) for op in ops])
+        assert [type(reply) for reply in replies] == [Found] * 5 + [Absent] * 5
+
+
+# ── the connection breaks ─────────────────────────────────────────────────────────────────────────
+
+BATCHES_AT_WORK = (
+    "FROM pg_stat_activity WHERE application_name = 'semel' AND wait_event_type = 'Lock' "
+    "AND datname = current_database() AND query LIKE 'WITH patience%%'"
+)
+
+
+async def test_a_connection_killed_in_a_batch_is_survived_and_all_is_done_once(
+    postgres_url: str,
+) -> None:
+    async with opened(postgres_url, timeout=10) as store:
+        ops = [claim(number) for number in range(30)]
+        await together(store, ops)
+        with admin(postgres_url) as ask:
+            with row_locked(postgres_url, ops[3].identity):
+                tasks = [asyncio.ensure_future(store.perform(complete(op))) for op in ops]
+                await killed_at_work(ask)
+            assert {type(reply) for reply in await asyncio.gather(*tasks)} == {Applied}
+            done = "SELECT count(*) FROM semel_record WHERE state = 'completed'"
+            assert ask(done) == len(ops)
+
+
+async def killed_at_work(ask: Callable[..., Any]) -> None:
+    deadline = monotonic() + 5
+    while not ask(f"SELECT count(pg_terminate_backend(pid)) {BATCHES_AT_WORK}"):
+        assert monotonic() < deadline, "no batch was seen waiting"
+        await asyncio.sleep(0)
+
+
+async def test_connections_killed_all_the_time_lose_and_double_nothing(postgres_url: str) -> None:
+    """Claims and completions under fire: an answer may be missing, never wrong."""
+    async with opened(postgres_url, timeout=20) as store:
+        with admin(postgres_url) as ask:
+            ended = asyncio.Event()
+
+            async def fire() -> None:
+                kill = (
+                    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE "
+                    "application_name = 'semel' AND datname = current_database()"
+                )
+                while not ended.is_set():
+                    await asyncio.to_thread(ask, kill)
+                    await asyncio.sleep(0.05)
+
+            async def pay(number: int) -> tuple[Claim, bytes] | None:
+                op, body = claim(number), secrets.token_bytes(50)
+                with suppress(StoreUnavailable):
+                    assert isinstance(await store.perform(op), Claimed)
+                    assert isinstance(await store.perform(complete(op, body)), Applied)
+                    return op, body
+                return None
+
+            firing = asyncio.ensure_future(fire())
+            paid = [await asyncio.gather(*map(pay, range(64))) for _ in range(15)]
+            ended.set()
+            await firing
+        acknowledged = [each for group in paid for each in group if each is not None]
+        assert len(acknowledged) > 100
+        found = await together(store, [Read(op.identity) for op, _ in acknowledged])
+        for (op, body), reply in zip(acknowledged, found, strict=True):
+            assert isinstance(reply, Found)
+            assert (reply.record.fence, reply.record.snapshot) == (op.fence, body)
+
+
+async def test_a_server_that_is_gone_is_told_to_each_member_in_time(
+    own_server: PostgresServer,
+) -> None:
+    async with opened(own_server.url, timeout=2) as store:
+        await together(store, [claim(number) for number in range(30)])
+        await asyncio.to_thread(own_server.stop)
+        began = monotonic()
+        errors = await outcomes(store, [claim(number) for number in range(MANY)])
+        assert {type(error) for error in errors} == {StoreUnavailable}
+        assert {error.applied for error in errors} == {False}
+        assert len(set(map(id, errors))) == MANY
+        assert monotonic() - began < 3.0
+        await asyncio.to_thread(own_server.start)
+        replies = await together(store, [claim(number) for number in range(MANY)])
+        assert {type(reply) for reply in replies} == {Claimed}
+
+
+def test_a_doubt_from_the_batch_stays_when_going_alone_fails_surely() -> None:
+    """Sent, connection lost, server gone: nobody may say that it surely did not happen."""
+    batch = queued([claim(), claim()]).take()
+    batch.fail(Fault("the server hung up", doubt=True, tries=2))
+    assert [job.told for job in batch] == [Again(doubt=True)] * 2
+    alone = errand(claim(), doubt=True)
+    next(alone)
+    with pytest.raises(StoreUnavailable) as unavailable:
+        alone.throw(Fault("cannot connect"))
+    assert unavailable.value.applied is None
+
+
+async def test_a_commit_that_no_standby_confirmed_is_no_success_for_any_member() -> None:
+    settings = {"synchronous_standby_names": "nobody"}
+    with PostgresServer(settings=settings) as server, admin(server.url) as ask:
+        local = f"{server.url}&options=-csynchronous_commit%3Dlocal"
+        await asyncio.to_thread(PostgresBackend(local).migrate)
+        backend = PostgresBackend(server.url, timeout=20)
+        store = backend.awaited()
+        tasks = [asyncio.ensure_future(store.perform(claim(number))) for number in range(30)]
+        waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        while not all(task.done() for task in tasks):
+            ask(f"SELECT count(pg_cancel_backend(pid)) {waiting}")
+            await asyncio.sleep(0.01)
+        errors = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(error) for error in errors} == {StoreUnavailable}
+        assert {error.applied for error in errors if isinstance(error, StoreUnavailable)} == {None}
+        await backend.aclose()
+
+
+async def test_a_missing_schema_is_told_to_each(postgres_url: str) -> None:
+    backend = PostgresBackend(postgres_url)
+    errors = await outcomes(backend.awaited(), [claim() for _ in range(10)])
+    assert {type(error) for error in errors} == {SchemaError}
+    await backend.aclose()
+
+
+async def test_closing_waits_for_what_is_queued(postgres_url: str) -> None:
+    async with opened(postgres_url):
+        backend = PostgresBackend(postgres_url)
+        tasks = [asyncio.ensure_future(backend.awaited().perform(claim())) for _ in range(300)]
+        await asyncio.sleep(0)
+        await backend.aclose()
+        assert {type(reply) for reply in await asyncio.gather(*tasks)} == {Claimed}
+
+
+# ── several processes ─────────────────────────────────────────────────────────────────────────────
+
+
+def race(url: str, ops: list[Claim], start: Any, told: Any) -> None:
+    """In a process of its own: claim all at once, in the order given; tell who won."""
+
+    async def run() -> list[bytes]:
+        backend = PostgresBackend(url, timeout=20)
+        await backend.awaited().perform(claim())
+        await asyncio.to_thread(start.wait, 30)
+        won: list[bytes] = []
+        for at in range(0, len(ops), 50):
+            mine = [rival(op) for op in ops[at : at + 50]]
+            replies = await together(backend.awaited(), mine)
+            claimed = [op for op, r in zip(mine, replies, strict=True) if type(r) is Claimed]
+            done = await together(backend.awaited(), [complete(op) for op in claimed])
+            assert {type(reply) for reply in done} <= {Applied}
+            won += [op.identity for op in claimed]
+        await backend.aclose()
+        return won
+
+    told.put(asyncio.run(run()))
+
+
+async def test_two_processes_that_want_the_same_keys_in_opposite_order_do_not_deadlock(
+    own_server: PostgresServer,
+) -> None:
+    await asyncio.to_thread(PostgresBackend(own_server.url).migrate)
+    context = multiprocessing.get_context("spawn")
+    start, told = context.Barrier(2), context.Queue()
+    ops = [claim(number) for number in range(1000)]
+    orders = (ops, [op for at in range(0, 1000, 50) for op in reversed(ops[at : at + 50])])
+    racers = [
+        context.Process(target=race, args=(own_server.url, order, start, told)) for order in orders
+    ]
+    for racer in racers:
+        racer.start()
+    won = [await asyncio.to_thread(told.get, True, 60) for _ in racers]
+    for racer in racers:
+        await asyncio.to_thread(racer.join, 30)
+    assert [racer.exitcode for racer in racers] == [0, 0]
+    assert Counter(won[0] + won[1]) == Counter(op.identity for op in ops)
+    with admin(own_server.url) as ask:
+        assert ask("SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'") == 0
+
+
+# ── poolers ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("prepare", [None, True])
+async def test_batches_work_behind_a_transaction_pooler(
+    postgres: PostgresServer,
+    postgres_url: str,
+    prepare: bool | None,
+    request: pytest.FixtureRequest,
+) -> None:
+    request.getfixturevalue("pgbouncer")  # skips, and says so, where there is none
+    with PgBouncer(postgres, pool_size=2) as pooler:
+        url = pooler.url_of(postgres_url.partition("@/")[2].partition("?")[0])
+        async with opened(url, prepare=prepare) as store:
+            ops = [claim(number) for number in range(300)]
+            assert {type(reply) for reply in await together(store, ops)} == {Claimed}
+            done = await together(store, [complete(op) for op in ops])
+            assert {type(reply) for reply in done} == {Applied}
+            with row_locked(postgres_url, ops[0].identity):
+                found = await together(store, [rival(op) for op in ops])
+            assert {type(reply) for reply in found} == {Found}
+            with admin(url) as ask:  # what a batch sets for itself must not stay behind
+                for _ in range(10):
+                    assert ask("SHOW lock_timeout") == "0"
+
+
+# ── statements ────────────────────────────────────────────────────────────────────────────────────
+
+
+def many(kind: type[StoreOperation[Any]], ops: Sequence[Any]) -> tuple[bytes, dict[str, Any]]:
+    """The statement for ``ops`` as it is, but patient, to be looked at while it waits."""
+    text = dialect("postgresql").text(KINDS[kind].statement).replace("'100ms'", "'10s'")
+    if kind is Claim:
+        rows = [plans.claim_params(op) for op in ops]
+    else:
+        rows = [{name: getattr(op, name) for name in op.__match_args__} for op in ops]
+    return text.encode(), {name: [row[name] for row in rows] for name in rows[0]}
+
+
+@contextmanager
+def under_way(url: str, statement: tuple[bytes, dict[str, Any]]) -> Iterator[Future[list[Any]]]:
+    """The statement in a connection of its own, waiting for somebody's lock."""
+    with (
+        psycopg.connect(url, autocommit=True) as connection,
+        ThreadPoolExecutor(1) as threads,
+        admin(url) as ask,
+    ):
+        pid = connection.info.backend_pid
+        running = threads.submit(lambda: connection.execute(*statement).fetchall())
+        blocked = f"SELECT cardinality(pg_blocking_pids({pid}))"
+        deadline = monotonic() + 10
+        while not ask(blocked):
+            assert monotonic() < deadline
+            assert not running.done(), running.result()
+        yield running
+
+
+def is_free(url: str, op: Claim, insert: bool) -> bool:
+    """Whether nobody holds a lock on the record, or on the place where it would be."""
+    locking = "SELECT FROM semel_record WHERE identity = %s FOR UPDATE NOWAIT"
+    with psycopg.connect(url) as connection:
+        connection.execute("SET LOCAL lock_timeout = '100ms'")
+        try:
+            if insert:
+                PostgresBackend(url).on(connection).perform(rival(op))
+            else:
+                connection.execute(locking, (bytes(op.identity),))
+        except (psycopg.errors.LockNotAvailable, StoreUnavailable):
+            return False
+        finally:
+            connection.rollback()
+    return True
+
+
+@pytest.mark.parametrize("kind", [Claim, Complete])
+def test_a_batch_takes_its_locks_in_the_order_of_identities(
+    postgres_url: str, kind: type[StoreOperation[Any]]
+) -> None:
+    backend = PostgresBackend(postgres_url)
+    backend.migrate()
+    first, second, third = sorted((claim() for _ in range(3)), key=lambda op: op.identity)
+    arriving: list[Any] = [third, second, first]
+    locked = uncommitted(postgres_url, second)
+    if kind is Complete:
+        for op in arriving:
+            backend.blocking().perform(op)
+        arriving = [complete(op) for op in arriving]
+        locked = row_locked(postgres_url, second.identity)
+    with ExitStack() as stack:
+        lock = stack.enter_context(ExitStack())
+        lock.enter_context(locked)
+        running = stack.enter_context(under_way(postgres_url, many(kind, arriving)))
+        assert not is_free(postgres_url, first, kind is Claim)
+        assert is_free(postgres_url, third, kind is Claim)
+        lock.close()
+        assert len(running.result(10)) == 3
+    backend.close()
+
+
+def test_a_record_forgotten_while_a_batch_claims_it_is_not_also_found(postgres_url: str) -> None:
+    """The statement still sees the record that was there when it began; its own has replaced it."""
+    backend = PostgresBackend(postgres_url)
+    backend.migrate()
+    gone = claim()
+    backend.blocking().perform(gone)
+    ops = [claim(), rival(gone), claim()]
+    with psycopg.connect(postgres_url) as other:
+        other.execute("DELETE FROM semel_record WHERE identity = %s", (bytes(gone.identity),))
+        with under_way(postgres_url, many(Claim, ops)) as running:
+            other.commit()
+            rows = running.result(10)
+    assert {row[0]: (row[1], row[2]) for row in rows} == {
+        op.identity: (None, op.fence) for op in ops
+    }
+    assert len(rows) == len(ops)
+    backend.close()
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.statement)
+def test_a_batch_finds_its_records_by_the_primary_key(postgres_url: str, kind: Kind) -> None:
+    PostgresBackend(postgres_url).migrate()
+    asked = query(kind.statement)
+    with admin(postgres_url) as ask:
+        ask(
+            "INSERT INTO semel_record (identity, state, fence, fingerprint, fields, tenant, method,"
+            " path, key, on_lapse, created_at, leased_until) SELECT sha256(n::text::bytea), "
+            "'in_progress', substr(sha256(n::text::bytea), 1, 16), 'v1', '', '', '', '', '', "
+            "'unknown', 0, 0 FROM generate_series(1, 20000) AS n"
+        )
+        ask("ANALYZE semel_record")
+        types = {BYTEA: "bytea[]", INT8: "bigint[]"}
+        declared = {name: types.get(kind_of, "text[]") for name, kind_of in kind.columns}
+        order = ", ".join(declared[name] for name in asked.order)
+        ask(f"PREPARE batch ({order}) AS {asked.text.decode()}")
+        for mode in ("force_custom_plan", "force_generic_plan"):
+            ask(f"SET plan_cache_mode = {mode}")
+            values = ", ".join(
+                f"array_fill(NULL::{declared[name][:-2]}, array[{ROWS}])" for name in asked.order
+            )
+            plan = str(ask(f"EXPLAIN (FORMAT JSON) EXECUTE batch ({values})"))
+            assert "semel_record_pkey" in plan
+            assert "Index Cond" in plan
+            assert "'Seq Scan'" not in plan
+
+
+# ── forming, without a server ─────────────────────────────────────────────────────────────────────
+
+
+class Note(Job):
+    """A job that keeps what it was told."""
+
+    __slots__ = ("told",)
+    told: object
+
+    def withdrawn(self) -> bool:
+        return hasattr(self, "told")
+
+    def answer(self, reply: object) -> None:
+        self.told = reply
+
+    def fail(self, error: Exception) -> None:
+        self.told = error
+
+
+def queued(ops: Sequence[StoreOperation[Any]]) -> Queue[Note]:
+    queue = Queue[Note](KINDS[type(ops[0])])
+    for op in ops:
+        job = Note(op, 1.0)
+        cells = queue.kind.admit(op)
+        assert cells is not None
+        job.cells = cells
+        queue.add(job)
+    return queue
+
+
+def test_a_batch_has_one_row_for_each_identity_and_a_bounded_number_of_them() -> None:
+    ops = [claim(number) for number in range(ROWS + 10)]
+    queue = queued([op for op in ops for _ in range(3)])
+    first, second = queue.take(), queue.take()
+    assert not queue
+    assert len({job.identity for job in first}) == ROWS
+    assert {job.identity for job in second} >= {op.identity for op in ops[ROWS:]}
+    identities = first.statement().params["identity"]
+    assert isinstance(identities, bytes)
+    assert len(identities) == len(array(BYTEA, [data(bytes(32))] * ROWS, ROWS))
+
+
+def test_two_completions_of_one_record_never_share_a_batch() -> None:
+    op = claim()
+    queue = queued([complete(op), complete(rival(op)), complete(claim())])
+    assert [len(queue.take()), len(queue.take()), len(queue.take())] == [2, 1, 0]
+
+
+def test_a_batch_has_a_bounded_weight_and_skips_who_has_left() -> None:
+    ops = [complete(claim(), bytes(BIG)) for _ in range(ROWS)]
+    queue = queued(ops)
+    sizes = []
+    while batch := queue.take():
+        sizes.append(len(batch))
+    assert sum(sizes) == ROWS
+    assert max(sizes) <= 16
+    queue = queued(ops[:4])
+    for job in queue.take():
+        job.answer(Again())
+    assert len(queue.take()) == 0
+
+
+def test_who_was_in_a_batch_may_have_been_sent_and_who_was_not_was_not() -> None:
+    for taken, applied in ((False, False), (True, None)):
+        queue = queued([claim()])
+        job = next(iter(queue._jobs))
+        if taken:
+            queue.take()
+        job.expire()
+        assert isinstance(job.told, StoreUnavailable)
+        assert job.told.applied is applied
+
+
+async def test_other_writes_go_alone_as_before(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        ops = [claim(number) for number in range(20)]
+        await together(store, ops)
+        releases = [Release(op.identity, op.fence, DAY) for op in ops]
+        assert {type(reply) for reply in await together(store, releases)} == {Applied}
