@@ -19,6 +19,7 @@ from semel.core.flow import Flow, run
 from semel.core.policy import Policy, ietf
 from semel.errors import ConfigurationError
 from semel.process.attendant import Attendant
+from semel.process.familiar import Familiar
 from semel.stores import open_backend
 from semel.stores.base import Backend, performer
 from semel.web.routing import Route
@@ -74,7 +75,8 @@ class Guard:
         self.max_waiters = max_waiters
         self.drain = drain
         self.name = name
-        self.enrolled: set[str] = set()
+        self._enrolled: set[str] = set()
+        self.familiar = Familiar()
         self._attendants: dict[int, Attendant] = {}
         self.running: set[asyncio.Task[Any]] = set()
         """Handlers and writes that go on although their callers may have left."""
@@ -172,9 +174,9 @@ class Guard:
 
     def enrol(self, label: str, policy: Policy) -> Flow[None]:
         """Compare a route's settings with what the store remembers of them, once per process."""
-        if label not in self.enrolled:
+        if label not in self._enrolled:
             yield from enrol(f"{self.name}:{label}" if self.name else label, policy)
-            self.enrolled.add(label)
+            self._enrolled.add(label)
 
     def close(self) -> None:
         """Finish what is under way in the background and close the store."""
@@ -217,10 +219,12 @@ class Guard:
         return bound[1]
 
     def _bind(self, policy: Policy) -> Policy:
-        if not self._secrets or policy.fingerprint.secrets:
+        if not self._secrets:
             return policy
         previous = self._bind(policy.previous) if policy.previous is not None else None
-        recipe = replace(policy.fingerprint, secrets=self._secrets)
+        recipe = policy.fingerprint
+        if not recipe.secrets:
+            recipe = replace(recipe, secrets=self._secrets)
         return replace(policy, fingerprint=recipe, previous=previous)
 
     def __repr__(self) -> str:

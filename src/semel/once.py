@@ -19,7 +19,7 @@ from semel.core.problems import CATALOGUE
 from semel.errors import ConfigurationError, OutcomeUnknown, Refused
 from semel.process.current import Run
 from semel.process.fences import new_fence
-from semel.web.desk import Desk
+from semel.web.desk import Desk, report
 from semel.web.tags import Tagged
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Job:
     ) -> None:
         self.guard = guard
         self.ticket = _ticket(guard, key, name, payload, tenant, policy)
-        self.call: Call = self.ticket.call((_json(payload),), new_fence())
+        self.call: Call = self.ticket.call((_json(payload),), new_fence(), guard.familiar.meet)
         self.desk = Desk(guard, None, _no_tags)
         self.label = f"once {name}"
 
@@ -69,7 +69,7 @@ class Job:
 
     def _told(self, answer: Answer) -> Once:
         """The function's result, its exception, or why it may not run."""
-        self.desk.report(answer)
+        report(answer)
         if answer.reraise and answer.error is not None and not answer.zombie:
             raise answer.error
         response = answer.response
@@ -95,7 +95,7 @@ def _ticket(
     if isinstance(checked, Malformed):
         raise Refused("malformed-key", checked.reason, False)
     request = Request("ONCE", f"/{name}", b"", HeaderView(_HEADERS), payload)
-    return Ticket(request, policy, checked, tenant or "", None, False)
+    return Ticket(request, policy, key, checked, tenant or "", None, False)
 
 
 def _json(payload: Any) -> bytes:

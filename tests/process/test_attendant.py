@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from semel.core.contract import (
 )
 from semel.core.model import Fence, Identity, Origin, State
 from semel.errors import StoreUnavailable
+from semel.process import pursuit
 from semel.process.attendant import Attendant
 from semel.process.leases import Lease, Leases
 from semel.process.pursuit import Pursuits
@@ -60,10 +61,12 @@ class Flaky:
         self.down = False
         self.asked: list[StoreOperation[Any]] = []
         self.on_ask = threading.Event()
+        self.on_perform: Callable[[], object] = lambda: None
 
     def perform(self, op: StoreOperation[R]) -> R:
         self.asked.append(op)
         self.on_ask.set()
+        self.on_perform()
         if self.down:
             raise StoreUnavailable("down")
         return self._store.perform(op)
@@ -167,6 +170,15 @@ def test_one_failed_renewal_is_enough_for_one_round(wall: Wall, store: Flaky) ->
     assert store.count(Renew) == 1
 
 
+def test_a_lease_is_counted_from_when_it_is_asked_for_again(wall: Wall, store: Flaky) -> None:
+    _, lease = held(store, wall)
+    wall.seconds += 300
+    assert not lease.held(wall.seconds)
+    lease.start(wall.seconds)
+    assert lease.held(wall.seconds + 59)
+    assert lease.ends_at == wall.seconds + 900
+
+
 def test_a_let_go_lease_is_not_renewed(wall: Wall, store: Flaky) -> None:
     leases, lease = held(store, wall)
     leases.discard(lease)
@@ -211,6 +223,49 @@ def test_a_pursuit_ends_when_another_fence_holds_the_record(wall: Wall, store: F
     pursuits.add(Release(identity, Fence(os.urandom(16)), SECOND))
     assert pursuits.run_once(store) == float("inf")
     assert state(store, identity) is State.IN_PROGRESS
+
+
+def test_an_outage_ends_the_round_so_that_leases_are_not_kept_waiting(
+    wall: Wall, store: Flaky
+) -> None:
+    pursuits = Pursuits(wall.monotonic)
+    for _ in range(5):
+        pursuits.add(Release(new_identity(), Fence(os.urandom(16)), SECOND))
+    store.down = True
+    pursuits.run_once(store)
+    assert store.count(Release) == 1
+    assert len(pursuits) == 5
+
+
+def test_too_many_pursuits_make_room_without_spoiling_the_round(
+    wall: Wall, store: Flaky, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pursuit, "_LIMIT", 1)
+    pursuits = Pursuits(wall.monotonic)
+    identity = new_identity()
+    first = Complete(identity, claim(store, identity), b"", SECOND, SECOND)
+    pursuits.add(first)
+    store.on_perform = lambda: pursuits.add(first)
+    pursuits.run_once(store)
+    assert len(pursuits) == 1
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_an_outcome_that_is_never_recorded_is_told(
+    wall: Wall, store: Flaky, caplog: pytest.LogCaptureFixture, late: bool
+) -> None:
+    identity = new_identity()
+    fence = claim(store, identity)
+    pursuits = Pursuits(wall.monotonic)
+    pursuits.add(Complete(identity, fence, b"", SECOND, SECOND))
+    if late:
+        store.perform(Release(identity, fence, SECOND))
+    else:
+        store.down = True
+        wall.seconds += 16 * 60
+    pursuits.run_once(store)
+    assert len(pursuits) == 0
+    assert any(record.levelname == "ERROR" for record in caplog.records)
 
 
 def test_a_pursuit_is_given_up_at_its_horizon(wall: Wall, store: Flaky) -> None:

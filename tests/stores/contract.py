@@ -602,7 +602,7 @@ class Recipes:
     def test_the_first_recipe_is_recorded(self, harness: Harness, route: str) -> None:
         reply = harness.perform(Register(route, "r1"))
         assert isinstance(reply, Registered)
-        assert (reply.previous, reply.changed_at) == (None, None)
+        assert (reply.previous, reply.alive_until) == (None, None)
 
     def test_the_same_recipe_is_the_recorded_one(self, harness: Harness, route: str) -> None:
         harness.perform(Register(route, "r1"))
@@ -611,22 +611,41 @@ class Recipes:
 
     def test_another_recipe_is_refused(self, harness: Harness, route: str) -> None:
         harness.perform(Register(route, "r1"))
-        assert harness.perform(Register(route, "r2")) == Conflicting("r1")
-        assert harness.perform(Register(route, "r2", previous="r0")) == Conflicting("r1")
+        for previous in (None, "r0"):
+            reply = harness.perform(Register(route, "r2", previous))
+            assert isinstance(reply, Conflicting)
+            assert (reply.recorded, reply.alive_until) == ("r1", None)
 
     def test_a_recipe_takes_the_place_of_its_named_previous(
         self, harness: Harness, route: str
     ) -> None:
         harness.perform(Register(route, "r1"))
-        changed = harness.perform(Register(route, "r2", previous="r1"))
+        changed = harness.perform(Register(route, "r2", "r1", MINUTE))
         assert isinstance(changed, Registered)
         assert changed.previous == "r1"
-        assert changed.changed_at is not None
-        harness.travel(1_000)
-        again = harness.perform(Register(route, "r2", previous="r1"))
+        assert changed.alive_until is not None
+        assert abs(changed.alive_until - changed.now - MINUTE) <= harness.slack
+        again = harness.perform(Register(route, "r2", "r1", 9 * MINUTE))
         assert isinstance(again, Registered)
-        assert (again.previous, again.changed_at) == ("r1", changed.changed_at)
-        assert harness.perform(Register(route, "r1")) == Conflicting("r2")
+        assert (again.previous, again.alive_until) == ("r1", changed.alive_until)
+        refused = harness.perform(Register(route, "r1"))
+        assert isinstance(refused, Conflicting)
+        assert refused.recorded == "r2"
+
+    def test_a_second_change_waits_until_the_keys_of_the_first_have_run_out(
+        self, harness: Harness, route: str
+    ) -> None:
+        harness.perform(Register(route, "r1"))
+        harness.perform(Register(route, "r2", "r1", MINUTE))
+        early = harness.perform(Register(route, "r3", "r2", MINUTE))
+        assert isinstance(early, Conflicting)
+        assert early.recorded == "r2"
+        assert early.alive_until is not None
+        assert early.alive_until > early.now
+        harness.travel(MINUTE)
+        late = harness.perform(Register(route, "r3", "r2", MINUTE))
+        assert isinstance(late, Registered)
+        assert late.previous == "r2"
 
     def test_of_many_changes_one_wins(self, harness: Harness, route: str) -> None:
         harness.perform(Register(route, "r1"))

@@ -144,6 +144,9 @@ def postgresql(
                 " forget_at = forget_at - %(d)s",
                 {"d": duration},
             )
+            connection.execute(
+                "UPDATE semel_recipe SET alive_until = alive_until - %(d)s", {"d": duration}
+            )
 
         yield from _run(Harness(backend, travel, 10_000_000, colour))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from semel.core.enrolment import enrol
@@ -40,6 +42,32 @@ def test_the_old_settings_must_stay_named_until_their_keys_have_run_out() -> Non
         start(world, NEW)
     world.now += 49 * 3600 * SECOND
     start(world, NEW)
+
+
+def test_a_wrong_previous_is_refused_while_the_right_one_has_live_keys() -> None:
+    world = World()
+    start(world, OLD, CHANGED)
+    with pytest.raises(RecipeChanged, match="keep previous="):
+        start(world, ietf(previous=ietf(key="uuid")))
+
+
+def test_a_second_change_waits_for_the_first() -> None:
+    world = World()
+    third = ietf(key="uuid", previous=CHANGED)
+    start(world, OLD, CHANGED)
+    with pytest.raises(RecipeChanged, match="one change at a time"):
+        start(world, third)
+    world.now += 49 * 3600 * SECOND
+    start(world, third)
+
+
+def test_the_longer_life_of_the_old_settings_counts() -> None:
+    world = World()
+    long = ietf(scope="tenant", retention=timedelta(days=30))
+    start(world, long, ietf(previous=long))
+    world.now += 40 * 24 * 3600 * SECOND
+    with pytest.raises(RecipeChanged):
+        start(world, NEW)
 
 
 def test_routes_are_enrolled_one_by_one() -> None:

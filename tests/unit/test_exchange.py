@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import deque
 from datetime import timedelta
 from typing import Any
@@ -38,7 +39,8 @@ from semel.core.contract import (
     Unwoken,
     Woken,
 )
-from semel.core.exchange import Answer, Outcome, exchange
+from semel.core.exchange import Answer, KeepFailed, Outcome, exchange
+from semel.core.fingerprint import Recipe
 from semel.core.flow import Interrupted, Step
 from semel.core.model import Fence, OnLapse, Response
 from semel.core.policy import Policy, ietf, payments, stripe
@@ -227,10 +229,15 @@ def test_a_keep_function_that_fails_leaves_the_outcome_unknown(world: World) -> 
     def keep(response: Response) -> bool:
         raise ZeroDivisionError
 
-    world.outcomes.append(answered())
-    first = call(policy=ietf(keep=keep))
-    world.serve(first)
-    assert world.state(first) == "unknown"
+    for outcome in (answered(), Streaming(200, ())):
+        world.outcomes.append(outcome)
+        first = call(policy=ietf(keep=keep), key=os.urandom(16).hex().encode())
+        answer = world.serve(first)
+        assert world.state(first) == "unknown"
+        assert isinstance(answer.error, KeepFailed)
+        assert answer.response is not None
+        assert answer.response.status == 500, "a success was sent whose record is unknown"
+    assert world.count(Discard) == 1
 
 
 @pytest.mark.parametrize(
@@ -715,3 +722,49 @@ def test_a_key_bound_otherwise_before_is_found_under_its_old_session(
     world.outcomes.append(answered(200, b"old life"))
     world.serve(call(policy=old))
     assert world.serve(call(policy=new)).outcome is Outcome.REPLAYED
+
+
+UPPER = b"5F0C0C1E-8B9D-4F0E-9A43-0F8C4A1B2C3D"
+
+
+@pytest.mark.parametrize(("old", "new"), [("opaque", "uuid"), ("uuid", "opaque")])
+def test_a_key_of_another_format_before_is_found_under_its_old_form(
+    world: World, old: Any, new: Any
+) -> None:
+    before = ietf(key=old)
+    world.outcomes.append(answered(200, b"old life"))
+    world.serve(call(policy=before, key=UPPER))
+    after = ietf(key=new, previous=before)
+    assert world.serve(call(policy=after, key=UPPER)).outcome is Outcome.REPLAYED
+
+
+def test_a_record_with_the_new_fingerprint_is_compared_by_the_new_recipe(world: World) -> None:
+    strict = ietf()
+    loose = ietf(fingerprint=Recipe(exclude=("sent_at",)), previous=strict)
+    world.outcomes.append(answered())
+    world.serve(call(b'{"amount": 1, "sent_at": 1}', loose))
+    again = world.serve(call(b'{"amount": 1, "sent_at": 2}', loose))
+    assert again.outcome is Outcome.REPLAYED
+
+
+def test_a_record_with_the_old_fingerprint_is_compared_by_the_old_recipe(world: World) -> None:
+    strict = ietf()
+    loose = ietf(fingerprint=Recipe(exclude=("sent_at",)), previous=strict)
+    world.outcomes.append(answered())
+    world.serve(call(b'{"amount": 1, "sent_at": 1}', strict))
+    same = world.serve(call(b'{"sent_at": 1, "amount": 1}', loose))
+    other = world.serve(call(b'{"amount": 1, "sent_at": 2}', loose))
+    assert (same.outcome, other.outcome) == (Outcome.REPLAYED, Outcome.MISMATCH)
+
+
+def test_an_old_uuid7_starts_anew_where_expired_keys_do(world: World) -> None:
+    old = _uuid7(world.now // 1000 - 25 * 3600 * 1000)
+    world.outcomes.append(answered())
+    assert world.serve(call(key=old, policy=stripe())).outcome is Outcome.EXECUTED
+
+
+def test_a_request_age_of_nothing_is_not_retention(world: World) -> None:
+    policy = ietf(max_request_age=timedelta(0))
+    assert (
+        code(world.serve(call(key=_uuid7(world.now // 1000 - 1), policy=policy))) == "key-expired"
+    )

@@ -63,6 +63,8 @@ class Ticket:
 
     request: Request
     policy: Policy
+    sent: str
+    """The key as it was sent; a policy's format may make it another, such as lower-case."""
     key: str
     tenant: str
     session: str | None
@@ -72,7 +74,13 @@ class Ticket:
     def identity(self, policy: Policy) -> Identity:
         request, session = self.request, self._session(policy)
         scope = Scope(self.tenant, request.method, request.path, policy.scope, session)
-        return Identity(keys.identity(scope, self.key))
+        return Identity(keys.identity(scope, self._key(policy)))
+
+    def _key(self, policy: Policy) -> str:
+        if policy is self.policy:
+            return self.key
+        key = keys.check_format(self.sent, policy.key)
+        return self.sent if isinstance(key, Malformed) else key  # malformed: it never had one
 
     def _session(self, policy: Policy) -> str | None:
         if policy is self.policy:
@@ -123,8 +131,8 @@ class Ticket:
 
     def _fresh_until(self) -> Micros | None:
         """A UUIDv7 tells its age: past retention its first use may have been forgotten."""
-        born = keys.uuid7_milliseconds(self.key)
-        return None if born is None else born * 1000 + self.policy.age_micros
+        born, age = keys.uuid7_milliseconds(self.key), self.policy.age_micros
+        return None if born is None or age is None else born * 1000 + age
 
 
 def admit(request: Request, policy: Policy, tenant: Tenant) -> Ticket | Refused | None:
@@ -144,9 +152,11 @@ def admit(request: Request, policy: Policy, tenant: Tenant) -> Ticket | Refused 
 def _ticket(
     request: Request, policy: Policy, tenant: Tenant, values: tuple[bytes, ...]
 ) -> Ticket | Refused:
-    key = _key(policy, values)
-    if isinstance(key, Malformed):
-        return Refused(refuse("malformed-key", detail=key.reason))
+    sent = keys.parse_key(values, strict=policy.strict)
+    key = sent if isinstance(sent, Malformed) else keys.check_format(sent, policy.key)
+    if isinstance(sent, Malformed) or isinstance(key, Malformed):
+        reason = key.reason if isinstance(key, Malformed) else ""
+        return Refused(refuse("malformed-key", detail=reason))
     suspicious = policy.personal_data != "allow" and keys.looks_like_personal_data(key)
     if suspicious and policy.personal_data == "refuse":
         detail = "The key looks like personal data. Use a random key, such as a UUID."
@@ -155,12 +165,7 @@ def _ticket(
     if who is None:
         return Refused(refuse("tenant-missing"))
     session = policy.session(request) if policy.session is not None else None
-    return Ticket(request, policy, key, who, session, suspicious)
-
-
-def _key(policy: Policy, values: tuple[bytes, ...]) -> str | Malformed:
-    key = keys.parse_key(values, strict=policy.strict)
-    return key if isinstance(key, Malformed) else keys.check_format(key, policy.key)
+    return Ticket(request, policy, sent, key, who, session, suspicious)
 
 
 def _principal(value: Any) -> str | None:

@@ -83,18 +83,23 @@ class Lost:
 
 @frozen
 class Registered:
-    """The recipe is the recorded one. ``changed_at``: when it replaced ``previous``."""
+    """The recipe is the recorded one. Keys made under ``previous`` may live until then."""
 
     previous: str | None
-    changed_at: Micros | None
+    alive_until: Micros | None
     now: Micros
 
 
 @frozen
 class Conflicting:
-    """Another recipe is on record, and it was not named as the previous one."""
+    """Another recipe is on record and may not be replaced.
+
+    It was not named as the previous one, or until ``alive_until`` keys of a still older one live.
+    """
 
     recorded: str
+    alive_until: Micros | None
+    now: Micros
 
 
 Written: TypeAlias = Applied | Lost
@@ -278,12 +283,14 @@ class EvictUnknown(StoreOperation[Written]):
 class Register(StoreOperation[Registered | Conflicting]):
     """Record how identities and fingerprints of a route are made, or compare with the record.
 
-    When ``previous`` equals what is recorded, ``recipe`` takes its place.
+    When ``previous`` equals what is recorded, and what that replaced has run out, ``recipe`` takes
+    its place; keys made under it may live for ``alive`` from now.
     """
 
     route: str
     recipe: str
     previous: str | None = None
+    alive: Micros = 0
 
 
 # ── operations answered by the adapter ────────────────────────────────────────────────────────────

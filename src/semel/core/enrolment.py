@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from semel.core.contract import Conflicting, Register, Registered
+from typing import Final
+
+from semel.core.contract import Conflicting, Register
 from semel.core.flow import Flow, ask
+from semel.core.model import Micros
 from semel.core.policy import Policy
 from semel.errors import RecipeChanged
+
+_HOUR: Final = 3_600_000_000
 
 
 def enrol(label: str, policy: Policy) -> Flow[None]:
@@ -13,20 +18,33 @@ def enrol(label: str, policy: Policy) -> Flow[None]:
 
     A changed recipe would no longer find the keys that are alive, and run their requests again.
     """
+    recipe = policy.recipe()
     previous = policy.previous.recipe() if policy.previous is not None else None
-    reply = yield from ask(Register(label, policy.recipe(), previous))
-    match reply:
-        case Conflicting(recorded):
-            raise RecipeChanged(
-                f"{label}: keys here were made with [{recorded}], the settings now say "
-                f"[{policy.recipe()}]; set previous= to the old policy so that live keys are found"
-            )
-        case Registered(_, changed_at, now) if changed_at is not None and previous is None:
-            left = changed_at + policy.retention_micros + policy.tombstone_micros - now
-            if left > 0:
-                raise RecipeChanged(
-                    f"{label}: the settings changed lately; keep previous= for another "
-                    f"{left // 3_600_000_000 + 1} hours, until keys made before have run out"
-                )
-        case Registered():
-            pass
+    reply = yield from ask(Register(label, recipe, previous, _alive(policy)))
+    left = (reply.alive_until or 0) - reply.now
+    if isinstance(reply, Conflicting):
+        raise RecipeChanged(_conflict(label, recipe, previous, reply.recorded, left))
+    if left > 0 and previous != reply.previous:
+        raise RecipeChanged(
+            f"{label}: keys made with [{reply.previous}] may still be alive; keep previous= set to "
+            f"that policy for another {left // _HOUR + 1} hours"
+        )
+
+
+def _alive(policy: Policy) -> Micros:
+    """How long a key lives at most, under the settings now or before."""
+    both = (policy, policy.previous or policy)
+    return max(each.retention_micros + each.tombstone_micros for each in both)
+
+
+def _conflict(label: str, recipe: str, previous: str | None, recorded: str, left: Micros) -> str:
+    if previous == recorded:
+        return (
+            f"{label}: the settings changed lately, and only one change at a time is looked after; "
+            f"wait another {left // _HOUR + 1} hours before the next"
+        )
+    return (
+        f"{label}: keys here were made with [{recorded}], the settings now say [{recipe}]; set "
+        "previous= to the old policy so that live keys are found, or name= where another "
+        "application shares this store"
+    )

@@ -49,7 +49,7 @@ from semel.core.model import Micros, OnLapse, Record, Response, State
 from semel.core.policy import Verdict, is_ambiguous, judge, says_not_executed
 from semel.core.problems import refuse
 from semel.core.snapshot import Snapshot
-from semel.errors import ConfigurationError, StoreError, StoreUnavailable
+from semel.errors import ConfigurationError, OutcomeUnknown, StoreError, StoreUnavailable
 
 _ROUNDS: Final = 8
 """How often a claim may meet a record that changes under its eyes before it gives way."""
@@ -87,6 +87,14 @@ class Answer:
     error: BaseException | None = None
     reraise: bool = False
     zombie: bool = False
+
+
+class KeepFailed(OutcomeUnknown):
+    """``keep=`` raised. The handler has run, and nobody can say what its answer is worth."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"keep= failed: {type(cause).__name__}")
+        self.__cause__ = cause
 
 
 @frozen
@@ -133,9 +141,11 @@ def _under_which_identity(call: Call) -> Flow[Call]:
         return call
     older = call.predecessor
     reply = yield from ask(Read(older.identity))
-    if isinstance(reply, Found) and not reply.record.forgettable(reply.now):
-        return replace(call, identity=older.identity, prints=older.prints, predecessor=None)
-    return call
+    if not isinstance(reply, Found) or reply.record.forgettable(reply.now):
+        return call
+    if older.identity == call.identity and call.prints.match(reply.record):
+        return call  # only the fingerprint has changed, and this record has the new one
+    return replace(call, identity=older.identity, prints=older.prints, predecessor=None)
 
 
 def _enter(call: Call) -> Flow[Claimed | Answer]:
@@ -329,7 +339,13 @@ def _unknown(call: Call, status: int | None = None) -> Answer:
 def _execute(call: Call) -> Flow[Answer]:
     """The lease is held: run the handler, then settle the record before a byte is sent."""
     outcome = yield from ask(Invoke(call.identity, call.fence))
-    verdict = _verdict(call, outcome)
+    try:
+        verdict = judge(call.policy, outcome)
+    except Exception as error:  # keep= is the operator's code
+        if isinstance(outcome, Streaming):
+            yield from ask(Discard())
+        outcome = Raised(KeepFailed(error))
+        verdict = judge(call.policy, outcome)
     if isinstance(outcome, Streaming):
         return (yield from _stream(call, outcome, verdict))
     answer = _own_answer(call, outcome, verdict)
@@ -342,15 +358,6 @@ def _execute(call: Call) -> Flow[Answer]:
     if isinstance(outcome, Returned) and response is not None:
         response = _first(call, response, None)
     return replace(answer, response=response)
-
-
-def _verdict(call: Call, outcome: HandlerOutcome) -> Verdict:
-    try:
-        return judge(call.policy, outcome)
-    except Exception:
-        # keep= is the operator's code. The handler has run, and nobody can say what it did:
-        # the one verdict that is never wrong.
-        return Verdict.SUSPEND
 
 
 _SAID: Final = {

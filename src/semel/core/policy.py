@@ -66,7 +66,7 @@ class Policy:
     lease_micros: Micros = field(init=False, repr=False)
     retention_micros: Micros = field(init=False, repr=False)
     tombstone_micros: Micros = field(init=False, repr=False)
-    age_micros: Micros = field(init=False, repr=False)
+    age_micros: Micros | None = field(init=False, repr=False)
     patience_micros: Micros = field(init=False, repr=False)
     retry_micros: Micros = field(init=False, repr=False)
     lapse: OnLapse = field(init=False, repr=False)
@@ -82,7 +82,7 @@ class Policy:
             "lease_micros": _micros(self.lease),
             "retention_micros": _micros(self.retention),
             "tombstone_micros": _micros(tombstone),
-            "age_micros": _micros(self.max_request_age or self.retention),
+            "age_micros": _age(self, tombstone),
             "patience_micros": _micros(patience),
             "retry_micros": _micros(self.retry_after),
             "lapse": OnLapse(self.on_lapse),
@@ -195,6 +195,13 @@ _SIZES: Final = ("max_request_body", "max_response_body")
 
 def _micros(duration: timedelta) -> Micros:
     return duration // timedelta(microseconds=1)
+
+
+def _age(policy: Policy, tombstone: timedelta) -> Micros | None:
+    """How old a key may be that tells its age; any, where an expired key starts anew."""
+    if policy.max_request_age is not None:
+        return _micros(policy.max_request_age)
+    return _micros(policy.retention) if tombstone else None
 
 
 def _demand(ok: bool, sentence: str) -> None:

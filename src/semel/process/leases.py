@@ -24,7 +24,16 @@ class Lease:
     never ends later than the store's own ``leased_until``.
     """
 
-    __slots__ = ("duration", "ends_at", "fence", "good_until", "identity", "lost", "renew_at")
+    __slots__ = (
+        "duration",
+        "ends_at",
+        "fence",
+        "good_until",
+        "identity",
+        "lost",
+        "max_run",
+        "renew_at",
+    )
 
     def __init__(
         self, identity: Identity, fence: Fence, started: float, duration: float, max_run: float
@@ -32,10 +41,15 @@ class Lease:
         self.identity = identity
         self.fence = fence
         self.duration = duration
-        self.good_until = started + duration
-        self.renew_at = started + duration / 3
-        self.ends_at = started + max_run
+        self.max_run = max_run
         self.lost = False
+        self.start(started)
+
+    def start(self, now: float) -> None:
+        """Count from here: it is about to be asked for."""
+        self.good_until = now + self.duration
+        self.renew_at = now + self.duration / 3
+        self.ends_at = now + self.max_run
 
     def held(self, now: float) -> bool:
         """Whether the store still agrees, for all this process can know."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from semel.core.contract import Lost, StoreOperation, Written
+from semel.core.contract import Applied, Complete, StoreOperation, Written
 from semel.errors import StoreError
 from semel.process.jitter import jitter
 from semel.stores.base import Store
@@ -54,36 +55,55 @@ class Pursuits:
         return now
 
     def run_once(self, store: Store) -> float:
-        """Try what is due; returns when the next one is."""
+        """Try what is due; returns when the next one is.
+
+        An outage ends the round: the others would wait as long for the same answer, and with them
+        the renewal of leases.
+        """
         now = self._clock()
         with self._lock:
             due = [item for item in self._queue if item.due <= now]
         for item in due:
-            if self._acknowledged(item, store):
-                with self._lock:
-                    self._queue.remove(item)
+            if not self._try(item, store):
+                break
         with self._lock:
             return min((item.due for item in self._queue), default=float("inf"))
 
     def last_try(self, store: Callable[[], Store]) -> None:
         """At the end of the process: each once more, then the lapse of the lease takes over."""
         for item in list(self._queue):
-            self._acknowledged(item, store())
+            if not self._try(item, store()):
+                break
 
-    def _acknowledged(self, item: _Pursuit, store: Store) -> bool:
+    def _try(self, item: _Pursuit, store: Store) -> bool:
+        """One try; False when the store is out."""
         try:
             reply = store.perform(item.op)
         except StoreError as error:
             log.warning("semel: a write is still unacknowledged: %s", error)
-            return self._again(item)
-        if isinstance(reply, Lost) and reply.record is None:
+            self._again(item)
+            return False
+        if isinstance(reply, Applied):
+            self._drop(item)
+        elif reply.record is not None:
+            self._drop(item)
+            if isinstance(item.op, Complete):
+                log.error("semel: an outcome came too late to be recorded; see the record's own")
+        else:
             # The claim it takes back may still be on its way: look again until it can no longer be.
-            return self._again(item)
+            self._again(item)
         return True
 
-    def _again(self, item: _Pursuit) -> bool:
+    def _again(self, item: _Pursuit) -> None:
         now = self._clock()
         item.attempt += 1
         pause = min(_LONGEST, _FIRST * 2 ** min(item.attempt, 10))
         item.due = now + pause * jitter()
-        return now >= item.give_up_at
+        if now >= item.give_up_at:
+            self._drop(item)
+            if isinstance(item.op, Complete):
+                log.error("semel: an outcome could not be recorded in time; its key is unknown")
+
+    def _drop(self, item: _Pursuit) -> None:
+        with self._lock, contextlib.suppress(ValueError):  # it may have made room for another
+            self._queue.remove(item)

@@ -69,8 +69,8 @@ class Waiters:
         try:
             return slot.result(patience / 1_000_000)
         except TimeoutError:
-            slot.cancel()
-            return Unwoken()
+            # Woken in this very moment, it may have been elected: then it has to act.
+            return Unwoken() if slot.cancel() else slot.result()
 
     async def await_(self, identity: Identity, fence: Fence, patience: Micros) -> Wake:
         """Suspend the calling task."""
@@ -106,7 +106,8 @@ class Waiters:
         with self._lock:
             due = [watch for watch in self._watches.values() if watch.due <= now]
         for watch in due:
-            self._look(watch, store)
+            if not self._look(watch, store):
+                break  # the store is out: the others would wait as long for the same answer
         with self._lock:
             return min((watch.due for watch in self._watches.values()), default=float("inf"))
 
@@ -121,19 +122,20 @@ class Waiters:
         watch.fence = fence  # the newest holder seen; who waited for an earlier one waits on
         return watch
 
-    def _look(self, watch: _Watch, store: Store) -> None:
+    def _look(self, watch: _Watch, store: Store) -> bool:
         try:
             reply = store.perform(Read(watch.identity))
         except StoreError as error:
             log.warning("semel: a record that requests wait for could not be read: %s", error)
             self._later(watch)
-            return
+            return False
         if isinstance(reply, Absent):
             self._close(watch, Unwoken())
         elif _unchanged(reply, watch.fence):
             self._later(watch)
         else:
             self._close(watch, Woken(reply.record, reply.now, elected=False))
+        return True
 
     def _later(self, watch: _Watch) -> None:
         with self._lock:

@@ -71,7 +71,7 @@ _TARGET = {row.event: row.target for row in TABLE}
 class _Recipe:
     recipe: str
     previous: str | None
-    changed_at: Micros | None
+    alive_until: Micros | None
 
 
 class MemoryBackend:
@@ -156,11 +156,11 @@ class MemoryBackend:
         recorded = self._recipes.get(exact(op.route))
         if recorded is None:
             recorded = self._recipes[op.route] = _Recipe(recipe, None, None)
-        elif recorded.recipe == previous and recorded.recipe != recipe:
-            recorded = self._recipes[op.route] = _Recipe(recipe, previous, now)
+        elif recorded.recipe == previous != recipe and (recorded.alive_until or 0) <= now:
+            recorded = self._recipes[op.route] = _Recipe(recipe, previous, now + op.alive)
         if recorded.recipe != recipe:
-            return Conflicting(recorded.recipe)
-        return Registered(recorded.previous, recorded.changed_at, now)
+            return Conflicting(recorded.recipe, recorded.alive_until, now)
+        return Registered(recorded.previous, recorded.alive_until, now)
 
 
 class _MemoryStore:

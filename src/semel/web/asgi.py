@@ -37,7 +37,7 @@ from semel.core.problems import refuse
 from semel.errors import ConfigurationError
 from semel.process.current import Run
 from semel.stores.base import AsyncStore
-from semel.web.desk import BIG, Desk, Performer, pause_before
+from semel.web.desk import BIG, Desk, Performer, pause_before, report
 from semel.web.handler import AsgiApp, Handler, Message, Receive, Scope, Send
 from semel.web.message import Spool
 from semel.web.tags import find_tag
@@ -104,7 +104,7 @@ class Middleware:
         exchange.handler.raise_again()
 
     async def _answer(self, answer: Answer, send: Send) -> None:
-        self._desk.report(answer)
+        report(answer)
         if answer.response is not None:
             await _send(answer.response, send)
 
@@ -178,6 +178,7 @@ class AwaitedExchange(Performer):
             raise
         except BaseException:
             self.end()  # a surprise: at least the lease must run out and the handler end
+            self.handler.close()
             raise
         return answer
 
@@ -189,6 +190,7 @@ class AwaitedExchange(Performer):
 
     async def perform(self, op: Operation[R]) -> R:
         if isinstance(op, StoreOperation):
+            self._before(op)
             reply: R = await self._store.perform(op)
             self._tell(op, reply)
             return reply
@@ -231,7 +233,7 @@ class AwaitedExchange(Performer):
     async def finish_alone(self, step: Step) -> None:
         """The client is gone: carry on to the end without it."""
         try:
-            await wind_up(step, self.perform)
+            report(await wind_up(step, self.perform))
         finally:
             await self.see_off()
 

@@ -9,15 +9,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from semel.core.admission import Call, Refused, Ticket, admit
-from semel.core.contract import Applied, Invoke, StoreOperation
-from semel.core.exchange import Answer, Outcome, exchange
+from semel.core.contract import Applied, Claim, Invoke, Retake, StoreOperation
+from semel.core.exchange import Answer, KeepFailed, Outcome, exchange
 from semel.core.flow import Flow
 from semel.core.keys import mask
 from semel.core.model import Request
 from semel.core.policy import Policy
 from semel.core.problems import refuse
 from semel.process.current import Run, current_run
-from semel.process.familiar import Familiar
 from semel.process.fences import new_fence
 from semel.process.leases import Lease
 from semel.web.message import Spool
@@ -43,7 +42,6 @@ class Desk:
         self.guard = guard
         self.app = app
         self._find_tag = find_tag
-        self._familiar = Familiar()
         _watch_frameworks()
 
     def admit(self, request: Request) -> tuple[Ticket | Refused | None, str]:
@@ -69,9 +67,11 @@ class Desk:
     def call(self, ticket: Ticket, body: Spool) -> Call | Answer:
         """Add what the body means, with a fence made before the first try."""
         try:
-            call = ticket.call(body, new_fence(), self._familiar.meet)
+            call = ticket.call(body, new_fence(), self.guard.familiar.meet)
             if body.size >= BIG or ticket.policy.fingerprint.by is not None:
                 _ = call.prints.fingerprint  # now, in this thread, where it may fail or take long
+            if call.predecessor is not None:
+                _ = call.predecessor.prints.fingerprint
             return call
         except Exception as error:  # fingerprint= may be the operator's own function
             return Answer(refuse("misconfigured"), Outcome.MISCONFIGURED, error)
@@ -80,14 +80,17 @@ class Desk:
         """The exchange, after the first request of a route has compared its settings."""
         return exchange(call, self.guard.enrol(label, call.policy))
 
-    def report(self, answer: Answer) -> None:
-        """One line for what an operator should see; never a key."""
-        if answer.outcome in (Outcome.STORE_ERROR, Outcome.MISCONFIGURED, Outcome.NOT_DURABLE):
-            log.error("semel: %s: %s", answer.outcome, answer.error)
-        elif answer.zombie:
-            log.warning("semel: a handler finished after its lease was lost: %s", answer.outcome)
-        elif answer.outcome is Outcome.REPLAYED and answer.error is not None:
-            log.error("semel: on_replay failed", exc_info=answer.error)
+
+def report(answer: Answer) -> None:
+    """One line for what an operator should see; never a key."""
+    if answer.outcome in (Outcome.STORE_ERROR, Outcome.MISCONFIGURED, Outcome.NOT_DURABLE):
+        log.error("semel: %s: %s", answer.outcome, answer.error)
+    elif answer.zombie:
+        log.warning("semel: a handler finished after its lease was lost: %s", answer.outcome)
+    elif answer.outcome is Outcome.REPLAYED and answer.error is not None:
+        log.error("semel: on_replay failed", exc_info=answer.error)
+    elif isinstance(answer.error, KeepFailed):
+        log.error("semel: keep= failed; the outcome is unknown", exc_info=answer.error)
 
 
 class Performer:
@@ -98,7 +101,9 @@ class Performer:
     def __init__(self, guard: Guard, ticket: Ticket, call: Call) -> None:
         self._guard = guard
         self._request = ticket.request
-        self._lease = _lease_of(call)
+        policy = call.policy
+        lease, max_run = policy.lease_micros / 1_000_000, policy.max_run.total_seconds()
+        self._lease = Lease(call.identity, call.fence, time.monotonic(), lease, max_run)
         self.call = call
 
     def _begin(self, op: Invoke) -> Run:
@@ -106,6 +111,11 @@ class Performer:
         self._lease.identity = op.identity  # it may be alive under the previous settings
         self._guard.attendant.hold(self._lease)
         return Run(self._lease)
+
+    def _before(self, op: StoreOperation[Any]) -> None:
+        """A lease is counted from before it is asked for, and anew when it is asked for again."""
+        if isinstance(op, Claim | Retake):
+            self._lease.start(time.monotonic())
 
     def _tell(self, op: StoreOperation[Any], reply: object) -> None:
         """Those who wait for this record learn at once that it has changed."""
@@ -118,18 +128,6 @@ class Performer:
     def let_go(self) -> None:
         """The lease is no longer renewed."""
         self._guard.attendant.let_go(self._lease)
-
-
-def _lease_of(call: Call) -> Lease:
-    """The lease a call will hold if its claim succeeds, counted from before it is sent."""
-    policy = call.policy
-    return Lease(
-        call.identity,
-        call.fence,
-        time.monotonic(),
-        policy.lease_micros / 1_000_000,
-        policy.max_run.total_seconds(),
-    )
 
 
 def pause_before(attempt: int) -> float:

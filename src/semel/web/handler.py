@@ -95,7 +95,7 @@ class Handler:
         self._headers: Headers = ()
         self._body = Spool()
         self._size, self._whole = 0, False
-        self._draining = self._discarded = False
+        self._draining = self._discarded = self._broken = False
         self._outcome: Promise[HandlerOutcome] = Promise()
         self._freed: Promise[None] = Promise()
         """The answer has left, or has begun to flow: either way the application may go on."""
@@ -140,6 +140,7 @@ class Handler:
             # The client is gone and the server says so by raising (ASGI 2.4); the handler hears of
             # it when it sends on, and its record is settled all the same.
             log.info("semel: a client left before its answer began: %s", error)
+            self._broken = True
 
     async def discard(self) -> None:
         """Stop the handler; nothing of its answer is sent."""
@@ -247,7 +248,7 @@ class Handler:
     async def _flow(self, piece: bytes, more: bool) -> None:
         await self._forward(piece, more)
         if not more:
-            self._whole = True
+            self._whole = not self._broken
             self._end_stream(None)
             await self._released.wait()
 

@@ -33,7 +33,7 @@ from semel.core.model import Headers, HeaderView, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
 from semel.process.current import Run
-from semel.web.desk import Desk, Performer, pause_before
+from semel.web.desk import Desk, Performer, pause_before, report
 from semel.web.message import Spool
 from semel.web.tags import find_flask_tag
 
@@ -95,7 +95,7 @@ class WsgiMiddleware:
             exchange.let_go()
 
     def _answer(self, answer: Answer, start_response: StartResponse) -> Iterable[bytes]:
-        self._desk.report(answer)
+        report(answer)
         error = answer.error
         if error is not None and answer.reraise:
             if answer.response is None or not isinstance(error, Exception):
@@ -124,6 +124,7 @@ class BlockingExchange(Performer):
 
     def perform(self, op: Operation[R]) -> R:
         if isinstance(op, StoreOperation):
+            self._before(op)
             reply: R = self._store.perform(op)
             self._tell(op, reply)
             return reply

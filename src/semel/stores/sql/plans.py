@@ -266,16 +266,17 @@ def _register(op: Register) -> Plan[Registered | Conflicting]:
         "route": exact(op.route),
         "recipe": exact(op.recipe),
         "previous": None if op.previous is None else exact(op.previous),
+        "alive": op.alive,
     }
     rows = yield Statement("register", params)
     if not rows:
         rows = yield Statement("read_recipe", {"route": op.route})
     if not rows:
         raise StoreUnavailable("the recipe vanished while it was compared", applied=False)
-    recorded, previous, changed_at, now = recipe(rows)
+    recorded, previous, alive_until, now = recipe(rows)
     if recorded != op.recipe:
-        return Conflicting(recorded)
-    return Registered(previous, changed_at, now)
+        return Conflicting(recorded, alive_until, now)
+    return Registered(previous, alive_until, now)
 
 
 _PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {

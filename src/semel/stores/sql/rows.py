@@ -58,12 +58,12 @@ def written(rows: Rows) -> Applied:
 
 
 def recipe(rows: Rows) -> tuple[str, str | None, Micros | None, Micros]:
-    """recipe, previous, changed_at and now."""
-    current, previous, changed_at, now = _only(rows, 4)
+    """recipe, previous, alive_until and now."""
+    current, previous, alive_until, now = _only(rows, 4)
     return (
         _text(current, "recipe"),
         None if previous is None else _text(previous, "previous"),
-        None if changed_at is None else _time(changed_at, "changed_at"),
+        None if alive_until is None else _time(alive_until, "alive_until"),
         _time(now, "now"),
     )
 

@@ -1,5 +1,5 @@
 -- read_recipe: the recipe on record for a route.
 -- takes: route
--- gives: recipe, previous, changed_at, now; no row when there is none
+-- gives: recipe, previous, alive_until, now; no row when there is none
 -- why: follows a register that changed nothing, to tell "the same" from "another".
-SELECT recipe, previous, changed_at, {now} FROM semel_recipe WHERE route = :route
+SELECT recipe, previous, alive_until, {now} FROM semel_recipe WHERE route = :route

@@ -36,7 +36,7 @@ CREATE TABLE semel_recipe (
     route      text PRIMARY KEY,
     recipe     text NOT NULL,
     previous   text,
-    changed_at bigint
+    alive_until bigint
 );
 
 CREATE TABLE semel_schema (

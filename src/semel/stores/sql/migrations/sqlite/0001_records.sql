@@ -33,7 +33,7 @@ CREATE TABLE semel_recipe (
     route      TEXT PRIMARY KEY NOT NULL,
     recipe     TEXT NOT NULL,
     previous   TEXT,
-    changed_at INTEGER
+    alive_until INTEGER
 ) STRICT;
 
 CREATE TABLE semel_schema (
