@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
-from uuid import UUID
 
 from semel.core import keys
 from semel.core.fingerprint import Meaning, Recipe
@@ -178,8 +177,14 @@ def _principal(value: Any) -> str | None:
         return None
     if isinstance(value, bytes):
         value = value.decode("latin-1")
-    if not isinstance(value, str | int | UUID):
+    if not isinstance(value, str | int) and not _is_uuid(value):
         raise TypeError(
             f"tenant= must return text, bytes, a number or a UUID, not {type(value).__name__}"
         )
     return str(value) or None
+
+
+def _is_uuid(value: object) -> bool:
+    from uuid import UUID  # not loaded before somebody has one
+
+    return isinstance(value, UUID)

@@ -12,7 +12,6 @@ last while scanning; documents that need the second take the exact path, `_exact
 
 import json.encoder
 from collections.abc import Callable, Mapping
-from decimal import Decimal
 from itertools import accumulate
 from json import JSONDecoder, JSONEncoder
 from json.encoder import encode_basestring
@@ -114,6 +113,8 @@ def _faithful(token: str, number: float) -> None:
 
     Two spellings of a double are in use: the shortest, and seventeen digits.
     """
+    from decimal import Decimal  # only odd numbers need it
+
     try:
         given = Decimal(token)
         faithful = given == Decimal(repr(number)) or given == Decimal(f"{number:.17g}")
@@ -127,7 +128,11 @@ def _whole(number: float) -> int | float:
     if abs(number) < 1e16:
         return int(number)  # -0.0 becomes 0, as RFC 8785 3.2.2.3 has it
     # ECMAScript pads the shortest digits with zeros up to 1e21; from there on it is like repr.
-    return int(Decimal(repr(number))) if abs(number) < 1e21 else number
+    if abs(number) >= 1e21:
+        return number
+    from decimal import Decimal
+
+    return int(Decimal(repr(number)))
 
 
 def _ecmascript(number: float) -> str:
