@@ -1,10 +1,12 @@
 """A policy is found where it was put: on an endpoint below any router, or in a list of routes."""
 
+import asyncio
 import functools
 from typing import Any
 
 import pytest
 from fastapi import APIRouter, Depends, FastAPI
+from flask import Flask
 from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint
 from starlette.requests import Request
@@ -14,8 +16,9 @@ from starlette.routing import Host, Mount, Route, Router
 import semel
 from semel.web.handler import AsgiApp, Receive, Scope, Send
 from tests.web.client import Reply
+from tests.web.colours import COLOURS, Said, driver
 from tests.web.conftest import MakeGuard
-from tests.web.drive import Ask, call
+from tests.web.drive import Ask, WsgiDriver, call
 
 STRICT = semel.ietf(required=True)
 """Found when a request without a key is refused."""
@@ -217,6 +220,37 @@ async def test_a_listed_route_fits_paths_as_starlette_does(
     guarded = make_guard(routes=[semel.Route("POST", pattern, STRICT)]).asgi(anything)
     reply = await ask(guarded, path)
     assert (reply.status == 400) is found
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("pattern", ["/x", "/api/x"])
+def test_a_listed_route_fits_with_and_without_the_mount_prefix(
+    pattern: str, colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    guard = make_guard(routes=[semel.Route("POST", pattern, STRICT)])
+    send = driver(colour, guard, lambda: Said(b"x"), runner)
+    assert send(Ask(path=b"/x", root="/api", key=None)).code == "missing-key"
+    assert send(Ask(path=b"/y", root="/api", key=None)).status == 200
+
+
+def test_slashes_in_front_lead_flask_to_no_other_policy_and_no_other_key(
+    make_guard: MakeGuard,
+) -> None:
+    runs: list[str] = []
+
+    def run() -> str:
+        runs.append("x")
+        return "x"
+
+    app = Flask(__name__)
+    app.post("/x")(run)
+    guard = make_guard(routes=[semel.Route("POST", "/x", STRICT)])
+    send = WsgiDriver(guard.wsgi(app.wsgi_app))
+    for root in ("", "/api"):
+        assert send(Ask(path=b"//x", root=root, key=None)).code == "missing-key"
+    for path in (b"/x", b"//x", b"///x"):
+        assert send(Ask(path=path)).status == 200
+    assert len(runs) == 1
 
 
 async def test_the_first_listed_route_that_fits_wins_over_tags_and_the_default(

@@ -172,8 +172,11 @@ def canonical_path(path: bytes) -> str:
     ASGI and WSGI agree only on the decoded path, and frameworks route on it: what decodes alike
     reaches the same handler, however it was escaped (`/a%2Fb` too), so it must be one path here.
     Encoded again, so that it is ASCII and unambiguous: RFC 3986 2.3 and 3.3 say what stays, 2.1
-    asks for upper-case digits. Trailing and double slashes and dots stay: routers tell them apart.
+    asks for upper-case digits. Trailing and double slashes and dots stay: routers tell them apart,
+    except that Werkzeug serves `//a` as `/a`: slashes in front count as one.
     """
+    if path.startswith(b"//"):
+        path = b"/" + path.lstrip(b"/")
     return quote_from_bytes(path or b"/", safe="/!$&'()*+,;=:@")  # an empty path is "/": 6.2.3
 
 

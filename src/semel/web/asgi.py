@@ -30,7 +30,6 @@ from semel.core.contract import (
 )
 from semel.core.exchange import Answer
 from semel.core.flow import Flow, Step, arun, wind_up
-from semel.core.keys import canonical_path
 from semel.core.model import Headers, HeaderView, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
@@ -40,6 +39,7 @@ from semel.stores.base import AsyncStore
 from semel.web.desk import BIG, Desk, Performer, pause_before, report
 from semel.web.handler import AsgiApp, Handler, Message, Receive, Scope, Send
 from semel.web.message import Spool
+from semel.web.routing import Place, place
 from semel.web.tags import find_tag
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ class Middleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
         if kind == "http" and not _plainly_safe(scope):
-            ticket, label = self._desk.admit(_request(scope))
+            where = _place(scope)
+            ticket, label = self._desk.admit(_request(scope, where.path), where)
             if isinstance(ticket, Ticket):
                 return await self._guarded(ticket, label, scope, receive, send)
             if isinstance(ticket, Refused):
@@ -255,18 +256,21 @@ def _plainly_safe(scope: Scope) -> bool:
     )
 
 
-def _request(scope: Scope) -> Request:
+def _place(scope: Scope) -> Place:
     path: str = scope["path"]
     raw = path.encode("utf-8", "surrogatepass")
     if "\ufffd" in path and scope.get("raw_path"):
         # The server could not decode the path; two different ones must not become the same.
         raw = unquote_to_bytes(scope["raw_path"])
-    root: str = scope.get("root_path", "").rstrip("/")
-    if root and path != root and not path.startswith(root + "/"):
-        raw = root.encode("utf-8", "surrogatepass") + raw  # as servers did before ASGI 2.4
+    root = scope.get("root_path", "").rstrip("/").encode("utf-8", "surrogatepass")
+    # Before ASGI 2.4 servers left the prefix out of the path.
+    return place(root, raw[len(root) :] if (raw + b"/").startswith(root + b"/") else raw)
+
+
+def _request(scope: Scope, path: str) -> Request:
     return Request(
         method=scope["method"].upper(),
-        path=canonical_path(raw),
+        path=path,
         query=scope.get("query_string", b""),
         headers=HeaderView(tuple(scope["headers"])),
         raw=scope,

@@ -20,7 +20,7 @@ from semel.process.current import Run, current_run
 from semel.process.fences import new_fence
 from semel.process.leases import Lease
 from semel.web.message import Spool
-from semel.web.routing import listed
+from semel.web.routing import Place, listed
 from semel.web.tags import Tagged
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ class Desk:
         self._find_tag = find_tag
         _watch_frameworks()
 
-    def admit(self, request: Request) -> tuple[Ticket | Refused | None, str]:
+    def admit(self, request: Request, place: Place) -> tuple[Ticket | Refused | None, str]:
         """Whether a request takes part, and the label of the route whose policy says so."""
-        policy, label = self._policy_for(request)
+        policy, label = self._policy_for(request, place)
         ticket = admit(request, policy, self.guard.tenant)
         if isinstance(ticket, Refused) and ticket.error is not None:
             log.error("semel: tenant=, session= or key= failed", exc_info=ticket.error)
@@ -54,9 +54,9 @@ class Desk:
             log.warning("semel: a key looks like personal data: %s", mask(ticket.key))
         return ticket, label
 
-    def _policy_for(self, request: Request) -> tuple[Policy, str]:
+    def _policy_for(self, request: Request, place: Place) -> tuple[Policy, str]:
         """A listed route comes first, then a tag on the endpoint, then the default."""
-        route = listed(self.guard.routes, request.method, request.path)
+        route = listed(self.guard.routes, request.method, place)
         if route is not None:
             return route.policy, route.label
         tagged = self._find_tag(self.app, request.raw)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote
 
+from semel.core.frozen import frozen
+from semel.core.keys import canonical_path
 from semel.core.policy import Policy
 from semel.errors import ConfigurationError
 
@@ -62,9 +64,29 @@ def _compile(path: str) -> re.Pattern[str]:
     return re.compile(pattern + re.escape(rest) + r"\n?", re.DOTALL)
 
 
-def listed(routes: Sequence[Route], method: str, path: str) -> Route | None:
-    """The first listed route that fits; ``path`` is percent-encoded."""
+@frozen
+class Place:
+    """Where a request goes: the full path, and what of it an application sees that is mounted."""
+
+    path: str
+    below: str
+
+
+def place(root: bytes, below: bytes) -> Place:
+    """From the decoded octets of the mount prefix and of the path below it."""
+    # As in `canonical_path`: Werkzeug looks at what is below, and takes slashes in front as one.
+    below = b"/" + below.lstrip(b"/") if below else b""
+    path = canonical_path(root + below)
+    return Place(path, canonical_path(below) if root else path)
+
+
+def listed(routes: Sequence[Route], method: str, place: Place) -> Route | None:
+    """The first listed route that fits the path, with or without the mount prefix.
+
+    A prefix often comes from a proxy's settings, which those who list routes do not think of; a
+    route that silently fitted nothing would leave its endpoint under the default policy.
+    """
     if not routes:
         return None
-    decoded = unquote(path)
-    return next((route for route in routes if route.matches(method, decoded)), None)
+    paths = {unquote(place.path), unquote(place.below)}
+    return next((r for r in routes if any(r.matches(method, path) for path in paths)), None)

@@ -28,13 +28,13 @@ from semel.core.contract import (
 )
 from semel.core.exchange import Answer
 from semel.core.flow import run
-from semel.core.keys import canonical_path
 from semel.core.model import Headers, HeaderView, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
 from semel.process.current import Run
 from semel.web.desk import Desk, Performer, pause_before, report
 from semel.web.message import Spool
+from semel.web.routing import place
 from semel.web.tags import find_flask_tag
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ class WsgiMiddleware:
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] in SAFE_METHODS and "HTTP_IDEMPOTENCY_KEY" not in environ:
             return self.app(environ, start_response)
-        ticket, label = self._desk.admit(_request(environ))
+        where = place(_octets(environ, "SCRIPT_NAME"), _octets(environ, "PATH_INFO"))
+        ticket, label = self._desk.admit(_request(environ, where.path), where)
         if isinstance(ticket, Ticket):
             return self._guarded(ticket, label, environ, start_response)
         if isinstance(ticket, Refused):
@@ -272,12 +273,16 @@ class _Body:
         return iter(self._pieces)
 
 
-def _request(environ: Environ) -> Request:
-    path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
+def _octets(environ: Environ, name: str) -> bytes:
+    value: str = environ.get(name, "")
+    return value.encode("latin-1")
+
+
+def _request(environ: Environ, path: str) -> Request:
     return Request(
         method=environ["REQUEST_METHOD"].upper(),  # frameworks route "post" as "POST"
-        path=canonical_path(path.encode("latin-1")),
-        query=environ.get("QUERY_STRING", "").encode("latin-1"),
+        path=path,
+        query=_octets(environ, "QUERY_STRING"),
         headers=HeaderView(tuple(_headers(environ))),
         raw=environ,
     )
