@@ -270,6 +270,18 @@ def test_a_buffer_that_is_filled_again_does_not_change_what_was_answered(
     assert first.body == again.body == b"one two end."
 
 
+def test_a_head_that_no_server_would_take_is_no_answer(
+    make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [("not", "octets")]})
+
+    send = AsgiDriver(make_guard(policy=semel.payments(probe=None)).asgi(app), runner)
+    first, again = twice(send)
+    assert (first.status, first.code, again.code) == (500, "outcome-unknown", "outcome-unknown")
+    assert isinstance(send.errors[0], TypeError)
+
+
 class Closing:
     """An answer that wants to be told when it has been sent."""
 

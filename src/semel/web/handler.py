@@ -217,8 +217,10 @@ class Handler:
     async def _begin(self, message: Message) -> None:
         if self._status:
             raise RuntimeError("the application started its answer twice")
-        self._status = message["status"]
+        # Last of all the status, which says that it has begun: a head that no server would take
+        # is none, and what it raises is the outcome.
         self._headers = tuple((bytes(k), bytes(v)) for k, v in message.get("headers", ()))
+        self._status = message["status"]
         if self._policy.response == "stream":
             await self._turn_to_stream()
 
