@@ -180,7 +180,7 @@ class Guard:
 
     def close(self) -> None:
         """Finish what is under way in the background and close the store."""
-        attendant = self._attendants.pop(_process.pid, None)
+        attendant = self._attendants.pop(_process.generation, None)
         if attendant is not None:
             attendant.stop()
         self.backend.close()
@@ -197,12 +197,12 @@ class Guard:
     @property
     def attendant(self) -> Attendant:
         """This process's attendant; a forked child gets its own."""
-        pid = _process.pid
-        attendant = self._attendants.get(pid)
+        generation = _process.generation
+        attendant = self._attendants.get(generation)
         if attendant is None:
             # No lock, which a fork could copy while it is held: dict.setdefault is atomic, and of
             # several threads that come first together all get the same one.
-            attendant = self._attendants.setdefault(pid, Attendant(self.backend.blocking))
+            attendant = self._attendants.setdefault(generation, Attendant(self.backend.blocking))
         return attendant
 
     def bind(self, policy: Policy) -> Policy:
@@ -232,14 +232,14 @@ class Guard:
 
 
 class _Process:
-    """Which process this is, told without asking the system each time."""
+    """Which process this is, counted by forks: a number that no ancestor had."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
-        os.register_at_fork(after_in_child=self._look_again)
+        self.generation = 0
+        os.register_at_fork(after_in_child=self._count)
 
-    def _look_again(self) -> None:
-        self.pid = os.getpid()
+    def _count(self) -> None:
+        self.generation += 1
 
 
 _process = _Process()

@@ -121,8 +121,8 @@ class Ticket:
             method=request.method,
             path=request.path,
             query=request.query,
-            content_type=request.headers.get("content-type"),
-            content_encoding=request.headers.get("content-encoding"),
+            content_type=_joined(request, "content-type"),
+            content_encoding=_joined(request, "content-encoding"),
             body=body,
             request=request,
         )
@@ -182,6 +182,12 @@ def _principal(value: Any) -> str | None:
             f"tenant= must return text, bytes, a number or a UUID, not {type(value).__name__}"
         )
     return str(value) or None
+
+
+def _joined(request: Request, name: str) -> str | None:
+    """All lines of a header: which of several an application reads is its own affair."""
+    lines = request.headers.all(name)
+    return b", ".join(lines).decode("latin-1") if lines else None
 
 
 def _is_uuid(value: object) -> bool:

@@ -36,7 +36,7 @@ from semel.core.problems import refuse
 from semel.errors import ConfigurationError
 from semel.process.current import Run
 from semel.stores.base import AsyncStore
-from semel.web.desk import BIG, Desk, Performer, pause_before, report
+from semel.web.desk import BIG, MARK, Desk, Performer, pause_before, report, too_late
 from semel.web.handler import AsgiApp, Handler, Message, Receive, Scope, Send
 from semel.web.message import Spool
 from semel.web.routing import Place, place
@@ -63,7 +63,7 @@ class Middleware:
         if kind == "http" and not _plainly_safe(scope):
             where = _place(scope)
             ticket, label = self._desk.admit(_request(scope, where.path), where)
-            if isinstance(ticket, Ticket):
+            if isinstance(ticket, Ticket) and not self._desk.covers(ticket, scope.get(MARK)):
                 return await self._guarded(ticket, label, scope, receive, send)
             if isinstance(ticket, Refused):
                 return await _send(ticket.response, send)
@@ -83,6 +83,7 @@ class Middleware:
         if isinstance(call, Answer):
             body.close()
             return await self._answer(call, send)
+        scope[MARK] = call.identity
         handler = Handler(self.app, scope, receive, send, body, call.policy)
         exchange = AwaitedExchange(self.guard, ticket, call, handler)
         return await self._exchange(exchange, label, send)
@@ -201,7 +202,10 @@ class AwaitedExchange(Performer):
     async def _attend(self, op: Operation[Any]) -> Any:
         match op:
             case Invoke():
-                return await self.handler.outcome(self._begin(op), self._guard.running)
+                run = self._begin(op)
+                if run is None:
+                    return too_late()
+                return await self.handler.outcome(run, self._guard.running)
             case Drain(headers):
                 return await self.handler.drain(headers)
             case Discard():

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from semel.core.admission import Call, Refused, Ticket, admit
-from semel.core.contract import Applied, Claim, Invoke, Retake, StoreOperation
+from semel.core.contract import Applied, Claim, Invoke, Raised, Retake, StoreOperation
 from semel.core.exchange import Answer, KeepFailed, Outcome, exchange
 from semel.core.flow import Flow
 from semel.core.keys import mask
 from semel.core.model import Request
 from semel.core.policy import Policy
 from semel.core.problems import refuse
+from semel.errors import NotExecuted
 from semel.process.current import Run, current_run
 from semel.process.fences import new_fence
 from semel.process.leases import Lease
@@ -31,7 +32,10 @@ log = logging.getLogger("semel")
 FindTag: TypeAlias = Callable[[Any, Any], Tagged | None]
 """Asks an application's router for the tag of the endpoint that will answer a request."""
 
-BIG: Final = 256 * 1024
+MARK: Final = "semel.identity"
+"""Where a guard notes, in an ASGI scope or a WSGI environ, whose request it is running."""
+
+BIG: Final = 64 * 1024
 """A body this large takes long to fingerprint: not in the thread of an event loop."""
 
 
@@ -63,6 +67,17 @@ class Desk:
         if tagged is not None:
             return self.guard.bind(tagged.policy), tagged.label
         return self.guard.policy, "*"
+
+    def covers(self, ticket: Ticket, mark: object) -> bool:
+        """Whether another guard around this one already runs this very request.
+
+        It left its mark in the scope or environ. The mark alone would not do: whoever sends the
+        same scope through again is not inside that run any more.
+        """
+        run = current_run()
+        if run is None or run.operation.identity != mark:
+            return False
+        return ticket.identity(ticket.policy) == mark
 
     def call(self, ticket: Ticket, body: Spool) -> Call | Answer:
         """Add what the body means, with a fence made before the first try."""
@@ -96,7 +111,7 @@ def report(answer: Answer) -> None:
 class Performer:
     """Performs the operations of one keyed request: what both colours do alike."""
 
-    __slots__ = ("_guard", "_lease", "_request", "call")
+    __slots__ = ("_begun", "_guard", "_lease", "_request", "call")
 
     def __init__(self, guard: Guard, ticket: Ticket, call: Call) -> None:
         self._guard = guard
@@ -104,10 +119,17 @@ class Performer:
         policy = call.policy
         lease, max_run = policy.lease_micros / 1_000_000, policy.max_run.total_seconds()
         self._lease = Lease(call.identity, call.fence, time.monotonic(), lease, max_run)
+        self._begun = False
         self.call = call
 
-    def _begin(self, op: Invoke) -> Run:
-        """From here on the lease is renewed."""
+    def _begin(self, op: Invoke) -> Run | None:
+        """From here on the lease is renewed; None when it is too late to begin.
+
+        A process that was stopped between claim and run may find its record settled by others.
+        """
+        if not self._begun and not self._held():
+            return None
+        self._begun = True
         self._lease.identity = op.identity  # it may be alive under the previous settings
         self._guard.attendant.hold(self._lease)
         return Run(self._lease)
@@ -128,6 +150,11 @@ class Performer:
     def let_go(self) -> None:
         """The lease is no longer renewed."""
         self._guard.attendant.let_go(self._lease)
+
+
+def too_late() -> Raised:
+    """The outcome of a handler that was not begun."""
+    return Raised(NotExecuted("the lease had passed before the handler could begin"))
 
 
 def pause_before(attempt: int) -> float:

@@ -32,7 +32,7 @@ from semel.core.model import Headers, HeaderView, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
 from semel.process.current import Run
-from semel.web.desk import Desk, Performer, pause_before, report
+from semel.web.desk import MARK, Desk, Performer, pause_before, report, too_late
 from semel.web.message import Spool
 from semel.web.routing import place
 from semel.web.tags import find_flask_tag
@@ -66,7 +66,7 @@ class WsgiMiddleware:
             return self.app(environ, start_response)
         where = place(_octets(environ, "SCRIPT_NAME"), _octets(environ, "PATH_INFO"))
         ticket, label = self._desk.admit(_request(environ, where.path), where)
-        if isinstance(ticket, Ticket):
+        if isinstance(ticket, Ticket) and not self._desk.covers(ticket, environ.get(MARK)):
             return self._guarded(ticket, label, environ, start_response)
         if isinstance(ticket, Refused):
             return _send(ticket.response, start_response)
@@ -82,7 +82,12 @@ class WsgiMiddleware:
         if isinstance(call, Answer):
             body.close()
             return self._answer(call, start_response)
-        environ = {**environ, "wsgi.input": body.reader(), "CONTENT_LENGTH": str(body.size)}
+        environ = {
+            **environ,
+            "wsgi.input": body.reader(),
+            "CONTENT_LENGTH": str(body.size),
+            MARK: call.identity,
+        }
         handler = _Handler(self.app, environ, start_response, call.policy)
         exchange = BlockingExchange(self.guard, ticket, call, handler)
         try:
@@ -135,7 +140,8 @@ class BlockingExchange(Performer):
     def _attend(self, op: Operation[Any]) -> Any:
         match op:
             case Invoke():
-                return self._handler.outcome(self._begin(op))
+                run = self._begin(op)
+                return too_late() if run is None else self._handler.outcome(run)
             case Drain(headers):
                 return self._handler.drain(headers)
             case Discard():
@@ -288,11 +294,16 @@ def _request(environ: Environ, path: str) -> Request:
     )
 
 
+_OWN_NAMES: Final = ("CONTENT_TYPE", "CONTENT_LENGTH")
+
+
 def _headers(environ: Environ) -> Iterator[tuple[bytes, bytes]]:
     for name, value in environ.items():
         if name.startswith("HTTP_"):
             name = name[5:]
-        elif name not in ("CONTENT_TYPE", "CONTENT_LENGTH"):
+            if name in _OWN_NAMES:
+                continue  # "Content_Type" of a client that hopes to be read in its place
+        elif name not in _OWN_NAMES:
             continue
         yield name.replace("_", "-").lower().encode("latin-1"), value.encode("latin-1")
 
