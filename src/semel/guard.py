@@ -6,18 +6,18 @@ anew in a forked child.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from semel.core.admission import Tenant
 from semel.core.enrolment import enrol
 from semel.core.flow import Flow, run
+from semel.core.frozen import replace
 from semel.core.policy import Policy, ietf
 from semel.errors import ConfigurationError
+from semel.log import log
 from semel.process.attendant import Attendant
 from semel.process.familiar import Familiar
 from semel.stores import open_backend
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from semel.web.wsgi import WsgiApp, WsgiMiddleware
 
 F = TypeVar("F")
-
-log = logging.getLogger("semel")
 
 SHORTEST_RETENTION = timedelta(hours=1)
 """Under this a client that sleeps over a lunch break runs its request twice."""

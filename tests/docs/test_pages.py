@@ -6,7 +6,6 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 
@@ -105,8 +104,8 @@ def missing_names(tree: ast.AST) -> Iterator[str]:
 
 FACTORIES = {"ietf", "stripe", "payments"}
 GUARD = set(inspect.signature(semel.Guard).parameters)
-FINGERPRINT = {each.name for each in fields(semel.Fingerprint) if each.init}
-ROUTE = {each.name for each in fields(semel.Route) if each.init}
+FINGERPRINT = set(inspect.signature(semel.Fingerprint).parameters)
+ROUTE = set(inspect.signature(semel.Route).parameters)
 
 
 def unknown_keywords(tree: ast.AST) -> Iterator[str]:

@@ -7,7 +7,6 @@ import http.client
 import inspect
 import re
 from collections.abc import Iterable
-from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
@@ -134,7 +133,7 @@ def test_the_table_of_outcomes_is_what_the_judge_says() -> None:
 
 def test_the_arguments_of_a_fingerprint_are_listed_with_their_defaults() -> None:
     documented = first_two(page("docs/reference/fingerprints.md").table("semel.Fingerprint"))
-    given = [each for each in fields(semel.Fingerprint) if each.init]
+    given = inspect.signature(semel.Fingerprint).parameters.values()
     assert documented == {each.name: spoken(each.default) for each in given}
 
 

@@ -8,7 +8,9 @@ from typing import ClassVar
 import pytest
 
 from semel.core.contract import Claimed, Pause
-from semel.core.frozen import frozen, replace
+from semel.core.fingerprint import Recipe
+from semel.core.frozen import derived, frozen, replace
+from semel.core.model import Origin, Response
 
 
 @frozen
@@ -68,6 +70,33 @@ def test_fields_are_not_inherited_and_nobody_may_believe_they_are() -> None:
         @frozen
         class Derived(Point):
             z: int = 0
+
+
+@frozen
+class Circle:
+    radius: int
+    area: int = derived()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "area", 3 * self.radius**2)
+
+
+def test_derived_fields_are_set_after_the_others_and_are_no_part_of_the_value() -> None:
+    assert Circle(2).area == 12
+    assert replace(Circle(2), radius=3).area == 27
+    assert repr(Circle(2)) == "Circle(radius=2)"
+    assert Circle(2) == Circle(2)
+    with pytest.raises(TypeError):
+        Circle(2, 12)  # type: ignore[call-arg]
+
+
+def test_what_is_printed_shows_no_key_no_body_and_no_secret() -> None:
+    ticket = Origin("tenant-a", "POST", "/pay", "the-secret-key")
+    response = Response(200, ((b"set-cookie", b"sid=1"),), b"the body")
+    recipe = Recipe(secrets=(("2026", b"sixteen bytes or more"),))
+    for shown in (repr(ticket), repr(response), repr(recipe)):
+        for hidden in ("tenant-a", "the-secret-key", "sid=1", "the body", "sixteen"):
+            assert hidden not in shown
 
 
 def test_operations_keep_what_their_base_says() -> None:

@@ -11,15 +11,16 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "semel"
 
-# Room -> the other rooms it may import. A room is a folder of src/semel or `errors`; every
+# Room -> the other rooms it may import. A room is a folder of src/semel, `errors` or `log`; every
 # other module directly in src/semel, `__init__` included, belongs to `top`.
-FOUNDATION = {"errors", "core", "stores", "process"}
+FOUNDATION = {"errors", "log", "core", "stores", "process"}
 EVERYTHING = FOUNDATION | {"top", "web", "effects", "client", "ops", "proxy", "check", "demo"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "log": set(),
     "core": {"errors"},
-    "stores": {"errors", "core"},
-    "process": {"errors", "core", "stores"},
+    "stores": {"errors", "log", "core"},
+    "process": {"errors", "log", "core", "stores"},
     "client": {"errors", "core"},
     "web": FOUNDATION | {"effects", "top"},
     "effects": FOUNDATION | {"web", "top"},

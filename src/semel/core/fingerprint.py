@@ -10,17 +10,15 @@ import json
 import re
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b, sha256
 from hmac import compare_digest
 from hmac import digest as hmac_digest
-from inspect import iscoroutinefunction
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from semel.core.canonical import Value, canonicalise
 from semel.core.forms import Fields, read_multipart, read_urlencoded
-from semel.core.frozen import frozen
+from semel.core.frozen import derived, frozen, is_async
 from semel.core.media import Media, media_type
 from semel.core.model import Request
 from semel.core.pointers import Pointer, drop, parse_pointer, pick, write_pointer
@@ -42,7 +40,7 @@ Kind: TypeAlias = Literal["json", "form", "multipart", "raw", "by"]
 # --- settings
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recipe:
     """How the requests of a route are fingerprinted.
 
@@ -55,10 +53,10 @@ class Recipe:
     include: tuple[str, ...] | None = None
     exclude: tuple[str, ...] = ()
     by: Callable[[Request, bytes], bytes] | None = None
-    secrets: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
-    _included: tuple[Pointer, ...] | None = field(init=False, repr=False, compare=False)
-    _excluded: tuple[Pointer, ...] = field(init=False, repr=False, compare=False)
-    _prune: Callable[[Value], Value] | None = field(init=False, repr=False, compare=False)
+    secrets: tuple[tuple[str, bytes], ...] = ()
+    _included: tuple[Pointer, ...] | None = derived()
+    _excluded: tuple[Pointer, ...] = derived()
+    _prune: Callable[[Value], Value] | None = derived()
 
     def __post_init__(self) -> None:
         _check_names(self)
@@ -98,7 +96,7 @@ def _check_names(recipe: Recipe) -> None:
         )
     if recipe.by is not None and (recipe.include is not None or recipe.exclude):
         raise ConfigurationError("by= decides alone what matters; leave include= and exclude= out.")
-    if iscoroutinefunction(recipe.by):
+    if is_async(recipe.by):
         raise ConfigurationError("by= must be a plain function: nothing awaits it.")
 
 

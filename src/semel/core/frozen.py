@@ -7,12 +7,19 @@ long to make; operations, replies and records are made several times in every re
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, Final, Literal, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
+_DERIVED: Final[Any] = object()
 
-@dataclass_transform(frozen_default=True)
+
+def derived(*, init: Literal[False] = False) -> Any:
+    """A field that ``__post_init__`` sets: no argument, and no part of equality or of the print."""
+    return _DERIVED
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(derived,))
 def frozen(cls: type[T]) -> type[T]:
     """Turn annotated fields into slots with an ``__init__``; equality is by type and fields.
 
@@ -21,14 +28,16 @@ def frozen(cls: type[T]) -> type[T]:
     if any(getattr(base, "__match_args__", ()) for base in cls.__bases__):
         raise TypeError(f"{cls.__name__}: a frozen class inherits no fields")
     annotations: dict[str, object] = cls.__annotations__
-    names = tuple([name for name, kind in annotations.items() if "ClassVar" not in str(kind)])
-    defaults = {name: cls.__dict__[name] for name in names if name in cls.__dict__}
+    slots = tuple([name for name, kind in annotations.items() if "ClassVar" not in str(kind)])
+    given = {name: cls.__dict__[name] for name in slots if name in cls.__dict__}
+    names = tuple([name for name in slots if given.get(name) is not _DERIVED])
+    defaults = {name: default for name, default in given.items() if default is not _DERIVED}
     body = {
         name: member
         for name, member in cls.__dict__.items()
-        if name not in defaults and name not in ("__dict__", "__weakref__")
+        if name not in given and name not in ("__dict__", "__weakref__")
     }
-    body.update(_SHARED, __slots__=names, __match_args__=names)
+    body.update(_SHARED, __slots__=slots, __match_args__=names)
     made: Any = type(cls.__name__, cls.__bases__, body)
     made.__init__ = _initialiser(made, names, defaults)
     finished: type[T] = made
@@ -52,6 +61,8 @@ def _initialiser(cls: Any, names: tuple[str, ...], defaults: dict[str, Any]) -> 
         f", {name}=default_{name}" if name in defaults else f", {name}" for name in names
     )
     sets = "; ".join(f"set_{name}(self, {name})" for name in names) or "pass"
+    if hasattr(cls, "__post_init__"):
+        sets += "; self.__post_init__()"
     exec(f"def __init__(self{takes}): {sets}", scope)  # noqa: S102 - names of our own fields
     return scope["__init__"]
 
@@ -105,3 +116,12 @@ _SHARED = {
     "__delattr__": _refuse,
     "__reduce__": _reduce,
 }
+
+
+def is_async(given: object) -> bool:
+    """Whether it is a coroutine function, whose result would pass for true."""
+    if not callable(given):
+        return False
+    from inspect import iscoroutinefunction  # not loaded for those who give none
+
+    return iscoroutinefunction(given)

@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import Enum
-from inspect import iscoroutinefunction
 from typing import Any, Final, Literal, TypedDict, Unpack
 
 from semel.core.contract import Abandoned, HandlerOutcome, Raised, Returned, Streaming
 from semel.core.fingerprint import Recipe
+from semel.core.frozen import derived, frozen, is_async
 from semel.core.keys import KeyFormat
 from semel.core.model import Micros, OnLapse, Request, Response
 from semel.errors import ConfigurationError, NotExecuted, OutcomeUnknown
@@ -27,7 +26,7 @@ DID_NOT_EXECUTE: Final = frozenset({401, 403, 407, 408, 425, 429})
 Fate = Literal["release", "keep", "unknown"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Policy:
     """What a route does with keys. Make one with `ietf`, `stripe` or `payments`."""
 
@@ -53,7 +52,7 @@ class Policy:
     on_lapse: Literal["unknown", "release"] = "unknown"
     effects: Literal["none", "transactional"] | None = None
     probe: Callable[..., Any] | None = None
-    fingerprint: Recipe = field(default_factory=Recipe)
+    fingerprint: Recipe = Recipe()
     max_request_body: int = 16 * 1024 * 1024
     max_response_body: int = 16 * 1024 * 1024
     max_request_age: timedelta | None = None
@@ -63,14 +62,14 @@ class Policy:
     replay_header: str = "Idempotent-Replayed"
     previous: Policy | None = None
 
-    lease_micros: Micros = field(init=False, repr=False)
-    retention_micros: Micros = field(init=False, repr=False)
-    tombstone_micros: Micros = field(init=False, repr=False)
-    age_micros: Micros | None = field(init=False, repr=False)
-    patience_micros: Micros = field(init=False, repr=False)
-    retry_micros: Micros = field(init=False, repr=False)
-    lapse: OnLapse = field(init=False, repr=False)
-    replay_name: bytes = field(init=False, repr=False)
+    lease_micros: Micros = derived()
+    retention_micros: Micros = derived()
+    tombstone_micros: Micros = derived()
+    age_micros: Micros | None = derived()
+    patience_micros: Micros = derived()
+    retry_micros: Micros = derived()
+    lapse: OnLapse = derived()
+    replay_name: bytes = derived()
 
     def __post_init__(self) -> None:
         _validate(self)
@@ -274,7 +273,7 @@ def _validate_outcomes(policy: Policy) -> None:
         value = getattr(policy, option)
         _demand(value is None or callable(value), f"{option}= must be callable or None")
     for option in ("keep", "key", "session"):
-        plain = not iscoroutinefunction(getattr(policy, option))
+        plain = not is_async(getattr(policy, option))
         _demand(plain, f"{option}= must be a plain function: nothing awaits it")
     keeps = policy.keep is None or callable(policy.keep) or _are_statuses(policy.keep)
     _demand(keeps, "keep= takes statuses or a function of the response")
@@ -422,6 +421,4 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-OPTION_NAMES: Final = tuple(
-    item.name for item in fields(Policy) if item.init and item.name != "name"
-)
+OPTION_NAMES: Final = tuple(Options.__annotations__)

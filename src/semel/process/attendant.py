@@ -7,7 +7,6 @@ only ever uses the blocking colour of the store, one operation at a time.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -15,12 +14,11 @@ from typing import Final
 
 from semel.core.contract import StoreOperation, Written
 from semel.core.model import Identity
+from semel.log import log
 from semel.process.leases import Lease, Leases
 from semel.process.pursuit import Pursuits
 from semel.process.waiters import Waiters
 from semel.stores.base import Store
-
-log = logging.getLogger("semel")
 
 _IDLE: Final = 1.0
 """Seconds between rounds when nothing asks for an earlier one."""

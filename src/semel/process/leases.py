@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Final
 
 from semel.core.contract import Lost, Renew
 from semel.core.model import Fence, Identity
 from semel.errors import StoreError
+from semel.log import log
 from semel.stores.base import Store
-
-log = logging.getLogger("semel")
 
 _RETRY: Final = 10
 """A renewal that failed is tried again after a tenth of the lease."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -11,10 +10,9 @@ from typing import Final
 
 from semel.core.contract import Applied, Complete, StoreOperation, Written
 from semel.errors import StoreError
+from semel.log import log
 from semel.process.jitter import jitter
 from semel.stores.base import Store
-
-log = logging.getLogger("semel")
 
 _HORIZON: Final = 15 * 60.0
 """Seconds after which a write is given up; by then its lease has long lapsed."""

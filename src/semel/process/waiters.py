@@ -6,27 +6,55 @@ threads or tasks; a change made in this process is looked at right away.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeAlias
 
 from semel.core.contract import Absent, Found, Read, Unwoken, Woken
 from semel.core.model import Fence, Identity, Micros, State
 from semel.errors import StoreError
+from semel.log import log
 from semel.process.jitter import jitter
 from semel.stores.base import Store
 
 if TYPE_CHECKING:
     import asyncio
 
-log = logging.getLogger("semel")
-
 _FIRST, _LONGEST, _GROWTH = 0.02, 0.5, 1.5
 
 Wake: TypeAlias = Woken | Unwoken
 Tasks: TypeAlias = "dict[asyncio.AbstractEventLoop, list[asyncio.Future[Wake]]]"
+
+
+class _Slot:
+    """One waiting thread: it is woken once, or it has gone."""
+
+    __slots__ = ("_called", "_gone", "_lock", "_wake")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._called = threading.Event()
+        self._gone = False
+        self._wake: Wake | None = None
+
+    def done(self) -> bool:
+        return self._gone or self._wake is not None
+
+    def wake(self, wake: Wake) -> bool:
+        """False when nobody is there any more."""
+        with self._lock:
+            if self._gone:
+                return False
+            self._wake = wake
+        self._called.set()
+        return True
+
+    def wait(self, seconds: float) -> Wake:
+        self._called.wait(seconds)
+        with self._lock:
+            # Woken in the very moment its patience ended, it may have been elected, and has to act.
+            self._gone = self._wake is None
+            return self._wake or Unwoken()
 
 
 class _Watch:
@@ -39,7 +67,7 @@ class _Watch:
         self.fence = fence
         self.due = due
         self.pause = _FIRST
-        self.threads: list[Future[Wake]] = []
+        self.threads: list[_Slot] = []
         self.tasks: Tasks = {}
 
     def deserted(self) -> bool:
@@ -60,17 +88,13 @@ class Waiters:
 
     def wait(self, identity: Identity, fence: Fence, patience: Micros, room: int) -> Wake:
         """Block the calling thread; at most ``room`` threads wait at once in this process."""
-        slot: Future[Wake] = Future()
+        slot = _Slot()
         with self._lock:
             if self._threads_waiting() >= room:
                 return Unwoken()
             self._watch(identity, fence).threads.append(slot)
         self._rouse(self._clock() + _FIRST)
-        try:
-            return slot.result(patience / 1_000_000)
-        except TimeoutError:
-            # Woken in this very moment, it may have been elected: then it has to act.
-            return Unwoken() if slot.cancel() else slot.result()
+        return slot.wait(patience / 1_000_000)
 
     async def await_(self, identity: Identity, fence: Fence, patience: Micros) -> Wake:
         """Suspend the calling task."""
@@ -150,8 +174,7 @@ class Waiters:
             self._watches.pop(watch.identity, None)
         electing = isinstance(wake, Woken)
         for slot in watch.threads:
-            if slot.set_running_or_notify_cancel():
-                slot.set_result(_elect(wake) if electing else wake)
+            if slot.wake(_elect(wake) if electing else wake):
                 electing = False
         for loop, slots in watch.tasks.items():
             waiting = [slot for slot in slots if not slot.done()]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -34,6 +33,7 @@ from semel.core.model import Headers, HeaderView, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
 from semel.errors import ConfigurationError
+from semel.log import log
 from semel.process.current import Run
 from semel.stores.base import AsyncStore
 from semel.web.desk import BIG, MARK, Desk, Performer, pause_before, report, too_late
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from semel.guard import Guard
 
 R = TypeVar("R")
-
-log = logging.getLogger("semel")
 
 
 class Middleware:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from semel.core.model import Request
 from semel.core.policy import Policy
 from semel.core.problems import refuse
 from semel.errors import NotExecuted
+from semel.log import log
 from semel.process.current import Run, current_run
 from semel.process.fences import new_fence
 from semel.process.leases import Lease
@@ -26,8 +26,6 @@ from semel.web.tags import Tagged
 
 if TYPE_CHECKING:
     from semel.guard import Guard
-
-log = logging.getLogger("semel")
 
 FindTag: TypeAlias = Callable[[Any, Any], Tagged | None]
 """Asks an application's router for the tag of the endpoint that will answer a request."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from semel.core.contract import Abandoned, Drained, HandlerOutcome, Raised, Returned, Streaming
 from semel.core.model import Headers, Response
 from semel.core.policy import Policy
+from semel.log import log
 from semel.process.current import Run
 from semel.web.message import Spool
 
@@ -26,8 +26,6 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 AsgiApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 T = TypeVar("T")
-
-log = logging.getLogger("semel")
 
 _UNKEEPABLE: Final = frozenset(
     {

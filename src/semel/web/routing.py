@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote
 
-from semel.core.frozen import frozen
+from semel.core.frozen import derived, frozen
 from semel.core.keys import canonical_path
 from semel.core.policy import Policy
 from semel.errors import ConfigurationError
@@ -23,14 +22,14 @@ _CONVERTORS: Final = {
 _PARAMETER: Final = re.compile(r"\{([a-zA-Z_][a-zA-Z0-9_]*)(?::([a-z]+))?\}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Route:
     """A policy by method (``"*"`` for any) and path, in Starlette's syntax."""
 
     method: str
     path: str
     policy: Policy
-    _pattern: re.Pattern[str] = field(init=False, repr=False, compare=False)
+    _pattern: re.Pattern[str] = derived()
 
     def __post_init__(self) -> None:
         if not self.path.startswith("/"):

@@ -6,17 +6,15 @@ importing the frameworks they belong to.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from semel.core.frozen import frozen
 from semel.core.policy import Policy
 from semel.errors import ConfigurationError
+from semel.log import log
 
 F = TypeVar("F")
-
-log = logging.getLogger("semel")
 
 TAG: Final = "__semel_policy__"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
@@ -31,6 +30,7 @@ from semel.core.flow import run
 from semel.core.model import Headers, HeaderView, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
+from semel.log import log
 from semel.process.current import Run
 from semel.web.desk import MARK, Desk, Performer, pause_before, report, too_late
 from semel.web.message import Spool
@@ -45,8 +45,6 @@ StartResponse: TypeAlias = Callable[..., Callable[[bytes], object]]
 WsgiApp: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 R = TypeVar("R")
-
-log = logging.getLogger("semel")
 
 _PIECE: Final = 64 * 1024
 _LONGEST_LENGTH: Final = 20

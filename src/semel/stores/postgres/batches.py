@@ -8,21 +8,19 @@ are concurrent (none was acknowledged before another was queued), so any order a
 
 from __future__ import annotations
 
-import logging
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from semel.core.model import Identity
 from semel.errors import SemelError
+from semel.log import log
 from semel.stores.postgres.arrays import array
 from semel.stores.postgres.faults import Fault, verdict
 from semel.stores.postgres.kinds import Cells, Kind
 from semel.stores.sql.plans import Row, Rows, Statement
 
 J = TypeVar("J", bound="Job")
-
-log = logging.getLogger("semel")
 
 ROWS: Final = 64
 """In one statement at most: bounds how long its locks are held, and what an error sends again."""
