@@ -1,1 +1,1 @@
-"""Operations: events, metrics, logs, the command line and the console."""
+"""Operations: the command line."""
