@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semel.core import keys
 from semel.core.admission import Call, Ticket
+from semel.core.answers import Answer, Outcome
 from semel.core.contract import Abandoned, Drained, HandlerOutcome, Raised, Returned
-from semel.core.exchange import Answer, Outcome
 from semel.core.flow import run
 from semel.core.frozen import frozen
 from semel.core.keys import Malformed

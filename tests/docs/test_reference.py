@@ -17,12 +17,13 @@ import pytest
 import semel
 from semel.core.canonical import MAX_DEPTH
 from semel.core.contract import Abandoned, HandlerOutcome, Raised, Returned
-from semel.core.fingerprint import MAX_FIELDS, MAX_NAMED
+from semel.core.fields import MAX_FIELDS, MAX_NAMED
 from semel.core.keys import MAX_HEADER_BYTES, MAX_KEY_LENGTH, MIN_KEY_LENGTH
 from semel.core.model import Response, State
-from semel.core.policy import OPTION_NAMES, Policy, Verdict, judge
+from semel.core.policy import OPTION_NAMES, Policy
 from semel.core.problems import CATALOGUE, DOCS
 from semel.core.replay import _NOT_KEPT
+from semel.core.verdict import Verdict, judge
 from semel.ops import commands
 from semel.stores import open_backend
 from semel.stores.postgres.settings import OWN

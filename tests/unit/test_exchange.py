@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from semel.core import snapshot
+from semel.core.answers import Answer, Outcome
 from semel.core.contract import (
     Abandoned,
     Applied,
@@ -39,7 +40,7 @@ from semel.core.contract import (
     Unwoken,
     Woken,
 )
-from semel.core.exchange import Answer, KeepFailed, Outcome, exchange
+from semel.core.exchange import KeepFailed, exchange
 from semel.core.fingerprint import Recipe
 from semel.core.flow import Interrupted, Step
 from semel.core.model import Fence, OnLapse, Response

@@ -14,17 +14,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from semel.core.fingerprint import (
-    MAX_FIELDS,
-    MAX_NAMED,
-    Fingerprint,
-    Meaning,
-    Recipe,
-    differing_fields,
-    field_digests,
-    fingerprint,
-    matches,
-)
+from semel.core.fields import MAX_FIELDS, MAX_NAMED, differing_fields, field_digests
+from semel.core.fingerprint import Fingerprint, Meaning, Recipe, fingerprint, matches
 from semel.core.model import HeaderView, Request
 
 FORM = "application/x-www-form-urlencoded"

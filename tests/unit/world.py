@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from semel.core.admission import Call, Ticket, admit
+from semel.core.answers import Answer
 from semel.core.contract import (
     Await,
     Discard,
@@ -26,7 +27,7 @@ from semel.core.contract import (
     Woken,
     Written,
 )
-from semel.core.exchange import Answer, exchange
+from semel.core.exchange import exchange
 from semel.core.flow import run
 from semel.core.model import Fence, Headers, HeaderView, Record, Request, Response
 from semel.core.policy import Policy, ietf

@@ -1,4 +1,4 @@
-"""One request's way through: claim, run, keep. The only place where these decisions are made.
+"""One request's way: in (`core/entry.py`), run, keep. Nowhere else are these decisions made.
 
 `exchange` is a flow (see `core/flow.py`). Each ``yield`` is a place where the process may die or
 another request may run; what must always hold is argued at those places.
@@ -6,87 +6,39 @@ another request may run; what must always hold is argued at those places.
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Final, TypeAlias, assert_never
+from typing import Final, assert_never
 
 from semel.core import replay, snapshot
 from semel.core.admission import Call
+from semel.core.answers import Answer, Outcome, closed, from_record, unknown
 from semel.core.contract import (
     Abandoned,
     Applied,
-    Await,
-    Claim,
-    Claimed,
     Complete,
     Discard,
     Drain,
-    Forget,
-    Found,
     HandlerOutcome,
     Invoke,
-    Lapse,
     Lost,
     Open,
     Pause,
     Pursue,
     Raised,
-    Read,
     Release,
-    Render,
-    Retake,
     Returned,
-    Stale,
     StoreOperation,
     Streaming,
     Suspend,
-    Unwoken,
-    Woken,
     Written,
 )
+from semel.core.entry import enter, release, under_which_identity
 from semel.core.flow import Flow, Interrupted, ask
-from semel.core.frozen import frozen, replace
-from semel.core.model import Micros, OnLapse, Record, Response, State
-from semel.core.policy import Verdict, is_ambiguous, judge, says_not_executed
+from semel.core.frozen import replace
+from semel.core.model import Micros, Response, State
 from semel.core.problems import refuse
 from semel.core.snapshot import Snapshot
-from semel.errors import ConfigurationError, OutcomeUnknown, StoreError, StoreUnavailable
-
-_ROUNDS: Final = 8
-"""How often a claim may meet a record that changes under its eyes before it gives way."""
-
-
-class Outcome(StrEnum):
-    """What an exchange came to: one word for logs and metrics."""
-
-    EXECUTED = "executed"
-    RELEASED = "released"
-    SUSPENDED = "suspended"
-    REPLAYED = "replayed"
-    RECEIPT = "receipt"
-    IN_FLIGHT = "in_flight"
-    MISMATCH = "mismatch"
-    UNKNOWN = "unknown"
-    EXPIRED = "expired"
-    STORE_ERROR = "store_error"
-    NOT_DURABLE = "not_durable"
-    MISCONFIGURED = "misconfigured"
-    INTERRUPTED = "interrupted"
-
-
-@frozen
-class Answer:
-    """What the adapter has to do last.
-
-    ``response`` is None when there is nothing (more) to send. ``error`` is the handler's or the
-    store's exception: the handler's is raised again after sending (``reraise``), the store's is
-    only logged. ``zombie``: the holder came too late and answers from the record.
-    """
-
-    response: Response | None
-    outcome: Outcome
-    error: BaseException | None = None
-    reraise: bool = False
-    zombie: bool = False
+from semel.core.verdict import Verdict, is_ambiguous, judge, says_not_executed
+from semel.errors import ConfigurationError, OutcomeUnknown, StoreError
 
 
 class KeepFailed(OutcomeUnknown):
@@ -97,240 +49,22 @@ class KeepFailed(OutcomeUnknown):
         self.__cause__ = cause
 
 
-@frozen
-class _Busy:
-    """Somebody else holds the record."""
-
-    record: Record
-
-
-_Step: TypeAlias = Claimed | Found | Stale | _Busy | Answer
-"""Where a request stands on its way in."""
-
-
 def exchange(call: Call, before: Flow[None] | None = None) -> Flow[Answer]:
     """The whole way of one keyed request; what fails ``before`` fails closed as well."""
     try:
         if before is not None:
             yield from before
-        call = yield from _under_which_identity(call)
-        entry = yield from _enter(call)
+        call = yield from under_which_identity(call)
+        entry = yield from enter(call)
     except Interrupted:
         return Answer(None, Outcome.INTERRUPTED)
     except StoreError as error:
-        return _closed(call, error)
+        return closed(call, error)
     except ConfigurationError as error:
         return Answer(refuse("misconfigured"), Outcome.MISCONFIGURED, error)
     if isinstance(entry, Answer):
         return entry
     return (yield from _execute(call))
-
-
-def _closed(call: Call, error: StoreError) -> Answer:
-    """Fail closed: without a record nothing is executed."""
-    response = refuse("store-unavailable", retry_after=call.policy.retry_micros)
-    return Answer(response, Outcome.STORE_ERROR, error)
-
-
-# ── getting in ────────────────────────────────────────────────────────────────────────────────────
-
-
-def _under_which_identity(call: Call) -> Flow[Call]:
-    """A key that is alive under the previous settings keeps its old identity to its end."""
-    if call.predecessor is None:
-        return call
-    older = call.predecessor
-    reply = yield from ask(Read(older.identity))
-    if not isinstance(reply, Found) or reply.record.forgettable(reply.now):
-        return call
-    if older.identity == call.identity and call.prints.match(reply.record):
-        return call  # only the fingerprint has changed, and this record has the new one
-    return replace(call, identity=older.identity, prints=older.prints, predecessor=None)
-
-
-def _enter(call: Call) -> Flow[Claimed | Answer]:
-    """Claim, or find out why not."""
-    reply: _Step = yield from (_look(call) if call.familiar else _seize(call, _claim(call)))
-    patience = call.policy.patience_micros
-    for _ in range(_ROUNDS):
-        match reply:
-            case Claimed() | Answer():
-                return reply
-            case Stale():
-                return Answer(refuse("key-expired"), Outcome.EXPIRED)
-            case Found():
-                reply = yield from _meet(call, reply)
-            case _Busy(record):
-                reply = yield from _wait(call, record, patience)
-                patience = 0
-            case _:
-                assert_never(reply)
-    return _in_flight(call)
-
-
-def _look(call: Call) -> Flow[Claimed | Found | Stale]:
-    """A key met before is probably a replay: reading is cheaper, and asks for less of the body."""
-    reply = yield from ask(Read(call.identity))
-    return reply if isinstance(reply, Found) else (yield from _seize(call, _claim(call)))
-
-
-def _claim(call: Call) -> Claim:
-    return Claim(
-        identity=call.identity,
-        fence=call.fence,
-        fingerprint=call.prints.fingerprint.text,
-        fields=call.prints.evidence(call.fence),
-        origin=call.origin,
-        lease=call.policy.lease_micros,
-        on_lapse=call.policy.lapse,
-        fresh_until=call.fresh_until,
-    )
-
-
-def _seize(call: Call, claim: Claim) -> Flow[Claimed | Found | Stale]:
-    """A claim whose answer never came does not run the handler; it is taken back."""
-    try:
-        return (yield from ask(claim))
-    except (StoreError, Interrupted) as error:
-        yield from _retract(call, error)
-        raise
-
-
-def _retract(call: Call, error: Exception) -> Flow[None]:
-    surely_not_applied = isinstance(error, StoreUnavailable) and error.applied is False
-    if not surely_not_applied:
-        yield from ask(Pursue(_release(call, "claim unanswered")))
-
-
-def _release(call: Call, reason: str) -> Release:
-    return Release(call.identity, call.fence, call.policy.retention_micros, reason)
-
-
-def _meet(call: Call, found: Found) -> Flow[_Step]:
-    """There is a record: what it means for this request."""
-    record, now = found.record, found.now
-    if record.forgettable(now):
-        yield from ask(Forget(call.identity, record.fence))
-        return (yield from _seize(call, _claim(call)))
-    if not call.prints.match(record):
-        return _mismatch(call, record)
-    if record.lapsed(now):
-        yield from ask(Lapse(call.identity, record.fence, call.policy.retention_micros))
-        return (yield from _seize(call, _claim(call)))
-    if record.state is State.FAILED_RETRYABLE:
-        return (yield from _retake(call, record))
-    if record.state in (State.IN_PROGRESS, State.PENDING):
-        return _Busy(record)
-    return (yield from _from_record(call, record, now))
-
-
-def _retake(call: Call, record: Record) -> Flow[Claimed | Found | Stale]:
-    policy = call.policy
-    op = Retake(call.identity, record.fence, call.fence, policy.lease_micros, policy.lapse)
-    try:
-        reply = yield from ask(op)
-    except (StoreError, Interrupted) as error:
-        yield from _retract(call, error)
-        raise
-    if isinstance(reply, Applied):
-        return Claimed(reply.leased_until or reply.now, reply.now)
-    if reply.record is not None:
-        return Found(reply.record, reply.now)
-    return (yield from _seize(call, _claim(call)))
-
-
-def _wait(call: Call, record: Record, patience: Micros) -> Flow[Found | Answer]:
-    """Wait once, then act on what the record has become.
-
-    Of all who waited in this process one is elected to act; for the others the attempt they
-    waited for is the answer, or a herd would run one failing handler after the other.
-    """
-    if patience == 0:
-        return _in_flight(call)
-    reply = yield from ask(Await(call.identity, record.fence, patience))
-    match reply:
-        case Unwoken():
-            return _in_flight(call)
-        case Woken(found, now, elected):
-            if elected or not (found.state is State.FAILED_RETRYABLE or found.lapsed(now)):
-                return Found(found, now)
-            if found.state is State.FAILED_RETRYABLE or found.on_lapse is OnLapse.RELEASE:
-                response = refuse("attempt-failed", retry_after=call.policy.retry_micros)
-                return Answer(response, Outcome.IN_FLIGHT)
-            return _unknown(call)
-        case _:
-            assert_never(reply)
-
-
-# ── answers from a record ─────────────────────────────────────────────────────────────────────────
-
-
-def _from_record(call: Call, record: Record | None, now: Micros) -> Flow[Answer]:
-    """The answer a record gives to somebody who may not run the handler."""
-    if record is None or record.state is State.FAILED_RETRYABLE:
-        return _in_flight(call)
-    match record.state:
-        case State.IN_PROGRESS | State.PENDING:
-            return _in_flight(call)
-        case State.UNKNOWN:
-            return _unknown(call)
-        case State.COMPLETED if not record.past_retention(now):
-            return (yield from _replay(call, record))
-        case State.COMPLETED | State.EXPIRED:
-            return Answer(refuse("key-expired"), Outcome.EXPIRED)
-        case _:
-            assert_never(record.state)
-
-
-def _replay(call: Call, record: Record) -> Flow[Answer]:
-    try:
-        kept = snapshot.decode(record.snapshot or b"")
-    except StoreError as error:
-        return _closed(call, error)
-    response = kept.response()
-    if response is None:
-        extra = {"original_status": kept.status}
-        return Answer(refuse("body-not-kept", extra=extra), Outcome.RECEIPT)
-    answer = replay.replayed(
-        response,
-        call.policy,
-        record.expires_at,
-        call.accept_encoding,
-        cross_origin=call.cross_origin,
-    )
-    if call.policy.on_replay is None:
-        return Answer(answer, Outcome.REPLAYED)
-    try:
-        current = replay.measured((yield from ask(Render(answer))))
-    except Exception as error:
-        return Answer(refuse("replay-failed"), Outcome.REPLAYED, error)
-    return Answer(current, Outcome.REPLAYED)
-
-
-def _mismatch(call: Call, record: Record) -> Answer:
-    differing = call.prints.differing(record.fields)
-    extra = {"differing_fields": list(differing)} if differing else None
-    response = refuse("key-reused", status=call.policy.mismatch_status, extra=extra)
-    return Answer(response, Outcome.MISMATCH)
-
-
-def _in_flight(call: Call) -> Answer:
-    response = refuse("in-flight", retry_after=call.policy.retry_micros)
-    return Answer(response, Outcome.IN_FLIGHT)
-
-
-def _unknown(call: Call, status: int | None = None) -> Answer:
-    """With somebody to ask, waiting helps; with nobody, only an operator does."""
-    if call.policy.probe is None:
-        response = refuse("outcome-unknown", status=status, retryable=False)
-    else:
-        response = refuse(
-            "outcome-unknown",
-            status=status,
-            retryable=True,
-            retry_after=call.policy.retry_micros,
-        )
-    return Answer(response, Outcome.UNKNOWN)
 
 
 # ── running the handler ───────────────────────────────────────────────────────────────────────────
@@ -382,7 +116,7 @@ def _own_answer(call: Call, outcome: HandlerOutcome, verdict: Verdict) -> Answer
 
 def _problem_for(call: Call, error: BaseException, verdict: Verdict) -> Response:
     if verdict is Verdict.SUSPEND:
-        response = _unknown(call, status=500).response
+        response = unknown(call, status=500).response
         assert response is not None  # noqa: S101 - _unknown always has one
         return response
     if verdict is Verdict.RELEASE and says_not_executed(error):
@@ -399,7 +133,7 @@ def _problem_for(call: Call, error: BaseException, verdict: Verdict) -> Response
 def _concession(call: Call, verdict: Verdict, error: BaseException | None) -> Release | Suspend:
     reason = type(error).__name__ if error is not None else "answered an error"
     if verdict is Verdict.RELEASE:
-        return _release(call, reason)
+        return release(call, reason)
     return Suspend(call.identity, call.fence, reason)
 
 
@@ -442,9 +176,9 @@ def _completion(call: Call, kept: Snapshot) -> Complete:
 
 def _as_zombie(call: Call, lost: Lost, own: Answer) -> Flow[Answer]:
     """The lease was lost meanwhile: what the record says is what happened."""
-    answer = yield from _from_record(call, lost.record, lost.now)
+    answer = yield from from_record(call, lost.record, lost.now)
     if lost.record is None or lost.record.state is State.FAILED_RETRYABLE:
-        answer = _unknown(call)  # it ran, yet its record was freed: nobody may be told to retry
+        answer = unknown(call)  # it ran, yet its record was freed: nobody may be told to retry
     return replace(answer, error=own.error, reraise=own.reraise, zombie=True)
 
 

@@ -10,15 +10,8 @@ from __future__ import annotations
 from hashlib import blake2b, sha256
 from typing import Final
 
-from semel.core.fingerprint import (
-    Fingerprint,
-    Meaning,
-    Recipe,
-    differing_fields,
-    field_digests,
-    fingerprint,
-    matches,
-)
+from semel.core.fields import differing_fields, field_digests
+from semel.core.fingerprint import Fingerprint, Meaning, Recipe, fingerprint, matches
 from semel.core.model import Record
 
 _SALT: Final = 16

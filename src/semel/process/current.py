@@ -12,7 +12,7 @@ from contextvars import ContextVar
 
 from semel.core import keys
 from semel.core.model import Fence, Identity
-from semel.core.policy import says_not_executed
+from semel.core.verdict import says_not_executed
 from semel.errors import OutcomeUnknown, doubts
 from semel.process.leases import Lease
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from semel.core.admission import Call, Refused, Ticket
+from semel.core.answers import Answer
 from semel.core.contract import (
     Await,
     Discard,
@@ -27,7 +28,6 @@ from semel.core.contract import (
     Render,
     StoreOperation,
 )
-from semel.core.exchange import Answer
 from semel.core.flow import Flow, Step, arun, wind_up
 from semel.core.model import Headers, HeaderView, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from semel.core.admission import Call, Refused, Ticket, admit
+from semel.core.answers import Answer, Outcome
 from semel.core.contract import Applied, Claim, Invoke, Raised, Retake, StoreOperation
-from semel.core.exchange import Answer, KeepFailed, Outcome, exchange
+from semel.core.exchange import KeepFailed, exchange
 from semel.core.flow import Flow
 from semel.core.keys import mask
 from semel.core.model import Request

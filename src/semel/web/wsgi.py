@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from semel.core.admission import Call, Refused, Ticket
+from semel.core.answers import Answer
 from semel.core.contract import (
     Abandoned,
     Await,
@@ -25,7 +26,6 @@ from semel.core.contract import (
     StoreOperation,
     Streaming,
 )
-from semel.core.exchange import Answer
 from semel.core.flow import run
 from semel.core.model import Headers, HeaderView, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy

@@ -1,0 +1,123 @@
+"""Answers: what an exchange comes to, and what a record says to those who may not run."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import assert_never
+
+from semel.core import replay, snapshot
+from semel.core.admission import Call
+from semel.core.contract import Render
+from semel.core.flow import Flow, ask
+from semel.core.frozen import frozen
+from semel.core.model import Micros, Record, Response, State
+from semel.core.problems import refuse
+from semel.errors import StoreError
+
+
+class Outcome(StrEnum):
+    """What an exchange came to: one word for logs and metrics."""
+
+    EXECUTED = "executed"
+    RELEASED = "released"
+    SUSPENDED = "suspended"
+    REPLAYED = "replayed"
+    RECEIPT = "receipt"
+    IN_FLIGHT = "in_flight"
+    MISMATCH = "mismatch"
+    UNKNOWN = "unknown"
+    EXPIRED = "expired"
+    STORE_ERROR = "store_error"
+    NOT_DURABLE = "not_durable"
+    MISCONFIGURED = "misconfigured"
+    INTERRUPTED = "interrupted"
+
+
+@frozen
+class Answer:
+    """What the adapter has to do last.
+
+    ``response`` is None when there is nothing (more) to send. ``error`` is the handler's or the
+    store's exception: the handler's is raised again after sending (``reraise``), the store's is
+    only logged. ``zombie``: the holder came too late and answers from the record.
+    """
+
+    response: Response | None
+    outcome: Outcome
+    error: BaseException | None = None
+    reraise: bool = False
+    zombie: bool = False
+
+
+def closed(call: Call, error: StoreError) -> Answer:
+    """Fail closed: without a record nothing is executed."""
+    response = refuse("store-unavailable", retry_after=call.policy.retry_micros)
+    return Answer(response, Outcome.STORE_ERROR, error)
+
+
+def from_record(call: Call, record: Record | None, now: Micros) -> Flow[Answer]:
+    """The answer a record gives to somebody who may not run the handler."""
+    if record is None or record.state is State.FAILED_RETRYABLE:
+        return in_flight(call)
+    match record.state:
+        case State.IN_PROGRESS | State.PENDING:
+            return in_flight(call)
+        case State.UNKNOWN:
+            return unknown(call)
+        case State.COMPLETED if not record.past_retention(now):
+            return (yield from _replay(call, record))
+        case State.COMPLETED | State.EXPIRED:
+            return Answer(refuse("key-expired"), Outcome.EXPIRED)
+        case _:
+            assert_never(record.state)
+
+
+def _replay(call: Call, record: Record) -> Flow[Answer]:
+    try:
+        kept = snapshot.decode(record.snapshot or b"")
+    except StoreError as error:
+        return closed(call, error)
+    response = kept.response()
+    if response is None:
+        extra = {"original_status": kept.status}
+        return Answer(refuse("body-not-kept", extra=extra), Outcome.RECEIPT)
+    answer = replay.replayed(
+        response,
+        call.policy,
+        record.expires_at,
+        call.accept_encoding,
+        cross_origin=call.cross_origin,
+    )
+    if call.policy.on_replay is None:
+        return Answer(answer, Outcome.REPLAYED)
+    try:
+        current = replay.measured((yield from ask(Render(answer))))
+    except Exception as error:
+        return Answer(refuse("replay-failed"), Outcome.REPLAYED, error)
+    return Answer(current, Outcome.REPLAYED)
+
+
+def mismatch(call: Call, record: Record) -> Answer:
+    differing = call.prints.differing(record.fields)
+    extra = {"differing_fields": list(differing)} if differing else None
+    response = refuse("key-reused", status=call.policy.mismatch_status, extra=extra)
+    return Answer(response, Outcome.MISMATCH)
+
+
+def in_flight(call: Call) -> Answer:
+    response = refuse("in-flight", retry_after=call.policy.retry_micros)
+    return Answer(response, Outcome.IN_FLIGHT)
+
+
+def unknown(call: Call, status: int | None = None) -> Answer:
+    """With somebody to ask, waiting helps; with nobody, only an operator does."""
+    if call.policy.probe is None:
+        response = refuse("outcome-unknown", status=status, retryable=False)
+    else:
+        response = refuse(
+            "outcome-unknown",
+            status=status,
+            retryable=True,
+            retry_after=call.policy.retry_micros,
+        )
+    return Answer(response, Outcome.UNKNOWN)

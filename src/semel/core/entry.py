@@ -1,0 +1,181 @@
+"""Getting in: claim the key, or find out why not.
+
+A flow, like the exchange it belongs to: each ``yield`` is a place where the process may die or
+another request may run.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias, assert_never
+
+from semel.core.admission import Call
+from semel.core.answers import (
+    Answer,
+    Outcome,
+    from_record,
+    in_flight,
+    mismatch,
+    unknown,
+)
+from semel.core.contract import (
+    Applied,
+    Await,
+    Claim,
+    Claimed,
+    Forget,
+    Found,
+    Lapse,
+    Pursue,
+    Read,
+    Release,
+    Retake,
+    Stale,
+    Unwoken,
+    Woken,
+)
+from semel.core.flow import Flow, Interrupted, ask
+from semel.core.frozen import frozen, replace
+from semel.core.model import Micros, OnLapse, Record, State
+from semel.core.problems import refuse
+from semel.errors import StoreError, StoreUnavailable
+
+_ROUNDS: Final = 8
+"""How often a claim may meet a record that changes under its eyes before it gives way."""
+
+
+@frozen
+class _Busy:
+    """Somebody else holds the record."""
+
+    record: Record
+
+
+_Step: TypeAlias = Claimed | Found | Stale | _Busy | Answer
+"""Where a request stands on its way in."""
+
+
+def under_which_identity(call: Call) -> Flow[Call]:
+    """A key that is alive under the previous settings keeps its old identity to its end."""
+    if call.predecessor is None:
+        return call
+    older = call.predecessor
+    reply = yield from ask(Read(older.identity))
+    if not isinstance(reply, Found) or reply.record.forgettable(reply.now):
+        return call
+    if older.identity == call.identity and call.prints.match(reply.record):
+        return call  # only the fingerprint has changed, and this record has the new one
+    return replace(call, identity=older.identity, prints=older.prints, predecessor=None)
+
+
+def enter(call: Call) -> Flow[Claimed | Answer]:
+    """Claim, or find out why not."""
+    reply: _Step = yield from (_look(call) if call.familiar else _seize(call, _claim(call)))
+    patience = call.policy.patience_micros
+    for _ in range(_ROUNDS):
+        match reply:
+            case Claimed() | Answer():
+                return reply
+            case Stale():
+                return Answer(refuse("key-expired"), Outcome.EXPIRED)
+            case Found():
+                reply = yield from _meet(call, reply)
+            case _Busy(record):
+                reply = yield from _wait(call, record, patience)
+                patience = 0
+            case _:
+                assert_never(reply)
+    return in_flight(call)
+
+
+def _look(call: Call) -> Flow[Claimed | Found | Stale]:
+    """A key met before is probably a replay: reading is cheaper, and asks for less of the body."""
+    reply = yield from ask(Read(call.identity))
+    return reply if isinstance(reply, Found) else (yield from _seize(call, _claim(call)))
+
+
+def _claim(call: Call) -> Claim:
+    return Claim(
+        identity=call.identity,
+        fence=call.fence,
+        fingerprint=call.prints.fingerprint.text,
+        fields=call.prints.evidence(call.fence),
+        origin=call.origin,
+        lease=call.policy.lease_micros,
+        on_lapse=call.policy.lapse,
+        fresh_until=call.fresh_until,
+    )
+
+
+def _seize(call: Call, claim: Claim) -> Flow[Claimed | Found | Stale]:
+    """A claim whose answer never came does not run the handler; it is taken back."""
+    try:
+        return (yield from ask(claim))
+    except (StoreError, Interrupted) as error:
+        yield from _retract(call, error)
+        raise
+
+
+def _retract(call: Call, error: Exception) -> Flow[None]:
+    surely_not_applied = isinstance(error, StoreUnavailable) and error.applied is False
+    if not surely_not_applied:
+        yield from ask(Pursue(release(call, "claim unanswered")))
+
+
+def release(call: Call, reason: str) -> Release:
+    return Release(call.identity, call.fence, call.policy.retention_micros, reason)
+
+
+def _meet(call: Call, found: Found) -> Flow[_Step]:
+    """There is a record: what it means for this request."""
+    record, now = found.record, found.now
+    if record.forgettable(now):
+        yield from ask(Forget(call.identity, record.fence))
+        return (yield from _seize(call, _claim(call)))
+    if not call.prints.match(record):
+        return mismatch(call, record)
+    if record.lapsed(now):
+        yield from ask(Lapse(call.identity, record.fence, call.policy.retention_micros))
+        return (yield from _seize(call, _claim(call)))
+    if record.state is State.FAILED_RETRYABLE:
+        return (yield from _retake(call, record))
+    if record.state in (State.IN_PROGRESS, State.PENDING):
+        return _Busy(record)
+    return (yield from from_record(call, record, now))
+
+
+def _retake(call: Call, record: Record) -> Flow[Claimed | Found | Stale]:
+    policy = call.policy
+    op = Retake(call.identity, record.fence, call.fence, policy.lease_micros, policy.lapse)
+    try:
+        reply = yield from ask(op)
+    except (StoreError, Interrupted) as error:
+        yield from _retract(call, error)
+        raise
+    if isinstance(reply, Applied):
+        return Claimed(reply.leased_until or reply.now, reply.now)
+    if reply.record is not None:
+        return Found(reply.record, reply.now)
+    return (yield from _seize(call, _claim(call)))
+
+
+def _wait(call: Call, record: Record, patience: Micros) -> Flow[Found | Answer]:
+    """Wait once, then act on what the record has become.
+
+    Of all who waited in this process one is elected to act; for the others the attempt they
+    waited for is the answer, or a herd would run one failing handler after the other.
+    """
+    if patience == 0:
+        return in_flight(call)
+    reply = yield from ask(Await(call.identity, record.fence, patience))
+    match reply:
+        case Unwoken():
+            return in_flight(call)
+        case Woken(found, now, elected):
+            if elected or not (found.state is State.FAILED_RETRYABLE or found.lapsed(now)):
+                return Found(found, now)
+            if found.state is State.FAILED_RETRYABLE or found.on_lapse is OnLapse.RELEASE:
+                response = refuse("attempt-failed", retry_after=call.policy.retry_micros)
+                return Answer(response, Outcome.IN_FLIGHT)
+            return unknown(call)
+        case _:
+            assert_never(reply)
