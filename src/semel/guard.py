@@ -134,8 +134,7 @@ class Guard:
         """
         from semel.once import Job
 
-        bound = self.bind(self.policy if policy is None else policy)
-        return Job(self, key, name, payload, tenant, bound).run(function)
+        return Job(self, key, name, payload, tenant, policy).run(function)
 
     async def aonce(
         self,
@@ -150,8 +149,7 @@ class Guard:
         """`once` for a coroutine function; it is carried through when the caller is cancelled."""
         from semel.once import Job
 
-        bound = self.bind(self.policy if policy is None else policy)
-        return await Job(self, key, name, payload, tenant, bound).arun(function)
+        return await Job(self, key, name, payload, tenant, policy).arun(function)
 
     # ── life ──────────────────────────────────────────────────────────────────────────────────────
 

@@ -10,17 +10,16 @@ from semel.core import keys
 from semel.core.admission import Call, Ticket
 from semel.core.answers import Answer, Outcome
 from semel.core.contract import Abandoned, Drained, HandlerOutcome, Raised, Returned
+from semel.core.exchange import exchange
 from semel.core.flow import run
 from semel.core.frozen import frozen
 from semel.core.keys import Malformed
 from semel.core.model import Headers, HeaderView, Request, Response
 from semel.core.policy import Policy
-from semel.core.problems import CATALOGUE
 from semel.errors import ConfigurationError, OutcomeUnknown, Refused
 from semel.process.current import Run
 from semel.process.fences import new_fence
-from semel.web.desk import Desk, report
-from semel.web.tags import Tagged
+from semel.web.desk import report
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -41,30 +40,36 @@ class Job:
     """One call of `once`: who asks, with which key, for what."""
 
     def __init__(
-        self, guard: Guard, key: str, name: str, payload: Any, tenant: str | None, policy: Policy
+        self,
+        guard: Guard,
+        key: str,
+        name: str,
+        payload: Any,
+        tenant: str | None,
+        policy: Policy | None,
     ) -> None:
+        policy = guard.policy if policy is None else guard.bind(policy)
         self.guard = guard
         self.ticket = _ticket(guard, key, name, payload, tenant, policy)
         self.call: Call = self.ticket.call((_json(payload),), new_fence(), guard.familiar.meet)
-        self.desk = Desk(guard, None, _no_tags)
-        self.label = f"once {name}"
+        self.flow = exchange(self.call, guard.enrol(f"once {name}", policy))
 
     def run(self, function: Callable[[], Any]) -> Once:
         from semel.web.wsgi import BlockingExchange
 
-        exchange = BlockingExchange(self.guard, self.ticket, self.call, _Function(function))
+        performer = BlockingExchange(self.guard, self.ticket, self.call, _Function(function))
         try:
-            answer = run(self.desk.serve(self.call, self.label), exchange.perform)
+            answer = run(self.flow, performer.perform)
         finally:
-            exchange.let_go()
+            performer.let_go()
         return self._told(answer)
 
     async def arun(self, function: Callable[[], Awaitable[Any]]) -> Once:
         from semel.web.asgi import AwaitedExchange
 
-        exchange = AwaitedExchange(self.guard, self.ticket, self.call, _AsyncFunction(function))
-        answer = await exchange.drive(self.desk.serve(self.call, self.label))
-        exchange.end()
+        performer = AwaitedExchange(self.guard, self.ticket, self.call, _AsyncFunction(function))
+        answer = await performer.drive(self.flow)
+        performer.end()
         return self._told(answer)
 
     def _told(self, answer: Answer) -> Once:
@@ -78,10 +83,6 @@ class Job:
         if answer.outcome in (Outcome.EXECUTED, Outcome.REPLAYED) and response.status == 200:
             return Once(json.loads(response.body), answer.outcome is Outcome.REPLAYED)
         raise _refusal(response)
-
-
-def _no_tags(app: object, raw: object) -> Tagged | None:
-    return None
 
 
 def _ticket(
@@ -106,15 +107,10 @@ def _json(payload: Any) -> bytes:
 
 
 def _refusal(response: Response) -> Refused:
-    document = json.loads(response.body)
-    code = document["code"]
+    problem = json.loads(response.body)
     wait = dict(response.headers).get(b"retry-after")
-    return Refused(
-        code if code in CATALOGUE else "handler-failed",
-        document["detail"],
-        document["retryable"],
-        None if wait is None else int(wait),
-    )
+    retry_after = None if wait is None else int(wait)
+    return Refused(problem["code"], problem["detail"], problem["retryable"], retry_after)
 
 
 def _returned(value: Any) -> HandlerOutcome:
@@ -169,12 +165,10 @@ class _AsyncFunction:
 
     async def outcome(self, run: Run, running: set[Any]) -> HandlerOutcome:
         if not self._started:
-            import asyncio
+            from semel.web.handler import start_task
 
             self._started = True
-            task = asyncio.get_running_loop().create_task(self._run(run))
-            running.add(task)
-            task.add_done_callback(running.discard)
+            start_task(self._run(run), running)
         return await self._outcome.wait()
 
     async def _run(self, run: Run) -> None:

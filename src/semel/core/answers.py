@@ -57,10 +57,10 @@ def closed(call: Call, error: StoreError) -> Answer:
 
 def from_record(call: Call, record: Record | None, now: Micros) -> Flow[Answer]:
     """The answer a record gives to somebody who may not run the handler."""
-    if record is None or record.state is State.FAILED_RETRYABLE:
+    if record is None:
         return in_flight(call)
     match record.state:
-        case State.IN_PROGRESS | State.PENDING:
+        case State.IN_PROGRESS | State.PENDING | State.FAILED_RETRYABLE:
             return in_flight(call)
         case State.UNKNOWN:
             return unknown(call)
@@ -109,15 +109,14 @@ def in_flight(call: Call) -> Answer:
     return Answer(response, Outcome.IN_FLIGHT)
 
 
-def unknown(call: Call, status: int | None = None) -> Answer:
+def unknown(call: Call) -> Answer:
+    return Answer(doubt(call), Outcome.UNKNOWN)
+
+
+def doubt(call: Call, status: int | None = None) -> Response:
     """With somebody to ask, waiting helps; with nobody, only an operator does."""
     if call.policy.probe is None:
-        response = refuse("outcome-unknown", status=status, retryable=False)
-    else:
-        response = refuse(
-            "outcome-unknown",
-            status=status,
-            retryable=True,
-            retry_after=call.policy.retry_micros,
-        )
-    return Answer(response, Outcome.UNKNOWN)
+        return refuse("outcome-unknown", status=status, retryable=False)
+    return refuse(
+        "outcome-unknown", status=status, retryable=True, retry_after=call.policy.retry_micros
+    )

@@ -10,7 +10,7 @@ from typing import Final, assert_never
 
 from semel.core import replay, snapshot
 from semel.core.admission import Call
-from semel.core.answers import Answer, Outcome, closed, from_record, unknown
+from semel.core.answers import Answer, Outcome, closed, doubt, from_record, unknown
 from semel.core.contract import (
     Abandoned,
     Applied,
@@ -37,7 +37,7 @@ from semel.core.frozen import replace
 from semel.core.model import Micros, Response, State
 from semel.core.problems import refuse
 from semel.core.snapshot import Snapshot
-from semel.core.verdict import Verdict, is_ambiguous, judge, says_not_executed
+from semel.core.verdict import Verdict, judge, says_not_executed
 from semel.errors import ConfigurationError, OutcomeUnknown, StoreError
 
 
@@ -116,18 +116,13 @@ def _own_answer(call: Call, outcome: HandlerOutcome, verdict: Verdict) -> Answer
 
 def _problem_for(call: Call, error: BaseException, verdict: Verdict) -> Response:
     if verdict is Verdict.SUSPEND:
-        response = unknown(call, status=500).response
-        assert response is not None  # noqa: S101 - _unknown always has one
-        return response
-    if verdict is Verdict.RELEASE and says_not_executed(error):
+        return doubt(call, status=500)
+    if verdict is Verdict.KEEP:
+        detail = "The operation failed; its answer is kept and it is not run again."
+        return refuse("handler-failed", retryable=False, detail=detail)
+    if says_not_executed(error):
         return refuse("not-executed", retry_after=call.policy.retry_micros)
-    doubtful = is_ambiguous(error) or verdict is Verdict.KEEP
-    detail = "The operation failed; its answer is kept and it is not run again."
-    return (
-        refuse("handler-failed", retryable=False, detail=detail)
-        if doubtful
-        else refuse("handler-failed")
-    )
+    return refuse("handler-failed")
 
 
 def _concession(call: Call, verdict: Verdict, error: BaseException | None) -> Release | Suspend:
@@ -149,14 +144,18 @@ def _keep(call: Call, response: Response, answer: Answer) -> Flow[Answer]:
     written = yield from _insist(call, _completion(call, kept))
     match written:
         case None:
-            late = refuse("completion-not-durable", retry_after=call.policy.retry_micros)
-            return replace(answer, response=late, outcome=Outcome.NOT_DURABLE)
+            return _not_durable(call, answer)
         case Applied(expires_at=expires_at):
             return replace(answer, response=_first(call, response, expires_at))
         case Lost():
             return (yield from _as_zombie(call, written, answer))
         case _:
             assert_never(written)
+
+
+def _not_durable(call: Call, answer: Answer) -> Answer:
+    response = refuse("completion-not-durable", retry_after=call.policy.retry_micros)
+    return replace(answer, response=response, outcome=Outcome.NOT_DURABLE)
 
 
 def _first(call: Call, response: Response, expires_at: Micros | None) -> Response:
@@ -228,16 +227,16 @@ def _stream(call: Call, head: Streaming, verdict: Verdict) -> Flow[Answer]:
     if verdict is not Verdict.KEEP:
         yield from _give_up(_concession(call, verdict, answer.error))
         return replace(answer, outcome=_SAID[verdict])
-    closed = replace(
+    ended = replace(
         receipt, open=False, whole=drained.whole, size=drained.size, digest=drained.digest
     )
-    written = yield from _insist(call, _completion(call, closed))
+    written = yield from _insist(call, _completion(call, ended))
     return answer if isinstance(written, Applied) else replace(answer, outcome=Outcome.NOT_DURABLE)
 
 
 def _withhold(call: Call, head: Streaming, lost: Lost | None) -> Flow[Answer]:
     yield from ask(Discard())
+    answer = Answer(None, Outcome.EXECUTED, head.error)
     if lost is None:
-        response = refuse("completion-not-durable", retry_after=call.policy.retry_micros)
-        return Answer(response, Outcome.NOT_DURABLE, head.error)
-    return (yield from _as_zombie(call, lost, Answer(None, Outcome.EXECUTED, head.error)))
+        return _not_durable(call, answer)
+    return (yield from _as_zombie(call, lost, answer))

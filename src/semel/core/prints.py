@@ -29,6 +29,11 @@ class Prints:
         self._fingerprint: Fingerprint | None = None
 
     @property
+    def chosen(self) -> bool:
+        """Whether the operator's own function says what matters; it may fail."""
+        return self._recipe.by is not None
+
+    @property
     def fingerprint(self) -> Fingerprint:
         if self._fingerprint is None:
             self._fingerprint = fingerprint(self._meaning, self._recipe)
@@ -51,7 +56,7 @@ class Prints:
         return differing_fields(evidence[_SALT + _TRACE :], self.fingerprint.fields, self._recipe)
 
     def _same_bytes(self, evidence: bytes) -> bool:
-        if self._recipe.by is not None or len(evidence) < _SALT + _TRACE:
+        if self.chosen or len(evidence) < _SALT + _TRACE:
             return False  # a function may look at more than what the trace is made of
         return self._trace(evidence[:_SALT]) == evidence[_SALT : _SALT + _TRACE]
 

@@ -37,7 +37,7 @@ from semel.log import log
 from semel.process.current import Run
 from semel.stores.base import AsyncStore
 from semel.web.desk import BIG, MARK, Desk, Performer, pause_before, report, too_late
-from semel.web.handler import AsgiApp, Handler, Message, Receive, Scope, Send
+from semel.web.handler import AsgiApp, Handler, Message, Receive, Scope, Send, start_task
 from semel.web.message import Spool
 from semel.web.routing import Place, place
 from semel.web.tags import find_tag
@@ -183,10 +183,7 @@ class AwaitedExchange(Performer):
         return answer
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        running = self._guard.running
-        task = asyncio.get_running_loop().create_task(work)
-        running.add(task)
-        task.add_done_callback(running.discard)
+        start_task(work, self._guard.running)
 
     async def perform(self, op: Operation[R]) -> R:
         if isinstance(op, StoreOperation):

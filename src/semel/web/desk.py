@@ -82,10 +82,10 @@ class Desk:
         """Add what the body means, with a fence made before the first try."""
         try:
             call = ticket.call(body, new_fence(), self.guard.familiar.meet)
-            if body.size >= BIG or ticket.policy.fingerprint.by is not None:
-                _ = call.prints.fingerprint  # now, in this thread, where it may fail or take long
-            if call.predecessor is not None:
-                _ = call.predecessor.prints.fingerprint
+            older = () if call.predecessor is None else (call.predecessor.prints,)
+            for prints in (call.prints, *older):
+                if body.size >= BIG or prints.chosen:
+                    _ = prints.fingerprint  # now, in this thread, where it may fail or take long
             return call
         except Exception as error:  # fingerprint= may be the operator's own function
             return Answer(refuse("misconfigured"), Outcome.MISCONFIGURED, error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, MutableMapping
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from semel.core.contract import Abandoned, Drained, HandlerOutcome, Raised, Returned, Streaming
@@ -37,6 +37,16 @@ _UNKEEPABLE: Final = frozenset(
     }
 )
 """Server extensions that send something past the body messages; not offered to a keyed request."""
+
+
+def start_task(
+    work: Coroutine[Any, Any, None], running: set[asyncio.Task[Any]]
+) -> asyncio.Task[None]:
+    """A task that goes on without its caller: ``running`` holds it until it ends."""
+    task = asyncio.get_running_loop().create_task(work)
+    running.add(task)
+    task.add_done_callback(running.discard)
+    return task
 
 
 class Promise(Generic[T]):
@@ -107,11 +117,8 @@ class Handler:
     async def outcome(self, run: Run, running: set[asyncio.Task[Any]]) -> HandlerOutcome:
         """Start the handler and wait for its outcome; asked again, it is the same run."""
         if self._task is None:
-            loop = asyncio.get_running_loop()
             self._run = run
-            self._task = loop.create_task(self._call_app())
-            running.add(self._task)
-            self._task.add_done_callback(running.discard)
+            self._task = start_task(self._call_app(), running)
         return await self._outcome.wait()
 
     async def drain(self, headers: Headers) -> Drained:
