@@ -8,11 +8,11 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.servers.child import START_SECONDS, Child, ServerError
 from tests.servers.ports import bound, bound_somewhere
+from tests.servers.scoped import Scoped
 
 # No server hands this to its application; each answers 400 by itself, once a worker is up.
 NOT_HTTP = b"?\r\n\r\n"
@@ -32,7 +32,7 @@ def gunicorn(
     return AppServer(command, env)
 
 
-class AppServer:
+class AppServer(Scoped):
     """One server on one port of 127.0.0.1, the same port after every restart.
 
     The socket is bound here and handed over, so nobody can take the port in between; it is
@@ -99,18 +99,3 @@ class AppServer:
         if self._child is not None:
             self.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self.close()

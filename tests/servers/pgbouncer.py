@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlencode
 
@@ -12,6 +11,7 @@ import psycopg
 from tests.servers.child import Child, ServerError
 from tests.servers.postgres import PostgresServer, short_folder
 from tests.servers.privileges import way_to_run
+from tests.servers.scoped import Scoped
 
 HOW_TO_GET_IT = "pgbouncer not found on PATH (Debian: apt-get install pgbouncer)"
 PORT = 6432
@@ -37,7 +37,7 @@ def find() -> Path | None:
     return Path(found) if found else None
 
 
-class PgBouncer:
+class PgBouncer(Scoped):
     """One pooler for all databases of one PostgreSQL."""
 
     def __init__(self, postgres: PostgresServer, *, pool_size: int = 20) -> None:
@@ -83,21 +83,6 @@ class PgBouncer:
             self._child.stop()
             self._child = None
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __str__(self) -> str:
         said = subprocess.run([self.binary, "--version"], capture_output=True, text=True)

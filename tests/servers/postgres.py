@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlencode
 
@@ -21,6 +20,7 @@ import psycopg
 from tests.servers.child import Child, ServerError
 from tests.servers.ports import bound_somewhere
 from tests.servers.privileges import Way, way_to_run
+from tests.servers.scoped import Scoped
 
 OLDEST = 15
 SOCKET_PATH_LIMIT = 107  # sizeof(sockaddr_un.sun_path) less the terminator
@@ -94,7 +94,7 @@ def has_room(folder: str) -> bool:
     return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > MEMORY_WANTED
 
 
-class PostgresServer:
+class PostgresServer(Scoped):
     """Starts in about a second the first time; `stop` and `kill` keep the data, `close` does not.
 
     fsync: make commits durable, for tests of durability and benchmarks; data in memory if not.
@@ -222,21 +222,6 @@ class PostgresServer:
     def _execute(self, statement: str) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(statement.encode())
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __str__(self) -> str:
         return f"PostgreSQL {self.binaries.version} from {self.binaries.folder}, {self.way.name}"
