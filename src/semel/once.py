@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 from semel.core import keys
 from semel.core.admission import Call, Ticket
 from semel.core.answers import Answer, Outcome
-from semel.core.contract import Abandoned, Drained, HandlerOutcome, Raised, Returned
 from semel.core.exchange import exchange
 from semel.core.flow import run
 from semel.core.frozen import frozen
 from semel.core.keys import Malformed
 from semel.core.model import Headers, HeaderView, Request, Response
 from semel.core.policy import Policy
+from semel.core.runner import Abandoned, Drained, HandlerOutcome, Raised, Returned
 from semel.errors import ConfigurationError, OutcomeUnknown, Refused
 from semel.process.current import Run
 from semel.process.fences import new_fence

@@ -16,13 +16,13 @@ import pytest
 
 import semel
 from semel.core.canonical import MAX_DEPTH
-from semel.core.contract import Abandoned, HandlerOutcome, Raised, Returned
 from semel.core.fields import MAX_FIELDS, MAX_NAMED
 from semel.core.keys import MAX_HEADER_BYTES, MAX_KEY_LENGTH, MIN_KEY_LENGTH
 from semel.core.model import Response, State
 from semel.core.policy import OPTION_NAMES, Policy
 from semel.core.problems import CATALOGUE, DOCS
 from semel.core.replay import _NOT_KEPT
+from semel.core.runner import Abandoned, HandlerOutcome, Raised, Returned
 from semel.core.verdict import Verdict, judge
 from semel.ops import commands
 from semel.stores import open_backend
@@ -223,7 +223,7 @@ def test_the_options_of_sqlite_are_listed_with_their_defaults() -> None:
 def test_each_store_is_listed_with_what_it_can_do() -> None:
     for url, _, *cells in STORES.table("Stores"):
         able = open_backend(plain(url)).capabilities
-        flags = (able.durable, able.shared, able.joins_transactions)
+        flags = (able.durable, able.shared, able.transactions)
         assert cells == ["yes" if flag else "no" for flag in flags], url
 
 

@@ -22,10 +22,9 @@ from semel.core.contract import (
     Release,
     Renew,
     StoreOperation,
-    Unwoken,
-    Woken,
 )
 from semel.core.model import Fence, Identity, Origin, State
+from semel.core.runner import Unwoken, Woken
 from semel.errors import StoreUnavailable
 from semel.process import pursuit
 from semel.process.attendant import Attendant

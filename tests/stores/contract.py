@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from semel.core.contract import (
-    Absent,
     Applied,
     Claim,
     Claimed,
@@ -22,6 +21,7 @@ from semel.core.contract import (
     Found,
     Lapse,
     Lost,
+    NoRecord,
     Open,
     Read,
     Register,
@@ -308,12 +308,12 @@ class Claims:
         assert reply.record.state is state
 
     def test_absent_records_are_absent(self, harness: Harness) -> None:
-        assert isinstance(harness.perform(Read(new_identity())), Absent)
+        assert isinstance(harness.perform(Read(new_identity())), NoRecord)
 
 
 def now_of(harness: Harness) -> Micros:
     reply = harness.perform(Read(new_identity()))
-    assert isinstance(reply, Absent)
+    assert isinstance(reply, NoRecord)
     return reply.now
 
 

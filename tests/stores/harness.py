@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 import psycopg
 
-from semel.core.contract import Absent, Found, Read, StoreOperation
+from semel.core.contract import Found, NoRecord, Read, StoreOperation
 from semel.core.model import Identity, Micros, Record
 from semel.stores import open_backend
 from semel.stores.base import AsyncStore, Backend
@@ -105,7 +105,7 @@ class Harness:
         match self.perform(Read(identity)):
             case Found(record):
                 return record
-            case Absent():
+            case NoRecord():
                 return None
 
     def close(self) -> None:

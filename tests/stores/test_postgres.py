@@ -17,12 +17,12 @@ import psycopg
 import pytest
 
 from semel.core.contract import (
-    Absent,
     Applied,
     Claim,
     Claimed,
     Complete,
     Found,
+    NoRecord,
     Read,
     Release,
     StoreOperation,
@@ -731,12 +731,12 @@ def test_joined_operations_live_and_die_with_the_callers_transaction(postgres_ur
         with psycopg.connect(postgres_url, row_factory=psycopg.rows.dict_row) as connection:
             assert isinstance(backend.on(connection).perform(kept), Claimed)
             assert isinstance(backend.on(connection).perform(complete(kept)), Applied)
-            assert isinstance(backend.blocking().perform(Read(kept.identity)), Absent)
+            assert isinstance(backend.blocking().perform(Read(kept.identity)), NoRecord)
             connection.commit()
             assert isinstance(backend.on(connection).perform(lost), Claimed)
             connection.rollback()
         assert isinstance(backend.blocking().perform(Read(kept.identity)), Found)
-        assert isinstance(backend.blocking().perform(Read(lost.identity)), Absent)
+        assert isinstance(backend.blocking().perform(Read(lost.identity)), NoRecord)
 
 
 async def test_the_same_on_an_async_connection(postgres_url: str) -> None:
@@ -749,7 +749,7 @@ async def test_the_same_on_an_async_connection(postgres_url: str) -> None:
             assert isinstance(await backend.on(connection).perform(lost), Claimed)
             await connection.rollback()
         assert isinstance(await backend.awaited().perform(Read(kept.identity)), Found)
-        assert isinstance(await backend.awaited().perform(Read(lost.identity)), Absent)
+        assert isinstance(await backend.awaited().perform(Read(lost.identity)), NoRecord)
 
 
 def test_joined_errors_are_the_stores_own(postgres_url: str) -> None:

@@ -14,13 +14,13 @@ import psycopg
 import pytest
 
 from semel.core.contract import (
-    Absent,
     Applied,
     Claim,
     Claimed,
     Complete,
     Found,
     Lost,
+    NoRecord,
     Read,
     Release,
     Stale,
@@ -204,7 +204,7 @@ async def test_a_batch_does_what_each_operation_would_have_done_alone(postgres_u
         assert {type(reply) for reply in replies[:40]} == {Applied}
         reads = [Read(op.identity) for op in [*filler, claim()]]
         replies = await together(store, reads)
-        assert [type(reply) for reply in replies] == [Found] * 40 + [Absent]
+        assert [type(reply) for reply in replies] == [Found] * 40 + [NoRecord]
 
 
 async def test_five_hundred_claims_of_fifty_keys_have_fifty_winners(postgres_url: str) -> None:
@@ -414,7 +414,7 @@ async def test_who_leaves_while_queued_is_not_sent(postgres_url: str) -> None:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         replies = await together(store, [Read(op.identity) for op in ops])
-        assert [type(reply) for reply in replies] == [Found] * 5 + [Absent] * 5
+        assert [type(reply) for reply in replies] == [Found] * 5 + [NoRecord] * 5
 
 
 # ── the connection breaks ─────────────────────────────────────────────────────────────────────────

@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 
 from semel.core.contract import (
-    Absent,
     Applied,
     Claim,
     Claimed,
     Complete,
     Found,
+    NoRecord,
     Read,
     Stale,
     StoreOperation,
@@ -235,7 +235,7 @@ def test_a_look_does_not_wait_for_a_writer(
     op = held(backend)
     other.execute("BEGIN IMMEDIATE")
     assert isinstance(ask(backend, Read(op.identity)), Found)
-    assert isinstance(ask(backend, Read(new_identity())), Absent)
+    assert isinstance(ask(backend, Read(new_identity())), NoRecord)
     other.execute("ROLLBACK")
 
 
@@ -393,7 +393,7 @@ def test_a_lock_held_too_long_is_an_outage_and_nothing_happened(
     assert refused.value.applied is False
     other.execute("ROLLBACK")
     backend.close()
-    assert isinstance(ask(backend, Read(op.identity)), Absent)
+    assert isinstance(ask(backend, Read(op.identity)), NoRecord)
     assert isinstance(ask(backend, op), Claimed)
     backend.close()
 

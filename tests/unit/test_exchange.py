@@ -13,38 +13,40 @@ import pytest
 from semel.core import snapshot
 from semel.core.answers import Answer, Outcome
 from semel.core.contract import (
-    Abandoned,
     Applied,
-    Await,
     Claim,
     Claimed,
     Complete,
-    Discard,
-    Drain,
-    Drained,
     Evict,
-    HandlerOutcome,
-    Invoke,
     Lapse,
     Open,
-    Pursue,
-    Raised,
     Read,
     Release,
     Renew,
     Retake,
     SettleAbsent,
     SettleHappened,
-    Streaming,
     Suspend,
-    Unwoken,
-    Woken,
 )
 from semel.core.exchange import KeepFailed, exchange
 from semel.core.fingerprint import Recipe
 from semel.core.flow import Interrupted, Step
 from semel.core.model import Fence, OnLapse, Response
 from semel.core.policy import Policy, ietf, payments, stripe
+from semel.core.runner import (
+    Abandoned,
+    Await,
+    Discard,
+    Drain,
+    Drained,
+    HandlerOutcome,
+    Invoke,
+    Pursue,
+    Raised,
+    Streaming,
+    Unwoken,
+    Woken,
+)
 from semel.errors import NotExecuted, OutcomeUnknown, StoreUnavailable
 from tests.unit.world import SECOND, World, answered, call
 

@@ -7,10 +7,11 @@ from typing import ClassVar
 
 import pytest
 
-from semel.core.contract import Claimed, Pause
+from semel.core.contract import Claimed
 from semel.core.fingerprint import Recipe
 from semel.core.frozen import derived, frozen, replace
 from semel.core.model import Origin, Response
+from semel.core.runner import Pause
 
 
 @frozen

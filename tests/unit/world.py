@@ -9,28 +9,25 @@ from typing import Any, TypeVar
 
 from semel.core.admission import Call, Ticket, admit
 from semel.core.answers import Answer
-from semel.core.contract import (
+from semel.core.contract import Operation, Read, StoreOperation, Written
+from semel.core.exchange import exchange
+from semel.core.flow import run
+from semel.core.model import Fence, Headers, HeaderView, Record, Request, Response
+from semel.core.policy import Policy, ietf
+from semel.core.runner import (
     Await,
     Discard,
     Drain,
     Drained,
     HandlerOutcome,
     Invoke,
-    Operation,
     Pause,
     Pursue,
-    Read,
     Render,
     Returned,
-    StoreOperation,
     Unwoken,
     Woken,
-    Written,
 )
-from semel.core.exchange import exchange
-from semel.core.flow import run
-from semel.core.model import Fence, Headers, HeaderView, Record, Request, Response
-from semel.core.policy import Policy, ietf
 from semel.errors import StoreUnavailable
 from semel.stores.memory import MemoryBackend
 

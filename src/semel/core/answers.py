@@ -7,11 +7,11 @@ from typing import assert_never
 
 from semel.core import replay, snapshot
 from semel.core.admission import Call
-from semel.core.contract import Render
 from semel.core.flow import Flow, ask
 from semel.core.frozen import frozen
 from semel.core.model import Micros, Record, Response, State
 from semel.core.problems import refuse
+from semel.core.runner import Render
 from semel.errors import StoreError
 
 

@@ -1,8 +1,9 @@
 """What the core asks of the world: every operation and every reply.
 
-A store has one verb, ``perform(op) -> reply``. Each operation is one atomic step on one identity
-(one SQL statement, one Lua call), is idempotent per fence, and is typed by its reply. The
-operations of the second half are answered by the adapter that runs the exchange, not by a store.
+A store has one verb, ``perform(op) -> reply``. Each operation is one atomic step (one SQL
+statement, one Lua call) and is typed by its reply. On the way of a request it touches one identity
+and is idempotent per fence; those of maintenance and of the outbox touch a bounded batch. The
+operations of the last part are answered by whoever runs the flow, not by a store.
 
 Rules every store keeps:
 
@@ -10,6 +11,8 @@ Rules every store keeps:
 - ``Claim`` is insert-or-read in one round trip. It never changes an existing record.
 - Every other write names the fence it believes in and changes nothing when the record has another.
 - Finding one's own fence already applied is success, so a lost answer is simply asked again.
+- Every record tells when somebody must look at it next (``due_at``): the end of a lease, the next
+  probe, the end of retention. What is not due costs maintenance nothing.
 """
 
 from __future__ import annotations
@@ -18,14 +21,13 @@ from typing import ClassVar, Generic, TypeAlias, TypeVar
 
 from semel.core.frozen import frozen
 from semel.core.model import (
+    Case,
     Fence,
-    Headers,
     Identity,
     Micros,
     OnLapse,
     Origin,
     Record,
-    Response,
     State,
 )
 
@@ -52,9 +54,24 @@ class Found:
 
 
 @frozen
-class Absent:
+class NoRecord:
     """There is no record."""
 
+    now: Micros
+
+
+@frozen
+class Accepted:
+    """The request is stored; a worker runs it."""
+
+    now: Micros
+
+
+@frozen
+class Recalled:
+    """The record with all that is kept of it."""
+
+    case: Case
     now: Micros
 
 
@@ -139,11 +156,37 @@ class Claim(StoreOperation[Claimed | Found | Stale]):
     lease: Micros
     on_lapse: OnLapse = OnLapse.UNKNOWN
     fresh_until: Micros | None = None
+    request: bytes | None = None
 
 
 @frozen
-class Read(StoreOperation[Found | Absent]):
+class Accept(StoreOperation[Accepted | Found | Stale]):
+    """Insert a pending record with its stored request, or read the one that is there.
+
+    Nobody having run it within ``patience``, it is abandoned.
+    """
+
+    identity: Identity
+    fence: Fence
+    fingerprint: str
+    fields: bytes
+    origin: Origin
+    request: bytes
+    patience: Micros
+    on_lapse: OnLapse = OnLapse.UNKNOWN
+    fresh_until: Micros | None = None
+
+
+@frozen
+class Read(StoreOperation[Found | NoRecord]):
     """Look, change nothing."""
+
+    identity: Identity
+
+
+@frozen
+class Recall(StoreOperation[Recalled | NoRecord]):
+    """Read, with the stored request, the journal and where the key came from."""
 
     identity: Identity
 
@@ -169,6 +212,37 @@ class Renew(StoreOperation[Written]):
 
 
 @frozen
+class Take(StoreOperation[Written]):
+    """pending → in_progress under a new fence, by a worker; ``seen`` is burnt."""
+
+    identity: Identity
+    seen: Fence
+    fence: Fence
+    lease: Micros
+
+
+@frozen
+class Resume(StoreOperation[Written]):
+    """A lapsed operation that was declared resumable → in_progress again, under a new fence."""
+
+    identity: Identity
+    seen: Fence
+    fence: Fence
+    lease: Micros
+
+
+@frozen
+class Advance(StoreOperation[Written]):
+    """Replace the journal: a recovery point was reached, or is about to be."""
+
+    finishing: ClassVar[bool] = True
+
+    identity: Identity
+    fence: Fence
+    journal: bytes
+
+
+@frozen
 class Open(StoreOperation[Written]):
     """Store an open receipt: the response has started and its body will not be kept."""
 
@@ -183,7 +257,8 @@ class Open(StoreOperation[Written]):
 class Complete(StoreOperation[Written]):
     """in_progress → completed; also unknown → completed for the fence that last held it.
 
-    Kept for ``retention`` from now, remembered without its snapshot for ``tombstone`` more.
+    Kept for ``retention`` from now, remembered without its snapshot for ``tombstone`` more. The
+    stored request is dropped. ``resource`` names what was made, for `Retire`.
     """
 
     finishing: ClassVar[bool] = True
@@ -193,11 +268,16 @@ class Complete(StoreOperation[Written]):
     snapshot: bytes
     retention: Micros
     tombstone: Micros
+    resource: str | None = None
 
 
 @frozen
 class Release(StoreOperation[Written]):
-    """in_progress → failed_retryable: nothing happened, a retry may run. Forgotten by retention."""
+    """in_progress → failed_retryable: nothing happened, a retry may run. Forgotten by retention.
+
+    Its journal stays for the retry. ``requeue``: a deferred request becomes pending again, due
+    after that time, and a worker retries it.
+    """
 
     finishing: ClassVar[bool] = True
 
@@ -205,22 +285,31 @@ class Release(StoreOperation[Written]):
     fence: Fence
     retention: Micros
     reason: str | None = None
+    requeue: Micros | None = None
 
 
 @frozen
 class Suspend(StoreOperation[Written]):
-    """in_progress → unknown: it may have happened."""
+    """in_progress → unknown: it may have happened. To be asked about after ``probe_after``.
+
+    None: nobody can be asked, it is a dead letter from the start.
+    """
 
     finishing: ClassVar[bool] = True
 
     identity: Identity
     fence: Fence
     reason: str | None = None
+    probe_after: Micros | None = None
 
 
 @frozen
 class Lapse(StoreOperation[Written]):
-    """in_progress with a lease that is past → unknown, or failed_retryable where so declared."""
+    """in_progress with a lease that is past → unknown, or failed_retryable where so declared.
+
+    A deferred one that may be released becomes pending again. A resumable one is not lapsed but
+    resumed. Unknown, it is due at once for whoever asks the provider.
+    """
 
     identity: Identity
     seen: Fence
@@ -250,13 +339,46 @@ class SettleHappened(StoreOperation[Written]):
 
 @frozen
 class SettleAbsent(StoreOperation[Written]):
-    """unknown → failed_retryable: it did not happen and no longer can. ``seen`` is burnt."""
+    """unknown → failed_retryable: it did not happen and no longer can. ``seen`` is burnt.
+
+    ``journal``: that of an operation, without the intent that came to nothing.
+    """
 
     identity: Identity
     seen: Fence
     fence: Fence
     retention: Micros
     evidence: str
+    journal: bytes | None = None
+
+
+@frozen
+class SettleCall(StoreOperation[Written]):
+    """unknown → in_progress, by evidence that an operation's call happened: it can be resumed.
+
+    ``journal`` has the call's result. The lease is past from the start, so that the next request or
+    the completer resumes it at once. Only for records that were declared resumable.
+    """
+
+    identity: Identity
+    seen: Fence
+    fence: Fence
+    journal: bytes
+    evidence: str
+
+
+@frozen
+class Inquire(StoreOperation[Written]):
+    """An unknown record is about to be asked about for the ``tries``-th time (0 is the first).
+
+    Due again after ``again_in``; None gives up, and it is a dead letter. Lost when another worker
+    was first, which the number of tries shows.
+    """
+
+    identity: Identity
+    seen: Fence
+    tries: int
+    again_in: Micros | None
 
 
 @frozen
@@ -291,126 +413,3 @@ class Register(StoreOperation[Registered | Conflicting]):
     recipe: str
     previous: str | None = None
     alive: Micros = 0
-
-
-# ── operations answered by the adapter ────────────────────────────────────────────────────────────
-
-
-@frozen
-class Returned:
-    """The handler answered in full. ``error``: the exception being handled as it answered."""
-
-    response: Response
-    error: BaseException | None = None
-
-
-@frozen
-class Streaming:
-    """The answer has started, and its body will not be kept; nothing was sent to the client yet."""
-
-    status: int
-    headers: Headers
-    error: BaseException | None = None
-
-
-@frozen
-class Raised:
-    """The handler raised before it answered."""
-
-    error: BaseException
-
-
-@frozen
-class Abandoned:
-    """The handler was stopped from outside (cancelled, interrupted) before it answered."""
-
-    error: BaseException
-
-
-HandlerOutcome: TypeAlias = Returned | Streaming | Raised | Abandoned
-
-
-@frozen
-class Invoke(Operation[HandlerOutcome]):
-    """Run the handler under the lease; asked again, it is the same run."""
-
-    finishing: ClassVar[bool] = True
-
-    identity: Identity
-    fence: Fence
-
-
-@frozen
-class Drained:
-    """A streamed answer ended. ``whole`` is False when it broke off."""
-
-    size: int
-    digest: bytes
-    whole: bool
-    error: BaseException | None = None
-
-
-@frozen
-class Drain(Operation[Drained]):
-    """Send the started answer with these headers and let the rest flow."""
-
-    finishing: ClassVar[bool] = True
-
-    headers: Headers
-
-
-@frozen
-class Discard(Operation[None]):
-    """Stop the started answer: the record could not be secured, so nothing of it may be sent."""
-
-    finishing: ClassVar[bool] = True
-
-
-@frozen
-class Woken:
-    """The record changed. One waiter per process and change is ``elected`` to act on it."""
-
-    record: Record
-    now: Micros
-    elected: bool
-
-
-@frozen
-class Unwoken:
-    """Time is up, or there was no room to wait."""
-
-
-@frozen
-class Await(Operation[Woken | Unwoken]):
-    """Wait, holding no connection, until the record leaves the hands of ``fence``."""
-
-    identity: Identity
-    fence: Fence
-    patience: Micros
-
-
-@frozen
-class Pause(Operation[bool]):
-    """Rest before another try at a write; the reply says whether the lease is still held."""
-
-    finishing: ClassVar[bool] = True
-
-    identity: Identity
-    fence: Fence
-    attempt: int
-
-
-@frozen
-class Pursue(Operation[None]):
-    """Perform a write in the background, again and again until a store acknowledges it."""
-
-    finishing: ClassVar[bool] = True
-
-    op: StoreOperation[Written]
-
-
-@frozen
-class Render(Operation[Response]):
-    """Let the route's ``on_replay`` turn the kept answer into one with the current state."""
-
-    response: Response

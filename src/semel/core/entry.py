@@ -19,24 +19,21 @@ from semel.core.answers import (
 )
 from semel.core.contract import (
     Applied,
-    Await,
     Claim,
     Claimed,
     Forget,
     Found,
     Lapse,
-    Pursue,
     Read,
     Release,
     Retake,
     Stale,
-    Unwoken,
-    Woken,
 )
 from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import frozen, replace
 from semel.core.model import Micros, OnLapse, Record, State
 from semel.core.problems import refuse
+from semel.core.runner import Await, Pursue, Unwoken, Woken
 from semel.errors import StoreError, StoreUnavailable
 
 _ROUNDS: Final = 8

@@ -12,22 +12,12 @@ from semel.core import replay, snapshot
 from semel.core.admission import Call
 from semel.core.answers import Answer, Outcome, closed, doubt, from_record, unknown
 from semel.core.contract import (
-    Abandoned,
     Applied,
     Complete,
-    Discard,
-    Drain,
-    HandlerOutcome,
-    Invoke,
     Lost,
     Open,
-    Pause,
-    Pursue,
-    Raised,
     Release,
-    Returned,
     StoreOperation,
-    Streaming,
     Suspend,
     Written,
 )
@@ -36,6 +26,18 @@ from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import replace
 from semel.core.model import Micros, Response, State
 from semel.core.problems import refuse
+from semel.core.runner import (
+    Abandoned,
+    Discard,
+    Drain,
+    HandlerOutcome,
+    Invoke,
+    Pause,
+    Pursue,
+    Raised,
+    Returned,
+    Streaming,
+)
 from semel.core.snapshot import Snapshot
 from semel.core.verdict import Verdict, judge, says_not_executed
 from semel.errors import ConfigurationError, OutcomeUnknown, StoreError

@@ -39,6 +39,7 @@ class OnLapse(StrEnum):
 
     UNKNOWN = "unknown"
     RELEASE = "release"
+    RESUME = "resume"
 
 
 @frozen
@@ -67,6 +68,8 @@ class Record:
     forget_at: Micros | None
     snapshot: bytes | None
     reason: str | None
+    retired_at: Micros | None = None
+    """When the resource it made was retired: its answer is true no more."""
 
     def lapsed(self, now: Micros) -> bool:
         """The holder's time is up: it may be dead, stopped or cut off."""
@@ -88,6 +91,44 @@ class Record:
         """Only settled records are ever forgotten; an unsettled one never becomes free by time."""
         settled = self.state in (State.COMPLETED, State.FAILED_RETRYABLE, State.EXPIRED)
         return settled and self.forget_at is not None and self.forget_at <= now
+
+
+@frozen
+class Case:
+    """A record with all that only those need who look after it."""
+
+    record: Record
+    origin: Origin
+    request: bytes | None
+    """The stored request of a deferred or resumable one (`core/stored.py`), while unsettled."""
+    journal: bytes | None
+    """Its recovery points (`core/journal.py`)."""
+    resource: str | None
+    tries: int
+    """How often a probe was asked about it."""
+    due_at: Micros | None
+    """When somebody must look at it next; None: nobody will. Unknown, it is then a dead letter."""
+
+
+@frozen
+class Effect:
+    """One outside side effect, from the outbox."""
+
+    key: str
+    """Its downstream key: the same on every delivery."""
+    identity: Identity | None
+    """The record whose run asked for it, if one did."""
+    name: str
+    payload: bytes
+    order: str | None
+    """Effects of one order are delivered one after the other."""
+    tries: int
+    created_at: Micros
+    error: str | None = None
+    """Why the last try failed."""
+    dead_at: Micros | None = None
+    delivered_at: Micros | None = None
+    provider_id: str | None = None
 
 
 class HeaderView(Mapping[str, str]):

@@ -21,6 +21,7 @@ class Event(StrEnum):
     ACCEPT = "accept"
     TAKE = "take"
     ABANDON = "abandon"
+    REQUEUE = "release, back to the queue"
     RENEW = "renew"
     ADVANCE = "advance"
     COMPLETE = "complete"
@@ -28,10 +29,14 @@ class Event(StrEnum):
     SUSPEND = "suspend"
     LAPSE = "lapse"
     LAPSE_RELEASE = "lapse, declared release"
+    LAPSE_REQUEUE = "lapse, declared release, back to the queue"
     LAPSE_RESUME = "lapse, declared resume"
     RETAKE = "retake"
     SETTLE_HAPPENED = "settle: it happened"
     SETTLE_ABSENT = "settle: it did not"
+    SETTLE_CALL = "settle: its call happened"
+    INQUIRE = "inquire"
+    RETIRE = "retire"
     EXPIRE = "expire"
     FORGET = "forget"
     EVICT = "evict"
@@ -48,6 +53,7 @@ class Proof(StrEnum):
     SEEN_FENCE = "the fence it saw when it decided"
     SEEN_FENCE_LAPSED = "the fence it saw, and a lease that is past"
     SEEN_FENCE_OVERDUE = "the fence it saw, and a retention that is past"
+    OVERDUE = "a time that is past"
 
 
 @frozen
@@ -74,17 +80,19 @@ TABLE: Final[tuple[Rule, ...]] = (
     Rule(None, Event.CLAIM, _IN_PROGRESS, Proof.NONE, "a request"),
     Rule(None, Event.CLAIM_COMPLETE, _COMPLETED, Proof.NONE, "a request in atomic mode"),
     Rule(None, Event.ACCEPT, _PENDING, Proof.NONE, "a request to a deferred route"),
-    Rule(_PENDING, Event.TAKE, _IN_PROGRESS, Proof.NONE, "the worker", burns=True),
-    Rule(_PENDING, Event.ABANDON, _COMPLETED, Proof.SEEN_FENCE_OVERDUE, "maintenance", burns=True),
+    Rule(_PENDING, Event.TAKE, _IN_PROGRESS, Proof.SEEN_FENCE, "the worker", burns=True),
+    Rule(_PENDING, Event.ABANDON, _COMPLETED, Proof.OVERDUE, "maintenance"),
     Rule(_IN_PROGRESS, Event.RENEW, _IN_PROGRESS, Proof.FENCE, "the holder"),
     Rule(_IN_PROGRESS, Event.ADVANCE, _IN_PROGRESS, Proof.FENCE, "the holder"),
     Rule(_IN_PROGRESS, Event.COMPLETE, _COMPLETED, Proof.FENCE, "the holder"),
     Rule(_IN_PROGRESS, Event.RELEASE, _FAILED, Proof.FENCE, "the holder"),
+    Rule(_IN_PROGRESS, Event.REQUEUE, _PENDING, Proof.FENCE, "the holder, of a deferred request"),
     Rule(_IN_PROGRESS, Event.SUSPEND, _UNKNOWN, Proof.FENCE, "the holder"),
     Rule(_IN_PROGRESS, Event.LAPSE, _UNKNOWN, Proof.SEEN_FENCE_LAPSED, "next request, sweeper"),
     Rule(
         _IN_PROGRESS, Event.LAPSE_RELEASE, _FAILED, Proof.SEEN_FENCE_LAPSED, "next request, sweeper"
     ),
+    Rule(_IN_PROGRESS, Event.LAPSE_REQUEUE, _PENDING, Proof.SEEN_FENCE_LAPSED, "sweeper, worker"),
     Rule(
         _IN_PROGRESS,
         Event.LAPSE_RESUME,
@@ -111,7 +119,17 @@ TABLE: Final[tuple[Rule, ...]] = (
         "reconciler, webhook, operator",
         burns=True,
     ),
-    Rule(_COMPLETED, Event.EXPIRE, _EXPIRED, Proof.SEEN_FENCE_OVERDUE, "reaper"),
+    Rule(
+        _UNKNOWN,
+        Event.SETTLE_CALL,
+        _IN_PROGRESS,
+        Proof.SEEN_FENCE,
+        "reconciler, webhook, operator; of an operation with points",
+        burns=True,
+    ),
+    Rule(_UNKNOWN, Event.INQUIRE, _UNKNOWN, Proof.SEEN_FENCE, "reconciler"),
+    Rule(_COMPLETED, Event.RETIRE, _COMPLETED, Proof.NONE, "the application"),
+    Rule(_COMPLETED, Event.EXPIRE, _EXPIRED, Proof.OVERDUE, "reaper"),
     Rule(_COMPLETED, Event.FORGET, None, Proof.SEEN_FENCE_OVERDUE, "reaper, next request"),
     Rule(_FAILED, Event.FORGET, None, Proof.SEEN_FENCE_OVERDUE, "reaper, next request"),
     Rule(_EXPIRED, Event.FORGET, None, Proof.SEEN_FENCE_OVERDUE, "reaper, next request"),

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any, Final
 
-from semel.core.contract import Abandoned, HandlerOutcome, Raised, Returned, Streaming
 from semel.core.model import Response
 from semel.core.policy import Policy
+from semel.core.runner import Abandoned, HandlerOutcome, Raised, Returned, Streaming
 from semel.errors import NotExecuted, OutcomeUnknown
 
 DID_NOT_EXECUTE: Final = frozenset({401, 403, 407, 408, 425, 429})

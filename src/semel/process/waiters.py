@@ -10,8 +10,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from semel.core.contract import Absent, Found, Read, Unwoken, Woken
+from semel.core.contract import Found, NoRecord, Read
 from semel.core.model import Fence, Identity, Micros, State
+from semel.core.runner import Unwoken, Woken
 from semel.errors import StoreError
 from semel.log import log
 from semel.process.jitter import jitter
@@ -153,7 +154,7 @@ class Waiters:
             log.warning("semel: a record that requests wait for could not be read: %s", error)
             self._later(watch)
             return False
-        if isinstance(reply, Absent):
+        if isinstance(reply, NoRecord):
             self._close(watch, Unwoken())
         elif _unchanged(reply, watch.fence):
             self._later(watch)

@@ -7,12 +7,12 @@ process (and per event loop for the awaited colour), and again in a forked child
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from semel.core.contract import Operation, StoreOperation
+from semel.core.contract import Found, NoRecord, Operation, StoreOperation
 from semel.core.flow import Perform
 from semel.core.frozen import frozen
-from semel.core.model import Micros
+from semel.core.model import Identity, Micros
 
 R = TypeVar("R")
 
@@ -28,8 +28,8 @@ class Capabilities:
     """An acknowledged write survives kill -9 and a power cut."""
     shared: bool
     """Several processes may use it at once."""
-    joins_transactions: bool
-    """``on(connection)`` works inside the application's own transaction."""
+    transactions: bool
+    """Records, outbox and the application's own tables can be written in one transaction."""
 
 
 class Store(Protocol):
@@ -56,6 +56,78 @@ class AsyncStore(Protocol):
     """The awaited colour, bound to the event loop it was made in."""
 
     async def perform(self, op: StoreOperation[R], /) -> R: ...
+
+
+class Transaction(Protocol):
+    """A transaction on the store's database, for the application's writes and the record's."""
+
+    @property
+    def connection(self) -> Any:
+        """What a handler writes with, in the colour of the thread that asks: a `sqlite3` or psycopg
+        connection whose own commit and rollback are refused."""
+        ...
+
+    @property
+    def session(self) -> Any:
+        """The same as a SQLAlchemy Session, or AsyncSession in an event loop."""
+        ...
+
+    def perform(self, op: StoreOperation[R], /) -> R:
+        """One step within the transaction: durable when it commits."""
+        ...
+
+    def savepoint(self) -> None:
+        """What follows can be undone."""
+        ...
+
+    def undo(self) -> None:
+        """Back to the savepoint."""
+        ...
+
+    def commit(self) -> None:
+        """StoreUnavailable with ``applied`` None when nobody can say whether it committed."""
+        ...
+
+    def roll_back(self) -> None:
+        """Leave nothing, and give the connection back; after a commit it does nothing."""
+        ...
+
+
+class AsyncTransaction(Protocol):
+    """The same, awaited."""
+
+    @property
+    def connection(self) -> Any: ...
+
+    @property
+    def session(self) -> Any: ...
+
+    async def perform(self, op: StoreOperation[R], /) -> R: ...
+
+    async def savepoint(self) -> None: ...
+
+    async def undo(self) -> None: ...
+
+    async def commit(self) -> None: ...
+
+    async def roll_back(self) -> None: ...
+
+
+@runtime_checkable
+class Transactional(Protocol):
+    """A backend whose database the application's own tables live in (`Capabilities`)."""
+
+    def begin(self, identity: Identity | None) -> Transaction | None:
+        """Begin; None, holding nothing, when another transaction has the identity's lock."""
+        ...
+
+    async def abegin(self, identity: Identity | None) -> AsyncTransaction | None: ...
+
+    def ascertain(self, identity: Identity) -> Found | NoRecord:
+        """What a commit in doubt came to: read after waiting for the identity's lock."""
+        ...
+
+    async def aascertain(self, identity: Identity) -> Found | NoRecord: ...
 
 
 @runtime_checkable

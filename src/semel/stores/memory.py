@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, assert_never, cast
 
 from semel.core.contract import (
-    Absent,
     Applied,
     Claim,
     Claimed,
@@ -24,6 +23,7 @@ from semel.core.contract import (
     Found,
     Lapse,
     Lost,
+    NoRecord,
     Open,
     Read,
     Register,
@@ -90,7 +90,7 @@ class MemoryBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(durable=False, shared=False, joins_transactions=False)
+        return Capabilities(durable=False, shared=False, transactions=False)
 
     def blocking(self) -> Store:
         return _MemoryStore(self)
@@ -118,7 +118,7 @@ class MemoryBackend:
                 return self._claim(op, now)
             case Read():
                 found = self._look(op.identity)
-                return Absent(now) if found is None else Found(found, now)
+                return NoRecord(now) if found is None else Found(found, now)
             case Register():
                 return self._register(op, now)
             case _ if isinstance(op, Write):

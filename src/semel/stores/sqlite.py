@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from semel.core.contract import Absent, Claim, Found, Read, StoreOperation
+from semel.core.contract import Claim, Found, NoRecord, Read, StoreOperation
 from semel.errors import ConfigurationError, StoreUnavailable
 from semel.stores.base import AsyncStore, Capabilities, Clock, Store
 from semel.stores.clock import system_clock
@@ -58,7 +58,7 @@ class SqliteBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(durable=True, shared=True, joins_transactions=True)
+        return Capabilities(durable=True, shared=True, transactions=True)
 
     def blocking(self) -> Store:
         return _SqliteStore(self)
@@ -96,7 +96,7 @@ class SqliteBackend:
             return _NOT_HERE
         if isinstance(op, Read):
             record, now = engine.look(op.identity)
-            return Absent(now) if record is None else Found(record, now)
+            return NoRecord(now) if record is None else Found(record, now)
         if isinstance(op, Claim) and engine.contended:
             record, now = engine.look(op.identity)
             return _NOT_HERE if record is None else claim_reply(op, record, now)

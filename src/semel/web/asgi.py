@@ -15,23 +15,22 @@ from urllib.parse import unquote_to_bytes
 
 from semel.core.admission import Call, Refused, Ticket
 from semel.core.answers import Answer
-from semel.core.contract import (
+from semel.core.contract import Operation, StoreOperation
+from semel.core.flow import Flow, Step, arun, wind_up
+from semel.core.model import Headers, HeaderView, Request, Response
+from semel.core.policy import SAFE_METHODS, Policy
+from semel.core.problems import refuse
+from semel.core.runner import (
     Await,
     Discard,
     Drain,
     Drained,
     HandlerOutcome,
     Invoke,
-    Operation,
     Pause,
     Pursue,
     Render,
-    StoreOperation,
 )
-from semel.core.flow import Flow, Step, arun, wind_up
-from semel.core.model import Headers, HeaderView, Request, Response
-from semel.core.policy import SAFE_METHODS, Policy
-from semel.core.problems import refuse
 from semel.errors import ConfigurationError
 from semel.log import log
 from semel.process.current import Run

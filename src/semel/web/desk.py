@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from semel.core.admission import Call, Refused, Ticket, admit
 from semel.core.answers import Answer, Outcome
-from semel.core.contract import Applied, Claim, Invoke, Raised, Retake, StoreOperation
+from semel.core.contract import Applied, Claim, Retake, StoreOperation
 from semel.core.exchange import KeepFailed, exchange
 from semel.core.flow import Flow
 from semel.core.keys import mask
 from semel.core.model import Request
 from semel.core.policy import Policy
 from semel.core.problems import refuse
+from semel.core.runner import Invoke, Raised
 from semel.errors import NotExecuted
 from semel.log import log
 from semel.process.current import Run, current_run

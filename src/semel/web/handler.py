@@ -12,9 +12,9 @@ import hashlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, MutableMapping
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from semel.core.contract import Abandoned, Drained, HandlerOutcome, Raised, Returned, Streaming
 from semel.core.model import Headers, Response
 from semel.core.policy import Policy
+from semel.core.runner import Abandoned, Drained, HandlerOutcome, Raised, Returned, Streaming
 from semel.log import log
 from semel.process.current import Run
 from semel.web.message import Spool

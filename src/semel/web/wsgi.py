@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from semel.core.admission import Call, Refused, Ticket
 from semel.core.answers import Answer
-from semel.core.contract import (
+from semel.core.contract import Operation, StoreOperation
+from semel.core.flow import run
+from semel.core.model import Headers, HeaderView, Request, Response
+from semel.core.policy import SAFE_METHODS, Policy
+from semel.core.problems import refuse
+from semel.core.runner import (
     Abandoned,
     Await,
     Discard,
@@ -17,19 +22,13 @@ from semel.core.contract import (
     Drained,
     HandlerOutcome,
     Invoke,
-    Operation,
     Pause,
     Pursue,
     Raised,
     Render,
     Returned,
-    StoreOperation,
     Streaming,
 )
-from semel.core.flow import run
-from semel.core.model import Headers, HeaderView, Request, Response
-from semel.core.policy import SAFE_METHODS, Policy
-from semel.core.problems import refuse
 from semel.log import log
 from semel.process.current import Run
 from semel.web.desk import MARK, Desk, Performer, pause_before, report, too_late

@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 _Place: TypeAlias = tuple[int, asyncio.AbstractEventLoop]
 
-CAPABILITIES: Final = Capabilities(durable=True, shared=True, joins_transactions=True)
+CAPABILITIES: Final = Capabilities(durable=True, shared=True, transactions=True)
 
 
 class PostgresBackend:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from semel.core.contract import (
-    Absent,
     Applied,
     Claim,
     Claimed,
@@ -23,6 +22,7 @@ from semel.core.contract import (
     Found,
     Lapse,
     Lost,
+    NoRecord,
     Open,
     Read,
     Register,
@@ -114,9 +114,9 @@ def claim_reply(op: Claim, record: Record, now: Micros) -> Claimed | Found:
     return Found(record, now)
 
 
-def _read(op: Read) -> Plan[Found | Absent]:
+def _read(op: Read) -> Plan[Found | NoRecord]:
     record, now = record_and_now((yield Statement("read", {"identity": op.identity})))
-    return Absent(now) if record is None else Found(record, now)
+    return NoRecord(now) if record is None else Found(record, now)
 
 
 # ── writes ────────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,209 @@
+"""What a flow asks of whoever runs it: an adapter, a worker, `guard.once`. No store answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeAlias
+
+from semel.core.contract import Found, NoRecord, Operation, StoreOperation, Written
+from semel.core.frozen import frozen
+from semel.core.model import Fence, Headers, Identity, Micros, Record, Response
+
+
+@frozen
+class Returned:
+    """The handler answered in full. ``error``: the exception being handled as it answered."""
+
+    response: Response
+    error: BaseException | None = None
+
+
+@frozen
+class Streaming:
+    """The answer has started, and its body will not be kept; nothing was sent to the client yet."""
+
+    status: int
+    headers: Headers
+    error: BaseException | None = None
+
+
+@frozen
+class Raised:
+    """The handler raised before it answered."""
+
+    error: BaseException
+
+
+@frozen
+class Abandoned:
+    """The handler was stopped from outside (cancelled, interrupted) before it answered."""
+
+    error: BaseException
+
+
+HandlerOutcome: TypeAlias = Returned | Streaming | Raised | Abandoned
+
+
+@frozen
+class Invoke(Operation[HandlerOutcome]):
+    """Run the handler under the lease; asked again, it is the same run."""
+
+    finishing: ClassVar[bool] = True
+
+    identity: Identity
+    fence: Fence
+
+
+@frozen
+class Drained:
+    """A streamed answer ended. ``whole`` is False when it broke off."""
+
+    size: int
+    digest: bytes
+    whole: bool
+    error: BaseException | None = None
+
+
+@frozen
+class Drain(Operation[Drained]):
+    """Send the started answer with these headers and let the rest flow."""
+
+    finishing: ClassVar[bool] = True
+
+    headers: Headers
+
+
+@frozen
+class Discard(Operation[None]):
+    """Stop the started answer: the record could not be secured, so nothing of it may be sent."""
+
+    finishing: ClassVar[bool] = True
+
+
+@frozen
+class Woken:
+    """The record changed. One waiter per process and change is ``elected`` to act on it."""
+
+    record: Record
+    now: Micros
+    elected: bool
+
+
+@frozen
+class Unwoken:
+    """Time is up, or there was no room to wait."""
+
+
+@frozen
+class Await(Operation[Woken | Unwoken]):
+    """Wait, holding no connection, until the record leaves the hands of ``fence``."""
+
+    identity: Identity
+    fence: Fence
+    patience: Micros
+
+
+@frozen
+class Pause(Operation[bool]):
+    """Rest before another try at a write; the reply says whether the lease is still held."""
+
+    finishing: ClassVar[bool] = True
+
+    identity: Identity
+    fence: Fence
+    attempt: int
+
+
+@frozen
+class Pursue(Operation[None]):
+    """Perform a write in the background, again and again until a store acknowledges it."""
+
+    finishing: ClassVar[bool] = True
+
+    op: StoreOperation[Written]
+
+
+@frozen
+class Begun:
+    """A transaction is open; store operations join it until it is committed or rolled back."""
+
+
+@frozen
+class Occupied:
+    """Another request runs with this identity, in a transaction of its own; nothing is held."""
+
+
+@frozen
+class Begin(Operation[Begun | Occupied]):
+    """Open a transaction on the store's database.
+
+    With an identity its lock is tried, never waited for. A savepoint is set after the first
+    `Claim` or `Retake` in it, so that a run can be undone without its record.
+    """
+
+    identity: Identity | None
+
+
+@frozen
+class Undo(Operation[None]):
+    """Roll back to the savepoint: the handler's writes are gone, the record stays."""
+
+    finishing: ClassVar[bool] = True
+
+
+@frozen
+class Commit(Operation[None]):
+    """Commit. StoreUnavailable with ``applied`` None: nobody can say yet whether it did."""
+
+    finishing: ClassVar[bool] = True
+
+
+@frozen
+class RollBack(Operation[None]):
+    """End the open transaction, if there is one, and leave nothing. Never fails."""
+
+    finishing: ClassVar[bool] = True
+
+
+@frozen
+class Ascertain(Operation[Found | NoRecord]):
+    """What became of a commit in doubt: read under the identity's lock, waiting for it."""
+
+    finishing: ClassVar[bool] = True
+
+    identity: Identity
+
+
+@frozen
+class Did:
+    """A function returned."""
+
+    value: Any
+
+
+@frozen
+class Do(Operation[Did | Raised | Abandoned]):
+    """Call a function of the application's, in the colour of the run."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+@frozen
+class Held(Operation[bool]):
+    """Whether the lease is still this run's, by the process's own clock, right now."""
+
+
+@frozen
+class Ask(Operation[Any]):
+    """Ask a probe; the reply is one of `core/evidence.py`."""
+
+    probe: Callable[..., Any]
+    inquiry: Any
+
+
+@frozen
+class Render(Operation[Response]):
+    """Let the route's ``on_replay`` turn the kept answer into one with the current state."""
+
+    response: Response

@@ -1,0 +1,121 @@
+"""What a store does for those who look after records: workers, maintenance, operators.
+
+Like those of `core/contract.py`, each is one atomic step; it touches a bounded batch.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from semel.core.contract import StoreOperation
+from semel.core.frozen import frozen
+from semel.core.model import Case, Fence, Identity, Micros, State
+
+
+@frozen
+class Listed:
+    """What is to be done now, longest due first; ``next_due``: when there is more of its kind."""
+
+    cases: tuple[Case, ...]
+    now: Micros
+    next_due: Micros | None = None
+
+
+@frozen
+class Tended:
+    """How many records a round of maintenance changed, by event; ``more`` are due already."""
+
+    counts: dict[str, int]
+    more: bool
+    now: Micros
+
+
+@frozen
+class Led:
+    """Who leads: the asker (``leading``), or somebody else until then."""
+
+    leading: bool
+    until: Micros
+    now: Micros
+
+
+@frozen
+class Retired:
+    """How many records answered for the resource."""
+
+    count: int
+    now: Micros
+
+
+class Work(StrEnum):
+    """What a worker can look for."""
+
+    PENDING = "pending"
+    """Deferred requests to run."""
+    LAPSED = "lapsed"
+    """Resumable operations whose holder is gone, to complete."""
+    UNKNOWN = "unknown"
+    """Records to ask the provider about."""
+
+
+@frozen
+class Due(StoreOperation[Listed]):
+    """List what is due of one kind of work; nothing is changed, nobody is kept from it."""
+
+    work: Work
+    limit: int
+
+
+@frozen
+class Browse(StoreOperation[Listed]):
+    """List records in these states for an operator, in the order of identities past ``after``.
+
+    ``dead``: only those nobody will look at again.
+    """
+
+    states: tuple[State, ...]
+    limit: int
+    after: Identity | None = None
+    dead: bool = False
+
+
+@frozen
+class Sweep(StoreOperation[Tended]):
+    """Lapse leases that are past, as `Lapse` does, at most ``limit``; resumable ones are left."""
+
+    limit: int
+    retention: Micros
+
+
+@frozen
+class Abandon(StoreOperation[Tended]):
+    """Complete pending records that nobody ran in time, with the answer in ``snapshot``."""
+
+    limit: int
+    snapshot: bytes
+    retention: Micros
+    tombstone: Micros
+
+
+@frozen
+class Reap(StoreOperation[Tended]):
+    """Expire what is past retention, forget what is past its tombstone; outbox and events too."""
+
+    limit: int
+
+
+@frozen
+class Lead(StoreOperation[Led]):
+    """Be, or stay, the one who does ``name``; whoever holds it must come again before the end."""
+
+    name: str
+    fence: Fence
+    lease: Micros
+
+
+@frozen
+class Retire(StoreOperation[Retired]):
+    """Completed records of this tenant that made ``resource`` are answered no more."""
+
+    resource: str
+    tenant: str
