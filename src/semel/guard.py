@@ -16,6 +16,7 @@ from semel.core.enrolment import enrol
 from semel.core.flow import Flow, run
 from semel.core.frozen import replace
 from semel.core.policy import Policy, ietf
+from semel.effects.registry import Deliverer, Registry
 from semel.errors import ConfigurationError
 from semel.log import log
 from semel.process.attendant import Attendant
@@ -61,6 +62,7 @@ class Guard:
         max_waiters: int = 8,
         drain: timedelta = timedelta(seconds=30),
         name: str = "",
+        status: str = "/semel/status",
     ) -> None:
         if tenant is not None and not callable(tenant):
             raise ConfigurationError("tenant= takes a function of the request, or None")
@@ -73,6 +75,8 @@ class Guard:
         self.max_waiters = max_waiters
         self.drain = drain
         self.name = name
+        self.status = _status(status)
+        self.registry = Registry()
         self._enrolled: set[str] = set()
         self.familiar = Familiar()
         self._attendants: dict[int, Attendant] = {}
@@ -150,6 +154,42 @@ class Guard:
         from semel.once import Job
 
         return await Job(self, key, name, payload, tenant, policy).arun(function)
+
+    # ── effects and probes ────────────────────────────────────────────────────────────────────────
+
+    def effect(
+        self,
+        name: str,
+        *,
+        tries: int = 12,
+        first_pause: timedelta = timedelta(seconds=1),
+        longest_pause: timedelta = timedelta(hours=1),
+        timeout: timedelta = timedelta(seconds=30),
+        keep: timedelta = timedelta(days=7),
+    ) -> Callable[[F], F]:
+        """Say who delivers the effects called ``name``: a function of a `semel.Delivery`.
+
+        It is tried ``tries`` times with growing, jittered pauses, then the effect is a dead letter.
+        Delivered ones are remembered for ``keep``.
+        """
+
+        def register(function: F) -> F:
+            given: Any = function
+            pauses = (first_pause, longest_pause)
+            self.registry.add_deliverer(Deliverer(name, given, tries, *pauses, timeout, keep))
+            return function
+
+        return register
+
+    def probe(self, name: str) -> Callable[[F], F]:
+        """Say who can be asked whether ``name`` happened: an operation's call, a `once`."""
+
+        def register(function: F) -> F:
+            given: Any = function
+            self.registry.add_probe(name, given)
+            return function
+
+        return register
 
     # ── life ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -248,6 +288,12 @@ def _backend(store: str | Backend, migrate: bool) -> Backend:
     if isinstance(store, Backend):
         return store
     raise ConfigurationError(f"the store must be a URL or a backend, not {type(store).__name__}")
+
+
+def _status(path: str) -> str:
+    if not path.startswith("/") or path.endswith("/") or "?" in path:
+        raise ConfigurationError(f"status={path!r} must be a path such as '/semel/status'")
+    return path
 
 
 def _secrets(secrets: Mapping[str, bytes | str] | None) -> tuple[tuple[str, bytes], ...]:

@@ -16,10 +16,13 @@ SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "QUERY"})
 
 Fate = Literal["release", "keep", "unknown"]
 
+Mode = Literal["leased", "atomic", "deferred"]
+"""How a handler is run: under a lease, in one transaction with its record, or by a worker."""
+
 
 @frozen
 class Policy:
-    """What a route does with keys. Make one with `ietf`, `stripe` or `payments`."""
+    """What a route does with keys. Make one with `ietf`, `stripe`, `accepted` or `payments`."""
 
     name: str
     required: bool = False
@@ -34,15 +37,22 @@ class Policy:
     max_run: timedelta = timedelta(minutes=15)
     retention: timedelta = timedelta(hours=24)
     tombstone: timedelta | None = None
-    in_flight: Literal["refuse"] | timedelta = "refuse"
+    mode: Mode = "leased"
+    in_flight: Literal["refuse", "accept"] | timedelta = "refuse"
     retry_after: timedelta = timedelta(seconds=1)
     mismatch_status: int = 422
     keep: Collection[int] | Callable[[Response], bool] | None = None
     on_error: Fate = "release"
     on_doubt: Literal["unknown", "keep"] = "unknown"
-    on_lapse: Literal["unknown", "release"] = "unknown"
+    on_lapse: Literal["unknown", "release", "resume"] = "unknown"
     effects: Literal["none", "transactional"] | None = None
     probe: Callable[..., Any] | None = None
+    render: Callable[..., Any] | None = None
+    reconcile_after: timedelta = timedelta(minutes=1)
+    give_up_after: timedelta = timedelta(days=3)
+    abandon_after: timedelta = timedelta(hours=1)
+    carry: Collection[str] = ()
+    principal: Callable[[Request], Any] | None = None
     fingerprint: Recipe = Recipe()
     max_request_body: int = 16 * 1024 * 1024
     max_response_body: int = 16 * 1024 * 1024
@@ -59,13 +69,18 @@ class Policy:
     age_micros: Micros | None = derived()
     patience_micros: Micros = derived()
     retry_micros: Micros = derived()
+    reconcile_micros: Micros = derived()
+    give_up_micros: Micros = derived()
+    abandon_micros: Micros = derived()
     lapse: OnLapse = derived()
+    stores_request: bool = derived()
+    """The request is kept until it is settled, so that a worker can run it."""
     replay_name: bytes = derived()
 
     def __post_init__(self) -> None:
         _validate(self)
         tombstone = self.retention if self.tombstone is None else self.tombstone
-        patience = timedelta(0) if self.in_flight == "refuse" else self.in_flight
+        patience = self.in_flight if isinstance(self.in_flight, timedelta) else timedelta(0)
         derived: dict[str, object] = {
             "methods": frozenset(method.upper() for method in self.methods),
             "keep": self.keep if callable(self.keep) or self.keep is None else frozenset(self.keep),
@@ -75,7 +90,12 @@ class Policy:
             "age_micros": _age(self, tombstone),
             "patience_micros": _micros(patience),
             "retry_micros": _micros(self.retry_after),
+            "reconcile_micros": _micros(self.reconcile_after),
+            "give_up_micros": _micros(self.give_up_after),
+            "abandon_micros": _micros(self.abandon_after),
             "lapse": OnLapse(self.on_lapse),
+            "stores_request": self.mode == "deferred" or self.on_lapse == "resume",
+            "carry": tuple(name.lower() for name in self.carry),
             "replay_name": self.replay_header.lower().encode(),
         }
         for name, value in derived.items():
@@ -103,15 +123,22 @@ class Options(TypedDict, total=False):
     max_run: timedelta
     retention: timedelta
     tombstone: timedelta | None
-    in_flight: Literal["refuse"] | timedelta
+    mode: Mode
+    in_flight: Literal["refuse", "accept"] | timedelta
     retry_after: timedelta
     mismatch_status: int
     keep: Collection[int] | Callable[[Response], bool] | None
     on_error: Fate
     on_doubt: Literal["unknown", "keep"]
-    on_lapse: Literal["unknown", "release"]
+    on_lapse: Literal["unknown", "release", "resume"]
     effects: Literal["none", "transactional"] | None
     probe: Callable[..., Any] | None
+    render: Callable[..., Any] | None
+    reconcile_after: timedelta
+    give_up_after: timedelta
+    abandon_after: timedelta
+    carry: Collection[str]
+    principal: Callable[[Request], Any] | None
     fingerprint: Recipe
     max_request_body: int
     max_response_body: int
@@ -141,6 +168,14 @@ def stripe(**options: Unpack[Options]) -> Policy:
         "tombstone": timedelta(0),
     }
     return _build("stripe", defaults, options)
+
+
+def accepted(**options: Unpack[Options]) -> Policy:
+    """Says 202 while a request is under way, with the address to ask for its answer.
+
+    With ``mode="deferred"`` the request is stored and a worker runs it.
+    """
+    return _build("accepted", {"in_flight": "accept"}, options)
 
 
 def payments(**options: Unpack[Options]) -> Policy:
@@ -178,11 +213,15 @@ _CHOICES: Final[dict[str, set[str | None]]] = {
     "scope": {"route", "tenant"},
     "on_error": {"release", "keep", "unknown"},
     "on_doubt": {"unknown", "keep"},
-    "on_lapse": {"unknown", "release"},
+    "on_lapse": {"unknown", "release", "resume"},
+    "mode": {"leased", "atomic", "deferred"},
     "effects": {None, "none", "transactional"},
     "response": {"buffer", "stream"},
 }
-_POSITIVE: Final = ("lease", "max_run", "retention", "retry_after")
+_POSITIVE: Final = (
+    *("lease", "max_run", "retention", "retry_after"),
+    *("reconcile_after", "give_up_after", "abandon_after"),
+)
 _SIZES: Final = ("max_request_body", "max_response_body")
 
 
@@ -231,8 +270,8 @@ def _validate_durations(policy: Policy) -> None:
         _demand(ok, f"{option}={value!r} must be a timedelta or None")
     waits = isinstance(policy.in_flight, timedelta) and policy.in_flight > timedelta(0)
     _demand(
-        policy.in_flight == "refuse" or waits,
-        f"in_flight={policy.in_flight!r} must be 'refuse' or a timedelta to wait",
+        policy.in_flight in ("refuse", "accept") or waits,
+        f"in_flight={policy.in_flight!r} must be 'refuse', 'accept' or a timedelta to wait",
     )
     _demand(policy.max_run >= policy.lease, "max_run must not be shorter than lease")
 
@@ -258,19 +297,40 @@ def _validate_key(policy: Policy) -> None:
 
 def _validate_outcomes(policy: Policy) -> None:
     _demand(
-        policy.on_lapse == "unknown" or policy.effects is not None,
+        policy.on_lapse != "release" or policy.effects is not None,
         "on_lapse='release' runs a handler again whose first run may still be going: it needs "
         "effects='none' or effects='transactional'",
     )
     _demand(400 <= policy.mismatch_status <= 499, "mismatch_status must be a 4xx status")
-    for option in ("probe", "on_replay", "session"):
+    for option in ("probe", "on_replay", "session", "render", "principal"):
         value = getattr(policy, option)
         _demand(value is None or callable(value), f"{option}= must be callable or None")
-    for option in ("keep", "key", "session"):
+    for option in ("keep", "key", "session", "render", "principal"):
         plain = not is_async(getattr(policy, option))
         _demand(plain, f"{option}= must be a plain function: nothing awaits it")
+    _validate_mode(policy)
     keeps = policy.keep is None or callable(policy.keep) or _are_statuses(policy.keep)
     _demand(keeps, "keep= takes statuses or a function of the response")
+
+
+def _validate_mode(policy: Policy) -> None:
+    mode = policy.mode
+    buffered = mode == "leased" or policy.response == "buffer"
+    _demand(
+        buffered, f"mode={mode!r} keeps the whole answer: response='stream' does not go with it"
+    )
+    _demand(
+        mode != "deferred" or policy.in_flight == "accept",
+        "mode='deferred' answers 202 at once: it needs in_flight='accept', as accepted() has it",
+    )
+    _demand(
+        mode != "atomic" or policy.on_lapse == "unknown",
+        "mode='atomic' leaves nothing behind that could lapse: leave on_lapse= out",
+    )
+    _demand(
+        not isinstance(policy.carry, str) and all(isinstance(name, str) for name in policy.carry),
+        "carry= takes a collection of header names",
+    )
 
 
 def _are_statuses(given: Any) -> bool:

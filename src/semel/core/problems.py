@@ -118,6 +118,29 @@ CATALOGUE: Final = _catalogue(
         False,
     ),
     Problem(
+        "abandoned",
+        408,
+        "The request was not run in time",
+        "The request was accepted, but nobody ran it before its time was up. Nothing was "
+        "executed, and this key is not run any more. Make a new key to try again.",
+        False,
+    ),
+    Problem(
+        "replay-impossible",
+        409,
+        "The answer is no longer true",
+        "The operation was executed once and is not run again. What it made has been retired "
+        "since, so its answer is not repeated.",
+        False,
+    ),
+    Problem(
+        "no-such-operation",
+        404,
+        "No such operation",
+        "There is no operation of this caller at this address, or it was forgotten.",
+        False,
+    ),
+    Problem(
         "body-not-kept",
         409,
         "The answer was not kept",

@@ -1,0 +1,1 @@
+"""Effects outside the database: the outbox and its worker, reconciliation, maintenance."""
