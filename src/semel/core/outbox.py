@@ -56,7 +56,8 @@ class TakeEffects(StoreOperation[Effects]):
     """Take up to ``limit`` effects that are due, for ``lease``; past it others may take them.
 
     Of effects with the same order only the oldest that is neither delivered nor dead is taken.
-    ``names``: those this worker has deliverers for.
+    ``names``: those this worker has deliverers for. Taking counts as a try (``Effect.tries`` is 1
+    on the first), so that tries are bounded too when a delivery takes its worker down.
     """
 
     fence: Fence
@@ -75,7 +76,10 @@ class RenewEffects(StoreOperation[Kept]):
 
 @frozen
 class Deliver(StoreOperation[Kept]):
-    """Acknowledge an effect, with the provider's own id for it; kept for ``retention``."""
+    """Acknowledge an effect, with the provider's own id for it; kept for ``retention``.
+
+    Also past the lease, unless another fence has it by now. Done already by this fence: applied.
+    """
 
     finishing: ClassVar[bool] = True
 
