@@ -11,19 +11,27 @@ Expected outcomes are values; what is raised is an outage, a bug or a wrong sett
     │   └── StoreCorrupt        the store answered something that cannot be true
     ├── Refused                 raised by guard.once: the key may not run now, or not ever
     ├── NotExecuted             raised by handlers: nothing happened, a retry may run
+    ├── GiveUp                  raised by deliverers: no further try will help, a dead letter
+    ├── RetryLater              raised by deliverers: not now, and not before a time they name
     └── OutcomeUnknown          raised by handlers: it may have happened, nobody may run it again
 """
 
 from __future__ import annotations
 
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import timedelta
 
 __all__ = [
     "ConfigurationError",
+    "GiveUp",
     "NotExecuted",
     "OutcomeUnknown",
     "RecipeChanged",
     "Refused",
+    "RetryLater",
     "SchemaError",
     "SemelError",
     "StoreCorrupt",
@@ -81,6 +89,21 @@ class Refused(SemelError):
 
 class NotExecuted(SemelError):
     """Raise it in a handler to say: nothing happened outside, running again is safe."""
+
+
+class GiveUp(SemelError):
+    """Raise it in a deliverer to say: no further try will help. The effect is a dead letter."""
+
+
+class RetryLater(SemelError):
+    """Raise it in a deliverer to say: not delivered, and do not come again before ``after``.
+
+    The effect's ``longest_pause`` bounds it.
+    """
+
+    def __init__(self, reason: str, *, after: timedelta) -> None:
+        super().__init__(reason)
+        self.after = after
 
 
 doubts: ContextVar[list[OutcomeUnknown] | None] = ContextVar("semel_doubts", default=None)
