@@ -68,6 +68,10 @@ class Desk:
             return self.guard.bind(tagged.policy), tagged.label
         return self.guard.policy, "*"
 
+    def policy_at(self, request: Request, place: Place) -> Policy:
+        """The policy of a route, for those who look after its records."""
+        return self._policy_for(request, place)[0]
+
     def covers(self, ticket: Ticket, mark: object) -> bool:
         """Whether another guard around this one already runs this very request.
 
