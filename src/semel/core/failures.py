@@ -209,12 +209,20 @@ def says_not_executed(error: BaseException | None) -> bool:
 
     ``__context__`` is not followed: the word was not about what was raised later.
     """
-    for link in _causes(error):
-        if isinstance(link, NotExecuted):
+    return _says_not_executed(error, frozenset())
+
+
+def _says_not_executed(error: BaseException | None, above: frozenset[int]) -> bool:
+    seen = set(above)
+    # A circle of causes and groups ends where it began.
+    while error is not None and id(error) not in seen:
+        if isinstance(error, NotExecuted):
             return True
-        members = _members(link)
+        seen.add(id(error))
+        members = _members(error)
         if members:
-            return all(map(says_not_executed, members))
+            return all(_says_not_executed(member, frozenset(seen)) for member in members)
+        error = error.__cause__
     return False
 
 
@@ -396,15 +404,6 @@ def _members(error: BaseException) -> tuple[BaseException, ...]:
     """The exceptions of a group; none when it is not one."""
     group: Any = error
     return group.exceptions if isinstance(error, BaseExceptionGroup) else ()
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what it came from; a circle ends where it began."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        yield error
-        seen.add(id(error))
-        error = error.__cause__
 
 
 # ── earlier tries ─────────────────────────────────────────────────────────────────────────────────

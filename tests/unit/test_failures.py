@@ -1,0 +1,511 @@
+"""What real clients raise on real sockets proves what `classify` says, and never more.
+
+Whenever the provider has seen a byte of the request, no exception may be taken for "not sent".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import multiprocessing
+import socket
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import httpx
+import pytest
+import requests
+import requests.adapters
+import urllib3
+
+import semel
+from semel.core.failures import Sent, classify
+from semel.core.verdict import is_ambiguous, says_not_executed
+from tests.servers.ports import bound_somewhere
+from tests.unit import provider as acts
+from tests.unit.provider import Act, Provider, answer, deaf_port, say
+
+NOT_SENT, ANSWERED, AMBIGUOUS = Sent.NOT_SENT, Sent.ANSWERED, Sent.AMBIGUOUS
+
+BODY = b"amount=1"
+LONG, SHORT = 30.0, 0.3  # seconds; short only where the time-out is what is tested
+
+# ── the clients ───────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Order:
+    """One call to make."""
+
+    url: str
+    method: str = "POST"
+    patience: float = LONG
+    proxy: str | None = None
+
+
+def by_httpx(order: Order) -> None:
+    with httpx.Client(
+        trust_env=False, timeout=order.patience, proxy=order.proxy, follow_redirects=True
+    ) as client:
+        client.request(order.method, order.url, content=BODY).raise_for_status()
+
+
+def by_awaited_httpx(order: Order) -> None:
+    async def call() -> None:
+        async with httpx.AsyncClient(
+            trust_env=False, timeout=order.patience, proxy=order.proxy, follow_redirects=True
+        ) as client:
+            (await client.request(order.method, order.url, content=BODY)).raise_for_status()
+
+    asyncio.run(call())
+
+
+def by_requests(order: Order) -> None:
+    proxies = {"http": order.proxy, "https": order.proxy} if order.proxy else {}
+    with requests.Session() as session:
+        session.trust_env = False
+        session.proxies.update(proxies)
+        session.request(
+            order.method, order.url, data=BODY, timeout=order.patience
+        ).raise_for_status()
+
+
+def by_urllib3(order: Order) -> None:
+    timeout = urllib3.Timeout(order.patience)
+    pools = (
+        urllib3.ProxyManager(order.proxy, timeout=timeout)
+        if order.proxy
+        else urllib3.PoolManager(timeout=timeout)
+    )
+    with pools:
+        pools.request(order.method, order.url, body=BODY)
+
+
+def by_aiohttp(order: Order) -> None:
+    patience = aiohttp.ClientTimeout(sock_connect=order.patience, sock_read=order.patience)
+
+    async def call() -> None:
+        async with (
+            aiohttp.ClientSession(timeout=patience) as session,
+            session.request(order.method, order.url, data=BODY, proxy=order.proxy) as response,
+        ):
+            await response.read()
+            response.raise_for_status()
+
+    asyncio.run(call())
+
+
+def by_http_client(order: Order) -> None:
+    url = urlsplit(order.url)
+    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+    connection = kind(url.hostname or "", url.port, timeout=order.patience)
+    try:
+        connection.request(order.method, url.path, BODY)
+        connection.getresponse().read()
+    finally:
+        connection.close()
+
+
+def by_urllib(order: Order) -> None:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    request = urllib.request.Request(order.url, BODY, method=order.method)
+    with direct.open(request, timeout=order.patience) as response:
+        response.read()
+
+
+CLIENTS: Mapping[str, Callable[[Order], None]] = {
+    "httpx": by_httpx,
+    "awaited httpx": by_awaited_httpx,
+    "requests": by_requests,
+    "urllib3": by_urllib3,
+    "aiohttp": by_aiohttp,
+    "http.client": by_http_client,
+    "urllib": by_urllib,
+}
+
+
+def failure(call: Callable[[], object]) -> BaseException:
+    with pytest.raises(Exception) as raised:
+        call()
+    if isinstance(raised.value, urllib.error.HTTPError):
+        raised.value.close()
+    return raised.value
+
+
+# ── the table ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def refused() -> Iterator[int]:
+    with bound_somewhere() as bound:
+        yield bound.getsockname()[1]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing that may go wrong, and what it proves; ``but`` where a client cannot tell."""
+
+    proves: Sent | None
+    act: Act | None = None
+    place: Callable[[], AbstractContextManager[int]] | None = None
+    url: str = "http://127.0.0.1:{port}/charge"
+    patience: float = LONG
+    but: Mapping[str, Sent | None] | None = None
+    without: frozenset[str] = frozenset()
+
+    def expected(self, client: str) -> Sent | None:
+        return (self.but or {}).get(client, self.proves)
+
+
+HTTPS = "https://127.0.0.1:{port}/charge"
+HALF = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\npaid"
+NOT_TOLD = {"requests": AMBIGUOUS, "urllib3": AMBIGUOUS}
+PASS_ANSWERS_ON = frozenset({"urllib3", "http.client"})
+
+CASES: Mapping[str, Case] = {
+    "refused": Case(NOT_SENT, place=refused),
+    "no such name": Case(NOT_SENT, url="http://nowhere.invalid/charge"),
+    "connect time-out": Case(NOT_SENT, place=deaf_port, patience=SHORT),
+    "no TLS": Case(NOT_SENT, say(b"what?\r\n"), url=HTTPS),
+    "hung up on TLS": Case(NOT_SENT, acts.hang_up, url=HTTPS),
+    # urllib3 speaks of a connection broken, or a read time-out, as after the request.
+    "reset during TLS": Case(NOT_SENT, acts.reset, url=HTTPS, but=NOT_TOLD),
+    "silent on TLS": Case(NOT_SENT, acts.be_silent, url=HTTPS, patience=SHORT, but=NOT_TOLD),
+    "no such protocol": Case(
+        NOT_SENT,
+        url="nonsense://127.0.0.1:9/charge",
+        but={"urllib": None},
+        without=frozenset({"http.client"}),
+    ),
+    "turned away": Case(AMBIGUOUS, acts.turn_away),
+    "hung up": Case(AMBIGUOUS, acts.hang_up),
+    "reset": Case(AMBIGUOUS, acts.reset),
+    "silent": Case(AMBIGUOUS, acts.be_silent, patience=SHORT),
+    "half an answer": Case(AMBIGUOUS, say(HALF)),
+    "half an answer, then silent": Case(AMBIGUOUS, acts.say_and_stay(HALF), patience=SHORT),
+    "nonsense": Case(AMBIGUOUS, say(b"nonsense\r\n\r\n")),
+    "answered 404": Case(ANSWERED, say(answer("404 No")), without=PASS_ANSWERS_ON),
+    "answered 500": Case(AMBIGUOUS, say(answer("500 Ouch")), without=PASS_ANSWERS_ON),
+}
+TABLE = [
+    (client, name)
+    for name, case in CASES.items()
+    for client in CLIENTS
+    if client not in case.without
+]
+
+
+def suffered(client: str, case: Case) -> tuple[BaseException, bool]:
+    """What the client raised, and whether the provider saw anything of the request."""
+
+    def call(port: int) -> BaseException:
+        order = Order(case.url.format(port=port), patience=case.patience)
+        return failure(lambda: CLIENTS[client](order))
+
+    if case.act is not None:
+        with Provider(case.act) as provider:
+            error = call(provider.port)
+        return error, provider.saw_the_request
+    if case.place is not None:
+        with case.place() as port:
+            return call(port), False
+    return call(0), False
+
+
+@pytest.mark.parametrize(("client", "name"), TABLE)
+def test_an_exception_proves_what_really_happened(client: str, name: str) -> None:
+    case = CASES[name]
+    error, saw_the_request = suffered(client, case)
+    assert classify(error) is case.expected(client)
+    assert not (saw_the_request and classify(error) is NOT_SENT)
+    # A handler may have made calls before this one: for it, not sent is not "not executed".
+    answered = name.startswith("answered")
+    assert is_ambiguous(error) is (case.expected(client) is AMBIGUOUS and not answered)
+    assert not says_not_executed(error)
+
+
+# ── tries before the last ─────────────────────────────────────────────────────────────────────────
+
+REDIRECTED = sorted(set(CLIENTS) - {"http.client"})
+
+
+@pytest.mark.parametrize("client", REDIRECTED)
+@pytest.mark.parametrize("status", ["303 See Other", "307 Temporary Redirect"])
+def test_a_redirect_that_leads_nowhere_was_sent_before(client: str, status: str) -> None:
+    with refused() as nobody:
+        elsewhere = f"Location: http://127.0.0.1:{nobody}/receipt"
+        with Provider(say(answer(status, elsewhere))) as provider:
+            order = Order(f"http://127.0.0.1:{provider.port}/charge")
+            error = failure(lambda: CLIENTS[client](order))
+    assert provider.saw_the_request
+    # urllib does not send a body twice: there a 307 is an error with that status.
+    plain = client == "urllib" and status.startswith("307")
+    assert classify(error) is (ANSWERED if plain else AMBIGUOUS)
+
+
+@pytest.mark.parametrize("client", ["aiohttp", "urllib3"])
+def test_what_was_sent_again_unasked_was_sent_before(client: str) -> None:
+    with Provider(acts.hang_up, once=True) as provider:
+        order = Order(f"http://127.0.0.1:{provider.port}/charge", method="PUT")
+        error = failure(lambda: CLIENTS[client](order))
+    assert type(error).__name__ in {"ClientConnectorError", "MaxRetryError"}
+    assert provider.saw_the_request
+    assert classify(error) is AMBIGUOUS
+
+
+@pytest.mark.parametrize("act", [acts.hang_up, say(answer("503 Busy"))])
+def test_a_session_that_retries_was_heard_before(act: Act) -> None:
+    retries = urllib3.Retry(3, allowed_methods=None, status_forcelist=[503])
+    with requests.Session() as session, Provider(act, once=True) as provider:
+        session.trust_env = False
+        session.mount("http://", requests.adapters.HTTPAdapter(max_retries=retries))
+        error = failure(lambda: session.post(f"http://127.0.0.1:{provider.port}/charge", BODY))
+    assert isinstance(error, requests.ConnectionError)
+    assert isinstance(error.args[0].reason, urllib3.exceptions.NewConnectionError)
+    assert provider.saw_the_request
+    assert classify(error) is AMBIGUOUS
+
+
+def test_a_session_whose_every_try_was_refused_sent_nothing() -> None:
+    with requests.Session() as session, refused() as port:
+        session.trust_env = False
+        session.mount("http://", requests.adapters.HTTPAdapter(max_retries=3))
+        error = failure(lambda: session.post(f"http://127.0.0.1:{port}/charge", BODY))
+    assert classify(error) is NOT_SENT
+
+
+CHALLENGE = answer("401 Who?", 'WWW-Authenticate: Digest realm="r", nonce="n", qop="auth"')
+
+
+def by_requests_digest(url: str) -> None:
+    with requests.Session() as session:
+        session.trust_env = False
+        session.post(url, BODY, auth=requests.auth.HTTPDigestAuth("a", "b"))
+
+
+def by_httpx_digest(url: str) -> None:
+    httpx.post(url, content=BODY, auth=httpx.DigestAuth("a", "b"), trust_env=False)
+
+
+@pytest.mark.parametrize("call", [by_requests_digest, by_httpx_digest])
+def test_a_password_that_was_asked_for_means_a_request_before(call: Callable[[str], None]) -> None:
+    with Provider(say(CHALLENGE), once=True) as provider:
+        error = failure(lambda: call(f"http://127.0.0.1:{provider.port}/charge"))
+    assert provider.saw_the_request
+    assert classify(error) is AMBIGUOUS
+
+
+# ── proxies ───────────────────────────────────────────────────────────────────────────────────────
+
+PROXIED = ["httpx", "awaited httpx", "requests", "urllib3", "aiohttp"]
+
+
+@pytest.mark.parametrize("client", PROXIED)
+def test_a_proxy_that_refuses_the_tunnel_passed_nothing_on(client: str) -> None:
+    with Provider(say(answer("403 No"))) as proxy:
+        order = Order("https://provider.invalid/charge", proxy=f"http://127.0.0.1:{proxy.port}")
+        error = failure(lambda: CLIENTS[client](order))
+    assert proxy.received[0].startswith(b"CONNECT")
+    assert not proxy.saw_the_request
+    assert classify(error) is NOT_SENT
+
+
+@pytest.mark.parametrize("client", PROXIED)
+def test_a_proxy_that_cannot_be_reached_passed_nothing_on(client: str) -> None:
+    with refused() as port:
+        order = Order("http://provider.invalid/charge", proxy=f"http://127.0.0.1:{port}")
+        error = failure(lambda: CLIENTS[client](order))
+    assert classify(error) is NOT_SENT
+
+
+@pytest.mark.parametrize("act", [acts.hang_up, acts.reset])
+@pytest.mark.parametrize("client", PROXIED)
+def test_a_proxy_that_took_the_request_may_have_passed_it_on(client: str, act: Act) -> None:
+    """urllib3 says "Unable to connect to proxy" even so."""
+    with Provider(act) as proxy:
+        order = Order("http://provider.invalid/charge", proxy=f"http://127.0.0.1:{proxy.port}")
+        error = failure(lambda: CLIENTS[client](order))
+    assert proxy.saw_the_request
+    assert classify(error) is AMBIGUOUS
+
+
+# ── pools ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def pooled_httpx(url: str) -> None:
+    limits, timeout = httpx.Limits(max_connections=1), httpx.Timeout(LONG, pool=SHORT)
+    with (
+        httpx.Client(trust_env=False, limits=limits, timeout=timeout) as client,
+        client.stream("POST", f"{url}/first"),
+    ):
+        client.post(f"{url}/second")
+
+
+def pooled_awaited_httpx(url: str) -> None:
+    limits, timeout = httpx.Limits(max_connections=1), httpx.Timeout(LONG, pool=SHORT)
+
+    async def call() -> None:
+        async with (
+            httpx.AsyncClient(trust_env=False, limits=limits, timeout=timeout) as client,
+            client.stream("POST", f"{url}/first"),
+        ):
+            await client.post(f"{url}/second")
+
+    asyncio.run(call())
+
+
+def pooled_urllib3(url: str) -> None:
+    with urllib3.PoolManager(maxsize=1, block=True) as pools:
+        first = pools.request("POST", f"{url}/first", preload_content=False)
+        try:
+            pools.request("POST", f"{url}/second", pool_timeout=SHORT)
+        finally:
+            first.close()
+
+
+def pooled_aiohttp(url: str) -> None:
+    async def call() -> None:
+        async with (
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=1),
+                timeout=aiohttp.ClientTimeout(connect=SHORT),
+            ) as session,
+            session.post(f"{url}/first"),
+            session.post(f"{url}/second"),
+        ):
+            pass
+
+    asyncio.run(call())
+
+
+@pytest.mark.parametrize(
+    "call", [pooled_httpx, pooled_awaited_httpx, pooled_urllib3, pooled_aiohttp]
+)
+def test_a_full_pool_sends_nothing(call: Callable[[str], None]) -> None:
+    with Provider(acts.say_and_stay(HALF)) as provider:
+        error = failure(lambda: call(f"http://127.0.0.1:{provider.port}"))
+    assert [data.split()[1] for data in provider.received] == [b"/first"]
+    assert classify(error) is NOT_SENT
+
+
+# ── chains ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def fail_as(name: str) -> None:
+    """Raise what httpx raises then."""
+    error, _ = suffered("httpx", CASES[name])
+    raise error
+
+
+def refused_after(first: Callable[[], None]) -> BaseException:
+    """What a handler raises that answers one failure with another call."""
+
+    def handler(port: int) -> None:
+        try:
+            first()
+        except (httpx.TransportError, TimeoutError):
+            httpx.post(f"http://127.0.0.1:{port}", trust_env=False)
+
+    with refused() as port:
+        error = failure(lambda: handler(port))
+    assert isinstance(error, httpx.ConnectError)
+    return error
+
+
+@pytest.mark.parametrize("first", ["reset", "silent", "hung up"])
+def test_a_second_call_that_was_refused_does_not_excuse_the_first(first: str) -> None:
+    assert classify(refused_after(lambda: fail_as(first))) is AMBIGUOUS
+    assert classify(refused_after(lambda: fail_as("connect time-out"))) is NOT_SENT
+
+
+def test_the_systems_own_time_out_before_a_refused_call_counts() -> None:
+    def time_out() -> None:
+        raise TimeoutError
+
+    assert classify(refused_after(time_out)) is AMBIGUOUS
+
+
+def made_from(outer: BaseException, cause: BaseException) -> BaseException:
+    outer.__cause__ = cause
+    return outer
+
+
+def made_during(outer: BaseException, context: BaseException) -> BaseException:
+    outer.__context__ = context
+    return outer
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ValueError(), None),
+        (OSError("disk full"), None),
+        (semel.NotExecuted(), NOT_SENT),
+        (made_from(semel.NotExecuted(), TimeoutError()), NOT_SENT),
+        (made_from(ValueError(), semel.NotExecuted()), NOT_SENT),
+        (made_during(ValueError(), semel.NotExecuted()), None),
+        (semel.OutcomeUnknown(), AMBIGUOUS),
+        (asyncio.CancelledError(), AMBIGUOUS),
+        (KeyboardInterrupt(), AMBIGUOUS),
+        # Somebody else's error may stand for several tries, of which the cause is the last.
+        (made_from(ValueError(), ConnectionRefusedError()), None),
+        (made_during(ValueError(), ConnectionRefusedError()), None),
+        (made_from(ValueError(), TimeoutError()), AMBIGUOUS),
+        (made_during(ConnectionRefusedError(), TimeoutError()), AMBIGUOUS),
+        (made_from(made_during(ValueError(), TimeoutError()), KeyError()), AMBIGUOUS),
+        (made_from(httpx.ConnectTimeout(""), TimeoutError()), NOT_SENT),
+        (made_from(httpx.ConnectError(""), httpx.ReadError("")), AMBIGUOUS),
+        (OSError(113, "no route to host"), AMBIGUOUS),
+        (ssl.SSLError(1, "bad record"), AMBIGUOUS),
+        (ssl.SSLCertVerificationError(1, "who?"), NOT_SENT),
+        (socket.gaierror(-2, "who?"), NOT_SENT),
+        (requests.ConnectionError(), AMBIGUOUS),
+        (requests.HTTPError(), AMBIGUOUS),
+        (requests.exceptions.InvalidJSONError(), None),
+        (httpx.TooManyRedirects(""), AMBIGUOUS),
+        (urllib.error.URLError("unknown url type"), None),
+        (http.client.InvalidURL(), NOT_SENT),
+        (ExceptionGroup("", [ConnectionRefusedError(), semel.NotExecuted()]), NOT_SENT),
+        (ExceptionGroup("", [ConnectionRefusedError(), ValueError()]), None),
+        (ExceptionGroup("", [ConnectionRefusedError(), TimeoutError()]), AMBIGUOUS),
+        (ExceptionGroup("", [ExceptionGroup("", [ConnectionRefusedError()])]), NOT_SENT),
+        (BaseExceptionGroup("", [ValueError(), asyncio.CancelledError()]), AMBIGUOUS),
+    ],
+    ids=repr,
+)
+def test_in_a_chain_or_a_group_the_more_dangerous_class_wins(
+    error: BaseException, expected: Sent | None
+) -> None:
+    assert classify(error) is expected
+
+
+def test_a_circle_of_causes_and_members_ends() -> None:
+    inner = ValueError()
+    group = ExceptionGroup("", [inner, ConnectionRefusedError()])
+    inner.__cause__, group.__context__ = group, inner
+    assert classify(group) is None
+    assert classify(made_from(inner, made_during(TimeoutError(), inner))) is AMBIGUOUS
+
+
+def test_a_process_pools_exception_has_lost_its_earlier_tries() -> None:
+    spawn = multiprocessing.get_context("spawn")
+    with refused() as port, ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        there = pool.submit(socket.create_connection, ("127.0.0.1", port))
+        error = failure(there.result)
+    assert isinstance(error, ConnectionRefusedError)
+    assert classify(error) is AMBIGUOUS
+
+
+def test_a_retrying_package_hides_its_earlier_tries() -> None:
+    package: dict[str, Any] = {"__name__": "tenacity.retry"}
+    exec("def attempt(call):\n    call()\n", package)
+    error = failure(lambda: package["attempt"](lambda: fail_as("refused")))
+    assert classify(error) is AMBIGUOUS
