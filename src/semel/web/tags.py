@@ -35,6 +35,11 @@ def tag(policy: Policy) -> Callable[[F], F]:
     return remember
 
 
+def any_tags() -> bool:
+    """Whether any endpoint of this process is tagged."""
+    return bool(_tags)
+
+
 @frozen
 class Tagged:
     """A policy found on an endpoint, and the name of its route."""

@@ -1,0 +1,275 @@
+"""Settling: an unknown record and evidence about it. Probes, webhooks and operators all end here.
+
+What is written names the fence that was seen, and only an unknown record takes it: of several who
+settle at once one is first, and evidence that comes late or out of order changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, TypeAlias, assert_never
+
+from semel.core import journal, replay, snapshot
+from semel.core.contract import (
+    Applied,
+    Lapse,
+    SettleAbsent,
+    SettleCall,
+    SettleHappened,
+    StoreOperation,
+    Written,
+)
+from semel.core.evidence import Absent, CannotTell, Evidence, Happened
+from semel.core.flow import Flow, ask
+from semel.core.frozen import frozen
+from semel.core.journal import Journal
+from semel.core.model import Case, Fence, Headers, Micros, OnLapse, Record, Response, State
+from semel.core.policy import Policy
+from semel.core.snapshot import Snapshot
+from semel.errors import StoreUnavailable
+
+ONCE: Final = "ONCE"
+"""The method of a `guard.once`; its path is the name of what is done once."""
+
+PROVIDER_ID: Final = b"semel-provider-id"
+"""The header of a receipt that names what the provider made."""
+
+_LONGEST: Final = 500
+"""Characters of evidence that are kept: it is for people, and may come from outside."""
+
+_JSON: Final[Headers] = ((b"content-type", b"application/json"),)
+
+
+@frozen
+class Settled:
+    """The evidence is on record. In progress: an operation goes on behind its settled call."""
+
+    state: State
+    now: Micros
+
+
+@frozen
+class Undecided:
+    """The evidence decides nothing. ``error``: what a probe raised, or what it said instead."""
+
+    reason: str
+    error: Exception | None = None
+
+
+@frozen
+class Unusable:
+    """It happened, but what was said of it cannot be kept; the record stays unknown."""
+
+    reason: str
+    error: Exception | None = None
+
+
+@frozen
+class Running:
+    """Somebody is at it, or will be: a lease that is not past, a request still to be run."""
+
+    state: State
+    until: Micros
+    now: Micros
+
+
+@frozen
+class Passed:
+    """Not unknown any more, or gone (None): somebody was first."""
+
+    state: State | None
+    now: Micros
+
+
+Settlement: TypeAlias = Settled | Undecided | Unusable | Running | Passed
+
+
+@frozen
+class Witness:
+    """Who brings the evidence: ``source`` such as "probe", ``name`` such as "charged"."""
+
+    source: str
+    name: str
+    reason: str = ""
+
+    def says(self, verdict: str, provider_id: str | None = None) -> str:
+        """The line that is kept with the record."""
+        which = f" ({provider_id})" if provider_id else ""
+        why = f": {self.reason}" if self.reason else ""
+        line = f"{self.source} {self.name}: {verdict}{which}{why}"
+        return "".join(c if c.isprintable() else " " for c in line)[:_LONGEST]
+
+
+def settle(
+    case: Case, now: Micros, evidence: Evidence, policy: Policy, fence: Fence, witness: Witness
+) -> Flow[Settlement]:
+    """Decide an unknown record by ``evidence``; ``fence`` is new, and burns the one that was seen.
+
+    ``now`` is the store's, from when ``case`` was read. A record in progress whose lease is past
+    is lapsed first, as its next request would do.
+    """
+    state = yield from _lapsed(case.record, now, policy)
+    if state in (State.IN_PROGRESS, State.PENDING):
+        return Running(state, case.record.leased_until or now, now)
+    if state is not State.UNKNOWN:
+        return Passed(state, now)
+    op = _operation(case, evidence, policy, fence, witness)
+    if not isinstance(op, StoreOperation):
+        return op
+    return _came_to((yield from _insist(op)))
+
+
+def contradicts(evidence: Evidence, state: State | None) -> bool:
+    """Whether evidence came too late for a record that was settled the other way."""
+    if isinstance(evidence, Happened):
+        return state is State.FAILED_RETRYABLE
+    return isinstance(evidence, Absent) and evidence.final and state is State.COMPLETED
+
+
+def in_doubt(case: Case) -> str | None:
+    """The name of what nobody knows the outcome of: an operation's call, or what is done once."""
+    intent = journal.decode(case.journal).intent
+    if intent is not None:
+        return intent.name
+    return case.origin.path.removeprefix("/") if case.origin.method == ONCE else None
+
+
+def call_in_doubt(case: Case) -> str | None:
+    """The call that evidence must be about; None where it is about the whole handler."""
+    points = _points(case)
+    return None if points is None or points.intent is None else points.intent.name
+
+
+# ── what is written ───────────────────────────────────────────────────────────────────────────────
+
+
+def _lapsed(record: Record, now: Micros, policy: Policy) -> Flow[State | None]:
+    """The record's state, after its lapse where that is due; its fence stays the one seen."""
+    if not record.lapsed(now) or record.on_lapse is OnLapse.RESUME:
+        return record.state  # whoever resumes it finds its points, and asks about a call begun
+    written = yield from ask(Lapse(record.identity, record.fence, policy.retention_micros))
+    return _state(written)
+
+
+def _state(written: Written) -> State | None:
+    if isinstance(written, Applied):
+        return written.state
+    return None if written.record is None else written.record.state
+
+
+def _came_to(written: Written) -> Settlement:
+    if isinstance(written, Applied) and written.state is not None:
+        return Settled(written.state, written.now)
+    return Passed(_state(written), written.now)
+
+
+def _insist(op: StoreOperation[Written]) -> Flow[Written]:
+    """An answer lost on the wire is asked for again: the fence tells our own write from others'."""
+    try:
+        return (yield from ask(op))
+    except StoreUnavailable:
+        return (yield from ask(op))
+
+
+def _operation(
+    case: Case, evidence: Evidence, policy: Policy, fence: Fence, witness: Witness
+) -> StoreOperation[Written] | Undecided | Unusable:
+    match evidence:
+        case CannotTell(reason):
+            return Undecided(reason or "it cannot be told")
+        case Absent(final=False):
+            return Undecided("absent now, but it may still come")
+        case Absent():
+            return _absent(case, policy, fence, witness)
+        case Happened():
+            return _happened(case, evidence, policy, fence, witness)
+        case _:
+            assert_never(evidence)
+
+
+def _absent(case: Case, policy: Policy, fence: Fence, witness: Witness) -> SettleAbsent:
+    points = _points(case)
+    return SettleAbsent(
+        case.record.identity,
+        case.record.fence,
+        fence,
+        policy.retention_micros,
+        witness.says("absent, and final"),
+        None if points is None else journal.encode(points.withdrawing()),
+    )
+
+
+def _happened(
+    case: Case, evidence: Happened, policy: Policy, fence: Fence, witness: Witness
+) -> SettleCall | SettleHappened | Unusable:
+    record, points = case.record, _points(case)
+    said = witness.says("happened", evidence.provider_id)
+    try:
+        if points is not None:
+            kept = journal.encode(points.settling(evidence.result))
+            return SettleCall(record.identity, record.fence, fence, kept, said)
+        kept = snapshot.encode(_snapshot(case, evidence, policy))
+    except Exception as error:  # render= and what a probe returns are the application's
+        return Unusable(f"what happened cannot be kept: {type(error).__name__}", error)
+    times = (policy.retention_micros, policy.tombstone_micros)
+    return SettleHappened(record.identity, record.fence, fence, kept, *times, said)
+
+
+def _points(case: Case) -> Journal | None:
+    """The journal of an operation whose call is in doubt; None for a plain handler."""
+    if case.record.on_lapse is not OnLapse.RESUME:
+        return None
+    points = journal.decode(case.journal)
+    return points if points.intent is not None else None
+
+
+# ── the answer of a plain handler ─────────────────────────────────────────────────────────────────
+
+
+def _snapshot(case: Case, evidence: Happened, policy: Policy) -> Snapshot:
+    """The answer the client should have got, or a receipt with the provider's id."""
+    response = _response(case, evidence, policy)
+    if response is None:
+        headers = _receipt(evidence.provider_id)
+        return Snapshot(200, headers, None, schema_version=policy.schema_version)
+    _check(response)
+    return Snapshot(
+        status=response.status,
+        headers=replay.kept_headers(response.headers),
+        body=response.body if len(response.body) <= policy.max_response_body else None,
+        size=len(response.body),
+        schema_version=policy.schema_version,
+    )
+
+
+def _response(case: Case, evidence: Happened, policy: Policy) -> Response | None:
+    if isinstance(evidence.result, Response):
+        return evidence.result
+    if policy.render is not None:
+        rendered: Response = policy.render(evidence)
+        return rendered
+    if case.origin.method == ONCE and evidence.result is not None:
+        return Response(200, _JSON, json.dumps(evidence.result, allow_nan=False).encode())
+    return None
+
+
+def _check(response: Any) -> None:
+    """A probe's or render='s mistake must not become an answer that nobody can send."""
+    if not isinstance(response, Response):
+        raise TypeError(f"a semel.Response is needed, not {type(response).__name__}")
+    if not isinstance(response.status, int) or not 200 <= response.status <= 599:
+        raise ValueError("the status of an answer is from 200 to 599")
+    if not isinstance(response.body, bytes):
+        raise TypeError("the body of an answer is bytes")
+    for name, text in response.headers:
+        if not isinstance(name, bytes) or not isinstance(text, bytes):
+            raise TypeError("the headers of an answer are pairs of bytes")
+        if b"\n" in name + text or b"\r" in name + text or not name:
+            raise ValueError("a header of the answer would break its head")
+
+
+def _receipt(provider_id: str | None) -> Headers:
+    if provider_id is None:
+        return ()
+    shown = "".join(c if c.isprintable() else " " for c in provider_id)[:_LONGEST]
+    return ((PROVIDER_ID, shown.encode("latin-1", "replace")),)

@@ -1,0 +1,147 @@
+"""Runs flows that ask a store and the application's own functions: probes, readers of webhooks.
+
+An application's function may be plain or a coroutine function. A plain one has a thread of its own,
+so that one that hangs holds up nobody; when its time is over it is left alone, not waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from semel.core.contract import Operation, StoreOperation
+from semel.core.flow import Flow, Step, arun, run
+from semel.core.runner import Ask, Did, Do, Raised
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+PATIENCE: Final = timedelta(seconds=30)
+"""How long a function of the application's may take to answer."""
+
+
+class Runner:
+    """Runs flows on a guard's store, in either colour."""
+
+    def __init__(self, guard: Guard, patience: timedelta = PATIENCE) -> None:
+        self._guard = guard
+        self._patience = patience.total_seconds()
+        self._left_behind: set[asyncio.Task[Any]] = set()
+
+    def run(self, flow: Flow[T]) -> T:
+        return run(flow, self.perform)
+
+    async def arun(self, flow: Flow[T]) -> T:
+        return cast("T", await arun(Step(flow), self.aperform))
+
+    def perform(self, op: Operation[R]) -> R:
+        if isinstance(op, StoreOperation):
+            reply: R = self._guard.backend.blocking().perform(op)
+            return reply
+        return cast("R", self._attend(op))
+
+    async def aperform(self, op: Operation[R]) -> R:
+        if isinstance(op, StoreOperation):
+            reply: R = await self._guard.backend.awaited().perform(op)
+            return reply
+        return cast("R", await self._aattend(op))
+
+    def _attend(self, op: Operation[Any]) -> Any:
+        match op:
+            case Ask(probe, inquiry):
+                return self._call(probe, inquiry)
+            case Do(function, arguments):
+                return _did(lambda: self._call(function, *arguments))
+            case _:
+                raise AssertionError(f"no way to perform {op!r}")
+
+    async def _aattend(self, op: Operation[Any]) -> Any:
+        match op:
+            case Ask(probe, inquiry):
+                return await self._acall(probe, inquiry)
+            case Do(function, arguments):
+                try:
+                    return Did(await self._acall(function, *arguments))
+                except Exception as error:
+                    return Raised(error)
+            case _:
+                raise AssertionError(f"no way to perform {op!r}")
+
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call it in a thread; a coroutine runs there too, in a loop of its own."""
+        return in_thread(lambda: _to_the_end(function(*arguments))).result(self._patience)
+
+    async def _acall(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        task = asyncio.ensure_future(_awaited(function, *arguments))
+        try:
+            done, _ = await asyncio.wait({task}, timeout=self._patience)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if done:
+            return task.result()
+        # Told to end, but not waited for: it may take no notice.
+        task.cancel()
+        self._left_behind.add(task)
+        task.add_done_callback(self._left_behind.discard)
+        raise TimeoutError(f"no answer within {self._patience:g} s")
+
+
+async def _awaited(function: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        if _is_async(function):
+            return await function(*arguments)
+        answer = await asyncio.wrap_future(in_thread(lambda: function(*arguments)))
+        return await answer if inspect.isawaitable(answer) else answer
+    except Exception:
+        raise
+    except BaseException as error:  # cancelled by itself, or SystemExit, which must not end us
+        raise RuntimeError(f"it raised {type(error).__name__}") from error
+
+
+def in_thread(function: Callable[[], T]) -> Future[T]:
+    """Run ``function`` in a thread that nobody has to wait for, not even the interpreter's end."""
+    made: Future[T] = Future()
+
+    def work() -> None:
+        if not made.set_running_or_notify_cancel():
+            return
+        try:
+            made.set_result(function())
+        except Exception as error:
+            made.set_exception(error)
+        except BaseException as error:  # sys.exit() in a probe must not end the worker
+            made.set_exception(RuntimeError(f"it raised {type(error).__name__}"))
+
+    threading.Thread(target=work, name="semel-asks", daemon=True).start()
+    return made
+
+
+def _did(function: Callable[[], Any]) -> Did | Raised:
+    try:
+        return Did(function())
+    except Exception as error:
+        return Raised(error)
+
+
+def _is_async(function: Any) -> bool:
+    call = getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def _to_the_end(answer: Any) -> Any:
+    if not inspect.isawaitable(answer):
+        return answer
+
+    async def wait() -> Any:
+        return await answer
+
+    return asyncio.run(wait())

@@ -1,0 +1,276 @@
+"""Webhooks of providers, coming in: proved, taken in once, and settling what they are about.
+
+An inbox is an ASGI application (`Inbox.asgi`), a WSGI application (`Inbox.wsgi`) and, for any other
+framework, a function of headers and body (`Inbox.receive`, `Inbox.areceive`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, assert_never
+
+from semel.core.flow import Flow
+from semel.core.frozen import frozen
+from semel.core.model import Header, HeaderView, Response
+from semel.core.receiving import Ignored, Known, Notice, Reception, Taken, Unread, take_in
+from semel.core.settling import Passed, Running, Settled, Undecided, Unusable, contradicts
+from semel.effects import signing
+from semel.effects.asking import Runner
+from semel.effects.policies import Policies
+from semel.effects.reconcile import named
+from semel.errors import ConfigurationError, StoreError
+from semel.log import log
+from semel.process.fences import new_fence
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+
+MAX_BODY: Final = 1024 * 1024
+KEEP: Final = timedelta(days=7)
+"""Longer than providers go on sending an event again."""
+
+_LONGEST_ID: Final = 255
+_RETRY: Final = 5
+"""Seconds after which a provider should come again when the store is down."""
+_LONGEST_RETRY: Final = 60
+
+GivenHeaders: TypeAlias = Mapping[str, str] | Iterable[tuple[Any, Any]]
+
+
+@frozen
+class Stamp:
+    """What a signature proves: which event it is, and when it was sent (seconds since 1970)."""
+
+    event: str
+    sent_at: float
+
+
+Verify: TypeAlias = Callable[[HeaderView, bytes], Stamp | None]
+"""Checks a signature of another kind: the stamp, or None (or ValueError) when it does not fit."""
+
+
+@frozen
+class Event:
+    """An event whose sender is proved."""
+
+    id: str
+    sent_at: float
+    headers: HeaderView
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+Reader: TypeAlias = Callable[[Event], Any]
+"""Which record an event is about, and what it proves: (identity, evidence), or None."""
+
+
+def inbox(
+    guard: Guard,
+    source: str,
+    secrets: str | bytes | Iterable[str | bytes] | None,
+    reader: Reader,
+    *,
+    verify: Verify | None = None,
+    tolerance: timedelta = signing.TOLERANCE,
+    keep: timedelta = KEEP,
+    max_body: int = MAX_BODY,
+    app: Any = None,
+    root: str = "",
+    clock: Callable[[], float] = time.time,
+) -> Inbox:
+    """An endpoint for the webhooks of ``source``.
+
+    ``secrets``: one, or several while they are exchanged, for signatures as Standard Webhooks has
+    them; or None, and ``verify`` checks signatures of another kind. ``reader`` is a function of an
+    `Event`. ``app`` and ``root`` are for finding policies on endpoints, as in `Reconciler`.
+    """
+    if (secrets is None) == (verify is None):
+        raise ConfigurationError("an inbox needs secrets, or verify= for another kind of signature")
+    if not source or not source.isprintable() or not callable(reader):
+        raise ConfigurationError("an inbox needs a source such as 'bank', and a reader")
+    check = verify or _standard(signing.secrets(secrets or ()), tolerance, clock)
+    return Inbox(guard, source, reader, check, tolerance, keep, max_body, app, root, clock)
+
+
+class Inbox:
+    """Made by `inbox`."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        source: str,
+        reader: Reader,
+        verify: Verify,
+        tolerance: timedelta,
+        keep: timedelta,
+        max_body: int,
+        app: Any,
+        root: str,
+        clock: Callable[[], float],
+    ) -> None:
+        self._source = source
+        self._reader = reader
+        self._verify = verify
+        self._tolerance = tolerance.total_seconds()
+        self._keep = keep // timedelta(microseconds=1)
+        self.max_body = max_body
+        self._policies = Policies(guard, app, root)
+        self._clock = clock
+        self._runner = Runner(guard)
+
+    def receive(self, headers: GivenHeaders, body: bytes) -> Response:
+        """Take in one event and say what to answer the provider."""
+        event = self._proved(_view(headers), body)
+        if isinstance(event, Response):
+            return event
+        try:
+            return self._answer(event, self._runner.run(self._flow(event)))
+        except StoreError as error:
+            return _unavailable(self._source, error)
+
+    async def areceive(self, headers: GivenHeaders, body: bytes) -> Response:
+        """`receive`, awaited."""
+        event = self._proved(_view(headers), body)
+        if isinstance(event, Response):
+            return event
+        try:
+            return self._answer(event, await self._runner.arun(self._flow(event)))
+        except StoreError as error:
+            return _unavailable(self._source, error)
+
+    async def asgi(self, scope: Any, receive: Any, send: Any) -> None:
+        """The ASGI application: ``Mount("/webhooks/bank", inbox.asgi)``."""
+        from semel.effects.inbox_http import serve_asgi
+
+        await serve_asgi(self, scope, receive, send)
+
+    def wsgi(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        """The WSGI application."""
+        from semel.effects.inbox_http import serve_wsgi
+
+        return serve_wsgi(self, environ, start_response)
+
+    # ── in ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _proved(self, headers: HeaderView, body: bytes) -> Event | Response:
+        """The event, or a refusal that does not tell a forger what was wrong."""
+        if len(body) > self.max_body:
+            return too_large()
+        try:
+            stamp = self._verify(headers, body)
+        except ValueError as error:
+            log.warning("semel: a webhook of %s was refused: %s", self._source, error)
+            return _refused()
+        if stamp is None or not self._timely(stamp):
+            log.warning("semel: a webhook of %s was refused: forged, or old", self._source)
+            return _refused()
+        return Event(stamp.event, stamp.sent_at, headers, body)
+
+    def _timely(self, stamp: Stamp) -> bool:
+        named = 0 < len(stamp.event) <= _LONGEST_ID and stamp.event.isprintable()
+        return named and abs(self._clock() - stamp.sent_at) <= self._tolerance
+
+    def _flow(self, event: Event) -> Flow[Reception]:
+        notice = Notice(self._source, event.id, self._keep)
+        return take_in(notice, partial(self._reader, event), self._policies.of, new_fence())
+
+    # ── out ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _answer(self, event: Event, came: Reception) -> Response:
+        match came:
+            case Known():
+                return _said(200, "known")
+            case Ignored(reason):
+                log.info("semel: an event of %s is ignored: %s", self._source, reason)
+                return _said(200, "ignored")
+            case Unread(error):
+                log.error("semel: an event of %s was not read", self._source, exc_info=error)
+                return _said(500, "not read")
+            case Taken():
+                return self._taken(came)
+            case _:
+                assert_never(came)
+
+    def _taken(self, came: Taken) -> Response:
+        which = named(came.case)
+        match came.settlement:
+            case Settled(state):
+                log.info("semel: %s was settled by %s: %s", which, self._source, state)
+                return _said(200, "settled")
+            case Passed(state):
+                if contradicts(came.evidence, state):
+                    log.error(
+                        "semel: %s is %s, and %s says otherwise: compare the ledgers",
+                        *(which, state, self._source),
+                    )
+                return _said(200, "settled before")
+            case Undecided(reason):
+                log.info("semel: %s stays unknown: %s", which, reason)
+                return _said(200, "noted")
+            case Unusable(reason, error):
+                log.error("semel: %s stays unknown: %s", which, reason, exc_info=error)
+                return _said(500, "not usable")
+            case Running(_, until, now):
+                # Whoever holds the lease will say more than the event can: a whole answer. Should
+                # it die instead, the event is wanted, so it must not be taken for delivered.
+                seconds = min(_LONGEST_RETRY, max(1, -(-(until - now) // 1_000_000)))
+                return _said(503, "still running", retry_after=seconds)
+            case _:
+                assert_never(came.settlement)
+
+
+def _standard(secrets: tuple[bytes, ...], tolerance: timedelta, clock: Any) -> Verify:
+    """Standard Webhooks: ``webhook-id``, ``webhook-timestamp``, ``webhook-signature``."""
+
+    def verify(headers: HeaderView, body: bytes) -> Stamp:
+        names = ("webhook-id", "webhook-timestamp", "webhook-signature")
+        message, timestamp, signature = (headers.get(name, "") for name in names)
+        why_not = signing.verify(
+            secrets, message, timestamp, signature, body, now=clock(), tolerance=tolerance
+        )
+        if why_not is not None:
+            raise ValueError(why_not)
+        return Stamp(message, float(timestamp))
+
+    return verify
+
+
+def _view(headers: GivenHeaders) -> HeaderView:
+    if isinstance(headers, HeaderView):
+        return headers
+    given = headers.items() if isinstance(headers, Mapping) else headers
+    return HeaderView((_octets(name), _octets(text)) for name, text in given)
+
+
+def _octets(given: str | bytes) -> bytes:
+    return given if isinstance(given, bytes) else given.encode("latin-1", "replace")
+
+
+def _said(status: int, word: str, *, retry_after: int | None = None) -> Response:
+    headers: tuple[Header, ...] = ((b"content-type", b"application/json"),)
+    if retry_after is not None:
+        headers += ((b"retry-after", b"%d" % retry_after),)
+    return Response(status, headers, json.dumps({"status": word}).encode())
+
+
+def _refused() -> Response:
+    return _said(401, "refused")
+
+
+def too_large() -> Response:
+    return _said(413, "too large")
+
+
+def wrong_method() -> Response:
+    return _said(405, "send events with POST")
+
+
+def _unavailable(source: str, error: StoreError) -> Response:
+    log.error("semel: an event of %s could not be taken in: %s", source, error)
+    return _said(503, "store unavailable", retry_after=_RETRY)

@@ -1,0 +1,144 @@
+"""Maintenance as a loop of the worker, and embedded in the application.
+
+Embedded, every process has a thread for it, and the store elects one that does the work: the others
+stand by, and one of them takes over when the leader's lease is past.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from semel.core.maintenance import BATCH, BATCHES, Upkeep, tend
+from semel.core.upkeep import Lead
+from semel.effects.asking import Runner
+from semel.effects.counts import Counts, told
+from semel.effects.rounds import Round
+from semel.errors import ConfigurationError, StoreError
+from semel.log import log
+from semel.process.fences import new_fence
+from semel.process.jitter import jitter
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+
+INTERVAL: Final = timedelta(seconds=60)
+LEADER: Final = "maintenance"
+_LEASES: Final = 3
+"""How many intervals a leader may miss before another takes over."""
+_SHORTEST_WAIT: Final = 0.05
+"""Seconds to leave to the traffic between a round that was cut short and the next."""
+
+
+class Maintenance:
+    """One loop of the worker. Several may run at once: what one has locked the others skip."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        *,
+        interval: timedelta = INTERVAL,
+        batch: int = BATCH,
+        batches: int = BATCHES,
+        counts: Counts | None = None,
+    ) -> None:
+        if interval <= timedelta(0) or batch < 1 or batches < 1:
+            raise ConfigurationError("maintenance: interval=, batch= and batches= are above zero")
+        self._guard = guard
+        self._interval = interval.total_seconds()
+        self._sizes = (batch, batches)
+        self._runner = Runner(guard)
+        self.counts = Counts() if counts is None else counts
+
+    async def run_once(self) -> Round:
+        """One round of everything."""
+        return self._came_to(await self._runner.arun(tend(self._guard.policy, *self._sizes)))
+
+    def run_once_blocking(self) -> Round:
+        """The same, for a thread."""
+        return self._came_to(self._runner.run(tend(self._guard.policy, *self._sizes)))
+
+    def _came_to(self, upkeep: Upkeep) -> Round:
+        note = told(upkeep.counts)
+        self.counts.add("maintenance.rounds")
+        self.counts.add_all({f"maintenance.{name}": n for name, n in upkeep.counts.items()})
+        log.log(_INFO if note else _DEBUG, "semel: maintenance: %s", note or "nothing to do")
+        wait = _SHORTEST_WAIT if upkeep.more else self._interval * jitter()
+        return Round(sum(upkeep.counts.values()), wait, note)
+
+
+_DEBUG, _INFO = 10, 20  # logging's, which is loaded by whoever says something
+
+
+class Embedded:
+    """Maintenance in a thread of the application: one leader for each store does the work."""
+
+    def __init__(self, guard: Guard, *, interval: timedelta = INTERVAL) -> None:
+        self._guard = guard
+        self._interval = interval.total_seconds()
+        self._maintenance = Maintenance(guard, interval=interval)
+        self.counts = self._maintenance.counts
+        self._fence = new_fence()
+        self._led = False
+        self._thread: threading.Thread | None = None
+        self._process = 0
+        self._stopping = threading.Event()
+
+    @property
+    def leading(self) -> bool:
+        """Whether this process did the last round."""
+        return self._led
+
+    def start(self) -> None:
+        """Start the thread; again in a forked child, which has none. Cheap when it runs."""
+        if self._process == os.getpid():
+            return
+        self._process = os.getpid()
+        self._fence, self._led = new_fence(), False
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="semel-maintenance", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after what it is doing, and let another process lead."""
+        if self._process != os.getpid():
+            return
+        self._process = 0
+        self._stopping.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        if self._led:
+            self._led = False
+            self._resign()
+
+    def run_once(self) -> Round:
+        """Lead, or stay leader, and do a round; else come again when the leader's time is up."""
+        lease = int(self._interval * _LEASES * 1_000_000)
+        led = self._guard.backend.blocking().perform(Lead(LEADER, self._fence, lease))
+        if led.leading != self._led:
+            self._led = led.leading
+            log.info("semel: maintenance is %s this process", "led by" if self._led else "not with")
+        if not led.leading:
+            left = (led.until - led.now) / 1_000_000
+            return Round(0, max(_SHORTEST_WAIT, left) + self._interval * (1 - jitter()))
+        return self._maintenance.run_once_blocking()
+
+    def _run(self) -> None:
+        wait = self._interval * (1 - jitter())  # many processes start together
+        while not self._stopping.wait(wait):
+            try:
+                wait = self.run_once().next_due_in or self._interval
+            except StoreError as error:
+                log.warning("semel: maintenance could not reach the store: %s", error)
+                wait = self._interval * jitter()
+            except Exception:
+                log.exception("semel: a round of maintenance failed")
+                wait = self._interval * jitter()
+
+    def _resign(self) -> None:
+        try:
+            self._guard.backend.blocking().perform(Lead(LEADER, self._fence, 0))
+        except StoreError as error:
+            log.info("semel: maintenance is handed over when its lease is past: %s", error)

@@ -1,0 +1,165 @@
+"""What an operator does with records that nobody else can decide: look, ask, settle, give up.
+
+Blocking; the commands of `semel unknown` and `semel dlq` are made of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import unquote_to_bytes
+
+from semel.core import keys
+from semel.core.contract import (
+    EvictUnknown,
+    NoRecord,
+    Recall,
+    Recalled,
+    StoreOperation,
+    Written,
+)
+from semel.core.evidence import Evidence
+from semel.core.frozen import frozen
+from semel.core.model import Case, Effect, Identity, Micros, OnLapse, Origin, State
+from semel.core.outbox import BrowseEffects, Requeue, Shelf
+from semel.core.policy import Policy
+from semel.core.reconciling import Inspection, reconcile
+from semel.core.settling import Settlement, Witness
+from semel.core.settling import settle as settling
+from semel.core.upkeep import Browse
+from semel.effects.asking import Runner
+from semel.effects.policies import Policies
+from semel.effects.reconcile import report
+from semel.errors import ConfigurationError
+from semel.process.fences import new_fence
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+
+R = TypeVar("R")
+
+_PAGE: Final = 200
+
+
+@frozen
+class Address:
+    """Where a key was used, as its client would say it."""
+
+    tenant: str
+    method: str
+    path: str
+    key: str
+
+
+class Operator:
+    """Looks after a guard's records. ``app`` and ``root``: see `Policies`."""
+
+    def __init__(self, guard: Guard, app: Any = None, *, root: str = "") -> None:
+        self._guard = guard
+        self._policies = Policies(guard, app, root)
+        self._runner = Runner(guard)
+
+    def find(self, what: Identity | Address) -> Recalled | None:
+        """The record with all that is kept of it, by its identity or by where its key was used."""
+        for identity in self._identities(what) if isinstance(what, Address) else (what,):
+            found = self._ask(Recall(identity))
+            if isinstance(found, Recalled):
+                return found
+        return None
+
+    def settle(
+        self, identity: Identity, evidence: Evidence, *, by: str, reason: str = ""
+    ) -> Settlement | None:
+        """Settle by what ``by`` has found out; None when there is no such record."""
+        if not by.strip():
+            raise ConfigurationError("say who settles it: by=")
+        found = self._ask(Recall(identity))
+        if isinstance(found, NoRecord):
+            return None
+        policy = self._policies.of(found.case)
+        witness = Witness("operator", by, reason)
+        flow = settling(found.case, found.now, evidence, policy, new_fence(), witness)
+        return self._runner.run(flow)
+
+    def probe_now(self, identity: Identity) -> Inspection | None:
+        """Ask its probe at once, however old it is; a dead letter stays one if nobody can tell."""
+        found = self._ask(Recall(identity))
+        if isinstance(found, NoRecord):
+            return None
+        doubt = self._policies.doubt(found.case, found.now)
+        if doubt.probe is None:
+            raise ConfigurationError("nobody can be asked: its route and its call have no probe")
+        inspection = self._runner.run(reconcile(doubt, new_fence(), 1.0, insist=True))
+        report(doubt, inspection)
+        return inspection
+
+    def bury(
+        self, identity: Identity, *, by: str, reason: str, free: bool = False
+    ) -> Written | None:
+        """Give an unknown record up: its key is expired; or, with ``free``, may run again."""
+        if not by.strip() or not reason.strip():
+            raise ConfigurationError("say who gives it up, and why: by=, reason=")
+        found = self._ask(Recall(identity))
+        if isinstance(found, NoRecord):
+            return None
+        tombstone = self._policies.of(found.case).tombstone_micros
+        said = Witness("operator", by, reason).says("given up")
+        seen = found.case.record.fence
+        return self._ask(EvictUnknown(identity, seen, new_fence(), tombstone, said, free))
+
+    def list_unknown(self, *, dead: bool = False) -> Iterator[tuple[Case, Micros]]:
+        """Every record in doubt, with the store's time: unknown ones, and such whose lease is past.
+
+        ``dead``: only those nobody will ask about again.
+        """
+        states = (State.UNKNOWN,) if dead else (State.UNKNOWN, State.IN_PROGRESS)
+        after: Identity | None = None
+        while True:
+            page = self._ask(Browse(states, _PAGE, after, dead))
+            yield from ((case, page.now) for case in page.cases if _doubtful(case, page.now))
+            if len(page.cases) < _PAGE:
+                return
+            after = page.cases[-1].record.identity
+
+    def list_dead(self) -> Iterator[Effect]:
+        """Every effect that could not be delivered."""
+        return effects(self._guard, Shelf.DEAD)
+
+    def retry_dead(self, key: str) -> bool:
+        """Try a dead effect again from now on; False when there is no such dead effect."""
+        return self._ask(Requeue(key)).applied
+
+    def drop_dead(self, key: str) -> bool:
+        """Delete a dead effect for good; False when there is no such dead effect."""
+        return self._ask(Requeue(key, drop=True)).applied
+
+    def _ask(self, op: StoreOperation[R]) -> R:
+        return self._runner.perform(op)
+
+    def _identities(self, where: Address) -> Iterator[Identity]:
+        """The key's identity under the settings now, and before where those are remembered."""
+        path = keys.canonical_path(unquote_to_bytes(where.path))
+        origin = Origin(where.tenant, where.method.upper(), path, where.key)
+        policy: Policy | None = self._policies.at(origin)
+        while policy is not None:
+            key = where.key.lower() if policy.key == "uuid" else where.key
+            scope = keys.Scope(where.tenant, origin.method, path, policy.scope)
+            yield Identity(keys.identity(scope, key))
+            policy = policy.previous
+
+
+def effects(guard: Guard, shelf: Shelf, name: str | None = None) -> Iterator[Effect]:
+    """All effects on a shelf, or those of one name, a page at a time."""
+    after: str | None = None
+    while True:
+        page = guard.backend.blocking().perform(BrowseEffects(shelf, _PAGE, after))
+        yield from (each for each in page.effects if name in (None, each.name))
+        if len(page.effects) < _PAGE:
+            return
+        after = page.effects[-1].key
+
+
+def _doubtful(case: Case, now: Micros) -> bool:
+    record = case.record
+    lapsed = record.lapsed(now) and record.on_lapse is OnLapse.UNKNOWN
+    return record.state is State.UNKNOWN or lapsed
