@@ -10,7 +10,7 @@ import json
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -18,6 +18,7 @@ import semel as library
 from semel.errors import ConfigurationError, SchemaError, SemelError
 
 FAILED, MISUSED = 1, 2
+SECONDS = click.FloatRange(0, min_open=True)
 
 _DEMO_NEEDS = {"rich", "starlette", "uvicorn"}
 
@@ -99,3 +100,42 @@ def demo(context: click.Context, leave: bool, unguarded: bool, folder: Path | No
             raise
         fail(f"the demo needs {missing.name}; install: pip install 'semel[demo]'", FAILED)
     context.exit(run(leave=leave, guarded=not unguarded, folder=folder))
+
+
+@semel.command()
+@click.argument("guard")
+@click.option("--app", help="The application whose stored requests are run, say shop:app.")
+@click.option("--only", help="Only these, with commas: deliver, run, reconcile, maintain.")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1),
+    default=16,
+    show_default=True,
+    help="Deliveries at once.",
+)
+@click.option("--once", is_flag=True, help="Do what is due, then end.")
+@click.option("--drain", type=SECONDS, default=30, show_default=True, help="Seconds to finish in.")
+@click.option(
+    "--poll", type=SECONDS, default=5, show_default=True, help="Seconds between looks, unwoken."
+)
+@click.option(
+    "--lease",
+    type=SECONDS,
+    default=60,
+    show_default=True,
+    help="Seconds an effect is this worker's.",
+)
+@click.option("--listen-url", help="PostgreSQL without a pooler in between, to be woken by.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
+@click.pass_context
+def worker(context: click.Context, /, **given: Any) -> None:
+    """Deliver effects, run stored requests, settle unknown outcomes, tidy up.
+
+    GUARD is where the guard is found: module:name, say shop:guard. As many workers as wanted may
+    run at once, on as many machines. SIGTERM and SIGINT let it finish what is under way; a second
+    one ends it at once.
+    """
+    from semel.ops.worker import Orders, run
+
+    with one_sentence():
+        context.exit(run(Orders(**given)))

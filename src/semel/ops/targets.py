@@ -1,0 +1,66 @@
+"""What a command is pointed at: ``module:name``, as servers take their applications."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any
+
+from semel.errors import ConfigurationError
+from semel.guard import Guard
+
+
+def guard_at(target: str) -> Guard:
+    """The guard of an application, say ``shop:guard``."""
+    found = at(target)
+    if not isinstance(found, Guard):
+        raise ConfigurationError(f"{target} is no semel.Guard, but of type {type(found).__name__}")
+    return found
+
+
+def app_at(target: str) -> Any:
+    """An ASGI or WSGI application, say ``shop:app``."""
+    found = at(target)
+    if not callable(found):
+        raise ConfigurationError(f"{target} is no application, but of type {type(found).__name__}")
+    return found
+
+
+def at(target: str) -> Any:
+    """What ``module:name`` leads to; modules of the working folder come first."""
+    module, _, name = target.partition(":")
+    if not module or not name:
+        raise ConfigurationError(f"{target!r} must be written module:name, such as shop:guard")
+    found: Any = _imported(module)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ConfigurationError(f"{module} has no {name!r}")
+        found = getattr(found, part)
+    return found
+
+
+def _imported(module: str) -> Any:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as missing:
+        if missing.name is not None and f"{module}.".startswith(f"{missing.name}."):
+            raise ConfigurationError(
+                f"there is no module {module!r} in {here} or among what is installed"
+            ) from missing
+        raise _broken(module, missing) from missing
+    except Exception as error:
+        raise _broken(module, error) from error
+
+
+def _broken(module: str, error: Exception) -> ConfigurationError:
+    *_, last = extract_tb(error.__traceback__)
+    said = " ".join(str(error).split())
+    place = f"{last.filename}:{last.lineno}"
+    return ConfigurationError(
+        f"{module} cannot be imported: {type(error).__name__}: {said} ({place})"
+    )
