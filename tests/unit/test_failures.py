@@ -318,6 +318,15 @@ def test_a_proxy_that_refuses_the_tunnel_passed_nothing_on(client: str) -> None:
     assert classify(error) is NOT_SENT
 
 
+def test_a_tunnel_of_the_standard_librarys_passes_nothing_on_either() -> None:
+    with Provider(say(answer("403 No"))) as proxy:
+        tunnel = http.client.HTTPSConnection("127.0.0.1", proxy.port)
+        tunnel.set_tunnel("provider.invalid")
+        error = failure(lambda: tunnel.request("POST", "/charge", BODY))
+    assert not proxy.saw_the_request
+    assert classify(error) is NOT_SENT
+
+
 @pytest.mark.parametrize("client", PROXIED)
 def test_a_proxy_that_cannot_be_reached_passed_nothing_on(client: str) -> None:
     with refused() as port:
