@@ -7,38 +7,20 @@ a setting is wrong.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 import semel as library
-from semel.errors import ConfigurationError, SchemaError, SemelError
+from semel.ops.dlq import dlq
+from semel.ops.ledger import ledger
+from semel.ops.telling import FAILED, MISUSED, fail, one_sentence
+from semel.ops.unknown import unknown
 
-FAILED, MISUSED = 1, 2
 SECONDS = click.FloatRange(0, min_open=True)
 
 _DEMO_NEEDS = {"rich", "starlette", "uvicorn"}
-
-
-def fail(sentence: str, code: int) -> NoReturn:
-    click.echo(f"semel: {sentence}", err=True)
-    raise SystemExit(code)
-
-
-@contextmanager
-def one_sentence() -> Generator[None, None, None]:
-    """Semel's own errors are told, not traced."""
-    try:
-        yield
-    except SchemaError as error:
-        fail(str(error), FAILED)
-    except ConfigurationError as error:
-        fail(str(error), MISUSED)
-    except SemelError as error:
-        fail(str(error), FAILED)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -139,3 +121,7 @@ def worker(context: click.Context, /, **given: Any) -> None:
 
     with one_sentence():
         context.exit(run(Orders(**given)))
+
+
+for each in (unknown, dlq, ledger):
+    semel.add_command(each)
