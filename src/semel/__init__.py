@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from semel.core.evidence import Absent, CannotTell, Happened, Inquiry
 from semel.core.fingerprint import Recipe as Fingerprint
 from semel.core.model import Request, Response
-from semel.core.policy import Policy, ietf, payments, stripe
+from semel.core.policy import Policy, accepted, ietf, payments, stripe
 from semel.errors import (
     ConfigurationError,
+    GiveUp,
+    LeaseLost,
     NotExecuted,
+    OperationChanged,
     OutcomeUnknown,
     RecipeChanged,
     Refused,
+    RetryLater,
     SchemaError,
     SemelError,
     StoreCorrupt,
@@ -20,44 +25,66 @@ from semel.errors import (
     StoreUnavailable,
 )
 from semel.guard import Guard
-from semel.process.current import Operation, current
+from semel.process.current import AsyncOperation, Operation, current
+from semel.web.errands import principal
 from semel.web.routing import Route
 
 if TYPE_CHECKING:
+    from semel.core.delivery import Delivery
+    from semel.effects.sending import Webhook
     from semel.web.asgi import Middleware
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Absent",
+    "AsyncOperation",
+    "CannotTell",
     "ConfigurationError",
+    "Delivery",
     "Fingerprint",
+    "GiveUp",
     "Guard",
+    "Happened",
+    "Inquiry",
+    "LeaseLost",
     "Middleware",
     "NotExecuted",
     "Operation",
+    "OperationChanged",
     "OutcomeUnknown",
     "Policy",
     "RecipeChanged",
     "Refused",
     "Request",
     "Response",
+    "RetryLater",
     "Route",
     "SchemaError",
     "SemelError",
     "StoreCorrupt",
     "StoreError",
     "StoreUnavailable",
+    "Webhook",
+    "accepted",
     "current",
     "ietf",
     "payments",
+    "principal",
     "stripe",
 ]
 
+_LATER = {
+    # Each brings asyncio along, which a WSGI process need not load.
+    "Middleware": "semel.web.asgi",
+    "Delivery": "semel.core.delivery",
+    "Webhook": "semel.effects.sending",
+}
+
 
 def __getattr__(name: str) -> object:
-    # Middleware brings asyncio along, which a WSGI process need not load.
-    if name == "Middleware":
-        from semel.web.asgi import Middleware
+    if name in _LATER:
+        from importlib import import_module
 
-        return Middleware
+        return getattr(import_module(_LATER[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,6 +4,7 @@ Expected outcomes are values; what is raised is an outage, a bug or a wrong sett
 
     SemelError
     ├── ConfigurationError      a wrong option, URL or setting: fix it and start again
+    │   ├── OperationChanged    an operation's points are not those its journal was written by
     │   ├── SchemaError         the store's schema is missing, too old or from the future
     │   └── RecipeChanged       scope or fingerprint settings differ from the recorded ones
     ├── StoreError
@@ -14,6 +15,7 @@ Expected outcomes are values; what is raised is an outage, a bug or a wrong sett
     ├── GiveUp                  raised by deliverers: no further try will help, a dead letter
     ├── RetryLater              raised by deliverers: not now, and not before a time they name
     └── OutcomeUnknown          raised by handlers: it may have happened, nobody may run it again
+        └── LeaseLost           raised by points: this run is no longer the one that counts
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 __all__ = [
     "ConfigurationError",
     "GiveUp",
+    "LeaseLost",
     "NotExecuted",
+    "OperationChanged",
     "OutcomeUnknown",
     "RecipeChanged",
     "Refused",
@@ -46,6 +50,14 @@ class SemelError(Exception):
 
 class ConfigurationError(SemelError, ValueError):
     """A wrong option, URL or setting; the message says what to change."""
+
+
+class OperationChanged(ConfigurationError):
+    """A resumed operation has other recovery points than the run that began it.
+
+    Nothing was done. Deploy the code again that the operation was begun with, or let it be settled
+    by hand.
+    """
 
 
 class SchemaError(ConfigurationError):
@@ -122,3 +134,7 @@ class OutcomeUnknown(SemelError):
         noted = doubts.get()
         if noted is not None:
             noted.append(self)
+
+
+class LeaseLost(OutcomeUnknown):
+    """This run lost its lease: another one, or the record's settled answer, counts instead."""

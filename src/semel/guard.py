@@ -21,6 +21,7 @@ from semel.errors import ConfigurationError
 from semel.log import log
 from semel.process.attendant import Attendant
 from semel.process.familiar import Familiar
+from semel.process.transact import Rooms, transactional
 from semel.stores import open_backend
 from semel.stores.base import Backend, performer
 from semel.web.routing import Route
@@ -77,6 +78,7 @@ class Guard:
         self.name = name
         self.status = _status(status)
         self.registry = Registry()
+        self.rooms = Rooms()
         self._enrolled: set[str] = set()
         self.familiar = Familiar()
         self._attendants: dict[int, Attendant] = {}
@@ -191,6 +193,25 @@ class Guard:
 
         return register
 
+    # ── records ───────────────────────────────────────────────────────────────────────────────────
+
+    def retire(self, resource: str, *, tenant: str = "") -> int:
+        """What ``resource`` named has changed or is gone: answers that made it are not repeated.
+
+        Returns how many there were. ``tenant``: whose; a guard with tenants must say it.
+        """
+        from semel.core.upkeep import Retire
+
+        if self.tenant is not None and not tenant:
+            raise ConfigurationError("this guard knows tenants: say whose resource, with tenant=")
+        return self.backend.blocking().perform(Retire(resource, tenant)).count
+
+    async def aretire(self, resource: str, *, tenant: str = "") -> int:
+        """`retire`, awaited."""
+        import asyncio
+
+        return await asyncio.to_thread(self.retire, resource, tenant=tenant)
+
     # ── life ──────────────────────────────────────────────────────────────────────────────────────
 
     def migrate(self) -> int:
@@ -255,6 +276,8 @@ class Guard:
         return bound[1]
 
     def _bind(self, policy: Policy) -> Policy:
+        if policy.mode == "atomic" or policy.on_lapse == "resume":
+            transactional(self.backend)
         if not self._secrets:
             return policy
         previous = self._bind(policy.previous) if policy.previous is not None else None

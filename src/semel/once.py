@@ -11,7 +11,7 @@ from semel.core.admission import Call, Ticket
 from semel.core.answers import Answer, Outcome
 from semel.core.exchange import exchange
 from semel.core.flow import run
-from semel.core.frozen import frozen
+from semel.core.frozen import frozen, replace
 from semel.core.keys import Malformed
 from semel.core.model import Headers, HeaderView, Request, Response
 from semel.core.policy import Policy
@@ -51,7 +51,9 @@ class Job:
         policy = guard.policy if policy is None else guard.bind(policy)
         self.guard = guard
         self.ticket = _ticket(guard, key, name, payload, tenant, policy)
-        self.call: Call = self.ticket.call((_json(payload),), new_fence(), guard.familiar.meet)
+        call: Call = self.ticket.call((_json(payload),), new_fence(), guard.familiar.meet)
+        named = name in guard.registry.probes
+        self.call = replace(call, can_ask=True) if named else call
         self.flow = exchange(self.call, guard.enrol(f"once {name}", policy))
 
     def run(self, function: Callable[[], Any]) -> Once:
@@ -61,7 +63,7 @@ class Job:
         try:
             answer = run(self.flow, performer.perform)
         finally:
-            performer.let_go()
+            performer.end()
         return self._told(answer)
 
     async def arun(self, function: Callable[[], Awaitable[Any]]) -> Once:
@@ -95,6 +97,10 @@ def _ticket(
     checked = keys.check_format(key, policy.key)
     if isinstance(checked, Malformed):
         raise Refused("malformed-key", checked.reason, False)
+    if policy.stores_request:
+        raise ConfigurationError(
+            "once() is run by its caller: mode='deferred' and on_lapse='resume' are for routes"
+        )
     request = Request("ONCE", f"/{name}", b"", HeaderView(_HEADERS), payload)
     return Ticket(request, policy, key, checked, tenant or "", None, False)
 

@@ -12,6 +12,7 @@ import pytest
 
 from semel.core import snapshot
 from semel.core.answers import Answer, Outcome
+from semel.core.conclusions import KeepFailed
 from semel.core.contract import (
     Applied,
     Claim,
@@ -28,7 +29,7 @@ from semel.core.contract import (
     SettleHappened,
     Suspend,
 )
-from semel.core.exchange import KeepFailed, exchange
+from semel.core.exchange import exchange
 from semel.core.fingerprint import Recipe
 from semel.core.flow import Interrupted, Step
 from semel.core.model import Fence, OnLapse, Response

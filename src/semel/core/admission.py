@@ -13,7 +13,7 @@ from semel.core import keys
 from semel.core.fingerprint import Meaning, Recipe
 from semel.core.frozen import frozen
 from semel.core.keys import Malformed, Scope
-from semel.core.model import Fence, Identity, Micros, Origin, Request, Response
+from semel.core.model import Fence, Identity, Micros, OnLapse, Origin, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.prints import Prints
 from semel.core.problems import refuse
@@ -46,6 +46,25 @@ class Call:
     predecessor: Predecessor | None = None
     familiar: bool = False
     """This process has probably met the key: look before claiming."""
+    request: bytes | None = None
+    """To be stored, where a worker may have to run it (`core/stored.py`)."""
+    status_at: str = ""
+    """The address under which the status of requests is told."""
+    can_ask: bool = False
+    """There is somebody to ask what became of a run whose outcome is unknown."""
+    alone: bool = False
+    """A worker runs it: no client waits for the answer."""
+    requeue: Micros | None = None
+    """After which time a worker tries it again when nothing happened."""
+
+    def status_of(self, identity: Identity) -> str:
+        """Where the status of a request is told."""
+        return f"{self.status_at}/{identity.hex()}"
+
+    @property
+    def resumable(self) -> bool:
+        """The handler is an operation with recovery points."""
+        return self.policy.lapse is OnLapse.RESUME
 
 
 @frozen
@@ -113,6 +132,7 @@ class Ticket:
             cross_origin="origin" in request.headers,
             predecessor=predecessor,
             familiar=familiar(identity),
+            can_ask=policy.probe is not None,
         )
 
     def _prints(self, body: Iterable[bytes], recipe: Recipe) -> Prints:
@@ -160,11 +180,16 @@ def _ticket(
     if suspicious and policy.personal_data == "refuse":
         detail = "The key looks like personal data. Use a random key, such as a UUID."
         return Refused(refuse("malformed-key", detail=detail))
-    who = "" if tenant is None else _principal(tenant(request))
+    who = who_asks(request, tenant)
     if who is None:
         return Refused(refuse("tenant-missing"))
     session = policy.session(request) if policy.session is not None else None
     return Ticket(request, policy, sent, key, who, session, suspicious)
+
+
+def who_asks(request: Request, tenant: Tenant) -> str | None:
+    """The tenant of an authenticated request; None is nobody."""
+    return "" if tenant is None else _principal(tenant(request))
 
 
 def _principal(value: Any) -> str | None:

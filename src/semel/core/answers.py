@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from typing import assert_never
 
@@ -19,6 +20,7 @@ class Outcome(StrEnum):
     """What an exchange came to: one word for logs and metrics."""
 
     EXECUTED = "executed"
+    ACCEPTED = "accepted"
     RELEASED = "released"
     SUSPENDED = "suspended"
     REPLAYED = "replayed"
@@ -65,6 +67,8 @@ def from_record(call: Call, record: Record | None, now: Micros) -> Flow[Answer]:
         case State.UNKNOWN:
             return unknown(call)
         case State.COMPLETED if not record.past_retention(now):
+            if record.retired_at is not None and call.policy.on_retired == "refuse":
+                return Answer(refuse("replay-impossible"), Outcome.RECEIPT)
             return (yield from _replay(call, record))
         case State.COMPLETED | State.EXPIRED:
             return Answer(refuse("key-expired"), Outcome.EXPIRED)
@@ -104,18 +108,41 @@ def mismatch(call: Call, record: Record) -> Answer:
     return Answer(response, Outcome.MISMATCH)
 
 
+def accepted(call: Call, state: State, outcome: Outcome) -> Answer:
+    """Under way: where the answer can be asked for."""
+    return Answer(
+        under_way(call.status_of(call.identity), state, call.policy.retry_micros), outcome
+    )
+
+
+def under_way(address: str, state: State, retry_after: Micros) -> Response:
+    """202: neither an answer nor a refusal."""
+    document = {"status": state.value, "location": address}
+    headers = (
+        (b"content-type", b"application/json"),
+        (b"cache-control", b"no-store"),
+        (b"location", address.encode("latin-1")),
+        (b"retry-after", b"%d" % max(1, -(-retry_after // 1_000_000))),
+    )
+    return Response(202, headers, json.dumps(document).encode())
+
+
 def in_flight(call: Call) -> Answer:
+    if call.policy.in_flight == "accept":
+        return accepted(call, State.IN_PROGRESS, Outcome.IN_FLIGHT)
     response = refuse("in-flight", retry_after=call.policy.retry_micros)
     return Answer(response, Outcome.IN_FLIGHT)
 
 
 def unknown(call: Call) -> Answer:
+    if call.policy.in_flight == "accept" and call.can_ask:
+        return accepted(call, State.UNKNOWN, Outcome.UNKNOWN)
     return Answer(doubt(call), Outcome.UNKNOWN)
 
 
 def doubt(call: Call, status: int | None = None) -> Response:
     """With somebody to ask, waiting helps; with nobody, only an operator does."""
-    if call.policy.probe is None:
+    if not call.can_ask:
         return refuse("outcome-unknown", status=status, retryable=False)
     return refuse(
         "outcome-unknown", status=status, retryable=True, retry_after=call.policy.retry_micros

@@ -43,6 +43,8 @@ class Claimed:
 
     leased_until: Micros
     now: Micros
+    again: bool = False
+    """Somebody held it before: there may be a journal."""
 
 
 @frozen

@@ -12,12 +12,15 @@ from semel.core.admission import Call
 from semel.core.answers import (
     Answer,
     Outcome,
+    accepted,
     from_record,
     in_flight,
     mismatch,
     unknown,
 )
 from semel.core.contract import (
+    Accept,
+    Accepted,
     Applied,
     Claim,
     Claimed,
@@ -26,6 +29,7 @@ from semel.core.contract import (
     Lapse,
     Read,
     Release,
+    Resume,
     Retake,
     Stale,
 )
@@ -64,10 +68,9 @@ def under_which_identity(call: Call) -> Flow[Call]:
     return replace(call, identity=older.identity, prints=older.prints, predecessor=None)
 
 
-def enter(call: Call) -> Flow[Claimed | Answer]:
-    """Claim, or find out why not."""
+def enter(call: Call, patience: Micros) -> Flow[Claimed | Answer]:
+    """Claim, or find out why not; wait for another's answer as long as ``patience`` lasts."""
     reply: _Step = yield from (_look(call) if call.familiar else _seize(call, _claim(call)))
-    patience = call.policy.patience_micros
     for _ in range(_ROUNDS):
         match reply:
             case Claimed() | Answer():
@@ -75,7 +78,7 @@ def enter(call: Call) -> Flow[Claimed | Answer]:
             case Stale():
                 return Answer(refuse("key-expired"), Outcome.EXPIRED)
             case Found():
-                reply = yield from _meet(call, reply)
+                reply = yield from meet(call, reply)
             case _Busy(record):
                 reply = yield from _wait(call, record, patience)
                 patience = 0
@@ -100,6 +103,7 @@ def _claim(call: Call) -> Claim:
         lease=call.policy.lease_micros,
         on_lapse=call.policy.lapse,
         fresh_until=call.fresh_until,
+        request=call.request,
     )
 
 
@@ -114,15 +118,15 @@ def _seize(call: Call, claim: Claim) -> Flow[Claimed | Found | Stale]:
 
 def _retract(call: Call, error: Exception) -> Flow[None]:
     surely_not_applied = isinstance(error, StoreUnavailable) and error.applied is False
-    if not surely_not_applied:
+    if not surely_not_applied and call.policy.mode != "atomic":
         yield from ask(Pursue(release(call, "claim unanswered")))
 
 
 def release(call: Call, reason: str) -> Release:
-    return Release(call.identity, call.fence, call.policy.retention_micros, reason)
+    return Release(call.identity, call.fence, call.policy.retention_micros, reason, call.requeue)
 
 
-def _meet(call: Call, found: Found) -> Flow[_Step]:
+def meet(call: Call, found: Found) -> Flow[_Step]:
     """There is a record: what it means for this request."""
     record, now = found.record, found.now
     if record.forgettable(now):
@@ -130,26 +134,34 @@ def _meet(call: Call, found: Found) -> Flow[_Step]:
         return (yield from _seize(call, _claim(call)))
     if not call.prints.match(record):
         return mismatch(call, record)
+    if record.lapsed(now) and record.on_lapse is OnLapse.RESUME:
+        # One that was begun as an operation and is none any more is left to whoever knows it.
+        return (yield from _retake(call, record, Resume)) if call.resumable else _Busy(record)
     if record.lapsed(now):
         yield from ask(Lapse(call.identity, record.fence, call.policy.retention_micros))
         return (yield from _seize(call, _claim(call)))
     if record.state is State.FAILED_RETRYABLE:
-        return (yield from _retake(call, record))
+        return (yield from _retake(call, record, Retake))
     if record.state in (State.IN_PROGRESS, State.PENDING):
         return _Busy(record)
     return (yield from from_record(call, record, now))
 
 
-def _retake(call: Call, record: Record) -> Flow[Claimed | Found | Stale]:
+def _retake(
+    call: Call, record: Record, how: type[Retake | Resume]
+) -> Flow[Claimed | Found | Stale]:
+    """Hold a record that another held before, whose journal stays."""
     policy = call.policy
-    op = Retake(call.identity, record.fence, call.fence, policy.lease_micros, policy.lapse)
+    op: Retake | Resume = Resume(call.identity, record.fence, call.fence, policy.lease_micros)
+    if how is Retake:
+        op = Retake(call.identity, record.fence, call.fence, policy.lease_micros, policy.lapse)
     try:
         reply = yield from ask(op)
     except (StoreError, Interrupted) as error:
         yield from _retract(call, error)
         raise
     if isinstance(reply, Applied):
-        return Claimed(reply.leased_until or reply.now, reply.now)
+        return Claimed(reply.leased_until or reply.now, reply.now, again=True)
     if reply.record is not None:
         return Found(reply.record, reply.now)
     return (yield from _seize(call, _claim(call)))
@@ -176,3 +188,60 @@ def _wait(call: Call, record: Record, patience: Micros) -> Flow[Found | Answer]:
             return unknown(call)
         case _:
             assert_never(reply)
+
+
+# ── deferred requests ─────────────────────────────────────────────────────────────────────────────
+
+
+def hand_in(call: Call) -> Flow[Answer]:
+    """Leave the request to the worker; 202 until it has been run."""
+    for _ in range(_ROUNDS):
+        reply = yield from ask(_accept(call))
+        match reply:
+            case Accepted():
+                return accepted(call, State.PENDING, Outcome.ACCEPTED)
+            case Stale():
+                return Answer(refuse("key-expired"), Outcome.EXPIRED)
+            case Found(record, now):
+                answer = yield from _meet_deferred(call, record, now)
+                if answer is not None:
+                    return answer
+            case _:
+                assert_never(reply)
+    return in_flight(call)
+
+
+def _accept(call: Call) -> Accept:
+    if call.request is None:
+        raise AssertionError("a deferred request must be stored")
+    return Accept(
+        identity=call.identity,
+        fence=call.fence,
+        fingerprint=call.prints.fingerprint.text,
+        fields=call.prints.evidence(call.fence),
+        origin=call.origin,
+        request=call.request,
+        patience=call.policy.abandon_micros,
+        on_lapse=call.policy.lapse,
+        fresh_until=call.fresh_until,
+    )
+
+
+def _meet_deferred(call: Call, record: Record, now: Micros) -> Flow[Answer | None]:
+    """There is a record; None when it was moved out of the way and the request may be accepted."""
+    if record.forgettable(now):
+        yield from ask(Forget(call.identity, record.fence))
+        return None
+    if not call.prints.match(record):
+        return mismatch(call, record)
+    if record.state is State.FAILED_RETRYABLE:
+        # Settled as not done: asked for again, it goes back to the queue.
+        taken = yield from _retake(call, record, Retake)
+        if isinstance(taken, Claimed):
+            again = replace(call, requeue=0)
+            yield from ask(release(again, "asked for again"))
+        return None
+    if record.lapsed(now) and record.on_lapse is not OnLapse.RESUME:
+        yield from ask(Lapse(call.identity, record.fence, call.policy.retention_micros))
+        return None
+    return (yield from from_record(call, record, now))

@@ -6,49 +6,45 @@ another request may run; what must always hold is argued at those places.
 
 from __future__ import annotations
 
-from typing import Final, assert_never
+from typing import assert_never
 
-from semel.core import replay, snapshot
+from semel.core import journal, replay, snapshot
 from semel.core.admission import Call
-from semel.core.answers import Answer, Outcome, closed, doubt, from_record, unknown
+from semel.core.answers import Answer, Outcome, closed
+from semel.core.atomic import atomically
+from semel.core.conclusions import (
+    SAID,
+    as_zombie,
+    completion,
+    concession,
+    conclude,
+    first,
+    kept,
+    not_durable,
+    own_answer,
+)
 from semel.core.contract import (
     Applied,
-    Complete,
+    Claimed,
     Lost,
+    NoRecord,
     Open,
+    Recall,
     Release,
     StoreOperation,
     Suspend,
     Written,
 )
-from semel.core.entry import enter, release, under_which_identity
+from semel.core.course import Course
+from semel.core.entry import enter, hand_in, release, under_which_identity
 from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import replace
-from semel.core.model import Micros, Response, State
+from semel.core.model import Response
 from semel.core.problems import refuse
-from semel.core.runner import (
-    Abandoned,
-    Discard,
-    Drain,
-    HandlerOutcome,
-    Invoke,
-    Pause,
-    Pursue,
-    Raised,
-    Returned,
-    Streaming,
-)
+from semel.core.runner import Discard, Drain, Invoke, Pause, Pursue, Returned, Streaming
 from semel.core.snapshot import Snapshot
-from semel.core.verdict import Verdict, judge, says_not_executed
-from semel.errors import ConfigurationError, OutcomeUnknown, StoreError
-
-
-class KeepFailed(OutcomeUnknown):
-    """``keep=`` raised. The handler has run, and nobody can say what its answer is worth."""
-
-    def __init__(self, cause: Exception) -> None:
-        super().__init__(f"keep= failed: {type(cause).__name__}")
-        self.__cause__ = cause
+from semel.core.verdict import Verdict
+from semel.errors import ConfigurationError, StoreError
 
 
 def exchange(call: Call, before: Flow[None] | None = None) -> Flow[Answer]:
@@ -57,7 +53,11 @@ def exchange(call: Call, before: Flow[None] | None = None) -> Flow[Answer]:
         if before is not None:
             yield from before
         call = yield from under_which_identity(call)
-        entry = yield from enter(call)
+        if call.policy.mode == "atomic":
+            return (yield from atomically(call))
+        if call.policy.mode == "deferred":
+            return (yield from hand_in(call))
+        entry = yield from enter(call, call.policy.patience_micros)
     except Interrupted:
         return Answer(None, Outcome.INTERRUPTED)
     except StoreError as error:
@@ -66,121 +66,57 @@ def exchange(call: Call, before: Flow[None] | None = None) -> Flow[Answer]:
         return Answer(refuse("misconfigured"), Outcome.MISCONFIGURED, error)
     if isinstance(entry, Answer):
         return entry
-    return (yield from _execute(call))
+    return (yield from execute(call, entry))
 
 
 # ── running the handler ───────────────────────────────────────────────────────────────────────────
 
 
-def _execute(call: Call) -> Flow[Answer]:
+def execute(call: Call, entry: Claimed) -> Flow[Answer]:
     """The lease is held: run the handler, then settle the record before a byte is sent."""
-    outcome = yield from ask(Invoke(call.identity, call.fence))
     try:
-        verdict = judge(call.policy, outcome)
-    except Exception as error:  # keep= is the operator's code
-        if isinstance(outcome, Streaming):
-            yield from ask(Discard())
-        outcome = Raised(KeepFailed(error))
-        verdict = judge(call.policy, outcome)
+        course = yield from _course(call, entry)
+    except StoreError as error:
+        yield from _give_up(release(call, "its journal could not be read"))
+        return closed(call, error)
+    invoked = yield from ask(Invoke(call.identity, call.fence, course))
+    outcome, verdict = conclude(call, invoked, course)
+    if isinstance(invoked, Streaming) and not isinstance(outcome, Streaming):
+        yield from ask(Discard())
     if isinstance(outcome, Streaming):
-        return (yield from _stream(call, outcome, verdict))
-    answer = _own_answer(call, outcome, verdict)
+        return (yield from _stream(call, outcome, verdict, course))
+    answer = own_answer(call, outcome, verdict)
     response = answer.response
     if verdict is Verdict.KEEP and response is not None:
-        return (yield from _keep(call, response, answer))
-    written = yield from _give_up(_concession(call, verdict, answer.error))
+        return (yield from _keep(call, response, answer, course))
+    written = yield from _give_up(concession(call, verdict, answer.error))
     if isinstance(written, Lost):
-        return (yield from _as_zombie(call, written, answer))
+        return (yield from as_zombie(call, written, answer))
     if isinstance(outcome, Returned) and response is not None:
-        response = _first(call, response, None)
+        response = first(call, response, None)
     return replace(answer, response=response)
 
 
-_SAID: Final = {
-    Verdict.KEEP: Outcome.EXECUTED,
-    Verdict.RELEASE: Outcome.RELEASED,
-    Verdict.SUSPEND: Outcome.SUSPENDED,
-}
+def _course(call: Call, entry: Claimed) -> Flow[Course]:
+    """Where the run begins: an operation that somebody held before goes on from its journal."""
+    if not call.resumable or not entry.again:
+        return Course()
+    reply = yield from ask(Recall(call.identity))
+    return Course(None if isinstance(reply, NoRecord) else journal.decode(reply.case.journal))
 
 
-def _own_answer(call: Call, outcome: HandlerOutcome, verdict: Verdict) -> Answer:
-    """What the first caller gets if nothing stands in the way."""
-    said = _SAID[verdict]
-    match outcome:
-        case Returned(response, error):
-            return Answer(response, said, error)
-        case Raised(error) | Abandoned(error):
-            response = _problem_for(call, error, verdict)
-            return Answer(response, said, error, reraise=True)
-        case _:
-            raise AssertionError("a streamed outcome has its own way")
-
-
-def _problem_for(call: Call, error: BaseException, verdict: Verdict) -> Response:
-    if verdict is Verdict.SUSPEND:
-        return doubt(call, status=500)
-    if verdict is Verdict.KEEP:
-        detail = "The operation failed; its answer is kept and it is not run again."
-        return refuse("handler-failed", retryable=False, detail=detail)
-    if says_not_executed(error):
-        return refuse("not-executed", retry_after=call.policy.retry_micros)
-    return refuse("handler-failed")
-
-
-def _concession(call: Call, verdict: Verdict, error: BaseException | None) -> Release | Suspend:
-    reason = type(error).__name__ if error is not None else "answered an error"
-    if verdict is Verdict.RELEASE:
-        return release(call, reason)
-    return Suspend(call.identity, call.fence, reason)
-
-
-def _keep(call: Call, response: Response, answer: Answer) -> Flow[Answer]:
+def _keep(call: Call, response: Response, answer: Answer, course: Course) -> Flow[Answer]:
     """A success is sent only after its record is durable."""
-    kept = Snapshot(
-        status=response.status,
-        headers=replay.kept_headers(response.headers),
-        body=response.body if len(response.body) <= call.policy.max_response_body else None,
-        size=len(response.body),
-        schema_version=call.policy.schema_version,
-    )
-    written = yield from _insist(call, _completion(call, kept))
+    written = yield from _insist(call, completion(call, kept(call, response), course))
     match written:
         case None:
-            return _not_durable(call, answer)
+            return not_durable(call, answer)
         case Applied(expires_at=expires_at):
-            return replace(answer, response=_first(call, response, expires_at))
+            return replace(answer, response=first(call, response, expires_at))
         case Lost():
-            return (yield from _as_zombie(call, written, answer))
+            return (yield from as_zombie(call, written, answer))
         case _:
             assert_never(written)
-
-
-def _not_durable(call: Call, answer: Answer) -> Answer:
-    response = refuse("completion-not-durable", retry_after=call.policy.retry_micros)
-    return replace(answer, response=response, outcome=Outcome.NOT_DURABLE)
-
-
-def _first(call: Call, response: Response, expires_at: Micros | None) -> Response:
-    return replay.first(response, call.policy, expires_at, cross_origin=call.cross_origin)
-
-
-def _completion(call: Call, kept: Snapshot) -> Complete:
-    policy = call.policy
-    return Complete(
-        call.identity,
-        call.fence,
-        snapshot.encode(kept),
-        policy.retention_micros,
-        policy.tombstone_micros,
-    )
-
-
-def _as_zombie(call: Call, lost: Lost, own: Answer) -> Flow[Answer]:
-    """The lease was lost meanwhile: what the record says is what happened."""
-    answer = yield from from_record(call, lost.record, lost.now)
-    if lost.record is None or lost.record.state is State.FAILED_RETRYABLE:
-        answer = unknown(call)  # it ran, yet its record was freed: nobody may be told to retry
-    return replace(answer, error=own.error, reraise=own.reraise, zombie=True)
 
 
 def _insist(call: Call, op: StoreOperation[Written]) -> Flow[Written | None]:
@@ -208,7 +144,7 @@ def _give_up(op: Release | Suspend) -> Flow[Written | None]:
 # ── streamed answers ──────────────────────────────────────────────────────────────────────────────
 
 
-def _stream(call: Call, head: Streaming, verdict: Verdict) -> Flow[Answer]:
+def _stream(call: Call, head: Streaming, verdict: Verdict, course: Course) -> Flow[Answer]:
     """A body that is not kept: an open receipt before its first byte, closed at its end."""
     receipt = Snapshot(
         status=head.status,
@@ -227,12 +163,12 @@ def _stream(call: Call, head: Streaming, verdict: Verdict) -> Flow[Answer]:
     drained = yield from ask(Drain(headers))
     answer = Answer(None, Outcome.EXECUTED, drained.error or head.error, drained.error is not None)
     if verdict is not Verdict.KEEP:
-        yield from _give_up(_concession(call, verdict, answer.error))
-        return replace(answer, outcome=_SAID[verdict])
+        yield from _give_up(concession(call, verdict, answer.error))
+        return replace(answer, outcome=SAID[verdict])
     ended = replace(
         receipt, open=False, whole=drained.whole, size=drained.size, digest=drained.digest
     )
-    written = yield from _insist(call, _completion(call, ended))
+    written = yield from _insist(call, completion(call, ended, course))
     return answer if isinstance(written, Applied) else replace(answer, outcome=Outcome.NOT_DURABLE)
 
 
@@ -240,5 +176,5 @@ def _withhold(call: Call, head: Streaming, lost: Lost | None) -> Flow[Answer]:
     yield from ask(Discard())
     answer = Answer(None, Outcome.EXECUTED, head.error)
     if lost is None:
-        return _not_durable(call, answer)
-    return (yield from _as_zombie(call, lost, answer))
+        return not_durable(call, answer)
+    return (yield from as_zombie(call, lost, answer))

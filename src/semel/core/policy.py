@@ -60,6 +60,7 @@ class Policy:
     response: Literal["buffer", "stream"] = "buffer"
     schema_version: str | None = None
     on_replay: Callable[..., Any] | None = None
+    on_retired: Literal["refuse", "replay"] = "refuse"
     replay_header: str = "Idempotent-Replayed"
     previous: Policy | None = None
 
@@ -146,6 +147,7 @@ class Options(TypedDict, total=False):
     response: Literal["buffer", "stream"]
     schema_version: str | None
     on_replay: Callable[..., Any] | None
+    on_retired: Literal["refuse", "replay"]
     replay_header: str
     previous: Policy | None
 
@@ -166,6 +168,7 @@ def stripe(**options: Unpack[Options]) -> Policy:
         "on_error": "keep",
         "on_doubt": "keep",
         "tombstone": timedelta(0),
+        "on_retired": "replay",
     }
     return _build("stripe", defaults, options)
 
@@ -215,6 +218,7 @@ _CHOICES: Final[dict[str, set[str | None]]] = {
     "on_doubt": {"unknown", "keep"},
     "on_lapse": {"unknown", "release", "resume"},
     "mode": {"leased", "atomic", "deferred"},
+    "on_retired": {"refuse", "replay"},
     "effects": {None, "none", "transactional"},
     "response": {"buffer", "stream"},
 }

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 
 from semel.core.contract import Found, NoRecord, Operation, StoreOperation, Written
+from semel.core.course import Course
 from semel.core.frozen import frozen
 from semel.core.model import Fence, Headers, Identity, Micros, Record, Response
 
@@ -46,12 +47,13 @@ HandlerOutcome: TypeAlias = Returned | Streaming | Raised | Abandoned
 
 @frozen
 class Invoke(Operation[HandlerOutcome]):
-    """Run the handler under the lease; asked again, it is the same run."""
+    """Run the handler; asked again, it is the same run. ``course``: where it says how far it is."""
 
     finishing: ClassVar[bool] = True
 
     identity: Identity
     fence: Fence
+    course: Course
 
 
 @frozen
@@ -96,10 +98,13 @@ class Unwoken:
 
 @frozen
 class Await(Operation[Woken | Unwoken]):
-    """Wait, holding no connection, until the record leaves the hands of ``fence``."""
+    """Wait, holding no connection, until the record leaves the hands of ``fence``.
+
+    None: until there is a record, or the transaction that keeps the identity busy has ended.
+    """
 
     identity: Identity
-    fence: Fence
+    fence: Fence | None
     patience: Micros
 
 
@@ -137,11 +142,20 @@ class Occupied:
 class Begin(Operation[Begun | Occupied]):
     """Open a transaction on the store's database.
 
-    With an identity its lock is tried, never waited for. A savepoint is set after the first
-    `Claim` or `Retake` in it, so that a run can be undone without its record.
+    The identity's lock is tried, never waited for.
     """
 
-    identity: Identity | None
+    identity: Identity
+
+
+@frozen
+class Save(Operation[None]):
+    """Set the savepoint: what follows can be undone without what came before."""
+
+
+@frozen
+class Flush(Operation[None]):
+    """Let a session write what it still holds; raises what the database says to that."""
 
 
 @frozen

@@ -1,59 +1,239 @@
-"""`semel.current()`: what a running handler can learn about its own key.
+"""`semel.current()`: what a running handler can learn about its own key, and do under it.
 
-An `Operation` is what the handler sees of its `Run`; what the adapter sees of it is not for users.
+An operation is what the handler sees of its `Run`; what the adapter sees of it is not for users.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 from semel.core import keys
-from semel.core.model import Fence, Identity
-from semel.core.verdict import says_not_executed
-from semel.errors import OutcomeUnknown, doubts
+from semel.core.course import Course
+from semel.core.failures import says_not_executed
+from semel.core.model import Fence, Identity, Micros
+from semel.core.outbox import Enqueue
+from semel.errors import ConfigurationError, OutcomeUnknown, doubts
 from semel.process.leases import Lease
 
+if TYPE_CHECKING:
+    from semel.core.model import Origin
+    from semel.core.steps import Deed
+    from semel.process.transact import Rooms
+    from semel.stores.base import AsyncTransaction, Backend, Store, Transaction
 
-class Operation:
-    """The operation a handler is running."""
 
-    __slots__ = ("_lease",)
+class Ground:
+    """What a run stands on: its guard's store, and what is known of its route."""
 
-    def __init__(self, lease: Lease) -> None:
-        self._lease = lease
+    def __init__(
+        self,
+        backend: Backend,
+        rooms: Rooms,
+        origin: Origin,
+        resumable: bool,
+        probes: Callable[[str], Callable[..., Any] | None],
+    ) -> None:
+        self.backend = backend
+        self.rooms = rooms
+        self.origin = origin
+        self.resumable = resumable
+        self.probes = probes
+
+    def join(self, connection: Any) -> Store:
+        """The store within the transaction that is open on ``connection``."""
+        backend: Any = self.backend
+        joined: Store = backend.on(connection)
+        return joined
+
+
+class _Known:
+    """What operations of both colours know."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
 
     @property
     def identity(self) -> Identity:
         """32 bytes that name this key for good; a nullable foreign key for business rows."""
-        return self._lease.identity
+        return self._run.lease.identity
 
     @property
     def fence(self) -> Fence:
         """Proof of this very run."""
-        return self._lease.fence
+        return self._run.lease.fence
 
     @property
     def held(self) -> bool:
         """Whether the lease is still this run's, as far as the process can know without asking."""
-        return self._lease.held(time.monotonic())
+        return self._run.held()
 
     def downstream_key(self, name: str) -> str:
         """The idempotency key to send to a provider: derived, the same on every retry."""
         return keys.downstream_key(self.identity, name)
 
+    @property
+    def transaction(self) -> Any:
+        """The open transaction, as a `sqlite3` or psycopg connection; semel commits it.
+
+        In atomic mode that of the whole handler, in a phase that of the phase.
+        """
+        return self._run.open_transaction().connection
+
+    @property
+    def session(self) -> Any:
+        """The open transaction, as a SQLAlchemy Session, or AsyncSession in an event loop."""
+        return self._run.open_transaction().session
+
+    def resource(self, name: str) -> None:
+        """Name what is being made: after `Guard.retire` of it this answer is not repeated."""
+        if not name:
+            raise ConfigurationError("resource() takes the name of what was made")
+        self._run.course.resource = name
+
+    def keep_for(self, retention: timedelta) -> None:
+        """Keep the answer for at least this long, from its completion on."""
+        self._run.course.retention = retention // timedelta(microseconds=1)
+
+
+class Operation(_Known):
+    """The operation that a handler is running; in an event loop it is an `AsyncOperation`."""
+
+    __slots__ = ()
+
+    def phase(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run ``function`` in a transaction, once: its result (JSON) is journaled with its writes.
+
+        Resumed, the operation gets the journaled result and the function is not run again.
+        """
+        from semel.process.points import Points
+
+        return Points(self._run).phase(_deed(name, function, arguments))
+
+    def call(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *arguments: Any,
+        repeatable: bool = False,
+    ) -> Any:
+        """Make at most one outside effect: ``function(downstream_key, *arguments)``.
+
+        The intent is on record before, the result (JSON) after. A resumed operation that finds the
+        intent alone makes the call again if it is ``repeatable`` (the provider honours the key),
+        else it asks the probe, else the outcome is unknown.
+        """
+        from semel.process.points import Points
+
+        return Points(self._run).call(_deed(name, function, arguments), repeatable)
+
+    def effect(
+        self,
+        name: str,
+        payload: Any,
+        *,
+        order: str | None = None,
+        delay: timedelta = timedelta(0),
+    ) -> str:
+        """Put an effect into the outbox, within the open transaction; returns its downstream key.
+
+        A worker delivers it after the commit, by whoever `Guard.effect` registered for ``name``.
+        """
+        op = _enqueue(self, name, payload, order, delay)
+        self._run.ground.join(self.transaction).perform(op)
+        return op.key
+
+
+class AsyncOperation(_Known):
+    """The operation that a handler is running in an event loop."""
+
+    __slots__ = ()
+
+    async def phase(
+        self, name: str, function: Callable[..., Any | Awaitable[Any]], *arguments: Any
+    ) -> Any:
+        """`Operation.phase`, awaited; ``function`` may be a coroutine function."""
+        from semel.process.points import AsyncPoints
+
+        return await AsyncPoints(self._run).phase(_deed(name, function, arguments))
+
+    async def call(
+        self,
+        name: str,
+        function: Callable[..., Any | Awaitable[Any]],
+        *arguments: Any,
+        repeatable: bool = False,
+    ) -> Any:
+        """`Operation.call`, awaited; ``function`` may be a coroutine function."""
+        from semel.process.points import AsyncPoints
+
+        return await AsyncPoints(self._run).call(_deed(name, function, arguments), repeatable)
+
+    async def effect(
+        self,
+        name: str,
+        payload: Any,
+        *,
+        order: str | None = None,
+        delay: timedelta = timedelta(0),
+    ) -> str:
+        """`Operation.effect`, awaited."""
+        op = _enqueue(self, name, payload, order, delay)
+        transaction: Any = self._run.open_transaction()
+        await transaction.perform(op)
+        return op.key
+
+
+def _deed(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Deed:
+    from semel.core.steps import Deed
+
+    if not name or not callable(function):
+        raise ConfigurationError("a point takes a name and a function")
+    return Deed(name, function, arguments)
+
+
+def _enqueue(
+    operation: _Known, name: str, payload: Any, order: str | None, delay: timedelta
+) -> Enqueue:
+    try:
+        body = json.dumps(payload, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"the payload of {name!r} must be JSON: {error}") from error
+    after: Micros = delay // timedelta(microseconds=1)
+    key = operation.downstream_key(name)
+    return Enqueue(key, operation.identity, name, body, order, after)
+
 
 class Run:
-    """One run of a handler under a lease, and what its answer may hide."""
+    """One run of a handler, and what its answer may hide."""
 
-    __slots__ = ("_doubts", "_noted", "operation")
+    __slots__ = ("_doubts", "_noted", "course", "ground", "lease", "transaction")
 
-    def __init__(self, lease: Lease) -> None:
-        self.operation = Operation(lease)
+    def __init__(self, lease: Lease, course: Course, ground: Ground) -> None:
+        self.lease = lease
+        self.course = course
+        self.ground = ground
+        self.transaction: Transaction | AsyncTransaction | None = None
+        """What is open: for the whole run in atomic mode, else for one phase at a time."""
         self._doubts: list[OutcomeUnknown] = []
         self._noted: BaseException | None = None
+
+    def held(self) -> bool:
+        return self.lease.held(time.monotonic())
+
+    def open_transaction(self) -> Any:
+        if self.transaction is None:
+            raise ConfigurationError(
+                "no transaction is open here: use a route with mode='atomic', or a phase"
+            )
+        return self.transaction
 
     def enter(self) -> Callable[[], None]:
         """Make this the run of the current context; the result undoes that."""
@@ -90,9 +270,23 @@ def current_run() -> Run | None:
     return _run.get()
 
 
-def current() -> Operation:
-    """The running operation; LookupError outside a request that carries a key."""
+def current() -> Any:
+    """The running operation: an `AsyncOperation` in an event loop, else an `Operation`.
+
+    LookupError outside a request that carries a key.
+    """
     run = _run.get()
     if run is None:
         raise LookupError("semel.current(): no request with an Idempotency-Key is running here")
-    return run.operation
+    return AsyncOperation(run) if _in_event_loop() else Operation(run)
+
+
+def _in_event_loop() -> bool:
+    asyncio: Any = sys.modules.get("asyncio")
+    if asyncio is None:
+        return False
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -61,13 +61,14 @@ class _Slot:
 class _Watch:
     """All who wait for one record in this process."""
 
-    __slots__ = ("due", "fence", "identity", "pause", "tasks", "threads")
+    __slots__ = ("due", "fence", "hurried", "identity", "pause", "tasks", "threads")
 
-    def __init__(self, identity: Identity, fence: Fence, due: float) -> None:
+    def __init__(self, identity: Identity, fence: Fence | None, due: float) -> None:
         self.identity = identity
         self.fence = fence
         self.due = due
         self.pause = _FIRST
+        self.hurried = False
         self.threads: list[_Slot] = []
         self.tasks: Tasks = {}
 
@@ -87,7 +88,7 @@ class Waiters:
         self._lock = threading.Lock()
         self._watches: dict[Identity, _Watch] = {}
 
-    def wait(self, identity: Identity, fence: Fence, patience: Micros, room: int) -> Wake:
+    def wait(self, identity: Identity, fence: Fence | None, patience: Micros, room: int) -> Wake:
         """Block the calling thread; at most ``room`` threads wait at once in this process."""
         slot = _Slot()
         with self._lock:
@@ -97,7 +98,7 @@ class Waiters:
         self._rouse(self._clock() + _FIRST)
         return slot.wait(patience / 1_000_000)
 
-    async def await_(self, identity: Identity, fence: Fence, patience: Micros) -> Wake:
+    async def await_(self, identity: Identity, fence: Fence | None, patience: Micros) -> Wake:
         """Suspend the calling task."""
         import asyncio  # here, because a WSGI process need not load it
 
@@ -123,6 +124,7 @@ class Waiters:
             if watch is None:
                 return False
             watch.due = self._clock()
+            watch.hurried = True
             return True
 
     def run_once(self, store: Store) -> float:
@@ -139,7 +141,7 @@ class Waiters:
     def _threads_waiting(self) -> int:
         return sum(not slot.done() for watch in self._watches.values() for slot in watch.threads)
 
-    def _watch(self, identity: Identity, fence: Fence) -> _Watch:
+    def _watch(self, identity: Identity, fence: Fence | None) -> _Watch:
         watch = self._watches.get(identity)
         if watch is None:
             watch = _Watch(identity, fence, self._clock() + _FIRST * jitter())
@@ -154,7 +156,9 @@ class Waiters:
             log.warning("semel: a record that requests wait for could not be read: %s", error)
             self._later(watch)
             return False
-        if isinstance(reply, NoRecord):
+        if isinstance(reply, NoRecord) and watch.fence is None and not watch.hurried:
+            self._later(watch)  # the transaction that will write it may still be open
+        elif isinstance(reply, NoRecord):
             self._close(watch, Unwoken())
         elif _unchanged(reply, watch.fence):
             self._later(watch)
@@ -186,7 +190,7 @@ class Waiters:
             electing = electing and not waiting
 
 
-def _unchanged(found: Found, fence: Fence) -> bool:
+def _unchanged(found: Found, fence: Fence | None) -> bool:
     record = found.record
     running = record.state in (State.IN_PROGRESS, State.PENDING)
     return running and record.fence == fence and not record.lapsed(found.now)

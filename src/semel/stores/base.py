@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from semel.core.contract import Found, NoRecord, Operation, StoreOperation
-from semel.core.flow import Perform
+from semel.core.flow import AsyncPerform, Perform
 from semel.core.frozen import frozen
 from semel.core.model import Identity, Micros
 
@@ -52,6 +52,18 @@ def performer(store: Store) -> Perform:
     return perform
 
 
+def async_performer(store: AsyncStore) -> AsyncPerform:
+    """The same, awaited."""
+
+    async def perform(op: Operation[R]) -> R:
+        if not isinstance(op, StoreOperation):
+            raise TypeError(f"no store performs {op!r}")
+        reply: R = await store.perform(op)
+        return reply
+
+    return perform
+
+
 class AsyncStore(Protocol):
     """The awaited colour, bound to the event loop it was made in."""
 
@@ -84,6 +96,10 @@ class Transaction(Protocol):
         """Back to the savepoint."""
         ...
 
+    def flush(self) -> None:
+        """Write what a session still holds; raises the database's own error."""
+        ...
+
     def commit(self) -> None:
         """StoreUnavailable with ``applied`` None when nobody can say whether it committed."""
         ...
@@ -107,6 +123,8 @@ class AsyncTransaction(Protocol):
     async def savepoint(self) -> None: ...
 
     async def undo(self) -> None: ...
+
+    async def flush(self) -> None: ...
 
     async def commit(self) -> None: ...
 

@@ -34,8 +34,11 @@ from semel.core.runner import (
 from semel.errors import ConfigurationError
 from semel.log import log
 from semel.process.current import Run
-from semel.stores.base import AsyncStore
-from semel.web.desk import BIG, MARK, Desk, Performer, pause_before, report, too_late
+from semel.process.jitter import pause_before
+from semel.process.transact import AsyncTransact
+from semel.stores.base import AsyncStore, async_performer
+from semel.web.desk import BIG, MARK, Desk, Performer, report, too_late
+from semel.web.errands import Errand, find_errand
 from semel.web.handler import AsgiApp, Handler, Message, Receive, Scope, Send, start_task
 from semel.web.message import Spool
 from semel.web.routing import Place, place
@@ -61,37 +64,69 @@ class Middleware:
             where = _place(scope)
             ticket, label = self._desk.admit(_request(scope, where.path), where)
             if isinstance(ticket, Ticket) and not self._desk.covers(ticket, scope.get(MARK)):
-                return await self._guarded(ticket, label, scope, receive, send)
+                return await self._guarded(ticket, where, label, scope, receive, send)
             if isinstance(ticket, Refused):
                 return await _send(ticket.response, send)
+        elif kind == "http" and self.guard.status in scope["path"]:
+            answer = await self._status(scope)
+            if answer is not None:
+                return await _send(answer, send)
         elif kind == "lifespan":
             return await self._lifespan(scope, receive, send)
         return await self.app(scope, receive, send)
 
+    async def _status(self, scope: Scope) -> Response | None:
+        """What the status resource says; None where the address is not one of it."""
+        where = _place(scope)
+        flow = self._desk.status(_request(scope, where.path), where)
+        if flow is None:
+            return None
+        response: Response = await arun(Step(flow), async_performer(self.guard.backend.awaited()))
+        return response
+
     async def _guarded(
-        self, ticket: Ticket, label: str, scope: Scope, receive: Receive, send: Send
+        self,
+        ticket: Ticket,
+        where: Place,
+        label: str,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
     ) -> None:
         body = await _read_body(ticket.policy, receive)
         if body is None:
             return None  # the client left before it had said what it wants
         if isinstance(body, Response):
             return await _send(body, send)
-        call = await self._call(ticket, body)
+        call = await self._call(ticket, where, body)
         if isinstance(call, Answer):
             body.close()
             return await self._answer(call, send)
+        errand = find_errand(scope)
+        if errand is not None:
+            adopted = self._desk.adopt(call, errand)
+            if adopted is None:
+                body.close()
+                return await _send(refuse("no-such-operation"), send)
+            call = adopted
         scope[MARK] = call.identity
         handler = Handler(self.app, scope, receive, send, body, call.policy)
-        exchange = AwaitedExchange(self.guard, ticket, call, handler)
-        return await self._exchange(exchange, label, send)
+        started = None if errand is None else errand.started
+        exchange = AwaitedExchange(self.guard, ticket, call, handler, started)
+        flow = self._desk.serve(call, label) if errand is None else self._desk.resume(call)
+        return await self._exchange(exchange, flow, send, errand)
 
-    async def _call(self, ticket: Ticket, body: Spool) -> Call | Answer:
+    async def _call(self, ticket: Ticket, where: Place, body: Spool) -> Call | Answer:
         if body.size < BIG:
-            return self._desk.call(ticket, body)
-        return await asyncio.to_thread(self._desk.call, ticket, body)
+            return self._desk.call(ticket, where, body)
+        return await asyncio.to_thread(self._desk.call, ticket, where, body)
 
-    async def _exchange(self, exchange: AwaitedExchange, label: str, send: Send) -> None:
-        answer = await exchange.drive(self._desk.serve(exchange.call, label))
+    async def _exchange(
+        self, exchange: AwaitedExchange, flow: Flow[Answer], send: Send, errand: Errand | None
+    ) -> None:
+        answer = await exchange.drive(flow)
+        if errand is not None:
+            errand.answer = answer
         try:
             await self._answer(answer, send)
             exchange.end()
@@ -160,11 +195,22 @@ class AwaitedHandler(Protocol):
 class AwaitedExchange(Performer):
     """Performs the operations of one keyed request, awaited."""
 
-    __slots__ = ("_store", "handler")
+    __slots__ = ("_store", "_transact", "handler")
 
-    def __init__(self, guard: Guard, ticket: Ticket, call: Call, handler: AwaitedHandler) -> None:
-        super().__init__(guard, ticket, call)
+    def __init__(
+        self,
+        guard: Guard,
+        ticket: Ticket,
+        call: Call,
+        handler: AwaitedHandler,
+        started: float | None = None,
+    ) -> None:
+        super().__init__(guard, ticket, call, started)
         self._store: AsyncStore = guard.backend.awaited()
+        self._transact: AsyncTransact | None = None
+        if call.policy.mode == "atomic":
+            left = guard.attendant.settled
+            self._transact = AsyncTransact(guard.backend, guard.rooms, left)
         self.handler = handler
 
     async def drive(self, flow: Flow[Answer]) -> Answer:
@@ -178,6 +224,8 @@ class AwaitedExchange(Performer):
         except BaseException:
             self.end()  # a surprise: at least the lease must run out and the handler end
             self.handler.close()
+            if self._transact is not None:
+                self.spawn(self._transact.end())
             raise
         return answer
 
@@ -187,7 +235,7 @@ class AwaitedExchange(Performer):
     async def perform(self, op: Operation[R]) -> R:
         if isinstance(op, StoreOperation):
             self._before(op)
-            reply: R = await self._store.perform(op)
+            reply: R = await (self._transact or self._store).perform(op)
             self._tell(op, reply)
             return reply
         answer: R = await self._attend(op)
@@ -199,6 +247,8 @@ class AwaitedExchange(Performer):
                 run = self._begin(op)
                 if run is None:
                     return too_late()
+                if self._transact is not None:
+                    run.transaction = self._transact.transaction
                 return await self.handler.outcome(run, self._guard.running)
             case Drain(headers):
                 return await self.handler.drain(headers)
@@ -213,6 +263,9 @@ class AwaitedExchange(Performer):
                 return self._guard.attendant.pursue(write)
             case Render(response):
                 return await self._render(response)
+            case _ if self._transact is not None:
+                self._before(op)
+                return await self._transact.perform(op)
             case _:
                 raise AssertionError(f"no way to perform {op!r}")
 

@@ -6,24 +6,30 @@ import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from urllib.parse import unquote
 
-from semel.core.admission import Call, Refused, Ticket, admit
+from semel.core.admission import Call, Refused, Ticket, admit, who_asks
 from semel.core.answers import Answer, Outcome
-from semel.core.contract import Applied, Claim, Retake, StoreOperation
-from semel.core.exchange import KeepFailed, exchange
+from semel.core.conclusions import KeepFailed
+from semel.core.contract import Applied, Claim, Claimed, Operation, Resume, Retake, StoreOperation
+from semel.core.exchange import exchange, execute
 from semel.core.flow import Flow
+from semel.core.frozen import replace
 from semel.core.keys import mask
-from semel.core.model import Request
+from semel.core.model import Identity, Origin, Request, Response
 from semel.core.policy import Policy
 from semel.core.problems import refuse
-from semel.core.runner import Invoke, Raised
-from semel.errors import NotExecuted
+from semel.core.runner import Commit, Invoke, Raised
+from semel.core.status import StatusCall, answered, status
+from semel.core.stored import StoredRequest, carried, encode
+from semel.errors import NotExecuted, OperationChanged
 from semel.log import log
-from semel.process.current import Run, current_run
+from semel.process.current import Ground, Run, current_run
 from semel.process.fences import new_fence
 from semel.process.leases import Lease
+from semel.web.errands import Errand
 from semel.web.message import Spool
-from semel.web.routing import Place, listed
+from semel.web.routing import Place, listed, pretended
 from semel.web.tags import Tagged
 
 if TYPE_CHECKING:
@@ -79,14 +85,15 @@ class Desk:
         same scope through again is not inside that run any more.
         """
         run = current_run()
-        if run is None or run.operation.identity != mark:
+        if run is None or run.lease.identity != mark:
             return False
         return ticket.identity(ticket.policy) == mark
 
-    def call(self, ticket: Ticket, body: Spool) -> Call | Answer:
+    def call(self, ticket: Ticket, place: Place, body: Spool) -> Call | Answer:
         """Add what the body means, with a fence made before the first try."""
         try:
             call = ticket.call(body, new_fence(), self.guard.familiar.meet)
+            call = self._complete(call, ticket, place, body)
             older = () if call.predecessor is None else (call.predecessor.prints,)
             for prints in (call.prints, *older):
                 if body.size >= BIG or prints.chosen:
@@ -95,9 +102,94 @@ class Desk:
         except Exception as error:  # fingerprint= may be the operator's own function
             return Answer(refuse("misconfigured"), Outcome.MISCONFIGURED, error)
 
+    def _complete(self, call: Call, ticket: Ticket, place: Place, body: Spool) -> Call:
+        """Add what only some routes need."""
+        policy = call.policy
+        can_ask = call.can_ask or (call.resumable and bool(self.guard.registry.probes))
+        if not (can_ask or policy.stores_request or policy.in_flight == "accept"):
+            return call
+        request = _stored(ticket, place, body) if policy.stores_request else None
+        status_at = place.root + self.guard.status
+        return replace(call, can_ask=can_ask, request=request, status_at=status_at)
+
+    def status(self, request: Request, place: Place) -> Flow[Response] | None:
+        """How a request that was accepted is doing; None where the address names none."""
+        prefix = self.guard.status + "/"
+        name = place.below.removeprefix(prefix)
+        if not place.below.startswith(prefix) or request.method not in ("GET", "HEAD"):
+            return None
+        identity = _identity(name)
+        who = self._who(request)
+        if who is None:
+            return answered(refuse("tenant-missing"))
+        if identity is None:
+            return answered(refuse("no-such-operation"))
+        call = StatusCall(
+            identity=identity,
+            tenant=who,
+            address=f"{place.root}{place.below}",
+            accept_encoding=request.headers.get("accept-encoding"),
+            cross_origin="origin" in request.headers,
+        )
+        return status(call, lambda origin: self._rules_at(origin, place.root))
+
+    def _who(self, request: Request) -> str | None:
+        try:
+            return who_asks(request, self.guard.tenant)
+        except Exception as error:
+            log.error("semel: tenant= failed", exc_info=error)
+            return None
+
+    def _rules_at(self, origin: Origin, root: str) -> tuple[Policy, bool]:
+        """The policy of a record's route, and whether anybody can be asked about it."""
+        policy = self.policy_at(*pretended(origin.method, origin.path, unquote(root)))
+        return policy, policy.probe is not None or bool(self.guard.registry.probes)
+
     def serve(self, call: Call, label: str) -> Flow[Answer]:
         """The exchange, after the first request of a route has compared its settings."""
         return exchange(call, self.guard.enrol(label, call.policy))
+
+    def adopt(self, call: Call, errand: Errand) -> Call | None:
+        """A worker's run of a stored request; None when it is not the request it was.
+
+        Whoever authentication says it is now, or the settings, make another key of it.
+        """
+        record = errand.case.record
+        older = call.predecessor
+        if older is not None and older.identity == record.identity:
+            call = replace(call, identity=older.identity, prints=older.prints, predecessor=None)
+        if call.identity != record.identity:
+            return None
+        return replace(call, fence=errand.fence, alone=True, requeue=errand.requeue, request=None)
+
+    def resume(self, call: Call) -> Flow[Answer]:
+        """Run what a worker holds already."""
+        return execute(call, Claimed(0, 0, again=True))
+
+
+def _identity(name: str) -> Identity | None:
+    try:
+        identity = bytes.fromhex(name)
+    except ValueError:
+        return None
+    return Identity(identity) if len(identity) == 32 and identity.hex() == name else None
+
+
+def _stored(ticket: Ticket, place: Place, body: Spool) -> bytes:
+    request, policy = ticket.request, ticket.policy
+    principal = ticket.tenant if policy.principal is None else policy.principal(request)
+    return encode(
+        StoredRequest(
+            method=request.method,
+            root=place.root,
+            path=place.below,
+            query=request.query,
+            headers=carried(request.headers, tuple(policy.carry)),
+            body=body.whole(),
+            key=ticket.sent,
+            principal=principal,
+        )
+    )
 
 
 def report(answer: Answer) -> None:
@@ -108,6 +200,8 @@ def report(answer: Answer) -> None:
         log.warning("semel: a handler finished after its lease was lost: %s", answer.outcome)
     elif answer.outcome is Outcome.REPLAYED and answer.error is not None:
         log.error("semel: on_replay failed", exc_info=answer.error)
+    elif isinstance(answer.error, OperationChanged):
+        log.error("semel: %s", answer.error)
     elif isinstance(answer.error, KeepFailed):
         log.error("semel: keep= failed; the outcome is unknown", exc_info=answer.error)
 
@@ -115,15 +209,19 @@ def report(answer: Answer) -> None:
 class Performer:
     """Performs the operations of one keyed request: what both colours do alike."""
 
-    __slots__ = ("_begun", "_guard", "_lease", "_request", "call")
+    __slots__ = ("_begun", "_guard", "_lease", "_request", "_run", "call")
 
-    def __init__(self, guard: Guard, ticket: Ticket, call: Call) -> None:
+    def __init__(
+        self, guard: Guard, ticket: Ticket, call: Call, started: float | None = None
+    ) -> None:
         self._guard = guard
         self._request = ticket.request
         policy = call.policy
         lease, max_run = policy.lease_micros / 1_000_000, policy.max_run.total_seconds()
-        self._lease = Lease(call.identity, call.fence, time.monotonic(), lease, max_run)
+        now = time.monotonic() if started is None else started
+        self._lease = Lease(call.identity, call.fence, now, lease, max_run)
         self._begun = False
+        self._run: Run | None = None
         self.call = call
 
     def _begin(self, op: Invoke) -> Run | None:
@@ -135,12 +233,25 @@ class Performer:
             return None
         self._begun = True
         self._lease.identity = op.identity  # it may be alive under the previous settings
-        self._guard.attendant.hold(self._lease)
-        return Run(self._lease)
+        if self._run is None:
+            self._run = Run(self._lease, op.course, self._ground())
+        if self.call.policy.mode != "atomic":
+            self._guard.attendant.hold(self._lease)
+        return self._run
 
-    def _before(self, op: StoreOperation[Any]) -> None:
-        """A lease is counted from before it is asked for, and anew when it is asked for again."""
-        if isinstance(op, Claim | Retake):
+    def _ground(self) -> Ground:
+        guard, call = self._guard, self.call
+        return Ground(guard.backend, guard.rooms, call.origin, call.resumable, self._probe)
+
+    def _probe(self, name: str) -> Callable[..., Any] | None:
+        return self._guard.registry.probes.get(name, self.call.policy.probe)
+
+    def _before(self, op: Operation[Any]) -> None:
+        """A lease is counted from before it is asked for, and anew when it is asked for again.
+
+        In a transaction it has no end; a commit in doubt is looked after as long as one would last.
+        """
+        if isinstance(op, Claim | Retake | Resume | Commit):
             self._lease.start(time.monotonic())
 
     def _tell(self, op: StoreOperation[Any], reply: object) -> None:
@@ -159,11 +270,6 @@ class Performer:
 def too_late() -> Raised:
     """The outcome of a handler that was not begun."""
     return Raised(NotExecuted("the lease had passed before the handler could begin"))
-
-
-def pause_before(attempt: int) -> float:
-    """Seconds to rest before the next try at a write: short first, a second at most."""
-    return min(1.0, 0.05 * 2.0 ** min(attempt, 6))
 
 
 _TELL_OF_EXCEPTIONS: Final = ("flask.signals", "django.core.signals")

@@ -238,7 +238,7 @@ class Handler:
         self._body.write(piece)
         if not more:
             await self._finish()
-        elif self._body.size > self._policy.max_response_body:
+        elif self._body.size > self._policy.max_response_body and self._policy.mode != "atomic":
             await self._turn_to_stream()
 
     async def _finish(self) -> None:

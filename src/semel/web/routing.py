@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import Final
-from urllib.parse import unquote
+from urllib.parse import unquote, unquote_to_bytes
 
 from semel.core.frozen import derived, frozen
 from semel.core.keys import canonical_path
+from semel.core.model import HeaderView, Request
 from semel.core.policy import Policy
 from semel.errors import ConfigurationError
 
@@ -69,6 +70,7 @@ class Place:
 
     path: str
     below: str
+    root: str = ""
 
 
 def place(root: bytes, below: bytes) -> Place:
@@ -76,7 +78,9 @@ def place(root: bytes, below: bytes) -> Place:
     # As in `canonical_path`: Werkzeug looks at what is below, and takes slashes in front as one.
     below = b"/" + below.lstrip(b"/") if below else b""
     path = canonical_path(root + below)
-    return Place(path, canonical_path(below) if root else path)
+    if not root:
+        return Place(path, path)
+    return Place(path, canonical_path(below), canonical_path(root))
 
 
 def listed(routes: Sequence[Route], method: str, place: Place) -> Route | None:
@@ -89,3 +93,26 @@ def listed(routes: Sequence[Route], method: str, place: Place) -> Route | None:
         return None
     paths = {unquote(place.path), unquote(place.below)}
     return next((r for r in routes if any(r.matches(method, path) for path in paths)), None)
+
+
+def pretended(method: str, path: str, root: str) -> tuple[Request, Place]:
+    """A request to this path as ASGI and WSGI servers would describe it."""
+    full = unquote_to_bytes(path)
+    prefix = root.encode()
+    below = full[len(prefix) :] if (full + b"/").startswith(prefix + b"/") else full
+    raw = {
+        "type": "http",
+        "method": method,
+        "path": full.decode("utf-8", "surrogateescape"),
+        "root_path": root,
+        "query_string": b"",
+        "headers": [],
+        "REQUEST_METHOD": method,
+        "SCRIPT_NAME": prefix.decode("latin-1"),
+        "PATH_INFO": below.decode("latin-1"),
+        "SERVER_NAME": "localhost",
+        "SERVER_PORT": "80",
+        "wsgi.url_scheme": "http",
+    }
+    where = Place(path, canonical_path(below))
+    return Request(method, path, b"", HeaderView(()), raw), where

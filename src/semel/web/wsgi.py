@@ -31,9 +31,13 @@ from semel.core.runner import (
 )
 from semel.log import log
 from semel.process.current import Run
-from semel.web.desk import MARK, Desk, Performer, pause_before, report, too_late
+from semel.process.jitter import pause_before
+from semel.process.transact import Transact
+from semel.stores.base import performer
+from semel.web.desk import MARK, Desk, Performer, report, too_late
+from semel.web.errands import find_errand
 from semel.web.message import Spool
-from semel.web.routing import place
+from semel.web.routing import Place, place
 from semel.web.tags import find_flask_tag
 
 if TYPE_CHECKING:
@@ -60,25 +64,48 @@ class WsgiMiddleware:
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] in SAFE_METHODS and "HTTP_IDEMPOTENCY_KEY" not in environ:
+            answer = self._status(environ)
+            if answer is not None:
+                return _send(answer, start_response)
             return self.app(environ, start_response)
         where = place(_octets(environ, "SCRIPT_NAME"), _octets(environ, "PATH_INFO"))
         ticket, label = self._desk.admit(_request(environ, where.path), where)
         if isinstance(ticket, Ticket) and not self._desk.covers(ticket, environ.get(MARK)):
-            return self._guarded(ticket, label, environ, start_response)
+            return self._guarded(ticket, where, label, environ, start_response)
         if isinstance(ticket, Refused):
             return _send(ticket.response, start_response)
         return self.app(environ, start_response)
 
+    def _status(self, environ: Environ) -> Response | None:
+        """What the status resource says; None where the address is not one of it."""
+        if self.guard.status not in environ.get("PATH_INFO", ""):
+            return None
+        where = place(_octets(environ, "SCRIPT_NAME"), _octets(environ, "PATH_INFO"))
+        flow = self._desk.status(_request(environ, where.path), where)
+        return None if flow is None else run(flow, performer(self.guard.backend.blocking()))
+
     def _guarded(
-        self, ticket: Ticket, label: str, environ: Environ, start_response: StartResponse
+        self,
+        ticket: Ticket,
+        where: Place,
+        label: str,
+        environ: Environ,
+        start_response: StartResponse,
     ) -> Iterable[bytes]:
         body = _read_body(ticket.policy, environ)
         if isinstance(body, Response):
             return _send(body, start_response)
-        call = self._desk.call(ticket, body)
+        call = self._desk.call(ticket, where, body)
         if isinstance(call, Answer):
             body.close()
             return self._answer(call, start_response)
+        errand = find_errand(environ)
+        if errand is not None:
+            adopted = self._desk.adopt(call, errand)
+            if adopted is None:
+                body.close()
+                return _send(refuse("no-such-operation"), start_response)
+            call = adopted
         environ = {
             **environ,
             "wsgi.input": body.reader(),
@@ -86,16 +113,20 @@ class WsgiMiddleware:
             MARK: call.identity,
         }
         handler = _Handler(self.app, environ, start_response, call.policy)
-        exchange = BlockingExchange(self.guard, ticket, call, handler)
+        started = None if errand is None else errand.started
+        exchange = BlockingExchange(self.guard, ticket, call, handler, started)
+        flow = self._desk.serve(call, label) if errand is None else self._desk.resume(call)
         try:
-            answer = run(self._desk.serve(call, label), exchange.perform)
+            answer = run(flow, exchange.perform)
+            if errand is not None:
+                errand.answer = answer
             return _Body(self._answer(answer, start_response), handler.close)
         except BaseException:
             handler.close()
             raise
         finally:
             handler.leave()
-            exchange.let_go()
+            exchange.end()
 
     def _answer(self, answer: Answer, start_response: StartResponse) -> Iterable[bytes]:
         report(answer)
@@ -118,17 +149,27 @@ class BlockingHandler(Protocol):
 class BlockingExchange(Performer):
     """Performs the operations of one keyed request, blocking."""
 
-    __slots__ = ("_handler", "_store")
+    __slots__ = ("_handler", "_store", "_transact")
 
-    def __init__(self, guard: Guard, ticket: Ticket, call: Call, handler: BlockingHandler) -> None:
-        super().__init__(guard, ticket, call)
+    def __init__(
+        self,
+        guard: Guard,
+        ticket: Ticket,
+        call: Call,
+        handler: BlockingHandler,
+        started: float | None = None,
+    ) -> None:
+        super().__init__(guard, ticket, call, started)
         self._handler = handler
         self._store = guard.backend.blocking()
+        self._transact: Transact | None = None
+        if call.policy.mode == "atomic":
+            self._transact = Transact(guard.backend, guard.rooms, guard.attendant.settled)
 
     def perform(self, op: Operation[R]) -> R:
         if isinstance(op, StoreOperation):
             self._before(op)
-            reply: R = self._store.perform(op)
+            reply: R = (self._transact or self._store).perform(op)
             self._tell(op, reply)
             return reply
         answer: R = self._attend(op)
@@ -138,7 +179,11 @@ class BlockingExchange(Performer):
         match op:
             case Invoke():
                 run = self._begin(op)
-                return too_late() if run is None else self._handler.outcome(run)
+                if run is None:
+                    return too_late()
+                if self._transact is not None:
+                    run.transaction = self._transact.transaction
+                return self._handler.outcome(run)
             case Drain(headers):
                 return self._handler.drain(headers)
             case Discard():
@@ -154,8 +199,17 @@ class BlockingExchange(Performer):
             case Render(response):
                 on_replay = self.call.policy.on_replay
                 return response if on_replay is None else on_replay(self._request, response)
+            case _ if self._transact is not None:
+                self._before(op)
+                return self._transact.perform(op)
             case _:
                 raise AssertionError(f"no way to perform {op!r}")
+
+    def end(self) -> None:
+        """The answer is there, or nothing is: nothing stays open or leased."""
+        if self._transact is not None:
+            self._transact.end()
+        self.let_go()
 
 
 class _Handler:
@@ -208,7 +262,8 @@ class _Handler:
         return Returned(response, self._run.error_behind(self._status) or self._behind)
 
     def _too_large(self) -> bool:
-        return self._body.size > self._policy.max_response_body
+        policy = self._policy
+        return self._body.size > policy.max_response_body and policy.mode != "atomic"
 
     def _failed(self, error: BaseException, nothing_begun: HandlerOutcome) -> HandlerOutcome:
         """Begun but not finished: what was begun is the outcome, and it is not whole.

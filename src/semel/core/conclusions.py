@@ -1,0 +1,148 @@
+"""What a handler's outcome comes to: the answer of its first caller, and the write that settles it.
+
+Shared by the exchange under a lease and the one in a transaction.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from semel.core import replay, snapshot
+from semel.core.admission import Call
+from semel.core.answers import Answer, Outcome, doubt, from_record, unknown
+from semel.core.contract import Complete, Lost, Release, Suspend
+from semel.core.course import Course
+from semel.core.entry import release
+from semel.core.flow import Flow
+from semel.core.frozen import replace
+from semel.core.model import Micros, Response, State
+from semel.core.problems import refuse
+from semel.core.runner import Abandoned, HandlerOutcome, Raised, Returned, Streaming
+from semel.core.snapshot import Snapshot
+from semel.core.verdict import Verdict, judge, says_not_executed
+from semel.errors import OperationChanged, OutcomeUnknown
+
+UNAUTHORISED: Final = frozenset({401, 403})
+
+
+class KeepFailed(OutcomeUnknown):
+    """``keep=`` raised. The handler has run, and nobody can say what its answer is worth."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"keep= failed: {type(cause).__name__}")
+        self.__cause__ = cause
+
+
+class NotAllowed(OutcomeUnknown):
+    """A worker's run was turned away as unauthorised. That is no answer to anybody."""
+
+
+SAID: Final = {
+    Verdict.KEEP: Outcome.EXECUTED,
+    Verdict.RELEASE: Outcome.RELEASED,
+    Verdict.SUSPEND: Outcome.SUSPENDED,
+}
+
+
+def conclude(call: Call, outcome: HandlerOutcome, course: Course) -> tuple[HandlerOutcome, Verdict]:
+    """The verdict, and the outcome it is about: a check that fails takes the outcome's place."""
+    if isinstance(outcome, Returned):
+        if call.alone and outcome.response.status in UNAUTHORISED:
+            outcome = Raised(NotAllowed(f"the worker was answered {outcome.response.status}"))
+        elif call.resumable:
+            outcome = _finished(outcome, course)
+    try:
+        verdict = judge(call.policy, outcome)
+    except Exception as error:  # keep= is the operator's code
+        outcome = Raised(KeepFailed(error))
+        verdict = judge(call.policy, outcome)
+    if call.resumable and verdict is not Verdict.KEEP:
+        # All that an operation does outside is in its points, so its journal knows better.
+        doubtful = course.in_doubt or _is_about_the_worker(outcome)
+        verdict = Verdict.SUSPEND if doubtful else Verdict.RELEASE
+    return outcome, verdict
+
+
+def _finished(outcome: Returned, course: Course) -> HandlerOutcome:
+    try:
+        course.finish()
+    except OperationChanged as error:
+        return Raised(error)
+    return outcome
+
+
+def _is_about_the_worker(outcome: HandlerOutcome) -> bool:
+    return isinstance(outcome, Raised) and isinstance(outcome.error, NotAllowed)
+
+
+def own_answer(call: Call, outcome: HandlerOutcome, verdict: Verdict) -> Answer:
+    """What the first caller gets if nothing stands in the way."""
+    said = SAID[verdict]
+    match outcome:
+        case Returned(response, error):
+            return Answer(response, said, error)
+        case Raised(error) | Abandoned(error):
+            response = _problem_for(call, error, verdict)
+            return Answer(response, said, error, reraise=True)
+        case Streaming():
+            raise AssertionError("a streamed outcome has its own way")
+
+
+def _problem_for(call: Call, error: BaseException, verdict: Verdict) -> Response:
+    if verdict is Verdict.SUSPEND:
+        return doubt(call, status=500)
+    if verdict is Verdict.KEEP:
+        detail = "The operation failed; its answer is kept and it is not run again."
+        return refuse("handler-failed", retryable=False, detail=detail)
+    if says_not_executed(error):
+        return refuse("not-executed", retry_after=call.policy.retry_micros)
+    return refuse("handler-failed")
+
+
+def concession(call: Call, verdict: Verdict, error: BaseException | None) -> Release | Suspend:
+    """The write for a run whose answer is not kept."""
+    reason = type(error).__name__ if error is not None else "answered an error"
+    if verdict is Verdict.RELEASE:
+        return release(call, reason)
+    asks = call.can_ask and not isinstance(error, NotAllowed)
+    after = call.policy.reconcile_micros if asks else None
+    return Suspend(call.identity, call.fence, reason, after)
+
+
+def kept(call: Call, response: Response) -> Snapshot:
+    return Snapshot(
+        status=response.status,
+        headers=replay.kept_headers(response.headers),
+        body=response.body if len(response.body) <= call.policy.max_response_body else None,
+        size=len(response.body),
+        schema_version=call.policy.schema_version,
+    )
+
+
+def completion(call: Call, kept: Snapshot, course: Course) -> Complete:
+    policy = call.policy
+    return Complete(
+        call.identity,
+        call.fence,
+        snapshot.encode(kept),
+        max(policy.retention_micros, course.retention),
+        policy.tombstone_micros,
+        course.resource,
+    )
+
+
+def first(call: Call, response: Response, expires_at: Micros | None) -> Response:
+    return replay.first(response, call.policy, expires_at, cross_origin=call.cross_origin)
+
+
+def not_durable(call: Call, answer: Answer) -> Answer:
+    response = refuse("completion-not-durable", retry_after=call.policy.retry_micros)
+    return replace(answer, response=response, outcome=Outcome.NOT_DURABLE)
+
+
+def as_zombie(call: Call, lost: Lost, own: Answer) -> Flow[Answer]:
+    """The lease was lost meanwhile: what the record says is what happened."""
+    answer = yield from from_record(call, lost.record, lost.now)
+    if lost.record is None or lost.record.state is State.FAILED_RETRYABLE:
+        answer = unknown(call)  # it ran, yet its record was freed: nobody may be told to retry
+    return replace(answer, error=own.error, reraise=own.reraise, zombie=True)

@@ -1,0 +1,55 @@
+"""The course of one run: which recovery points it has passed, and what it says of itself."""
+
+from __future__ import annotations
+
+from semel.core.journal import Journal, Kind, Point
+from semel.core.model import Micros
+from semel.errors import OperationChanged
+
+
+class Course:
+    """Written by the run's own handler, read by the exchange when the handler has answered."""
+
+    __slots__ = ("_passed", "journal", "repeating", "resource", "retention")
+
+    def __init__(self, journal: Journal | None = None) -> None:
+        self.journal = Journal() if journal is None else journal
+        self._passed = 0
+        self.repeating = False
+        """The call whose intent is on record may simply be made again."""
+        self.resource: str | None = None
+        self.retention: Micros = 0
+
+    def meet(self, name: str, kind: Kind) -> Point | None:
+        """What is on record at this point; None where the run is the first to come so far."""
+        points = self.journal.points
+        if self._passed == len(points):
+            return None
+        point = points[self._passed]
+        if (point.name, point.kind) != (name, kind):
+            raise OperationChanged(
+                f"the operation's journal has the {point.kind} {point.name!r} where the code now "
+                f"has the {kind} {name!r}: points must keep their names and order while "
+                "operations are under way"
+            )
+        return point
+
+    def passing(self, journal: Journal) -> None:
+        """Past the point that ``journal`` ends with, or the one met."""
+        self.journal = journal
+        self._passed += 1
+
+    def finish(self) -> None:
+        """The handler has answered: every point on record must have been passed."""
+        points = self.journal.points
+        if self._passed < len(points):
+            missed = points[self._passed]
+            raise OperationChanged(
+                f"the operation's journal has the {missed.kind} {missed.name!r}, which the code "
+                "did not come to: points must not be removed while operations are under way"
+            )
+
+    @property
+    def in_doubt(self) -> bool:
+        """A call may have happened, and may not simply be made again."""
+        return self.journal.intent is not None and not self.repeating

@@ -1,0 +1,85 @@
+"""The status resource: how a request that was accepted is doing, told to its own caller only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from semel.core import replay, snapshot
+from semel.core.answers import under_way
+from semel.core.contract import NoRecord, Recall
+from semel.core.flow import Flow, ask
+from semel.core.frozen import frozen
+from semel.core.model import Identity, Micros, Origin, Record, Response, State
+from semel.core.policy import Policy
+from semel.core.problems import refuse
+from semel.errors import StoreError
+
+
+@frozen
+class StatusCall:
+    """Who asks about which request, and how its route answers."""
+
+    identity: Identity
+    tenant: str
+    address: str
+    accept_encoding: str | None
+    cross_origin: bool
+
+
+Rules: TypeAlias = Callable[[Origin], tuple[Policy, bool]]
+"""The policy of the route a record came from, and whether anybody can be asked about it."""
+
+_PAUSE: Final = 1_000_000
+
+
+def answered(response: Response) -> Flow[Response]:
+    """An answer for which nobody need be asked."""
+    yield from ()
+    return response
+
+
+def status(call: StatusCall, rules: Rules) -> Flow[Response]:
+    """What the record says; nothing is run and nothing is changed."""
+    try:
+        reply = yield from ask(Recall(call.identity))
+    except StoreError:
+        return refuse("store-unavailable", retry_after=_PAUSE)
+    # Another tenant's request and none at all must look alike.
+    if isinstance(reply, NoRecord) or reply.case.origin.tenant != call.tenant:
+        return refuse("no-such-operation")
+    policy, can_ask = rules(reply.case.origin)
+    return _told(call, policy, can_ask, reply.case.record, reply.now)
+
+
+def _told(call: StatusCall, policy: Policy, can_ask: bool, record: Record, now: Micros) -> Response:
+    if record.forgettable(now):
+        return refuse("no-such-operation")
+    if record.past_retention(now):
+        return refuse("key-expired")
+    if record.state is State.COMPLETED:
+        return _final(call, policy, record)
+    if record.state is State.FAILED_RETRYABLE:
+        return refuse("attempt-failed", retry_after=policy.retry_micros)
+    if record.state is State.UNKNOWN and not can_ask:
+        return refuse("outcome-unknown", retryable=False)
+    return under_way(call.address, record.state, policy.retry_micros)
+
+
+def _final(call: StatusCall, policy: Policy, record: Record) -> Response:
+    if record.retired_at is not None and policy.on_retired == "refuse":
+        return refuse("replay-impossible")
+    try:
+        kept = snapshot.decode(record.snapshot or b"")
+    except StoreError:
+        return refuse("store-unavailable", retry_after=policy.retry_micros)
+    response = kept.response()
+    if response is None:
+        return refuse("body-not-kept", extra={"original_status": kept.status})
+    return replay.replayed(
+        response,
+        policy,
+        record.expires_at,
+        call.accept_encoding,
+        cross_origin=call.cross_origin,
+    )

@@ -1,0 +1,196 @@
+"""Recovery points as a running handler meets them: `core/steps.py` in both colours."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from semel.core import evidence
+from semel.core.contract import Operation, StoreOperation
+from semel.core.evidence import Absent, CannotTell, Happened, Inquiry
+from semel.core.flow import Flow, Step, arun, run, wind_up
+from semel.core.model import Identity
+from semel.core.runner import Abandoned, Ask, Did, Do, Held, Pause, Raised
+from semel.core.steps import Deed, Holder, call, phase
+from semel.errors import ConfigurationError
+from semel.log import log
+from semel.process.current import Run
+from semel.process.jitter import pause_before
+from semel.process.transact import AsyncTransact, Transact
+
+
+class _Colour(Protocol):
+    _run: Run
+
+
+def _holder(self: _Colour) -> Holder:
+    given = self._run
+    if not given.ground.resumable:
+        raise ConfigurationError(
+            "phases and calls belong to operations that can be resumed: give the route "
+            "on_lapse='resume'"
+        )
+    return Holder(given.lease.identity, given.lease.fence, given.course)
+
+
+def _calling(self: _Colour, deed: Deed, repeatable: bool) -> Flow[Any]:
+    ground, holder = self._run.ground, _holder(self)
+    inquiry = evidence.inquiry(holder.identity, ground.origin, deed.name, 0)
+    return call(holder, deed, repeatable, ground.probes(deed.name), inquiry)
+
+
+def _nothing(identity: Identity) -> None:
+    """Nobody waits for a phase."""
+
+
+class Points:
+    """Blocking."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._transact = Transact(run.ground.backend, run.ground.rooms, _nothing)
+
+    def phase(self, deed: Deed) -> Any:
+        try:
+            return run(phase(_holder(self), deed), self._perform)
+        finally:
+            self._run.transaction = None
+            self._transact.end()
+
+    def call(self, deed: Deed, repeatable: bool) -> Any:
+        return run(_calling(self, deed, repeatable), self._perform)
+
+    def _perform(self, op: Operation[Any]) -> Any:
+        match op:
+            case Do(function, arguments):
+                self._run.transaction = self._transact.transaction
+                return _did(function, arguments)
+            case Held():
+                return self._run.held()
+            case Ask(probe, inquiry):
+                return _asked(probe, inquiry)
+            case Pause(attempt=attempt):
+                time.sleep(pause_before(attempt))
+                return self._run.held()
+            case _:
+                return self._transact.perform(op)
+
+
+def _did(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Did | Raised | Abandoned:
+    try:
+        value = function(*arguments)
+    except Exception as error:
+        return Raised(error)
+    except BaseException as error:
+        return Abandoned(error)
+    if inspect.isawaitable(value):
+        if inspect.iscoroutine(value):
+            value.close()  # never begun, so nothing of it has happened
+        refusal = "a coroutine function cannot run in a plain handler: make the handler async"
+        return Raised(ConfigurationError(refusal))
+    return Did(value)
+
+
+def _asked(probe: Callable[..., Any], inquiry: Inquiry) -> evidence.Evidence:
+    try:
+        said = probe(inquiry)
+        if inspect.isawaitable(said):
+            said = asyncio.run(_awaited(said))
+    except Exception as error:
+        return _failed(error)
+    return checked(said)
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def _failed(error: Exception) -> CannotTell:
+    log.error("semel: a probe failed", exc_info=error)
+    return CannotTell(f"the probe failed: {type(error).__name__}")
+
+
+def checked(said: object) -> evidence.Evidence:
+    """What a probe said; anything but evidence tells nothing."""
+    if isinstance(said, Happened | Absent | CannotTell):
+        return said
+    log.error("semel: a probe must return Happened, Absent or CannotTell, not %r", type(said))
+    return CannotTell("the probe gave no evidence")
+
+
+class AsyncPoints:
+    """Awaited."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._transact = AsyncTransact(run.ground.backend, run.ground.rooms, _nothing)
+
+    async def phase(self, deed: Deed) -> Any:
+        try:
+            return await self._drive(phase(_holder(self), deed))
+        finally:
+            self._run.transaction = None
+            await self._transact.end()
+
+    async def call(self, deed: Deed, repeatable: bool) -> Any:
+        return await self._drive(_calling(self, deed, repeatable))
+
+    async def _drive(self, flow: Flow[Any]) -> Any:
+        """Cancelled in the middle of a write, it is carried through before the caller goes on."""
+        step = Step(flow)
+        try:
+            return await arun(step, self._perform)
+        except asyncio.CancelledError:
+            await _see_through(asyncio.ensure_future(wind_up(step, self._perform)))
+            raise
+
+    async def _perform(self, op: Operation[Any]) -> Any:
+        match op:
+            case StoreOperation():
+                return await self._transact.perform(op)
+            case Do(function, arguments):
+                self._run.transaction = self._transact.transaction
+                return await _adid(function, arguments)
+            case Held():
+                return self._run.held()
+            case Ask(probe, inquiry):
+                return await aasked(probe, inquiry)
+            case Pause(attempt=attempt):
+                await asyncio.sleep(pause_before(attempt))
+                return self._run.held()
+            case _:
+                return await self._transact.perform(op)
+
+
+async def _see_through(work: asyncio.Future[Any]) -> None:
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError:
+            continue
+    if not work.cancelled() and work.exception() is not None:
+        log.info("semel: a point ended after its handler was cancelled: %r", work.exception())
+
+
+async def _adid(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    try:
+        value = function(*arguments)
+        return Did(await value if inspect.isawaitable(value) else value)
+    except Exception as error:
+        return Raised(error)
+    except BaseException as error:
+        return Abandoned(error)
+
+
+async def aasked(probe: Callable[..., Any], inquiry: Inquiry) -> evidence.Evidence:
+    """Ask a probe of either colour; one that blocks does so in a thread."""
+    try:
+        if inspect.iscoroutinefunction(probe):
+            return checked(await probe(inquiry))
+        said = await asyncio.to_thread(probe, inquiry)
+        return checked(await said if inspect.isawaitable(said) else said)
+    except Exception as error:
+        return _failed(error)

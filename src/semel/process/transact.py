@@ -1,0 +1,192 @@
+"""Store operations, joined to an open transaction while there is one: for both colours.
+
+The transaction is the application's own as well: what a handler writes through it commits with the
+record, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from semel.core.contract import Found, NoRecord, Operation, StoreOperation
+from semel.core.model import Identity
+from semel.core.runner import (
+    Ascertain,
+    Begin,
+    Begun,
+    Commit,
+    Flush,
+    Occupied,
+    RollBack,
+    Save,
+    Undo,
+)
+from semel.errors import ConfigurationError
+from semel.stores.base import AsyncTransaction, Backend, Transaction, Transactional
+
+TRANSACTIONAL: Final = (Begin, Save, Flush, Undo, Commit, RollBack, Ascertain)
+
+
+def transactional(backend: Backend) -> Transactional:
+    """The backend as one whose database holds the application's tables, or a clear refusal."""
+    if not backend.capabilities.transactions or not isinstance(backend, Transactional):
+        raise ConfigurationError(
+            f"{backend.url} has no transactions: mode='atomic', phases and effects need a store in "
+            "the application's own database (SQLite, PostgreSQL)"
+        )
+    return backend
+
+
+class Rooms:
+    """Which identities have a transaction of this process open: busy is told without the database.
+
+    A dictionary and no lock: a fork could copy one while it is held; ``setdefault`` is atomic.
+    """
+
+    def __init__(self) -> None:
+        self._taken: dict[Identity, object] = {}
+
+    def take(self, identity: Identity, by: object) -> bool:
+        return self._taken.setdefault(identity, by) is by
+
+    def leave(self, identity: Identity, by: object) -> None:
+        if self._taken.get(identity) is by:
+            del self._taken[identity]
+
+
+class _Transact:
+    """What both colours do alike."""
+
+    def __init__(self, backend: Backend, rooms: Rooms, left: Callable[[Identity], None]) -> None:
+        self._backend = backend
+        self._rooms = rooms
+        self._left = left
+        self._identity: Identity | None = None
+
+    def _enter(self, identity: Identity) -> bool:
+        if not self._rooms.take(identity, self):
+            return False
+        self._identity = identity
+        return True
+
+    def _leave(self) -> None:
+        identity, self._identity = self._identity, None
+        if identity is not None:
+            self._rooms.leave(identity, self)
+            self._left(identity)
+
+
+class Transact(_Transact):
+    """Blocking."""
+
+    transaction: Transaction | None = None
+
+    def perform(self, op: Operation[Any]) -> Any:
+        if isinstance(op, StoreOperation):
+            transaction = self.transaction
+            return (transaction or self._backend.blocking()).perform(op)
+        return self._attend(op)
+
+    def _attend(self, op: Operation[Any]) -> Any:
+        match op:
+            case Begin(identity):
+                return self._begin(identity)
+            case Ascertain(identity):
+                return self._ascertain(identity)
+            case RollBack():
+                return self.end()
+            case Save():
+                return self._open.savepoint()
+            case Flush():
+                return self._open.flush()
+            case Undo():
+                return self._open.undo()
+            case Commit():
+                self._open.commit()
+                return self.end()
+            case _:
+                raise AssertionError(f"no way to perform {op!r}")
+
+    @property
+    def _open(self) -> Transaction:
+        if self.transaction is None:
+            raise AssertionError("no transaction is open")
+        return self.transaction
+
+    def _begin(self, identity: Identity) -> Begun | Occupied:
+        backend = transactional(self._backend)
+        if not self._enter(identity):
+            return Occupied()
+        try:
+            self.transaction = backend.begin(identity)
+        finally:
+            if self.transaction is None:
+                self._leave()
+        return Occupied() if self.transaction is None else Begun()
+
+    def _ascertain(self, identity: Identity) -> Found | NoRecord:
+        return transactional(self._backend).ascertain(identity)
+
+    def end(self) -> None:
+        """Roll back what is open, if anything is."""
+        transaction, self.transaction = self.transaction, None
+        if transaction is not None:
+            transaction.roll_back()
+        self._leave()
+
+
+class AsyncTransact(_Transact):
+    """Awaited."""
+
+    transaction: AsyncTransaction | None = None
+
+    async def perform(self, op: Operation[Any]) -> Any:
+        if isinstance(op, StoreOperation):
+            transaction = self.transaction
+            return await (transaction or self._backend.awaited()).perform(op)
+        return await self._attend(op)
+
+    async def _attend(self, op: Operation[Any]) -> Any:
+        match op:
+            case Begin(identity):
+                return await self._begin(identity)
+            case Ascertain(identity):
+                return await transactional(self._backend).aascertain(identity)
+            case RollBack():
+                return await self.end()
+            case Save():
+                return await self._open.savepoint()
+            case Flush():
+                return await self._open.flush()
+            case Undo():
+                return await self._open.undo()
+            case Commit():
+                await self._open.commit()
+                return await self.end()
+            case _:
+                raise AssertionError(f"no way to perform {op!r}")
+
+    @property
+    def _open(self) -> AsyncTransaction:
+        if self.transaction is None:
+            raise AssertionError("no transaction is open")
+        return self.transaction
+
+    async def _begin(self, identity: Identity) -> Begun | Occupied:
+        backend = transactional(self._backend)
+        if not self._enter(identity):
+            return Occupied()
+        try:
+            self.transaction = await backend.abegin(identity)
+        finally:
+            if self.transaction is None:
+                self._leave()
+        return Occupied() if self.transaction is None else Begun()
+
+    async def end(self) -> None:
+        """Roll back what is open, if anything is."""
+        transaction, self.transaction = self.transaction, None
+        if transaction is not None:
+            await transaction.roll_back()
+        self._leave()
