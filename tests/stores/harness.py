@@ -23,6 +23,15 @@ from tests.servers import PostgresServer
 R = TypeVar("R")
 T = TypeVar("T")
 
+TIMES = {
+    "semel_record": "created_at leased_until expires_at forget_at due_at abandon_at retired_at",
+    "semel_recipe": "alive_until",
+    "semel_effect": "created_at due_at leased_until delivered_at dead_at",
+    "semel_event": "forget_at",
+    "semel_leader": "leased_until",
+}
+"""Every column that holds a time."""
+
 START: Micros = 1_700_000_000_000_000
 RACERS = 32
 PATIENCE = 60.0
@@ -138,15 +147,9 @@ def postgresql(
 
         def travel(duration: Micros) -> None:
             """The server's clock cannot be moved, so its rows are moved into the past."""
-            connection.execute(
-                "UPDATE semel_record SET created_at = created_at - %(d)s,"
-                " leased_until = leased_until - %(d)s, expires_at = expires_at - %(d)s,"
-                " forget_at = forget_at - %(d)s",
-                {"d": duration},
-            )
-            connection.execute(
-                "UPDATE semel_recipe SET alive_until = alive_until - %(d)s", {"d": duration}
-            )
+            for table, columns in TIMES.items():
+                moved = ", ".join(f"{column} = {column} - %(d)s" for column in columns.split())
+                connection.execute(f"UPDATE {table} SET {moved}".encode(), {"d": duration})
 
         yield from _run(Harness(backend, travel, 10_000_000, colour))
 

@@ -27,26 +27,40 @@ def test_an_unsettled_record_is_never_freed_by_time() -> None:
 
 
 def test_unknown_is_left_only_by_evidence_or_by_an_operator() -> None:
-    leaving = {row.event for row in TABLE if row.source is State.UNKNOWN}
-    assert leaving == {
+    unknown = [row for row in TABLE if row.source is State.UNKNOWN]
+    assert {row.event for row in unknown if row.target is not State.UNKNOWN} == {
         Event.COMPLETE,
         Event.SETTLE_HAPPENED,
         Event.SETTLE_ABSENT,
+        Event.SETTLE_CALL,
         Event.EVICT_FORCED,
         Event.EVICT_FREED,
     }
 
 
-def test_every_change_of_an_existing_record_shows_a_fence() -> None:
+def test_every_change_of_an_existing_record_shows_a_fence_or_a_time_that_is_past() -> None:
     unproved = [row.event for row in TABLE if row.source is not None and row.proof is Proof.NONE]
-    assert unproved == [Event.TAKE]
+    assert unproved == [Event.RETIRE]
+    assert {row.event for row in TABLE if row.proof is Proof.OVERDUE} == {
+        Event.ABANDON,
+        Event.EXPIRE,
+    }
 
 
 @pytest.mark.parametrize(
     "event",
-    [Event.RETAKE, Event.SETTLE_HAPPENED, Event.SETTLE_ABSENT, Event.EVICT, Event.EVICT_FORCED],
+    [
+        Event.RETAKE,
+        Event.TAKE,
+        Event.LAPSE_RESUME,
+        Event.SETTLE_HAPPENED,
+        Event.SETTLE_ABSENT,
+        Event.SETTLE_CALL,
+        Event.EVICT,
+        Event.EVICT_FORCED,
+    ],
 )
-def test_settle_evict_and_every_new_claim_burn_the_old_fence(event: Event) -> None:
+def test_settle_evict_and_whoever_takes_a_record_burn_the_old_fence(event: Event) -> None:
     assert all(row.burns for row in TABLE if row.event is event)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from semel.core.contract import Applied, Claim, Claimed, Complete, StoreOperation
-from semel.core.model import Micros, State
+from semel.core.model import Micros, OnLapse, State
 from semel.errors import StoreUnavailable
 from semel.stores.sql.plans import plan
 from semel.stores.sqlite_file import DIALECT, outage, run, spoils_transaction
@@ -136,12 +136,15 @@ def _claim_row(op: Claim, now: Micros) -> Row:
         op.on_lapse.value,
         now,
         now + op.lease,
+        "resume" if op.on_lapse is OnLapse.RESUME else "lease",
+        op.request,
     )
 
 
 def _complete_row(op: Complete, now: Micros) -> Row:
     expires_at = now + op.retention
-    return (op.identity, op.fence, op.snapshot, expires_at, expires_at + op.tombstone)
+    resource = None if op.resource is None else shown(op.resource)
+    return (op.identity, op.fence, op.snapshot, expires_at, expires_at + op.tombstone, resource)
 
 
 _CLAIM: Final = _Many("claim_many", _claim_row, lambda op, now: Claimed(now + op.lease, now))

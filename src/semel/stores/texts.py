@@ -23,3 +23,14 @@ def exact(text: str) -> str:
     if shown(text) != text:
         raise ConfigurationError(f"this text holds NUL or a lone surrogate: {text!r}")
     return text
+
+
+LONGEST = 1024
+"""Bytes. PostgreSQL refuses more than 2704 in one entry of an index, and an entry may have two."""
+
+
+def indexed(text: str) -> str:
+    """``text``, exactly, where it is part of an index."""
+    if len(exact(text).encode()) > LONGEST:
+        raise ConfigurationError(f"this text is longer than {LONGEST} bytes: {text[:64]!r}…")
+    return text

@@ -18,13 +18,15 @@ _DIMENSIONS, _MAY_HAVE_NULLS, _LOWER_BOUND = 1, 1, 1
 NULL: Final = _LENGTH(-1)
 
 
-def data(value: bytes) -> bytes:
+def data(value: bytes | None) -> bytes:
     """An element of a bytea array."""
-    return _LENGTH(len(value)) + value
+    return NULL if value is None else _LENGTH(len(value)) + value
 
 
-def text(value: str) -> bytes:
+def text(value: str | None) -> bytes:
     """An element of a text array."""
+    if value is None:
+        return NULL
     encoded = value.encode()
     return _LENGTH(len(encoded)) + encoded
 

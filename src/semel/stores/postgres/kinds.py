@@ -55,12 +55,13 @@ def _claim_cells(op: Claim) -> Cells:
         text(op.on_lapse.value),
         number(op.lease),
         number(op.fresh_until),
+        data(op.request),
     )
 
 
 def _claim_reply(op: Claim, row: Row) -> Claimed | Found | None:
     if row[1] is None:  # inserted, by the first who asked; the others have to look
-        return _inserted(op, row[2], row[7], row[12])
+        return _inserted(op, row[2], row[7], row[13])
     record, now = record_and_now((row,))
     return None if record is None else claim_reply(op, record, now)
 
@@ -73,7 +74,8 @@ def _inserted(op: Claim, fence: object, leased_until: object, now: object) -> Cl
 
 def _claim_weight(op: Claim) -> int:
     origin = op.origin
-    return len(op.fields) + len(origin.path) + len(origin.key) + len(origin.tenant)
+    texts = len(origin.path) + len(origin.key) + len(origin.tenant)
+    return len(op.fields) + texts + len(op.request or b"")
 
 
 def _complete_cells(op: Complete) -> Cells:
@@ -83,11 +85,12 @@ def _complete_cells(op: Complete) -> Cells:
         data(op.snapshot),
         number(op.retention),
         number(op.tombstone),
+        text(None if op.resource is None else shown(op.resource)),
     )
 
 
 def _complete_weight(op: Complete) -> int:
-    return len(op.snapshot)
+    return len(op.snapshot) + len(op.resource or "")
 
 
 def _complete_reply(op: Complete, row: Row) -> Written:
@@ -122,6 +125,7 @@ KINDS: Final[Mapping[type[StoreOperation[Any]], Kind]] = {
             ("on_lapse", TEXT),
             ("lease", INT8),
             ("fresh_until", INT8),
+            ("request", BYTEA),
         ),
         _claim_cells,
         _claim_weight,
@@ -136,6 +140,7 @@ KINDS: Final[Mapping[type[StoreOperation[Any]], Kind]] = {
             ("snapshot", BYTEA),
             ("retention", INT8),
             ("tombstone", INT8),
+            ("resource", TEXT),
         ),
         _complete_cells,
         _complete_weight,

@@ -2,8 +2,9 @@
 
 A query is one file, ``queries/<name>.sql`` or ``queries/<dialect>/<name>.sql`` where databases
 differ. Its header says which parameters it ``takes:``; a placeholder that the header does not name
-is an error when the dialect is loaded. ``{now}`` is the store's clock. A query for many rows at
-once names the columns of one in ``rows:`` and has ``{rows}`` where the values go.
+is an error when the dialect is loaded. ``{now}`` is the clock; ``{among}`` compares with the
+parameter ``names``, a JSON array of texts; ``{locked}`` takes row locks and waits for none. A query
+for many rows at once names the columns of one in ``rows:`` and has ``{rows}`` where the values go.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from semel.errors import SemelError
 _ROOT = files("semel.stores.sql")
 _COMMENT = re.compile(r"--[^\n]*")
 _PLACEHOLDER = re.compile(r"(?<![:\w]):([a-z_]+)")
-_TAKES = re.compile(r"^-- (takes|rows):(.*)$", re.MULTILINE)
+_TAKES = re.compile(r"^-- (takes|rows):(.*(?:\n--   .*)*)$", re.MULTILINE)
 _MIGRATION = re.compile(r"(\d{4})_(\w+)\.sql")
 
 
@@ -30,19 +31,31 @@ class BadQuery(SemelError):
 
 @dataclass(frozen=True, slots=True)
 class Syntax:
-    """How a database's driver wants its parameters, and how its clock is read."""
+    """How a database's driver wants its parameters, how its clock is read, and where it differs."""
 
     name: str
     placeholder: str
     now: str
+    among: str
+    locked: str
 
 
 SYNTAXES: Mapping[str, Syntax] = {
     # SQLite's own clock has milliseconds at best, and tests move time: the store binds its clock.
-    "sqlite": Syntax("sqlite", ":{}", ":now"),
+    "sqlite": Syntax(
+        "sqlite",
+        ":{}",
+        ":now",
+        among="IN (SELECT value FROM json_each(:names))",
+        locked="",  # there is one writer
+    ),
     # clock_timestamp() and not now(), which stands still within a transaction.
     "postgresql": Syntax(
-        "postgresql", "%({})s", "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
+        "postgresql",
+        "%({})s",
+        "(extract(epoch from clock_timestamp()) * 1000000)::bigint",
+        among="= ANY (ARRAY(SELECT json_array_elements_text(CAST(:names AS json))))",
+        locked="FOR UPDATE SKIP LOCKED",
     ),
 }
 
@@ -106,8 +119,9 @@ def _compile(name: str, source: str, syntax: Syntax) -> Query:
     header = _TAKES.search(source)
     if header is None:
         raise BadQuery(f"{name}.sql has no '-- takes:' or '-- rows:' line")
-    takes = tuple(header[2].split())
+    takes = tuple(header[2].replace("--", "").split())
     text = _COMMENT.sub("", source)
+    text = text.replace("{among}", syntax.among).replace("{locked}", syntax.locked)
     named: tuple[str, ...] = () if header[1] == "rows" else takes
     if found := set[str](_PLACEHOLDER.findall(text)) ^ set(named):
         raise BadQuery(f"{name}.sql: header and text disagree about {sorted(found)}")

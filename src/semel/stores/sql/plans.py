@@ -7,11 +7,13 @@ nothing takes a second one, a read, to tell "already done by this very fence" fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
 
 from semel.core.contract import (
-    Applied,
+    Accept,
+    Accepted,
+    Advance,
     Claim,
     Claimed,
     Complete,
@@ -20,41 +22,39 @@ from semel.core.contract import (
     EvictUnknown,
     Forget,
     Found,
+    Inquire,
     Lapse,
-    Lost,
     NoRecord,
     Open,
     Read,
+    Recall,
+    Recalled,
     Register,
     Registered,
     Release,
     Renew,
+    Resume,
     Retake,
     SettleAbsent,
+    SettleCall,
     SettleHappened,
     Stale,
     StoreOperation,
     Suspend,
+    Take,
     Written,
 )
-from semel.core.model import Fence, Identity, Micros, OnLapse, Record, State
+from semel.core.model import Fence, Micros, OnLapse, Record, State
 from semel.errors import StoreUnavailable
-from semel.stores.sql.rows import Row, Rows, recipe, record_and_now, written
+from semel.stores.sql import plans_outbox, plans_upkeep
+from semel.stores.sql.rows import Row, Rows, case_and_now, recipe, record_and_now
+from semel.stores.sql.steps import Done, Plan, Statement, write
 from semel.stores.texts import exact, shown
 
 __all__ = ["Plan", "Row", "Rows", "Statement", "plan"]
 
 R = TypeVar("R")
 
-
-class Statement(NamedTuple):
-    """One query of the dialect, by name, and its parameters (the clock is added by the store)."""
-
-    name: str
-    params: Mapping[str, object]
-
-
-Plan: TypeAlias = Generator[Statement, Rows, R]
 
 CLAIM_TRIES: Final = 5
 """A claim that neither inserted nor found saw a rival come and go; five times over is an outage."""
@@ -72,6 +72,14 @@ def plan(op: StoreOperation[R]) -> Plan[R]:
 
 
 def claim_params(op: Claim) -> dict[str, object]:
+    return {**_described(op), "lease": op.lease}
+
+
+def _accept_params(op: Accept) -> dict[str, object]:
+    return {**_described(op), "patience": op.patience}
+
+
+def _described(op: Claim | Accept) -> dict[str, object]:
     origin = op.origin
     return {
         "identity": op.identity,
@@ -83,22 +91,39 @@ def claim_params(op: Claim) -> dict[str, object]:
         "path": shown(origin.path),
         "key": shown(origin.key),
         "on_lapse": op.on_lapse.value,
-        "lease": op.lease,
         "fresh_until": op.fresh_until,
+        "request": op.request,
     }
 
 
 def _claim(op: Claim) -> Plan[Claimed | Found | Stale]:
-    params = claim_params(op)
+    found = yield from _insert_or_read("claim", op, claim_params(op))
+    return Stale() if found is None else claim_reply(op, *found)
+
+
+def _accept(op: Accept) -> Plan[Accepted | Found | Stale]:
+    found = yield from _insert_or_read("accept", op, _accept_params(op))
+    if found is None:
+        return Stale()
+    record, now = found
+    if record.fence == op.fence and record.state is State.PENDING:
+        return Accepted(now)
+    return Found(record, now)
+
+
+def _insert_or_read(
+    name: str, op: Claim | Accept, params: dict[str, object]
+) -> Plan[tuple[Record, Micros] | None]:
+    """The new or the existing record; None when the key is too old to start one."""
     for _ in range(CLAIM_TRIES):
-        rows = yield Statement("claim", params)
+        rows = yield Statement(name, params)
         if not rows:
             rows = yield Statement("read", {"identity": op.identity})
         record, now = record_and_now(rows)
         if record is not None:
-            return claim_reply(op, record, now)
+            return record, now
         if op.fresh_until is not None and op.fresh_until < now:
-            return Stale()
+            return None
     raise StoreUnavailable("the record came and went at every try to claim it", applied=False)
 
 
@@ -119,28 +144,27 @@ def _read(op: Read) -> Plan[Found | NoRecord]:
     return NoRecord(now) if record is None else Found(record, now)
 
 
+def _recall(op: Recall) -> Plan[Recalled | NoRecord]:
+    case, now = case_and_now((yield Statement("recall", {"identity": op.identity})))
+    return NoRecord(now) if case is None else Recalled(case, now)
+
+
 # ── writes ────────────────────────────────────────────────────────────────────────────────────────
 
-Done: TypeAlias = Callable[[Record | None, Micros], bool]
-"""Whether what a read found is the work of an earlier try of the same operation."""
 
-
-def _write(name: str, identity: Identity, params: dict[str, object], done: Done) -> Plan[Written]:
-    params["identity"] = identity
-    rows = yield Statement(name, params)
-    if rows:
-        return written(rows)
-    record, now = record_and_now((yield Statement("read", {"identity": identity})))
-    if not done(record, now):
-        return Lost(record, now)
-    if record is None:
-        return Applied(None, now)
-    return Applied(record.state, now, record.leased_until, record.expires_at)
-
-
-def _reached(state: State, fence: Fence) -> Done:
+def _reached(fence: Fence, *states: State) -> Done:
     return lambda record, now: (
-        record is not None and record.state is state and record.fence == fence
+        record is not None and record.state in states and record.fence == fence
+    )
+
+
+def _held(fence: Fence) -> Done:
+    """A lease that is past is not handed out again."""
+    return lambda record, now: (
+        record is not None
+        and record.state is State.IN_PROGRESS
+        and record.fence == fence
+        and not record.lapsed(now)
     )
 
 
@@ -149,32 +173,43 @@ def _gone(record: Record | None, now: Micros) -> bool:
 
 
 def _never(record: Record | None, now: Micros) -> bool:
-    """Asked again it would have been applied again; no row means refused."""
+    """Asked again it would have been applied again, or may not be; no row means refused."""
     return False
 
 
 def _retake(op: Retake) -> Plan[Written]:
-    def done(record: Record | None, now: Micros) -> bool:
-        held = record is not None and record.fence == op.fence and not record.lapsed(now)
-        return held and record is not None and record.state is State.IN_PROGRESS
-
     params: dict[str, object] = {
         "seen": op.seen,
         "fence": op.fence,
         "lease": op.lease,
         "on_lapse": op.on_lapse.value,
     }
-    return _write("retake", op.identity, params, done)
+    return write("retake", op.identity, params, _held(op.fence))
+
+
+def _take(op: Take) -> Plan[Written]:
+    params: dict[str, object] = {"seen": op.seen, "fence": op.fence, "lease": op.lease}
+    return write("take", op.identity, params, _held(op.fence))
+
+
+def _resume(op: Resume) -> Plan[Written]:
+    params: dict[str, object] = {"seen": op.seen, "fence": op.fence, "lease": op.lease}
+    return write("resume", op.identity, params, _held(op.fence))
 
 
 def _renew(op: Renew) -> Plan[Written]:
     params: dict[str, object] = {"fence": op.fence, "lease": op.lease}
-    return _write("renew", op.identity, params, _never)
+    return write("renew", op.identity, params, _never)
 
 
 def _open(op: Open) -> Plan[Written]:
     params: dict[str, object] = {"fence": op.fence, "snapshot": op.snapshot}
-    return _write("open", op.identity, params, _never)
+    return write("open", op.identity, params, _never)
+
+
+def _advance(op: Advance) -> Plan[Written]:
+    params: dict[str, object] = {"fence": op.fence, "journal": op.journal}
+    return write("advance", op.identity, params, _never)
 
 
 def _complete(op: Complete) -> Plan[Written]:
@@ -183,22 +218,33 @@ def _complete(op: Complete) -> Plan[Written]:
         "snapshot": op.snapshot,
         "retention": op.retention,
         "tombstone": op.tombstone,
+        "resource": _shown(op.resource),
     }
-    return _write("complete", op.identity, params, _reached(State.COMPLETED, op.fence))
+    return write("complete", op.identity, params, _reached(op.fence, State.COMPLETED))
 
 
 def _release(op: Release) -> Plan[Written]:
     params: dict[str, object] = {
         "fence": op.fence,
         "retention": op.retention,
-        "reason": _reason(op.reason),
+        "reason": _shown(op.reason),
+        "requeue": op.requeue,
     }
-    return _write("release", op.identity, params, _reached(State.FAILED_RETRYABLE, op.fence))
+    left = (State.FAILED_RETRYABLE,) if op.requeue is None else RELEASED
+    return write("release", op.identity, params, _reached(op.fence, *left))
+
+
+RELEASED: Final = (State.FAILED_RETRYABLE, State.PENDING)
+"""Which of them, a released record is: that depends on whether its request was deferred."""
 
 
 def _suspend(op: Suspend) -> Plan[Written]:
-    params: dict[str, object] = {"fence": op.fence, "reason": _reason(op.reason)}
-    return _write("suspend", op.identity, params, _reached(State.UNKNOWN, op.fence))
+    params: dict[str, object] = {
+        "fence": op.fence,
+        "reason": _shown(op.reason),
+        "probe_after": op.probe_after,
+    }
+    return write("suspend", op.identity, params, _reached(op.fence, State.UNKNOWN))
 
 
 def _lapse(op: Lapse) -> Plan[Written]:
@@ -206,14 +252,14 @@ def _lapse(op: Lapse) -> Plan[Written]:
         if record is None or record.fence != op.seen:
             return False
         released = record.on_lapse is OnLapse.RELEASE
-        return record.state is (State.FAILED_RETRYABLE if released else State.UNKNOWN)
+        return record.state in (RELEASED if released else (State.UNKNOWN,))
 
     params: dict[str, object] = {"seen": op.seen, "retention": op.retention}
-    return _write("lapse", op.identity, params, done)
+    return write("lapse", op.identity, params, done)
 
 
 def _forget(op: Forget) -> Plan[Written]:
-    return _write("forget", op.identity, {"seen": op.seen}, _gone)
+    return write("forget", op.identity, {"seen": op.seen}, _gone)
 
 
 def _settle_happened(op: SettleHappened) -> Plan[Written]:
@@ -225,7 +271,7 @@ def _settle_happened(op: SettleHappened) -> Plan[Written]:
         "tombstone": op.tombstone,
         "evidence": shown(op.evidence),
     }
-    return _write("settle_happened", op.identity, params, _reached(State.COMPLETED, op.fence))
+    return write("settle_happened", op.identity, params, _reached(op.fence, State.COMPLETED))
 
 
 def _settle_absent(op: SettleAbsent) -> Plan[Written]:
@@ -234,28 +280,44 @@ def _settle_absent(op: SettleAbsent) -> Plan[Written]:
         "fence": op.fence,
         "retention": op.retention,
         "evidence": shown(op.evidence),
+        "journal": op.journal,
     }
-    return _write("settle_absent", op.identity, params, _reached(State.FAILED_RETRYABLE, op.fence))
+    return write("settle_absent", op.identity, params, _reached(op.fence, State.FAILED_RETRYABLE))
+
+
+def _settle_call(op: SettleCall) -> Plan[Written]:
+    params: dict[str, object] = {
+        "seen": op.seen,
+        "fence": op.fence,
+        "journal": op.journal,
+        "evidence": shown(op.evidence),
+    }
+    return write("settle_call", op.identity, params, _reached(op.fence, State.IN_PROGRESS))
+
+
+def _inquire(op: Inquire) -> Plan[Written]:
+    params: dict[str, object] = {"seen": op.seen, "tries": op.tries, "again_in": op.again_in}
+    return write("inquire", op.identity, params, _never)
 
 
 def _evict(op: Evict) -> Plan[Written]:
-    return _write("evict", op.identity, {"seen": op.seen}, _gone)
+    return write("evict", op.identity, {"seen": op.seen}, _gone)
 
 
 def _evict_unknown(op: EvictUnknown) -> Plan[Written]:
     if op.free:
-        return _write("free_unknown", op.identity, {"seen": op.seen}, _gone)
+        return write("free_unknown", op.identity, {"seen": op.seen}, _gone)
     params: dict[str, object] = {
         "seen": op.seen,
         "fence": op.fence,
         "tombstone": op.tombstone,
         "reason": shown(op.reason),
     }
-    return _write("evict_unknown", op.identity, params, _reached(State.EXPIRED, op.fence))
+    return write("evict_unknown", op.identity, params, _reached(op.fence, State.EXPIRED))
 
 
-def _reason(reason: str | None) -> str | None:
-    return None if reason is None else shown(reason)
+def _shown(text: str | None) -> str | None:
+    return None if text is None else shown(text)
 
 
 # ── recipes ───────────────────────────────────────────────────────────────────────────────────────
@@ -281,9 +343,14 @@ def _register(op: Register) -> Plan[Registered | Conflicting]:
 
 _PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
     Claim: _claim,
+    Accept: _accept,
     Read: _read,
+    Recall: _recall,
     Retake: _retake,
+    Take: _take,
+    Resume: _resume,
     Renew: _renew,
+    Advance: _advance,
     Open: _open,
     Complete: _complete,
     Release: _release,
@@ -292,7 +359,11 @@ _PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
     Forget: _forget,
     SettleHappened: _settle_happened,
     SettleAbsent: _settle_absent,
+    SettleCall: _settle_call,
+    Inquire: _inquire,
     Evict: _evict,
     EvictUnknown: _evict_unknown,
     Register: _register,
+    **plans_upkeep.PLANS,
+    **plans_outbox.PLANS,
 }

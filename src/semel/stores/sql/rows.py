@@ -6,8 +6,19 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from semel.core.contract import Applied
-from semel.core.model import Fence, Identity, Micros, OnLapse, Record, State
+from semel.core.model import (
+    Case,
+    Effect,
+    Fence,
+    Identity,
+    Micros,
+    OnLapse,
+    Origin,
+    Record,
+    State,
+)
 from semel.errors import StoreCorrupt
+from semel.stores.due import due_at
 
 Row: TypeAlias = Sequence[Any]
 Rows: TypeAlias = Sequence[Row]
@@ -15,19 +26,20 @@ Rows: TypeAlias = Sequence[Row]
 _STATES = {state.value: state for state in State}
 _ON_LAPSE = {choice.value: choice for choice in OnLapse}
 _UNSETTLED = (State.PENDING, State.IN_PROGRESS, State.UNKNOWN)
+_AWAITED = (State.PENDING, State.IN_PROGRESS)
 
 
 def record_and_now(rows: Rows) -> tuple[Record | None, Micros]:
     """The one row of ``read`` or ``claim``; no record when its identity is NULL."""
-    row = _only(rows, 13)
-    now = row[12]
+    row = _only(rows, 14)
+    now = row[13]
     if type(now) is not int:
         raise StoreCorrupt("the store's clock is not a number")
     return (None if row[0] is None else record(row)), now
 
 
 def record(row: Row) -> Record:
-    """A record from the first twelve columns."""
+    """A record from the first thirteen columns."""
     found = Record(
         Identity(_bytes(row[0], 32, "identity")),
         _state(row[1]),
@@ -41,9 +53,95 @@ def record(row: Row) -> Record:
         None if row[9] is None else _time(row[9], "forget_at"),
         None if row[10] is None else _bytes(row[10], None, "snapshot"),
         None if row[11] is None else _text(row[11], "reason"),
+        None if row[12] is None else _time(row[12], "retired_at"),
     )
     _check(found)
     return found
+
+
+def case(row: Row) -> Case:
+    """A case from the columns of ``recall``."""
+    if len(row) != CASE_COLUMNS:
+        raise StoreCorrupt(f"the store answered {len(row)} columns for a case")
+    found = record(row)
+    return Case(
+        record=found,
+        origin=Origin(
+            _text(row[13], "tenant"),
+            _text(row[14], "method"),
+            _text(row[15], "path"),
+            _text(row[16], "key"),
+        ),
+        request=None if row[17] is None else _bytes(row[17], None, "request"),
+        journal=None if row[18] is None else _bytes(row[18], None, "journal"),
+        resource=None if row[19] is None else _text(row[19], "resource"),
+        tries=_count(row[20], "tries"),
+        due_at=due_at(found, None if row[21] is None else _time(row[21], "due_at")),
+    )
+
+
+CASE_COLUMNS = 23
+
+
+def cases(rows: Rows) -> tuple[Case, ...]:
+    return tuple([case(row) for row in rows])
+
+
+def case_and_now(rows: Rows) -> tuple[Case | None, Micros]:
+    """The one row of ``recall``; no case when its identity is NULL."""
+    row = _only(rows, CASE_COLUMNS)
+    return (None if row[0] is None else case(row)), _time(row[-1], "now")
+
+
+def effect(row: Row) -> Effect:
+    """An effect from the columns of ``browse_effects``."""
+    if len(row) != EFFECT_COLUMNS:
+        raise StoreCorrupt(f"the store answered {len(row)} columns for an effect")
+    return Effect(
+        key=_text(row[0], "key"),
+        identity=None if row[1] is None else Identity(_bytes(row[1], 32, "identity")),
+        name=_text(row[2], "name"),
+        payload=_bytes(row[3], None, "payload"),
+        order=None if row[4] is None else _text(row[4], "order_key"),
+        tries=_count(row[5], "tries"),
+        created_at=_time(row[6], "created_at"),
+        error=None if row[7] is None else _text(row[7], "error"),
+        dead_at=None if row[8] is None else _time(row[8], "dead_at"),
+        delivered_at=None if row[9] is None else _time(row[9], "delivered_at"),
+        provider_id=None if row[10] is None else _text(row[10], "provider_id"),
+    )
+
+
+EFFECT_COLUMNS = 12
+
+
+def effect_state(rows: Rows) -> tuple[str | None, Fence | None, Micros | None, Micros]:
+    """state, fence, leased_until and now; no state when there is no such effect."""
+    state, fence, leased_until, now = _only(rows, 4)
+    return (
+        None if state is None else _text(state, "state"),
+        None if fence is None else Fence(_bytes(fence, 16, "fence")),
+        None if leased_until is None else _time(leased_until, "leased_until"),
+        _time(now, "now"),
+    )
+
+
+def told(rows: Rows) -> Micros:
+    """The store's clock, in the last column of the last row."""
+    if not rows or not rows[-1]:
+        raise StoreCorrupt("the store did not tell the time")
+    return _time(rows[-1][-1], "now")
+
+
+def time_and_now(rows: Rows) -> tuple[Micros | None, Micros]:
+    """One row: a time, or NULL, and now."""
+    value, now = _only(rows, 2)
+    return (None if value is None else _time(value, "time")), _time(now, "now")
+
+
+def states(rows: Rows) -> list[State]:
+    """The states in the first column."""
+    return [_state(row[0]) for row in rows]
 
 
 def written(rows: Rows) -> Applied:
@@ -77,8 +175,8 @@ def _only(rows: Rows, columns: int) -> Row:
 
 def _check(found: Record) -> None:
     """What no sequence of operations leads to; acting on it could free a key, or never free it."""
-    if found.state is State.IN_PROGRESS and found.leased_until is None:
-        raise StoreCorrupt("a record is in progress without an end of its lease")
+    if found.state in _AWAITED and found.leased_until is None:
+        raise StoreCorrupt("a record is in progress or pending without an end of its time")
     if found.state is State.COMPLETED and (found.snapshot is None or found.expires_at is None):
         raise StoreCorrupt("a record is completed without an answer")
     if found.state in _UNSETTLED and found.forget_at is not None:
@@ -108,6 +206,12 @@ def _bytes(value: object, length: int | None, column: str) -> bytes:
 def _text(value: object, column: str) -> str:
     if type(value) is not str:
         raise StoreCorrupt(f"the column {column} does not hold text")
+    return value
+
+
+def _count(value: object, column: str) -> int:
+    if type(value) is not int or value < 0:
+        raise StoreCorrupt(f"the column {column} does not hold a count")
     return value
 
 

@@ -6,6 +6,6 @@
 UPDATE semel_record
 SET state = 'completed', fence = :fence, snapshot = :snapshot, leased_until = NULL,
     expires_at = {now} + :retention, forget_at = {now} + :retention + :tombstone,
-    reason = :evidence
+    reason = :evidence, request = NULL, duty = 'expire', due_at = {now} + :retention
 WHERE identity = :identity AND fence = :seen AND state = 'unknown'
 RETURNING state, leased_until, expires_at, {now}

@@ -1,7 +1,9 @@
--- Records, recipes and the list of migrations.
+-- Records, recipes, the outbox, events of providers, leaders, and the list of migrations.
 --
--- The identity's index is the only one: any index on state, lease or expiry would turn every
--- completion into a non-HOT update. The fillfactor leaves room for the new versions on the page.
+-- Whoever looks after records finds them by (duty, due_at): whose turn it is, and from when on. On
+-- the way of a request neither is ever changed, or every completion would be a non-HOT update: a
+-- completed or renewed record still has the duty and the time of its claim, and the sweeper, coming
+-- by at that time, moves it on. The fillfactor leaves room for the new versions on the page.
 CREATE TABLE semel_record (
     identity     bytea PRIMARY KEY CHECK (octet_length(identity) = 32),
     state        text NOT NULL CHECK (state IN ('pending', 'in_progress', 'completed',
@@ -13,30 +15,96 @@ CREATE TABLE semel_record (
     method       text NOT NULL,
     path         text NOT NULL,
     key          text NOT NULL,
-    on_lapse     text NOT NULL CHECK (on_lapse IN ('unknown', 'release')),
+    on_lapse     text NOT NULL CHECK (on_lapse IN ('unknown', 'release', 'resume')),
     created_at   bigint NOT NULL,
     leased_until bigint,
     expires_at   bigint,
     forget_at    bigint,
+    -- lease: the sweeper's; resume: the completer's; run: the worker's, and past the deadline the
+    -- abandoner's; ask: the reconciler's; expire, forget: the reaper's.
+    duty         text NOT NULL CHECK (duty IN ('lease', 'resume', 'run', 'ask', 'expire',
+                                               'forget')),
+    due_at       bigint,
+    tries        integer NOT NULL DEFAULT 0,
+    -- Only of a deferred request: how long it may wait to be run, and until when.
+    patience     bigint,
+    abandon_at   bigint,
+    retired_at   bigint,
+    resource     text,
+    request      bytea,
+    journal      bytea,
     snapshot     bytea,
     reason       text,
     -- A lease that cannot end would hold its key for ever.
-    CHECK (state <> 'in_progress' OR leased_until IS NOT NULL),
+    CHECK (state NOT IN ('in_progress', 'pending') OR leased_until IS NOT NULL),
     -- An unsettled record never becomes free by time.
     CHECK (state NOT IN ('pending', 'in_progress', 'unknown')
            OR (expires_at IS NULL AND forget_at IS NULL)),
     -- An answer is kept as long as it is promised.
-    CHECK (state <> 'completed' OR (snapshot IS NOT NULL AND expires_at IS NOT NULL))
+    CHECK (state <> 'completed' OR (snapshot IS NOT NULL AND expires_at IS NOT NULL)),
+    -- What is to be run later can be run, and is given up some day.
+    CHECK (state <> 'pending'
+           OR (request IS NOT NULL AND patience IS NOT NULL AND abandon_at IS NOT NULL)),
+    -- Only a dead letter is looked at by nobody.
+    CHECK (due_at IS NOT NULL OR state = 'unknown')
 ) WITH (fillfactor = 75);
+
+CREATE INDEX semel_record_due ON semel_record (duty, due_at);
+
+-- A completion that names no resource changes no column of it, and stays a HOT update.
+CREATE INDEX semel_record_resource ON semel_record (substr(resource, 1, 64))
+    WHERE resource IS NOT NULL;
 
 -- Snapshots are compressed, where that pays, before they come here.
 ALTER TABLE semel_record ALTER COLUMN snapshot SET STORAGE EXTERNAL;
 
 CREATE TABLE semel_recipe (
-    route      text PRIMARY KEY,
-    recipe     text NOT NULL,
-    previous   text,
+    route       text PRIMARY KEY,
+    recipe      text NOT NULL,
+    previous    text,
     alive_until bigint
+);
+
+-- due_at: when it may be taken (again); of a delivered effect, when it is forgotten; of a dead one
+-- NULL.
+CREATE TABLE semel_effect (
+    place        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    key          text COLLATE "C" NOT NULL UNIQUE,
+    identity     bytea CHECK (octet_length(identity) = 32),
+    name         text NOT NULL,
+    payload      bytea NOT NULL,
+    order_key    text,
+    state        text NOT NULL CHECK (state IN ('waiting', 'delivered', 'dead')),
+    fence        bytea CHECK (octet_length(fence) = 16),
+    tries        integer NOT NULL DEFAULT 0,
+    created_at   bigint NOT NULL,
+    due_at       bigint,
+    leased_until bigint,
+    delivered_at bigint,
+    dead_at      bigint,
+    provider_id  text,
+    error        text,
+    CHECK (due_at IS NOT NULL OR state = 'dead')
+) WITH (fillfactor = 75);
+
+CREATE INDEX semel_effect_due ON semel_effect (state, due_at, place);
+
+CREATE INDEX semel_effect_order ON semel_effect (order_key, place)
+    WHERE state = 'waiting' AND order_key IS NOT NULL;
+
+CREATE TABLE semel_event (
+    source    text NOT NULL,
+    event     text NOT NULL,
+    forget_at bigint NOT NULL,
+    PRIMARY KEY (source, event)
+);
+
+CREATE INDEX semel_event_forget ON semel_event (forget_at);
+
+CREATE TABLE semel_leader (
+    name         text PRIMARY KEY,
+    fence        bytea NOT NULL CHECK (octet_length(fence) = 16),
+    leased_until bigint NOT NULL
 );
 
 CREATE TABLE semel_schema (

@@ -1,6 +1,7 @@
 -- claim_many: claim, for many identities at once: insert what is new, read what is there.
 -- event: claim
 -- takes: identity fence fingerprint fields tenant method path key on_lapse lease fresh_until
+--        request
 -- gives: for a new record its identity, fence, leased_until and now, its state being NULL; for an
 --        existing one the record and now; in any order. No row where claim gives none, nor for an
 --        answer above 64 KiB: those go alone, so that no batch is slow or large because of one
@@ -16,17 +17,18 @@ given AS MATERIALIZED (
         CAST(:identity AS bytea[]), CAST(:fence AS bytea[]), CAST(:fingerprint AS text[]),
         CAST(:fields AS bytea[]), CAST(:tenant AS text[]), CAST(:method AS text[]),
         CAST(:path AS text[]), CAST(:key AS text[]), CAST(:on_lapse AS text[]),
-        CAST(:lease AS bigint[]), CAST(:fresh_until AS bigint[])
+        CAST(:lease AS bigint[]), CAST(:fresh_until AS bigint[]), CAST(:request AS bytea[])
     ) AS given (identity, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
-                lease, fresh_until)
+                lease, fresh_until, request)
     ORDER BY given.identity
 ),
 inserted AS (
     INSERT INTO semel_record
         (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
-         created_at, leased_until)
+         created_at, leased_until, duty, due_at, request)
     SELECT identity, 'in_progress', fence, fingerprint, fields, tenant, method, path, key, on_lapse,
-           {now}, {now} + lease
+           {now}, {now} + lease, CASE on_lapse WHEN 'resume' THEN 'resume' ELSE 'lease' END,
+           {now} + lease, request
     FROM given
     WHERE fresh_until IS NULL OR fresh_until >= {now}
     ON CONFLICT (identity) DO NOTHING
@@ -34,11 +36,11 @@ inserted AS (
 )
 SELECT identity, CAST(NULL AS text), fence, CAST(NULL AS text), CAST(NULL AS bytea),
        CAST(NULL AS text), CAST(NULL AS bigint), leased_until, CAST(NULL AS bigint),
-       CAST(NULL AS bigint), CAST(NULL AS bytea), CAST(NULL AS text), {now}
+       CAST(NULL AS bigint), CAST(NULL AS bytea), CAST(NULL AS text), CAST(NULL AS bigint), {now}
 FROM inserted
 UNION ALL
 SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-       expires_at, forget_at, snapshot, reason, {now}
+       expires_at, forget_at, snapshot, reason, retired_at, {now}
 FROM semel_record
 WHERE identity = ANY (ARRAY(SELECT identity FROM given EXCEPT SELECT identity FROM inserted))
   AND (snapshot IS NULL OR octet_length(snapshot) <= 65536)

@@ -3,7 +3,7 @@
 -- gives: the records that are there and now, in any order; none with an answer above 64 KiB
 -- why: as claim_many. What it does not give is read alone, be it large or not there.
 SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-       expires_at, forget_at, snapshot, reason, {now}
+       expires_at, forget_at, snapshot, reason, retired_at, {now}
 FROM semel_record
 WHERE identity = ANY (CAST(:identity AS bytea[]))
   AND (snapshot IS NULL OR octet_length(snapshot) <= 65536)

@@ -1,0 +1,22 @@
+"""When somebody must look at a record next, as its state tells."""
+
+from __future__ import annotations
+
+from semel.core.model import Micros, Record, State
+
+
+def due_at(record: Record, chosen: Micros | None) -> Micros | None:
+    """``chosen`` counts where the state leaves it open: for a worker's retry, and for a probe.
+
+    The SQL stores' own column is no witness for the others: it is left alone while a request is on
+    its way, and moved on by the sweeper.
+    """
+    match record.state:
+        case State.PENDING | State.UNKNOWN:
+            return chosen
+        case State.IN_PROGRESS:
+            return record.leased_until
+        case State.COMPLETED:
+            return record.expires_at
+        case State.FAILED_RETRYABLE | State.EXPIRED:
+            return record.forget_at

@@ -1,0 +1,184 @@
+"""The outbox and events of providers, in dictionaries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from semel.core.contract import StoreOperation
+from semel.core.frozen import frozen, replace
+from semel.core.model import Effect, Fence, Micros
+from semel.core.outbox import (
+    BrowseEffects,
+    Deliver,
+    Effects,
+    Enqueue,
+    Fail,
+    Kept,
+    Note,
+    Noted,
+    RenewEffects,
+    Requeue,
+    Shelf,
+    TakeEffects,
+)
+from semel.stores.texts import exact, indexed, shown
+
+
+@frozen
+class _Slot:
+    """An effect as it is kept. ``due_at``: when it may be taken (again), or is forgotten."""
+
+    effect: Effect
+    place: int
+    state: Shelf
+    due_at: Micros | None
+    fence: Fence | None = None
+    leased_until: Micros | None = None
+
+    def taken(self, now: Micros) -> bool:
+        return self.leased_until is not None and self.leased_until > now
+
+
+class Outbox:
+    """Effects by key, events by source."""
+
+    def __init__(self) -> None:
+        self._slots: dict[str, _Slot] = {}
+        self._places = 0
+        self._events: dict[tuple[str, str], Micros] = {}
+
+    def answers(self) -> dict[type[StoreOperation[Any]], Callable[[Any, Micros], object]]:
+        return {
+            Enqueue: self._enqueue,
+            TakeEffects: self._take,
+            RenewEffects: self._renew,
+            Deliver: self._deliver,
+            Fail: self._fail,
+            BrowseEffects: self._browse,
+            Requeue: self._requeue,
+            Note: self._note,
+        }
+
+    def reap(self, limit: int, now: Micros) -> dict[str, int]:
+        """Forget delivered effects and events past their time; how many of each."""
+        effects = [
+            slot.effect.key
+            for slot in sorted(self._slots.values(), key=lambda slot: slot.due_at or 0)
+            if slot.state is Shelf.DELIVERED and slot.due_at is not None and slot.due_at <= now
+        ][:limit]
+        for key in effects:
+            del self._slots[key]
+        events = [event for event, forget_at in self._events.items() if forget_at <= now][:limit]
+        for event in events:
+            del self._events[event]
+        counts = {"effects": len(effects), "events": len(events)}
+        return {name: count for name, count in counts.items() if count}
+
+    def _enqueue(self, op: Enqueue, now: Micros) -> Kept:
+        key, order = indexed(op.key), op.order and indexed(op.order)
+        if key in self._slots:
+            return Kept(False, now)
+        self._places += 1
+        effect = Effect(key, op.identity, exact(op.name), op.payload, order, 0, now)
+        self._slots[key] = _Slot(effect, self._places, Shelf.WAITING, now + op.delay)
+        return Kept(True, now)
+
+    def _take(self, op: TakeEffects, now: Micros) -> Effects:
+        waiting = [slot for slot in self._slots.values() if slot.state is Shelf.WAITING]
+        named = [
+            (slot.due_at, slot.place, slot)
+            for slot in waiting
+            if slot.effect.name in op.names and slot.due_at is not None
+        ]
+        named.sort(key=lambda item: item[:2])
+        free = [slot for due, _, slot in named if due <= now and _first(slot, waiting, now)]
+        taken = [self._lease(slot, op, now) for slot in free[: op.limit]]
+        taken.sort(key=lambda slot: slot.place)
+        effects = tuple([slot.effect for slot in taken])
+        if effects and len(effects) >= op.limit:
+            return Effects(effects, now, now)
+        ends = [now + op.lease] if taken else []
+        return Effects(
+            effects, now, min([*ends, *[due for due, _, _ in named if due > now]], default=None)
+        )
+
+    def _lease(self, slot: _Slot, op: TakeEffects, now: Micros) -> _Slot:
+        end = now + op.lease
+        effect = replace(slot.effect, tries=slot.effect.tries + 1)
+        return self._keep(
+            replace(slot, effect=effect, fence=op.fence, leased_until=end, due_at=end)
+        )
+
+    def _keep(self, slot: _Slot) -> _Slot:
+        self._slots[slot.effect.key] = slot
+        return slot
+
+    def _renew(self, op: RenewEffects, now: Micros) -> Kept:
+        held = [
+            slot
+            for slot in self._slots.values()
+            if slot.state is Shelf.WAITING and slot.fence == op.fence and slot.taken(now)
+        ]
+        for slot in held:
+            self._keep(replace(slot, leased_until=now + op.lease, due_at=now + op.lease))
+        return Kept(bool(held), now)
+
+    def _deliver(self, op: Deliver, now: Micros) -> Kept:
+        slot = self._slots.get(op.key)
+        if slot is None or slot.fence != op.fence:
+            return Kept(False, now)
+        if slot.state is not Shelf.DELIVERED:
+            provider_id = op.provider_id and shown(op.provider_id)
+            told: dict[str, Any] = {"delivered_at": now, "provider_id": provider_id}
+            effect = replace(slot.effect, **told, error=None, dead_at=None)
+            due_at = now + op.retention
+            state = {"state": Shelf.DELIVERED, "leased_until": None, "due_at": due_at}
+            self._keep(replace(slot, effect=effect, **state))
+        return Kept(True, now)
+
+    def _fail(self, op: Fail, now: Micros) -> Kept:
+        slot = self._slots.get(op.key)
+        if slot is None or slot.fence != op.fence or slot.state is Shelf.DELIVERED:
+            return Kept(False, now)
+        if slot.state is Shelf.WAITING and slot.leased_until is not None:
+            dead_at = now if op.again_in is None else None
+            effect = replace(slot.effect, error=shown(op.error), dead_at=dead_at)
+            state = Shelf.WAITING if op.again_in is not None else Shelf.DEAD
+            due_at = None if op.again_in is None else now + op.again_in
+            self._keep(replace(slot, effect=effect, state=state, leased_until=None, due_at=due_at))
+        return Kept(True, now)
+
+    def _browse(self, op: BrowseEffects, now: Micros) -> Effects:
+        effects = [slot.effect for slot in self._slots.values() if slot.state is op.shelf]
+        effects = [effect for effect in effects if effect.key > (op.after or "")]
+        effects.sort(key=lambda effect: effect.key)
+        return Effects(tuple(effects[: op.limit]), now)
+
+    def _requeue(self, op: Requeue, now: Micros) -> Kept:
+        slot = self._slots.get(op.key)
+        if slot is None or slot.state is not Shelf.DEAD:
+            done = slot is None if op.drop else slot is not None and slot.state is Shelf.WAITING
+            return Kept(done, now)
+        if op.drop:
+            del self._slots[op.key]
+        else:
+            effect = replace(slot.effect, tries=0, dead_at=None)
+            self._keep(replace(slot, effect=effect, state=Shelf.WAITING, fence=None, due_at=now))
+        return Kept(True, now)
+
+    def _note(self, op: Note, now: Micros) -> Noted:
+        event = indexed(op.source), indexed(op.event)
+        before = event in self._events
+        if op.keep is not None and not before:
+            self._events[event] = now + op.keep
+        return Noted(before, now)
+
+
+def _first(slot: _Slot, waiting: list[_Slot], now: Micros) -> bool:
+    """Of its order the oldest that waits, with none under way."""
+    order = slot.effect.order
+    others = [other for other in waiting if other.effect.order == order and other is not slot]
+    return order is None or not any(
+        other.place < slot.place or other.taken(now) for other in others
+    )

@@ -1,0 +1,140 @@
+"""Claims, reads and writes of one record, in a dictionary.
+
+Whether an event is allowed, what must be shown for it and where it leads is looked up in
+``core/states``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, get_args
+
+from semel.core.contract import (
+    Accept,
+    Accepted,
+    Applied,
+    Claim,
+    Claimed,
+    Found,
+    Lost,
+    NoRecord,
+    Read,
+    Recall,
+    Recalled,
+    Stale,
+    StoreOperation,
+    Written,
+)
+from semel.core.model import Identity, Micros, Record, State
+from semel.core.states import TABLE, Event
+from semel.errors import StoreCorrupt
+from semel.stores.memory_fields import Entry, Write, allowed, already, changed, event_of, fields
+from semel.stores.texts import exact
+
+TARGET: Final = {row.event: row.target for row in TABLE}
+
+
+class Records:
+    """Every record, by identity."""
+
+    def __init__(self) -> None:
+        self.entries: dict[Identity, Entry] = {}
+
+    def answers(self) -> dict[type[StoreOperation[Any]], Callable[[Any, Micros], object]]:
+        writes: dict[type[StoreOperation[Any]], Callable[[Any, Micros], object]]
+        writes = dict.fromkeys(get_args(Write), self._write)
+        return {
+            Claim: self._claim,
+            Accept: self._accept,
+            Read: self._read,
+            Recall: self._recall,
+            **writes,
+        }
+
+    def happen(self, event: Event, entry: Entry, written: dict[str, Any]) -> Entry | None:
+        """Change the record to where the table leads; None when it is gone."""
+        target = TARGET[event]
+        identity = entry.record.identity
+        if target is None:
+            del self.entries[identity]
+            return None
+        entry = self.entries[identity] = changed(entry, target, written)
+        return entry
+
+    def _read(self, op: Read, now: Micros) -> Found | NoRecord:
+        entry = self.entries.get(op.identity)
+        return NoRecord(now) if entry is None else Found(entry.record, now)
+
+    def _recall(self, op: Recall, now: Micros) -> Recalled | NoRecord:
+        entry = self.entries.get(op.identity)
+        return NoRecord(now) if entry is None else Recalled(entry.case(), now)
+
+    def _claim(self, op: Claim, now: Micros) -> Claimed | Found | Stale:
+        entry = self.entries.get(op.identity)
+        if entry is not None:
+            return _claim_again(op, entry.record, now)
+        if op.fresh_until is not None and op.fresh_until < now:
+            return Stale()
+        record = _new_record(op, Event.CLAIM, now + op.lease, now)
+        self.entries[op.identity] = Entry(record, op.origin, op.request, None)
+        return Claimed(now + op.lease, now)
+
+    def _accept(self, op: Accept, now: Micros) -> Accepted | Found | Stale:
+        entry = self.entries.get(op.identity)
+        if entry is not None:
+            return _accept_again(op, entry.record, now)
+        if op.fresh_until is not None and op.fresh_until < now:
+            return Stale()
+        deadline = now + op.patience
+        record = _new_record(op, Event.ACCEPT, deadline, now)
+        self.entries[op.identity] = Entry(record, op.origin, op.request, now, op.patience, deadline)
+        return Accepted(now)
+
+    def _write(self, op: Write, now: Micros) -> Written:
+        entry = self.entries.get(op.identity)
+        event = event_of(op, entry)
+        if entry is None:
+            return Applied(None, now) if TARGET[event] is None else Lost(None, now)
+        if allowed(op, event, entry, now):
+            left = self.happen(event, entry, fields(op, event, entry, now))
+            return Applied(None, now) if left is None else _applied(left.record, now)
+        if already(op, TARGET[event], entry.record, now):
+            return _applied(entry.record, now)
+        return Lost(entry.record, now)
+
+
+def _new_record(op: Claim | Accept, event: Event, end: Micros, now: Micros) -> Record:
+    target = TARGET[event]
+    if target is None:
+        raise StoreCorrupt(f"{event.value} leads nowhere")
+    return Record(
+        identity=op.identity,
+        state=target,
+        fence=op.fence,
+        fingerprint=exact(op.fingerprint),
+        fields=op.fields,
+        on_lapse=op.on_lapse,
+        created_at=now,
+        leased_until=end,
+        expires_at=None,
+        forget_at=None,
+        snapshot=None,
+        reason=None,
+    )
+
+
+def _claim_again(op: Claim, found: Record, now: Micros) -> Claimed | Found:
+    """An own claim asked again is held already, but a lease that is past is not handed out."""
+    held = found.fence == op.fence and found.state is State.IN_PROGRESS
+    if held and found.leased_until is not None and not found.lapsed(now):
+        return Claimed(found.leased_until, now)
+    return Found(found, now)
+
+
+def _accept_again(op: Accept, found: Record, now: Micros) -> Accepted | Found:
+    own = found.fence == op.fence and found.state is State.PENDING
+    return Accepted(now) if own else Found(found, now)
+
+
+def _applied(record: Record, now: Micros) -> Applied:
+    return Applied(record.state, now, record.leased_until, record.expires_at)

@@ -1,0 +1,143 @@
+"""How the outbox and events of providers are kept in SQL, without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from semel.core.contract import StoreOperation
+from semel.core.model import Fence, Micros
+from semel.core.outbox import (
+    BrowseEffects,
+    Deliver,
+    Effects,
+    Enqueue,
+    Fail,
+    Kept,
+    Note,
+    Noted,
+    RenewEffects,
+    Requeue,
+    Shelf,
+    TakeEffects,
+)
+from semel.stores.sql.rows import effect, effect_state, time_and_now, told
+from semel.stores.sql.steps import Plan, Statement, clock_of, names
+from semel.stores.texts import exact, indexed, shown
+
+Done: TypeAlias = Callable[[str | None, Fence | None, Micros | None], bool]
+"""Whether state, fence and lease of an effect are the work of an earlier try."""
+
+
+def _enqueue(op: Enqueue) -> Plan[Kept]:
+    params: dict[str, object] = {
+        "key": indexed(op.key),
+        "identity": op.identity,
+        "name": exact(op.name),
+        "payload": op.payload,
+        "order_key": None if op.order is None else indexed(op.order),
+        "delay": op.delay,
+    }
+    rows = yield Statement("enqueue", params)
+    return Kept(bool(rows), (yield from clock_of(rows)))
+
+
+def _take_effects(op: TakeEffects) -> Plan[Effects]:
+    wanted = names(op.names)
+    params: dict[str, object] = {
+        "names": wanted,
+        "limit": op.limit,
+        "fence": op.fence,
+        "lease": op.lease,
+    }
+    rows = yield Statement("take_effects", params)
+    taken = tuple([effect(row[1:]) for row in sorted(rows, key=lambda row: row[0])])
+    if taken and len(taken) >= op.limit:
+        now = told(rows)
+        return Effects(taken, now, now)
+    next_due, now = time_and_now((yield Statement("next_effect", {"names": wanted})))
+    return Effects(taken, now, next_due)
+
+
+def _renew_effects(op: RenewEffects) -> Plan[Kept]:
+    rows = yield Statement("renew_effects", {"fence": op.fence, "lease": op.lease})
+    return Kept(bool(rows), (yield from clock_of(rows)))
+
+
+def _write(name: str, key: str, params: dict[str, object], done: Done) -> Plan[Kept]:
+    """Compare and set; no row: already done, or another has it."""
+    params["key"] = key
+    rows = yield Statement(name, params)
+    if rows:
+        return Kept(True, told(rows))
+    state, fence, leased_until, now = effect_state((yield Statement("read_effect", {"key": key})))
+    return Kept(done(state, fence, leased_until), now)
+
+
+def _deliver(op: Deliver) -> Plan[Kept]:
+    params: dict[str, object] = {
+        "fence": op.fence,
+        "provider_id": None if op.provider_id is None else shown(op.provider_id),
+        "retention": op.retention,
+    }
+    return _write(
+        "deliver",
+        op.key,
+        params,
+        lambda state, fence, leased_until: state == Shelf.DELIVERED and fence == op.fence,
+    )
+
+
+def _fail(op: Fail) -> Plan[Kept]:
+    params: dict[str, object] = {
+        "fence": op.fence,
+        "error": shown(op.error),
+        "again_in": op.again_in,
+    }
+    return _write(
+        "fail",
+        op.key,
+        params,
+        lambda state, fence, leased_until: (
+            state in (Shelf.WAITING, Shelf.DEAD) and fence == op.fence and leased_until is None
+        ),
+    )
+
+
+def _browse_effects(op: BrowseEffects) -> Plan[Effects]:
+    params: dict[str, object] = {
+        "shelf": op.shelf.value,
+        "after": "" if op.after is None else op.after,
+        "limit": op.limit,
+    }
+    rows = yield Statement("browse_effects", params)
+    return Effects(tuple([effect(row) for row in rows]), (yield from clock_of(rows)))
+
+
+def _requeue(op: Requeue) -> Plan[Kept]:
+    if op.drop:
+        return _write("drop_effect", op.key, {}, lambda state, fence, leased_until: state is None)
+    return _write(
+        "requeue_effect", op.key, {}, lambda state, fence, leased_until: state == Shelf.WAITING
+    )
+
+
+def _note(op: Note) -> Plan[Noted]:
+    which = {"source": indexed(op.source), "event": indexed(op.event)}
+    if op.keep is None:
+        count, now = time_and_now((yield Statement("read_event", which)))
+        return Noted(bool(count), now)
+    rows = yield Statement("note", {**which, "keep": op.keep})
+    return Noted(not rows, (yield from clock_of(rows)))
+
+
+PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
+    Enqueue: _enqueue,
+    TakeEffects: _take_effects,
+    RenewEffects: _renew_effects,
+    Deliver: _deliver,
+    Fail: _fail,
+    BrowseEffects: _browse_effects,
+    Requeue: _requeue,
+    Note: _note,
+}

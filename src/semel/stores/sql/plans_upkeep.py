@@ -1,0 +1,135 @@
+"""How workers, maintenance and operators are served in SQL, without I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from semel.core.contract import StoreOperation
+from semel.core.model import State
+from semel.core.states import Event
+from semel.core.upkeep import (
+    Abandon,
+    Browse,
+    Due,
+    Lead,
+    Led,
+    Listed,
+    Reap,
+    Retire,
+    Retired,
+    Sweep,
+    Tended,
+    Work,
+)
+from semel.errors import StoreUnavailable
+from semel.stores.sql.rows import cases, states, time_and_now, told
+from semel.stores.sql.steps import Plan, Statement, clock_of, names
+from semel.stores.texts import indexed, shown
+
+DUTIES: Final[Mapping[Work, str]] = {
+    Work.PENDING: "run",
+    Work.LAPSED: "resume",
+    Work.UNKNOWN: "ask",
+}
+
+LAPSED_TO: Final[Mapping[State, Event]] = {
+    State.UNKNOWN: Event.LAPSE,
+    State.FAILED_RETRYABLE: Event.LAPSE_RELEASE,
+    State.PENDING: Event.LAPSE_REQUEUE,
+}
+"""What happened to a swept record, by the state it has now."""
+
+UNSETTLED: Final = frozenset((State.PENDING, State.IN_PROGRESS, State.UNKNOWN))
+FIRST: Final = b""
+"""Before every identity."""
+
+
+def _due(op: Due) -> Plan[Listed]:
+    duty = DUTIES[op.work]
+    rows = yield Statement("due", {"duty": duty, "limit": op.limit})
+    found = cases(rows)
+    if found and len(found) >= op.limit:
+        now = told(rows)
+        return Listed(found, now, now)
+    next_due, now = time_and_now((yield Statement("next_due", {"duty": duty})))
+    return Listed(found, now, next_due)
+
+
+def _browse(op: Browse) -> Plan[Listed]:
+    params: dict[str, object] = {
+        "names": names([state.value for state in op.states]),
+        "after": FIRST if op.after is None else op.after,
+        "limit": op.limit,
+        "dead": int(op.dead),
+    }
+    rows = yield Statement("browse_unsettled" if {*op.states} <= UNSETTLED else "browse", params)
+    return Listed(cases(rows), (yield from clock_of(rows)))
+
+
+def _sweep(op: Sweep) -> Plan[Tended]:
+    rows = yield Statement("sweep", {"limit": op.limit, "retention": op.retention})
+    counts = Counter(LAPSED_TO[state].value for state in states(rows) if state in LAPSED_TO)
+    return Tended(dict(counts), len(rows) >= op.limit, (yield from clock_of(rows)))
+
+
+def _abandon(op: Abandon) -> Plan[Tended]:
+    params: dict[str, object] = {
+        "limit": op.limit,
+        "snapshot": op.snapshot,
+        "retention": op.retention,
+        "tombstone": op.tombstone,
+    }
+    rows = yield Statement("abandon", params)
+    counts = {Event.ABANDON.value: len(rows)} if rows else {}
+    return Tended(counts, len(rows) >= op.limit, (yield from clock_of(rows)))
+
+
+REAPED: Final = {
+    "expire": Event.EXPIRE.value,
+    "purge": Event.FORGET.value,
+    "purge_effects": "effects",
+    "purge_events": "events",
+}
+"""What each statement of the reaper is counted as. What expires first may be forgotten at once."""
+
+
+def _reap(op: Reap) -> Plan[Tended]:
+    counts: dict[str, int] = {}
+    more = False
+    for name, counted_as in REAPED.items():
+        rows = yield Statement(name, {"limit": op.limit})
+        more = more or len(rows) >= op.limit
+        if rows:
+            counts[counted_as] = len(rows)
+    return Tended(counts, more, (yield from clock_of(())))
+
+
+def _lead(op: Lead) -> Plan[Led]:
+    name = indexed(op.name)
+    rows = yield Statement("lead", {"name": name, "fence": op.fence, "lease": op.lease})
+    leading = bool(rows)
+    if not rows:
+        rows = yield Statement("read_leader", {"name": name})
+    until, now = time_and_now(rows)
+    if until is None:
+        raise StoreUnavailable("nobody leads, and yet nobody may", applied=False)
+    return Led(leading, until, now)
+
+
+def _retire(op: Retire) -> Plan[Retired]:
+    params = {"resource": shown(op.resource), "tenant": shown(op.tenant)}
+    rows = yield Statement("retire", params)
+    return Retired(len(rows), (yield from clock_of(rows)))
+
+
+PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
+    Due: _due,
+    Browse: _browse,
+    Sweep: _sweep,
+    Abandon: _abandon,
+    Reap: _reap,
+    Lead: _lead,
+    Retire: _retire,
+}

@@ -1,0 +1,17 @@
+-- abandon: complete deferred requests that nobody ran in time.
+-- event: abandon
+-- takes: limit snapshot retention tombstone
+-- gives: state and now of each
+-- why: by the store's clock. What a worker has just taken is locked, or no longer pending.
+WITH due AS MATERIALIZED (
+    SELECT identity AS which FROM semel_record
+    WHERE duty = 'run' AND due_at <= (SELECT {now}) AND leased_until <= {now}
+    ORDER BY due_at LIMIT :limit {locked}
+)
+UPDATE semel_record
+SET state = 'completed', snapshot = :snapshot, leased_until = NULL, request = NULL,
+    expires_at = {now} + :retention, forget_at = {now} + :retention + :tombstone,
+    duty = 'expire', due_at = {now} + :retention, reason = 'nobody ran it in time'
+FROM due
+WHERE identity = which AND state = 'pending' AND leased_until <= {now}
+RETURNING state, {now}

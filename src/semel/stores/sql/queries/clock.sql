@@ -1,0 +1,5 @@
+-- clock: what time it is.
+-- takes:
+-- gives: one row: now
+-- why: follows a statement that changed nothing, whose rows would have told.
+SELECT {now}

@@ -1,0 +1,6 @@
+-- drop_effect: a dead effect is given up for good.
+-- takes: key
+-- gives: now; no row when it is not dead
+-- why: only dead ones: what waits may be under way.
+DELETE FROM semel_effect WHERE key = :key AND state = 'dead'
+RETURNING {now}

@@ -1,0 +1,22 @@
+-- take_effects: take effects that are due, for a while.
+-- takes: names limit fence lease
+-- gives: place, the effect and now of each, in any order
+-- why: of one order only the oldest unfinished is taken, and none while another is under way; a later
+--      one never overtakes, a dead one steps aside. What is taken is due again when its lease ends.
+WITH due AS MATERIALIZED (
+    SELECT effect.place AS which FROM semel_effect AS effect
+    WHERE effect.state = 'waiting' AND effect.due_at <= (SELECT {now}) AND effect.name {among}
+      AND (effect.order_key IS NULL OR NOT EXISTS (
+          SELECT 1 FROM semel_effect AS other
+          WHERE other.order_key = effect.order_key AND other.state = 'waiting'
+            AND other.place <> effect.place
+            AND (other.place < effect.place OR other.leased_until > {now})
+      ))
+    ORDER BY effect.due_at, effect.place LIMIT :limit {locked}
+)
+UPDATE semel_effect
+SET fence = :fence, tries = tries + 1, leased_until = {now} + :lease, due_at = {now} + :lease
+FROM due
+WHERE place = which AND state = 'waiting'
+RETURNING place, key, identity, name, payload, order_key, tries, created_at, error, dead_at,
+          delivered_at, provider_id, {now}

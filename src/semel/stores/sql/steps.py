@@ -1,0 +1,50 @@
+"""What plans are made of, and what they have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from json import dumps
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from semel.core.contract import Applied, Lost, Written
+from semel.core.model import Identity, Micros, Record
+from semel.stores.sql.rows import Rows, record_and_now, told, written
+
+R = TypeVar("R")
+
+
+class Statement(NamedTuple):
+    """One query of the dialect, by name, and its parameters (the clock is added by the store)."""
+
+    name: str
+    params: Mapping[str, object]
+
+
+Plan: TypeAlias = Generator[Statement, Rows, R]
+
+Done: TypeAlias = Callable[[Record | None, Micros], bool]
+"""Whether what a read found is the work of an earlier try of the same operation."""
+
+
+def write(name: str, identity: Identity, params: dict[str, object], done: Done) -> Plan[Written]:
+    """Compare and set; no row: already done by this very fence, or lost."""
+    params["identity"] = identity
+    rows = yield Statement(name, params)
+    if rows:
+        return written(rows)
+    record, now = record_and_now((yield Statement("read", {"identity": identity})))
+    if not done(record, now):
+        return Lost(record, now)
+    if record is None:
+        return Applied(None, now)
+    return Applied(record.state, now, record.leased_until, record.expires_at)
+
+
+def clock_of(rows: Rows) -> Plan[Micros]:
+    """The time a statement told in the last column of its rows, or else the store's clock."""
+    return told(rows if rows else (yield Statement("clock", {})))
+
+
+def names(texts: Sequence[str]) -> str:
+    """The parameter that ``{among}`` compares with."""
+    return dumps(list(texts))
