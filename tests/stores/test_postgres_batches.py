@@ -728,7 +728,7 @@ def test_a_batch_finds_its_records_by_the_primary_key(postgres_url: str, kind: K
         for mode in ("force_custom_plan", "force_generic_plan"):
             ask(f"SET plan_cache_mode = {mode}")
             values = ", ".join(
-                f"array_fill(NULL::{declared[name][:-2]}, array[{ROWS}])" for name in asked.order
+                f"array_fill('1'::{declared[name][:-2]}, array[{ROWS}])" for name in asked.order
             )
             plan = str(ask(f"EXPLAIN (FORMAT JSON) EXECUTE batch ({values})"))
             assert "semel_record_pkey" in plan
