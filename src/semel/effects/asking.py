@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from semel.core.contract import Operation, StoreOperation
 from semel.core.flow import Flow, Step, arun, run
-from semel.core.runner import Ask, Did, Do, Raised
+from semel.core.runner import Ask, Did, Do, Pursue, Raised
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -60,6 +60,8 @@ class Runner:
                 return self._call(probe, inquiry)
             case Do(function, arguments):
                 return _did(lambda: self._call(function, *arguments))
+            case Pursue(write):
+                return self._guard.attendant.pursue(write)
             case _:
                 raise AssertionError(f"no way to perform {op!r}")
 
@@ -72,6 +74,8 @@ class Runner:
                     return Did(await self._acall(function, *arguments))
                 except Exception as error:
                     return Raised(error)
+            case Pursue(write):
+                return self._guard.attendant.pursue(write)
             case _:
                 raise AssertionError(f"no way to perform {op!r}")
 

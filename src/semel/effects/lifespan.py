@@ -1,0 +1,54 @@
+"""The lifespan of an ASGI application that a worker runs requests through."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from semel.errors import ConfigurationError
+from semel.log import log
+
+
+class Lifespan:
+    """Starts the application before its first request, as a server does, and ends it."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self.state: dict[str, Any] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._asked: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._told: asyncio.Queue[str] = asyncio.Queue()
+
+    async def begin(self) -> None:
+        """Once; an application without a lifespan is simply used."""
+        if self._task is not None:
+            return
+        self._task = asyncio.create_task(self._run())
+        await self._asked.put({"type": "lifespan.startup"})
+        told = await self._told.get()
+        if told == "lifespan.startup.failed":
+            raise ConfigurationError("the application's start-up failed; see its log")
+
+    async def end(self) -> None:
+        if self._task is None or self._task.done():
+            return
+        await self._asked.put({"type": "lifespan.shutdown"})
+        await self._told.get()
+        await self._task
+
+    async def _run(self) -> None:
+        scope = {
+            "type": "lifespan",
+            "asgi": {"version": "3.0", "spec_version": "2.0"},
+            "state": self.state,
+        }
+        try:
+            await self._app(scope, self._asked.get, self._send)
+        except Exception as error:
+            # As servers do: an application that knows no lifespan raises, and is used without.
+            log.info("semel: the application has no lifespan: %r", error)
+        finally:
+            self._told.put_nowait("over")
+
+    async def _send(self, message: Any) -> None:
+        self._told.put_nowait(message["type"])
