@@ -10,11 +10,11 @@ from semel.errors import OperationChanged
 class Course:
     """Written by the run's own handler, read by the exchange when the handler has answered."""
 
-    __slots__ = ("_passed", "journal", "repeating", "resource", "retention")
+    __slots__ = ("_passed", "_seen", "journal", "repeating", "resource", "retention")
 
     def __init__(self, journal: Journal | None = None) -> None:
         self.journal = Journal() if journal is None else journal
-        self._passed = 0
+        self._passed = self._seen = 0
         self.repeating = False
         """The call whose intent is on record may simply be made again."""
         self.resource: str | None = None
@@ -23,6 +23,7 @@ class Course:
     def meet(self, name: str, kind: Kind) -> Point | None:
         """What is on record at this point; None where the run is the first to come so far."""
         points = self.journal.points
+        self._seen = max(self._seen, self._passed + 1)
         if self._passed == len(points):
             return None
         point = points[self._passed]
@@ -40,10 +41,10 @@ class Course:
         self._passed += 1
 
     def finish(self) -> None:
-        """The handler has answered: every point on record must have been passed."""
+        """The handler has answered: it must have come to every point on record."""
         points = self.journal.points
-        if self._passed < len(points):
-            missed = points[self._passed]
+        if self._seen < len(points):
+            missed = points[self._seen]
             raise OperationChanged(
                 f"the operation's journal has the {missed.kind} {missed.name!r}, which the code "
                 "did not come to: points must not be removed while operations are under way"
