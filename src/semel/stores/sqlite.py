@@ -21,13 +21,22 @@ from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from semel.core.contract import Claim, Found, NoRecord, Read, StoreOperation
+from semel.core.model import Identity
 from semel.errors import ConfigurationError, StoreUnavailable
-from semel.stores.base import AsyncStore, Capabilities, Clock, Store
+from semel.stores.base import (
+    AsyncStore,
+    AsyncTransaction,
+    Capabilities,
+    Clock,
+    Store,
+    Transaction,
+)
 from semel.stores.clock import system_clock
 from semel.stores.sql.plans import claim_reply, plan
 from semel.stores.sqlite_batch import Job
 from semel.stores.sqlite_engine import Engine, engines, forget_engines
 from semel.stores.sqlite_file import open_for_writing, outage, run, upgrade
+from semel.stores.sqlite_transactions import SqliteTransactions
 
 R = TypeVar("R")
 
@@ -47,6 +56,7 @@ class SqliteBackend:
         self._clock = clock
         self._lock = threading.Lock()
         self._engine: Engine | None = None
+        self._transactions = SqliteTransactions(self._path, self._timeout, clock)
         # Weak in the mailboxes, which know their loop: a loop that ended must not be kept alive.
         self._loops: weakref.WeakValueDictionary[asyncio.AbstractEventLoop, _LoopMailbox]
         self._loops = weakref.WeakValueDictionary()
@@ -70,6 +80,24 @@ class SqliteBackend:
         """The same store inside the caller's own transaction: durable when the caller commits."""
         return _JoinedStore(connection, self._clock)
 
+    def begin(self, identity: Identity | None) -> Transaction | None:
+        """A transaction on the file; None when the key is, or may be, in another one.
+
+        A duplicate in this process is told at once. Who holds the file's write lock in another
+        process is waited for up to the timeout, and may then hold this very key.
+        """
+        return self._transactions.begin(identity)
+
+    async def abegin(self, identity: Identity | None) -> AsyncTransaction | None:
+        return await self._transactions.abegin(identity)
+
+    def ascertain(self, identity: Identity) -> Found | NoRecord:
+        """What a commit in doubt came to: read with the write lock."""
+        return self._transactions.ascertain(identity)
+
+    async def aascertain(self, identity: Identity) -> Found | NoRecord:
+        return await self._transactions.aascertain(identity)
+
     def migrate(self) -> int:
         connection = open_for_writing(self._path, self._timeout, self._clock())
         try:
@@ -82,6 +110,7 @@ class SqliteBackend:
             engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
+        self._transactions.close()
 
     async def aclose(self) -> None:
         # In a thread: this loop must go on to receive what is still in flight.
@@ -129,15 +158,18 @@ class SqliteBackend:
     # ── around a fork ────────────────────────────────────────────────────────────────────────────
 
     def freeze(self) -> None:
-        """No engine is started from here on."""
+        """No engine is started from here on, and no transaction is open."""
+        self._transactions.freeze()
         self._lock.acquire()
 
     def thaw(self) -> None:
         self._lock.release()
+        self._transactions.thaw()
 
     def start_anew(self) -> None:
         """In a forked child: the writer thread and the loops stayed with the parent."""
         self._engine = None
+        self._transactions.start_anew()
         self._loops = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
 

@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 from datetime import timedelta
-from typing import Any, Final, TypeAlias, TypeVar, overload
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, overload
 
 import psycopg
 
-from semel.core.contract import StoreOperation
-from semel.stores.base import AsyncStore, Capabilities, Store
+from semel.core.contract import Found, NoRecord, StoreOperation
+from semel.core.model import Identity
+from semel.stores.base import AsyncStore, AsyncTransaction, Capabilities, Store, Transaction
+from semel.stores.holds import Holds
 from semel.stores.postgres import migration
 from semel.stores.postgres.awaited_lanes import AwaitedLanes
 from semel.stores.postgres.blocking import BlockingPool
 from semel.stores.postgres.joined import AsyncJoinedStore, JoinedStore
 from semel.stores.postgres.settings import parse
+from semel.stores.postgres.transactions import TransactionPool
+from semel.stores.postgres.transactions_awaited import AwaitedTransactions
 
 R = TypeVar("R")
+_Pool = TypeVar("_Pool", bound="_Abandonable")
 
 _Place: TypeAlias = tuple[int, asyncio.AbstractEventLoop]
 
@@ -27,7 +32,7 @@ CAPABILITIES: Final = Capabilities(durable=True, shared=True, transactions=True)
 class PostgresBackend:
     """Records in PostgreSQL.
 
-    pool_size: connections per process, and per event loop (10).
+    pool_size: connections per process, and per event loop (10); as many again for transactions.
     timeout: how long an operation may take in all before `StoreUnavailable`; seconds (5).
     prepare: prepared statements; by default unless a pooler is noticed.
     migrate: bring the schema up to date on first use (off).
@@ -55,6 +60,9 @@ class PostgresBackend:
         # fork could copy while it is held: dict.setdefault is atomic.
         self._blocking: dict[int, BlockingPool] = {}
         self._awaited: dict[_Place, AwaitedLanes] = {}
+        self._transactions: dict[int, TransactionPool] = {}
+        self._awaited_transactions: dict[_Place, AwaitedTransactions] = {}
+        self._holds = Holds()
 
     def __repr__(self) -> str:
         return f"PostgresBackend({self.url!r})"
@@ -87,16 +95,41 @@ class PostgresBackend:
             return AsyncJoinedStore(connection)
         return JoinedStore(connection)
 
+    # ── transactions ─────────────────────────────────────────────────────────────────────────────
+
+    def begin(self, identity: Identity | None) -> Transaction | None:
+        """A transaction on the store's database; None when another one has the identity's lock.
+
+        Its isolation level is READ COMMITTED: what follows the lock must see what came before it.
+        """
+        hold = self._holds.take(identity)
+        return None if hold is None else self.transaction_pool().begin(identity, hold)
+
+    async def abegin(self, identity: Identity | None) -> AsyncTransaction | None:
+        hold = self._holds.take(identity)
+        return None if hold is None else await self.awaited_transactions().begin(identity, hold)
+
+    def ascertain(self, identity: Identity) -> Found | NoRecord:
+        """What a commit in doubt came to; StoreUnavailable while it is still under way."""
+        return self.transaction_pool().ascertain(identity)
+
+    async def aascertain(self, identity: Identity) -> Found | NoRecord:
+        return await self.awaited_transactions().ascertain(identity)
+
     def migrate(self) -> int:
         return migration.migrate(self._settings)
 
     def close(self) -> None:
         if pool := self._blocking.pop(os.getpid(), None):
             pool.close()
+        if transactions := self._transactions.pop(os.getpid(), None):
+            transactions.close()
 
     async def aclose(self) -> None:
         if pool := self._awaited.pop(_place(), None):
             await pool.aclose()
+        if transactions := self._awaited_transactions.pop(_place(), None):
+            await transactions.aclose()
 
     def blocking_pool(self) -> BlockingPool:
         pid = os.getpid()
@@ -106,18 +139,39 @@ class PostgresBackend:
     def awaited_lanes(self) -> AwaitedLanes:
         place = _place()
         pool = self._awaited.get(place)
-        return pool or self._open_loop(place)
+        if pool is None:
+            _tidy(self._awaited)
+            pool = self._awaited.setdefault(place, AwaitedLanes(self._settings))
+        return pool
 
-    def _open_loop(self, place: _Place) -> AwaitedLanes:
-        """Tidies up after loops that ended without closing what they had opened."""
-        for other in [key for key in list(self._awaited) if key[1].is_closed()]:
-            if forgotten := self._awaited.pop(other, None):
-                forgotten.abandon()
-        return self._awaited.setdefault(place, AwaitedLanes(self._settings))
+    def transaction_pool(self) -> TransactionPool:
+        pid = os.getpid()
+        pool = self._transactions.get(pid)
+        return pool or self._transactions.setdefault(pid, TransactionPool(self._settings))
+
+    def awaited_transactions(self) -> AwaitedTransactions:
+        place = _place()
+        pool = self._awaited_transactions.get(place)
+        if pool is None:
+            _tidy(self._awaited_transactions)
+            made = AwaitedTransactions(self._settings)
+            pool = self._awaited_transactions.setdefault(place, made)
+        return pool
 
 
 def _place() -> _Place:
     return os.getpid(), asyncio.get_running_loop()
+
+
+class _Abandonable(Protocol):
+    def abandon(self) -> None: ...
+
+
+def _tidy(pools: dict[_Place, _Pool]) -> None:
+    """After loops that ended without closing what they had opened."""
+    for other in [key for key in list(pools) if key[1].is_closed()]:
+        if forgotten := pools.pop(other, None):
+            forgotten.abandon()
 
 
 class _Blocking:

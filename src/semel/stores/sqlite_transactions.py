@@ -1,0 +1,587 @@
+"""Transactions on a SQLite file: the application's tables and semel's are in one database.
+
+SQLite has one writer at a time: while a transaction is open, every other write to the file waits,
+those of semel's own writer included. Transactions of this process come in turn; those of other
+processes are waited for up to the time limit.
+
+A connection that a handler had is closed with its transaction: nothing it set is left for the next,
+and a late use meets a closed database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, NoReturn, Self, TypeVar
+
+from semel.core.contract import Found, NoRecord, Read, StoreOperation
+from semel.core.model import Identity
+from semel.errors import ConfigurationError, SemelError, StoreUnavailable
+from semel.stores.base import Clock
+from semel.stores.gate import Gate
+from semel.stores.holds import ENDED, OVER, Hold, Holds, refused
+from semel.stores.sql.plans import plan
+from semel.stores.sqlite_file import (
+    FileId,
+    _make_durable,
+    _opening_error,
+    file_id,
+    is_busy,
+    open_for_reading,
+    outage,
+    roll_back,
+    run,
+    upgrade,
+)
+
+R = TypeVar("R")
+
+_HELD = "another transaction of this process held the write lock too long"
+_FORKED = "SQLite: the process forked while the transaction was open, which undid it"
+
+
+class HandedCursor(sqlite3.Cursor):
+    def executescript(self, sql_script: str, /) -> NoReturn:
+        raise refused("executescript(), which commits first")
+
+
+class HandedConnection(sqlite3.Connection):
+    """What a handler writes with."""
+
+    def cursor(self, factory: Any = HandedCursor) -> Any:
+        return super().cursor(factory)
+
+    def commit(self) -> NoReturn:
+        raise refused("commit()")
+
+    def rollback(self) -> NoReturn:
+        raise refused("rollback()")
+
+    def close(self) -> NoReturn:
+        raise refused("close()")
+
+    def executescript(self, sql_script: str, /) -> NoReturn:
+        raise refused("executescript(), which commits first")
+
+    def __enter__(self) -> Self:
+        raise refused("`with connection`, which commits")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+        /,
+    ) -> Literal[False]:
+        raise refused("`with connection`")
+
+    @property
+    def isolation_level(self) -> None:
+        return None
+
+    @isolation_level.setter
+    def isolation_level(self, value: object) -> NoReturn:  # pyright: ignore[reportIncompatibleVariableOverride]
+        raise refused("isolation_level")
+
+    @property
+    def autocommit(self) -> int:  # since Python 3.12; this is its "as isolation_level says"
+        return -1
+
+    @autocommit.setter
+    def autocommit(self, value: object) -> NoReturn:
+        raise refused("autocommit")
+
+
+def open_handed(path: Path, timeout: float, clock: Clock) -> HandedConnection:
+    """As durable as the writer's own connection; it may be used by any thread."""
+    try:
+        connection = sqlite3.connect(
+            path,
+            timeout=timeout,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=HandedConnection,
+        )
+    except sqlite3.Error as error:
+        raise outage(error, applied=False) from error
+    try:
+        _make_durable(connection, path, time.monotonic() + timeout)
+        upgrade(connection, timeout, clock())
+        connection.execute("PRAGMA busy_timeout = 0")
+    except sqlite3.Error as error:
+        close(connection)
+        raise _opening_error(error, path) from error
+    except BaseException:
+        close(connection)
+        raise
+    return connection
+
+
+def close(connection: sqlite3.Connection) -> None:
+    with suppress(sqlite3.Error):
+        sqlite3.Connection.close(connection)
+
+
+class OpenTransaction:
+    """What both colours share. Its own statements are short: the lock is held, nothing is waited
+    for; only a commit waits, for the disk."""
+
+    def __init__(
+        self,
+        desk: SqliteTransactions,
+        connection: HandedConnection,
+        identity: Identity | None,
+        hold: Hold,
+    ) -> None:
+        self._desk = desk
+        self._connection = connection
+        self._handed = False
+        self._marked = False
+        self._turn = threading.Lock()
+        self._error: SemelError | None = None
+        self._hold: Hold | None = hold
+        self.over = False
+        if identity is None:
+            self._mark()
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        if self.over:
+            raise ConfigurationError(OVER)
+        self._handed = True
+        return self._connection
+
+    @property
+    def session(self) -> Any:
+        raise NotImplementedError
+
+    def _perform(self, op: StoreOperation[R]) -> R:
+        with self._own() as connection:
+            return run(connection, plan(op), self._desk.clock())
+
+    def _mark(self) -> None:
+        with self._own() as connection:
+            connection.execute("SAVEPOINT semel")
+        self._marked = True
+
+    def _undo(self) -> None:
+        with self._own() as connection:
+            _to_savepoint(connection, "ROLLBACK TO semel")
+
+    @contextmanager
+    def _own(self) -> Generator[sqlite3.Connection]:
+        """For a statement of semel's own, whatever factories the application has set."""
+        with self._turn:
+            if self.over:
+                raise self._error or ConfigurationError(OVER)
+            if not self._connection.in_transaction:
+                raise ConfigurationError(ENDED)
+            with _plain(self._connection), _judged():
+                yield self._connection
+
+    def commit_now(self) -> SemelError | None:
+        """What went wrong, if anything did. Asked again, it says the same."""
+        with self._turn:
+            if not self.over:
+                self._error = self._committed()
+                self._end(reusable=self._error is None)
+            return self._error
+
+    def _committed(self) -> SemelError | None:
+        connection = self._connection
+        if not connection.in_transaction:
+            return ConfigurationError(ENDED)
+        try:
+            if self._marked:
+                _to_savepoint(connection, "RELEASE semel")
+            connection.execute("COMMIT")
+        except ConfigurationError as error:
+            return error
+        except sqlite3.Error as error:
+            return _refused_commit(error, undone=roll_back(connection))
+        return None
+
+    def roll_back_now(self) -> None:
+        with self._turn:
+            if not self.over:
+                self._error = StoreUnavailable("the transaction was rolled back", applied=False)
+                self._end(reusable=True)
+
+    def sever(self) -> None:
+        """Before a fork: neither the file's locks nor the library's memory of them survive one."""
+        with self._turn:
+            if not self.over:
+                self._handed = True
+                self._error = StoreUnavailable(_FORKED, applied=False)
+                self._end(reusable=False)
+
+    def _end(self, *, reusable: bool) -> None:
+        self.over = True
+        self._hold = None
+        if self._handed:
+            # Whoever is still in the middle of a statement is stopped.
+            with suppress(sqlite3.Error):
+                self._connection.interrupt()
+        clean = roll_back(self._connection)
+        self._desk.give_back(
+            self, self._connection, reusable=reusable and clean and not self._handed
+        )
+
+
+@contextmanager
+def _plain(connection: sqlite3.Connection) -> Generator[None]:
+    rows, texts = connection.row_factory, connection.text_factory
+    connection.row_factory, connection.text_factory = None, str
+    try:
+        yield
+    finally:
+        connection.row_factory, connection.text_factory = rows, texts
+
+
+@contextmanager
+def _judged() -> Generator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise outage(error, applied=False) from error
+
+
+def _to_savepoint(connection: sqlite3.Connection, statement: str) -> None:
+    try:
+        connection.execute(statement)
+    except sqlite3.OperationalError as error:
+        if "no such savepoint" in str(error):
+            raise ConfigurationError(ENDED) from None
+        raise
+
+
+def _refused_commit(error: sqlite3.Error, *, undone: bool) -> SemelError:
+    """The log may hold the commit although its sync failed; what was refused before is nothing."""
+    surely = undone and (is_busy(error) or isinstance(error, sqlite3.IntegrityError))
+    refusal = StoreUnavailable(
+        f"SQLite refused the commit: {error}", applied=False if surely else None
+    )
+    refusal.__cause__ = error
+    return refusal
+
+
+class BlockingTransaction(OpenTransaction):
+    """See `semel.stores.base.Transaction`."""
+
+    def perform(self, op: StoreOperation[R], /) -> R:
+        return self._perform(op)
+
+    def savepoint(self) -> None:
+        self._mark()
+
+    def undo(self) -> None:
+        self._undo()
+
+    def flush(self) -> None:
+        """Write what a session still holds."""
+
+    def commit(self) -> None:
+        if error := self.commit_now():
+            raise error
+
+    def roll_back(self) -> None:
+        self.roll_back_now()
+
+
+class AwaitedTransaction(OpenTransaction):
+    """See `semel.stores.base.AsyncTransaction`."""
+
+    _committing: asyncio.Task[SemelError | None] | None = None
+
+    async def perform(self, op: StoreOperation[R], /) -> R:
+        return self._perform(op)
+
+    async def savepoint(self) -> None:
+        self._mark()
+
+    async def undo(self) -> None:
+        self._undo()
+
+    async def flush(self) -> None:
+        """Write what a session still holds."""
+
+    async def commit(self) -> None:
+        """Carried through in a task of its own; asked again, it answers with the same outcome."""
+        if self._committing is None:
+            self._committing = keep(in_thread(self.commit_now))
+        if error := await asyncio.shield(self._committing):
+            raise error
+
+    async def roll_back(self) -> None:
+        if self._committing is not None:
+            with suppress(Exception):
+                await asyncio.shield(self._committing)
+        self.roll_back_now()
+
+
+class SqliteTransactions:
+    """The transactions of one backend in this process: one at a time."""
+
+    def __init__(self, path: Path, timeout: float, clock: Clock) -> None:
+        self._path = path
+        self._timeout = timeout
+        self.clock = clock
+        self._reset()
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._gate = Gate()
+        self._holds = Holds()
+        self._live: set[HandedConnection] = set()
+        self._idle: HandedConnection | None = None
+        self._anchor: sqlite3.Connection | None = None
+        self._file: FileId | None = None
+        self._open: OpenTransaction | None = None
+
+    # ── threads ──────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self, identity: Identity | None) -> BlockingTransaction | None:
+        hold = self._holds.take(identity)
+        if hold is None:
+            return None
+        deadline = time.monotonic() + self._timeout
+        if not self._gate.enter(self._timeout):
+            raise StoreUnavailable(_HELD, applied=False)
+        connection = begun = None
+        try:
+            connection = self._take() or self._connect()
+            while True:
+                begun = self._attempt(BlockingTransaction, connection, identity, hold)
+                if begun is not None or _too_late(deadline, identity):
+                    return begun
+                time.sleep(_rest())
+        finally:
+            if begun is None:
+                self._abandon(connection)
+
+    def ascertain(self, identity: Identity) -> Found | NoRecord:
+        """Read with the write lock: after whatever was in doubt."""
+        try:
+            transaction = self.begin(None)
+        except StoreUnavailable as error:
+            raise StoreUnavailable(str(error), applied=None) from error
+        if transaction is None:
+            raise AssertionError("without a key nobody is in the way")
+        try:
+            return transaction.perform(Read(identity))
+        finally:
+            transaction.roll_back()
+
+    # ── event loops ──────────────────────────────────────────────────────────────────────────────
+
+    async def abegin(self, identity: Identity | None) -> AwaitedTransaction | None:
+        hold = self._holds.take(identity)
+        if hold is None:
+            return None
+        deadline = time.monotonic() + self._timeout
+        if not await self._gate.aenter(self._timeout):
+            raise StoreUnavailable(_HELD, applied=False)
+        connection = begun = None
+        try:
+            connection = self._take() or await self._aconnect()
+            while True:
+                begun = self._attempt(AwaitedTransaction, connection, identity, hold)
+                if begun is not None or _too_late(deadline, identity):
+                    return begun
+                await asyncio.sleep(_rest())
+        finally:
+            if begun is None:
+                self._abandon(connection)
+
+    async def aascertain(self, identity: Identity) -> Found | NoRecord:
+        try:
+            transaction = await self.abegin(None)
+        except StoreUnavailable as error:
+            raise StoreUnavailable(str(error), applied=None) from error
+        if transaction is None:
+            raise AssertionError("without a key nobody is in the way")
+        try:
+            return await transaction.perform(Read(identity))
+        finally:
+            await transaction.roll_back()
+
+    # ── connections ──────────────────────────────────────────────────────────────────────────────
+
+    def give_back(
+        self, transaction: OpenTransaction, connection: HandedConnection, *, reusable: bool
+    ) -> None:
+        if reusable:
+            self._keep(connection)
+        else:
+            self._close(connection)
+        if self._open is transaction:
+            self._open = None
+        self._gate.leave()
+
+    def close(self) -> None:
+        """What is idle; an open transaction closes its own connection."""
+        with self._lock:
+            if self._idle is not None:
+                self._close(self._idle)
+                self._idle = None
+            self._drop_anchor()
+
+    def _drop_anchor(self) -> None:
+        if self._anchor is not None:
+            close(self._anchor)
+            self._anchor = None
+
+    def _attempt(
+        self, kind: type[T], connection: HandedConnection, identity: Identity | None, hold: Hold
+    ) -> T | None:
+        """Begin; None while another process writes.
+
+        SQLite's own busy handler would rest for up to 100 ms, and hold up a loop or a fork.
+        """
+        with self._lock:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.Error as error:
+                if is_busy(error):
+                    return None
+                self._close(connection)
+                raise outage(error, applied=False) from error
+            if file_id(self._path) != self._file:
+                self._close(connection)
+                raise StoreUnavailable(
+                    f"{self._path} was deleted or replaced while in use: restart", applied=False
+                )
+            begun = kind(self, connection, identity, hold)
+            self._open = begun
+            return begun
+
+    def _abandon(self, connection: HandedConnection | None) -> None:
+        if connection is not None:
+            self._keep(connection)
+        self._gate.leave()
+
+    def _take(self) -> HandedConnection | None:
+        with self._lock:
+            connection, self._idle = self._idle, None
+            return connection
+
+    def _keep(self, connection: HandedConnection) -> None:
+        with self._lock:
+            if self._idle is None and connection in self._live and roll_back(connection):
+                self._idle = connection
+            else:
+                self._close(connection)
+
+    def _close(self, connection: HandedConnection) -> None:
+        self._live.discard(connection)
+        close(connection)
+
+    def _connect(self) -> HandedConnection:
+        with self._lock:
+            connection = open_handed(self._path, self._timeout, self.clock)
+            self._live.add(connection)
+            if self._file is None:
+                self._file = file_id(self._path)
+            if self._anchor is None:
+                # Closing the last connection to a file folds its log into it, which takes long.
+                self._anchor = open_for_reading(self._path, self._timeout)
+                self._anchor.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        return connection
+
+    async def _aconnect(self) -> HandedConnection:
+        opening = keep(in_thread(self._connect))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(self._opened_for_nobody)
+            raise
+
+    def _opened_for_nobody(self, opening: asyncio.Task[HandedConnection]) -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            self._keep(opening.result())
+
+    # ── around a fork ────────────────────────────────────────────────────────────────────────────
+
+    def freeze(self) -> None:
+        """Every connection is closed and none is opened: see `Engine.freeze`.
+
+        A transaction that is open is undone, and says so when it is to be committed.
+        """
+        while True:
+            if transaction := self._open:
+                transaction.sever()
+            self._lock.acquire()
+            if self._open is None:
+                break
+            self._lock.release()
+        for connection in list(self._live):
+            self._close(connection)
+        self._idle = None
+        self._drop_anchor()
+
+    def thaw(self) -> None:
+        self._lock.release()
+
+    def start_anew(self) -> None:
+        self._reset()
+
+
+T = TypeVar("T", bound=OpenTransaction)
+
+
+def _too_late(deadline: float, identity: Identity | None) -> bool:
+    """Who has held the file's write lock all the time, in another process, may hold this very key.
+
+    Without a key it is an outage.
+    """
+    if time.monotonic() < deadline:
+        return False
+    if identity is None:
+        raise StoreUnavailable("another process held the write lock too long", applied=False)
+    return True
+
+
+def _rest() -> float:
+    """Short and random: a busy process leaves the lock free for microseconds only."""
+    return random.uniform(0.0002, 0.002)  # noqa: S311
+
+
+_kept: set[asyncio.Task[Any]] = set()
+
+
+def keep(coroutine: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+    """A task that goes on when nobody awaits it; the loop itself holds its tasks weakly."""
+    task = asyncio.get_running_loop().create_task(coroutine)
+    _kept.add(task)
+    task.add_done_callback(_kept.discard)
+    return task
+
+
+async def in_thread(function: Callable[[], R]) -> R:
+    """In a thread of its own: those of the loop may all be busy with waiting for this one."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[R] = loop.create_future()
+
+    def tell(setter: Callable[[Any], None], value: object) -> None:
+        if not answer.done():
+            setter(value)
+
+    def work() -> None:
+        setter: Callable[[Any], None] = answer.set_result
+        value: object
+        try:
+            value = function()
+        except BaseException as error:
+            setter, value = answer.set_exception, error
+        with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            loop.call_soon_threadsafe(tell, setter, value)
+
+    threading.Thread(target=work, name="semel-sqlite-disk").start()
+    return await answer
