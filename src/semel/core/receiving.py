@@ -88,12 +88,11 @@ def take_in(
 
 def testimony(said: Any) -> tuple[Identity, Evidence]:
     """What a reader returned: the record's identity, as bytes or in hexadecimal, and evidence."""
-    if not isinstance(said, tuple) or len(said) != 2:  # pyright: ignore[reportUnknownArgumentType]
-        raise TypeError("a reader returns (identity, evidence), or None")
-    given: Any
-    evidence: Any
-    given, evidence = said
-    identity = bytes.fromhex(given) if isinstance(given, str) else given
+    try:
+        given, evidence = said
+    except (TypeError, ValueError):
+        raise TypeError("a reader returns (identity, evidence), or None") from None
+    identity: Any = bytes.fromhex(given) if isinstance(given, str) else given
     if not isinstance(identity, bytes) or len(identity) != 32:
         raise ValueError("an identity has 32 bytes, or 64 hexadecimal digits")
     if not isinstance(evidence, Happened | Absent | CannotTell):

@@ -109,7 +109,7 @@ def settle(
     is lapsed first, as its next request would do.
     """
     state = yield from _lapsed(case.record, now, policy)
-    if state in (State.IN_PROGRESS, State.PENDING):
+    if state is State.IN_PROGRESS or state is State.PENDING:
         return Running(state, case.record.leased_until or now, now)
     if state is not State.UNKNOWN:
         return Passed(state, now)
@@ -232,7 +232,6 @@ def _snapshot(case: Case, evidence: Happened, policy: Policy) -> Snapshot:
     if response is None:
         headers = _receipt(evidence.provider_id)
         return Snapshot(200, headers, None, schema_version=policy.schema_version)
-    _check(response)
     return Snapshot(
         status=response.status,
         headers=replay.kept_headers(response.headers),
@@ -244,16 +243,15 @@ def _snapshot(case: Case, evidence: Happened, policy: Policy) -> Snapshot:
 
 def _response(case: Case, evidence: Happened, policy: Policy) -> Response | None:
     if isinstance(evidence.result, Response):
-        return evidence.result
+        return _checked(evidence.result)
     if policy.render is not None:
-        rendered: Response = policy.render(evidence)
-        return rendered
+        return _checked(policy.render(evidence))
     if case.origin.method == ONCE and evidence.result is not None:
         return Response(200, _JSON, json.dumps(evidence.result, allow_nan=False).encode())
     return None
 
 
-def _check(response: Any) -> None:
+def _checked(response: Any) -> Response:
     """A probe's or render='s mistake must not become an answer that nobody can send."""
     if not isinstance(response, Response):
         raise TypeError(f"a semel.Response is needed, not {type(response).__name__}")
@@ -266,6 +264,7 @@ def _check(response: Any) -> None:
             raise TypeError("the headers of an answer are pairs of bytes")
         if b"\n" in name + text or b"\r" in name + text or not name:
             raise ValueError("a header of the answer would break its head")
+    return response
 
 
 def _receipt(provider_id: str | None) -> Headers:

@@ -244,7 +244,8 @@ def _standard(secrets: tuple[bytes, ...], tolerance: timedelta, clock: Any) -> V
 def _view(headers: GivenHeaders) -> HeaderView:
     if isinstance(headers, HeaderView):
         return headers
-    given = headers.items() if isinstance(headers, Mapping) else headers
+    pairs: Any = headers
+    given: Any = pairs.items() if isinstance(headers, Mapping) else pairs
     return HeaderView((_octets(name), _octets(text)) for name, text in given)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from semel.core import journal, keys
 from semel.core.frozen import frozen
@@ -154,14 +154,14 @@ def _of_effect(effect: Effect) -> Ours:
     try:
         fields = _object(json.loads(effect.payload))
     except ValueError:
-        fields = {}
+        fields = dict[str, Any]()
     if effect.provider_id is not None:
         fields = {**fields, "provider_id": effect.provider_id}
     return Ours(effect.key, effect.identity, Standing.MADE, fields, effect.created_at)
 
 
-def _object(result: Any) -> Mapping[str, Any]:
-    return result if isinstance(result, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+def _object(result: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", result) if isinstance(result, dict) else {}
 
 
 # ── agreeing ──────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,128 @@
+"""Records in doubt, on any store whose clock can be moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semel.core import journal
+from semel.core.contract import (
+    Advance,
+    Claim,
+    Claimed,
+    Complete,
+    Recall,
+    Recalled,
+    Release,
+    Suspend,
+)
+from semel.core.flow import Flow, run
+from semel.core.journal import Journal, Kind
+from semel.core.model import Case, Fence, Identity, Micros, OnLapse, Origin, State
+from semel.core.policy import Policy, ietf
+from semel.core.snapshot import Snapshot, encode
+from semel.effects.asking import Runner
+from semel.guard import Guard
+from semel.stores.base import performer
+from tests.stores.harness import STORES, Harness, open_harness
+
+SECOND: Micros = 1_000_000
+MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86400 * SECOND
+KEY = "an-opaque-key-of-some-length"
+NAMES = [f"{store}-sync" for store in STORES]
+
+_numbers = count(1)
+
+
+def fresh_fence() -> Fence:
+    return Fence(next(_numbers).to_bytes(16, "big"))
+
+
+class Scene:
+    """A store with a guard on it."""
+
+    def __init__(self, harness: Harness, policy: Policy | None = None, **options: Any) -> None:
+        self.harness = harness
+        self.guard = Guard(harness.backend, tenant=None, policy=policy or ietf(), **options)
+        self.runner = Runner(self.guard)
+        self.fences: dict[Identity, Fence] = {}
+
+    def travel(self, duration: Micros) -> None:
+        self.harness.travel(duration)
+
+    def run(self, flow: Flow[Any]) -> Any:
+        return run(flow, performer(self.harness.backend.blocking()))
+
+    def held(
+        self,
+        *points: str,
+        intent: str | None = None,
+        path: str = "/payments",
+        method: str = "POST",
+        on_lapse: OnLapse = OnLapse.UNKNOWN,
+        request: bytes | None = None,
+    ) -> Identity:
+        """A record in progress; with points it is an operation that can be resumed."""
+        identity = Identity(next(_numbers).to_bytes(32, "big"))
+        fence = self.fences[identity] = fresh_fence()
+        if points or intent:
+            on_lapse = OnLapse.RESUME
+        origin = Origin("tern", method, path, KEY)
+        claim = Claim(
+            *(identity, fence, "v1.raw.sha256.x", b"", origin, MINUTE, on_lapse), request=request
+        )
+        assert isinstance(self.harness.perform(claim), Claimed)
+        written = Journal()
+        for name in points:
+            written = written.reaching(name, Kind.PHASE, {"of": name})
+        if intent is not None:
+            written = written.intending(intent)
+        if written.points:
+            self.harness.perform(Advance(identity, fence, journal.encode(written)))
+        return identity
+
+    def unknown(self, *points: str, probe_after: Micros | None = 0, **how: Any) -> Identity:
+        identity = self.held(*points, **how)
+        op = Suspend(identity, self.fences[identity], "TimeoutError", probe_after)
+        self.harness.perform(op)
+        assert self.state(identity) is State.UNKNOWN
+        return identity
+
+    def completed(self, body: bytes = b"made", status: int = 201, **how: Any) -> Identity:
+        identity = self.held(**how)
+        kept = encode(Snapshot(status, (), body, len(body)))
+        self.harness.perform(Complete(identity, self.fences[identity], kept, HOUR, HOUR))
+        return identity
+
+    def released(self, **how: Any) -> Identity:
+        identity = self.held(**how)
+        self.harness.perform(Release(identity, self.fences[identity], HOUR, "NotExecuted"))
+        return identity
+
+    def recalled(self, identity: Identity) -> Recalled:
+        found = self.harness.perform(Recall(identity))
+        assert isinstance(found, Recalled), found
+        return found
+
+    def case(self, identity: Identity) -> Case:
+        return self.recalled(identity).case
+
+    def state(self, identity: Identity) -> State:
+        return self.case(identity).record.state
+
+
+@contextmanager
+def scene_on(
+    name: str,
+    folder: Path,
+    request: pytest.FixtureRequest,
+    policy: Policy | None = None,
+    **options: Any,
+) -> Iterator[Scene]:
+    with open_harness(name, folder, lambda: request.getfixturevalue("postgres")) as harness:
+        yield Scene(harness, policy, **options)

@@ -1,0 +1,330 @@
+"""Settling: what evidence makes of an unknown record, and that nothing else moves it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from semel.core import journal, snapshot
+from semel.core.contract import (
+    Advance,
+    Complete,
+    Lost,
+    Retake,
+    SettleAbsent,
+    SettleCall,
+    SettleHappened,
+    StoreOperation,
+    Suspend,
+)
+from semel.core.evidence import Absent, CannotTell, Evidence, Happened
+from semel.core.flow import run
+from semel.core.frozen import replace
+from semel.core.model import Identity, OnLapse, Response, State
+from semel.core.policy import Policy, ietf
+from semel.core.settling import (
+    PROVIDER_ID,
+    Passed,
+    Running,
+    Settled,
+    Settlement,
+    Undecided,
+    Unusable,
+    Witness,
+    call_in_doubt,
+    contradicts,
+    in_doubt,
+    settle,
+)
+from semel.errors import StoreCorrupt, StoreUnavailable
+from tests.effects.doubts import DAY, HOUR, MINUTE, Scene, fresh_fence
+
+ANN = Witness("operator", "ann", "seen in the dashboard")
+ANSWER = Response(201, ((b"content-type", b"text/plain"), (b"set-cookie", b"a=1")), b"paid")
+
+
+def settling(
+    scene: Scene, identity: Identity, evidence: Evidence, policy: Policy | None = None
+) -> Settlement:
+    found = scene.recalled(identity)
+    policy = policy or ietf()
+    flow = settle(found.case, found.now, evidence, policy, fresh_fence(), ANN)
+    came: Settlement = scene.run(flow)
+    return came
+
+
+def kept(scene: Scene, identity: Identity) -> snapshot.Snapshot:
+    return snapshot.decode(scene.case(identity).record.snapshot or b"")
+
+
+class TestAPlainHandler:
+    def test_what_happened_is_completed_with_the_answer_its_client_should_have_got(
+        self, scene: Scene
+    ) -> None:
+        identity = scene.unknown()
+        came = settling(scene, identity, Happened(ANSWER, "ch_7"))
+        assert isinstance(came, Settled)
+        assert came.state is State.COMPLETED
+        answer = kept(scene, identity)
+        assert (answer.status, answer.body) == (201, b"paid")
+        assert answer.headers == ((b"content-type", b"text/plain"),)  # cookies are not kept
+        assert scene.case(identity).record.reason == (
+            "operator ann: happened (ch_7): seen in the dashboard"
+        )
+
+    def test_times_are_the_policys(self, scene: Scene) -> None:
+        identity = scene.unknown()
+        policy = ietf(retention=timedelta(days=7), tombstone=timedelta(days=1))
+        now = scene.recalled(identity).now
+        settling(scene, identity, Happened(ANSWER), policy)
+        record = scene.case(identity).record
+        assert record.expires_at == pytest.approx(now + 7 * DAY, abs=MINUTE)
+        assert record.forget_at == pytest.approx(now + 8 * DAY, abs=MINUTE)
+
+    def test_created_then_declined_is_completed_with_the_failure(self, scene: Scene) -> None:
+        identity = scene.unknown()
+        declined = Response(402, (), b"card declined")
+        assert isinstance(settling(scene, identity, Happened(declined)), Settled)
+        assert scene.state(identity) is State.COMPLETED
+        assert kept(scene, identity).status == 402
+
+    def test_render_makes_the_answer(self, quick: Scene) -> None:
+        policy = ietf(render=lambda said: Response(200, (), said.result["id"].encode()))
+        identity = quick.unknown()
+        settling(quick, identity, Happened({"id": "ch_7"}), policy)
+        assert kept(quick, identity).body == b"ch_7"
+
+    def test_without_an_answer_a_receipt_names_what_the_provider_made(self, scene: Scene) -> None:
+        identity = scene.unknown()
+        settling(scene, identity, Happened(None, "ch_7"))
+        receipt = kept(scene, identity)
+        assert (receipt.status, receipt.body) == (200, None)
+        assert receipt.headers == ((PROVIDER_ID, b"ch_7"),)
+
+    def test_an_answer_larger_than_the_policy_keeps_is_a_receipt(self, quick: Scene) -> None:
+        identity = quick.unknown()
+        settling(quick, identity, Happened(ANSWER), ietf(max_response_body=3))
+        assert (kept(quick, identity).body, kept(quick, identity).size) == (None, 4)
+
+    def test_what_is_finally_absent_may_run_again(self, scene: Scene) -> None:
+        identity = scene.unknown()
+        came = settling(scene, identity, Absent(final=True))
+        assert isinstance(came, Settled)
+        assert came.state is State.FAILED_RETRYABLE
+        retake = Retake(identity, scene.case(identity).record.fence, fresh_fence(), MINUTE)
+        assert not isinstance(scene.harness.perform(retake), Lost)
+
+    @pytest.mark.parametrize("evidence", [Absent(), Absent(final=False), CannotTell("down")])
+    def test_evidence_that_decides_nothing_changes_nothing(
+        self, scene: Scene, evidence: Evidence
+    ) -> None:
+        identity = scene.unknown()
+        scene.travel(400 * DAY)  # age alone never settles
+        before = scene.case(identity)
+        assert isinstance(settling(scene, identity, evidence), Undecided)
+        assert scene.case(identity) == before
+
+    def test_a_function_done_once_keeps_its_result(self, quick: Scene) -> None:
+        identity = quick.unknown(method="ONCE", path="/send-invoice")
+        settling(quick, identity, Happened({"id": 7}))
+        assert (kept(quick, identity).status, kept(quick, identity).body) == (200, b'{"id": 7}')
+
+    @pytest.mark.parametrize(
+        "result",
+        [
+            Response(99, (), b""),
+            Response(700, (), b""),
+            Response(200, (("content-type", "text/plain"),), b""),  # type: ignore[arg-type]
+            Response(200, ((b"x", b"a\r\nset-cookie: b"),), b""),
+            Response(200, (), "text"),  # type: ignore[arg-type]
+        ],
+    )
+    def test_an_answer_that_nobody_could_send_is_not_kept(
+        self, quick: Scene, result: Response
+    ) -> None:
+        identity = quick.unknown()
+        assert isinstance(settling(quick, identity, Happened(result)), Unusable)
+        assert quick.state(identity) is State.UNKNOWN
+
+    @pytest.mark.parametrize("render", [lambda said: None, lambda said: said.nothing])
+    def test_a_render_that_fails_leaves_it_unknown(self, quick: Scene, render: Any) -> None:
+        identity = quick.unknown()
+        came = settling(quick, identity, Happened(), ietf(render=render))
+        assert isinstance(came, Unusable)
+        assert came.error is not None
+        assert quick.state(identity) is State.UNKNOWN
+
+
+class TestAnOperationWithPoints:
+    def test_its_call_gets_its_result_and_it_goes_on(self, scene: Scene) -> None:
+        identity = scene.unknown("ride_created", intent="charged")
+        came = settling(scene, identity, Happened({"id": "ch_7"}, "ch_7"))
+        assert isinstance(came, Settled)
+        assert came.state is State.IN_PROGRESS
+        found = scene.recalled(identity)
+        points = journal.decode(found.case.journal)
+        assert points.intent is None
+        assert [(p.name, p.result) for p in points.points] == [
+            ("ride_created", {"of": "ride_created"}),
+            ("charged", {"id": "ch_7"}),
+        ]
+        assert found.case.record.lapsed(found.now)  # whoever comes next resumes it at once
+
+    def test_a_call_that_is_finally_absent_is_withdrawn(self, scene: Scene) -> None:
+        identity = scene.unknown("ride_created", intent="charged")
+        settling(scene, identity, Absent(final=True))
+        assert scene.state(identity) is State.FAILED_RETRYABLE
+        points = journal.decode(scene.case(identity).journal)
+        assert [p.name for p in points.points] == ["ride_created"]
+
+    def test_a_result_that_is_not_json_leaves_it_unknown(self, quick: Scene) -> None:
+        identity = quick.unknown(intent="charged")
+        assert isinstance(settling(quick, identity, Happened(ANSWER)), Unusable)
+        assert quick.state(identity) is State.UNKNOWN
+
+    def test_without_a_call_in_doubt_it_is_settled_as_a_plain_handler(self, scene: Scene) -> None:
+        identity = scene.unknown("ride_created")
+        settling(scene, identity, Happened(ANSWER))
+        assert scene.state(identity) is State.COMPLETED
+
+    def test_a_damaged_journal_is_refused(self, quick: Scene) -> None:
+        identity = quick.held(on_lapse=OnLapse.RESUME)
+        quick.harness.perform(Advance(identity, quick.fences[identity], b"rubbish"))
+        quick.harness.perform(Suspend(identity, quick.fences[identity], "x", 0))
+        with pytest.raises(StoreCorrupt):
+            settling(quick, identity, Happened({"id": 1}))
+        assert quick.state(identity) is State.UNKNOWN
+
+
+class TestWhatIsNotUnknown:
+    def test_a_lease_that_is_past_lapses_first(self, scene: Scene) -> None:
+        identity = scene.held()
+        scene.travel(2 * MINUTE)
+        assert isinstance(settling(scene, identity, Happened(ANSWER)), Settled)
+        assert scene.state(identity) is State.COMPLETED
+
+    def test_a_live_lease_is_not_touched(self, scene: Scene) -> None:
+        identity = scene.held()
+        came = settling(scene, identity, Happened(ANSWER))
+        assert isinstance(came, Running)
+        assert came.until > came.now
+        assert scene.state(identity) is State.IN_PROGRESS
+
+    def test_a_lapsed_operation_is_left_to_be_resumed(self, scene: Scene) -> None:
+        identity = scene.held("ride_created", intent="charged")
+        scene.travel(2 * MINUTE)
+        assert isinstance(settling(scene, identity, Happened({})), Running)
+        assert scene.state(identity) is State.IN_PROGRESS
+
+    def test_a_lapsed_one_that_may_be_released_is_released(self, scene: Scene) -> None:
+        identity = scene.held(on_lapse=OnLapse.RELEASE)
+        scene.travel(2 * MINUTE)
+        assert isinstance(settling(scene, identity, Happened(ANSWER)), Passed)
+        assert scene.state(identity) is State.FAILED_RETRYABLE
+
+    @pytest.mark.parametrize("evidence", [Happened(ANSWER), Absent(final=True)])
+    def test_what_is_settled_is_never_settled_again(self, scene: Scene, evidence: Evidence) -> None:
+        for identity in (scene.completed(), scene.released()):
+            before = scene.case(identity)
+            came = settling(scene, identity, evidence)
+            assert isinstance(came, Passed)
+            assert came.state is before.record.state
+            assert scene.case(identity) == before
+
+    def test_of_all_orders_of_evidence_the_first_that_decides_wins(self, quick: Scene) -> None:
+        said: list[Evidence] = [
+            CannotTell(),
+            Absent(),
+            Happened(Response(201, (), b"one")),
+            Happened(Response(201, (), b"two")),
+            Absent(final=True),
+        ]
+        for order in permutations(said):
+            identity = quick.unknown()
+            seen = quick.recalled(identity)  # all of them saw it unknown
+            came = [
+                quick.run(settle(seen.case, seen.now, each, ietf(), fresh_fence(), ANN))
+                for each in order
+            ]
+            first = next(e for e in order if isinstance(e, Happened) or e == Absent(final=True))
+            assert [type(c) for c in came].count(Settled) == 1
+            assert isinstance(came[order.index(first)], Settled)
+            completed = quick.state(identity) is State.COMPLETED
+            assert completed == isinstance(first, Happened)
+
+
+def test_settling_burns_the_fence_of_the_one_who_held_it(scene: Scene) -> None:
+    identity = scene.unknown()
+    old = scene.fences[identity]
+    settling(scene, identity, Absent(final=True))
+    late = Complete(identity, old, snapshot.encode(snapshot.Snapshot(200, (), b"")), HOUR, HOUR)
+    assert isinstance(scene.harness.perform(late), Lost)
+
+
+def test_an_answer_lost_on_the_wire_is_asked_for_again_and_is_still_ours(quick: Scene) -> None:
+    identity = quick.unknown()
+    found = quick.recalled(identity)
+    asked: list[StoreOperation[Any]] = []
+
+    def perform(op: Any) -> Any:
+        reply = quick.harness.perform(op)
+        asked.append(op)
+        if len(asked) == 1:
+            raise StoreUnavailable("the answer was lost")
+        return reply
+
+    flow = settle(found.case, found.now, Happened(ANSWER), ietf(), fresh_fence(), ANN)
+    assert isinstance(run(flow, perform), Settled)
+    assert asked[0] == asked[1]
+
+
+# ── each guard taken out is noticed ───────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("evidence", [Happened(ANSWER), Absent(final=True), Happened({"id": 1})])
+def test_without_the_fence_that_was_seen_nothing_is_settled(
+    scene: Scene, evidence: Evidence
+) -> None:
+    """The control: the same operation, believing in another fence, is lost."""
+    identity = (
+        scene.unknown(intent="charged") if evidence == Happened({"id": 1}) else scene.unknown()
+    )
+    found = scene.recalled(identity)
+
+    def tampering(op: Any) -> Any:
+        if isinstance(op, SettleHappened | SettleAbsent | SettleCall):
+            op = replace(op, seen=fresh_fence())
+        return scene.harness.perform(op)
+
+    flow = settle(found.case, found.now, evidence, ietf(), fresh_fence(), ANN)
+    assert isinstance(run(flow, tampering), Passed)
+    assert scene.state(identity) is State.UNKNOWN
+
+
+def test_what_is_in_doubt_has_a_name(quick: Scene) -> None:
+    assert in_doubt(quick.case(quick.unknown("made", intent="charged"))) == "charged"
+    assert (
+        in_doubt(quick.case(quick.unknown(method="ONCE", path="/send-invoice"))) == "send-invoice"
+    )
+    assert in_doubt(quick.case(quick.unknown())) is None
+    assert call_in_doubt(quick.case(quick.unknown("made", intent="charged"))) == "charged"
+    assert call_in_doubt(quick.case(quick.unknown("made"))) is None
+    assert call_in_doubt(quick.case(quick.unknown(method="ONCE", path="/invoice"))) is None
+
+
+def test_evidence_that_comes_too_late_and_says_otherwise_is_noticed() -> None:
+    assert contradicts(Happened(), State.FAILED_RETRYABLE)
+    assert contradicts(Absent(final=True), State.COMPLETED)
+    assert not contradicts(Happened(), State.COMPLETED)
+    assert not contradicts(Absent(), State.COMPLETED)
+    assert not contradicts(CannotTell(), State.FAILED_RETRYABLE)
+    assert not contradicts(Happened(), None)
+
+
+def test_a_witness_says_one_printable_line_of_bounded_length() -> None:
+    said = Witness("operator", "ann\n", "because\x00" + "x" * 1000).says("happened", "ch\r\n7")
+    assert said.isprintable()
+    assert len(said) == 500
