@@ -5,7 +5,7 @@
 --        request
 -- gives: the new or the existing record and now; no row when a rival committed after this
 --        statement's snapshot was taken, or when nothing is there and the key is too old
--- why: as claim.
+-- why: as claim. The workers are woken when it is committed.
 WITH inserted AS (
     INSERT INTO semel_record
         (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
@@ -22,7 +22,7 @@ WITH inserted AS (
 )
 SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
        expires_at, forget_at, snapshot, reason, retired_at, {now}
-FROM inserted
+FROM inserted WHERE pg_notify('semel_work', '') IS NOT NULL
 UNION ALL
 SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
        expires_at, forget_at, snapshot, reason, retired_at, {now}

@@ -1,0 +1,73 @@
+"""PostgreSQL tells workers that there is something new, once it is committed and never before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from semel.core.contract import Accept, Accepted, Found
+from semel.core.model import Fence, Identity, Origin
+from semel.core.outbox import Enqueue
+from semel.stores.postgres.backend import PostgresBackend
+
+IDENTITY, FENCE = Identity(b"i" * 32), Fence(b"f" * 16)
+ACCEPT = Accept(IDENTITY, FENCE, "v1", b"", Origin("t", "POST", "/", "k"), b"request", 60_000_000)
+
+
+@pytest.fixture
+def backend(postgres_url: str) -> Iterator[PostgresBackend]:
+    backend = PostgresBackend(postgres_url, migrate=True)
+    backend.migrate()
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def listener(postgres_url: str, backend: PostgresBackend) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(postgres_url, autocommit=True) as session:
+        session.execute("LISTEN semel_effect")
+        session.execute("LISTEN semel_work")
+        yield session
+
+
+def heard(listener: psycopg.Connection) -> list[str]:
+    """What has come by now: notifications come before the answer to a later statement."""
+    listener.execute("SELECT 1")
+    return [each.channel for each in listener.notifies(timeout=0)]
+
+
+def test_an_effect_is_told_when_its_transaction_commits(
+    backend: PostgresBackend, postgres_url: str, listener: psycopg.Connection
+) -> None:
+    with psycopg.connect(postgres_url) as ours:
+        assert backend.on(ours).perform(Enqueue("k1", None, "paid", b"1")).applied
+        assert heard(listener) == []
+        ours.commit()
+        assert heard(listener) == ["semel_effect"]
+        backend.on(ours).perform(Enqueue("k2", None, "paid", b"1"))
+        ours.rollback()
+        assert heard(listener) == []
+
+
+def test_an_effect_that_is_there_already_is_not_told_again(
+    backend: PostgresBackend, listener: psycopg.Connection
+) -> None:
+    store = backend.blocking()
+    assert store.perform(Enqueue("k1", None, "paid", b"1")).applied
+    assert not store.perform(Enqueue("k1", None, "paid", b"1")).applied
+    assert heard(listener) == ["semel_effect"]
+
+
+def test_an_accepted_request_is_told_once(
+    backend: PostgresBackend, listener: psycopg.Connection
+) -> None:
+    store = backend.blocking()
+    assert isinstance(store.perform(ACCEPT), Accepted)
+    assert heard(listener) == ["semel_work"]
+    other = Accept(
+        IDENTITY, Fence(b"g" * 16), "v1", b"", ACCEPT.origin, b"request", ACCEPT.patience
+    )
+    assert isinstance(store.perform(other), Found)
+    assert heard(listener) == []
