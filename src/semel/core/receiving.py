@@ -72,7 +72,7 @@ def take_in(
     if did.value is None:
         return (yield from _ignore(notice, "it says nothing of a record"))
     try:
-        identity, evidence = testimony(did.value)
+        identity, evidence = witnessed(did.value)
     except (TypeError, ValueError) as error:
         return Unread(error)
     found = yield from ask(Recall(identity))
@@ -86,7 +86,7 @@ def take_in(
     return Taken(case, evidence, came)
 
 
-def testimony(said: Any) -> tuple[Identity, Evidence]:
+def witnessed(said: Any) -> tuple[Identity, Evidence]:
     """What a reader returned: the record's identity, as bytes or in hexadecimal, and evidence."""
     try:
         given, evidence = said

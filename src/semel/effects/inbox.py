@@ -50,7 +50,7 @@ class Stamp:
 
 
 Verify: TypeAlias = Callable[[HeaderView, bytes], Stamp | None]
-"""Checks a signature of another kind: the stamp, or None (or ValueError) when it does not fit."""
+"""Checks a signature of another kind: the stamp; None, or any exception, refuses."""
 
 
 @frozen
@@ -164,8 +164,9 @@ class Inbox:
             return too_large()
         try:
             stamp = self._verify(headers, body)
-        except ValueError as error:
-            log.warning("semel: a webhook of %s was refused: %s", self._source, error)
+        except Exception as error:  # verify= meets whatever strangers send
+            why = error if isinstance(error, ValueError) else type(error).__name__
+            log.warning("semel: a webhook of %s was refused: %s", self._source, why)
             return _refused()
         if stamp is None or not self._timely(stamp):
             log.warning("semel: a webhook of %s was refused: forged, or old", self._source)
