@@ -50,13 +50,12 @@ def _take_effects(op: TakeEffects) -> Plan[Effects]:
         "fence": op.fence,
         "lease": op.lease,
     }
+    # Asked before: what becomes due between the two statements is then taken or told, not missed.
+    next_due, now = time_and_now((yield Statement("next_effect", {"names": wanted})))
     rows = yield Statement("take_effects", params)
     taken = tuple([effect(row[1:]) for row in sorted(rows, key=lambda row: row[0])])
-    if taken and len(taken) >= op.limit:
-        now = told(rows)
-        return Effects(taken, now, now)
-    next_due, now = time_and_now((yield Statement("next_effect", {"names": wanted})))
-    return Effects(taken, now, next_due)
+    now = told(rows) if rows else now
+    return Effects(taken, now, now if len(taken) >= op.limit else next_due)
 
 
 def _renew_effects(op: RenewEffects) -> Plan[Kept]:
