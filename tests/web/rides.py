@@ -1,0 +1,212 @@
+"""A small operation with recovery points, in both colours, whose every part can be made to fail."""
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+import semel
+from semel.core import journal
+from semel.core.contract import Advance, Applied, NoRecord, Read, Recall, Retake
+from semel.core.journal import Journal
+from semel.core.model import Case, Fence, Identity, OnLapse, State
+from semel.core.upkeep import Browse
+from semel.web.handler import AsgiApp, Receive, Scope, Send
+from semel.web.wsgi import Environ, StartResponse, WsgiApp
+from tests.servers import PostgresServer
+from tests.stores.harness import Harness, open_harness
+from tests.web.drive import AsgiDriver, Driver, WsgiDriver
+
+LEASE = timedelta(seconds=60)
+STORES = ("sqlite", "postgresql")
+
+
+def nothing() -> None:
+    """Between the points, unless a test has something to do there."""
+
+
+@dataclass
+class Script:
+    """What the operation does; tests change it between runs, as a deploy or an outage would."""
+
+    phases: tuple[str, ...] = ("made",)
+    calls: tuple[str, ...] = ("charged",)
+    repeatable: bool = False
+    between: Callable[[], None] = nothing
+    charge: Callable[[str, int], Any] = lambda key, amount: {"key": key, "amount": amount}
+    in_phase: Callable[[], Any] = nothing
+    effect: bool = False
+    charged: list[str] = field(default_factory=list)
+
+    def make_charge(self, key: str, amount: int) -> Any:
+        self.charged.append(key)
+        return self.charge(key, amount)
+
+
+class Rides:
+    """One store, one guard, one operation behind it."""
+
+    def __init__(self, colour: str, harness: Harness, runner: asyncio.Runner) -> None:
+        self.harness = harness
+        self.guard = semel.Guard(harness.backend, tenant=None, policy=self.policy())
+        self.script = Script()
+        self.async_ = colour == "asgi"
+        self.app: Any = (
+            self.guard.asgi(self.asgi()) if self.async_ else self.guard.wsgi(self.wsgi())
+        )
+        self.send: Driver = (
+            AsgiDriver(self.app, runner) if self.async_ else WsgiDriver(self.app, strict=False)
+        )
+
+    @staticmethod
+    def policy(**options: Any) -> semel.Policy:
+        return semel.payments(on_lapse="resume", probe=None, lease=LEASE, **options)
+
+    def asgi(self) -> AsgiApp:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            op: semel.AsyncOperation = semel.current()
+            script = self.script
+            said = [await op.phase(name, self._awrite, name) for name in script.phases]
+            script.between()
+            again = script.repeatable
+            for name in script.calls:
+                said += [await op.call(name, script.make_charge, 100, repeatable=again)]
+            head = [(b"content-type", b"application/json")]
+            await send({"type": "http.response.start", "status": 201, "headers": head})
+            await send({"type": "http.response.body", "body": json.dumps(said).encode()})
+
+        return app
+
+    async def _awrite(self, name: str) -> Any:
+        op: semel.AsyncOperation = semel.current()
+        done = op.transaction.execute(self._insert, (name,))
+        if not isinstance(done, sqlite3.Cursor):
+            await done
+        if self.script.effect:
+            await op.effect("receipt", {"for": name})
+        return self.script.in_phase() or {"phase": name}
+
+    def wsgi(self) -> WsgiApp:
+        def app(environ: Environ, start_response: StartResponse) -> list[bytes]:
+            op: semel.Operation = semel.current()
+            said = [op.phase(name, self._write, name) for name in self.script.phases]
+            self.script.between()
+            for name in self.script.calls:
+                charge, repeatable = self.script.make_charge, self.script.repeatable
+                said.append(op.call(name, charge, 100, repeatable=repeatable))
+            start_response("201 Created", [("content-type", "application/json")])
+            return [json.dumps(said).encode()]
+
+        return app
+
+    def _write(self, name: str) -> Any:
+        op: semel.Operation = semel.current()
+        op.transaction.execute(self._insert, (name,))
+        if self.script.effect:
+            op.effect("receipt", {"for": name})
+        return self.script.in_phase() or {"phase": name}
+
+    @property
+    def _insert(self) -> str:
+        return f"INSERT INTO rides VALUES ({'%s' if self._psycopg else '?'})"
+
+    @property
+    def _psycopg(self) -> bool:
+        return self.harness.backend.url.startswith("postgresql")
+
+    # ── what the store holds ──────────────────────────────────────────────────────────────────────
+
+    def cases(self) -> tuple[Case, ...]:
+        return self.harness.backend.blocking().perform(Browse(tuple(State), 100)).cases
+
+    def case(self) -> Case:
+        (only,) = self.cases()
+        return only
+
+    @property
+    def state(self) -> str:
+        return self.case().record.state.value
+
+    def points(self) -> list[tuple[str, bool]]:
+        found = journal.decode(self.case().journal)
+        return [(point.name, point.done) for point in found.points]
+
+    def rows(self) -> list[str]:
+        return [row[0] for row in self._query("SELECT phase FROM rides ORDER BY phase")]
+
+    def effects(self) -> int:
+        return int(self._query("SELECT count(*) FROM semel_effect")[0][0])
+
+    def _query(self, text: str) -> list[Any]:
+        with self.connect() as connection:
+            return list(connection.execute(text).fetchall())
+
+    @contextmanager
+    def connect(self) -> Iterator[Any]:
+        if self._psycopg:
+            with psycopg.connect(self.database) as connection:
+                yield connection
+            return
+        sqlite = sqlite3.connect(self.database)
+        try:
+            with sqlite:
+                yield sqlite
+        finally:
+            sqlite.close()
+
+    database: str = ""
+
+    def a_holder_dies_with(self, *names: str, intent: str | None = None) -> None:
+        """As if a process had taken the released record, come this far, and been killed."""
+        identity = self.case().record.identity
+        fence = Fence(b"\xdd" * 16)
+        self.take_over(identity, fence)
+        reached = Journal()
+        for name in names:
+            reached = reached.reaching(name, journal.Kind.PHASE, {"phase": name})
+        if intent is not None:
+            reached = reached.intending(intent)
+        store = self.harness.backend.blocking()
+        assert isinstance(store.perform(Advance(identity, fence, journal.encode(reached))), Applied)
+        self.harness.travel(LEASE // timedelta(microseconds=1))
+
+    def take_over(self, identity: Identity, fence: Fence) -> None:
+        store = self.harness.backend.blocking()
+        found = store.perform(Read(identity))
+        assert not isinstance(found, NoRecord)
+        lease = LEASE // timedelta(microseconds=1)
+        taken = store.perform(Retake(identity, found.record.fence, fence, lease, OnLapse.RESUME))
+        assert isinstance(taken, Applied), taken
+        assert not isinstance(store.perform(Recall(identity)), NoRecord)
+
+
+_TABLE = "CREATE TABLE rides (phase text)"
+
+
+@contextmanager
+def rides_on(
+    store: str,
+    colour: str,
+    folder: Path,
+    runner: asyncio.Runner,
+    postgres: Callable[[], PostgresServer],
+) -> Iterator[Rides]:
+    with open_harness(f"{store}-sync", folder, postgres) as harness:
+        harness.backend.migrate()
+        rides = Rides(colour, harness, runner)
+        rides.database = f"{folder}/records.db" if store == "sqlite" else harness.backend.url
+        with rides.connect() as connection:
+            connection.execute(_TABLE)
+        try:
+            yield rides
+        finally:
+            if rides.async_:
+                runner.run(rides.guard.aclose())
+            rides.guard.close()
