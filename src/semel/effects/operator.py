@@ -127,11 +127,15 @@ class Operator:
 
     def retry_dead(self, key: str) -> bool:
         """Try a dead effect again from now on; False when there is no such dead effect."""
-        return self._ask(Requeue(key)).applied
+        return self._is_dead(key) and self._ask(Requeue(key)).applied
 
     def drop_dead(self, key: str) -> bool:
         """Delete a dead effect for good; False when there is no such dead effect."""
-        return self._ask(Requeue(key, drop=True)).applied
+        return self._is_dead(key) and self._ask(Requeue(key, drop=True)).applied
+
+    def _is_dead(self, key: str) -> bool:
+        """A store takes what is done already for success; a mistyped key must not be one."""
+        return any(effect.key == key for effect in self.list_dead())
 
     def _ask(self, op: StoreOperation[R]) -> R:
         return self._runner.perform(op)

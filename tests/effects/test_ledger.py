@@ -1,0 +1,148 @@
+"""Ledgers: every difference between the provider's list and ours is found, and no other."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from semel.core import journal
+from semel.core.contract import Advance
+from semel.core.journal import Journal, Kind
+from semel.core.keys import downstream_key
+from semel.core.model import Fence, Identity
+from semel.core.outbox import Deliver, Enqueue, TakeEffects
+from semel.effects.ledger import Entry, Report, Standing, compare
+from semel.errors import ConfigurationError
+from tests.effects.doubts import DAY, HOUR, MINUTE, Scene
+
+
+def charged(scene: Scene, **result: Any) -> Identity:
+    """An operation whose call has its result on record."""
+    identity = scene.held("made", intent="charged")
+    written = Journal().reaching("charged", Kind.CALL, result)
+    scene.harness.perform(Advance(identity, scene.fences[identity], journal.encode(written)))
+    return identity
+
+
+def entry(identity: Identity, **fields: Any) -> Entry:
+    return Entry(downstream_key(identity, "charged"), fields)
+
+
+def compared(scene: Scene, *entries: Entry, **how: Any) -> Report:
+    return compare(scene.guard, entries, name="charged", **how)
+
+
+def delivered(scene: Scene, key: str, payload: bytes, provider_id: str | None) -> None:
+    fence = Fence(b"f" * 16)
+    scene.harness.perform(Enqueue(key, None, "charged", payload))
+    scene.harness.perform(TakeEffects(fence, ("charged",), 1, MINUTE))
+    scene.harness.perform(Deliver(key, fence, provider_id, HOUR))
+
+
+def test_what_agrees_is_counted(scene: Scene) -> None:
+    one, two = charged(scene, id="ch_1", amount=500), charged(scene, id="ch_2", amount=700)
+    report = compared(scene, entry(one, id="ch_1", amount=500), entry(two, amount="700"))
+    assert report == Report(2, (), (), ())
+    assert report.agrees
+
+
+def test_what_only_the_provider_has(scene: Scene) -> None:
+    stranger = Entry("semel_somebody_else", {"amount": 500})
+    report = compared(scene, stranger)
+    assert report.missing_here == (stranger,)
+    assert not report.agrees
+
+
+def test_what_only_we_have(scene: Scene) -> None:
+    identity = charged(scene, id="ch_1")
+    report = compared(scene)
+    (ours,) = report.missing_there
+    assert (ours.identity, ours.standing) == (identity, Standing.MADE)
+    assert not report.agrees
+
+
+def test_what_differs(scene: Scene) -> None:
+    identity = charged(scene, id="ch_1", amount=500)
+    (found,) = compared(scene, entry(identity, amount=5000, id="ch_1")).differing
+    assert found.what == "amount: 5000 there, 500 here"
+
+
+def test_what_the_provider_did_twice(scene: Scene) -> None:
+    identity = charged(scene, id="ch_1")
+    report = compared(scene, entry(identity, id="ch_1"), entry(identity, id="ch_2"))
+    assert (report.matched, len(report.missing_here)) == (1, 1)
+
+
+def test_what_was_released_here_and_happened_there(scene: Scene) -> None:
+    identity = scene.released()
+    (found,) = compared(scene, entry(identity)).differing
+    assert "released here" in found.what
+
+
+@pytest.mark.parametrize("how", [{}, {"intent": "charged"}])
+def test_what_is_unknown_here_is_found_to_have_happened(scene: Scene, how: Any) -> None:
+    identity = scene.unknown(**how)
+    (found,) = compared(scene, entry(identity)).differing
+    assert found.ours.standing is Standing.IN_DOUBT
+    assert "settle it" in found.what
+
+
+def test_what_is_unknown_or_was_never_called_need_not_be_there(scene: Scene) -> None:
+    scene.unknown()
+    scene.unknown(intent="charged")
+    scene.completed()
+    scene.released()
+    assert compared(scene).agrees
+
+
+def test_plain_handlers_match_by_their_derived_keys(scene: Scene) -> None:
+    assert compared(scene, entry(scene.completed())).matched == 1
+
+
+def test_delivered_effects_are_compared_too(scene: Scene) -> None:
+    delivered(scene, "key-1", b'{"amount": 500}', "ch_1")
+    delivered(scene, "key-2", b"not json", None)
+    there = Entry("key-1", {"provider_id": "ch_1", "amount": 500})
+    report = compared(scene, there)
+    assert report.matched == 1
+    assert [each.key for each in report.missing_there] == ["key-2"]
+    (found,) = compared(
+        scene, Entry("key-1", {"provider_id": "ch_9"}), Entry("key-2", {})
+    ).differing
+    assert found.what == "provider_id: ch_9 there, ch_1 here"
+
+
+def test_only_what_we_made_in_the_time_given_must_be_there(scene: Scene) -> None:
+    old = charged(scene, id="old")
+    scene.travel(DAY)
+    new = charged(scene, id="new")
+    now = datetime.fromtimestamp(scene.recalled(new).now / 1e6, UTC)
+    hour = timedelta(hours=1)
+    assert [each.identity for each in compared(scene, since=now - hour).missing_there] == [new]
+    assert [each.identity for each in compared(scene, until=now - hour).missing_there] == [old]
+    # What the provider has is looked for among all of ours, whatever their age.
+    assert compared(scene, entry(old), entry(new), since=now - hour).matched == 2
+
+
+def test_the_caller_may_say_what_is_the_same(quick: Scene) -> None:
+    identity = charged(quick, cents=500)
+
+    def same(theirs: Entry, ours: Any) -> str | None:
+        return None if theirs.fields["euros"] * 100 == ours.fields["cents"] else "amount"
+
+    assert compared(quick, entry(identity, euros=5), same=same).agrees
+    assert not compared(quick, entry(identity, euros=6), same=same).agrees
+
+
+def test_pages_follow_each_other(quick: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("semel.effects.ledger._PAGE", 3)
+    all_of_them = [charged(quick, id=n) for n in range(10)]
+    assert compared(quick, *(entry(each) for each in all_of_them)).matched == 10
+
+
+@pytest.mark.parametrize("wrong", [{"name": ""}, {"since": datetime(2024, 1, 1)}])  # noqa: DTZ001
+def test_wrong_questions_are_refused(quick: Scene, wrong: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        compare(quick.guard, [], **{"name": "charged", **wrong})

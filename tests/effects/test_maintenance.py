@@ -1,0 +1,377 @@
+"""Maintenance: what is past its time moves on, what is not settled never goes, one leads."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semel.core import snapshot
+from semel.core.contract import Accept, Claim, Read
+from semel.core.flow import run
+from semel.core.maintenance import tend
+from semel.core.model import Fence, Identity, OnLapse, Origin, State
+from semel.core.outbox import Note
+from semel.core.policy import ietf
+from semel.core.upkeep import Abandon, Lead, Reap, Sweep, Tended
+from semel.effects.counts import Counts, told
+from semel.effects.maintenance import LEADER, Embedded, Maintenance
+from semel.errors import ConfigurationError, StoreUnavailable
+from semel.guard import Guard
+from semel.stores import open_backend
+from tests.effects.doubts import DAY, HOUR, KEY, MINUTE, Scene, fresh_fence
+
+PROJECT = Path(__file__).parents[2]
+
+
+def gone(scene: Scene, identity: Identity) -> bool:
+    return scene.harness.record(identity) is None
+
+
+def rounds(scene: Scene, **sizes: Any) -> dict[str, int]:
+    """Rounds until there is nothing left to do."""
+    counts: dict[str, int] = {}
+    while True:
+        upkeep = scene.run(tend(ietf(), **sizes))
+        for name, number in upkeep.counts.items():
+            counts[name] = counts.get(name, 0) + number
+        if not upkeep.more:
+            return counts
+
+
+def deferred(scene: Scene) -> Identity:
+    identity = Identity(fresh_fence() * 2)
+    origin = Origin("tern", "POST", "/rides", KEY)
+    op = Accept(identity, fresh_fence(), "v1.raw.sha256.x", b"", origin, b"request", HOUR)
+    scene.harness.perform(op)
+    return identity
+
+
+class TestARound:
+    def test_leases_that_are_past_lapse_as_they_were_declared(self, scene: Scene) -> None:
+        plain, released = scene.held(), scene.held(on_lapse=OnLapse.RELEASE)
+        operation = scene.held("made")
+        scene.travel(2 * MINUTE)
+        alive = scene.held()
+        counts = rounds(scene)
+        states = [scene.state(each) for each in (plain, released, operation, alive)]
+        assert states == [
+            State.UNKNOWN,
+            State.FAILED_RETRYABLE,
+            State.IN_PROGRESS,  # the completer's
+            State.IN_PROGRESS,
+        ]
+        assert counts["lapse"] == 1
+        assert counts["lapse, declared release"] == 1
+
+    def test_what_nobody_ran_in_time_is_answered_408(self, scene: Scene) -> None:
+        late = deferred(scene)
+        scene.travel(2 * HOUR)
+        early = deferred(scene)
+        assert rounds(scene)["abandon"] == 1
+        record = scene.case(late).record
+        assert record.state is State.COMPLETED
+        kept = snapshot.decode(record.snapshot or b"")
+        assert kept.status == 408
+        assert json.loads(kept.body or b"")["code"] == "abandoned"
+        assert (b"content-type", b"application/problem+json") in kept.headers
+        assert scene.state(early) is State.PENDING
+
+    def test_answers_expire_and_are_forgotten_in_the_end(self, scene: Scene) -> None:
+        identity, released = scene.completed(), scene.released()
+        rounds(scene)
+        assert scene.state(identity) is State.COMPLETED
+        scene.travel(90 * MINUTE)  # past retention, within the tombstone's time
+        rounds(scene)
+        assert scene.state(identity) is State.EXPIRED
+        assert scene.case(identity).record.snapshot is None
+        assert gone(scene, released)
+        scene.travel(HOUR)
+        rounds(scene)
+        assert gone(scene, identity)
+
+    def test_what_is_not_settled_never_goes(self, scene: Scene) -> None:
+        unknown, dead = scene.unknown(), scene.unknown(probe_after=None)
+        operation = scene.held("made", intent="charged")
+        scene.travel(4000 * DAY)
+        rounds(scene)
+        states = [scene.state(each) for each in (unknown, dead, operation)]
+        assert states == [State.UNKNOWN, State.UNKNOWN, State.IN_PROGRESS]
+
+    def test_a_lapse_is_due_to_be_asked_about_at_once(self, scene: Scene) -> None:
+        identity = scene.held()
+        scene.travel(2 * MINUTE)
+        rounds(scene)
+        found = scene.recalled(identity)
+        assert found.case.due_at is not None
+        assert found.case.due_at <= found.now
+
+    def test_events_are_forgotten_when_their_time_is_over(self, scene: Scene) -> None:
+        scene.harness.perform(Note("bank", "evt_1", HOUR))
+        scene.travel(2 * HOUR)
+        assert rounds(scene)["events"] == 1
+        assert not scene.harness.perform(Note("bank", "evt_1", None)).before
+
+    @pytest.mark.parametrize("batch", [1, 3, 100])
+    def test_however_small_the_batches_nothing_is_left_out(self, scene: Scene, batch: int) -> None:
+        held, kept = [scene.held() for _ in range(7)], [scene.completed() for _ in range(7)]
+        scene.travel(3 * HOUR)
+        counts = rounds(scene, batch=batch, batches=2)
+        assert (counts["lapse"], counts["expire"], counts["forget"]) == (7, 7, 7)
+        assert {scene.state(each) for each in held} == {State.UNKNOWN}
+        assert all(gone(scene, each) for each in kept)
+
+    def test_a_round_is_bounded(self, quick: Scene) -> None:
+        asked: list[Any] = []
+
+        def endless(op: Any) -> Any:
+            asked.append(type(op))
+            return Tended({"lapse": 10}, True, 0)
+
+        upkeep = run(tend(ietf(), batch=10, batches=3), endless)
+        assert upkeep.more
+        assert asked == [Sweep] * 3 + [Abandon] * 3 + [Reap] * 3
+
+
+class TestTheLoop:
+    async def test_it_tells_what_it_did(
+        self, quick: Scene, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.DEBUG, "semel")
+        quick.held()
+        quick.travel(2 * MINUTE)
+        loop = Maintenance(quick.guard, interval=timedelta(seconds=60))
+        first, second = await loop.run_once(), await loop.run_once()
+        assert (first.done, first.note) == (1, "lapse 1")
+        assert (second.done, second.note) == (0, "")
+        assert first.next_due_in is not None
+        assert 30 <= first.next_due_in <= 60
+        assert loop.counts.copy() == {"maintenance.rounds": 2, "maintenance.lapse": 1}
+        lines = [(each.levelno, each.getMessage()) for each in caplog.records]
+        assert (logging.INFO, "semel: maintenance: lapse 1") in lines
+        assert (logging.DEBUG, "semel: maintenance: nothing to do") in lines
+
+    async def test_a_round_that_was_cut_short_goes_on_soon(self, quick: Scene) -> None:
+        for _ in range(5):
+            quick.held()
+        quick.travel(2 * MINUTE)
+        loop = Maintenance(quick.guard, batch=1, batches=2)
+        first = await loop.run_once()
+        assert first.done == 2
+        assert first.next_due_in is not None
+        assert first.next_due_in < 1
+
+    async def test_a_store_that_is_down_is_the_callers_to_wait_for(
+        self, quick: Scene, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Down:
+            async def perform(self, op: Any) -> Any:
+                raise StoreUnavailable("down")
+
+        monkeypatch.setattr(quick.guard.backend, "awaited", Down)
+        with pytest.raises(StoreUnavailable):
+            await Maintenance(quick.guard).run_once()
+
+    @pytest.mark.parametrize("wrong", [{"interval": timedelta(0)}, {"batch": 0}, {"batches": 0}])
+    def test_wrong_settings_are_refused(self, quick: Scene, wrong: Any) -> None:
+        with pytest.raises(ConfigurationError):
+            Maintenance(quick.guard, **wrong)
+
+
+class TestEmbedded:
+    def test_one_leads_and_the_others_stand_by(self, scene: Scene) -> None:
+        one, two = (Embedded(scene.guard, interval=timedelta(seconds=10)) for _ in range(2))
+        scene.held()
+        scene.travel(2 * MINUTE)
+        assert two.run_once().done == 1
+        waiting = one.run_once()
+        assert (two.leading, one.leading) == (True, False)
+        assert waiting.next_due_in is not None
+        assert waiting.next_due_in > 5  # until the leader's time is up
+
+    def test_another_follows_when_the_leaders_time_is_up(self, scene: Scene) -> None:
+        one, two = (Embedded(scene.guard, interval=timedelta(seconds=10)) for _ in range(2))
+        one.run_once()
+        scene.travel(MINUTE)
+        two.run_once()
+        one.run_once()
+        assert (one.leading, two.leading) == (False, True)
+
+    def test_without_the_lease_two_would_lead(self, scene: Scene) -> None:
+        """The control: the fence alone decides; with the leader's own one stays leader."""
+        fence = fresh_fence()
+        first = scene.harness.perform(Lead(LEADER, fence, MINUTE))
+        rival = scene.harness.perform(Lead(LEADER, fresh_fence(), MINUTE))
+        again = scene.harness.perform(Lead(LEADER, fence, MINUTE))
+        assert (first.leading, rival.leading, again.leading) == (True, False, True)
+
+    def test_who_stops_hands_over_at_once(self, scene: Scene) -> None:
+        one, two = (Embedded(scene.guard, interval=timedelta(seconds=10)) for _ in range(2))
+        one._process = os.getpid()  # as if it had been started
+        one.run_once()
+        one.stop()
+        two.run_once()
+        assert two.leading
+
+    def test_the_thread_starts_once_works_and_ends(self, quick: Scene) -> None:
+        embedded = Embedded(quick.guard, interval=timedelta(milliseconds=20))
+        identity = quick.held()
+        quick.travel(2 * MINUTE)
+        embedded.start()
+        embedded.start()
+        until(lambda: quick.state(identity) is State.UNKNOWN)
+        embedded.stop()
+        embedded.stop()
+        assert embedded.counts["maintenance.lapse"] == 1
+
+    def test_the_thread_outlives_a_store_that_is_down(
+        self, quick: Scene, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        embedded = Embedded(quick.guard, interval=timedelta(milliseconds=20))
+        identity = quick.held()
+        quick.travel(2 * MINUTE)
+        errors: list[Exception] = [StoreUnavailable("down"), RuntimeError("a surprise")]
+        blocking = quick.guard.backend.blocking
+
+        def flaky() -> Any:
+            if errors:
+                raise errors.pop()
+            return blocking()
+
+        monkeypatch.setattr(quick.guard.backend, "blocking", flaky)
+        embedded.start()
+        until(lambda: not errors and quick.state(identity) is State.UNKNOWN)
+        embedded.stop()
+
+
+# ── processes ─────────────────────────────────────────────────────────────────────────────────────
+
+PROCESS = """
+import sys, time
+from datetime import timedelta
+import semel
+from semel.effects.maintenance import Embedded
+
+guard = semel.Guard(sys.argv[1], tenant=None)
+embedded = Embedded(guard, interval=timedelta(seconds=0.2))
+embedded.start()
+while True:
+    print("leading" if embedded.leading else "standing by", flush=True)
+    time.sleep(0.05)
+"""
+
+
+def until(true: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.01)
+
+
+class Member:
+    """One process with embedded maintenance."""
+
+    def __init__(self, store: str, log: Path) -> None:
+        self._log = log
+        with log.open("w") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", PROCESS, store], stdout=out, stderr=out, cwd=PROJECT
+            )
+
+    @property
+    def leading(self) -> bool:
+        lines = self._log.read_text().splitlines()
+        assert "Traceback" not in self._log.read_text(), self._log.read_text()
+        return bool(lines) and lines[-1] == "leading"
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path}/semel.db"
+    else:
+        url = str(request.getfixturevalue("postgres_url"))
+    backend = open_backend(url)
+    backend.migrate()
+    backend.close()
+    return url
+
+
+def test_when_the_leader_is_killed_another_takes_over(store: str, tmp_path: Path) -> None:
+    guard = Guard(store, tenant=None)
+    members = [Member(store, tmp_path / f"log{n}") for n in range(2)]
+    try:
+        until(lambda: any(each.leading for each in members))
+        leader = next(each for each in members if each.leading)
+        (other,) = [each for each in members if each is not leader]
+        assert not other.leading
+        leader.kill()
+        identity = lapsed(guard)
+        until(lambda: other.leading)
+        until(lambda: state(guard, identity) is State.UNKNOWN)
+    finally:
+        for each in members:
+            each.kill()
+        guard.close()
+
+
+def lapsed(guard: Guard) -> Identity:
+    """A record whose lease ends in a moment, and nobody asks for it again."""
+    identity = Identity(os.urandom(32))
+    origin = Origin("", "POST", "/payments", KEY)
+    claim = Claim(identity, Fence(os.urandom(16)), "v1.raw.sha256.x", b"", origin, 1000)
+    guard.backend.blocking().perform(claim)
+    return identity
+
+
+def state(guard: Guard, identity: Identity) -> State | None:
+    found = guard.backend.blocking().perform(Read(identity))
+    record = getattr(found, "record", None)
+    return None if record is None else record.state
+
+
+def test_a_forked_child_gets_a_thread_of_its_own(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/semel.db"
+    code = f"""
+import os, sys, threading
+from datetime import timedelta
+import semel
+from semel.effects.maintenance import Embedded
+guard = semel.Guard({url!r}, tenant=None)
+embedded = Embedded(guard, interval=timedelta(hours=1))
+embedded.start()
+child = os.fork()
+if child == 0:
+    assert not [t for t in threading.enumerate() if t.name == "semel-maintenance"]
+    embedded.start()
+    assert [t for t in threading.enumerate() if t.name == "semel-maintenance"]
+    embedded.stop()
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=60, cwd=PROJECT)
+    assert done.returncode == 0
+
+
+def test_counts_are_told_in_order_and_zeros_left_out() -> None:
+    counts = Counts()
+    counts.add("b")
+    counts.add_all({"a": 2, "c": 0})
+    assert told(counts.copy()) == "a 2, b 1"
+    assert counts["a"] == 2
