@@ -1,0 +1,338 @@
+"""`semel unknown`, `semel dlq` and `semel ledger` as an operator meets them: real processes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semel.core import journal, snapshot
+from semel.core.keys import downstream_key
+from semel.core.model import State
+from semel.stores import open_backend
+from tests.effects.doubts import KEY, Scene
+from tests.effects.test_ledger import charged
+from tests.effects.test_operator import dead_effect
+from tests.stores.harness import Harness
+
+SHOP = """
+import os
+import semel
+from semel.core.evidence import CannotTell, Happened
+
+def ask_provider(inquiry):
+    if inquiry.path.endswith("/down"):
+        return CannotTell("the provider is down")
+    return Happened(semel.Response(201, (), b"paid"), "ch_7")
+
+guard = semel.Guard(os.environ["SHOP_STORE"], tenant=None, policy=semel.ietf(probe=ask_provider))
+no_guard = 7
+"""
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path}/semel.db"
+    else:
+        url = request.getfixturevalue("postgres_url")
+    backend = open_backend(url)
+    backend.migrate()
+    (tmp_path / "shop.py").write_text(SHOP)
+    made = Scene(Harness(backend, lambda _: None, 0, "sync"))
+    made.url, made.folder = url, tmp_path  # type: ignore[attr-defined]
+    yield made
+    backend.close()
+
+
+def semel(scene: Any, *arguments: str, typed: str = "", guard: bool = False) -> Any:
+    names = {"SEMEL_STORE", "PYTHONPATH"}
+    env = {name: value for name, value in os.environ.items() if name not in names}
+    where = ["--guard", "shop:guard"] if guard else ["--store", scene.url]
+    if arguments[0] == "ledger":
+        command = ["ledger", *where, *arguments[1:]]
+    else:
+        command = [*arguments[:2], *where, *arguments[2:]]
+    return subprocess.run(
+        [sys.executable, "-m", "semel", *command],
+        capture_output=True,
+        text=True,
+        input=typed,
+        env={**env, "SHOP_STORE": scene.url},
+        cwd=scene.folder,
+        timeout=60,
+        check=False,
+    )
+
+
+SETTLE = ("--by", "ann", "--reason", "in the dashboard")
+
+
+class TestLooking:
+    def test_nothing(self, scene: Scene) -> None:
+        done = semel(scene, "unknown", "list")
+        assert (done.returncode, done.stdout) == (0, "nothing is unknown\n")
+
+    def test_a_table_for_people_without_keys(self, scene: Scene) -> None:
+        identity = scene.unknown()
+        scene.unknown(probe_after=None)
+        scene.completed()
+        done = semel(scene, "unknown", "list")
+        assert done.returncode == 0, done.stderr
+        head, *rows = done.stdout.splitlines()
+        assert head.split()[:2] == ["IDENTITY", "STATE"]
+        assert len(rows) == 2
+        assert any(row.startswith(identity.hex()[:16]) for row in rows)
+        assert "POST /payments" in rows[0]
+        assert "TimeoutError" in rows[0]
+        assert sum("dead" in row for row in rows) == 1
+        assert KEY not in done.stdout
+
+    def test_json_for_programs(self, scene: Scene) -> None:
+        identity = scene.unknown("made", intent="charged")
+        done = semel(scene, "unknown", "list", "--json")
+        (told,) = json.loads(done.stdout)
+        assert told["identity"] == identity.hex()
+        assert told["in_doubt"] == "charged"
+        assert told["key"] == "an-o...(28)"
+        assert json.loads(semel(scene, "unknown", "list", "--dead", "--json").stdout) == []
+
+    def test_one_in_full(self, scene: Scene) -> None:
+        identity = scene.unknown("made", intent="charged")
+        done = semel(scene, "unknown", "show", identity.hex(), "--json")
+        told = json.loads(done.stdout)
+        assert told["points"] == ["phase made", "call charged: begun"]
+        assert told["downstream_key"] == downstream_key(identity, "charged")
+        done = semel(scene, "unknown", "show", identity.hex(), "--call", "mailed")
+        assert f"downstream key: {downstream_key(identity, 'mailed')}\n" in done.stdout
+        assert KEY not in done.stdout
+
+    @pytest.mark.parametrize(
+        ("text", "code"), [("f" * 64, 1), ("f" * 16, 1), ("xyz", 2), ("ab", 2), ("", 2)]
+    )
+    def test_a_record_that_is_not_there(self, scene: Scene, text: str, code: int) -> None:
+        scene.unknown()
+        done = semel(scene, "unknown", "show", text)
+        assert done.returncode == code
+        assert done.stderr.startswith("semel: ")
+        assert done.stderr.count("\n") == 1
+
+
+class TestAsking:
+    def test_the_probe_settles_it(self, scene: Scene) -> None:
+        identity = scene.unknown()
+        done = semel(scene, "unknown", "probe", identity.hex(), guard=True)
+        assert (done.returncode, done.stdout) == (0, "settled: completed\n"), done.stderr
+        assert scene.state(identity) is State.COMPLETED
+
+    def test_or_cannot_tell(self, scene: Scene) -> None:
+        identity = scene.unknown(path="/down")
+        done = semel(scene, "unknown", "probe", identity.hex(), "--json", guard=True)
+        assert done.returncode == 1
+        said = "not settled: the provider is down"
+        assert json.loads(done.stdout) == {"settled": False, "said": said}
+
+    def test_nobody_to_ask(self, scene: Scene) -> None:
+        done = semel(scene, "unknown", "probe", scene.unknown().hex())
+        assert done.returncode == 2
+        assert "nobody can be asked" in done.stderr
+
+
+class TestSettling:
+    def test_it_happened_with_an_answer(self, scene: Scene, tmp_path: Path) -> None:
+        identity = scene.unknown()
+        (tmp_path / "answer.json").write_text('{"charge": "ch_7"}')
+        answer = ("--status", "201", "--body", "answer.json", "--provider-id", "ch_7")
+        done = semel(
+            scene, "unknown", "settle", identity.hex()[:16], "--happened", *answer, *SETTLE, "--yes"
+        )
+        assert (done.returncode, done.stdout) == (0, "settled: completed\n"), done.stderr
+        record = scene.case(identity).record
+        kept = snapshot.decode(record.snapshot or b"")
+        assert (kept.status, kept.body) == (201, b'{"charge": "ch_7"}')
+        assert kept.headers == ((b"content-type", b"application/json"),)
+        assert record.reason == "operator ann: happened (ch_7): in the dashboard"
+
+    def test_it_happened_without_one(self, scene: Scene) -> None:
+        identity = scene.unknown()
+        done = semel(scene, "unknown", "settle", identity.hex(), "--happened", *SETTLE, "--yes")
+        assert done.returncode == 0, done.stderr
+        assert snapshot.decode(scene.case(identity).record.snapshot or b"").body is None
+
+    def test_an_operations_call_happened(self, scene: Scene) -> None:
+        identity = scene.unknown("made", intent="charged")
+        settle = ("unknown", "settle", identity.hex(), "--happened", *SETTLE, "--yes")
+        done = semel(scene, *settle)
+        assert done.returncode == 2
+        assert "--body" in done.stderr
+        done = semel(scene, *settle, "--body", "-", typed="not json")
+        assert done.returncode == 2
+        assert scene.state(identity) is State.UNKNOWN
+        done = semel(scene, *settle, "--body", "-", typed='{"id": "ch_7"}')
+        assert (done.returncode, done.stdout) == (0, "settled: in_progress\n"), done.stderr
+        points = journal.decode(scene.case(identity).journal).points
+        assert points[-1].result == {"id": "ch_7"}
+
+    def test_it_did_not_happen_and_no_longer_can(self, scene: Scene) -> None:
+        identity = scene.unknown()
+        settle = ("unknown", "settle", identity.hex(), "--absent", *SETTLE, "--yes")
+        done = semel(scene, *settle)
+        assert done.returncode == 2
+        assert "--final" in done.stderr
+        assert "void it at the provider" in done.stderr
+        assert scene.state(identity) is State.UNKNOWN
+        assert semel(scene, *settle, "--final").returncode == 0
+        assert scene.state(identity) is State.FAILED_RETRYABLE
+
+    @pytest.mark.parametrize("verdict", [(), ("--happened", "--absent", "--final")])
+    def test_one_verdict_is_wanted(self, scene: Scene, verdict: tuple[str, ...]) -> None:
+        identity = scene.unknown()
+        done = semel(scene, "unknown", "settle", identity.hex(), *verdict, *SETTLE, "--yes")
+        assert done.returncode == 2
+        assert scene.state(identity) is State.UNKNOWN
+
+    @pytest.mark.parametrize("missing", ["--by", "--reason"])
+    def test_who_and_why_are_wanted(self, scene: Scene, missing: str) -> None:
+        said = [part for pair in zip(SETTLE[::2], SETTLE[1::2], strict=True) for part in pair]
+        at = said.index(missing)
+        del said[at : at + 2]
+        done = semel(scene, "unknown", "settle", scene.unknown().hex(), "--happened", *said)
+        assert done.returncode == 2
+
+    @pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("n\n", 1), ("", 1)])
+    def test_it_asks_first(self, scene: Scene, typed: str, code: int) -> None:
+        identity = scene.unknown()
+        verdict = ("--absent", "--final")
+        done = semel(
+            scene, "unknown", "settle", identity.hex(), *verdict, *SETTLE, "--json", typed=typed
+        )
+        assert done.returncode == code
+        assert "The next retry runs it." in done.stderr
+        settled = scene.state(identity) is not State.UNKNOWN
+        assert settled == (code == 0)
+        if settled:
+            assert json.loads(done.stdout)["settled"] is True
+
+    def test_what_is_settled_already_is_exit_code_1(self, scene: Scene) -> None:
+        identity = scene.completed()
+        done = semel(scene, "unknown", "settle", identity.hex(), "--happened", *SETTLE, "--yes")
+        assert (done.returncode, done.stdout) == (1, "not settled: it is completed already\n")
+
+    def test_giving_up(self, scene: Scene) -> None:
+        one, two = scene.unknown(), scene.unknown()
+        done = semel(scene, "unknown", "bury", one.hex(), *SETTLE, "--yes")
+        assert (done.returncode, done.stdout) == (0, "given up\n"), done.stderr
+        assert scene.state(one) is State.EXPIRED
+        done = semel(scene, "unknown", "bury", two.hex(), "--free", *SETTLE, typed="y\n")
+        assert done.returncode == 0
+        assert "happen twice" in done.stderr
+        assert scene.harness.record(two) is None
+        assert semel(scene, "unknown", "bury", one.hex(), *SETTLE, "--yes").returncode == 1
+
+
+class TestDeadLetters:
+    def test_none(self, scene: Scene) -> None:
+        done = semel(scene, "dlq", "list")
+        assert (done.returncode, done.stdout) == (0, "there are no dead letters\n")
+
+    def test_listed_tried_again_and_dropped(self, scene: Scene) -> None:
+        dead_effect(scene, "effect-one")
+        dead_effect(scene, "effect-two")
+        identity = scene.unknown(probe_after=None)
+        done = semel(scene, "dlq", "list")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("\neffect  ") == 2
+        assert identity.hex()[:16] in done.stdout
+        told = json.loads(semel(scene, "dlq", "list", "--json").stdout)
+        assert [each["key"] for each in told["effects"]] == ["effect-one", "effect-two"]
+        assert [each["identity"] for each in told["records"]] == [identity.hex()]
+        assert semel(scene, "dlq", "retry", "effect-one").returncode == 0
+        assert semel(scene, "dlq", "retry", "effect-one").returncode == 1
+        assert semel(scene, "dlq", "drop", "effect-two").returncode == 1  # nobody said yes
+        assert semel(scene, "dlq", "drop", "effect-two", "--yes").returncode == 0
+        assert semel(scene, "dlq", "drop", "no-such-effect", "--yes").returncode == 1
+        assert json.loads(semel(scene, "dlq", "list", "--json").stdout)["effects"] == []
+
+
+class TestLedgers:
+    def lines(self, scene: Any, *entries: dict[str, Any]) -> str:
+        path = scene.folder / "entries.jsonl"
+        path.write_text("\n".join(map(json.dumps, entries)) + "\n\n")
+        return str(path)
+
+    def test_they_agree(self, scene: Scene) -> None:
+        key = downstream_key(charged(scene, id="ch_1", amount=500), "charged")
+        path = self.lines(scene, {"key": key, "amount": 500})
+        done = semel(scene, "ledger", "--provider", path, "--name", "charged")
+        assert (done.returncode, done.stdout) == (0, "1 agree, 0 differ\n"), done.stderr
+
+    def test_they_differ(self, scene: Any) -> None:
+        one, two = charged(scene, amount=500), charged(scene, amount=700)
+        path = scene.folder / "entries.csv"
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, ["order", "amount"])
+            writer.writeheader()
+            writer.writerow({"order": downstream_key(one, "charged"), "amount": "5000"})
+            writer.writerow({"order": "semel_stranger", "amount": "1"})
+        options = ("--provider", str(path), "--name", "charged", "--key-field", "order")
+        done = semel(scene, "ledger", *options)
+        assert done.returncode == 1, done.stderr
+        assert "amount: 5000 there, 500 here" in done.stdout
+        assert "0 agree, 3 differ" in done.stdout
+        told = json.loads(semel(scene, "ledger", *options, "--json", guard=True).stdout)
+        assert [each["key"] for each in told["missing_here"]] == ["semel_stranger"]
+        assert [each["identity"] for each in told["missing_there"]] == [two.hex()]
+        assert [each["identity"] for each in told["differing"]] == [one.hex()]
+        later = semel(scene, "ledger", *options, "--since", "2100-01-01", "--json")
+        assert json.loads(later.stdout)["missing_there"] == []
+
+    @pytest.mark.parametrize("text", ["rubbish", "[1]", '{"no": "key"}', '{"key": 7}'])
+    def test_a_file_that_is_none(self, scene: Any, text: str) -> None:
+        path = scene.folder / "entries.jsonl"
+        path.write_text(text)
+        done = semel(scene, "ledger", "--provider", str(path), "--name", "charged")
+        assert done.returncode == 2
+        assert done.stderr.startswith("semel: ")
+        assert "Traceback" not in done.stderr
+
+
+class TestWhoseRecords:
+    def run(self, *arguments: str, **env: str) -> Any:
+        settings = {k: v for k, v in os.environ.items() if k != "SEMEL_STORE"}
+        command = [sys.executable, "-m", "semel", *arguments]
+        options: Any = {"capture_output": True, "text": True, "timeout": 60}
+        return subprocess.run(command, env={**settings, **env}, **options)
+
+    def test_none_named(self) -> None:
+        done = self.run("unknown", "list")
+        assert done.returncode == 2
+        assert "--guard" in done.stderr
+
+    def test_both_named(self) -> None:
+        done = self.run("dlq", "list", "--guard", "a:b", "--store", "memory://")
+        assert done.returncode == 2
+
+    def test_from_the_settings(self, tmp_path: Path) -> None:
+        done = self.run("unknown", "list", SEMEL_STORE=f"sqlite:///{tmp_path}/semel.db")
+        assert done.returncode == 0, done.stderr
+
+    @pytest.mark.parametrize("guard", ["shop:no_guard", "shop:missing", "missing:guard", "shop"])
+    def test_no_guard(self, guard: str, tmp_path: Path) -> None:
+        (tmp_path / "shop.py").write_text(SHOP)
+        env = {"SHOP_STORE": "memory://", "PYTHONPATH": str(tmp_path)}
+        done = self.run("unknown", "list", "--guard", guard, **env)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+
+    def test_a_store_that_is_down(self) -> None:
+        url = "postgresql://someone:hunter2@127.0.0.1:1/nowhere"
+        done = self.run("unknown", "list", "--store", url)
+        assert done.returncode == 1
+        assert "hunter2" not in done.stderr
