@@ -167,7 +167,13 @@ async def test_coroutines_run_in_the_loop_and_functions_in_threads(outbox: Outbo
     def hands_on(delivery: Delivery) -> Any:
         return coroutine(delivery)
 
-    kinds = [coroutine, partial(coroutine), Caller(seen), function, hands_on]
+    kinds: list[Callable[..., Any]] = [
+        coroutine,
+        partial(coroutine),
+        Caller(seen),
+        function,
+        hands_on,
+    ]
     for number, kind in enumerate(kinds):
         outbox.deliverer(kind, name=f"e{number}")
         outbox.write(f"k{number}", name=f"e{number}")

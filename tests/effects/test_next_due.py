@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from semel.core.model import Fence
 from semel.core.outbox import Effects, TakeEffects
 from semel.core.upkeep import Due, Listed, Work
@@ -17,17 +19,15 @@ def test_what_becomes_due_between_the_two_statements_of_a_take_is_not_missed() -
     steps = plan(TakeEffects(Fence(b"f" * 16), ("paid",), 5, 60))
     assert next(steps).name == "next_effect"
     assert steps.send([(1_001, 1_000)]).name == "take_effects"
-    try:
+    with pytest.raises(StopIteration) as done:
         steps.send([])
-    except StopIteration as done:
-        assert done.value == Effects((), 1_000, 1_001)
+    assert done.value.value == Effects((), 1_000, 1_001)
 
 
 def test_nor_is_what_becomes_due_between_those_of_a_list() -> None:
     steps = plan(Due(Work.PENDING, 5))
     assert next(steps).name == "next_due"
     assert steps.send([(1_001, 1_000)]).name == "due"
-    try:
+    with pytest.raises(StopIteration) as done:
         steps.send([])
-    except StopIteration as done:
-        assert done.value == Listed((), 1_000, 1_001)
+    assert done.value.value == Listed((), 1_000, 1_001)
