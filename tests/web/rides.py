@@ -58,12 +58,14 @@ class Rides:
         self.guard = semel.Guard(harness.backend, tenant=None, policy=self.policy())
         self.script = Script()
         self.async_ = colour == "asgi"
-        self.app: Any = (
-            self.guard.asgi(self.asgi()) if self.async_ else self.guard.wsgi(self.wsgi())
-        )
-        self.send: Driver = (
-            AsgiDriver(self.app, runner) if self.async_ else WsgiDriver(self.app, strict=False)
-        )
+        self.app: Any
+        self.send: Driver
+        if self.async_:
+            self.app = asgi = self.guard.asgi(self.asgi())
+            self.send = AsgiDriver(asgi, runner)
+        else:
+            self.app = wsgi = self.guard.wsgi(self.wsgi())
+            self.send = WsgiDriver(wsgi, strict=False)
 
     @staticmethod
     def policy(**options: Any) -> semel.Policy:
