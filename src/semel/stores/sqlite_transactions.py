@@ -15,18 +15,20 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar
 
 from semel.core.contract import Found, NoRecord, Read, StoreOperation
 from semel.core.model import Identity
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
+from semel.stores.background import in_thread, keep
 from semel.stores.base import Clock
 from semel.stores.gate import Gate
 from semel.stores.holds import ENDED, OVER, Hold, Holds, refused
+from semel.stores.session_shelf import SessionShelf
 from semel.stores.sql.plans import plan
 from semel.stores.sqlite_file import (
     FileId,
@@ -40,6 +42,12 @@ from semel.stores.sqlite_file import (
     run,
     upgrade,
 )
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+    from sqlalchemy.orm import Session
+
+    from semel.stores.sessions import JoinedSessions
 
 R = TypeVar("R")
 
@@ -147,6 +155,7 @@ class OpenTransaction:
         self._turn = threading.Lock()
         self._error: SemelError | None = None
         self._hold: Hold | None = hold
+        self._sessions: JoinedSessions | None = None
         self.over = False
         if identity is None:
             self._mark()
@@ -159,8 +168,34 @@ class OpenTransaction:
         return self._connection
 
     @property
-    def session(self) -> Any:
-        raise NotImplementedError
+    def session(self) -> Session | AsyncSession:
+        if self.over:
+            raise ConfigurationError(OVER)
+        if self._sessions is None:
+            self._sessions = self._desk.shelf.open(self._for_session)
+        return self._sessions.session
+
+    def _for_session(self, awaited: bool) -> Any:
+        self._handed = True
+        if not awaited:
+            return self._connection
+        try:
+            import aiosqlite
+        except ImportError as error:
+            raise ConfigurationError(
+                f"transaction.session needs aiosqlite in an event loop ({error}): "
+                "pip install 'semel[sqlalchemy]'"
+            ) from error
+        connection = aiosqlite.Connection(lambda: self._connection, iter_chunk_size=64)
+        connection._thread.daemon = True
+        return connection
+
+    def _drop_sessions(self) -> None:
+        """Before the transaction ends, or goes back, behind their back."""
+        sessions, self._sessions = self._sessions, None
+        if sessions is not None:
+            with suppress(Exception):
+                sessions.leave()
 
     def _perform(self, op: StoreOperation[R]) -> R:
         with self._own() as connection:
@@ -282,16 +317,20 @@ class BlockingTransaction(OpenTransaction):
         self._mark()
 
     def undo(self) -> None:
+        self._drop_sessions()
         self._undo()
 
     def flush(self) -> None:
-        """Write what a session still holds."""
+        if self._sessions is not None:
+            self._sessions.flush()
 
     def commit(self) -> None:
+        self._drop_sessions()
         if error := self.commit_now():
             raise error
 
     def roll_back(self) -> None:
+        self._drop_sessions()
         self.roll_back_now()
 
 
@@ -307,19 +346,23 @@ class AwaitedTransaction(OpenTransaction):
         self._mark()
 
     async def undo(self) -> None:
+        self._drop_sessions()
         self._undo()
 
     async def flush(self) -> None:
-        """Write what a session still holds."""
+        if self._sessions is not None:
+            await self._sessions.aflush()
 
     async def commit(self) -> None:
         """Carried through in a task of its own; asked again, it answers with the same outcome."""
+        self._drop_sessions()
         if self._committing is None:
             self._committing = keep(in_thread(self.commit_now))
         if error := await asyncio.shield(self._committing):
             raise error
 
     async def roll_back(self) -> None:
+        self._drop_sessions()
         if self._committing is not None:
             with suppress(Exception):
                 await asyncio.shield(self._committing)
@@ -333,6 +376,7 @@ class SqliteTransactions:
         self._path = path
         self._timeout = timeout
         self.clock = clock
+        self.shelf = SessionShelf("sqlite")
         self._reset()
 
     def _reset(self) -> None:
@@ -551,37 +595,3 @@ def _too_late(deadline: float, identity: Identity | None) -> bool:
 def _rest() -> float:
     """Short and random: a busy process leaves the lock free for microseconds only."""
     return random.uniform(0.0002, 0.002)  # noqa: S311
-
-
-_kept: set[asyncio.Task[Any]] = set()
-
-
-def keep(coroutine: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
-    """A task that goes on when nobody awaits it; the loop itself holds its tasks weakly."""
-    task = asyncio.get_running_loop().create_task(coroutine)
-    _kept.add(task)
-    task.add_done_callback(_kept.discard)
-    return task
-
-
-async def in_thread(function: Callable[[], R]) -> R:
-    """In a thread of its own: those of the loop may all be busy with waiting for this one."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[R] = loop.create_future()
-
-    def tell(setter: Callable[[Any], None], value: object) -> None:
-        if not answer.done():
-            setter(value)
-
-    def work() -> None:
-        setter: Callable[[Any], None] = answer.set_result
-        value: object
-        try:
-            value = function()
-        except BaseException as error:
-            setter, value = answer.set_exception, error
-        with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-            loop.call_soon_threadsafe(tell, setter, value)
-
-    threading.Thread(target=work, name="semel-sqlite-disk").start()
-    return await answer

@@ -224,3 +224,8 @@ class Handout:
         if self._blocking is None:
             self._blocking = HandedConnection(self._turn)
         return self._blocking
+
+    def another(self, awaited: bool) -> HandedConnection | HandedAsyncConnection:
+        """One that is not the handler's own, for a session."""
+        self.used = True
+        return HandedAsyncConnection(self._turn) if awaited else HandedConnection(self._turn)

@@ -83,7 +83,8 @@ def commit(link: Link, *, marked: bool) -> Exchange:
     try:
         result = yield from command(link, text)
     except Fault as fault:
-        raise refused_commit(fault) from None
+        refusal = refused_commit(fault)
+        raise refusal from refusal.__cause__
     if link._unsure:
         raise StoreUnavailable("PostgreSQL: committed here, but no standby confirmed it")
     if result.command_status != b"COMMIT":  # that of an aborted transaction succeeds with ROLLBACK

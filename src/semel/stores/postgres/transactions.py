@@ -11,7 +11,7 @@ import socket
 import threading
 from contextlib import suppress
 from time import monotonic
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import psycopg
 from psycopg import pq
@@ -26,7 +26,14 @@ from semel.stores.postgres.faults import Fault, verdict
 from semel.stores.postgres.handed import Handout, Turn
 from semel.stores.postgres.link import Exchange, Link
 from semel.stores.postgres.settings import Settings
+from semel.stores.session_shelf import SessionShelf
 from semel.stores.sql.plans import Rows
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+    from sqlalchemy.orm import Session
+
+    from semel.stores.sessions import JoinedSessions
 
 R = TypeVar("R")
 
@@ -34,21 +41,35 @@ R = TypeVar("R")
 class OpenTransaction:
     """What both colours share: the link, whose turn it is on it, and what befell it."""
 
-    def __init__(self, link: Link, identity: Identity | None, hold: Hold) -> None:
+    def __init__(
+        self, link: Link, identity: Identity | None, hold: Hold, shelf: SessionShelf
+    ) -> None:
         self._link = link
         self._turn = Turn(link)
         self._handout = Handout(self._turn)
         self._marked = identity is None
         self._broken = False
         self._hold: Hold | None = hold
+        self._shelf = shelf
+        self._sessions: JoinedSessions | None = None
 
     @property
     def connection(self) -> psycopg.Connection[Any] | psycopg.AsyncConnection[Any]:
         return self._handout.connection
 
     @property
-    def session(self) -> Any:
-        raise NotImplementedError
+    def session(self) -> Session | AsyncSession:
+        self._turn.check()
+        if self._sessions is None:
+            self._sessions = self._shelf.open(self._handout.another)
+        return self._sessions.session
+
+    def _drop_sessions(self) -> None:
+        """Before the transaction ends, or goes back, behind their back."""
+        sessions, self._sessions = self._sessions, None
+        if sessions is not None:
+            with suppress(Exception):
+                sessions.leave()
 
     def _require_begun(self) -> None:
         """A statement after the handler's own COMMIT would be one by itself, and stay."""
@@ -99,7 +120,7 @@ class BlockingTransaction(OpenTransaction):
     def __init__(
         self, pool: TransactionPool, link: Link, identity: Identity | None, hold: Hold
     ) -> None:
-        super().__init__(link, identity, hold)
+        super().__init__(link, identity, hold, pool.shelf)
         self._pool = pool
         self._end: SemelError | str | None = None
 
@@ -111,10 +132,12 @@ class BlockingTransaction(OpenTransaction):
         self._marked = True
 
     def undo(self) -> None:
+        self._drop_sessions()
         self._run(steps.undo(self._link))
 
     def flush(self) -> None:
-        self._turn.check()
+        if self._sessions is not None:
+            self._sessions.flush()
 
     def commit(self) -> None:
         if self._end is None:
@@ -126,6 +149,7 @@ class BlockingTransaction(OpenTransaction):
     def roll_back(self) -> None:
         if self._end is None:
             self._end = StoreUnavailable("the transaction was rolled back", applied=False)
+            self._drop_sessions()
             with suppress(Exception):
                 self._leave(sealed=self._turn.end())
 
@@ -145,6 +169,7 @@ class BlockingTransaction(OpenTransaction):
             self._turn.give()
 
     def _commit(self) -> SemelError | None:
+        self._drop_sessions()
         sealed = self._turn.end()
         try:
             error = self._send_commit() if sealed else ConfigurationError(SHARED)
@@ -191,6 +216,7 @@ class TransactionPool(BlockingPool):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
+        self.shelf = SessionShelf("postgresql")
         self._leaving: dict[Link, Exchange] = {}
 
     def deadline(self) -> float:

@@ -22,6 +22,7 @@ from semel.stores.postgres.faults import Fault, verdict
 from semel.stores.postgres.link import Exchange
 from semel.stores.postgres.settings import Settings
 from semel.stores.postgres.transactions import OpenTransaction, cancel, hang_up
+from semel.stores.session_shelf import SessionShelf
 from semel.stores.sql.plans import Rows
 
 R = TypeVar("R")
@@ -33,7 +34,7 @@ class AwaitedTransaction(OpenTransaction):
     def __init__(
         self, pool: AwaitedTransactions, wire: Wire, identity: Identity | None, hold: Hold
     ) -> None:
-        super().__init__(wire.link, identity, hold)
+        super().__init__(wire.link, identity, hold, pool.shelf)
         self._pool = pool
         self._wire = wire
         self._under_way: asyncio.Future[None] | None = None
@@ -47,10 +48,12 @@ class AwaitedTransaction(OpenTransaction):
         self._marked = True
 
     async def undo(self) -> None:
+        self._drop_sessions()
         await self._run(steps.undo(self._link))
 
     async def flush(self) -> None:
-        self._turn.check()
+        if self._sessions is not None:
+            await self._sessions.aflush()
 
     async def commit(self) -> None:
         """Carried through in a task of its own; asked again, it answers with the same outcome."""
@@ -139,6 +142,7 @@ class AwaitedTransaction(OpenTransaction):
     async def _seal(self) -> bool:
         if self._under_way is not None:
             await self._under_way
+        self._drop_sessions()
         sealed = self._turn.end()
         if sealed:
             self._turn.hush()
@@ -169,6 +173,7 @@ class AwaitedTransactions(AwaitedPool):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
+        self.shelf = SessionShelf("postgresql")
         self._endings: set[asyncio.Task[Any]] = set()
 
     @property

@@ -1,0 +1,986 @@
+"""Transactions of a store's database: what a claim, a handler and its completion commit together.
+
+Most of it is true of every store and colour; what is PostgreSQL's or SQLite's alone comes last.
+"""
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any, cast
+
+import psycopg
+import pytest
+
+from semel.core.contract import Applied, Claim, Claimed, Complete, Found, NoRecord, Read
+from semel.core.model import Fence, Identity, Origin, State
+from semel.errors import ConfigurationError, StoreError, StoreUnavailable
+from semel.stores.base import AsyncTransaction, Backend, Transaction, Transactional
+from semel.stores.postgres import PostgresBackend
+from semel.stores.postgres import transaction_steps as steps
+from semel.stores.sqlite import SqliteBackend
+from tests.servers import PostgresServer
+from tests.servers.child import ROOT
+from tests.stores.harness import Portal
+
+MINUTE = 60_000_000
+DAY = 24 * 60 * MINUTE
+SOON = 0.4
+"""A deadline that a test can afford to see pass."""
+
+
+def claim() -> Claim:
+    return Claim(
+        identity=Identity(secrets.token_bytes(32)),
+        fence=Fence(secrets.token_bytes(16)),
+        fingerprint="v1:aa",
+        fields=b"",
+        origin=Origin("acme", "POST", "/payments", "a-key-of-the-client"),
+        lease=MINUTE,
+    )
+
+
+def complete(op: Claim) -> Complete:
+    return Complete(op.identity, op.fence, b"answer", retention=DAY, tombstone=DAY)
+
+
+class Act:
+    """One transaction, in whatever colour, driven from a test's thread."""
+
+    def __init__(self, inner: Transaction | AsyncTransaction, portal: Portal | None) -> None:
+        self.inner = inner
+        self._portal = portal
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.inner, name)
+        portal = self._portal
+        return method if portal is None else lambda *args: portal.call(method(*args))
+
+    @property
+    def connection(self) -> Any:
+        portal = self._portal
+        return self.inner.connection if portal is None else portal.call(self._connection())
+
+    async def _connection(self) -> Any:
+        return self.inner.connection
+
+    def execute(self, statement: str) -> list[Any]:
+        """As a handler would, on its own connection."""
+        connection = self.connection
+        if isinstance(connection, psycopg.AsyncConnection):
+            assert self._portal is not None
+            return self._portal.call(self._aexecute(connection, statement))
+        cursor = connection.execute(statement)
+        return list(cursor.fetchall()) if cursor.description else []
+
+    async def _aexecute(self, connection: psycopg.AsyncConnection, statement: str) -> list[Any]:
+        cursor = await connection.execute(statement.encode())
+        return list(await cursor.fetchall()) if cursor.description else []
+
+    def call(self, name: str) -> Any:
+        """A method of the handler's connection."""
+        method = getattr(self.connection, name)
+        if self._portal is not None and asyncio.iscoroutinefunction(method):
+            return self._portal.call(method())
+        return method()
+
+
+class World:
+    """A database with a table of the application's, and backends on it."""
+
+    def __init__(self, url: str, colour: str, outside: Callable[[], Any]) -> None:
+        self.url = url
+        self.is_sqlite = url.startswith("sqlite")
+        self.outside = outside
+        self.portal = Portal() if colour == "async" else None
+        self._opened: list[Any] = []
+        self.backend = self.open()
+        self.backend.migrate()
+        with closing(outside()) as connection:
+            connection.execute("CREATE TABLE orders (id integer primary key)")
+            connection.commit()
+        # SQLite's first read goes by way of its writer, which a transaction would keep waiting.
+        self.backend.blocking().perform(Read(claim().identity))
+
+    def open(self, **options: Any) -> Any:
+        """A backend of its own, as in another process."""
+        options.setdefault("timeout", SOON if self.is_sqlite else 3.0)
+        made: Backend = (
+            SqliteBackend(self.url, **options)
+            if self.is_sqlite
+            else PostgresBackend(self.url, **options)
+        )
+        self._opened.append(made)
+        return made
+
+    def begin(self, identity: Identity | None, backend: Any = None) -> Act:
+        act = self.try_begin(identity, backend)
+        assert act is not None
+        return act
+
+    def try_begin(self, identity: Identity | None, backend: Any = None) -> Act | None:
+        backend = backend or self.backend
+        if self.portal is None:
+            inner = backend.begin(identity)
+        else:
+            inner = self.portal.call(backend.abegin(identity))
+        return None if inner is None else Act(inner, self.portal)
+
+    def begun(self) -> tuple[Act, Claim]:
+        """Up to where the handler is called."""
+        op = claim()
+        act = self.begin(op.identity)
+        assert isinstance(act.perform(op), Claimed)
+        act.savepoint()
+        return act, op
+
+    def ascertain(self, identity: Identity, backend: Any = None) -> Found | NoRecord:
+        backend = backend or self.backend
+        if self.portal is None:
+            return cast("Found | NoRecord", backend.ascertain(identity))
+        return cast("Found | NoRecord", self.portal.call(backend.aascertain(identity)))
+
+    def orders(self) -> list[int]:
+        with closing(self.outside()) as connection:
+            rows = connection.execute("SELECT id FROM orders ORDER BY id").fetchall()
+        return [row[0] for row in rows]
+
+    def state(self, op: Claim) -> State | None:
+        found = self.backend.blocking().perform(Read(op.identity))
+        return found.record.state if isinstance(found, Found) else None
+
+    def close(self) -> None:
+        for backend in self._opened:
+            if self.portal is not None:
+                self.portal.call(backend.aclose())
+            backend.close()
+        if self.portal is not None:
+            self.portal.close()
+
+
+@contextmanager
+def opened(name: str, folder: Path, postgres: Callable[[], PostgresServer]) -> Iterator[World]:
+    store, colour = name.split("-")
+    if store == "sqlite":
+        path = folder / "app.db"
+        world = World(f"sqlite:///{path}", colour, lambda: sqlite3.connect(path))
+        try:
+            yield world
+        finally:
+            world.close()
+        return
+    with postgres().database() as url:
+        world = World(url, colour, lambda: psycopg.connect(url))
+        try:
+            yield world
+        finally:
+            world.close()
+
+
+def lazily(request: pytest.FixtureRequest) -> Callable[[], PostgresServer]:
+    return lambda: cast("PostgresServer", request.getfixturevalue("postgres"))
+
+
+@pytest.fixture(params=["sqlite-sync", "sqlite-async", "postgresql-sync", "postgresql-async"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    with opened(request.param, tmp_path, lazily(request)) as made:
+        yield made
+
+
+@pytest.fixture(params=["postgresql-sync", "postgresql-async"])
+def pg(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    with opened(request.param, tmp_path, lazily(request)) as made:
+        yield made
+
+
+@pytest.fixture(params=["sqlite-sync", "sqlite-async"])
+def lite(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    with opened(request.param, tmp_path, lazily(request)) as made:
+        yield made
+
+
+# ── together or not at all ────────────────────────────────────────────────────────────────────────
+
+
+def test_a_backend_with_transactions_keeps_the_protocol(world: World) -> None:
+    assert isinstance(world.backend, Transactional)
+
+
+def test_record_and_business_row_are_committed_together(world: World) -> None:
+    act, op = world.begun()
+    act.execute("INSERT INTO orders VALUES (1)")
+    assert world.orders() == []
+    assert isinstance(act.perform(complete(op)), Applied)
+    act.flush()
+    assert world.state(op) is None
+    act.commit()
+    act.roll_back()
+    assert world.orders() == [1]
+    assert world.state(op) is State.COMPLETED
+
+
+def test_rolled_back_nothing_is_left_and_the_key_is_free(world: World) -> None:
+    act, op = world.begun()
+    act.execute("INSERT INTO orders VALUES (1)")
+    act.roll_back()
+    act.roll_back()
+    assert world.orders() == []
+    assert world.state(op) is None
+    again = world.begin(op.identity)
+    assert isinstance(again.perform(op), Claimed)
+    again.roll_back()
+
+
+def test_what_was_undone_is_gone_and_the_record_stays(world: World) -> None:
+    act, op = world.begun()
+    act.execute("INSERT INTO orders VALUES (1)")
+    with pytest.raises((psycopg.Error, sqlite3.Error)):
+        act.execute("INSERT INTO orders VALUES (1)")
+    act.undo()
+    act.perform(complete(op))
+    act.commit()
+    assert world.orders() == []
+    assert world.state(op) is State.COMPLETED
+
+
+def test_a_phase_needs_no_identity(world: World) -> None:
+    act = world.begin(None)
+    act.execute("INSERT INTO orders VALUES (7)")
+    act.commit()
+    act.commit()
+    assert world.orders() == [7]
+
+
+def test_commit_after_roll_back_is_no_success(world: World) -> None:
+    act, _ = world.begun()
+    act.roll_back()
+    with pytest.raises(StoreUnavailable) as refused:
+        act.commit()
+    assert refused.value.applied is False
+
+
+# ── one at a time ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_taken_key_is_told_at_once_within_the_process(world: World) -> None:
+    act, op = world.begun()
+    began = monotonic()
+    assert all(world.try_begin(op.identity) is None for _ in range(40))
+    assert monotonic() - began < 0.3
+    act.roll_back()
+    world.begin(op.identity).roll_back()
+
+
+def test_a_taken_key_is_told_to_other_processes(world: World) -> None:
+    act, op = world.begun()
+    rival = world.open()
+    assert world.try_begin(op.identity, rival) is None
+    act.perform(complete(op))
+    act.commit()
+    other = world.begin(op.identity, rival)
+    assert isinstance(other.perform(op), Found | Claimed)
+    found = other.perform(Read(op.identity))
+    assert isinstance(found, Found)
+    assert found.record.state is State.COMPLETED
+    other.roll_back()
+
+
+def test_forty_rivals_for_one_key_run_it_once_and_spare_the_pool(world: World) -> None:
+    backend = world.open(timeout=10.0) if world.is_sqlite else world.open(pool_size=4)
+    rival = world.open(timeout=10.0) if world.is_sqlite else world.open(pool_size=4)
+    op = claim()
+    runs: list[int] = []
+
+    def attempt(number: int) -> None:
+        mine = claim()
+        mine = Claim(op.identity, mine.fence, op.fingerprint, op.fields, op.origin, lease=op.lease)
+        act = world.try_begin(op.identity, backend if number % 2 else rival)
+        if act is None:
+            return
+        if isinstance(act.perform(mine), Claimed):
+            act.savepoint()
+            act.execute(f"INSERT INTO orders VALUES ({number})")
+            runs.append(number)
+            act.perform(complete(mine))
+            act.commit()
+        act.roll_back()
+
+    with ThreadPoolExecutor(40) as pool:
+        list(pool.map(attempt, range(40)))
+    assert len(runs) == 1
+    assert world.orders() == runs
+    act = world.begin(op.identity, backend)
+    assert isinstance(act.perform(op), Found)
+    act.roll_back()
+
+
+# ── what a handler may not do ─────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["commit", "rollback", "close"])
+def test_ending_the_transaction_is_refused_with_what_to_do(world: World, name: str) -> None:
+    act, op = world.begun()
+    act.execute("INSERT INTO orders VALUES (1)")
+    with pytest.raises(ConfigurationError, match="semel commits this transaction"):
+        act.call(name)
+    act.perform(complete(op))
+    act.commit()
+    assert world.orders() == [1]
+
+
+def test_autocommit_is_refused(world: World) -> None:
+    act, _ = world.begun()
+    connection = act.connection
+    with pytest.raises(ConfigurationError, match="semel commits"):
+        connection.autocommit = True
+    if world.is_sqlite:
+        with pytest.raises(ConfigurationError, match="semel commits"):
+            connection.isolation_level = "DEFERRED"
+    act.roll_back()
+
+
+@pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
+@pytest.mark.parametrize("phase", [False, True])
+def test_ending_it_by_sql_text_is_noticed(world: World, statement: str, phase: bool) -> None:
+    op = claim()
+    if phase:
+        act = world.begin(None)
+    else:
+        act, op = world.begun()
+    act.execute("INSERT INTO orders VALUES (1)")
+    with suppress(ConfigurationError):  # PostgreSQL's connection says so at once
+        act.execute(statement)
+    for step in (lambda: act.perform(complete(op)), act.commit):
+        with pytest.raises(ConfigurationError, match="the handler ended"):
+            step()
+    act.roll_back()
+    world.begin(op.identity).roll_back()
+
+
+@pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
+@pytest.mark.parametrize("phase", [False, True])
+def test_beginning_another_one_instead_is_noticed(
+    world: World, statement: str, phase: bool
+) -> None:
+    act = world.begin(None) if phase else world.begun()[0]
+    if world.is_sqlite:
+        act.execute(statement)
+        act.execute("BEGIN IMMEDIATE")
+    else:
+        act.execute(f"{statement}; BEGIN")
+    act.execute("INSERT INTO orders VALUES (1)")
+    with pytest.raises(ConfigurationError, match="the handler ended"):
+        act.commit()
+    assert world.orders() == []
+
+
+def test_undoing_what_was_ended_is_noticed(world: World) -> None:
+    act, _ = world.begun()
+    with suppress(ConfigurationError):
+        act.execute("COMMIT")
+    with pytest.raises(ConfigurationError, match="the handler ended"):
+        act.undo()
+    act.roll_back()
+
+
+def test_the_applications_row_factory_is_its_own(world: World) -> None:
+    act, op = world.begun()
+    if world.is_sqlite:
+        act.connection.row_factory = lambda _cursor, row: {"only": row[0]}
+    else:
+        act.connection.row_factory = psycopg.rows.dict_row
+    assert act.execute("SELECT 5 AS only") == [{"only": 5}]
+    assert isinstance(act.perform(Read(op.identity)), Found)
+    assert isinstance(act.perform(complete(op)), Applied)
+    act.commit()
+
+
+def test_a_late_use_is_refused(world: World) -> None:
+    act, op = world.begun()
+    connection = act.connection
+    act.perform(complete(op))
+    act.commit()
+    other, _ = world.begun()
+
+    def late() -> None:
+        if isinstance(connection, psycopg.AsyncConnection):
+            assert world.portal is not None
+            world.portal.call(act._aexecute(connection, "INSERT INTO orders VALUES (9)"))
+        else:
+            connection.execute("INSERT INTO orders VALUES (9)")
+
+    with pytest.raises((ConfigurationError, sqlite3.ProgrammingError)):
+        late()
+    with pytest.raises(ConfigurationError, match="over"):
+        _ = act.connection
+    other.commit()
+    assert world.orders() == []
+
+
+def test_a_thread_gets_a_connection_that_blocks(world: World) -> None:
+    act, op = world.begun()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: act.inner.connection.execute("INSERT INTO orders VALUES (3)")).result()
+    act.execute("INSERT INTO orders VALUES (4)")
+    act.perform(complete(op))
+    act.commit()
+    assert world.orders() == [3, 4]
+
+
+# ── crashes ───────────────────────────────────────────────────────────────────────────────────────
+
+CHILD = """
+import sys
+from semel.core.model import Identity
+from semel.stores import open_backend
+from tests.stores.test_transactions import claim, complete
+url, identity = sys.argv[1:]
+backend = open_backend(url)
+op = claim()
+object.__setattr__(op, "identity", Identity(bytes.fromhex(identity)))
+transaction = backend.begin(op.identity)
+transaction.perform(op)
+transaction.savepoint()
+transaction.connection.execute("INSERT INTO orders VALUES (1)")
+transaction.perform(complete(op))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def child_in_the_middle(world: World, identity: Identity) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, world.url, identity.hex()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    ) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+            yield child
+        finally:
+            child.kill()
+
+
+def test_a_killed_process_leaves_nothing_and_the_key_is_free(world: World) -> None:
+    op = claim()
+    with child_in_the_middle(world, op.identity) as child:
+        began = monotonic()
+        assert world.try_begin(op.identity) is None
+        if not world.is_sqlite:
+            assert monotonic() - began < 1.0
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    act = until(lambda: world.try_begin(op.identity))
+    assert isinstance(act.perform(op), Claimed)
+    act.roll_back()
+    assert world.orders() == []
+
+
+def until(attempt: Callable[[], Any], seconds: float = 10.0) -> Any:
+    deadline = monotonic() + seconds
+    while (found := attempt()) is None or found is False:
+        assert monotonic() < deadline
+        sleep(0.01)
+    return found
+
+
+def test_what_was_committed_is_ascertained(world: World) -> None:
+    act, op = world.begun()
+    act.perform(complete(op))
+    act.commit()
+    assert isinstance(world.ascertain(op.identity), Found)
+    assert isinstance(world.ascertain(claim().identity), NoRecord)
+
+
+def test_ascertaining_waits_for_whoever_is_at_it(world: World) -> None:
+    act, op = world.begun()
+    act.perform(complete(op))
+    rival = world.open(timeout=SOON)
+    with pytest.raises(StoreUnavailable) as doubt:
+        world.ascertain(op.identity, rival)
+    assert doubt.value.applied is None
+    patient = world.open(timeout=10.0)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(patient.ascertain, op.identity)
+        sleep(0.1)
+        assert not asked.done()
+        act.commit()
+        assert isinstance(asked.result(10), Found)
+
+
+def test_a_forked_child_has_no_part_in_it(world: World) -> None:
+    if world.portal is not None:
+        pytest.skip("an event loop does not survive a fork")
+    act, op = world.begun()
+    act.execute("INSERT INTO orders VALUES (1)")
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        with suppress(BaseException):
+            try:
+                act.commit()
+            except (ConfigurationError, StoreError):
+                code = 0
+            act.roll_back()
+            own, _ = world.begun()
+            own.roll_back()
+            world.backend.close()
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    if world.is_sqlite:  # whose locks do not survive a fork: undone, and said so
+        with pytest.raises(StoreUnavailable, match="forked") as undone:
+            act.commit()
+        assert undone.value.applied is False
+        assert world.orders() == []
+    else:
+        act.perform(complete(op))
+        act.commit()
+        assert world.orders() == [1]
+    another, _ = world.begun()
+    another.commit()
+
+
+# ── cancellation ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_cancelled_begin_leaks_nothing(world: World) -> None:
+    if world.portal is None:
+        pytest.skip("threads are not cancelled")
+    backend = world.open(timeout=10.0) if world.is_sqlite else world.open(pool_size=2)
+
+    async def storm() -> None:
+        for delay in range(30):
+            task = asyncio.ensure_future(backend.abegin(claim().identity))
+            for _ in range(delay % 10):
+                await asyncio.sleep(0)
+            if delay > 20:
+                await asyncio.sleep(0.0005 * (delay - 20))
+            if not task.cancel():
+                await (await task).roll_back()
+                continue
+            with suppress(asyncio.CancelledError):
+                begun = await task
+                await begun.roll_back()
+        both = [await backend.abegin(None) for _ in range(1 if world.is_sqlite else 2)]
+        for transaction in both:
+            await transaction.roll_back()
+
+    world.portal.call(storm())
+
+
+def test_a_cancelled_commit_is_carried_through_and_can_be_awaited_again(world: World) -> None:
+    if world.portal is None:
+        pytest.skip("threads are not cancelled")
+    act, op = world.begun()
+    act.execute("INSERT INTO orders VALUES (1)")
+    act.perform(complete(op))
+    inner = cast("AsyncTransaction", act.inner)
+
+    async def cancelled() -> None:
+        task = asyncio.ensure_future(inner.commit())
+        await asyncio.sleep(0)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        await inner.roll_back()
+        await inner.commit()
+
+    world.portal.call(cancelled())
+    assert world.orders() == [1]
+
+
+# ── PostgreSQL ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_two_keys_run_side_by_side(pg: World) -> None:
+    first, one = pg.begun()
+    second, two = pg.begun()
+    first.execute("INSERT INTO orders VALUES (1)")
+    second.execute("INSERT INTO orders VALUES (2)")
+    for act, op in ((second, two), (first, one)):
+        act.perform(complete(op))
+        act.commit()
+    assert pg.orders() == [1, 2]
+
+
+def test_savepoints_of_the_handlers_own_work(pg: World) -> None:
+    act, op = pg.begun()
+    connection = act.connection
+
+    async def nested() -> None:
+        async with connection.transaction():
+            await connection.execute("INSERT INTO orders VALUES (1)")
+        with suppress(ZeroDivisionError):
+            async with connection.transaction():
+                await connection.execute("INSERT INTO orders VALUES (2)")
+                raise ZeroDivisionError
+
+    if pg.portal is not None:
+        pg.portal.call(nested())
+    else:
+        with connection.transaction():
+            connection.execute("INSERT INTO orders VALUES (1)")
+        with suppress(ZeroDivisionError), connection.transaction():
+            connection.execute("INSERT INTO orders VALUES (2)")
+            raise ZeroDivisionError
+    act.perform(complete(op))
+    act.commit()
+    assert pg.orders() == [1]
+
+
+def test_more_than_the_pool_holds_is_an_outage_in_time(pg: World) -> None:
+    backend = pg.open(pool_size=1, timeout=SOON)
+    act = pg.begin(claim().identity, backend)
+    began = monotonic()
+    with pytest.raises(StoreUnavailable, match="pool_size=1") as full:
+        pg.try_begin(claim().identity, backend)
+    assert full.value.applied is False
+    assert monotonic() - began < 5
+    backend.blocking().perform(claim())  # records have a pool of their own
+    act.roll_back()
+    pg.begin(claim().identity, backend).roll_back()
+
+
+def test_a_taken_key_holds_no_connection(pg: World) -> None:
+    act, op = pg.begun()
+    rival = pg.open(pool_size=1, timeout=SOON)
+    for _ in range(5):
+        assert pg.try_begin(op.identity, rival) is None
+    pg.begin(claim().identity, rival).roll_back()
+    act.roll_back()
+
+
+def test_what_follows_the_lock_sees_what_its_last_holder_did(pg: World) -> None:
+    """Whatever the database's default isolation level."""
+    with psycopg.connect(pg.url, autocommit=True) as connection:
+        name = connection.info.dbname
+        for level in ("repeatable read", "serializable"):
+            connection.execute(
+                f"ALTER DATABASE {name} SET default_transaction_isolation = '{level}'".encode()
+            )
+            backend = pg.open()
+            op = claim()
+            holder = pg.begin(op.identity, backend)
+            holder.perform(op)
+            patient = pg.open(timeout=10.0)
+            with ThreadPoolExecutor(1) as pool:
+                asked = pool.submit(patient.ascertain, op.identity)
+                sleep(0.2)
+                holder.perform(complete(op))
+                holder.commit()
+                assert isinstance(asked.result(10), Found)
+
+
+def test_a_nasty_handler_leaves_a_clean_connection(pg: World) -> None:
+    backend = pg.open(pool_size=1)
+    op = claim()
+    act = pg.begin(op.identity, backend)
+    act.perform(op)
+    act.savepoint()
+    for statement in (
+        "SET search_path = nowhere",
+        "SET statement_timeout = 54321",
+        "CREATE TEMP TABLE orders (id int)",
+        "SELECT pg_advisory_lock(42)",
+        "LISTEN news",
+        "PREPARE semel_test AS SELECT 1",
+    ):
+        act.execute(statement.replace("TABLE orders", "TABLE pg_temp.orders"))
+    act.execute("SET search_path = public")
+    act.perform(complete(op))
+    act.execute("SET search_path = nowhere")
+    act.commit()
+    clean = pg.begin(None, backend)
+    assert clean.execute("SHOW statement_timeout") == [("0",)]
+    assert clean.execute("SHOW search_path") == [('"$user", public',)]
+    assert clean.execute("SELECT count(*) FROM pg_listening_channels()") == [(0,)]
+    assert clean.execute("SELECT count(*) FROM pg_prepared_statements") == [(0,)]
+    assert clean.execute(
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+    ) == [(0,)]
+    clean.execute("INSERT INTO orders VALUES (5)")
+    clean.commit()
+    assert pg.orders() == [5]
+
+
+def test_an_aborted_transaction_is_not_committed(pg: World) -> None:
+    act, op = pg.begun()
+    act.perform(complete(op))
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        act.execute("SELECT * FROM nowhere")
+    with pytest.raises(StoreUnavailable, match="aborted") as refused:
+        act.commit()
+    assert refused.value.applied is False
+    assert pg.state(op) is None
+
+
+def test_an_error_at_commit_is_surely_not_applied_and_names_its_cause(pg: World) -> None:
+    with closing(pg.outside()) as connection:
+        connection.execute(
+            "CREATE TABLE items (id integer REFERENCES orders (id) DEFERRABLE INITIALLY DEFERRED)"
+        )
+        connection.commit()
+    act, op = pg.begun()
+    act.execute("INSERT INTO items VALUES (1)")
+    act.perform(complete(op))
+    with pytest.raises(StoreUnavailable, match="foreign key") as refused:
+        act.commit()
+    assert refused.value.applied is False
+    assert isinstance(refused.value.__cause__, psycopg.errors.ForeignKeyViolation)
+    assert pg.state(op) is None
+    pg.begin(op.identity).roll_back()
+
+
+def test_a_commit_that_says_rollback_is_not_applied(pg: World) -> None:
+    """Should the status not tell: the command tag does."""
+    if pg.portal is not None:
+        pytest.skip("the exchange is the same")
+    act, op = pg.begun()
+    act.perform(complete(op))
+    with pytest.raises(psycopg.Error):
+        act.execute("SELECT * FROM nowhere")
+    inner = cast("Any", act.inner)
+    from semel.stores.postgres.blocking import wait
+
+    with pytest.raises(StoreUnavailable, match="rolled the transaction back") as refused:
+        wait(inner._link, steps.commit(inner._link, marked=False), monotonic() + 3)
+    assert refused.value.applied is False
+    act.roll_back()
+
+
+def test_a_server_that_ends_the_connection_is_an_outage_and_nothing_happened(pg: World) -> None:
+    act, op = pg.begun()
+    act.execute("INSERT INTO orders VALUES (1)")
+    terminate_all(pg.url)
+    with pytest.raises(StoreUnavailable) as lost:
+        act.perform(complete(op))
+    assert lost.value.applied is False
+    with pytest.raises(StoreUnavailable):
+        act.commit()
+    act.roll_back()
+    assert pg.orders() == []
+    pg.begin(op.identity).roll_back()
+
+
+def test_idle_connections_that_were_ended_are_replaced(pg: World) -> None:
+    pg.begin(claim().identity).roll_back()
+    act, op = pg.begun()
+    act.execute("SELECT 1")
+    act.perform(complete(op))
+    act.commit()
+    terminate_all(pg.url)
+    pg.begin(claim().identity).roll_back()
+
+
+def terminate_all(url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        mine = "datname = current_database() AND pid <> pg_backend_pid()"
+        connection.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {mine}")
+        count = (
+            f"SELECT count(*) FROM pg_stat_activity WHERE {mine} AND backend_type LIKE 'client%'"
+        )
+        until(lambda: connection.execute(count).fetchone() == (0,))
+
+
+def test_a_thread_left_behind_in_a_statement_is_cut_off(pg: World) -> None:
+    """An endpoint in a thread, whose request was given up."""
+    act, op = pg.begun()
+    running = threading.Event()
+    ended: list[Exception] = []
+
+    def straggle() -> None:
+        connection = act.inner.connection
+        running.set()
+        try:
+            connection.execute("SELECT pg_sleep(30)")
+        except Exception as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=straggle)
+    thread.start()
+    running.wait()
+    with closing(pg.outside()) as outside:
+        asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+        until(lambda: outside.execute(asleep).fetchone()[0] == 1)
+    with pytest.raises(ConfigurationError, match="in use"):
+        act.perform(complete(op))
+    act.roll_back()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert ended
+    act = until(lambda: pg.try_begin(op.identity))
+    act.roll_back()
+
+
+class Cutter:
+    """Between a backend and its server; cuts a connection before its COMMIT got there, or after."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = str(target)
+        self.cut: str | None = None
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._ends: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+        self.port = self._listener.getsockname()[1]
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.socket(socket.AF_UNIX)
+                self._ends += [client, server]
+                server.connect(self._target)
+                for way in ((client, server, "before"), (server, client, "after")):
+                    self._threads.append(threading.Thread(target=self._pump, args=way))
+                    self._threads[-1].start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, cut: str) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if self.cut == cut and b"COMMIT\0" in data:
+                    break
+                sink.sendall(data)
+        self._end([source, sink])
+
+    def _end(self, sockets: list[socket.socket]) -> None:
+        for end in sockets:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._end([self._listener, *self._ends])
+        for thread in self._threads:
+            thread.join()
+        for end in (self._listener, *self._ends):
+            end.close()
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+def test_a_commit_that_was_cut_is_in_doubt_until_ascertained(pg: World, cut: str) -> None:
+    with closing(pg.outside()) as outside:
+        info = outside.info
+        target = Path(info.host) / f".s.PGSQL.{info.port}"
+        name = info.dbname
+    with closing(Cutter(target)) as cutter:
+        url = f"postgresql://postgres@127.0.0.1:{cutter.port}/{name}?sslmode=disable"
+        backend = PostgresBackend(url, timeout=3.0)
+        op = claim()
+        act = pg.begin(op.identity, backend)
+        act.perform(op)
+        act.savepoint()
+        act.execute("INSERT INTO orders VALUES (1)")
+        act.perform(complete(op))
+        cutter.cut = cut
+        with pytest.raises(StoreUnavailable) as doubt:
+            act.commit()
+        assert doubt.value.applied is None
+        act.roll_back()
+        cutter.cut = None
+        truth = pg.ascertain(op.identity, backend)
+        assert isinstance(truth, Found if cut == "after" else NoRecord)
+        assert pg.orders() == ([1] if cut == "after" else [])
+        if pg.portal is not None:
+            pg.portal.call(backend.aclose())
+        backend.close()
+
+
+def test_behind_a_transaction_pooler(request: pytest.FixtureRequest) -> None:
+    url = request.getfixturevalue("pgbouncer_url")
+    for colour in ("sync", "async"):
+        world = World.__new__(World)
+        world.url, world.is_sqlite, world._opened = url, False, []
+        world.outside = lambda: psycopg.connect(url)
+        world.portal = Portal() if colour == "async" else None
+        world.backend = world.open()
+        world.backend.migrate()
+        for _ in range(3):
+            act, op = world.begun()
+            assert world.try_begin(op.identity, world.open()) is None
+            assert act.execute("SELECT 1") == [(1,)]
+            act.perform(complete(op))
+            act.commit()
+            assert isinstance(world.ascertain(op.identity), Found)
+        world.close()
+
+
+# ── SQLite ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_scripts_and_with_would_commit_and_are_refused(lite: World) -> None:
+    act, _ = lite.begun()
+    connection = act.connection
+    for attempt in (connection.executescript, connection.cursor().executescript):
+        with pytest.raises(ConfigurationError, match="which commits"):
+            attempt("SELECT 1")
+    with pytest.raises(ConfigurationError, match="which commits"):
+        connection.__enter__()
+    assert connection.in_transaction
+    act.roll_back()
+
+
+def test_transactions_come_in_turn(lite: World) -> None:
+    backend = lite.open(timeout=20.0)
+    lite.begin(None, backend).roll_back()
+
+    def run(number: int) -> None:
+        op = claim()
+        act = lite.begin(op.identity, backend)
+        act.perform(op)
+        act.savepoint()
+        act.execute(f"INSERT INTO orders VALUES ({number})")
+        act.perform(complete(op))
+        act.commit()
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(run, range(48)))
+    assert lite.orders() == list(range(48))
+
+
+def test_a_write_lock_held_by_others_is_an_outage_for_a_phase(lite: World) -> None:
+    with closing(sqlite3.connect(lite.url.removeprefix("sqlite:///"))) as other:
+        other.isolation_level = None
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match="another process") as busy:
+            lite.begin(None)
+        assert busy.value.applied is False
+        assert lite.try_begin(claim().identity) is None
+        other.execute("ROLLBACK")
+    lite.begin(None).roll_back()
+
+
+def test_another_key_of_this_process_that_takes_too_long_is_an_outage(lite: World) -> None:
+    act, _ = lite.begun()
+    with pytest.raises(StoreUnavailable, match="another transaction") as busy:
+        lite.try_begin(claim().identity)
+    assert busy.value.applied is False
+    act.roll_back()
+
+
+def test_nothing_is_committed_into_a_file_that_is_gone(lite: World) -> None:
+    lite.begin(None).roll_back()
+    for file in Path(lite.url.removeprefix("sqlite:///")).parent.iterdir():
+        file.unlink()
+    with pytest.raises(StoreUnavailable, match="deleted or replaced"):
+        lite.begin(None)
+
+
+def test_commits_are_synced(lite: World) -> None:
+    act = lite.begin(None)
+    assert act.execute("PRAGMA synchronous") == [(2,)]
+    assert act.execute("PRAGMA journal_mode") == [("wal",)]
+    act.roll_back()
