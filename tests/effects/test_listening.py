@@ -1,0 +1,173 @@
+"""Bells: prompt, quiet when nothing happens, and back after an outage."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from semel.core.outbox import Enqueue, TakeEffects
+from semel.effects.listening import EFFECT, WORK, Bell, bell_for
+from semel.errors import ConfigurationError
+from semel.process.fences import new_fence
+from semel.stores import open_backend
+from semel.stores.base import Backend
+from tests.servers import PostgresServer
+
+
+class Heard:
+    """The channels that rang."""
+
+    def __init__(self) -> None:
+        self.channels: list[str] = []
+        self._rang = asyncio.Event()
+
+    def __call__(self, channel: str) -> None:
+        self.channels.append(channel)
+        self._rang.set()
+
+    async def something(self) -> None:
+        await self._rang.wait()
+        self._rang.clear()
+
+    async def connected(self) -> None:
+        """A bell rings everything once when it begins to listen."""
+        while not {EFFECT, WORK} <= set(self.channels):
+            await self.something()
+        self.channels.clear()
+        self._rang.clear()
+
+
+@asynccontextmanager
+async def listening(bell: Bell | None) -> AsyncIterator[Heard]:
+    assert bell is not None
+    heard = Heard()
+    task = asyncio.create_task(bell.listen(heard))
+    try:
+        async with asyncio.timeout(30):
+            yield heard
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+def write(backend: Backend, key: str) -> None:
+    backend.blocking().perform(Enqueue(key, None, "paid", b"1"))
+
+
+def look(backend: Backend) -> None:
+    backend.blocking().perform(TakeEffects(new_fence(), ("shipped",), 10, 1_000_000))
+
+
+async def test_sqlite_rings_for_every_commit_and_for_nothing_else(tmp_path: Path) -> None:
+    """A look that takes nothing must not ring: the worker would wake itself for ever."""
+    backend = open_backend(f"sqlite:///{tmp_path / 'semel.db'}")
+    backend.migrate()
+    async with listening(bell_for(backend)) as heard:
+        await heard.connected()
+        write(backend, "k1")
+        await heard.something()
+        await asyncio.sleep(0.15)
+        heard.channels.clear()
+        for _ in range(5):
+            look(backend)
+            await asyncio.sleep(0.06)
+        assert heard.channels == []
+        write(backend, "k2")
+        await heard.something()
+    backend.close()
+
+
+async def test_sqlite_is_listened_to_once_its_file_is_there(tmp_path: Path) -> None:
+    backend = open_backend(f"sqlite:///{tmp_path / 'semel.db'}")
+    async with listening(bell_for(backend)) as heard:
+        await asyncio.sleep(0)
+        assert not (tmp_path / "semel.db").exists()
+        backend.migrate()
+        await heard.connected()
+    backend.close()
+
+
+async def test_postgresql_rings_for_effects(postgres_url: str) -> None:
+    backend = open_backend(postgres_url)
+    backend.migrate()
+    async with listening(bell_for(backend)) as heard:
+        await heard.connected()
+        write(backend, "k1")
+        await heard.something()
+        assert heard.channels == [EFFECT]
+    backend.close()
+
+
+async def test_postgresql_is_listened_to_again_after_its_sessions_were_ended(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = open_backend(postgres_url)
+    backend.migrate()
+    async with listening(bell_for(backend)) as heard:
+        await heard.connected()
+        with psycopg.connect(postgres_url, autocommit=True) as operator:
+            ours = "datname = current_database() AND pid <> pg_backend_pid()"
+            operator.execute(
+                f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {ours}".encode()
+            )
+        await heard.connected()
+        write(backend, "k1")
+        await heard.something()
+    assert "polling meanwhile" in caplog.text
+    backend.close()
+
+
+async def test_postgresql_is_listened_to_again_after_a_restart(tmp_path: Path) -> None:
+    with PostgresServer() as server, server.database() as url:
+        backend = open_backend(url)
+        backend.migrate()
+        async with listening(bell_for(backend)) as heard:
+            await heard.connected()
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.start)
+            await heard.connected()
+        backend.close()
+
+
+async def test_behind_a_transaction_pooler_it_says_that_it_polls_and_how_to_listen(
+    pgbouncer_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("semel.effects.listening._PATIENCE", 2.0)
+    backend = open_backend(pgbouncer_url)
+    backend.migrate()
+    bell = bell_for(backend)
+    assert bell is not None
+    heard = Heard()
+    async with asyncio.timeout(30):
+        await bell.listen(heard)
+    assert heard.channels == []
+    assert "as behind a transaction pooler: polling" in caplog.text
+    backend.close()
+
+
+async def test_a_url_to_listen_at_leads_around_the_pooler(
+    pgbouncer_url: str, postgres: PostgresServer
+) -> None:
+    backend = open_backend(pgbouncer_url)
+    backend.migrate()
+    database = pgbouncer_url.partition("@/")[2].partition("?")[0]
+    async with listening(bell_for(backend, postgres.url_of(database))) as heard:
+        await heard.connected()
+        write(backend, "k1")
+        await heard.something()
+        assert heard.channels == [EFFECT]
+    backend.close()
+
+
+def test_a_store_in_memory_has_no_bell() -> None:
+    assert bell_for(open_backend("memory://")) is None
+
+
+def test_a_url_to_listen_at_is_for_postgresql(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError):
+        bell_for(open_backend(f"sqlite:///{tmp_path / 'x.db'}"), "postgresql://elsewhere")
