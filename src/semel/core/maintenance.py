@@ -11,18 +11,24 @@ from typing import Final
 
 from semel.core import replay, snapshot
 from semel.core.contract import StoreOperation
+from semel.core.delivery import Rest
 from semel.core.flow import Flow, ask
 from semel.core.frozen import frozen
+from semel.core.model import Micros
 from semel.core.policy import Policy
 from semel.core.problems import refuse
 from semel.core.snapshot import Snapshot
 from semel.core.upkeep import Abandon, Reap, Sweep, Tended
 
-BATCH: Final = 500
-"""Records a step may touch: in SQLite, where writers queue, a few milliseconds."""
+BATCH: Final = 200
+"""Records a step may touch: in SQLite, where there is one writer at a time, a few milliseconds."""
 
-BATCHES: Final = 20
-"""Steps of one kind in a round; what is left is the next round's, which follows at once."""
+BATCHES: Final = 100
+"""Steps of one kind in a round; what is left is the next round's, which follows soon."""
+
+REST: Final[Micros] = 30_000
+"""Between two steps. SQLite's lock is not fair: who waits for it looks again after up to 25 ms, and
+without a rest would find it taken again and again."""
 
 
 @frozen
@@ -50,7 +56,9 @@ def tend(policy: Policy, batch: int = BATCH, batches: int = BATCHES) -> Flow[Upk
 
 def _repeat(step: StoreOperation[Tended], batches: int, counts: Counter[str]) -> Flow[bool]:
     """Whether there was more to do at the end."""
-    for _ in range(batches):
+    for number in range(batches):
+        if number:
+            yield from ask(Rest(REST))
         tended = yield from ask(step)
         counts.update(tended.counts)
         if not tended.more:

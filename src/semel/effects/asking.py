@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from semel.core.contract import Operation, StoreOperation
+from semel.core.delivery import Rest
 from semel.core.flow import Flow, Step, arun, run
 from semel.core.runner import Ask, Did, Do, Pursue, Raised
 
@@ -62,6 +64,8 @@ class Runner:
                 return _did(lambda: self._call(function, *arguments))
             case Pursue(write):
                 return self._guard.attendant.pursue(write)
+            case Rest(pause):
+                return time.sleep(pause / 1_000_000)
             case _:
                 raise AssertionError(f"no way to perform {op!r}")
 
@@ -76,6 +80,8 @@ class Runner:
                     return Raised(error)
             case Pursue(write):
                 return self._guard.attendant.pursue(write)
+            case Rest(pause):
+                return await asyncio.sleep(pause / 1_000_000)
             case _:
                 raise AssertionError(f"no way to perform {op!r}")
 
