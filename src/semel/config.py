@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from semel.core.fingerprint import Recipe
-from semel.core.policy import OPTION_NAMES, Policy, ietf, payments, stripe
+from semel.core.policy import OPTION_NAMES, Policy, accepted, ietf, payments, stripe
 from semel.errors import ConfigurationError
 from semel.web.routing import Route
 
@@ -37,6 +37,8 @@ class Settings:
     max_waiters: int = 8
     drain: timedelta = timedelta(seconds=30)
     name: str = ""
+    status: str = "/semel/status"
+    maintenance: timedelta | None = timedelta(seconds=60)
     secrets: Mapping[str, str] | None = field(default=None, repr=False)
     policy: Policy | None = None
     routes: tuple[Route, ...] = ()
@@ -97,6 +99,10 @@ def _duration(where: str, given: object) -> timedelta:
     return timedelta(seconds=float(found[1]) * _UNITS[found[2]])
 
 
+def _interval(where: str, given: object) -> timedelta | None:
+    return None if given in ("off", False) else _duration(where, given)
+
+
 Reader = Callable[[str, object], Any]
 
 _SCALARS: Final[dict[str, Reader]] = {
@@ -105,6 +111,8 @@ _SCALARS: Final[dict[str, Reader]] = {
     "max_waiters": _count,
     "drain": _duration,
     "name": _text,
+    "status": _text,
+    "maintenance": _interval,
 }
 
 
@@ -171,10 +179,10 @@ def _route(where: str, given: Any) -> Route:
     return Route(method, _text(f"{where}: path", table["path"]), _policy(where, table["policy"]))
 
 
-_KINDS: Final = {"ietf": ietf, "stripe": stripe, "payments": payments}
+_KINDS: Final = {"ietf": ietf, "stripe": stripe, "accepted": accepted, "payments": payments}
 _TEXTS: Final = (
     *("key", "personal_data", "safe_methods", "scope", "on_error", "on_doubt", "on_lapse"),
-    *("effects", "response", "schema_version", "replay_header"),
+    *("effects", "response", "schema_version", "replay_header", "mode", "on_retired"),
 )
 _OPTIONS: Final[dict[str, Reader]] = {
     **dict.fromkeys(_TEXTS, _text),
@@ -182,6 +190,7 @@ _OPTIONS: Final[dict[str, Reader]] = {
     **dict.fromkeys(("mismatch_status", "max_request_body", "max_response_body"), _count),
     **dict.fromkeys(("lease", "max_run", "retention", "tombstone"), _duration),
     **dict.fromkeys(("retry_after", "max_request_age"), _duration),
+    **dict.fromkeys(("reconcile_after", "give_up_after", "abandon_after"), _duration),
 }
 """The policy options that can be written down; the others take functions."""
 
@@ -206,8 +215,8 @@ def _option(where: str, option: str, given: Any) -> Any:
     _known(where, option, OPTION_NAMES)
     match option:
         case "in_flight":
-            return given if given == "refuse" else _duration(where, given)
-        case "methods" | "keep":
+            return given if given in ("refuse", "accept") else _duration(where, given)
+        case "methods" | "keep" | "carry":
             return tuple(_list(where, given))
         case "fingerprint":
             return Recipe(**_fingerprint(where, _table(where, given)))

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     import asyncio
     from pathlib import Path
 
+    from semel.effects.inbox import Inbox
+    from semel.effects.maintenance import Embedded
+    from semel.effects.operator import Operator
     from semel.once import Once
     from semel.web.asgi import Middleware
     from semel.web.handler import AsgiApp
@@ -64,6 +67,7 @@ class Guard:
         drain: timedelta = timedelta(seconds=30),
         name: str = "",
         status: str = "/semel/status",
+        maintenance: timedelta | None = timedelta(seconds=60),
     ) -> None:
         if tenant is not None and not callable(tenant):
             raise ConfigurationError("tenant= takes a function of the request, or None")
@@ -82,6 +86,8 @@ class Guard:
         self._enrolled: set[str] = set()
         self.familiar = Familiar()
         self._attendants: dict[int, Attendant] = {}
+        self._interval = _positive(maintenance)
+        self._maintenance: Embedded | None = None
         self.running: set[asyncio.Task[Any]] = set()
         """Handlers and writes that go on although their callers may have left."""
 
@@ -99,6 +105,8 @@ class Guard:
             "max_waiters": settings.max_waiters,
             "drain": settings.drain,
             "name": settings.name,
+            "status": settings.status,
+            "maintenance": settings.maintenance,
         }
         if settings.store is not None:
             said["store"] = settings.store
@@ -193,6 +201,62 @@ class Guard:
 
         return register
 
+    def write_effect(
+        self,
+        connection: Any,
+        name: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        order: str | None = None,
+        delay: timedelta = timedelta(0),
+    ) -> str:
+        """Put an effect into the outbox in a transaction of the application's own.
+
+        For code that no key is behind; in a handler it is `Operation.effect`.
+        """
+        from semel.effects.outbox import write
+
+        return write(self.backend, connection, name, payload, key=key, order=order, delay=delay)
+
+    async def awrite_effect(
+        self,
+        connection: Any,
+        name: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        order: str | None = None,
+        delay: timedelta = timedelta(0),
+    ) -> str:
+        """`write_effect` on a psycopg AsyncConnection."""
+        from semel.effects.outbox import awrite
+
+        given = (self.backend, connection, name, payload)
+        return await awrite(*given, key=key, order=order, delay=delay)
+
+    def inbox(
+        self,
+        source: str,
+        secrets: str | bytes | Sequence[str | bytes] | None,
+        reader: Callable[..., Any],
+        **options: Any,
+    ) -> Inbox:
+        """An endpoint for a provider's webhooks, which settle unknown outcomes.
+
+        ``reader`` says of an event which record it is about and what it proves. Mount the inbox's
+        ``asgi`` or ``wsgi``, or hand it headers and body with ``receive``.
+        """
+        from semel.effects.inbox import inbox
+
+        return inbox(self, source, secrets, reader, **options)
+
+    def operator(self, app: Any = None, *, root: str = "") -> Operator:
+        """For tools of one's own: look at, ask about and settle records nobody else can decide."""
+        from semel.effects.operator import Operator
+
+        return Operator(self, app, root=root)
+
     # ── records ───────────────────────────────────────────────────────────────────────────────────
 
     def retire(self, resource: str, *, tenant: str = "") -> int:
@@ -237,6 +301,8 @@ class Guard:
 
     def close(self) -> None:
         """Finish what is under way in the background and close the store."""
+        if self._maintenance is not None:
+            self._maintenance.stop()
         attendant = self._attendants.pop(_process.generation, None)
         if attendant is not None:
             attendant.stop()
@@ -260,7 +326,18 @@ class Guard:
             # No lock, which a fork could copy while it is held: dict.setdefault is atomic, and of
             # several threads that come first together all get the same one.
             attendant = self._attendants.setdefault(generation, Attendant(self.backend.blocking))
+            self._maintain()
         return attendant
+
+    def _maintain(self) -> None:
+        """Look after the records from this process too, unless workers alone do."""
+        if self._interval is None:
+            return
+        if self._maintenance is None:
+            from semel.effects.maintenance import Embedded
+
+            self._maintenance = Embedded(self, interval=self._interval)
+        self._maintenance.start()
 
     def bind(self, policy: Policy) -> Policy:
         """``policy`` with this guard's secrets for fingerprints."""
@@ -311,6 +388,13 @@ def _backend(store: str | Backend, migrate: bool) -> Backend:
     if isinstance(store, Backend):
         return store
     raise ConfigurationError(f"the store must be a URL or a backend, not {type(store).__name__}")
+
+
+def _positive(maintenance: timedelta | None) -> timedelta | None:
+    ok = isinstance(maintenance, timedelta) and maintenance > timedelta(0)
+    if maintenance is not None and not ok:
+        raise ConfigurationError("maintenance= takes the time between rounds, a timedelta, or None")
+    return maintenance
 
 
 def _status(path: str) -> str:

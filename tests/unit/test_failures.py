@@ -193,6 +193,7 @@ CASES: Mapping[str, Case] = {
     "half an answer, then silent": Case(AMBIGUOUS, acts.say_and_stay(HALF), patience=SHORT),
     "nonsense": Case(AMBIGUOUS, say(b"nonsense\r\n\r\n")),
     "answered 404": Case(ANSWERED, say(answer("404 No")), without=PASS_ANSWERS_ON),
+    "answered 409": Case(AMBIGUOUS, say(answer("409 In use")), without=PASS_ANSWERS_ON),
     "answered 500": Case(AMBIGUOUS, say(answer("500 Ouch")), without=PASS_ANSWERS_ON),
 }
 TABLE = [

@@ -132,6 +132,15 @@ def test_an_intent_of_a_repeatable_call_is_made_again(rides: Rides) -> None:
     assert len(rides.script.charged) == 1
 
 
+def test_a_repeated_call_that_is_refused_says_nothing_of_the_first(rides: Rides) -> None:
+    released(rides)
+    rides.a_holder_dies_with("made", intent="charged")
+    rides.script.repeatable, rides.script.charge = True, refused
+    assert rides.send().status >= 500
+    assert rides.points() == [("made", True), ("charged", False)]
+    assert rides.state == "failed_retryable"
+
+
 EVIDENCE: list[tuple[Any, int, int]] = [
     (Happened({"id": "ch_1"}), 201, 0),
     (Absent(final=True), 201, 1),

@@ -243,6 +243,10 @@ def _own(error: BaseException) -> Sent | None:
     return Sent.ANSWERED if Sent.ANSWERED in found else Sent.NOT_SENT
 
 
+_CONFLICT: Final = 409
+"""Providers say so of a key that is in use: a request with it may be under way there."""
+
+
 # ── one exception ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -257,7 +261,8 @@ def _kind(error: BaseException) -> Sent | None:
     match _rule(error):
         case By.STATUS:
             status = _status(error)
-            return Sent.AMBIGUOUS if status is None or status >= 500 else Sent.ANSWERED
+            surely = status is not None and status < 500 and status != _CONFLICT
+            return Sent.ANSWERED if surely else Sent.AMBIGUOUS
         case By.CODE:
             return Sent.ANSWERED if _code(error) in ANSWERED_CODES else Sent.AMBIGUOUS
         case By.WITHIN:

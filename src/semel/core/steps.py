@@ -131,6 +131,7 @@ def call(
         course.passing(course.journal)
         return met.result
     course.repeating = repeatable
+    first = not (met is not None and repeatable)
     if met is None:
         yield from _intend(holder, deed)
     elif not repeatable:
@@ -148,7 +149,7 @@ def call(
     outcome = yield from ask(Do(deed.function, (key, *deed.arguments)))
     if isinstance(outcome, Did):
         return (yield from _done(holder, deed, outcome))
-    return (yield from _failed(holder, deed, outcome))
+    return (yield from _failed(holder, deed, outcome, first))
 
 
 def _intend(holder: Holder, deed: Deed) -> Flow[None]:
@@ -176,10 +177,13 @@ def _inquire(
             assert_never(evidence)
 
 
-def _failed(holder: Holder, deed: Deed, outcome: Raised | Abandoned) -> Flow[NoReturn]:
-    """The function raised. Only what surely was not done is taken off the record."""
+def _failed(holder: Holder, deed: Deed, outcome: Raised | Abandoned, first: bool) -> Flow[NoReturn]:
+    """The function raised. Only what surely was not done is taken off the record.
+
+    That a repeated call was refused says nothing of the one an earlier run made.
+    """
     error, sent = outcome.error, classify(outcome.error)
-    surely_not = sent in (Sent.NOT_SENT, Sent.ANSWERED) and isinstance(outcome, Raised)
+    surely_not = first and sent in (Sent.NOT_SENT, Sent.ANSWERED) and isinstance(outcome, Raised)
     if surely_not:
         withdrawn = holder.course.journal.withdrawing()
         yield from _record(holder, deed, journals.encode(withdrawn))
