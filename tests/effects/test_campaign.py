@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -174,14 +175,11 @@ def test_workers_are_killed_and_every_good_effect_is_delivered(works: Works) -> 
 
 
 def assert_in_order(works: Works, plan: list[Planned]) -> None:
-    first_heard: dict[str, list[str]] = {}
-    seen: set[str] = set()
-    for line in works.lines():
-        if line.order is not None and line.key not in seen:
-            seen.add(line.key)
-            first_heard.setdefault(line.order, []).append(line.key)
-    for order, keys in first_heard.items():
-        assert keys == [effect.key for effect in plan if effect.order == order]
+    """Of one order, nothing is heard of an effect before the one before is over and done with."""
+    lines = works.lines()
+    for order in {effect.order for effect in plan} - {None}:
+        heard = groupby(line.key for line in lines if line.order == order)
+        assert [key for key, _ in heard] == [each.key for each in plan if each.order == order]
 
 
 def report(works: Works, campaign: Campaign, again: int, seconds: float) -> None:
