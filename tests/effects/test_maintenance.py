@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -220,7 +221,7 @@ class TestEmbedded:
 
     def test_who_stops_hands_over_at_once(self, scene: Scene) -> None:
         one, two = (Embedded(scene.guard, interval=timedelta(seconds=10)) for _ in range(2))
-        one._process = os.getpid()  # as if it had been started
+        one._started[os.getpid()] = object()  # as if it had been started
         one.run_once()
         one.stop()
         two.run_once()
@@ -236,6 +237,16 @@ class TestEmbedded:
         embedded.stop()
         embedded.stop()
         assert embedded.counts["maintenance.lapse"] == 1
+
+    def test_who_stops_in_the_middle_of_a_round_need_not_finish_it(self, quick: Scene) -> None:
+        for _ in range(3):
+            quick.held()
+        quick.travel(2 * MINUTE)
+        loop = Maintenance(quick.guard, batch=1)
+        stopping = threading.Event()
+        stopping.set()
+        came = loop.run_once_blocking(stopping)
+        assert (came.done, came.note) == (1, "lapse 1")
 
     def test_the_thread_outlives_a_store_that_is_down(
         self, quick: Scene, monkeypatch: pytest.MonkeyPatch

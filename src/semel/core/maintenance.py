@@ -12,7 +12,7 @@ from typing import Final
 from semel.core import replay, snapshot
 from semel.core.contract import StoreOperation
 from semel.core.delivery import Rest
-from semel.core.flow import Flow, ask
+from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import frozen
 from semel.core.model import Micros
 from semel.core.policy import Policy
@@ -49,8 +49,11 @@ def tend(policy: Policy, batch: int = BATCH, batches: int = BATCHES) -> Flow[Upk
     )
     counts: Counter[str] = Counter()
     more = False
-    for step in steps:
-        more |= yield from _repeat(step, batches, counts)
+    try:
+        for step in steps:
+            more |= yield from _repeat(step, batches, counts)
+    except Interrupted:
+        more = True  # what was done is told all the same
     return Upkeep(dict(counts), more)
 
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 import os
 import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
+from semel.core.contract import Operation
+from semel.core.delivery import Rest
+from semel.core.flow import Interrupted, run
 from semel.core.maintenance import BATCH, BATCHES, Upkeep, tend
 from semel.core.upkeep import Lead
 from semel.effects.asking import Runner
@@ -23,6 +26,8 @@ from semel.process.jitter import jitter
 
 if TYPE_CHECKING:
     from semel.guard import Guard
+
+R = TypeVar("R")
 
 INTERVAL: Final = timedelta(seconds=60)
 LEADER: Final = "maintenance"
@@ -56,9 +61,17 @@ class Maintenance:
         """One round of everything."""
         return self._came_to(await self._runner.arun(tend(self._guard.policy, *self._sizes)))
 
-    def run_once_blocking(self) -> Round:
-        """The same, for a thread."""
-        return self._came_to(self._runner.run(tend(self._guard.policy, *self._sizes)))
+    def run_once_blocking(self, stopping: threading.Event) -> Round:
+        """The same, for a thread; cut short when it is to end."""
+
+        def perform(op: Operation[R]) -> R:
+            if not isinstance(op, Rest):
+                return self._runner.perform(op)
+            if stopping.wait(op.pause / 1_000_000):
+                raise Interrupted
+            return cast("R", None)
+
+        return self._came_to(run(tend(self._guard.policy, *self._sizes), perform))
 
     def _came_to(self, upkeep: Upkeep) -> Round:
         note = told(upkeep.counts)
@@ -83,7 +96,7 @@ class Embedded:
         self._fence = new_fence()
         self._led = False
         self._thread: threading.Thread | None = None
-        self._process = 0
+        self._started: dict[int, object] = {}
         self._stopping = threading.Event()
 
     @property
@@ -93,9 +106,9 @@ class Embedded:
 
     def start(self) -> None:
         """Start the thread; again in a forked child, which has none. Cheap when it runs."""
-        if self._process == os.getpid():
-            return
-        self._process = os.getpid()
+        mine = object()
+        if self._started.setdefault(os.getpid(), mine) is not mine:
+            return  # setdefault is atomic: of several threads that come first, one starts it
         self._fence, self._led = new_fence(), False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="semel-maintenance", daemon=True)
@@ -103,9 +116,8 @@ class Embedded:
 
     def stop(self) -> None:
         """End the thread after what it is doing, and let another process lead."""
-        if self._process != os.getpid():
+        if self._started.pop(os.getpid(), None) is None:
             return
-        self._process = 0
         self._stopping.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -123,7 +135,7 @@ class Embedded:
         if not led.leading:
             left = (led.until - led.now) / 1_000_000
             return Round(0, max(_SHORTEST_WAIT, left) + self._interval * (1 - jitter()))
-        return self._maintenance.run_once_blocking()
+        return self._maintenance.run_once_blocking(self._stopping)
 
     def _run(self) -> None:
         wait = self._interval * (1 - jitter())  # many processes start together
