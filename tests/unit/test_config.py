@@ -93,7 +93,7 @@ def test_a_guard_is_made_of_them_and_code_wins(file: Path, monkeypatch: pytest.M
         ("max_waiters = -1", "whole number"),
         ("drain = 30", "such as '30s'"),
         ("drain = '30 parsecs'", "such as '30s'"),
-        ("policy = 'strict'", "is not one of ietf, stripe, payments"),
+        ("policy = 'strict'", "is not one of ietf, stripe, accepted, payments"),
         ("policy = 5", "must be a table"),
         ("policy = { retension = '1d' }", "did you mean 'retention'"),
         ("policy = { on_replay = 'x' }", "takes a function"),
