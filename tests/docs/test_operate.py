@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-import sqlite3
+import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from semel.core.contract import Claim, Claimed, Complete, Found, Read, Suspend
+from semel.core.contract import Claim, Claimed, Found, Read, Suspend
+from semel.core.keys import downstream_key
+from semel.core.maintenance import BATCH
 from semel.core.model import Fence, Identity, Origin, Record, State
-from semel.core.snapshot import Snapshot, decode, encode
+from semel.core.policy import Policy
+from semel.core.snapshot import decode
+from semel.effects import signing
+from semel.effects.asking import PATIENCE
+from semel.effects.inbox import KEEP, MAX_BODY
+from semel.effects.maintenance import INTERVAL
 from semel.stores import open_backend
 from semel.stores.base import Backend
 from tests.docs.pages import page
+from tests.docs.story import Command, commands
 
 HOUR = 3_600_000_000
-ORIGIN = Origin("tern", "POST", "/payments", "order-1002")
-NAMES = {
-    name: Identity(bytes([number]) * 32) for number, name in enumerate(("old", "live", "lost"))
-}
+ORIGIN = Origin("tern", "POST", "/payments", "order-1002-of-november")
+UNKNOWN = {name: Identity(bytes.fromhex(name) * 32) for name in ("3e", "4f", "5a")}
+UNKNOWN_PAGE = page("docs/howto/operate-unknown.md")
 
 
 def sql(name: str, dialect: str) -> list[str]:
@@ -32,122 +42,121 @@ def sql(name: str, dialect: str) -> list[str]:
     return found
 
 
-def fill(backend: Backend) -> None:
-    """One record whose time is over, one that is kept, one that is unknown."""
-    store = backend.blocking()
-    for name, identity in NAMES.items():
-        fence = Fence(name.encode().ljust(16))
-        store.perform(Claim(identity, fence, "v1.raw.sha256.x", b"", ORIGIN, HOUR))
-        if name == "lost":
-            store.perform(Suspend(identity, fence, "TimeoutError"))
-        else:
-            # A retention of minus two hours ended two hours ago.
-            retention = -2 * HOUR if name == "old" else HOUR
-            kept = encode(Snapshot(201, (), b"", 0))
-            store.perform(Complete(identity, fence, kept, retention, 0))
-
-
-def record(backend: Backend, name: str) -> Record | None:
-    reply = backend.blocking().perform(Read(NAMES[name]))
-    return reply.record if isinstance(reply, Found) else None
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "semel.db"
-
-
-@pytest.fixture
-def backend(file: Path) -> Iterator[Backend]:
-    opened = open_backend(f"sqlite:///{file}")
-    fill(opened)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def postgres_backend(postgres_url: str) -> Iterator[Backend]:
-    opened = open_backend(postgres_url, migrate=True)
-    fill(opened)
-    yield opened
-    opened.close()
-
-
-def test_old_records_are_deleted_and_no_others_in_sqlite(backend: Backend, file: Path) -> None:
-    (statement,) = sql("docs/howto/delete-old-records.md", "sqlite")
-    connection = sqlite3.connect(file)
-    assert connection.execute(statement).rowcount == 1
-    connection.commit()
-    connection.close()
-    assert [record(backend, name) is None for name in ("old", "live", "lost")] == [1, 0, 0]
-
-
-def test_old_records_are_deleted_and_no_others_in_postgresql(
-    postgres_backend: Backend, postgres_url: str
-) -> None:
-    (statement,) = sql("docs/howto/delete-old-records.md", "postgresql")
-    with psycopg.connect(postgres_url) as connection:
-        assert connection.execute(statement.encode()).rowcount == 1
-    found = [record(postgres_backend, name) is None for name in ("old", "live", "lost")]
-    assert found == [1, 0, 0]
-
-
-def test_unknown_records_are_found_in_postgresql(
-    postgres_backend: Backend, postgres_url: str
-) -> None:
-    (statement,) = sql("docs/howto/operate-unknown.md", "postgresql")
-    with psycopg.connect(postgres_url) as connection:
-        (row,) = connection.execute(statement.encode()).fetchall()
-    assert row[0] == NAMES["lost"].hex()
-    assert row[1:7] == ("tern", "POST", "/payments", "order-1002", "unknown", "TimeoutError")
-
-
 def test_a_role_without_rights_to_the_schema_can_claim(postgres_url: str) -> None:
     (statements,) = sql("docs/howto/postgresql.md", "postgresql")
     with psycopg.connect(postgres_url) as connection:
         connection.execute(statements.encode())
     open_backend(postgres_url.replace("postgres@", "semel_owner@")).migrate()
     app = open_backend(postgres_url.replace("postgres@", "shop@"))
-    claim = Claim(NAMES["live"], Fence(bytes(16)), "v1.raw.sha256.x", b"", ORIGIN, HOUR)
+    claim = Claim(UNKNOWN["3e"], Fence(bytes(16)), "v1.raw.sha256.x", b"", ORIGIN, HOUR)
     assert isinstance(app.blocking().perform(claim), Claimed)
     app.close()
 
 
-class TestSettling:
-    """`settle.py` of the guide, run as a command."""
+# ── settling an unknown outcome ───────────────────────────────────────────────────────────────────
 
-    @pytest.fixture
-    def unknown(self, backend: Backend, file: Path) -> str:
-        """The identity that the guide's query finds."""
-        (statement,) = sql("docs/howto/operate-unknown.md", "sqlite")
-        connection = sqlite3.connect(file)
-        (row,) = connection.execute(statement).fetchall()
-        connection.close()
-        assert row[1:7] == ("tern", "POST", "/payments", "order-1002", "unknown", "TimeoutError")
-        return str(row[0])
 
-    def settle(self, file: Path, *arguments: str) -> str:
-        (script,) = [b for b in page("docs/howto/operate-unknown.md").blocks if b.title]
-        path = file.with_name("settle.py")
-        path.write_text(script.text)
-        command = [sys.executable, str(path), f"sqlite:///{file}", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/semel.db"
+    return str(request.getfixturevalue("postgres_url"))
 
-    def test_what_happened_is_completed_with_its_answer(
-        self, backend: Backend, file: Path, unknown: str
-    ) -> None:
-        said = self.settle(file, unknown, "happened", "ch_0007", "201", '{"charge": "ch_0007"}')
-        assert said == "settled\n"
-        settled = record(backend, "lost")
-        assert settled is not None
-        assert (settled.state, settled.reason) == (State.COMPLETED, "ch_0007")
-        assert decode(settled.snapshot or b"").body == b'{"charge": "ch_0007"}'
 
-    def test_what_did_not_happen_may_run_again_and_is_settled_once(
-        self, backend: Backend, file: Path, unknown: str
-    ) -> None:
-        assert self.settle(file, unknown, "absent", "voided") == "settled\n"
-        settled = record(backend, "lost")
-        assert settled is not None
-        assert settled.state is State.FAILED_RETRYABLE
-        assert self.settle(file, unknown, "absent", "again").startswith("not settled")
+@pytest.fixture
+def backend(url: str) -> Iterator[Backend]:
+    """The records that the page shows."""
+    opened = open_backend(url)
+    opened.migrate()
+    store = opened.blocking()
+    for name, identity in UNKNOWN.items():
+        fence = Fence(name.encode().ljust(16))
+        store.perform(Claim(identity, fence, "v1.raw.sha256.x", b"", ORIGIN, HOUR))
+        store.perform(Suspend(identity, fence, "TimeoutError"))
+    yield opened
+    opened.close()
+
+
+def record(backend: Backend, name: str) -> Record:
+    found = backend.blocking().perform(Read(UNKNOWN[name]))
+    assert isinstance(found, Found)
+    return found.record
+
+
+def typed(name: str) -> list[Command]:
+    """The lines of a page that begin with a dollar sign."""
+    blocks = [block for block in page(name).blocks if block.language == "console"]
+    return [command for block in blocks for command in commands(block.text)]
+
+
+def run(line: str, folder: Path, url: str) -> str:
+    program, *arguments = shlex.split(line)
+    assert program == "semel"
+    done = subprocess.run(
+        [sys.executable, "-m", "semel", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "SEMEL_STORE": url},
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, f"$ {line}\n{done.stderr}"
+    return done.stdout
+
+
+_VARIES = re.compile(r"\b\d+[smhd]\b|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ|semel_[0-9a-f]{40}")
+
+
+def alike(text: str) -> list[list[str]]:
+    """The words of each line; ages, dates and derived keys are all the same."""
+    return [_VARIES.sub("~", line).split() for line in text.strip().splitlines()]
+
+
+def test_the_page_on_unknown_outcomes_can_be_typed(
+    backend: Backend, url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "answer.json").write_text('{"charge": "ch_0007"}')
+    lines = typed("docs/howto/operate-unknown.md")
+    assert len(lines) == 5
+    for command in lines:
+        came = run(command.line, tmp_path, url)
+        assert alike(came) == alike("\n".join(command.shown)), f"$ {command.line}\n{came}"
+    settled = record(backend, "3e")
+    assert settled.state is State.COMPLETED
+    assert decode(settled.snapshot or b"").body == b'{"charge": "ch_0007"}'
+    assert settled.reason == "operator ann: happened (ch_0007): charge in the dashboard"
+    assert record(backend, "4f").state is State.FAILED_RETRYABLE
+    assert record(backend, "5a").state is State.EXPIRED
+
+
+def test_the_page_on_unknown_outcomes_names_the_key_that_was_sent() -> None:
+    shown = re.findall(r"downstream key: (semel_\w+)", UNKNOWN_PAGE.text)
+    assert shown == [downstream_key(UNKNOWN["3e"], "charge")]
+
+
+# ── ledgers, numbers ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_ledgers_of_the_page_can_be_compared(
+    backend: Backend, url: str, tmp_path: Path
+) -> None:
+    (line,) = [c.line for c in typed("docs/howto/reconcile.md") if "ledger" in c.line]
+    (tmp_path / "entries.csv").write_text("key,amount\n")
+    here = line.replace("sqlite:///semel.db", shlex.quote(url))
+    assert run(here, tmp_path, url) == "0 agree, 0 differ\n"
+
+
+def test_the_numbers_of_the_pages_are_the_ones_in_force() -> None:
+    text = page("docs/howto/reconcile.md").text
+    policy = Policy(name="plain")
+    assert (policy.reconcile_after, policy.give_up_after) == (timedelta(minutes=1), timedelta(3))
+    assert "`reconcile_after` (a minute)" in text
+    assert "`give_up_after` (three days" in text
+    assert f"has {PATIENCE.seconds} seconds" in text
+    assert f"more than {signing.TOLERANCE.seconds // 60} minutes from now" in text
+    assert f"larger than {MAX_BODY // 1024**2} MiB" in text
+    assert f"remembered for {KEEP.days} days" in text
+    text = page("docs/howto/maintenance.md").text
+    assert f"every {INTERVAL.seconds} seconds" in text
+    assert f"in batches of {BATCH}," in text

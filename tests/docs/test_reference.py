@@ -6,7 +6,7 @@ import asyncio
 import http.client
 import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -233,10 +233,17 @@ def test_every_command_and_option_is_listed() -> None:
         for heading in COMMANDS.headings
         if heading.startswith("semel")
     }
-    named = {f"semel {name}": command for name, command in commands.semel.commands.items()}
-    assert documented == {
-        name: set(options(command)) for name, command in {"semel": commands.semel, **named}.items()
-    }
+    named = {"semel": commands.semel, **dict(below(commands.semel, "semel"))}
+    assert documented == {name: set(options(command)) for name, command in named.items()}
+
+
+def below(group: click.Group, prefix: str) -> Iterator[tuple[str, click.Command]]:
+    """Every command of a group, and of the groups in it."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from below(command, f"{prefix} {name}")
+        else:
+            yield f"{prefix} {name}", command
 
 
 def options(command: click.Command) -> list[str]:
