@@ -826,6 +826,42 @@ def test_a_thread_left_behind_in_a_statement_is_cut_off(pg: World) -> None:
     act.roll_back()
 
 
+def test_whoever_is_in_the_middle_of_a_statement_is_noticed_at_the_end(pg: World) -> None:
+    act, op = pg.begun()
+    turn = cast("Any", act.inner)._turn
+    turn.take()
+    with pytest.raises(ConfigurationError, match="in use"):
+        act.execute("SELECT 1")
+    with pytest.raises(ConfigurationError, match="in use"):
+        act.commit()
+    turn.give()
+    with pytest.raises(ConfigurationError, match="over"):
+        turn.take()
+    assert pg.state(op) is None
+    until(lambda: pg.try_begin(op.identity)).roll_back()
+
+
+def test_a_commit_that_was_interrupted_is_in_doubt(
+    pg: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if pg.portal is not None:
+        pytest.skip("a loop's tasks are not interrupted by signals")
+    act, op = pg.begun()
+    act.perform(complete(op))
+
+    def interrupted(*_: object, **__: object) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("semel.stores.postgres.transactions.wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            act.commit()
+    with pytest.raises(StoreUnavailable) as doubt:
+        act.commit()
+    assert doubt.value.applied is None
+    until(lambda: pg.try_begin(op.identity)).roll_back()
+
+
 class Cutter:
     """Between a backend and its server; cuts a connection before its COMMIT got there, or after."""
 

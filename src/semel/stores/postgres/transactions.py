@@ -141,7 +141,7 @@ class BlockingTransaction(OpenTransaction):
 
     def commit(self) -> None:
         if self._end is None:
-            self._end = "unknown"
+            self._end = StoreUnavailable("PostgreSQL: the commit was interrupted", applied=None)
             self._end = self._commit() or "committed"
         if isinstance(self._end, SemelError):
             raise self._end
