@@ -71,3 +71,16 @@ def test_an_accepted_request_is_told_once(
     )
     assert isinstance(store.perform(other), Found)
     assert heard(listener) == []
+
+
+def test_effects_in_quick_succession_do_not_all_queue_up_to_notify(
+    backend: PostgresBackend, listener: psycopg.Connection
+) -> None:
+    """One in a tenth of a second does; each would wait for the commit of the one before."""
+    store = backend.blocking()
+    first, *_, last = [
+        store.perform(Enqueue(f"k{number}", None, "paid", b"1")).now for number in range(300)
+    ]
+    told = len(heard(listener))
+    assert 1 <= told <= (last - first) // 100_000 + 2
+    assert told < 300

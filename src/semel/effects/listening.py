@@ -28,6 +28,8 @@ Ring: TypeAlias = Callable[[str], None]
 
 LOOK_EVERY: Final = 0.05
 """Seconds between two looks at SQLite's counter; a look takes some microseconds."""
+AGAIN_AFTER: Final = 0.25
+"""Seconds after a notification until the second ring: not every commit notifies (enqueue.sql)."""
 _LONGEST_REST: Final = 30.0
 _PATIENCE: Final = 5.0
 """Seconds for a session to open, and for a notification to ourselves to come back."""
@@ -104,11 +106,12 @@ class PostgresBell:
         from psycopg import Error
 
         failures = 0
+        twice = _Twice(ring)
         while True:
             try:
                 async for channel in self._heard():
                     failures = 0
-                    ring(channel)
+                    twice(channel)
             except _NoEcho:
                 log.warning(
                     "semel: PostgreSQL's notifications do not arrive here, as behind a transaction "
@@ -159,6 +162,24 @@ class PostgresBell:
         async for _ in session.notifies(timeout=_PATIENCE, stop_after=1):
             return
         raise _NoEcho
+
+
+class _Twice:
+    """Rings at once, and once more a little later."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        self._later: dict[str, asyncio.TimerHandle] = {}
+
+    def __call__(self, channel: str) -> None:
+        self._ring(channel)
+        if channel not in self._later:
+            loop = asyncio.get_running_loop()
+            self._later[channel] = loop.call_later(AGAIN_AFTER, self._again, channel)
+
+    def _again(self, channel: str) -> None:
+        del self._later[channel]
+        self._ring(channel)
 
 
 class _NoEcho(Exception):
