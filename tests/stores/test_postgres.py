@@ -25,6 +25,7 @@ from semel.core.contract import (
     NoRecord,
     Read,
     Release,
+    Renew,
     StoreOperation,
 )
 from semel.core.frozen import replace
@@ -253,13 +254,13 @@ def test_replay_busy_and_mismatch_write_nothing(postgres_url: str) -> None:
         assert ask("SELECT array_agg((xmin, xmax)::text) FROM semel_record") == rows
 
 
-def test_a_completion_is_a_hot_update(postgres_url: str) -> None:
+def test_a_renewal_is_a_hot_update(postgres_url: str) -> None:
     with opened(postgres_url, pool_size=1) as backend, admin(postgres_url) as ask:
         store = backend.blocking()
         for _ in range(50):
             op = claim()
             store.perform(op)
-            assert isinstance(store.perform(complete(op, b"x" * 600)), Applied)
+            assert isinstance(store.perform(Renew(op.identity, op.fence, DAY)), Applied)
         backend.close()  # a backend that ends reports its statistics
         wait_until(lambda: connections(ask) == 0)
         row = ask(

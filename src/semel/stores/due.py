@@ -8,8 +8,8 @@ from semel.core.model import Micros, Record, State
 def due_at(record: Record, chosen: Micros | None) -> Micros | None:
     """``chosen`` counts where the state leaves it open: for a worker's retry, and for a probe.
 
-    The SQL stores' own column is no witness for the others: it is left alone while a request is on
-    its way, and moved on by the sweeper.
+    Of a record in progress the SQL stores' own column is no witness: renewals leave it alone, for
+    the sweeper to catch up.
     """
     match record.state:
         case State.PENDING | State.UNKNOWN:

@@ -3,8 +3,9 @@
 A query is one file, ``queries/<name>.sql`` or ``queries/<dialect>/<name>.sql`` where databases
 differ. Its header says which parameters it ``takes:``; a placeholder that the header does not name
 is an error when the dialect is loaded. ``{now}`` is the clock; ``{among}`` compares with the
-parameter ``names``, a JSON array of texts; ``{locked}`` takes row locks and waits for none. A query
-for many rows at once names the columns of one in ``rows:`` and has ``{rows}`` where the values go.
+parameter ``names``, a JSON array of texts; ``{locked}`` takes row locks and waits for none;
+``{chosen}`` compares with the column ``which`` of the query's part ``due``. A query for many rows
+at once names the columns of one in ``rows:`` and has ``{rows}`` where the values go.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Syntax:
     now: str
     among: str
     locked: str
+    chosen: str
 
 
 SYNTAXES: Mapping[str, Syntax] = {
@@ -48,6 +50,7 @@ SYNTAXES: Mapping[str, Syntax] = {
         ":now",
         among="IN (SELECT value FROM json_each(:names))",
         locked="",  # there is one writer
+        chosen="IN (SELECT which FROM due)",
     ),
     # clock_timestamp() and not now(), which stands still within a transaction.
     "postgresql": Syntax(
@@ -56,6 +59,9 @@ SYNTAXES: Mapping[str, Syntax] = {
         "(extract(epoch from clock_timestamp()) * 1000000)::bigint",
         among="= ANY (ARRAY(SELECT json_array_elements_text(CAST(:names AS json))))",
         locked="FOR UPDATE SKIP LOCKED",
+        # As an array, they are few to the planner, which knows no limit that is a parameter and
+        # would rather read the whole table than look up a tenth of it.
+        chosen="= ANY (ARRAY(SELECT which FROM due))",
     ),
 }
 
@@ -121,7 +127,8 @@ def _compile(name: str, source: str, syntax: Syntax) -> Query:
         raise BadQuery(f"{name}.sql has no '-- takes:' or '-- rows:' line")
     takes = tuple(header[2].replace("--", "").split())
     text = _COMMENT.sub("", source)
-    text = text.replace("{among}", syntax.among).replace("{locked}", syntax.locked)
+    for word in ("among", "locked", "chosen"):
+        text = text.replace(f"{{{word}}}", getattr(syntax, word))
     named: tuple[str, ...] = () if header[1] == "rows" else takes
     if found := set[str](_PLACEHOLDER.findall(text)) ^ set(named):
         raise BadQuery(f"{name}.sql: header and text disagree about {sorted(found)}")

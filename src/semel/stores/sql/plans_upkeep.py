@@ -68,9 +68,11 @@ def _browse(op: Browse) -> Plan[Listed]:
 
 
 def _sweep(op: Sweep) -> Plan[Tended]:
+    put_off = yield Statement("put_off", {"limit": op.limit})
     rows = yield Statement("sweep", {"limit": op.limit, "retention": op.retention})
-    counts = Counter(LAPSED_TO[state].value for state in states(rows) if state in LAPSED_TO)
-    return Tended(dict(counts), len(rows) >= op.limit, (yield from clock_of(rows)))
+    counts = Counter(LAPSED_TO[state].value for state in states(rows))
+    more = len(put_off) >= op.limit or len(rows) >= op.limit
+    return Tended(dict(counts), more, (yield from clock_of(rows)))
 
 
 def _abandon(op: Abandon) -> Plan[Tended]:

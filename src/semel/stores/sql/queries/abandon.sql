@@ -12,6 +12,5 @@ UPDATE semel_record
 SET state = 'completed', snapshot = :snapshot, leased_until = NULL, request = NULL,
     expires_at = {now} + :retention, forget_at = {now} + :retention + :tombstone,
     duty = 'expire', due_at = {now} + :retention, reason = 'nobody ran it in time'
-FROM due
-WHERE identity = which AND state = 'pending' AND leased_until <= {now}
+WHERE identity {chosen} AND state = 'pending' AND leased_until <= {now}
 RETURNING state, {now}

@@ -3,13 +3,11 @@
 -- takes: identity fence snapshot retention tombstone resource
 -- gives: state, leased_until, expires_at, now; no row when refused
 -- why: also from unknown, for the fence that last held it: the late result is evidence. A lease that
---      is past does not matter as long as nobody acted on it. The sweeper's duty stays its duty, or
---      this could not be a HOT update.
+--      is past does not matter as long as nobody acted on it.
 UPDATE semel_record
 SET state = 'completed', snapshot = :snapshot, leased_until = NULL,
     expires_at = {now} + :retention, forget_at = {now} + :retention + :tombstone, reason = NULL,
     resource = :resource, request = NULL,
-    due_at = CASE duty WHEN 'lease' THEN due_at ELSE {now} + :retention END,
-    duty = CASE duty WHEN 'lease' THEN 'lease' ELSE 'expire' END
+    duty = 'expire', due_at = {now} + :retention
 WHERE identity = :identity AND fence = :fence AND state IN ('in_progress', 'unknown')
 RETURNING state, leased_until, expires_at, {now}

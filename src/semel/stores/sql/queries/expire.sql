@@ -11,6 +11,5 @@ WITH due AS MATERIALIZED (
 UPDATE semel_record
 SET state = 'expired', snapshot = NULL, request = NULL, journal = NULL, duty = 'forget',
     due_at = forget_at
-FROM due
-WHERE identity = which AND state = 'completed' AND expires_at <= {now}
+WHERE identity {chosen} AND state = 'completed' AND expires_at <= {now}
 RETURNING state, {now}

@@ -8,9 +8,9 @@
 -- why: the fence stays: the late holder's completion is evidence. An open receipt stays with unknown.
 --      A resumable one is not lapsed but resumed. sweep does the same for many.
 UPDATE semel_record
-SET state = CASE WHEN on_lapse = 'unknown' THEN 'unknown'
+SET state = CASE WHEN on_lapse <> 'release' THEN 'unknown'
                  WHEN patience IS NULL THEN 'failed_retryable' ELSE 'pending' END,
-    duty = CASE WHEN on_lapse = 'unknown' THEN 'ask'
+    duty = CASE WHEN on_lapse <> 'release' THEN 'ask'
                 WHEN patience IS NULL THEN 'forget' ELSE 'run' END,
     due_at = CASE WHEN on_lapse = 'release' AND patience IS NULL THEN {now} + :retention
                   ELSE {now} END,

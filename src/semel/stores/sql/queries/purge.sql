@@ -9,6 +9,6 @@ WITH due AS MATERIALIZED (
     ORDER BY due_at LIMIT :limit {locked}
 )
 DELETE FROM semel_record
-WHERE identity IN (SELECT which FROM due)
+WHERE identity {chosen}
   AND state IN ('completed', 'failed_retryable', 'expired') AND forget_at <= {now}
 RETURNING {now}

@@ -8,5 +8,5 @@ WITH due AS MATERIALIZED (
     ORDER BY due_at LIMIT :limit {locked}
 )
 DELETE FROM semel_effect
-WHERE place IN (SELECT which FROM due) AND state = 'delivered'
+WHERE place {chosen} AND state = 'delivered'
 RETURNING {now}

@@ -16,7 +16,6 @@ WITH due AS MATERIALIZED (
 )
 UPDATE semel_effect
 SET fence = :fence, tries = tries + 1, leased_until = {now} + :lease, due_at = {now} + :lease
-FROM due
-WHERE place = which AND state = 'waiting'
+WHERE place {chosen} AND state = 'waiting'
 RETURNING place, key, identity, name, payload, order_key, tries, created_at, error, dead_at,
           delivered_at, provider_id, {now}

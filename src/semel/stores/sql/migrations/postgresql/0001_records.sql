@@ -1,9 +1,9 @@
 -- Records, recipes, the outbox, events of providers, leaders, and the list of migrations.
 --
--- Whoever looks after records finds them by (duty, due_at): whose turn it is, and from when on. On
--- the way of a request neither is ever changed, or every completion would be a non-HOT update: a
--- completed or renewed record still has the duty and the time of its claim, and the sweeper, coming
--- by at that time, moves it on. The fillfactor leaves room for the new versions on the page.
+-- Whoever looks after records finds them by (duty, due_at): whose turn it is, and from when on. That
+-- completions write this index was measured against leaving it for the sweeper to write: see "One
+-- index for all that is due" in docs/explanation/decisions.md. Renewals do leave it alone. The
+-- fillfactor leaves room for the new versions on the page.
 CREATE TABLE semel_record (
     identity     bytea PRIMARY KEY CHECK (octet_length(identity) = 32),
     state        text NOT NULL CHECK (state IN ('pending', 'in_progress', 'completed',
@@ -51,7 +51,7 @@ CREATE TABLE semel_record (
 
 CREATE INDEX semel_record_due ON semel_record (duty, due_at);
 
--- A completion that names no resource changes no column of it, and stays a HOT update.
+-- Few completions name a resource; a resource's name may be long.
 CREATE INDEX semel_record_resource ON semel_record (substr(resource, 1, 64))
     WHERE resource IS NOT NULL;
 

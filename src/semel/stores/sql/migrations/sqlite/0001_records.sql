@@ -1,8 +1,8 @@
 -- Records, recipes, the outbox, events of providers, leaders, and the list of migrations.
 --
 -- An ordinary rowid table with a unique index on the identity: rows carry snapshots of any size,
--- which would make the tree of a WITHOUT ROWID table deep and its random inserts slow. Duty and
--- due_at as in PostgreSQL: neither changes on the way of a request, which leaves their index alone.
+-- which would make the tree of a WITHOUT ROWID table deep and its random inserts slow.
+-- Whoever looks after records finds them by (duty, due_at): whose turn it is, and from when on.
 CREATE TABLE semel_record (
     identity     BLOB PRIMARY KEY NOT NULL CHECK (length(identity) = 32),
     state        TEXT NOT NULL CHECK (state IN ('pending', 'in_progress', 'completed',

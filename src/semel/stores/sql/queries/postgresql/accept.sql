@@ -13,8 +13,9 @@ WITH inserted AS (
     SELECT CAST(:identity AS bytea), 'pending', CAST(:fence AS bytea),
            CAST(:fingerprint AS text), CAST(:fields AS bytea), CAST(:tenant AS text),
            CAST(:method AS text), CAST(:path AS text), CAST(:key AS text),
-           CAST(:on_lapse AS text), {now}, {now} + CAST(:patience AS bigint), 'run', {now},
-           CAST(:patience AS bigint), {now} + CAST(:patience AS bigint), CAST(:request AS bytea)
+           CAST(:on_lapse AS text), moment, moment + CAST(:patience AS bigint), 'run', moment,
+           CAST(:patience AS bigint), moment + CAST(:patience AS bigint), CAST(:request AS bytea)
+    FROM (SELECT {now} AS moment) AS clock
     WHERE CAST(:fresh_until AS bigint) IS NULL OR CAST(:fresh_until AS bigint) >= {now}
     ON CONFLICT (identity) DO NOTHING
     RETURNING identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,

@@ -18,9 +18,8 @@ UPDATE semel_record AS record
 SET state = 'completed', snapshot = given.snapshot, leased_until = NULL,
     expires_at = {now} + given.retention,
     forget_at = {now} + given.retention + given.tombstone, reason = NULL,
-    resource = given.resource, request = NULL,
-    due_at = CASE record.duty WHEN 'lease' THEN record.due_at ELSE {now} + given.retention END,
-    duty = CASE record.duty WHEN 'lease' THEN 'lease' ELSE 'expire' END
+    resource = given.resource, request = NULL, duty = 'expire',
+    due_at = {now} + given.retention
 FROM given
 WHERE record.identity = given.identity AND record.fence = given.fence
   AND record.state IN ('in_progress', 'unknown')

@@ -6,9 +6,7 @@
 UPDATE semel_record
 SET state = 'completed', snapshot = given.column3, leased_until = NULL,
     expires_at = given.column4, forget_at = given.column5, reason = NULL,
-    resource = given.column6, request = NULL,
-    due_at = CASE duty WHEN 'lease' THEN due_at ELSE given.column4 END,
-    duty = CASE duty WHEN 'lease' THEN 'lease' ELSE 'expire' END
+    resource = given.column6, request = NULL, duty = 'expire', due_at = given.column4
 FROM (VALUES {rows}) AS given
 WHERE semel_record.identity = given.column1 AND semel_record.fence = given.column2
   AND semel_record.state IN ('in_progress', 'unknown')

@@ -1,0 +1,278 @@
+"""Maintenance finds what is due by an index, however much is not; and waits for nobody."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from semel.core.contract import Claim, Complete, Renew, StoreOperation
+from semel.core.model import Fence
+from semel.core.outbox import Enqueue, TakeEffects
+from semel.core.states import Event
+from semel.core.upkeep import Abandon, Due, Reap, Sweep, Work
+from semel.stores.postgres import PostgresBackend
+from semel.stores.postgres.link import query
+from semel.stores.sql.dialect import dialect
+from semel.stores.sqlite import SqliteBackend
+from tests.servers import PostgresServer
+from tests.stores.contract import LEASE, ORIGIN, RETENTION, new_fence, new_identity
+from tests.stores.harness import START
+
+ROWS = 100_000
+STATEMENTS = {
+    "due": {"duty": "ask", "limit": 100},
+    "next_due": {"duty": "ask"},
+    "put_off": {"limit": 100},
+    "sweep": {"limit": 100, "retention": 1},
+    "abandon": {"limit": 100, "snapshot": b"", "retention": 1, "tombstone": 1},
+    "expire": {"limit": 100},
+    "purge": {"limit": 100},
+    "take_effects": {"names": '["mail"]', "limit": 100, "fence": bytes(16), "lease": 1},
+    "next_effect": {"names": '["mail"]'},
+    "renew_effects": {"fence": bytes(16), "lease": 1},
+    "purge_effects": {"limit": 100},
+    "purge_events": {"limit": 100},
+    "retire": {"resource": "charge/7", "tenant": "tenant"},
+}
+INDEXES = {
+    "purge_events": "semel_event_forget",
+    "retire": "semel_record_resource",
+    "take_effects": "semel_effect_due",
+    "next_effect": "semel_effect_due",
+    "renew_effects": "semel_effect_due",
+    "purge_effects": "semel_effect_due",
+}
+EVERY_STATEMENT = pytest.mark.parametrize("name", STATEMENTS)
+
+# Most records are completed and not due for a day; a few of each kind are due.
+FILLED = """
+INSERT INTO semel_record (identity, state, fence, fingerprint, fields, tenant, method, path, key,
+    on_lapse, created_at, leased_until, expires_at, forget_at, snapshot, duty, due_at)
+SELECT {hash}, CASE WHEN n % 1000 = 0 THEN 'in_progress' ELSE 'completed' END, {fence}, 'v1',
+    {empty}, 'tenant', 'POST', '/', 'key', 'unknown', 0, CASE WHEN n % 1000 = 0 THEN 1 END,
+    CASE WHEN n % 1000 <> 0 THEN {later} END, CASE WHEN n % 1000 <> 0 THEN {later} END,
+    CASE WHEN n % 1000 <> 0 THEN {empty} END, CASE WHEN n % 1000 = 0 THEN 'lease' ELSE 'expire' END,
+    CASE WHEN n % 1000 = 0 THEN 1 ELSE {later} + n END
+FROM numbers
+"""
+EFFECTS = """
+INSERT INTO semel_effect (key, name, payload, order_key, state, created_at, due_at)
+SELECT 'key' || n, 'mail', {empty}, CASE WHEN n % 2 = 0 THEN 'order' || n END,
+    CASE WHEN n % 1000 = 0 THEN 'waiting' ELSE 'delivered' END, 0,
+    CASE WHEN n % 1000 = 0 THEN 1 ELSE {later} + n END
+FROM numbers
+"""
+EVENTS = (
+    "INSERT INTO semel_event (source, event, forget_at) SELECT 's', 'e' || n, {later} FROM numbers"
+)
+
+
+@pytest.fixture(scope="module")
+def filled(postgres: PostgresServer) -> Iterator[psycopg.Connection[Any]]:
+    with postgres.database() as url:
+        PostgresBackend(url).migrate()
+        with psycopg.connect(url, autocommit=True) as connection:
+            numbers = f"(SELECT generate_series(1, {ROWS}) AS n) AS numbers"
+            words = {
+                "hash": "sha256(n::text::bytea)",
+                "fence": "substr(sha256(n::text::bytea), 1, 16)",
+                "empty": "''::bytea",
+                "later": str(START * 2),
+            }
+            for text in (FILLED, EFFECTS, EVENTS):
+                text = text.format(**words).replace("FROM numbers", f"FROM {numbers}")
+                connection.execute(text.encode())
+            for table in ("semel_record", "semel_effect", "semel_event"):
+                connection.execute(f"ANALYZE {table}".encode())
+            yield connection
+
+
+@EVERY_STATEMENT
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+def test_postgresql_finds_what_is_due_by_an_index(
+    filled: psycopg.Connection[Any], name: str, mode: str
+) -> None:
+    asked = query(name)
+    filled.execute(f"SET plan_cache_mode = {mode}".encode())
+    filled.execute(b"PREPARE asked AS " + asked.text)
+    try:
+        values = ", ".join(literal(STATEMENTS[name][parameter]) for parameter in asked.order)
+        text = f"EXPLAIN (COSTS OFF) EXECUTE asked {f'({values})' if values else ''}"
+        found = "\n".join(row[0] for row in filled.execute(text.encode()).fetchall())
+    finally:
+        filled.execute("DEALLOCATE asked")
+    assert INDEXES.get(name, "semel_record_due") in found
+    assert "Seq Scan" not in found
+    assert re.search(r"Index Cond: .*(due_at|forget_at|resource)", found)
+
+
+def literal(value: object) -> str:
+    return f"'\\x{value.hex()}'" if isinstance(value, bytes) else f"'{value}'"
+
+
+@pytest.fixture(scope="module")
+def filled_file() -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(":memory:")
+    for migration in dialect("sqlite").migrations:
+        for text in migration.statements:
+            connection.execute(text)
+    more = f"SELECT n + 1 FROM numbers WHERE n < {ROWS}"
+    numbers = f"WITH RECURSIVE numbers (n) AS (VALUES (1) UNION ALL {more})"
+    words = {
+        "hash": "randomblob(32)",
+        "fence": "randomblob(16)",
+        "empty": "x''",
+        "later": START * 2,
+    }
+    for text in (FILLED, EFFECTS, EVENTS):
+        connection.execute(f"{numbers} {text.format(**words)}")
+    yield connection
+    connection.close()
+
+
+@EVERY_STATEMENT
+def test_sqlite_finds_what_is_due_by_an_index(filled_file: sqlite3.Connection, name: str) -> None:
+    text = dialect("sqlite").text(name)
+    given = {**STATEMENTS[name], "now": START}
+    rows = filled_file.execute(f"EXPLAIN QUERY PLAN {text}", given).fetchall()
+    steps = [str(row[3]) for row in rows]
+    index = INDEXES.get(name, "semel_record_due")
+    assert any(re.search(rf"SEARCH .* USING .*INDEX {index} \(", step) for step in steps), steps
+    assert not [step for step in steps if re.match(r"SCAN semel_|SCAN (effect|other)", step)], steps
+
+
+# ── locks ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def locked(url: str, table: str) -> Iterator[None]:
+    """Somebody holds every row of the table that is there now."""
+    with psycopg.connect(url) as connection:
+        connection.execute(f"SELECT 1 FROM {table} FOR UPDATE".encode())
+        yield
+        connection.rollback()
+
+
+def claimed(backend: PostgresBackend, **changes: Any) -> tuple[Any, Fence]:
+    op = Claim(new_identity(), new_fence(), "v1:", b"", ORIGIN, changes.pop("lease", 1), **changes)
+    backend.blocking().perform(op)
+    return op.identity, op.fence
+
+
+@pytest.fixture
+def backend(postgres_url: str) -> Iterator[PostgresBackend]:
+    backend = PostgresBackend(postgres_url, timeout=5)
+    backend.migrate()
+    yield backend
+    backend.close()
+
+
+def test_maintenance_leaves_what_is_locked_and_does_the_rest(
+    postgres_url: str, backend: PostgresBackend
+) -> None:
+    store = backend.blocking()
+    held = [claimed(backend)[0] for _ in range(3)]
+    with locked(postgres_url, "semel_record"):
+        free = [claimed(backend)[0] for _ in range(2)]
+        assert store.perform(Sweep(100, RETENTION)).counts == {Event.LAPSE.value: 2}
+        listed = store.perform(Due(Work.UNKNOWN, 100)).cases
+        assert {case.record.identity for case in listed} == set(free)
+    assert store.perform(Sweep(100, RETENTION)).counts == {Event.LAPSE.value: len(held)}
+
+
+@pytest.mark.parametrize("op", [Reap(100), Abandon(100, b"", 1, 1), Sweep(100, 1)])
+def test_no_round_waits_for_a_lock(
+    postgres_url: str, backend: PostgresBackend, op: StoreOperation[Any]
+) -> None:
+    store = backend.blocking()
+    for _ in range(3):
+        identity, fence = claimed(backend, lease=LEASE)
+        store.perform(Complete(identity, fence, b"", 0, 0))
+        claimed(backend)
+    with locked(postgres_url, "semel_record"):
+        assert store.perform(op).counts == {}
+
+
+def test_workers_do_not_wait_for_each_others_effects(
+    postgres_url: str, backend: PostgresBackend
+) -> None:
+    store = backend.blocking()
+    for n in range(3):
+        store.perform(Enqueue(f"held {n}", None, "mail", b"", f"order {n}"))
+    with locked(postgres_url, "semel_effect"):
+        store.perform(Enqueue("free", None, "mail", b""))
+        store.perform(Enqueue("behind", None, "mail", b"", "order 1"))
+        taken = store.perform(TakeEffects(new_fence(), ("mail",), 100, LEASE))
+        assert [effect.key for effect in taken.effects] == ["free"]
+
+
+# ── what only one transaction sees ────────────────────────────────────────────────────────────────
+
+
+def test_an_effect_exists_if_and_only_if_its_transaction_committed(
+    postgres_url: str, backend: PostgresBackend
+) -> None:
+    op = TakeEffects(new_fence(), ("mail",), 100, LEASE)
+    with psycopg.connect(postgres_url) as connection:
+        assert backend.on(connection).perform(Enqueue("undone", None, "mail", b"")).applied
+        assert backend.blocking().perform(op).effects == ()
+        connection.rollback()
+    assert backend.blocking().perform(op).effects == ()
+    with psycopg.connect(postgres_url) as connection:
+        assert backend.on(connection).perform(Enqueue("done", None, "mail", b"")).applied
+        assert not backend.on(connection).perform(Enqueue("done", None, "mail", b"")).applied
+        connection.commit()
+    assert [effect.key for effect in backend.blocking().perform(op).effects] == ["done"]
+
+
+def test_an_effect_in_a_file_exists_if_and_only_if_its_transaction_committed(
+    tmp_path: Path,
+) -> None:
+    backend = SqliteBackend(f"sqlite:///{tmp_path}/semel.db")
+    backend.migrate()
+    op = TakeEffects(new_fence(), ("mail",), 100, LEASE)
+    connection = sqlite3.connect(tmp_path / "semel.db")
+    assert backend.on(connection).perform(Enqueue("undone", None, "mail", b"")).applied
+    connection.rollback()
+    assert backend.blocking().perform(op).effects == ()
+    assert backend.on(connection).perform(Enqueue("done", None, "mail", b"")).applied
+    connection.commit()
+    assert [effect.key for effect in backend.blocking().perform(op).effects] == ["done"]
+    connection.close()
+    backend.close()
+
+
+async def test_an_effect_is_written_with_the_callers_awaited_connection(
+    postgres_url: str, backend: PostgresBackend
+) -> None:
+    async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
+        kept = await backend.on(connection).perform(Enqueue("key", None, "mail", b""))
+        assert kept.applied
+        taken = await backend.on(connection).perform(
+            TakeEffects(new_fence(), ("mail",), 100, LEASE)
+        )
+        assert [effect.key for effect in taken.effects] == ["key"]
+
+
+def test_renewed_records_are_put_off_and_never_clog_the_sweep(
+    postgres_url: str, backend: PostgresBackend
+) -> None:
+    store = backend.blocking()
+    for _ in range(5):
+        identity, fence = claimed(backend, lease=100_000)
+        store.perform(Renew(identity, fence, LEASE))
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("UPDATE semel_record SET due_at = 1")  # the ends of their first leases
+        assert store.perform(Sweep(100, RETENTION)).counts == {}
+        (late,) = (
+            connection.execute("SELECT count(*) FROM semel_record WHERE due_at = 1").fetchone()
+            or ()
+        )
+        assert late == 0
