@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.stores import contract
+from tests.stores import contract, contract_work
 from tests.stores.harness import HARNESSES, Harness, open_harness
 
 
@@ -36,3 +36,12 @@ class TestRaces(contract.Races): ...
 
 
 class TestRecipes(contract.Recipes): ...
+
+
+class TestDeferred(contract_work.Deferred): ...
+
+
+class TestPoints(contract_work.Points): ...
+
+
+class TestInquiries(contract_work.Inquiries): ...

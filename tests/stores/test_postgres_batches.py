@@ -717,8 +717,8 @@ def test_a_batch_finds_its_records_by_the_primary_key(postgres_url: str, kind: K
         ask(
             "INSERT INTO semel_record (identity, state, fence, fingerprint, fields, tenant, method,"
             " path, key, on_lapse, created_at, leased_until, duty, due_at) SELECT "
-            "sha256(n::text::bytea), 'in_progress', substr(sha256(n::text::bytea), 1, 16), 'v1', '',"
-            " '', '', '', '', 'unknown', 0, 0, 'lease', 0 FROM generate_series(1, 20000) AS n"
+            "sha256(n::text::bytea), 'in_progress', substr(sha256(n::text::bytea), 1, 16), 'v1', "
+            "'', '', '', '', '', 'unknown', 0, 0, 'lease', 0 FROM generate_series(1, 20000) AS n"
         )
         ask("ANALYZE semel_record")
         types = {BYTEA: "bytea[]", INT8: "bigint[]"}

@@ -1,0 +1,600 @@
+"""What every store must do for workers, maintenance and operators.
+
+Rounds of maintenance touch whatever is due, so each of these tests has a store of its own.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from semel.core.contract import (
+    Advance,
+    Applied,
+    Claimed,
+    Complete,
+    Found,
+    Inquire,
+    Open,
+    Release,
+    Renew,
+    Resume,
+    Retake,
+    StoreOperation,
+    Suspend,
+    Take,
+)
+from semel.core.model import Fence, Identity, OnLapse, Origin, State
+from semel.core.outbox import Deliver, Enqueue, Note, TakeEffects
+from semel.core.states import Event
+from semel.core.upkeep import (
+    Abandon,
+    Browse,
+    Due,
+    Lead,
+    Reap,
+    Retire,
+    Sweep,
+    Tended,
+    Work,
+)
+from tests.stores.contract import (
+    LEASE,
+    MINUTE,
+    PATIENCE,
+    RETENTION,
+    SNAPSHOT,
+    TOMBSTONE,
+    applied,
+    claim,
+    complete,
+    existing,
+    new_fence,
+    new_identity,
+    now_of,
+    reach,
+)
+from tests.stores.contract_work import near, recall
+from tests.stores.harness import RACERS, Harness
+
+ALL = 1_000
+UNSETTLED = (State.PENDING, State.IN_PROGRESS, State.UNKNOWN)
+
+
+def due(harness: Harness, work: Work, limit: int = ALL) -> list[Identity]:
+    return [case.record.identity for case in harness.perform(Due(work, limit)).cases]
+
+
+def browse(harness: Harness, *states: State, dead: bool = False) -> set[Identity]:
+    cases = harness.perform(Browse(states, ALL, dead=dead)).cases
+    assert [case.record.identity for case in cases] == sorted(c.record.identity for c in cases)
+    return {case.record.identity for case in cases}
+
+
+def sweep(harness: Harness, limit: int = ALL) -> dict[str, int]:
+    return harness.perform(Sweep(limit, RETENTION)).counts
+
+
+def abandon(harness: Harness, limit: int = ALL) -> Tended:
+    return harness.perform(Abandon(limit, b"408", RETENTION, TOMBSTONE))
+
+
+def reap(harness: Harness, limit: int = ALL) -> dict[str, int]:
+    return harness.perform(Reap(limit)).counts
+
+
+class Duties:
+    """What is listed, for whom, and when."""
+
+    def test_an_empty_store_has_no_work(self, harness: Harness) -> None:
+        for work in Work:
+            listed = harness.perform(Due(work, ALL))
+            assert (listed.cases, listed.next_due) == ((), None)
+        assert sweep(harness) == abandon(harness).counts == reap(harness) == {}
+
+    def test_an_accepted_request_is_a_workers(self, harness: Harness) -> None:
+        identity, fence = reach(harness, State.PENDING)
+        listed = harness.perform(Due(Work.PENDING, ALL))
+        assert listed.cases == (recall(harness, identity),)
+        applied(harness, Take(identity, fence, new_fence(), LEASE))
+        assert due(harness, Work.PENDING) == []
+
+    def test_a_requeued_request_is_due_when_it_was_put_off_to(self, harness: Harness) -> None:
+        identity, fence = reach(harness, State.IN_PROGRESS, deferred=True)
+        applied(harness, Release(identity, fence, RETENTION, requeue=10 * MINUTE))
+        listed = harness.perform(Due(Work.PENDING, ALL))
+        assert listed.cases == ()
+        assert near(harness, listed.next_due, listed.now + 10 * MINUTE)
+        harness.travel(10 * MINUTE)
+        assert due(harness, Work.PENDING) == [identity]
+
+    def test_past_its_deadline_a_request_is_no_longer_run(self, harness: Harness) -> None:
+        reach(harness, State.PENDING)
+        harness.travel(PATIENCE)
+        assert due(harness, Work.PENDING) == []
+
+    def test_only_a_lapsed_resumable_operation_is_the_completers(self, harness: Harness) -> None:
+        identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
+        for other in (OnLapse.UNKNOWN, OnLapse.RELEASE):
+            reach(harness, State.IN_PROGRESS, other)
+        listed = harness.perform(Due(Work.LAPSED, ALL))
+        assert listed.cases == ()
+        assert near(harness, listed.next_due, listed.now + LEASE)
+        harness.travel(LEASE)
+        assert due(harness, Work.LAPSED) == [identity]
+        applied(harness, Resume(identity, fence, new_fence(), LEASE))
+        assert due(harness, Work.LAPSED) == []
+
+    def test_a_renewed_operation_is_not_the_completers(self, harness: Harness) -> None:
+        identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
+        harness.travel(LEASE // 2)
+        applied(harness, Renew(identity, fence, LEASE))
+        harness.travel(LEASE // 2)
+        assert due(harness, Work.LAPSED) == []
+        harness.travel(LEASE // 2)
+        assert due(harness, Work.LAPSED) == [identity]
+
+    @pytest.mark.parametrize("end", ["complete", "release", "suspend"])
+    def test_an_ended_operation_is_not_the_completers(self, harness: Harness, end: str) -> None:
+        identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
+        ends: dict[str, StoreOperation[object]] = {
+            "complete": complete(identity, fence),
+            "release": Release(identity, fence, RETENTION),
+            "suspend": Suspend(identity, fence),
+        }
+        assert isinstance(harness.perform(ends[end]), Applied)
+        harness.travel(LEASE)
+        assert due(harness, Work.LAPSED) == []
+
+    def test_an_unknown_record_is_the_reconcilers_when_it_is_due(self, harness: Harness) -> None:
+        identity, fence = reach(harness, State.IN_PROGRESS)
+        applied(harness, Suspend(identity, fence, "timed out", MINUTE))
+        listed = harness.perform(Due(Work.UNKNOWN, ALL))
+        assert listed.cases == ()
+        assert near(harness, listed.next_due, listed.now + MINUTE)
+        harness.travel(MINUTE)
+        assert due(harness, Work.UNKNOWN) == [identity]
+        applied(harness, Inquire(identity, fence, 0, MINUTE))
+        assert due(harness, Work.UNKNOWN) == []
+        harness.travel(MINUTE)
+        applied(harness, Inquire(identity, fence, 1, None))
+        harness.travel(1000 * MINUTE)
+        assert due(harness, Work.UNKNOWN) == []
+
+    def test_the_longest_due_come_first_and_a_full_list_says_so(self, harness: Harness) -> None:
+        made = []
+        for _ in range(5):
+            made.append(reach(harness, State.PENDING)[0])
+            harness.travel(MINUTE)
+        listed = harness.perform(Due(Work.PENDING, 3))
+        assert [case.record.identity for case in listed.cases] == made[:3]
+        assert listed.next_due is not None
+        assert listed.next_due <= listed.now
+        assert due(harness, Work.PENDING) == made
+
+    def test_listing_changes_nothing(self, harness: Harness) -> None:
+        identity, _ = reach(harness, State.PENDING)
+        before = recall(harness, identity)
+        replies = harness.race([Due(Work.PENDING, ALL) for _ in range(8)])
+        assert all(reply.cases == (before,) for reply in replies)
+        assert recall(harness, identity) == before
+
+
+class Browsing:
+    def test_every_state_can_be_browsed(self, harness: Harness) -> None:
+        made = {state: {reach(harness, state)[0] for _ in range(2)} for state in State}
+        for state in State:
+            assert browse(harness, state) == made[state]
+        assert browse(harness, *UNSETTLED) == set().union(*(made[state] for state in UNSETTLED))
+        assert browse(harness, *State) == set().union(*made.values())
+        assert browse(harness) == set()
+
+    def test_a_page_goes_on_where_the_last_one_ended(self, harness: Harness) -> None:
+        made = sorted(reach(harness, State.COMPLETED)[0] for _ in range(5))
+        pages: list[Identity] = []
+        after: Identity | None = None
+        while cases := harness.perform(Browse((State.COMPLETED,), 2, after)).cases:
+            assert len(cases) <= 2
+            pages += [case.record.identity for case in cases]
+            after = pages[-1]
+        assert pages == made
+
+    def test_dead_letters_are_those_nobody_looks_at(self, harness: Harness) -> None:
+        made = {state: reach(harness, state)[0] for state in State}  # suspended without a probe
+        identity, fence = reach(harness, State.IN_PROGRESS)
+        applied(harness, Suspend(identity, fence, "timed out", 0))
+        assert browse(harness, State.UNKNOWN, dead=True) == {made[State.UNKNOWN]}
+        assert browse(harness, *State, dead=True) == {made[State.UNKNOWN]}
+        assert browse(harness, State.UNKNOWN) == {made[State.UNKNOWN], identity}
+
+    def test_a_case_shows_all_that_is_kept(self, harness: Harness) -> None:
+        identity, fence = reach(harness, State.IN_PROGRESS, deferred=True)
+        applied(harness, Advance(identity, fence, b"journal"))
+        (case,) = harness.perform(Browse((State.IN_PROGRESS,), ALL)).cases
+        assert case == recall(harness, identity)
+
+
+class Sweeping:
+    def test_a_sweep_does_what_a_lapse_does(self, harness: Harness) -> None:
+        unknown, unknown_fence = reach(harness, State.IN_PROGRESS)
+        applied(harness, Open(unknown, unknown_fence, b"open"))
+        released, released_fence = reach(harness, State.IN_PROGRESS, OnLapse.RELEASE)
+        applied(harness, Open(released, released_fence, b"open"))
+        queued, _ = reach(harness, State.IN_PROGRESS, OnLapse.RELEASE, deferred=True)
+        resumable, _ = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
+        left = recall(harness, resumable)
+        assert sweep(harness) == {}
+        harness.travel(LEASE)
+        assert sweep(harness) == {
+            Event.LAPSE.value: 1,
+            Event.LAPSE_RELEASE.value: 1,
+            Event.LAPSE_REQUEUE.value: 1,
+        }
+        now = now_of(harness)
+        case = recall(harness, unknown)
+        assert (case.record.state, case.record.fence) == (State.UNKNOWN, unknown_fence)
+        assert (case.record.snapshot, case.record.reason) == (b"open", "the lease ran out")
+        assert (case.record.leased_until, case.record.forget_at) == (None, None)
+        assert near(harness, case.due_at, now)
+        case = recall(harness, released)
+        assert case.record.state is State.FAILED_RETRYABLE
+        assert (case.record.snapshot, case.record.leased_until) == (None, None)
+        assert near(harness, case.record.forget_at, now + RETENTION)
+        case = recall(harness, queued)
+        assert case.record.state is State.PENDING
+        assert near(harness, case.record.leased_until, now - LEASE + PATIENCE)
+        assert near(harness, case.due_at, now)
+        assert recall(harness, resumable).record.fence == left.record.fence
+        assert existing(harness, resumable).state is State.IN_PROGRESS
+        assert sweep(harness) == {}
+
+    def test_what_was_swept_is_the_next_ones_duty(self, harness: Harness) -> None:
+        unknown, _ = reach(harness, State.IN_PROGRESS)
+        queued, _ = reach(harness, State.IN_PROGRESS, OnLapse.RELEASE, deferred=True)
+        released, _ = reach(harness, State.IN_PROGRESS, OnLapse.RELEASE)
+        harness.travel(LEASE)
+        sweep(harness)
+        assert due(harness, Work.UNKNOWN) == [unknown]
+        assert due(harness, Work.PENDING) == [queued]
+        harness.travel(RETENTION)
+        assert reap(harness) == {Event.FORGET.value: 1}
+        assert harness.record(released) is None
+
+    def test_a_renewed_lease_is_not_swept_until_it_ends(self, harness: Harness) -> None:
+        identity, fence = reach(harness, State.IN_PROGRESS)
+        for _ in range(3):
+            harness.travel(LEASE // 2)
+            applied(harness, Renew(identity, fence, LEASE))
+            assert sweep(harness) == {}
+        before = recall(harness, identity)
+        harness.travel(LEASE // 2)
+        assert sweep(harness) == {}
+        assert existing(harness, identity).fence == before.record.fence
+        harness.travel(LEASE // 2)
+        assert sweep(harness) == {Event.LAPSE.value: 1}
+
+    def test_a_retaken_record_is_swept_when_its_lease_ends(self, harness: Harness) -> None:
+        identity, fence = reach(harness, State.IN_PROGRESS, deferred=True)
+        applied(harness, Release(identity, fence, RETENTION, requeue=0))
+        applied(harness, Take(identity, fence, new_fence(), LEASE))
+        harness.travel(LEASE - 1 - harness.slack)
+        assert sweep(harness) == {}
+        harness.travel(1 + harness.slack)
+        assert sweep(harness) == {Event.LAPSE.value: 1}
+
+    def test_a_completed_record_is_left_as_it_is(self, harness: Harness) -> None:
+        identity, _ = reach(harness, State.COMPLETED)
+        harness.travel(LEASE)
+        before = recall(harness, identity)
+        assert sweep(harness) == {}
+        assert recall(harness, identity) == before
+
+    def test_completed_records_never_clog_the_sweep(self, harness: Harness) -> None:
+        for _ in range(5):
+            reach(harness, State.COMPLETED)
+        identity, _ = reach(harness, State.IN_PROGRESS)
+        harness.travel(LEASE)
+        for _ in range(7):
+            harness.perform(Sweep(1, RETENTION))
+        assert existing(harness, identity).state is State.UNKNOWN
+
+    def test_resumable_operations_never_clog_the_sweep(self, harness: Harness) -> None:
+        for _ in range(5):
+            reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
+        identity, _ = reach(harness, State.IN_PROGRESS)
+        harness.travel(LEASE)
+        assert sweep(harness, 1) == {Event.LAPSE.value: 1}
+        assert existing(harness, identity).state is State.UNKNOWN
+
+    def test_a_round_is_bounded_and_says_when_there_is_more(self, harness: Harness) -> None:
+        for _ in range(5):
+            reach(harness, State.IN_PROGRESS)
+        harness.travel(LEASE)
+        rounds = [harness.perform(Sweep(2, RETENTION)) for _ in range(3)]
+        assert [each.counts[Event.LAPSE.value] for each in rounds] == [2, 2, 1]
+        assert [each.more for each in rounds] == [True, True, False]
+
+    def test_of_sweeps_at_once_each_record_is_swept_by_one(self, harness: Harness) -> None:
+        for _ in range(20):
+            reach(harness, State.IN_PROGRESS)
+        harness.travel(LEASE)
+        counts = [reply.counts for reply in harness.race([Sweep(ALL, RETENTION)] * 4)]
+        assert sum(count.get(Event.LAPSE.value, 0) for count in counts) == 20
+
+    def test_completions_and_a_sweep_at_once(self, harness: Harness) -> None:
+        held = [reach(harness, State.IN_PROGRESS, OnLapse.RELEASE) for _ in range(RACERS)]
+        harness.travel(LEASE)
+        ops: list[StoreOperation[object]] = [complete(*each) for each in held]
+        ops.insert(RACERS // 2, Sweep(ALL, RETENTION))
+        replies = harness.race(ops)
+        tended = replies.pop(RACERS // 2)
+        assert isinstance(tended, Tended)
+        completed = [isinstance(reply, Applied) for reply in replies].count(True)
+        assert completed + tended.counts.get(Event.LAPSE_RELEASE.value, 0) == RACERS
+        assert len(browse(harness, State.COMPLETED)) == completed
+
+
+class Abandoning:
+    def test_what_nobody_ran_in_time_is_answered(self, harness: Harness) -> None:
+        identity, fence = reach(harness, State.PENDING)
+        assert abandon(harness).counts == {}
+        harness.travel(PATIENCE)
+        tended = abandon(harness)
+        assert tended.counts == {Event.ABANDON.value: 1}
+        case = recall(harness, identity)
+        assert (case.record.state, case.record.fence) == (State.COMPLETED, fence)
+        assert (case.record.snapshot, case.request) == (b"408", None)
+        assert near(harness, case.record.expires_at, tended.now + RETENTION)
+        assert near(harness, case.record.forget_at, tended.now + RETENTION + TOMBSTONE)
+        assert case.due_at == case.record.expires_at
+        assert abandon(harness).counts == {}
+
+    def test_what_was_put_off_beyond_its_deadline_is_abandoned_there(
+        self, harness: Harness
+    ) -> None:
+        identity, fence = reach(harness, State.IN_PROGRESS, deferred=True)
+        applied(harness, Release(identity, fence, RETENTION, requeue=2 * PATIENCE))
+        harness.travel(PATIENCE)
+        assert abandon(harness).counts == {Event.ABANDON.value: 1}
+        assert existing(harness, identity).state is State.COMPLETED
+
+    def test_what_runs_is_not_abandoned(self, harness: Harness) -> None:
+        identity, _ = reach(harness, State.IN_PROGRESS, deferred=True)
+        harness.travel(PATIENCE)
+        assert abandon(harness).counts == {}
+        assert existing(harness, identity).state is State.IN_PROGRESS
+
+    def test_a_worker_and_the_abandoner_at_once(self, harness: Harness) -> None:
+        waiting = [reach(harness, State.PENDING) for _ in range(16)]
+        harness.travel(PATIENCE)
+        ops: list[StoreOperation[object]]
+        ops = [Take(identity, seen, new_fence(), LEASE) for identity, seen in waiting]
+        ops.insert(8, Abandon(ALL, b"408", RETENTION, TOMBSTONE))
+        replies = harness.race(ops)
+        tended = replies.pop(8)
+        assert isinstance(tended, Tended)
+        taken = [isinstance(reply, Applied) for reply in replies].count(True)
+        assert taken + tended.counts.get(Event.ABANDON.value, 0) == 16
+
+    def test_a_round_is_bounded(self, harness: Harness) -> None:
+        for _ in range(3):
+            reach(harness, State.PENDING)
+        harness.travel(PATIENCE)
+        rounds = [abandon(harness, 2) for _ in range(2)]
+        assert [each.counts[Event.ABANDON.value] for each in rounds] == [2, 1]
+        assert [each.more for each in rounds] == [True, False]
+
+    def test_an_abandoned_record_ends_like_any_other(self, harness: Harness) -> None:
+        identity, _ = reach(harness, State.PENDING)
+        harness.travel(PATIENCE)
+        abandon(harness)
+        harness.travel(RETENTION)
+        assert reap(harness) == {Event.EXPIRE.value: 1}
+        harness.travel(TOMBSTONE)
+        assert reap(harness) == {Event.FORGET.value: 1}
+        assert harness.record(identity) is None
+
+
+class Reaping:
+    @pytest.mark.parametrize("swept", [True, False])
+    def test_an_answer_expires_and_then_its_key_is_forgotten(
+        self, harness: Harness, swept: bool
+    ) -> None:
+        identity, fence = reach(harness, State.IN_PROGRESS)
+        applied(harness, Advance(identity, fence, b"journal"))
+        applied(harness, complete(identity, fence))
+        if swept:
+            harness.travel(LEASE)
+            sweep(harness)
+            harness.travel(-LEASE)
+        harness.travel(RETENTION - 1 - harness.slack)
+        assert reap(harness) == {}
+        harness.travel(1 + harness.slack)
+        sweep(harness)
+        assert reap(harness) == {Event.EXPIRE.value: 1}
+        case = recall(harness, identity)
+        assert (case.record.state, case.record.fence) == (State.EXPIRED, fence)
+        assert (case.record.snapshot, case.request, case.journal) == (None, None, None)
+        assert case.due_at == case.record.forget_at
+        assert isinstance(harness.perform(claim(identity, new_fence())), Found)
+        harness.travel(TOMBSTONE - 1 - harness.slack)
+        assert reap(harness) == {}
+        harness.travel(1 + harness.slack)
+        assert reap(harness) == {Event.FORGET.value: 1}
+        assert isinstance(harness.perform(claim(identity, new_fence())), Claimed)
+
+    def test_without_a_tombstone_nothing_stays(self, harness: Harness) -> None:
+        identity, fence = reach(harness, State.IN_PROGRESS)
+        applied(harness, Complete(identity, fence, SNAPSHOT, RETENTION, 0))
+        harness.travel(RETENTION)
+        sweep(harness)
+        reap(harness)
+        assert harness.record(identity) is None
+
+    def test_a_released_record_is_forgotten(self, harness: Harness) -> None:
+        identity, _ = reach(harness, State.FAILED_RETRYABLE)
+        harness.travel(RETENTION - 1 - harness.slack)
+        assert reap(harness) == {}
+        harness.travel(1 + harness.slack)
+        assert reap(harness) == {Event.FORGET.value: 1}
+        assert harness.record(identity) is None
+
+    def test_a_tombstone_of_an_operator_is_forgotten(self, harness: Harness) -> None:
+        identity, _ = reach(harness, State.EXPIRED)
+        harness.travel(TOMBSTONE)
+        assert reap(harness) == {Event.FORGET.value: 1}
+        assert harness.record(identity) is None
+
+    def test_nothing_unsettled_is_ever_reaped(self, harness: Harness) -> None:
+        made = [reach(harness, state)[0] for state in UNSETTLED]
+        made.append(reach(harness, State.IN_PROGRESS, OnLapse.RESUME)[0])
+        harness.travel(1000 * (RETENTION + TOMBSTONE + PATIENCE))
+        before = [recall(harness, identity) for identity in made]
+        assert reap(harness) == {}
+        assert [recall(harness, identity) for identity in made] == before
+
+    def test_a_retaken_record_is_not_reaped(self, harness: Harness) -> None:
+        identity, fence = reach(harness, State.FAILED_RETRYABLE, deferred=True)
+        harness.travel(RETENTION)
+        applied(harness, Retake(identity, fence, new_fence(), LEASE))
+        assert reap(harness) == {}
+        assert existing(harness, identity).state is State.IN_PROGRESS
+
+    def test_a_round_is_bounded(self, harness: Harness) -> None:
+        for _ in range(3):
+            reach(harness, State.FAILED_RETRYABLE)
+        harness.travel(RETENTION)
+        rounds = [harness.perform(Reap(2)) for _ in range(2)]
+        assert [each.counts[Event.FORGET.value] for each in rounds] == [2, 1]
+        assert [each.more for each in rounds] == [True, False]
+
+    def test_delivered_effects_and_events_are_forgotten_in_their_time(
+        self, harness: Harness
+    ) -> None:
+        fence = new_fence()
+        for key in ("delivered", "waiting"):
+            harness.perform(Enqueue(key, None, key, b""))
+        harness.perform(TakeEffects(fence, ("delivered",), ALL, LEASE))
+        harness.perform(Deliver("delivered", fence, None, RETENTION))
+        harness.perform(Note("stripe", "evt_1", RETENTION))
+        assert reap(harness) == {}
+        harness.travel(RETENTION)
+        assert reap(harness) == {"effects": 1, "events": 1}
+        assert not harness.perform(Note("stripe", "evt_1", None)).before
+        assert harness.perform(Enqueue("delivered", None, "delivered", b"")).applied
+        assert not harness.perform(Enqueue("waiting", None, "waiting", b"")).applied
+
+    def test_claims_while_the_reaper_works(self, harness: Harness) -> None:
+        old = [reach(harness, State.COMPLETED) for _ in range(RACERS)]
+        harness.travel(RETENTION + TOMBSTONE)
+        ops: list[StoreOperation[object]] = [claim(identity, new_fence()) for identity, _ in old]
+        ops += [claim(new_identity(), new_fence()) for _ in range(RACERS)]
+        ops[RACERS:RACERS] = [Sweep(ALL, RETENTION), Reap(ALL), Reap(ALL)]
+        replies = harness.race(ops)
+        fresh = replies[RACERS + 3 :]
+        assert all(isinstance(reply, Claimed) for reply in fresh)
+        sweep(harness)
+        reap(harness)
+        for op, reply in zip(ops[:RACERS], replies[:RACERS], strict=True):
+            assert isinstance(op, type(claim(new_identity(), new_fence())))
+            record = harness.record(op.identity)
+            assert (record and record.fence) == (op.fence if isinstance(reply, Claimed) else None)
+
+
+class Leading:
+    def test_one_leads_until_its_time_is_past(self, harness: Harness) -> None:
+        first, second = new_fence(), new_fence()
+        led = harness.perform(Lead("sweeper", first, LEASE))
+        assert led.leading
+        assert near(harness, led.until, led.now + LEASE)
+        told = harness.perform(Lead("sweeper", second, LEASE))
+        assert (told.leading, told.until) == (False, led.until)
+        harness.travel(LEASE - 1 - harness.slack)
+        assert not harness.perform(Lead("sweeper", second, LEASE)).leading
+        harness.travel(1 + harness.slack)
+        assert harness.perform(Lead("sweeper", second, LEASE)).leading
+        assert not harness.perform(Lead("sweeper", first, LEASE)).leading
+
+    def test_a_leader_stays_by_coming_again(self, harness: Harness) -> None:
+        first, second = new_fence(), new_fence()
+        for _ in range(3):
+            led = harness.perform(Lead("sweeper", first, LEASE))
+            assert led.leading
+            assert near(harness, led.until, led.now + LEASE)
+            harness.travel(LEASE // 2)
+        assert not harness.perform(Lead("sweeper", second, LEASE)).leading
+
+    def test_a_leader_gives_up_by_an_end_that_is_past(self, harness: Harness) -> None:
+        harness.perform(Lead("sweeper", fence := new_fence(), LEASE))
+        harness.perform(Lead("sweeper", fence, 0))
+        harness.travel(1)
+        assert harness.perform(Lead("sweeper", new_fence(), LEASE)).leading
+
+    def test_offices_are_apart(self, harness: Harness) -> None:
+        assert harness.perform(Lead("sweeper", new_fence(), LEASE)).leading
+        assert harness.perform(Lead("reaper", new_fence(), LEASE)).leading
+
+    def test_one_of_many_leads(self, harness: Harness) -> None:
+        def elected() -> list[bool]:
+            ops = [Lead("sweeper", new_fence(), LEASE) for _ in range(RACERS)]
+            return [reply.leading for reply in harness.race(ops)]
+
+        assert elected().count(True) == 1
+        harness.travel(LEASE)
+        assert elected().count(True) == 1
+
+
+class Retiring:
+    def made(
+        self, harness: Harness, resource: str | None, tenant: str = "tenant"
+    ) -> tuple[Identity, Fence]:
+        op = claim(new_identity(), new_fence())
+        origin = Origin(tenant, "POST", "/", "key")
+        harness.perform(type(op)(op.identity, op.fence, "v1:", b"", origin, LEASE))
+        applied(harness, Complete(op.identity, op.fence, SNAPSHOT, RETENTION, TOMBSTONE, resource))
+        return op.identity, op.fence
+
+    def test_only_what_made_the_resource_for_the_tenant_is_retired(self, harness: Harness) -> None:
+        mine = [self.made(harness, "charge/7")[0] for _ in range(2)]
+        others = [
+            self.made(harness, "charge/8")[0],
+            self.made(harness, "charge/7", "another")[0],
+            self.made(harness, None)[0],
+            self.made(harness, "Charge/7")[0],
+        ]
+        reply = harness.perform(Retire("charge/7", "tenant"))
+        assert reply.count == 2
+        for identity in mine:
+            record = existing(harness, identity)
+            assert near(harness, record.retired_at, reply.now)
+            assert (record.state, record.snapshot) == (State.COMPLETED, SNAPSHOT)
+            found = harness.perform(claim(identity, new_fence()))
+            assert isinstance(found, Found)
+            assert found.record == record
+        assert all(existing(harness, identity).retired_at is None for identity in others)
+
+    def test_asked_again_the_first_time_stays(self, harness: Harness) -> None:
+        identity, _ = self.made(harness, "charge/7")
+        harness.perform(Retire("charge/7", "tenant"))
+        first = existing(harness, identity)
+        harness.travel(MINUTE)
+        moved = MINUTE if harness.slack else 0
+        assert harness.perform(Retire("charge/7", "tenant")).count == 1
+        again = existing(harness, identity)
+        assert first.retired_at is not None
+        assert again.retired_at == first.retired_at - moved
+
+    def test_long_names_that_begin_alike_are_apart(self, harness: Harness) -> None:
+        long = "r" * 3000
+        mine, _ = self.made(harness, long + "1")
+        other, _ = self.made(harness, long + "2")
+        assert harness.perform(Retire(long + "1", "tenant")).count == 1
+        assert existing(harness, mine).retired_at is not None
+        assert existing(harness, other).retired_at is None
+
+    def test_what_is_not_completed_is_not_retired(self, harness: Harness) -> None:
+        identity, _ = self.made(harness, "charge/7")
+        harness.travel(RETENTION)
+        sweep(harness)
+        reap(harness)
+        assert harness.perform(Retire("charge/7", "tenant")).count == 0
+        assert existing(harness, identity).retired_at is None
