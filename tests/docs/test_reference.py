@@ -24,7 +24,7 @@ from semel.core.problems import CATALOGUE, DOCS
 from semel.core.replay import _NOT_KEPT
 from semel.core.runner import Abandoned, HandlerOutcome, Raised, Returned
 from semel.core.verdict import Verdict, judge
-from semel.ops import commands
+from semel.ops import commands, telling
 from semel.stores import open_backend
 from semel.stores.postgres.settings import OWN
 from semel.stores.postgres.settings import parse as parse_postgres
@@ -251,7 +251,7 @@ def options(command: click.Command) -> list[str]:
     return [each.opts[-1] for each in given]
 
 
-@pytest.mark.parametrize("code", [commands.FAILED, commands.MISUSED])
+@pytest.mark.parametrize("code", [telling.FAILED, telling.MISUSED])
 def test_the_exit_codes_are_listed(code: int) -> None:
     assert str(code) in first_two(COMMANDS.table("Commands"))
 

@@ -166,6 +166,14 @@ class TestSettling:
         assert done.returncode == 0, done.stderr
         assert snapshot.decode(scene.case(identity).record.snapshot or b"").body is None
 
+    def test_it_happened_with_an_empty_answer(self, scene: Scene) -> None:
+        identity = scene.unknown()
+        empty = ("--happened", "--status", "204")
+        done = semel(scene, "unknown", "settle", identity.hex(), *empty, *SETTLE, "--yes")
+        assert done.returncode == 0, done.stderr
+        kept = snapshot.decode(scene.case(identity).record.snapshot or b"")
+        assert (kept.status, kept.headers, kept.body) == (204, (), b"")
+
     def test_an_operations_call_happened(self, scene: Scene) -> None:
         identity = scene.unknown("made", intent="charged")
         settle = ("unknown", "settle", identity.hex(), "--happened", *SETTLE, "--yes")

@@ -204,7 +204,7 @@ def said(came: Inspection | None) -> str:
 @click.option("--happened", is_flag=True, help="It took effect.")
 @click.option("--absent", is_flag=True, help="It did not take effect ...")
 @click.option("--final", is_flag=True, help="... and no longer can. --absent needs it.")
-@click.option("--status", type=click.IntRange(200, 599), default=200, show_default=True)
+@click.option("--status", type=click.IntRange(200, 599), help="Of the answer; 200 if not said.")
 @click.option(
     "--body",
     type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
@@ -261,7 +261,7 @@ def _evidence(
     case: Case,
     *,
     happened: bool,
-    status: int,
+    status: int | None,
     body: Path | None,
     content_type: str,
     provider_id: str | None,
@@ -275,14 +275,14 @@ def _evidence(
         return Absent(final=True)
     call = call_in_doubt(case)
     text = None if body is None else _read(body)
-    if text is None:
-        if call is not None:
-            fail(f"the operation goes on with the result of {call!r}: give it with --body", MISUSED)
-        return Happened(None, provider_id)
-    if call is not None or case.origin.method == ONCE:
+    if call is not None and text is None:
+        fail(f"the operation goes on with the result of {call!r}: give it with --body", MISUSED)
+    if text is not None and (call is not None or case.origin.method == ONCE):
         return Happened(_json(text), provider_id)
+    if text is None:
+        return Happened(None if status is None else Response(status, (), b""), provider_id)
     headers = ((b"content-type", content_type.encode("latin-1", "replace")),)
-    return Happened(Response(status, headers, text), provider_id)
+    return Happened(Response(status or 200, headers, text), provider_id)
 
 
 def _read(path: Path) -> bytes:
