@@ -98,10 +98,7 @@ class Outbox:
         effects = tuple([slot.effect for slot in taken])
         if effects and len(effects) >= op.limit:
             return Effects(effects, now, now)
-        ends = [now + op.lease] if taken else []
-        return Effects(
-            effects, now, min([*ends, *[due for due, _, _ in named if due > now]], default=None)
-        )
+        return Effects(effects, now, next((due for due, _, _ in named if due > now), None))
 
     def _lease(self, slot: _Slot, op: TakeEffects, now: Micros) -> _Slot:
         end = now + op.lease
