@@ -2,9 +2,14 @@
 
 kill -9 at any instant leaves nothing behind. Nobody else sees the record before it is completed, so
 others learn of a run under way from the identity's lock: they find it taken and hold nothing.
+
+A record that says "it may have happened" must stand even where the transaction cannot: it is then
+written apart, in one of its own.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from semel.core.admission import Call
 from semel.core.answers import Answer, Outcome, doubt, from_record, in_flight
@@ -19,6 +24,7 @@ from semel.core.conclusions import (
     own_answer,
 )
 from semel.core.contract import (
+    Applied,
     Claimed,
     Found,
     Lost,
@@ -28,9 +34,9 @@ from semel.core.contract import (
     Written,
 )
 from semel.core.course import Course
-from semel.core.entry import enter, meet
-from semel.core.flow import Flow, ask
-from semel.core.frozen import replace
+from semel.core.entry import _claim, enter, meet
+from semel.core.flow import Flow, Interrupted, ask
+from semel.core.frozen import frozen, replace
 from semel.core.model import Micros, State
 from semel.core.problems import refuse
 from semel.core.runner import (
@@ -44,6 +50,7 @@ from semel.core.runner import (
     Invoke,
     Occupied,
     Pause,
+    Pursue,
     Raised,
     Returned,
     RollBack,
@@ -52,8 +59,11 @@ from semel.core.runner import (
     Undo,
     Unwoken,
 )
-from semel.core.verdict import Verdict
-from semel.errors import ConfigurationError, StoreError
+from semel.core.verdict import Verdict, is_ambiguous
+from semel.errors import ConfigurationError, SchemaError, SemelError, StoreError
+
+_TRIES: Final = 8
+"""How often a doubt is written apart while its caller waits; after that without the caller."""
 
 
 def atomically(call: Call) -> Flow[Answer]:
@@ -68,13 +78,18 @@ def atomically(call: Call) -> Flow[Answer]:
     return entry if isinstance(entry, Answer) else (yield from _execute(call))
 
 
+# ── getting in ────────────────────────────────────────────────────────────────────────────────────
+
+
 def _enter(call: Call) -> Flow[Claimed | Occupied | Answer]:
     if call.familiar:
         answer = yield from _replayed(call)
         if answer is not None:
             return answer
     if isinstance((yield from ask(Begin(call.identity))), Occupied):
-        return Occupied()
+        # Whoever is in there may only be asking for the answer, as this one does.
+        answer = None if call.familiar else (yield from _replayed(call))
+        return Occupied() if answer is None else answer
     try:
         entry = yield from enter(call, 0)
         if isinstance(entry, Claimed):
@@ -99,64 +114,74 @@ def _replayed(call: Call) -> Flow[Answer | None]:
     return answer if isinstance(answer, Answer) else None
 
 
+# ── running the handler ───────────────────────────────────────────────────────────────────────────
+
+
+@frozen
+class _Result:
+    """What a run came to."""
+
+    answer: Answer
+    op: StoreOperation[Written] | None
+    """The record's write; None: there is to be no record."""
+    writes: bool
+    """The handler's own writes are kept."""
+
+    @property
+    def doubtful(self) -> bool:
+        """Something may have happened outside: without a record nobody would know."""
+        return self.op is not None and (not self.writes or is_ambiguous(self.answer.error))
+
+
 def _execute(call: Call) -> Flow[Answer]:
     course = Course()
     outcome = yield from ask(Invoke(call.identity, call.fence, course))
-    outcome, verdict = yield from _concluded(call, outcome, course)
-    answer = own_answer(call, outcome, verdict)
-    if verdict is Verdict.RELEASE:
-        yield from ask(RollBack())
-        response = answer.response
-        if isinstance(outcome, Returned) and response is not None:
-            response = first(call, response, None)
-        return replace(answer, response=response)
-    response = answer.response
-    if verdict is Verdict.KEEP and response is not None:
-        op: StoreOperation[Written] = completion(call, kept(call, response), course)
-    else:
-        op = concession(call, verdict, answer.error)
-    return (yield from _commit(call, op, answer))
-
-
-def _concluded(
-    call: Call, outcome: HandlerOutcome, course: Course
-) -> Flow[tuple[HandlerOutcome, Verdict]]:
-    """The verdict; what is not to be kept of the handler's writes is undone."""
     if isinstance(outcome, Streaming):
         # It broke off before its end, and nothing of it has been sent.
         yield from ask(Discard())
         outcome = Raised(outcome.error or RuntimeError("the answer broke off"))
-    outcome, verdict = conclude(call, outcome, course)
-    succeeded = isinstance(outcome, Returned) and outcome.response.status < 500
-    if verdict is Verdict.KEEP and succeeded:
+    result = _result(call, outcome, course)
+    if result.writes:
         try:
             yield from ask(Flush())
-            return outcome, verdict
-        except Exception as error:
-            outcome, verdict = conclude(call, Raised(error), course)
-    if verdict is not Verdict.RELEASE:
-        yield from ask(Undo())
-    return outcome, verdict
+        except SemelError as error:
+            return (yield from _failed(call, result, error))
+        except Exception as error:  # what the database says to the handler's own writes
+            result = _result(call, Raised(error), course)
+    return (yield from _settle(call, result))
 
 
-def _commit(call: Call, op: StoreOperation[Written], answer: Answer) -> Flow[Answer]:
+def _result(call: Call, outcome: HandlerOutcome, course: Course) -> _Result:
+    outcome, verdict = conclude(call, outcome, course)
+    answer = own_answer(call, outcome, verdict)
+    response = answer.response
+    returned = isinstance(outcome, Returned)
+    if verdict is Verdict.KEEP and response is not None:
+        keep = completion(call, kept(call, response), course)
+        return _Result(answer, keep, writes=returned and response.status < 500)
+    if returned and response is not None:
+        answer = replace(answer, response=first(call, response, None))
+    op = concession(call, verdict, answer.error) if verdict is Verdict.SUSPEND else None
+    return _Result(answer, op, writes=False)
+
+
+def _settle(call: Call, result: _Result) -> Flow[Answer]:
     """A success is sent only after the transaction is durable."""
     try:
-        written = yield from ask(op)
-        if isinstance(written, Lost):
+        if not result.writes:
+            # Also where all is rolled back: it tells whether the handler has committed by itself.
+            yield from ask(Undo())
+        if result.op is None:
             yield from ask(RollBack())
-            return (yield from as_zombie(call, written, answer))
-        yield from ask(Commit())
-    except ConfigurationError as error:
-        # The handler ended the transaction itself: its writes may be there, its record is not.
-        yield from ask(RollBack())
-        return Answer(doubt(call, status=500), Outcome.SUSPENDED, error, reraise=True)
-    except StoreError as error:
-        yield from ask(RollBack())
-        if getattr(error, "applied", None) is False:
-            return _nothing_happened(call, answer, error)
-        return (yield from _ascertained(call, answer, error))
-    return _committed(call, answer, written.expires_at)
+            return result.answer
+        written = yield from ask(result.op)
+        if isinstance(written, Applied):
+            yield from ask(Commit())
+            return _committed(call, result.answer, written.expires_at)
+    except SemelError as error:
+        return (yield from _failed(call, result, error))
+    yield from ask(RollBack())
+    return (yield from as_zombie(call, written, result.answer))
 
 
 def _committed(call: Call, answer: Answer, expires_at: Micros | None) -> Answer:
@@ -165,25 +190,78 @@ def _committed(call: Call, answer: Answer, expires_at: Micros | None) -> Answer:
     return replace(answer, response=first(call, answer.response, expires_at))
 
 
-def _nothing_happened(call: Call, answer: Answer, error: Exception) -> Answer:
+# ── when the transaction fails ────────────────────────────────────────────────────────────────────
+
+
+def _failed(call: Call, result: _Result, error: SemelError) -> Flow[Answer]:
+    yield from ask(RollBack())
+    if isinstance(error, ConfigurationError) and not isinstance(error, SchemaError):
+        # The handler ended the transaction itself, and its writes may be there.
+        own = Answer(doubt(call, status=500), Outcome.MISCONFIGURED, error, reraise=True)
+        return (yield from _apart(call, _suspension(call, error), own))
+    if result.op is None:
+        return result.answer
+    if isinstance(error, StoreError) and getattr(error, "applied", None) is not False:
+        return (yield from _ascertained(call, result, error))
+    return (yield from _nothing_kept(call, result, error))
+
+
+def _nothing_kept(call: Call, result: _Result, error: SemelError) -> Flow[Answer]:
+    if not result.doubtful:
+        return _nothing_happened(call, result.answer, error)
+    if result.writes or result.op is None:
+        answer = replace(result.answer, response=doubt(call, status=500), outcome=Outcome.SUSPENDED)
+        return (yield from _apart(call, _suspension(call, result.answer.error), answer))
+    return (yield from _apart(call, result.op, result.answer))
+
+
+def _nothing_happened(call: Call, answer: Answer, error: SemelError) -> Answer:
     response = refuse("not-executed", retry_after=call.policy.retry_micros)
     return replace(
         answer, response=response, outcome=Outcome.STORE_ERROR, error=error, reraise=False
     )
 
 
-def _ascertained(call: Call, answer: Answer, error: StoreError) -> Flow[Answer]:
+def _suspension(call: Call, error: BaseException | None) -> StoreOperation[Written]:
+    return concession(call, Verdict.SUSPEND, error)
+
+
+def _apart(call: Call, op: StoreOperation[Written], answer: Answer) -> Flow[Answer]:
+    """Put on record, in a transaction of its own, that nobody may run this again."""
+    for attempt in range(1, _TRIES + 1):
+        try:
+            yield from _claim_anew(call)
+            written = yield from ask(op)
+        except (SemelError, Interrupted):
+            yield from ask(Pause(call.identity, call.fence, attempt))
+        else:
+            if isinstance(written, Lost):
+                return (yield from as_zombie(call, written, answer))
+            return _committed(call, answer, written.expires_at)
+    yield from ask(Pursue(op))
+    return answer if answer.outcome is not Outcome.EXECUTED else not_durable(call, answer)
+
+
+def _claim_anew(call: Call) -> Flow[None]:
+    """The claim went with its transaction, unless the handler itself has committed it."""
+    reply = yield from ask(_claim(call))
+    if isinstance(reply, Found) and reply.record.fence != call.fence:
+        yield from meet(call, reply)
+
+
+def _ascertained(call: Call, result: _Result, error: SemelError) -> Flow[Answer]:
     """A commit nobody answered for: what is there, under the lock, is what happened."""
     found = yield from _look_again(call)
+    answer = result.answer
     if found is None:
-        return not_durable(call, answer)
+        return answer if answer.outcome is Outcome.SUSPENDED else not_durable(call, answer)
     if isinstance(found, NoRecord):
-        return _nothing_happened(call, answer, error)
+        return (yield from _nothing_kept(call, result, error))
     record = found.record
     if record.fence == call.fence and record.state in (State.COMPLETED, State.UNKNOWN):
         return _committed(call, answer, record.expires_at)
-    if record.state is State.FAILED_RETRYABLE:
-        return _nothing_happened(call, answer, error)
+    if record.state is State.FAILED_RETRYABLE or record.forgettable(found.now):
+        return (yield from _nothing_kept(call, result, error))
     return (yield from from_record(call, record, found.now))
 
 

@@ -157,6 +157,8 @@ class Save(Operation[None]):
 class Flush(Operation[None]):
     """Let a session write what it still holds; raises what the database says to that."""
 
+    finishing: ClassVar[bool] = True
+
 
 @frozen
 class Undo(Operation[None]):

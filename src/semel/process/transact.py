@@ -6,8 +6,9 @@ record, or not at all.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from semel.core.contract import Found, NoRecord, Operation, StoreOperation
 from semel.core.model import Identity
@@ -25,6 +26,9 @@ from semel.core.runner import (
 from semel.errors import ConfigurationError
 from semel.stores.base import AsyncTransaction, Backend, Transaction, Transactional
 
+if TYPE_CHECKING:
+    import asyncio
+
 TRANSACTIONAL: Final = (Begin, Save, Flush, Undo, Commit, RollBack, Ascertain)
 
 
@@ -41,18 +45,20 @@ def transactional(backend: Backend) -> Transactional:
 class Rooms:
     """Which identities have a transaction of this process open: busy is told without the database.
 
-    A dictionary and no lock: a fork could copy one while it is held; ``setdefault`` is atomic.
+    A dictionary and no lock: a fork could copy one while it is held; ``setdefault`` is atomic. With
+    the process, so that a forked child does not find its parent's rooms taken for ever.
     """
 
     def __init__(self) -> None:
-        self._taken: dict[Identity, object] = {}
+        self._taken: dict[tuple[int, Identity], object] = {}
 
     def take(self, identity: Identity, by: object) -> bool:
-        return self._taken.setdefault(identity, by) is by
+        return self._taken.setdefault((os.getpid(), identity), by) is by
 
     def leave(self, identity: Identity, by: object) -> None:
-        if self._taken.get(identity) is by:
-            del self._taken[identity]
+        room = (os.getpid(), identity)
+        if self._taken.get(room) is by:
+            del self._taken[room]
 
 
 class _Transact:
@@ -70,11 +76,13 @@ class _Transact:
         self._identity = identity
         return True
 
-    def _leave(self) -> None:
+    def _leave(self, *, begun: bool = True) -> None:
+        """Those who wait learn of the end of a transaction; where none was begun nothing ended."""
         identity, self._identity = self._identity, None
         if identity is not None:
             self._rooms.leave(identity, self)
-            self._left(identity)
+            if begun:
+                self._left(identity)
 
 
 class Transact(_Transact):
@@ -122,7 +130,7 @@ class Transact(_Transact):
             self.transaction = backend.begin(identity)
         finally:
             if self.transaction is None:
-                self._leave()
+                self._leave(begun=False)
         return Occupied() if self.transaction is None else Begun()
 
     def _ascertain(self, identity: Identity) -> Found | NoRecord:
@@ -140,8 +148,20 @@ class AsyncTransact(_Transact):
     """Awaited."""
 
     transaction: AsyncTransaction | None = None
+    _last: tuple[Operation[Any], asyncio.Task[Any]] | None = None
 
     async def perform(self, op: Operation[Any]) -> Any:
+        """What must be carried through is a task: asked again, after its caller was cancelled, it
+        is the same one. Two at once would meet on the connection."""
+        if not op.finishing:
+            return await self._perform(op)
+        import asyncio  # here, because a WSGI process need not load it
+
+        if self._last is None or self._last[0] is not op:
+            self._last = op, asyncio.ensure_future(self._perform(op))
+        return await asyncio.shield(self._last[1])
+
+    async def _perform(self, op: Operation[Any]) -> Any:
         if isinstance(op, StoreOperation):
             transaction = self.transaction
             return await (transaction or self._backend.awaited()).perform(op)
@@ -181,7 +201,7 @@ class AsyncTransact(_Transact):
             self.transaction = await backend.abegin(identity)
         finally:
             if self.transaction is None:
-                self._leave()
+                self._leave(begun=False)
         return Occupied() if self.transaction is None else Begun()
 
     async def end(self) -> None:

@@ -236,7 +236,8 @@ class AwaitedExchange(Performer):
         if isinstance(op, StoreOperation):
             self._before(op)
             reply: R = await (self._transact or self._store).perform(op)
-            self._tell(op, reply)
+            if self._transact is None or self._transact.transaction is None:
+                self._tell(op, reply)  # within a transaction nothing has changed yet
             return reply
         answer: R = await self._attend(op)
         return answer
