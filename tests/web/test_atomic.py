@@ -1,0 +1,713 @@
+"""Atomic mode through every adapter: record, rows and outbox commit together or not at all.
+
+Every test looks at the database with a connection of its own: what an application answers proves
+nothing about what was written.
+"""
+
+import asyncio
+import json
+import logging
+import sqlite3
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import semel
+from semel.web.asgi import Middleware
+from tests.servers import PostgresServer
+from tests.web.bank import (
+    ASGI,
+    COLOURS,
+    STORES,
+    Bank,
+    Ledger,
+    Put,
+    Says,
+    Script,
+    Sql,
+    Step,
+    Use,
+    bank,
+    opened,
+    pay,
+)
+from tests.web.conftest import MakeGuard
+from tests.web.drive import Ask, Wire, scope_of
+
+MakeBank = Callable[..., Bank]
+PAID = (1, 1, ["completed"])
+NOTHING: tuple[int, int, list[str]] = (0, 0, [])
+
+
+@pytest.fixture(params=STORES)
+def ledger(
+    request: pytest.FixtureRequest, tmp_path: Path, postgres: PostgresServer
+) -> Iterator[Ledger]:
+    with opened(request.param, tmp_path, postgres) as one:
+        yield one
+
+
+@pytest.fixture(params=COLOURS)
+def colour(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def make_bank(
+    colour: str, ledger: Ledger, make_guard: MakeGuard, runner: asyncio.Runner
+) -> MakeBank:
+    def make(script: Script, factory: Any = semel.ietf, **options: Any) -> Bank:
+        guard = make_guard(ledger.url, policy=factory(mode="atomic", **options))
+        return bank(colour, guard, ledger, runner, script)
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with caplog.at_level(logging.CRITICAL, logger="semel"):
+        yield
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
+
+
+def failing(error: BaseException) -> Script:
+    def script() -> Generator[Step, Any, Says]:
+        yield from pay()()
+        raise error
+
+    return script
+
+
+# ── what is kept ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("status", [200, 201, 302, 400, 404, 422])
+def test_an_answer_is_kept_with_its_writes_and_replayed(make_bank: MakeBank, status: int) -> None:
+    one = make_bank(pay(says=Says(status)))
+    first, again = one.send(), one.send()
+    assert (first.status, first.body, first.replayed) == (status, b"paid", False)
+    assert (again.status, again.body, again.replayed) == (status, b"paid", True)
+    assert first.one("idempotency-expires") == again.one("idempotency-expires") is not None
+    assert one.ledger.all() == PAID
+    assert one.script.runs == 1
+
+
+def test_the_effect_carries_the_key_that_the_handler_was_given(make_bank: MakeBank) -> None:
+    def script() -> Generator[Step, Any, Says]:
+        key = yield Put("receipt")
+        return Says(pieces=(key.encode(),))
+
+    one = make_bank(script)
+    assert [(one.send().body.decode(),)] == one.ledger.ask("SELECT key FROM semel_effect")
+
+
+@pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
+def test_a_released_answer_leaves_nothing_not_even_a_record(
+    make_bank: MakeBank, status: int
+) -> None:
+    one = make_bank(pay(says=Says(status)))
+    assert (one.send().status, one.ledger.all()) == (status, NOTHING)
+    one.plays(pay())
+    assert (one.send().status, one.ledger.all()) == (201, PAID)
+
+
+def test_a_kept_error_is_stored_without_its_writes(make_bank: MakeBank) -> None:
+    one = make_bank(pay(says=Says(503)), semel.stripe)
+    first, again = one.send(), one.send()
+    assert (first.status, again.status, again.replayed) == (503, 503, True)
+    assert first.body == again.body
+    assert one.ledger.all() == (0, 0, ["completed"])
+    assert one.script.runs == 1
+
+
+def test_a_kept_exception_is_stored_without_its_writes(make_bank: MakeBank) -> None:
+    one = make_bank(failing(ValueError("no")), semel.stripe)
+    assert one.send().status == 500
+    assert one.send().replayed
+    assert (one.ledger.all(), one.script.runs) == ((0, 0, ["completed"]), 1)
+
+
+def test_an_exception_leaves_nothing_and_a_retry_runs_at_once(make_bank: MakeBank) -> None:
+    one = make_bank(failing(ValueError("no")))
+    assert (one.send().status, one.ledger.all()) == (500, NOTHING)
+    one.plays(pay())
+    assert (one.send().status, one.ledger.all()) == (201, PAID)
+
+
+def test_a_handler_that_says_not_executed_leaves_nothing(make_bank: MakeBank) -> None:
+    one = make_bank(
+        failing(semel.NotExecuted("the provider is closed")), semel.payments, probe=None
+    )
+    assert (one.send().status, one.ledger.all()) in ((500, NOTHING), (503, NOTHING))
+    one.plays(pay())
+    assert (one.send().status, one.ledger.all()) == (201, PAID)
+
+
+@pytest.mark.parametrize("error", [semel.OutcomeUnknown("?"), TimeoutError("?")])
+def test_an_unknown_outcome_is_on_record_and_its_writes_are_undone(
+    make_bank: MakeBank, error: Exception
+) -> None:
+    one = make_bank(failing(error))
+    assert one.send().status == 500
+    assert one.ledger.all() == (0, 0, ["unknown"])
+    one.plays(pay())
+    again = one.send()
+    assert (again.status, again.code) == (409, "outcome-unknown")
+    assert one.script.runs == 1
+
+
+def test_a_keep_that_raises_leaves_the_outcome_unknown(make_bank: MakeBank) -> None:
+    def keep(response: object) -> bool:
+        raise ZeroDivisionError
+
+    one = make_bank(pay(), keep=keep)
+    assert one.send().code == "outcome-unknown"
+    assert one.ledger.all() == (0, 0, ["unknown"])
+    assert one.send().code == "outcome-unknown"
+
+
+def test_keep_decides_what_is_kept(make_bank: MakeBank) -> None:
+    one = make_bank(pay(says=Says(404)), keep={201})
+    assert (one.send().status, one.ledger.all()) == (404, NOTHING)
+    one.plays(pay())
+    assert (one.send().status, one.ledger.all()) == (201, PAID)
+
+
+# ── large answers, streams ────────────────────────────────────────────────────────────────────────
+
+
+def test_an_answer_too_large_to_keep_is_sent_whole_and_leaves_a_receipt(
+    make_bank: MakeBank,
+) -> None:
+    one = make_bank(pay(says=Says(200, (b"x" * 100,))), max_response_body=10)
+    assert one.send().body == b"x" * 100
+    again = one.send()
+    assert (again.status, again.code) == (409, "body-not-kept")
+    assert (one.ledger.all(), one.script.runs) == (PAID, 1)
+
+
+@pytest.mark.parametrize("limit", [10, 1000])
+def test_a_streamed_answer_is_sent_after_the_commit(make_bank: MakeBank, limit: int) -> None:
+    one = make_bank(pay(says=Says(200, (b"x" * 40, b"y" * 40))), max_response_body=limit)
+    assert one.send().body == b"x" * 40 + b"y" * 40
+    again = one.send()
+    assert again.replayed or again.code == "body-not-kept"
+    assert (one.ledger.all(), one.script.runs) == (PAID, 1)
+
+
+@pytest.mark.parametrize("limit", [10, 1000])
+def test_an_answer_that_breaks_off_leaves_nothing(
+    make_bank: MakeBank, limit: int, colour: str
+) -> None:
+    broken = Says(200, (b"x" * 40, b"y" * 40), ValueError("broke off"))
+    one = make_bank(pay(says=broken), max_response_body=limit)
+    reply = one.send()
+    assert (reply.status, b"x" in reply.body) == (500, False)
+    if colour in ("fastapi", "def"):
+        # Starlette has a task beside the stream, which it then cancels: what a cancelled task may
+        # have sent is in doubt.
+        assert one.ledger.all() == (0, 0, ["unknown"])
+        return
+    assert one.ledger.all() == NOTHING
+    one.plays(pay())
+    assert (one.send().status, one.ledger.all()) == (201, PAID)
+
+
+def test_an_answer_that_breaks_off_in_doubt_is_unknown(make_bank: MakeBank) -> None:
+    broken = Says(200, (b"x" * 40, b"y" * 40), semel.OutcomeUnknown("?"))
+    one = make_bank(pay(says=broken))
+    assert one.send().status == 500
+    assert one.ledger.all() == (0, 0, ["unknown"])
+
+
+# ── a handler that meddles ────────────────────────────────────────────────────────────────────────
+
+FORBIDDEN: dict[str, Callable[[Any], Any]] = {
+    "commit": lambda operation: operation.transaction.commit(),
+    "rollback": lambda operation: operation.transaction.rollback(),
+    "close": lambda operation: operation.transaction.close(),
+}
+
+
+@pytest.mark.parametrize("name", FORBIDDEN)
+def test_a_handlers_own_commit_is_refused_with_a_sentence(make_bank: MakeBank, name: str) -> None:
+    said: list[str] = []
+
+    def script() -> Generator[Step, Any, Says]:
+        yield from pay()()
+        try:
+            yield Use(FORBIDDEN[name])
+        except semel.ConfigurationError as error:
+            said.append(str(error))
+            raise
+        return Says()
+
+    one = make_bank(script)
+    assert (one.send().status, one.ledger.all()) == (500, NOTHING)
+    assert f"leave out {name}()" in said[0]
+    one.plays(pay())
+    assert (one.send().status, one.ledger.all()) == (201, PAID)
+
+
+def sneaking(*statements: str, says: Says | None) -> Script:
+    """Ends the transaction behind semel's back; answers, or lets it show."""
+
+    def script() -> Generator[Step, Any, Says]:
+        yield from pay()()
+        try:
+            for statement in statements:
+                yield Sql(statement)
+        except semel.ConfigurationError:
+            if says is None:
+                raise
+        if says is None:
+            raise ValueError("after the commit")
+        return says
+
+    return script
+
+
+@pytest.mark.parametrize("says", [Says(), Says(500), Says(429), None])
+@pytest.mark.parametrize("statements", [("COMMIT",), ("COMMIT", "BEGIN")])
+def test_a_commit_as_text_leaves_the_outcome_unknown_never_nothing_happened(
+    make_bank: MakeBank, statements: tuple[str, ...], says: Says | None
+) -> None:
+    one = make_bank(sneaking(*statements, says=says))
+    reply = one.send()
+    assert (reply.status, reply.code) == (500, "outcome-unknown")
+    assert one.ledger.all() == (1, 1, ["unknown"])
+    one.plays(pay())
+    assert one.send().code == "outcome-unknown"
+    assert len(one.ledger.payments()) == one.script.runs == 1
+
+
+@pytest.mark.parametrize("says", [Says(), None])
+def test_a_rollback_as_text_is_not_taken_for_a_success(
+    make_bank: MakeBank, says: Says | None
+) -> None:
+    one = make_bank(sneaking("ROLLBACK", says=says))
+    assert one.send().code == "outcome-unknown"
+    assert one.ledger.all() == (0, 0, ["unknown"])
+    assert one.send().code == "outcome-unknown"
+
+
+def test_sql_that_failed_under_a_success_keeps_nothing_and_a_retry_runs(
+    make_bank: MakeBank,
+) -> None:
+    """PostgreSQL has aborted the transaction; SQLite has only undone the one statement."""
+
+    def script() -> Generator[Step, Any, Says]:
+        yield Sql("INSERT INTO payment VALUES ('a')")
+        yield Put("receipt")
+        with suppress(psycopg.Error, sqlite3.Error):
+            yield Sql("INSERT INTO payment VALUES ('a')")
+        return Says()
+
+    one = make_bank(script)
+    reply = one.send()
+    if one.ledger.sqlite:
+        assert (reply.status, one.ledger.all()) == (201, PAID)
+        return
+    assert (reply.status, reply.code, one.ledger.all()) == (503, "not-executed", NOTHING)
+    one.plays(pay())
+    assert (one.send().status, one.ledger.all()) == (201, PAID)
+
+
+def test_a_constraint_that_is_checked_at_commit_keeps_nothing(make_bank: MakeBank) -> None:
+    def script() -> Generator[Step, Any, Says]:
+        yield from pay()()
+        yield Sql("INSERT INTO refund VALUES ('of no payment')")
+        return Says()
+
+    one = make_bank(script)
+    one.ledger.ask(
+        "CREATE TABLE refund (name TEXT REFERENCES payment (name) DEFERRABLE INITIALLY DEFERRED)"
+    )
+    if one.ledger.sqlite:
+
+        def strict() -> Generator[Step, Any, Says]:
+            yield Sql("PRAGMA defer_foreign_keys = on")
+            return (yield from script())
+
+        one.plays(strict)
+        pytest.skip("SQLite checks foreign keys only where a connection asks before it begins")
+    reply = one.send()
+    assert (reply.code, one.ledger.all()) == ("not-executed", NOTHING)
+    one.plays(pay())
+    assert (one.send().status, one.ledger.all()) == (201, PAID)
+
+
+def test_a_connection_that_dies_in_the_handler_keeps_nothing(make_bank: MakeBank) -> None:
+    one = make_bank(pay())
+    if one.ledger.sqlite:
+        pytest.skip("a file has no connection that could die")
+
+    def dying(says: Says | None) -> Script:
+        def script() -> Generator[Step, Any, Says]:
+            ((pid,),) = yield Sql("SELECT pg_backend_pid()")
+            yield from pay()()
+            one.ledger.ask(f"SELECT pg_terminate_backend({pid}, 5000)")
+            if says is None:
+                raise ValueError("the handler noticed")
+            return says
+
+        return script
+
+    for says in (Says(), Says(500), None):
+        one.plays(dying(says))
+        reply = one.send()
+        assert reply.status in (500, 503)
+        assert one.ledger.all() == NOTHING
+    one.plays(pay())
+    assert (one.send().status, one.ledger.all()) == (201, PAID)
+
+
+@pytest.mark.parametrize("factory", [semel.ietf, semel.stripe])
+def test_a_doubt_is_on_record_although_the_connection_died_with_the_handler(
+    make_bank: MakeBank, factory: Any
+) -> None:
+    """Else a retry would send the payment again that may have been sent."""
+    one = make_bank(pay(), factory)
+    if one.ledger.sqlite:
+        pytest.skip("a file has no connection that could die")
+
+    def script() -> Generator[Step, Any, Says]:
+        ((pid,),) = yield Sql("SELECT pg_backend_pid()")
+        yield from pay()()
+        one.ledger.ask(f"SELECT pg_terminate_backend({pid}, 5000)")
+        raise semel.OutcomeUnknown("sent, and no answer")
+
+    one.plays(script)
+    assert one.send().status == 500
+    state = "unknown" if factory is semel.ietf else "completed"
+    assert one.ledger.all() == (0, 0, [state])
+    again = one.send()
+    assert one.script.runs == 1
+    assert again.replayed if factory is semel.stripe else again.code == "outcome-unknown"
+
+
+def test_what_goes_on_after_the_answer_cannot_use_the_transaction(make_bank: MakeBank) -> None:
+    kept: list[Any] = []
+
+    def script() -> Generator[Step, Any, Says]:
+        yield from pay()()
+        yield Use(lambda operation: kept.append(operation.transaction))
+        return Says()
+
+    one = make_bank(script)
+    assert one.send().status == 201
+    with pytest.raises((semel.ConfigurationError, sqlite3.Error, psycopg.Error)):
+        use_late(kept[0])
+    assert one.ledger.all() == PAID
+
+
+def use_late(connection: Any) -> None:
+    outcome = connection.execute("INSERT INTO payment VALUES ('late')")
+    if asyncio.iscoroutine(outcome):
+        asyncio.run(outcome)
+
+
+# ── who may not run ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_another_payload_is_refused_and_changes_nothing(make_bank: MakeBank) -> None:
+    one = make_bank(pay())
+    one.send(Ask(body=b'{"amount": 1}'))
+    reply = one.send(Ask(body=b'{"amount": 2}'))
+    assert (reply.status, reply.code) == (422, "key-reused")
+    assert (one.ledger.all(), one.script.runs) == (PAID, 1)
+
+
+def test_tenants_with_one_key_are_independent(
+    ledger: Ledger, colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    guard = make_guard(
+        ledger.url,
+        tenant=lambda request: request.headers["x-tenant"],
+        policy=semel.ietf(mode="atomic"),
+    )
+    one = bank(colour, guard, ledger, runner, pay())
+    bodies = [one.send(Ask(headers=(("x-tenant", who),))).body for who in ("a", "b", "a")]
+    assert bodies[0] == bodies[2] != bodies[1]
+    assert (ledger.all(), one.script.runs) == ((2, 2, ["completed"] * 2), 2)
+
+
+def test_an_answer_whose_resource_was_retired_is_not_repeated(make_bank: MakeBank) -> None:
+    def script() -> Generator[Step, Any, Says]:
+        yield Use(lambda operation: operation.resource("ride/1"))
+        return (yield from pay()())
+
+    one = make_bank(script)
+    assert one.send().status == 201
+    assert one.guard.retire("ride/1") == 1
+    assert one.send().code == "replay-impossible"
+    assert (one.ledger.all(), one.script.runs) == (PAID, 1)
+
+
+def test_an_expired_key_is_not_run_again(make_bank: MakeBank) -> None:
+    one = make_bank(pay())
+    assert one.send().status == 201
+    one.ledger.ask("UPDATE semel_record SET expires_at = created_at")
+    assert one.send().code == "key-expired"
+    assert one.script.runs == 1
+
+
+def test_a_key_of_the_previous_settings_is_replayed(
+    ledger: Ledger, colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    before = semel.ietf(mode="atomic")
+    old = bank(colour, make_guard(ledger.url, policy=before), ledger, runner, pay())
+    first = old.send()
+    after = semel.ietf(mode="atomic", scope="tenant", previous=before)
+    new = bank(colour, make_guard(ledger.url, policy=after), ledger, runner, pay())
+    again = new.send()
+    assert (again.replayed, again.body) == (True, first.body)
+    assert (ledger.all(), new.script.runs) == (PAID, 0)
+
+
+@pytest.mark.parametrize("familiar", [True, False])
+def test_a_replay_writes_nothing_and_needs_no_transaction(
+    make_bank: MakeBank, familiar: bool, colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    """Familiar: by the process that ran it. The other one looks under the lock, and rolls back."""
+    one = make_bank(pay())
+    first = one.send()
+    if not familiar:
+        guard = make_guard(one.ledger.url, policy=one.guard.policy)
+        guard.start()
+        one = bank(colour, guard, one.ledger, runner, pay())
+    with watched(one.ledger) as writes:
+        replies = [one.send() for _ in range(5)]
+        assert writes() == 0
+    assert {(reply.replayed, reply.body) for reply in replies} == {(True, first.body)}
+    assert one.ledger.all() == PAID
+
+
+class watched:  # noqa: N801 - used like a function
+    """Counts transactions that have written, since it was entered."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def __enter__(self) -> Callable[[], int]:
+        if self._ledger.sqlite:
+            self._file = sqlite3.connect(self._ledger.url.removeprefix("sqlite:///"))
+        before = self._count()
+        return lambda: self._count() - before
+
+    def _count(self) -> int:
+        if self._ledger.sqlite:
+            return int(self._file.execute("PRAGMA data_version").fetchone()[0])
+        # A transaction has a number of its own only once it writes.
+        asked = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
+        return int(self._ledger.ask(asked)[0][0])
+
+    def __exit__(self, *_: object) -> None:
+        if self._ledger.sqlite:
+            self._file.close()
+
+
+# ── the guard ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_store_without_transactions_is_refused_in_one_sentence_when_the_guard_is_made() -> None:
+    with pytest.raises(semel.ConfigurationError, match="memory:// has no transactions: mode='at"):
+        semel.Guard("memory://", tenant=None, policy=semel.ietf(mode="atomic"))
+    route = semel.Route("POST", "/x", semel.ietf(mode="atomic"))
+    with pytest.raises(semel.ConfigurationError, match="has no transactions"):
+        semel.Guard("memory://", tenant=None, routes=[route])
+
+
+def test_a_leased_route_has_no_transaction_and_says_so(
+    ledger: Ledger, colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    said: list[str] = []
+
+    def script() -> Generator[Step, Any, Says]:
+        try:
+            yield Sql("INSERT INTO payment VALUES ('a')")
+        except semel.ConfigurationError as error:
+            said.append(str(error))
+        return Says()
+
+    assert bank(colour, make_guard(ledger.url), ledger, runner, script).send().status == 201
+    assert said == [
+        "no transaction is open here: use a route with mode='atomic', or a phase",
+    ]
+
+
+# ── functions ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def put(operation: Any) -> None:
+    operation.transaction.execute("INSERT INTO payment VALUES ('a')")
+    operation.effect("receipt", {})
+
+
+def test_once_in_a_transaction(ledger: Ledger, make_guard: MakeGuard) -> None:
+    guard = make_guard(ledger.url, policy=semel.ietf(mode="atomic"))
+    tries = 0
+
+    def job() -> str:
+        nonlocal tries
+        tries += 1
+        put(semel.current())
+        if tries == 1:
+            raise ValueError("once")
+        return "done"
+
+    with pytest.raises(ValueError, match="once"):
+        guard.once("a-key-of-some-length", job, name="pay")
+    assert ledger.all() == NOTHING
+    results = [guard.once("a-key-of-some-length", job, name="pay") for _ in range(3)]
+    assert [(result.value, result.replayed) for result in results] == [
+        ("done", False),
+        ("done", True),
+        ("done", True),
+    ]
+    assert (ledger.all(), tries) == (PAID, 2)
+
+
+def test_once_whose_function_commits_says_so_and_is_not_run_again(
+    ledger: Ledger, make_guard: MakeGuard
+) -> None:
+    guard = make_guard(ledger.url, policy=semel.ietf(mode="atomic"))
+
+    def job() -> str:
+        put(semel.current())
+        semel.current().transaction.execute("COMMIT")
+        return "done"
+
+    with pytest.raises(semel.ConfigurationError, match="ended semel's transaction itself"):
+        guard.once("a-key-of-some-length", job, name="pay")
+    with pytest.raises(semel.Refused, match="outcome-unknown"):
+        guard.once("a-key-of-some-length", job, name="pay")
+    assert ledger.all() == (1, 1, ["unknown"])
+
+
+async def test_aonce_in_a_transaction(ledger: Ledger) -> None:
+    guard = semel.Guard(ledger.url, tenant=None, policy=semel.ietf(mode="atomic"))
+    started, go = asyncio.Event(), asyncio.Event()
+
+    async def job() -> str:
+        operation = semel.current()
+        outcome = operation.transaction.execute("INSERT INTO payment VALUES ('a')")
+        if not ledger.sqlite:
+            await outcome
+        await operation.effect("receipt", {})
+        started.set()
+        await go.wait()
+        return "done"
+
+    def once() -> Any:
+        return guard.aonce("a-key-of-some-length", job, name="pay")
+
+    leader = asyncio.ensure_future(once())
+    await started.wait()
+    with pytest.raises(semel.Refused, match="in-flight"):
+        await once()
+    leader.cancel()
+    await asyncio.wait([leader])
+    assert ledger.all() == NOTHING
+    go.set()
+    await guard.asgi(None).drain()  # type: ignore[arg-type]
+    again = await once()
+    assert (again.value, again.replayed, ledger.all()) == ("done", True, PAID)
+    await guard.aclose()
+
+
+# ── colours ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_handler_gets_an_operation_and_a_connection_of_its_own_colour(
+    make_bank: MakeBank, colour: str
+) -> None:
+    seen: list[tuple[str, Any]] = []
+
+    def script() -> Generator[Step, Any, Says]:
+        yield Use(lambda operation: seen.append((type(operation).__name__, operation.transaction)))
+        return Says()
+
+    one = make_bank(script)
+    assert one.send().status == 201
+    ((kind, connection),) = seen
+    awaited = colour in ("asgi", "fastapi")
+    assert kind == ("AsyncOperation" if awaited else "Operation")
+    if one.ledger.sqlite:
+        assert isinstance(connection, sqlite3.Connection)
+    else:
+        wanted = psycopg.AsyncConnection if awaited else psycopg.Connection
+        assert isinstance(connection, wanted)
+
+
+# ── a client that leaves ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("colour", ASGI, indirect=True)
+@pytest.mark.parametrize("says", [Says(), Says(500), None])
+def test_cancelled_at_any_moment_a_request_is_whole_or_nothing(
+    make_bank: MakeBank, runner: asyncio.Runner, says: Says | None
+) -> None:
+    """The server's task is cancelled after n turns of the loop, for n = 0, 1, 2, …"""
+    one = make_bank(pay(says=says) if says else failing(semel.OutcomeUnknown("?")))
+    outcomes, left = set(), NOTHING
+    for turn in range(200):
+        if turn and left != NOTHING:
+            one.ledger.clear()
+        before = one.script.runs
+        done = runner.run(cancelled_after(turn, one))
+        runs, left = one.script.runs - before, one.ledger.all()
+        outcomes.add(json.dumps([runs, left]))
+        assert runs <= 1
+        if runs == 0:
+            assert left == NOTHING
+        elif says is None:
+            assert left == (0, 0, ["unknown"])
+        else:
+            assert left == (PAID if says.status == 201 else NOTHING)
+        if done:
+            break
+    else:
+        raise AssertionError("there is no end to the turns")
+    assert len(outcomes) == 2
+    one.plays(pay())
+    assert one.send().status in (201, 409)  # no room and no lock is left taken
+
+
+async def cancelled_after(turns: int, one: Bank) -> bool:
+    """Whether the request had ended before."""
+    wire = Wire(Ask(key=f"a-key-of-some-length-{turns}"))
+    task: asyncio.Future[None] = asyncio.ensure_future(
+        one.app(scope_of(wire.ask), wire.receive, wire.send)
+    )
+    for _ in range(turns):
+        await asyncio.sleep(0 if turns < 100 else 0.001)
+    ended = task.done()
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()
+    middleware = one.app if isinstance(one.app, Middleware) else Middleware(one.app, one.guard)
+    await middleware.drain()
+    return ended
+
+
+def test_a_client_that_leaves_in_the_handler_does_not_stop_it(
+    make_bank: MakeBank, colour: str, runner: asyncio.Runner
+) -> None:
+    if colour not in ASGI:
+        pytest.skip("a WSGI handler is not told")
+    one = make_bank(pay())
+
+    async def leave() -> None:
+        wire = Wire(Ask())
+        wire.gone.set()
+        await one.app(scope_of(wire.ask), wire.receive, wire.send)
+
+    runner.run(leave())
+    assert one.ledger.all() == PAID
+    assert one.send().replayed
