@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import semel
+from semel.config import _SCALARS
 from semel.core.policy import OPTION_NAMES
 from semel.core.problems import CATALOGUE
 from semel.stores.postgres.settings import OWN
@@ -102,7 +103,7 @@ def missing_names(tree: ast.AST) -> Iterator[str]:
                 pass
 
 
-FACTORIES = {"ietf", "stripe", "payments"}
+FACTORIES = {"ietf", "stripe", "accepted", "payments"}
 GUARD = set(inspect.signature(semel.Guard).parameters)
 FINGERPRINT = set(inspect.signature(semel.Fingerprint).parameters)
 ROUTE = set(inspect.signature(semel.Route).parameters)
@@ -142,6 +143,7 @@ def test_python_in_the_pages_runs(
 WORDS = {"content-length", "no-store"}
 """What stands in backticks and looks like a problem's code, but is none."""
 OTHERS_OPTIONS = {
+    *("repeatable", "final", "order"),  # Operation.call, Absent, Operation.effect
     "target_session_attrs",  # libpq
     "synchronous",  # SQLite
     "free",  # EvictUnknown
@@ -168,6 +170,7 @@ def test_no_page_names_an_unknown_option(page: Page) -> None:
 def test_no_page_names_an_unknown_environment_variable(page: Page) -> None:
     sources = [*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
     known = {name for path in sources for name in _VARIABLE.findall(path.read_text())}
+    known |= {f"SEMEL_{setting.upper()}" for setting in _SCALARS}
     assert set(_VARIABLE.findall(page.text)) - known == set()
 
 

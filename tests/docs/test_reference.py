@@ -6,17 +6,29 @@ import asyncio
 import http.client
 import inspect
 import re
+import tomllib
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
 import click
+import grpc
 import httpx
 import pytest
+import requests
+import urllib3.exceptions
 
 import semel
+from semel.config import _SCALARS, load
 from semel.core.canonical import MAX_DEPTH
+from semel.core.conclusions import conclude
+from semel.core.course import Course
 from semel.core.fields import MAX_FIELDS, MAX_NAMED
+from semel.core.journal import Journal, Kind
 from semel.core.keys import MAX_HEADER_BYTES, MAX_KEY_LENGTH, MIN_KEY_LENGTH
 from semel.core.model import Response, State
 from semel.core.policy import OPTION_NAMES, Policy
@@ -79,11 +91,13 @@ def test_every_option_of_a_policy_is_listed_with_its_default() -> None:
     assert documented == {name: spoken(getattr(plain_policy, name)) for name in OPTION_NAMES}
 
 
-def test_the_three_policies_differ_where_the_table_says() -> None:
-    policies = (semel.ietf(), semel.stripe(), semel.payments(probe=None))
-    rows = {name: [spoken(getattr(each, name)) for each in policies] for name in OPTION_NAMES}
+FACTORIES = (semel.ietf(), semel.stripe(), semel.accepted(), semel.payments(probe=None))
+
+
+def test_the_policies_differ_where_the_table_says() -> None:
+    rows = {name: [spoken(getattr(each, name)) for each in FACTORIES] for name in OPTION_NAMES}
     differing = {name: row for name, row in rows.items() if len(set(row)) > 1}
-    assert {plain(r[0]): r[1:] for r in POLICIES.table("Where the three differ")} == differing
+    assert {plain(r[0]): r[1:] for r in POLICIES.table("Where they differ")} == differing
 
 
 def answered(*statuses: int) -> list[HandlerOutcome]:
@@ -106,9 +120,13 @@ OUTCOMES: dict[str, list[HandlerOutcome]] = {
         Raised(BrokenPipeError()),
         Raised(EOFError()),
     ],
-    "raised what httpx, aiohttp, urllib3 or `http.client` raise when the other side hung up after "
-    "the request": [
+    "raised what httpx, requests, aiohttp, urllib3, gRPC or `http.client` raise when no whole "
+    "answer came": [
         Raised(httpx.RemoteProtocolError("")),
+        Raised(requests.ReadTimeout()),
+        Raised(aiohttp.ServerDisconnectedError()),
+        Raised(urllib3.exceptions.ProtocolError()),
+        Raised(grpc.FutureTimeoutError()),
         Raised(http.client.IncompleteRead(b"")),
     ],
     "was cancelled or interrupted": [
@@ -121,15 +139,51 @@ FATES = {Verdict.KEEP: "keep", Verdict.RELEASE: "release", Verdict.SUSPEND: "unk
 
 
 def test_the_table_of_outcomes_is_what_the_judge_says() -> None:
-    policies = (semel.ietf(), semel.stripe(), semel.payments(probe=None))
     judged: dict[str, list[str]] = {}
     for situation, outcomes in OUTCOMES.items():
         for outcome in outcomes:
-            verdicts = [FATES[judge(policy, outcome)] for policy in policies]
+            verdicts = [FATES[judge(policy, outcome)] for policy in FACTORIES]
             assert judged.setdefault(situation, verdicts) == verdicts
     lapse = "stopped answering: its lease ran out"
-    judged[lapse] = [str(policy.lapse) for policy in policies]
+    judged[lapse] = [str(policy.lapse) for policy in FACTORIES]
     assert {row[0]: row[1:] for row in POLICIES.table("What becomes of an outcome")} == judged
+
+
+OPERATIONS: dict[str, list[HandlerOutcome]] = {
+    "answered 2xx, 3xx or 4xx": answered(200, 201, 204, 303, 400, 402, 404, 409, 422),
+    "answered 401, 403, 407, 408, 425 or 429": answered(401, 403, 407, 408, 425, 429),
+    "answered 5xx": answered(500, 502, 503, 504),
+    "raised, also `OutcomeUnknown`": [
+        Raised(semel.NotExecuted()),
+        Raised(semel.OutcomeUnknown()),
+        Raised(TimeoutError()),
+        Raised(ValueError()),
+    ],
+    "was cancelled or interrupted": [Abandoned(asyncio.CancelledError())],
+}
+
+
+def courses() -> list[Course]:
+    """Without a call in doubt, in two ways, and with one."""
+    repeatable, doubtful = (Course(Journal().intending("charged")) for _ in range(2))
+    repeatable.repeating = True
+    for course in (repeatable, doubtful):
+        course.meet("charged", Kind.CALL)
+    return [Course(), repeatable, doubtful]
+
+
+def test_the_table_of_operations_is_what_the_journal_says() -> None:
+    concluded: dict[str, list[str]] = {}
+    for policy in (semel.ietf, semel.accepted, semel.payments):
+        call: Any = SimpleNamespace(
+            policy=policy(on_lapse="resume", probe=None), resumable=True, alone=False
+        )
+        for situation, outcomes in OPERATIONS.items():
+            for outcome in outcomes:
+                fates = [FATES[conclude(call, outcome, course)[1]] for course in courses()]
+                assert fates[0] == fates[1]
+                assert concluded.setdefault(situation, fates[1:]) == fates[1:]
+    assert {row[0]: row[1:] for row in POLICIES.table("Operations")} == concluded
 
 
 def test_the_arguments_of_a_fingerprint_are_listed_with_their_defaults() -> None:
@@ -270,6 +324,41 @@ def test_the_attributes_of_a_request_are_listed() -> None:
     assert [plain(row[0]) for row in table] == list(semel.Request.__annotations__)
 
 
+@pytest.mark.parametrize("kind", [semel.Operation, semel.AsyncOperation])
+def test_what_an_operation_can_do_is_listed(kind: type) -> None:
+    table = page("docs/reference/public-names.md").table("Operation")
+    listed = [plain(row[0]).partition("(")[0] for row in table]
+    assert sorted(listed) == sorted(name for name in dir(kind) if not name.startswith("_"))
+
+
+def test_the_attributes_of_an_inquiry_are_listed() -> None:
+    table = page("docs/reference/public-names.md").table("Inquiry")
+    listed = [word for row in table for word in re.findall(r"`(\w+)", row[0])]
+    assert listed == [*inspect.signature(semel.Inquiry).parameters, "downstream_key"]
+
+
+def test_what_a_probe_may_return_is_listed_with_its_defaults() -> None:
+    table = page("docs/reference/public-names.md").table("Evidence")
+    for shown in [plain(row[0]) for row in table]:
+        eval(f"semel.{shown}", {"semel": semel})
+    kinds = (semel.Happened, semel.Absent, semel.CannotTell)
+    assert {plain(row[0]).partition("(")[0] for row in table} == {each.__name__ for each in kinds}
+
+
+def test_every_variable_of_the_environment_is_listed() -> None:
+    listed = {plain(row[0]) for row in CONFIGURATION.table("Environment")}
+    assert listed - {"NO_COLOR"} == {f"SEMEL_{name.upper()}" for name in (*_SCALARS, "config")}
+
+
+def test_the_settings_that_are_shown_can_be_read(tmp_path: Path) -> None:
+    (shown,) = [block for block in CONFIGURATION.blocks if block.language == "toml"]
+    file = tmp_path / "semel.toml"
+    file.write_text(shown.text)
+    settings = load(file, {})
+    assert {each.name for each in fields(settings)} == set(tomllib.loads(shown.text))
+    assert [route.policy.mode for route in settings.routes] == ["leased", "deferred"]
+
+
 def test_the_tree_of_errors_is_the_codes_own() -> None:
     (tree,) = [b for b in page("docs/reference/errors.md").blocks if b.language == "text"]
     assert semel.errors.__doc__ is not None
@@ -279,4 +368,4 @@ def test_the_tree_of_errors_is_the_codes_own() -> None:
 
 def test_every_state_that_a_record_can_have_is_explained() -> None:
     explained = re.findall(r"^\| `(\w+)` \| [a-z]", page("docs/reference/states.md").text, re.M)
-    assert set(State) - {State.PENDING} <= set(explained)
+    assert set(State) <= set(explained)
