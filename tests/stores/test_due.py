@@ -12,11 +12,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from semel.core.contract import Accepted, Claim, Complete, Renew, StoreOperation
-from semel.core.model import Fence
-from semel.core.outbox import Enqueue, TakeEffects
+from semel.core.contract import Accepted, Claim, Complete, Recall, Renew, StoreOperation
+from semel.core.model import Fence, Identity, State
+from semel.core.outbox import BrowseEffects, Enqueue, Shelf, TakeEffects
 from semel.core.states import Event
-from semel.core.upkeep import Abandon, Due, Reap, Sweep, Work
+from semel.core.upkeep import Abandon, Browse, Due, Reap, Sweep, Work
 from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres.link import query
 from semel.stores.sql.dialect import dialect
@@ -298,3 +298,26 @@ def test_requests_in_quick_succession_do_not_all_queue_up_to_notify(
         told = len(list(listener.notifies(timeout=0)))
     assert len(moments) == len(ops)
     assert 1 <= told <= (moments[-1] - moments[0]) // 100_000 + 2
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        Due(Work.PENDING, 10),
+        Browse((State.PENDING,), 10),
+        BrowseEffects(Shelf.WAITING, 10),
+        Recall(Identity(bytes(32))),
+    ],
+    ids=lambda op: type(op).__name__,
+)
+async def test_whoever_only_looks_into_a_file_needs_no_write_lock(
+    tmp_path: Path, op: StoreOperation[Any]
+) -> None:
+    backend = SqliteBackend(f"sqlite:///{tmp_path}/semel.db", timeout=0.5)
+    backend.blocking().perform(accept(Identity(bytes(32)), new_fence()))
+    connection = sqlite3.connect(tmp_path / "semel.db", isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    assert backend.blocking().perform(op) is not None
+    assert await backend.awaited().perform(op) is not None
+    connection.close()
+    await backend.aclose()

@@ -17,11 +17,13 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from semel.core.contract import Claim, Found, NoRecord, Read, StoreOperation
+from semel.core.contract import Claim, Found, NoRecord, Read, Recall, StoreOperation
 from semel.core.model import Identity
+from semel.core.outbox import BrowseEffects
+from semel.core.upkeep import Browse, Due
 from semel.errors import ConfigurationError, StoreUnavailable
 from semel.stores.base import (
     AsyncStore,
@@ -42,6 +44,9 @@ R = TypeVar("R")
 
 DEFAULT_TIMEOUT = 5.0
 _NOT_HERE = object()
+
+LISTINGS: Final = (Due, Browse, BrowseEffects)
+"""They may read much, and need no write lock for it; in an event loop, a thread does."""
 
 
 class SqliteBackend:
@@ -119,7 +124,7 @@ class SqliteBackend:
     # ── shared by both colours ───────────────────────────────────────────────────────────────────
 
     def answer_at_once(self, op: StoreOperation[R]) -> R | object:
-        """The answer to a read, or to a claim whose record exists; else ``_NOT_HERE``."""
+        """The answer to who only looks, or to a claim whose record exists; else ``_NOT_HERE``."""
         engine = self._engine
         if engine is None or not engine.ready:
             return _NOT_HERE
@@ -129,6 +134,8 @@ class SqliteBackend:
         if isinstance(op, Claim) and engine.contended:
             record, now = engine.look(op.identity)
             return _NOT_HERE if record is None else claim_reply(op, record, now)
+        if isinstance(op, (Recall, *LISTINGS)):
+            return engine.ask(plan(op))
         return _NOT_HERE
 
     def submit(self, job: Job) -> None:
@@ -216,7 +223,10 @@ class _AsyncSqliteStore:
         self._mailbox = mailbox
 
     async def perform(self, op: StoreOperation[R], /) -> R:
-        answer = self._backend.answer_at_once(op)
+        if isinstance(op, LISTINGS):
+            answer = await asyncio.to_thread(self._backend.answer_at_once, op)
+        else:
+            answer = self._backend.answer_at_once(op)
         if answer is not _NOT_HERE:
             return cast("R", answer)
         # Cancelled here, the job stays queued and is done: only its answer is lost.

@@ -13,12 +13,13 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from semel.core.model import Identity, Micros, Record
 from semel.errors import StoreError, StoreUnavailable
 from semel.stores.base import Clock
 from semel.stores.sql.rows import record
+from semel.stores.sql.steps import Plan
 from semel.stores.sqlite_batch import Job, Mailbox, run_batch
 from semel.stores.sqlite_file import (
     TEXTS,
@@ -30,7 +31,10 @@ from semel.stores.sqlite_file import (
     open_for_writing,
     outage,
     roll_back,
+    run,
 )
+
+R = TypeVar("R")
 
 BATCH: Final = 256
 """Operations in one transaction at most: bounds how long the write lock is held."""
@@ -50,12 +54,19 @@ class Reader:
 
     def read(self, identity: Identity, clock: Clock) -> tuple[Record | None, Micros]:
         with self._lock:
-            connection = self._connection
-            if connection is None:
-                connection = self._connection = open_for_reading(self._path, self._timeout)
-            row = connection.execute(_LOOK, (identity,)).fetchone()
+            row = self._opened().execute(_LOOK, (identity,)).fetchone()
             now = clock()
         return (None if row is None else record(row)), now
+
+    def ask(self, steps: Plan[R], clock: Clock) -> R:
+        """Carry out a plan that only looks."""
+        with self._lock:
+            return run(self._opened(), steps, clock())
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = open_for_reading(self._path, self._timeout)
+        return self._connection
 
     def close(self) -> None:
         with self._lock:
@@ -124,11 +135,14 @@ class Engine:
     def look(self, identity: Identity) -> tuple[Record | None, Micros]:
         """What is committed, read in the calling thread."""
         try:
-            reader: Reader = self._local.reader
-        except AttributeError:
-            reader = self._new_reader()
+            return self._reader().read(identity, self._clock)
+        except sqlite3.Error as error:
+            raise outage(error, applied=False) from error
+
+    def ask(self, steps: Plan[R]) -> R:
+        """The same, by a plan."""
         try:
-            return reader.read(identity, self._clock)
+            return self._reader().ask(steps, self._clock)
         except sqlite3.Error as error:
             raise outage(error, applied=False) from error
 
@@ -190,11 +204,14 @@ class Engine:
 
     # ── the writer thread ────────────────────────────────────────────────────────────────────────
 
-    def _new_reader(self) -> Reader:
-        reader = Reader(self._path, self._timeout)
-        with self._lock:
-            self._readers.add(reader)
-        self._local.reader = reader
+    def _reader(self) -> Reader:
+        """The calling thread's own."""
+        try:
+            reader: Reader = self._local.reader
+        except AttributeError:
+            reader = self._local.reader = Reader(self._path, self._timeout)
+            with self._lock:
+                self._readers.add(reader)
         return reader
 
     def _work(self) -> None:
