@@ -33,7 +33,7 @@ from tests.stores.contract import (
 from tests.stores.harness import START
 
 ROWS = 100_000
-STATEMENTS = {
+STATEMENTS: dict[str, dict[str, object]] = {
     "due": {"duty": "ask", "limit": 100},
     "next_due": {"duty": "ask"},
     "put_off": {"limit": 100},
