@@ -1,0 +1,111 @@
+"""The cable between an application and PostgreSQL, which a test can cut at a COMMIT."""
+
+import re
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Self
+from urllib.parse import parse_qs, urlsplit
+
+Cut = Callable[["Line", bytes], None]
+"""What happens to a message with a COMMIT in it."""
+
+_COMMIT = re.compile(rb"\bCOMMIT\b")
+_COMMITTED = b"COMMIT\0"
+
+
+class Line:
+    """One connection: the application's end and the server's."""
+
+    def __init__(self, cable: "Cable", near: socket.socket, far: socket.socket) -> None:
+        self.near, self.far = near, far
+        self._cable = cable
+        self._answered = threading.Event()
+        self._deaf = False
+
+    def up(self) -> None:
+        while message := _receive(self.near):
+            cut = self._cable.cut if _COMMIT.search(message) else None
+            if cut is not None:
+                self._cable.cut = None
+                self._deaf = True  # no answer to this one gets through
+                cut(self, message)
+                return
+            self.far.sendall(message)
+        hang_up(self.far)
+        hang_up(self.near)
+
+    def down(self) -> None:
+        while message := _receive(self.far):
+            if _COMMITTED in message:
+                self._answered.set()
+            if not self._deaf:
+                with suppress(OSError):
+                    self.near.sendall(message)
+        hang_up(self.near)
+        hang_up(self.far)
+
+    def commit(self, message: bytes) -> None:
+        """Let the server have it, and wait until it has answered."""
+        self.far.sendall(message)
+        assert self._answered.wait(20)
+
+
+class Cable:
+    """Listens on a port of 127.0.0.1 and forwards to the socket that a URL names."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        where = parse_qs(parts.query)
+        self._path = f"{where['host'][0]}/.s.PGSQL.{where['port'][0]}"
+        self.cut: Cut | None = None
+        self.refusing = False
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        port = self._listener.getsockname()[1]
+        self.url = f"postgresql://{parts.username}@127.0.0.1:{port}{parts.path}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._serve, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        hang_up(self._listener)
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                self._connect(near)
+
+    def _connect(self, near: socket.socket) -> None:
+        far = socket.socket(socket.AF_UNIX)
+        try:
+            if self.refusing:
+                raise ConnectionRefusedError
+            far.connect(self._path)
+        except OSError:
+            hang_up(near)
+            far.close()
+            return
+        line = Line(self, near, far)
+        for pump in (line.up, line.down):
+            threading.Thread(target=_quietly, args=(pump,), daemon=True).start()
+
+
+def hang_up(end: socket.socket) -> None:
+    with suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()
+
+
+def _receive(end: socket.socket) -> bytes:
+    try:
+        return end.recv(1 << 16)
+    except OSError:
+        return b""
+
+
+def _quietly(pump: Callable[[], None]) -> None:
+    with suppress(OSError):
+        pump()

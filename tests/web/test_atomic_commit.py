@@ -1,0 +1,215 @@
+"""A COMMIT whose answer never comes: the truth is what stands in the database under the lock.
+
+The cable between application and PostgreSQL is cut by a proxy, before or after the server got the
+COMMIT, or while it is still on its way.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import semel
+from tests.servers import PostgresServer
+from tests.web.bank import Bank, Ledger, Says, Script, bank, pay
+from tests.web.cable import Cable, Line, hang_up
+from tests.web.conftest import MakeGuard
+from tests.web.waiting import until
+
+MakeBank = Callable[..., Bank]
+PAID = (1, 1, ["completed"])
+NOTHING: tuple[int, int, list[str]] = (0, 0, [])
+
+
+@pytest.fixture
+def ledger(postgres_url: str) -> Ledger:
+    ledger = Ledger(postgres_url)
+    ledger.found()
+    return ledger
+
+
+@pytest.fixture
+def cable(ledger: Ledger) -> Iterator[Cable]:
+    with Cable(ledger.url) as one:
+        yield one
+
+
+@pytest.fixture(params=["asgi", "def", "wsgi"])
+def colour(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def make_bank(
+    colour: str, ledger: Ledger, cable: Cable, make_guard: MakeGuard, runner: asyncio.Runner
+) -> MakeBank:
+    def make(script: Script, factory: Any = semel.ietf, **options: Any) -> Bank:
+        guard = make_guard(cable.url, policy=factory(mode="atomic", **options))
+        guard.start()
+        return bank(colour, guard, ledger, runner, script)
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with caplog.at_level(logging.CRITICAL, logger="semel"):
+        yield
+
+
+def cut_before(line: Line, message: bytes) -> None:
+    hang_up(line.far)
+    hang_up(line.near)
+
+
+def cut_after(line: Line, message: bytes) -> None:
+    line.commit(message)
+    hang_up(line.near)
+    hang_up(line.far)
+
+
+def late(ledger: Ledger, *, arrives: bool) -> Callable[[Line, bytes], None]:
+    """The application gives up while its COMMIT is on its way: the transaction is still open."""
+
+    def cut(line: Line, message: bytes) -> None:
+        hang_up(line.near)
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'advisory'"
+        until(lambda: ledger.ask(waiting))
+        if arrives:
+            line.commit(message)
+        hang_up(line.far)
+
+    return cut
+
+
+def test_a_commit_that_was_not_received_is_nothing(make_bank: MakeBank, cable: Cable) -> None:
+    one = make_bank(pay())
+    cable.cut = cut_before
+    reply = one.send()
+    assert (reply.status, reply.code) == (503, "not-executed")
+    assert one.ledger.all() == NOTHING
+    assert (one.send().status, one.ledger.all(), one.script.runs) == (201, PAID, 2)
+
+
+def test_a_commit_whose_answer_is_lost_is_a_success(make_bank: MakeBank, cable: Cable) -> None:
+    one = make_bank(pay())
+    cable.cut = cut_after
+    first, again = one.send(), one.send()
+    assert (first.status, first.replayed) == (201, False)
+    assert first.one("idempotency-expires") == again.one("idempotency-expires") is not None
+    assert (again.replayed, again.body) == (True, first.body)
+    assert (one.ledger.all(), one.script.runs) == (PAID, 1)
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_commit_on_its_way_is_waited_for_under_the_lock(
+    make_bank: MakeBank, cable: Cable, ledger: Ledger, arrives: bool
+) -> None:
+    one = make_bank(pay())
+    cable.cut = late(ledger, arrives=arrives)
+    reply = one.send()
+    if arrives:
+        assert (reply.status, one.ledger.all()) == (201, PAID)
+        assert one.send().body == reply.body
+    else:
+        assert (reply.code, one.ledger.all()) == ("not-executed", NOTHING)
+        assert (one.send().status, one.ledger.all()) == (201, PAID)
+
+
+@pytest.mark.parametrize("cut", [cut_before, cut_after])
+@pytest.mark.parametrize(
+    ("factory", "state"), [(semel.ietf, "unknown"), (semel.stripe, "completed")]
+)
+def test_a_doubt_stands_whatever_becomes_of_its_commit(
+    make_bank: MakeBank, cable: Cable, cut: Any, factory: Any, state: str
+) -> None:
+    def script() -> Any:
+        yield from pay()()
+        raise semel.OutcomeUnknown("sent, and no answer")
+
+    one = make_bank(script, factory)
+    cable.cut = cut
+    assert one.send().status == 500
+    assert one.ledger.all() == (0, 0, [state])
+    assert one.send().status in (409, 500)
+    assert one.script.runs == 1
+
+
+@pytest.mark.parametrize("cut", [cut_before, cut_after])
+def test_a_commit_that_can_never_be_ascertained_is_no_success(
+    make_bank: MakeBank, cable: Cable, cut: Any
+) -> None:
+    def silence(line: Line, message: bytes) -> None:
+        cable.refusing = True
+        cut(line, message)
+
+    one = make_bank(pay(), lease=timedelta(seconds=1))
+    cable.cut = silence
+    reply = one.send()
+    assert (reply.status, reply.code) == (503, "completion-not-durable")
+    assert reply.one("retry-after") == "1"
+    cable.refusing = False
+    again = one.send()
+    assert (again.status, again.replayed) == (201, cut is cut_after)
+    assert one.ledger.all() == PAID
+
+
+@pytest.fixture
+def mortal() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.mark.parametrize("received", [True, False])
+@pytest.mark.parametrize("colour", ["asgi", "wsgi"])
+def test_postgresql_killed_at_the_commit_and_started_again(
+    mortal: PostgresServer,
+    colour: str,
+    received: bool,
+    make_guard: MakeGuard,
+    runner: asyncio.Runner,
+) -> None:
+    ledger = Ledger(mortal.url)
+    ledger.found()
+
+    def dies(line: Line, message: bytes) -> None:
+        if received:
+            line.commit(message)
+        mortal.kill()
+        threading.Thread(target=mortal.start).start()
+
+    with Cable(ledger.url) as cable:
+        guard = make_guard(cable.url, policy=semel.ietf(mode="atomic"))
+        guard.start()
+        one = bank(colour, guard, ledger, runner, pay())
+        cable.cut = dies
+        reply = one.send()
+        if received:
+            assert (reply.status, ledger.all()) == (201, PAID)
+            assert one.send().replayed
+        else:
+            assert (reply.code, ledger.all()) == ("not-executed", NOTHING)
+            assert one.send().status == 201
+    assert ledger.all() == PAID
+
+
+def test_a_handlers_answer_is_sent_only_after_the_commit(
+    make_bank: MakeBank, cable: Cable, ledger: Ledger
+) -> None:
+    """A streamed one as well: not a byte of it while the COMMIT is on its way."""
+    one = make_bank(pay(says=Says(200, (b"a", b"b"))))
+    seen: list[Any] = []
+
+    def look(line: Line, message: bytes) -> None:
+        seen.append(ledger.all())
+        line.commit(message)
+        hang_up(line.near)
+        hang_up(line.far)
+
+    cable.cut = look
+    assert one.send().body == b"ab"
+    assert (seen, ledger.all()) == ([NOTHING], PAID)
