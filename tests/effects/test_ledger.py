@@ -114,6 +114,15 @@ def test_delivered_effects_are_compared_too(scene: Scene) -> None:
     assert found.what == "provider_id: ch_9 there, ch_1 here"
 
 
+def test_an_effect_with_the_key_of_its_record_is_one_and_not_two(scene: Scene) -> None:
+    identity = scene.completed()
+    key = downstream_key(identity, "charged")
+    delivered(scene, key, b"{}", "ch_1")
+    report = compared(scene, entry(identity, provider_id="ch_1"))
+    assert report == Report(1, (), (), ())
+    assert [each.key for each in compared(scene).missing_there] == [key]
+
+
 def test_only_what_we_made_in_the_time_given_must_be_there(scene: Scene) -> None:
     old = charged(scene, id="old")
     scene.travel(DAY)

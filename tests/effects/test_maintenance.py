@@ -194,14 +194,17 @@ class TestTheLoop:
 
 class TestEmbedded:
     def test_one_leads_and_the_others_stand_by(self, scene: Scene) -> None:
-        one, two = (Embedded(scene.guard, interval=timedelta(seconds=10)) for _ in range(2))
-        scene.held()
-        scene.travel(2 * MINUTE)
-        assert two.run_once().done == 1
-        waiting = one.run_once()
-        assert (two.leading, one.leading) == (True, False)
+        leader, other = (Embedded(scene.guard, interval=timedelta(minutes=1)) for _ in range(2))
+        identity = scene.held()
+        leader.run_once()
+        scene.travel(2 * MINUTE)  # the lease of the record is past, the leader's is not
+        waiting = other.run_once()
+        assert (leader.leading, other.leading) == (True, False)
+        assert scene.state(identity) is State.IN_PROGRESS
         assert waiting.next_due_in is not None
-        assert waiting.next_due_in > 5  # until the leader's time is up
+        assert waiting.next_due_in > 30  # until the leader's time is up
+        assert leader.run_once().done == 1
+        assert scene.state(identity) is State.UNKNOWN
 
     def test_another_follows_when_the_leaders_time_is_up(self, scene: Scene) -> None:
         one, two = (Embedded(scene.guard, interval=timedelta(seconds=10)) for _ in range(2))

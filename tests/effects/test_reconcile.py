@@ -173,12 +173,13 @@ class TestPauses:
         found = quick.recalled(identity)
         assert found.case.due_at == found.now + int(MINUTE * jitter)
 
-    def test_it_is_given_up_after_so_long_and_not_before(self, quick: Scene) -> None:
+    @pytest.mark.parametrize("jitter", [0.5, 1.0])
+    def test_it_is_given_up_after_so_long_and_not_before(self, quick: Scene, jitter: float) -> None:
         identity = quick.unknown()
         provider = Provider(CannotTell())
         while True:
             given = doubt(quick, identity, provider, give_up_after=timedelta(days=3))
-            came = inspect(quick, given)
+            came = inspect(quick, given, jitter)
             if isinstance(came, GivenUp):
                 break
             found = quick.recalled(identity)

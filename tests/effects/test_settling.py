@@ -185,6 +185,16 @@ class TestAnOperationWithPoints:
         assert isinstance(settling(quick, identity, Happened(ANSWER)), Unusable)
         assert quick.state(identity) is State.UNKNOWN
 
+    def test_a_handler_that_cannot_be_resumed_is_plain_whatever_its_journal_says(
+        self, scene: Scene
+    ) -> None:
+        identity = scene.held()
+        written = journal.encode(journal.Journal().intending("charged"))
+        scene.harness.perform(Advance(identity, scene.fences[identity], written))
+        scene.harness.perform(Suspend(identity, scene.fences[identity], "x", 0))
+        assert isinstance(settling(scene, identity, Happened(ANSWER)), Settled)
+        assert scene.state(identity) is State.COMPLETED
+
     def test_without_a_call_in_doubt_it_is_settled_as_a_plain_handler(self, scene: Scene) -> None:
         identity = scene.unknown("ride_created")
         settling(scene, identity, Happened(ANSWER))

@@ -20,7 +20,7 @@ from semel.core.problems import refuse
 from semel.core.snapshot import Snapshot
 from semel.core.upkeep import Abandon, Reap, Sweep, Tended
 
-BATCH: Final = 200
+BATCH: Final = 100
 """Records a step may touch: in SQLite, where there is one writer at a time, a few milliseconds."""
 
 BATCHES: Final = 100

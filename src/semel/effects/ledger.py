@@ -122,15 +122,18 @@ def compare(
 
 
 def _ours(guard: Guard, name: str) -> Iterator[Ours]:
-    """Every record and every delivered effect; a record's key is derived, so none is left out."""
+    """Every delivered effect and every record; a record's key is derived, so none is left out.
+
+    Effects first: an effect may have the very key that is derived from its record.
+    """
+    yield from (_of_effect(effect) for effect in effects(guard, Shelf.DELIVERED, name))
     store, after = guard.backend.blocking(), None
     while True:
         page = store.perform(Browse(tuple(State), _PAGE, after))
         yield from (_of_record(case, name) for case in page.cases)
         if len(page.cases) < _PAGE:
-            break
+            return
         after = page.cases[-1].record.identity
-    yield from (_of_effect(effect) for effect in effects(guard, Shelf.DELIVERED, name))
 
 
 def _of_record(case: Case, name: str) -> Ours:
