@@ -140,7 +140,7 @@ def test_python_in_the_pages_runs(
 
 # ── words ─────────────────────────────────────────────────────────────────────────────────────────
 
-WORDS = {"content-length", "no-store"}
+WORDS = {"content-length", "no-store", "semel-worker"}
 """What stands in backticks and looks like a problem's code, but is none."""
 OTHERS_OPTIONS = {
     *("repeatable", "final", "order"),  # Operation.call, Absent, Operation.effect

@@ -1,4 +1,4 @@
-"""What the README and the tutorial show is what happens."""
+"""What the README, the tutorial and the guide to deferred requests show is what happens."""
 
 from __future__ import annotations
 
@@ -34,6 +34,10 @@ def test_the_readmes_app_is_ten_lines() -> None:
 
 def test_the_tutorial_can_be_followed_to_its_end(tmp_path: Path) -> None:
     assert play(page("docs/tutorial/first-api.md"), tmp_path) >= 6
+
+
+def test_a_deferred_request_is_run_and_told_as_its_guide_shows(tmp_path: Path) -> None:
+    assert play(page("docs/howto/deferred.md"), tmp_path) == 3
 
 
 def test_without_curl_the_same_request_is_made(tmp_path: Path) -> None:
