@@ -145,6 +145,24 @@ def test_while_a_worker_lives_nobody_takes_what_it_delivers_however_long_it_take
     assert [line.tries for line in works.lines("begun") if line.key == "k"] == [1]
 
 
+def test_a_worker_that_slept_past_its_lease_records_nothing(works: Works) -> None:
+    """What it sent was long delivered by another, with the same key."""
+    works.write("k", do="wait")
+    sleeper = works.worker("--lease", "0.5")
+    works.until(lambda: works.lines("begun"))
+    sleeper.send(signal.SIGSTOP)
+    works.worker(poll="0.1")
+    works.until(lambda: len(works.lines("begun")) == 2)
+    works.go()
+    works.until(lambda: works.keys(Shelf.DELIVERED) == ["k"])
+    (before,) = works.shelf(Shelf.DELIVERED)
+    sleeper.send(signal.SIGCONT)
+    works.until(lambda: said(sleeper, "round"))
+    assert [round_["note"] for round_ in said(sleeper, "round")] == ["overtaken 1"]
+    assert works.shelf(Shelf.DELIVERED) == [before]
+    assert works.received() == {"k": 2}
+
+
 def now(works: Works) -> int:
     """By the store's clock."""
     return works.backend.blocking().perform(Read(Identity(bytes(32)))).now
