@@ -1,0 +1,181 @@
+"""What one process of the campaign does: answer a request, or work for a round or two.
+
+The example is loaded as it is and then watched; the controls take one guard out of semel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.examples.rides.boundaries import Boundaries, Fate, WatchedBackend
+
+ROUNDS = 4
+"""A settled call is resumed by the next round, and its receipt delivered by the one after."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One process: its role and its fate. Travels as JSON."""
+
+    role: str
+    folder: str
+    keys: list[str] = field(default_factory=list)
+    at: int | str | None = None
+    sign: int = 9
+    without: str = ""
+
+    def encode(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def run(task: Task) -> None:
+    """In a forked child, which ends with it."""
+    boundaries = Boundaries(Fate(task.at, task.sign), Path(task.folder, "fates.jsonl"), task.role)
+    rides = load(boundaries, task.without)
+    if task.role == "request":
+        asyncio.run(_requests(rides, task, boundaries))
+    else:
+        asyncio.run(_work(rides))
+
+
+def load(boundaries: Boundaries, without: str) -> Any:
+    """The example's module, watched, and perhaps without one of semel's guards."""
+    from examples.rides import app as rides
+    from examples.rides.gateway import Gateway
+
+    take_out(without, rides)
+    guard: Any = rides.guard
+    guard.backend = WatchedBackend(guard.backend, boundaries, without == "fence")
+    post = Gateway._post
+
+    def watched(self: Gateway, path: str, key: str, document: dict[str, Any]) -> dict[str, Any]:
+        what = "void" if path.endswith("/void") else path.rpartition("/")[2]
+        boundaries.reach("before", what)
+        entry = post(self, path, key, document)
+        boundaries.reach("after", what)
+        return entry
+
+    Gateway._post = watched  # type: ignore[method-assign]
+    return rides
+
+
+def take_out(what: str, rides: Any) -> None:
+    """One guard less: the campaign must notice."""
+    import semel
+    from semel.core import steps
+    from semel.process.current import Run
+
+    def no_intent(*_: object) -> Any:
+        yield from ()
+
+    def believes(inquiry: semel.Inquiry) -> semel.Happened | semel.Absent:
+        """A probe that takes "not found" for "will never be"."""
+        answer = rides.gateway._http.get(f"/charges/{inquiry.downstream_key()}")
+        return semel.Happened(answer.json()) if answer.is_success else semel.Absent(final=True)
+
+    if what == "intent":
+        steps._intend = no_intent
+    if "lease" in what:
+        Run.held = lambda _: True  # type: ignore[method-assign]
+    if "void" in what:
+        rides.guard.probe("charged-1")(believes)
+
+
+async def _requests(rides: Any, task: Task, boundaries: Boundaries) -> None:
+    client = Client(rides.app, Path(task.folder, "answers.jsonl"), boundaries)
+    await asyncio.gather(*map(client.post, task.keys))
+    await rides.guard.aclose()
+
+
+class Client:
+    """Sends a request to the application, in its process; what it receives it writes down."""
+
+    def __init__(self, app: Any, log: Path, boundaries: Boundaries) -> None:
+        self._app = app
+        self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._boundaries = boundaries
+
+    async def post(self, key: str) -> None:
+        body = json.dumps({"pickup": key, "destination": "home", "card": "visa"}).encode()
+        sent = [{"type": "http.request", "body": body, "more_body": False}]
+        status, pieces = 0, list[bytes]()
+
+        async def receive() -> Any:
+            return sent.pop() if sent else await asyncio.Event().wait()
+
+        async def send(message: Any) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            pieces.append(message.get("body", b""))
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                self._boundaries.reach("before", "answer")
+                self._note(key, status, b"".join(pieces))
+                self._boundaries.reach("after", "answer")
+
+        try:
+            await self._app(scope(key, len(body)), receive, send)
+        except Exception as error:
+            if not status:
+                self._note(key, 500, repr(error).encode())
+
+    def _note(self, key: str, status: int, body: bytes) -> None:
+        line = {"key": key, "status": status, "body": body.decode()}
+        os.write(self._log, json.dumps(line).encode() + b"\n")
+
+
+def scope(key: str, length: int) -> dict[str, Any]:
+    headers = {
+        "host": "rides",
+        "authorization": "Bearer token-of-ada",
+        "content-type": "application/json",
+        "content-length": str(length),
+        "idempotency-key": key,
+    }
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": "/rides",
+        "raw_path": b"/rides",
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }
+
+
+async def _work(rides: Any) -> None:
+    """As `semel worker --once` does, until a round finds nothing to do."""
+    from datetime import timedelta
+
+    from semel.effects.delivery import Deliveries
+    from semel.effects.maintenance import Maintenance
+    from semel.effects.reconcile import Reconciler
+    from semel.effects.runs import Runs
+    from semel.effects.worker import DELIVER, MAINTAIN, RECONCILE, RUN, Worker
+
+    guard, lease = rides.guard, timedelta(seconds=rides.LEASE)
+    runs = Runs(guard, rides.app)
+    worker = Worker(
+        [
+            (RECONCILE, Reconciler(guard, rides.app)),
+            (RUN, runs),
+            # One at a time: each that is taken when a worker dies has one try less.
+            (DELIVER, Deliveries(guard, lease=lease, concurrency=1)),
+            (MAINTAIN, Maintenance(guard)),
+        ]
+    )
+    for _ in range(ROUNDS):
+        rounds = await worker.run_once()
+        if not any(round_.done for round_ in rounds.values()):
+            break
+    await runs.aclose()
+    await guard.aclose()

@@ -1,0 +1,69 @@
+"""The example's provider as a server of the tests: it is started again when it dies."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+from examples.rides.provider import read
+from tests.servers.child import Child
+from tests.servers.ports import bound_somewhere
+from tests.servers.scoped import Scoped
+
+
+class Provider(Scoped):
+    def __init__(self, *, honours_keys: bool = False) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="semel-"))
+        self._options = ["--honours-keys"] if honours_keys else []
+        with bound_somewhere() as sock:
+            self.port: int = sock.getsockname()[1]
+        self._closing = threading.Event()
+        self.deaths = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        """The provider's own log."""
+        return read(self._folder / "log.jsonl")
+
+    def switch(self, **switches: Any) -> None:
+        httpx.put(f"{self.url}/switches", json=switches).raise_for_status()
+
+    def start(self) -> Self:
+        self._child = self._start()
+        self._watch = threading.Thread(target=self._restart, daemon=True)
+        self._watch.start()
+        return self
+
+    def _start(self) -> Child:
+        command = [sys.executable, "-m", "examples.rides.provider", "--port", str(self.port)]
+        log = ["--log", str(self._folder / "log.jsonl")]
+        child = Child([*command, *log, *self._options], folder=self._folder)
+        for _ in child.attempts():
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
+                break
+        return child
+
+    def _restart(self) -> None:
+        while not self._closing.is_set():
+            self._child.wait(3600)
+            if not self._closing.is_set():
+                self.deaths += 1
+                self._child = self._start()
+
+    def close(self) -> None:
+        self._closing.set()
+        self._child.kill()
+        self._watch.join()
+        shutil.rmtree(self._folder, ignore_errors=True)

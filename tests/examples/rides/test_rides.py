@@ -1,0 +1,99 @@
+"""The example does what its README says, under a real server and the real worker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.examples.rides.town import Town, insist, order, town
+from tests.servers import AppServer, PostgresServer
+from tests.servers.postgres import short_folder
+from tests.web.client import Client, Reply, new_key
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def open_town(
+    request: pytest.FixtureRequest, postgres: PostgresServer
+) -> Iterator[tuple[Town, AppServer]]:
+    folder = short_folder()
+    with postgres.database() as url:
+        store = url if request.param == "postgresql" else f"sqlite:///{folder / 'rides.db'}"
+        with town(store, folder) as rides, rides.server() as server:
+            yield rides, server
+
+
+def entries(rides: Town, reply: Reply) -> list[str]:
+    """What the provider did for a ride."""
+    ride = json.loads(reply.body)["id"]
+    return [entry["status"] for entry in rides.provider.entries if entry.get("ride") == ride]
+
+
+def test_a_ride_is_charged_once_mailed_once_and_its_answer_replayed(
+    open_town: tuple[Town, AppServer],
+) -> None:
+    rides, server = open_town
+    key = new_key()
+    first, again = order(server, key), order(server, key)
+    assert (first.status, first.replayed, again.replayed) == (201, False, True)
+    assert again.body == first.body
+    rides.work_until_quiet()
+    assert entries(rides, first) == ["charged", "mailed"]
+
+
+def test_a_declined_card_is_an_answer_that_is_kept(open_town: tuple[Town, AppServer]) -> None:
+    rides, server = open_town
+    key = new_key()
+    rides.provider.switch(decline=True)
+    first = order(server, key)
+    rides.provider.switch()
+    again = order(server, key)
+    assert (first.status, again.status, again.replayed) == (402, 402, True)
+    assert again.body == first.body
+    assert entries(rides, first) == ["declined"]
+
+
+def test_a_lost_answer_is_looked_up_by_the_worker_and_the_ride_goes_on(
+    open_town: tuple[Town, AppServer],
+) -> None:
+    rides, server = open_town
+    key = new_key()
+    rides.provider.switch(drop=True)
+    assert order(server, key).status == 503
+    rides.provider.switch()
+    assert order(server, key).code == "outcome-unknown"
+    rides.work_until_quiet()
+    again = order(server, key)
+    assert (again.status, again.replayed) == (201, True)
+    assert entries(rides, again) == ["charged", "mailed"]
+
+
+def test_a_charge_that_arrives_after_it_was_called_off_is_refused(
+    open_town: tuple[Town, AppServer],
+) -> None:
+    """The provider is slower than the application's patience, and than whoever asks about it."""
+    rides, server = open_town
+    key, before = new_key(), len(rides.provider.entries)
+    rides.provider.switch(slow=3.0)
+    assert order(server, key).status == 503
+    rides.provider.switch()
+    rides.work_until_quiet()
+    assert entries(rides, insist(server, key)) == ["charged", "mailed"]
+    assert rides.provider.entries[before]["status"] == "voided"
+
+
+def test_a_provider_that_honours_keys_is_simply_asked_again(folder: Path) -> None:
+    store = f"sqlite:///{folder / 'rides.db'}"
+    with town(store, folder, honours_keys=True) as rides, rides.server() as server:
+        key = new_key()
+        rides.provider.switch(drop=True)
+        assert order(server, key).status == 503
+        rides.provider.switch()
+        assert entries(rides, insist(server, key)) == ["charged"]
+
+
+def test_a_stranger_is_turned_away(open_town: tuple[Town, AppServer]) -> None:
+    _, server = open_town
+    assert Client(server.url).post("/rides", new_key()).status == 401
