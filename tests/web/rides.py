@@ -22,10 +22,15 @@ from semel.web.handler import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
 from tests.servers import PostgresServer
 from tests.stores.harness import Harness, open_harness
-from tests.web.drive import AsgiDriver, Driver, WsgiDriver
+from tests.web.client import Reply
+from tests.web.drive import AsgiDriver, Ask, Driver, WsgiDriver
 
 LEASE = timedelta(seconds=60)
 STORES = ("sqlite", "postgresql")
+
+
+Wrap = Callable[[Any], Any]
+"""What stands between a guard and its backend."""
 
 
 def nothing() -> None:
@@ -53,9 +58,16 @@ class Script:
 class Rides:
     """One store, one guard, one operation behind it."""
 
-    def __init__(self, colour: str, harness: Harness, runner: asyncio.Runner) -> None:
+    def __init__(
+        self,
+        colour: str,
+        harness: Harness,
+        runner: asyncio.Runner,
+        wrap: Wrap = lambda backend: backend,
+        lease: timedelta = LEASE,
+    ) -> None:
         self.harness = harness
-        self.guard = semel.Guard(harness.backend, tenant=None, policy=self.policy())
+        self.guard = semel.Guard(wrap(harness.backend), tenant=None, policy=self.policy(lease))
         self.script = Script()
         self.async_ = colour == "asgi"
         self.app: Any
@@ -68,8 +80,8 @@ class Rides:
             self.send = WsgiDriver(wsgi, strict=False)
 
     @staticmethod
-    def policy(**options: Any) -> semel.Policy:
-        return semel.payments(on_lapse="resume", probe=None, lease=LEASE, **options)
+    def policy(lease: timedelta = LEASE) -> semel.Policy:
+        return semel.payments(on_lapse="resume", probe=None, lease=lease)
 
     def asgi(self) -> AsgiApp:
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -122,6 +134,9 @@ class Rides:
     @property
     def _psycopg(self) -> bool:
         return self.harness.backend.url.startswith("postgresql")
+
+    def ask(self, key: str) -> Reply:
+        return self.send(Ask(key=key))
 
     # ── what the store holds ──────────────────────────────────────────────────────────────────────
 
@@ -199,10 +214,11 @@ def rides_on(
     folder: Path,
     runner: asyncio.Runner,
     postgres: Callable[[], PostgresServer],
+    **options: Any,
 ) -> Iterator[Rides]:
     with open_harness(f"{store}-sync", folder, postgres) as harness:
         harness.backend.migrate()
-        rides = Rides(colour, harness, runner)
+        rides = Rides(colour, harness, runner, **options)
         rides.database = f"{folder}/records.db" if store == "sqlite" else harness.backend.url
         with rides.connect() as connection:
             connection.execute(_TABLE)

@@ -159,7 +159,13 @@ class AsyncTransact(_Transact):
 
         if self._last is None or self._last[0] is not op:
             self._last = op, asyncio.ensure_future(self._perform(op))
-        return await asyncio.shield(self._last[1])
+        try:
+            reply = await asyncio.shield(self._last[1])
+        except Exception:
+            self._last = None  # told: the next time it is asked for, it is done anew
+            raise
+        self._last = None
+        return reply
 
     async def _perform(self, op: Operation[Any]) -> Any:
         if isinstance(op, StoreOperation):

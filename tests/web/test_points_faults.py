@@ -1,0 +1,92 @@
+"""Every operation of a ride asked of the store fails once: not done, or done and not answered.
+
+However it fails, the ride is made once and charged once, and in the end there is one answer.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semel.core.evidence import Absent, Happened, Inquiry
+from semel.effects.reconcile import Reconciler
+from semel.effects.runs import Runs
+from tests.web.client import Reply
+from tests.web.colours import COLOURS
+from tests.web.faulty import Faults, FaultyBackend
+from tests.web.rides import STORES, Rides, rides_on
+
+MANY = 40
+"""More than a ride asks of its store."""
+ROUNDS = 12
+LEASE = timedelta(milliseconds=200)
+"""A real one: a write that fails is tried again until it is over."""
+
+
+@pytest.fixture(params=[f"{store}-{colour}" for store in STORES for colour in COLOURS])
+def faulty(
+    request: pytest.FixtureRequest, tmp_path: Path, runner: asyncio.Runner
+) -> Iterator[tuple[Rides, Faults]]:
+    store, colour = request.param.split("-")
+    faults = Faults()
+
+    def wrap(backend: Any) -> Any:
+        return FaultyBackend(backend, faults)
+
+    def postgres() -> Any:
+        return request.getfixturevalue("postgres")
+
+    with rides_on(store, colour, tmp_path, runner, postgres, wrap=wrap, lease=LEASE) as rides:
+
+        @rides.guard.probe("charged")
+        def probe(inquiry: Inquiry) -> Any:
+            """The provider's own books."""
+            key = inquiry.downstream_key()
+            return Happened({"key": key}) if key in rides.script.charged else Absent(final=True)
+
+        yield rides, faults
+
+
+def until_final(rides: Rides, runner: asyncio.Runner, key: str) -> Reply:
+    """As a client does: again and again, while time and the worker go on."""
+    for _ in range(ROUNDS):
+        reply = rides.ask(key)
+        if reply.status == 201:
+            return reply
+        rides.harness.travel(timedelta(hours=1) // timedelta(microseconds=1))
+        runner.run(_work(rides))
+    raise AssertionError(f"no final answer: {reply}, {rides.cases()}")
+
+
+async def _work(rides: Rides) -> None:
+    await Reconciler(rides.guard, rides.app).run_once()
+    runs = Runs(rides.guard, rides.app)
+    await runs.run_once()
+    await runs.aclose()
+
+
+@pytest.mark.parametrize("kind", ["not done", "not answered", "outage"])
+def test_a_fault_at_every_step_makes_no_second_ride_and_loses_none(
+    faulty: tuple[Rides, Faults], runner: asyncio.Runner, kind: str
+) -> None:
+    rides, faults = faulty
+    steps = 0
+    for at in range(1, MANY):
+        rides.script.charged.clear()
+        faults.at, faults.count, faults.hit = at, 0, []
+        faults.after, faults.lasting = kind == "not answered", kind == "outage"
+        key = f"{kind.replace(' ', '-')}-{at:020}"
+        rides.ask(key)
+        hit = list(faults.hit)
+        faults.heal()
+        if not hit:
+            break
+        steps += 1
+        first = until_final(rides, runner, key)
+        assert until_final(rides, runner, key).body == first.body, hit
+        assert len(rides.script.charged) == 1, hit
+        assert rides.rows().count("made") == steps, hit
+    assert 6 <= steps < MANY - 1
