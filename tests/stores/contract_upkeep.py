@@ -94,7 +94,7 @@ class Duties:
     def test_an_accepted_request_is_a_workers(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.PENDING)
         listed = harness.perform(Due(Work.PENDING, ALL))
-        assert listed.cases == (recall(harness, identity),)
+        assert (listed.cases, listed.next_due) == ((recall(harness, identity),), None)
         applied(harness, Take(identity, fence, new_fence(), LEASE))
         assert due(harness, Work.PENDING) == []
 

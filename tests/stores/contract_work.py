@@ -172,13 +172,13 @@ class Deferred:
     ) -> None:
         identity, fence = reach(harness, State.FAILED_RETRYABLE, deferred=True)
         assert recall(harness, identity).request == REQUEST
+        harness.travel(RETENTION // 2)
         again = new_fence()
         applied(harness, Retake(identity, fence, again, LEASE))
-        harness.travel(LEASE // 2)
         reply = applied(harness, Release(identity, again, RETENTION, requeue=0))
         assert reply.state is State.PENDING
         # The client asks anew, and its patience begins anew.
-        assert near(harness, reply.leased_until, reply.now + PATIENCE - LEASE // 2)
+        assert near(harness, reply.leased_until, reply.now + PATIENCE)
 
     def test_a_lapsed_deferred_request_that_had_no_effect_is_queued_again(
         self, harness: Harness

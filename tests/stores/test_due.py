@@ -13,24 +13,29 @@ import psycopg
 import pytest
 
 from semel.core.contract import Accepted, Claim, Complete, Recall, Renew, StoreOperation
-from semel.core.model import Fence, Identity, State
+from semel.core.model import Case, Fence, Identity, OnLapse, State
 from semel.core.outbox import BrowseEffects, Enqueue, Shelf, TakeEffects
-from semel.core.states import Event
-from semel.core.upkeep import Abandon, Browse, Due, Reap, Sweep, Work
+from semel.core.states import Event, sources
+from semel.core.upkeep import Abandon, Browse, Due, Reap, Sweep, Tended, Work
 from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres.link import query
 from semel.stores.sql.dialect import dialect
 from semel.stores.sqlite import SqliteBackend
 from tests.servers import PostgresServer
 from tests.stores.contract import (
+    KINDS,
     LEASE,
     ORIGIN,
     RETENTION,
+    Kind,
     accept,
+    applied,
     new_fence,
     new_identity,
+    reach,
 )
-from tests.stores.harness import START
+from tests.stores.contract_work import recall
+from tests.stores.harness import START, Harness, open_harness
 
 ROWS = 100_000
 STATEMENTS: dict[str, dict[str, object]] = {
@@ -153,6 +158,92 @@ def test_sqlite_finds_what_is_due_by_an_index(filled_file: sqlite3.Connection, n
     index = INDEXES.get(name, "semel_record_due")
     assert any(re.search(rf"SEARCH .* USING .*INDEX {index} \(", step) for step in steps), steps
     assert not [step for step in steps if re.match(r"SCAN semel_|SCAN (effect|other)", step)], steps
+
+
+# ── the columns of the index ──────────────────────────────────────────────────────────────────────
+
+DUTIES = {
+    State.PENDING: "run",
+    State.UNKNOWN: "ask",
+    State.COMPLETED: "expire",
+    State.FAILED_RETRYABLE: "forget",
+    State.EXPIRED: "forget",
+}
+
+
+@contextmanager
+def file_harness(folder: Path) -> Iterator[tuple[Harness, sqlite3.Connection]]:
+    with open_harness("sqlite-sync", folder, lambda: pytest.fail("no server is needed")) as harness:
+        connection = sqlite3.connect(folder / "records.db")
+        yield harness, connection
+        connection.close()
+
+
+def kept(connection: sqlite3.Connection, identity: Identity) -> Any:
+    text = "SELECT duty, due_at, on_lapse FROM semel_record WHERE identity = ?"
+    return connection.execute(text, (identity,)).fetchone()
+
+
+def is_somebodys_duty(harness: Harness, connection: sqlite3.Connection, case: Case) -> bool:
+    duty, due_at, on_lapse = kept(connection, case.record.identity)
+    leased = "resume" if on_lapse == OnLapse.RESUME else "lease"
+    return (duty, due_at) == (DUTIES.get(case.record.state, leased), case.due_at)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+def test_after_every_write_a_record_is_somebodys_duty_in_time(tmp_path: Path, kind: Kind) -> None:
+    with file_harness(tmp_path) as (harness, connection):
+        for state in sorted(sources(kind.event)):
+            identity, fence = reach(harness, state, kind.on_lapse, deferred=kind.deferred)
+            assert is_somebodys_duty(harness, connection, recall(harness, identity))
+            harness.travel(kind.wait)
+            applied(harness, kind.make(identity, fence))
+            if kind.target is not None and kind.event is not Event.RENEW:
+                assert is_somebodys_duty(harness, connection, recall(harness, identity))
+
+
+def test_a_resumable_operation_that_is_renewed_is_due_at_its_new_end(tmp_path: Path) -> None:
+    with file_harness(tmp_path) as (harness, connection):
+        identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
+        harness.travel(LEASE // 2)
+        applied(harness, Renew(identity, fence, LEASE))
+        assert is_somebodys_duty(harness, connection, recall(harness, identity))
+
+
+def test_after_every_round_a_record_is_somebodys_duty_in_time(tmp_path: Path) -> None:
+    with file_harness(tmp_path) as (harness, connection):
+        made = [reach(harness, state)[0] for state in State]
+        made.append(reach(harness, State.IN_PROGRESS, OnLapse.RELEASE)[0])
+        made.append(reach(harness, State.IN_PROGRESS, OnLapse.RELEASE, deferred=True)[0])
+        made.append(reach(harness, State.IN_PROGRESS, OnLapse.RESUME)[0])
+        renewed, fence = reach(harness, State.IN_PROGRESS)
+        made.append(renewed)
+        harness.travel(LEASE // 2)
+        applied(harness, Renew(renewed, fence, LEASE))
+        harness.travel(LEASE // 2)
+        rounds: list[StoreOperation[Tended]]
+        rounds = [Sweep(100, RETENTION), Abandon(100, b"", RETENTION, RETENTION), Reap(100)]
+        for _ in range(4):
+            for op in rounds:
+                harness.perform(op)
+                cases = harness.perform(Browse(tuple(State), 100)).cases
+                assert {case.record.identity for case in cases} <= {*made}
+                assert all(is_somebodys_duty(harness, connection, case) for case in cases)
+            harness.travel(RETENTION)
+
+
+@pytest.mark.parametrize("name", ["sweep", "lapse"])
+def test_a_lease_that_was_renewed_in_between_does_not_lapse(tmp_path: Path, name: str) -> None:
+    """Also where another process renews between the sweeper's two statements."""
+    with file_harness(tmp_path) as (harness, connection):
+        identity, fence = reach(harness, State.IN_PROGRESS)
+        harness.travel(LEASE // 2)
+        applied(harness, Renew(identity, fence, LEASE))
+        given = {"identity": identity, "seen": fence, "limit": 100, "retention": 1}
+        now = START + LEASE
+        rows = connection.execute(dialect("sqlite").text(name), {**given, "now": now}).fetchall()
+        assert rows == []
+        connection.rollback()
 
 
 # ── locks ─────────────────────────────────────────────────────────────────────────────────────────

@@ -248,7 +248,7 @@ def _of_the_taker(op: Taking, entry: Entry, now: Micros) -> dict[str, Any]:
         case Resume():
             return lease | {"snapshot": None}
         case Retake():
-            lease |= {"expires_at": None, "forget_at": None, "snapshot": None, "tries": 0}
+            lease |= {"expires_at": None, "forget_at": None, "snapshot": None}
             return lease | {
                 "on_lapse": op.on_lapse,
                 "abandon_at": _later(now, entry.patience),

@@ -9,7 +9,7 @@ UPDATE semel_record
 SET state = 'in_progress', fence = :fence, leased_until = {now} + :lease,
     on_lapse = CAST(:on_lapse AS text),
     duty = CASE CAST(:on_lapse AS text) WHEN 'resume' THEN 'resume' ELSE 'lease' END,
-    due_at = {now} + :lease, abandon_at = {now} + patience, tries = 0,
+    due_at = {now} + :lease, abandon_at = {now} + patience,
     expires_at = NULL, forget_at = NULL, snapshot = NULL, reason = NULL
 WHERE identity = :identity AND fence = :seen AND state = 'failed_retryable'
 RETURNING state, leased_until, expires_at, {now}
