@@ -7,13 +7,12 @@ returns its answer, so that the same one is run by an event loop, by a thread of
 import asyncio
 import inspect
 import sqlite3
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 import psycopg
@@ -121,11 +120,18 @@ class Use:
     function: Callable[[Any], Any]
 
 
+class Gate(Protocol):
+    """An event of this process's, or a file."""
+
+    def is_set(self) -> bool: ...
+    def wait(self, timeout: float) -> bool: ...
+
+
 @dataclass(frozen=True)
 class Wait:
     """Until somebody opens the gate."""
 
-    gate: threading.Event
+    gate: Gate
 
 
 @dataclass(frozen=True)

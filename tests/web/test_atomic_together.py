@@ -1,0 +1,280 @@
+"""Atomic mode with several requests in one process: who is busy, who waits, who is told what."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import semel
+from semel.core.contract import Found, NoRecord, Read
+from semel.core.model import Identity
+from semel.core.runner import Begin, Begun, Occupied, RollBack
+from semel.process.transact import AsyncTransact, Rooms, Transact
+from semel.stores.base import AsyncTransaction, Transaction
+from semel.stores.sqlite import SqliteBackend
+from tests.servers import PostgresServer
+from tests.web.bank import STORES, Bank, Ledger, Says, Step, Wait, bank, opened, pay
+from tests.web.client import Reply
+from tests.web.conftest import MakeGuard
+from tests.web.drive import Ask, call
+from tests.web.waiting import auntil, until
+
+PAID = (1, 1, ["completed"])
+NOTHING: tuple[int, int, list[str]] = (0, 0, [])
+LONG = timedelta(seconds=20)
+
+
+@pytest.fixture(params=STORES)
+def ledger(
+    request: pytest.FixtureRequest, tmp_path: Path, postgres: PostgresServer
+) -> Iterator[Ledger]:
+    with opened(request.param, tmp_path, postgres) as one:
+        yield one
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with caplog.at_level(logging.CRITICAL, logger="semel"):
+        yield
+
+
+class Slow:
+    """Pays, says so, and waits to be let go."""
+
+    def __init__(self, says: Says | None = None) -> None:
+        self.paid, self.go = threading.Event(), threading.Event()
+        self._says = says
+
+    def __call__(self) -> Generator[Step, Any, Says]:
+        said = yield from pay(says=self._says)()
+        self.paid.set()
+        yield Wait(self.go)
+        return said
+
+
+Together = Callable[[Bank, Slow, int], list[Reply]]
+
+
+def threads(one: Bank, slow: Slow, count: int) -> list[Reply]:
+    """A slow request and its duplicates, each in a thread; the slow one's answer comes first."""
+    with ThreadPoolExecutor(count + 1) as pool:
+        leader = pool.submit(one.send)
+        assert slow.paid.wait(20)
+        others = [pool.submit(one.send) for _ in range(count)]
+        _let_go(one, slow, others)
+        return [future.result() for future in (leader, *others)]
+
+
+def _let_go(one: Bank, slow: Slow, others: list[Future[Reply]]) -> None:
+    if one.guard.policy.patience_micros:
+        waiters = one.guard.attendant.waiters
+        until(lambda: waiters._threads_waiting() == len(others))
+    else:
+        until(lambda: all(future.done() for future in others))
+    slow.go.set()
+
+
+async def tasks(one: Bank, slow: Slow, count: int) -> list[Reply]:
+    """The same in an event loop."""
+    leader = asyncio.ensure_future(call(one.app, Ask()))
+    await auntil(slow.paid.is_set)
+    others = [asyncio.ensure_future(call(one.app, Ask())) for _ in range(count)]
+    waiters = one.guard.attendant.waiters
+    if one.guard.policy.patience_micros:
+        await auntil(
+            lambda: (
+                sum(map(len, waiters._watches[identity(one)].tasks.values())) == count
+                if waiters
+                else False
+            )
+        )
+    else:
+        await asyncio.wait(others)
+    slow.go.set()
+    return [(await task)[0] for task in (leader, *others)]
+
+
+def identity(one: Bank) -> Identity:
+    (only,) = one.guard.attendant.waiters._watches
+    return only
+
+
+@pytest.fixture(params=["asgi", "wsgi"])
+def together(
+    request: pytest.FixtureRequest, ledger: Ledger, make_guard: MakeGuard, runner: asyncio.Runner
+) -> Callable[..., tuple[Bank, list[Reply]]]:
+    def run(slow: Slow, count: int, **options: Any) -> tuple[Bank, list[Reply]]:
+        policy = semel.ietf(mode="atomic", **options)
+        guard = make_guard(ledger.url, policy=policy, max_waiters=64)
+        one = bank(request.param, guard, ledger, runner, slow)
+        if request.param == "asgi":
+            return one, runner.run(tasks(one, slow, count))
+        return one, threads(one, slow, count)
+
+    return run
+
+
+def test_duplicates_in_one_process_are_busy_at_once(together: Any) -> None:
+    """Before the slow one is let go; also on SQLite, whose write lock it holds."""
+    one, (first, *others) = together(Slow(), 10)
+    assert first.status == 201
+    assert {(reply.code, reply.one("retry-after")) for reply in others} == {("in-flight", "1")}
+    assert (one.ledger.all(), one.script.runs) == (PAID, 1)
+
+
+def test_those_who_wait_get_the_answer(together: Any) -> None:
+    one, (first, *others) = together(Slow(), 10, in_flight=LONG)
+    assert (first.status, first.replayed) == (201, False)
+    assert {(reply.status, reply.body, reply.replayed) for reply in others} == {
+        (201, first.body, True)
+    }
+    assert (one.ledger.all(), one.script.runs) == (PAID, 1)
+
+
+def test_those_who_wait_for_a_failure_are_told_to_come_again(together: Any) -> None:
+    one, (first, *others) = together(Slow(Says(500)), 10, in_flight=LONG)
+    assert first.status == 500
+    assert {reply.code for reply in others} == {"in-flight"}
+    assert (one.ledger.all(), one.script.runs) == (NOTHING, 1)
+    one.plays(pay())
+    assert one.send().status == 201
+
+
+def test_on_sqlite_a_duplicate_in_another_process_is_busy_after_the_time_limit(
+    tmp_path: Path, postgres: PostgresServer, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    """Another backend on the same file stands for the other process: they share nothing else."""
+    with opened("sqlite", tmp_path, postgres) as ledger:
+        policy, slow = semel.ietf(mode="atomic"), Slow()
+        here, there = (
+            bank("wsgi", make_guard(f"{ledger.url}?timeout=0.3", policy=policy), ledger, runner, it)
+            for it in (slow, pay())
+        )
+        there.guard.start()
+        with ThreadPoolExecutor(1) as pool:
+            leader = pool.submit(here.send)
+            assert slow.paid.wait(20)
+            assert there.send().code == "in-flight"
+            slow.go.set()
+            assert there.guard.backend is not here.guard.backend
+            assert leader.result().status == 201
+        assert (there.send().replayed, there.script.runs, ledger.all()) == (True, 0, PAID)
+
+
+def test_two_processes_that_ask_for_the_same_answer_do_not_refuse_each_other(
+    postgres_url: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    """Who has never met the key looks under its lock; who finds that taken reads the record."""
+    ledger = Ledger(postgres_url)
+    ledger.found()
+    policy = semel.ietf(mode="atomic")
+    first = bank("wsgi", make_guard(ledger.url, policy=policy), ledger, runner, pay())
+    body = first.send().body
+    stranger = bank("wsgi", make_guard(ledger.url, policy=policy), ledger, runner, pay())
+    stranger.guard.start()
+    backend = make_guard(ledger.url, policy=policy).backend
+    ((name,),) = ledger.ask("SELECT identity FROM semel_record")
+    begin: Any = backend
+    asking = begin.begin(Identity(bytes(name)))
+    try:
+        reply = stranger.send()
+    finally:
+        asking.roll_back()
+        backend.close()
+    assert (reply.status, reply.replayed, reply.body) == (201, True, body)
+
+
+# ── rooms ─────────────────────────────────────────────────────────────────────────────────────────
+
+NAME = Identity(b"i" * 32)
+
+
+class Locked(SqliteBackend):
+    """Every lock is taken, by another process; notes who asks for one."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"sqlite:///{path}")
+        self.asked = 0
+        self.locked = True
+
+    def begin(self, identity: Identity | None) -> Transaction | None:
+        self.asked += 1
+        return None if self.locked else super().begin(identity)
+
+    async def abegin(self, identity: Identity | None) -> AsyncTransaction | None:
+        self.asked += 1
+        return None if self.locked else await super().abegin(identity)
+
+
+def test_a_room_that_is_taken_is_told_without_the_database(tmp_path: Path) -> None:
+    backend, rooms = Locked(tmp_path / "one.db"), Rooms()
+    backend.locked = False
+    left: list[Identity] = []
+    first, second = (Transact(backend, rooms, left.append) for _ in range(2))
+    assert isinstance(first.perform(Begin(NAME)), Begun)
+    assert isinstance(second.perform(Begin(NAME)), Occupied)
+    assert (backend.asked, left) == (1, [])
+    first.perform(RollBack())
+    assert left == [NAME]
+    assert isinstance(second.perform(Begin(NAME)), Begun)
+    second.end()
+    backend.close()
+
+
+def test_one_who_was_refused_by_another_process_wakes_nobody(tmp_path: Path) -> None:
+    """Or those who wait here would be told that the transaction has ended which goes on there."""
+    left: list[Identity] = []
+    transact = Transact(Locked(tmp_path / "one.db"), Rooms(), left.append)
+    for _ in range(2):
+        assert isinstance(transact.perform(Begin(NAME)), Occupied)
+    transact.end()
+    assert left == []
+
+
+async def test_one_who_was_refused_by_another_process_wakes_nobody_in_a_loop(
+    tmp_path: Path,
+) -> None:
+    left: list[Identity] = []
+    transact = AsyncTransact(Locked(tmp_path / "one.db"), Rooms(), left.append)
+    for _ in range(2):
+        assert isinstance(await transact.perform(Begin(NAME)), Occupied)
+    await transact.end()
+    assert left == []
+
+
+def test_a_forked_child_finds_no_room_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    rooms = Rooms()
+    assert rooms.take(NAME, "parent")
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    assert rooms.take(NAME, "child")
+
+
+@pytest.mark.parametrize("colour", ["asgi", "wsgi"])
+def test_nobody_is_woken_before_the_commit(
+    colour: str,
+    tmp_path: Path,
+    postgres: PostgresServer,
+    make_guard: MakeGuard,
+    runner: asyncio.Runner,
+) -> None:
+    """Who looked between completion and commit would find nothing, and take that for the end."""
+    with opened("sqlite", tmp_path, postgres) as ledger:
+        guard = make_guard(ledger.url, policy=semel.ietf(mode="atomic"))
+        seen: list[bool] = []
+        settled = guard.attendant.settled
+
+        def look(identity: Identity) -> None:
+            seen.append(isinstance(guard.backend.blocking().perform(Read(identity)), Found))
+            settled(identity)
+
+        guard.attendant.settled = look  # type: ignore[method-assign]
+        one = bank(colour, guard, ledger, runner, pay())
+        assert one.send().status == 201
+        assert seen == [True]
+        assert isinstance(guard.backend.blocking().perform(Read(NAME)), NoRecord)
