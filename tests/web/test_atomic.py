@@ -317,6 +317,20 @@ def test_sql_that_failed_under_a_success_keeps_nothing_and_a_retry_runs(
     assert (one.send().status, one.ledger.all()) == (201, PAID)
 
 
+def test_a_handler_that_hides_semels_tables_keeps_nothing(make_bank: MakeBank) -> None:
+    def script() -> Generator[Step, Any, Says]:
+        yield from pay()()
+        yield Sql("SET LOCAL search_path = nowhere")
+        return Says()
+
+    one = make_bank(script)
+    if one.ledger.sqlite:
+        pytest.skip("a file has no search path")
+    assert (one.send().code, one.ledger.all()) == ("not-executed", NOTHING)
+    one.plays(pay())
+    assert (one.send().status, one.ledger.all()) == (201, PAID)
+
+
 def test_a_constraint_that_is_checked_at_commit_keeps_nothing(make_bank: MakeBank) -> None:
     def script() -> Generator[Step, Any, Says]:
         yield from pay()()
@@ -480,6 +494,9 @@ def test_a_replay_writes_nothing_and_needs_no_transaction(
         guard = make_guard(one.ledger.url, policy=one.guard.policy)
         guard.start()
         one = bank(colour, guard, one.ledger, runner, pay())
+    else:
+        backend: Any = one.guard.backend
+        backend.begin = backend.abegin = None
     with watched(one.ledger) as writes:
         replies = [one.send() for _ in range(5)]
         assert writes() == 0
