@@ -132,8 +132,11 @@ def wsgi_environ(errand: Errand) -> dict[str, Any]:
 def run_wsgi(app: Any, errand: Errand) -> None:
     """The same, for a WSGI application; blocks."""
 
+    def write(piece: bytes) -> None:
+        """Nobody is there to read it."""
+
     def start_response(*_: Any) -> Any:
-        return lambda _: None
+        return write
 
     body: Iterable[bytes] = app(wsgi_environ(errand), start_response)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote, unquote_to_bytes
 
 from semel.core.frozen import derived, frozen
@@ -100,7 +100,7 @@ def pretended(method: str, path: str, root: str) -> tuple[Request, Place]:
     full = unquote_to_bytes(path)
     prefix = root.encode()
     below = full[len(prefix) :] if (full + b"/").startswith(prefix + b"/") else full
-    raw = {
+    raw: dict[str, Any] = {
         "type": "http",
         "method": method,
         "path": full.decode("utf-8", "surrogateescape"),
