@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from typing import Any, Final
 
 import psycopg
@@ -10,7 +11,7 @@ from semel.stores.postgres.faults import joined, not_connected, verdict
 from semel.stores.postgres.link import DIALECT
 from semel.stores.postgres.settings import Settings
 from semel.stores.sql.dialect import dialect
-from semel.stores.sql.migrate import Ddl, upgrade
+from semel.stores.sql.migrate import Ddl, pending, schema_version, upgrade
 from semel.stores.sql.plans import Rows, Statement
 
 LOCK: Final = int.from_bytes(b"semel\0\0\1")
@@ -19,6 +20,15 @@ LOCK: Final = int.from_bytes(b"semel\0\0\1")
 
 def migrate(settings: Settings) -> int:
     """Returns the schema's version. There is no deadline: a migration takes as long as it takes."""
+    # Mostly there is nothing to do, and then a node that hangs with the lock holds up nobody.
+    current = _connected(settings, _look)
+    if not pending(dialect(DIALECT), current):
+        return current
+    # On another connection: this one may go on believing that a table is not there.
+    return _connected(settings, _upgrade)
+
+
+def _connected(settings: Settings, work: Callable[[psycopg.Connection[Any]], int]) -> int:
     try:
         connection = psycopg.connect(settings.conninfo, prepare_threshold=None)
     except psycopg.Error as error:
@@ -26,16 +36,25 @@ def migrate(settings: Settings) -> int:
         raise verdict(fault, doubt=False) from None
     try:
         with connection:
-            return _upgrade(connection)
+            return work(connection)
     except psycopg.Error as error:
         raise verdict(joined(error), doubt=True) from None
+
+
+def _look(connection: psycopg.Connection[Any]) -> int:
+    return _driven(connection, schema_version())
 
 
 def _upgrade(connection: psycopg.Connection[Any]) -> int:
     # The lock is waited for in a statement of its own: what follows must see what the one who
     # held it before has committed.
     connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
-    steps = upgrade(dialect(DIALECT))
+    return _driven(connection, upgrade(dialect(DIALECT)))
+
+
+def _driven(
+    connection: psycopg.Connection[Any], steps: Generator[Statement | Ddl, Rows, int]
+) -> int:
     asked = next(steps)
     while True:
         rows = _rows(connection, asked)
