@@ -2,6 +2,7 @@
 #   make install   build .venv from the pinned requirements
 #   make demo      run the demonstration             ARGS="..." is passed on
 #   make test      run the tests                     ARGS="tests/unit -k name"
+#   make proof     run the long campaigns            ARGS="-k name"
 #   make check     format, lint, types, import directions
 #   make bench     run the benchmarks                ARGS="..." is passed on
 #   make pins      resolve requirements/test.in again (needs uv)
@@ -13,7 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test check bench pins clean
+.PHONY: install demo test proof check bench pins clean
 .DEFAULT_GOAL := install
 
 install: $(STAMP)
@@ -36,6 +37,10 @@ demo: install
 
 test: install
 	$(BIN)/pytest $(ARGS)
+
+# Minutes to an hour: campaigns that kill, race and fill up. They print their figures.
+proof: install
+	$(BIN)/pytest -m proof -s $(ARGS)
 
 check: install
 	$(BIN)/ruff format --check .

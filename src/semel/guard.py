@@ -171,7 +171,7 @@ class Guard:
         self,
         name: str,
         *,
-        tries: int = 12,
+        tries: int = 24,
         first_pause: timedelta = timedelta(seconds=1),
         longest_pause: timedelta = timedelta(hours=1),
         timeout: timedelta = timedelta(seconds=30),

@@ -3,13 +3,12 @@
 Every good effect reaches the provider at least once, always with its one key; the poison ends as
 dead letters; nothing is lost, nothing is left over, and effects of one order come in order.
 
-A small form runs with the other tests. The full one: ``SEMEL_TEST_PROOF=1 pytest -s`` on this file.
+A small form runs with the other tests, the full one with ``make proof``.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import threading
 import time
@@ -24,7 +23,6 @@ from semel.core.outbox import Shelf
 from tests.effects.workers import Works
 from tests.servers.child import Child
 
-FULL = bool(os.environ.get("SEMEL_TEST_PROOF"))
 STORES = ["sqlite", "postgres"]
 TRIES = 12
 
@@ -42,7 +40,8 @@ class Size:
 
 
 SMALL = Size(effects=400, kills=6, poisoned=0.03)
-SIZE = Size(effects=10_000, kills=60) if FULL else SMALL
+FULL = Size(effects=10_000, kills=60)
+SIZES = [pytest.param(SMALL, id="small"), pytest.param(FULL, id="full", marks=pytest.mark.proof)]
 
 
 @dataclass(frozen=True)
@@ -146,9 +145,10 @@ def works(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Works]:
         yield made
 
 
-def test_workers_are_killed_and_every_good_effect_is_delivered(works: Works) -> None:
+@pytest.mark.parametrize("size", SIZES)
+def test_workers_are_killed_and_every_good_effect_is_delivered(works: Works, size: Size) -> None:
     started = time.monotonic()
-    campaign = Campaign(works, SIZE, random.Random(7))
+    campaign = Campaign(works, size, random.Random(7))
     campaign.run()
     seconds = time.monotonic() - started
     good = {effect.key for effect in campaign.plan if not effect.poison}
@@ -168,7 +168,7 @@ def test_workers_are_killed_and_every_good_effect_is_delivered(works: Works) -> 
     assert max(line.tries for line in works.lines()) <= TRIES
     again = received.total() - len(good)
     assert again <= campaign.killed * 8
-    assert campaign.killed == SIZE.kills
+    assert campaign.killed == size.kills
 
     assert_in_order(works, campaign.plan)
     report(works, campaign, again, seconds)

@@ -48,6 +48,7 @@ class Script:
     charge: Callable[[str, int], Any] = lambda key, amount: {"key": key, "amount": amount}
     in_phase: Callable[[], Any] = nothing
     effect: bool = False
+    which: bool = False
     charged: list[str] = field(default_factory=list)
 
     def make_charge(self, key: str, amount: int) -> Any:
@@ -104,7 +105,8 @@ class Rides:
         if not isinstance(done, sqlite3.Cursor):
             await done
         if self.script.effect:
-            await op.effect("receipt", {"for": name})
+            which = name if self.script.which else ""
+            await op.effect("receipt", {"for": name}, which=which)
         return self.script.in_phase() or {"phase": name}
 
     def wsgi(self) -> WsgiApp:
@@ -124,7 +126,8 @@ class Rides:
         op: semel.Operation = semel.current()
         op.transaction.execute(self._insert, (name,))
         if self.script.effect:
-            op.effect("receipt", {"for": name})
+            which = name if self.script.which else ""
+            op.effect("receipt", {"for": name}, which=which)
         return self.script.in_phase() or {"phase": name}
 
     @property

@@ -105,6 +105,19 @@ def test_a_phase_that_fails_leaves_neither_its_writes_nor_its_effects(rides: Rid
     assert rides.effects() == 1
 
 
+def test_two_effects_of_one_name_need_to_be_told_apart(
+    rides: Rides, caplog: pytest.LogCaptureFixture
+) -> None:
+    rides.script.effect, rides.script.phases = True, ("made", "paid")
+    assert rides.send().status == 500
+    said = caplog.text + "".join(str(error) for error in rides.send.errors)
+    assert "tell several of one name apart by which=" in said
+    assert (rides.rows(), rides.effects()) == (["made"], 1)
+    rides.script.which = True
+    assert rides.send().status == 201
+    assert (rides.rows(), rides.effects()) == (["made", "paid"], 2)
+
+
 @pytest.mark.parametrize("repeatable", [False, True])
 def test_a_request_resumes_what_a_dead_holder_began(rides: Rides, repeatable: bool) -> None:
     released(rides)

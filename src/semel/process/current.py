@@ -139,14 +139,16 @@ class Operation(_Known):
         name: str,
         payload: Any,
         *,
+        which: str = "",
         order: str | None = None,
         delay: timedelta = timedelta(0),
     ) -> str:
         """Put an effect into the outbox, within the open transaction; returns its downstream key.
 
         A worker delivers it after the commit, by whoever `Guard.effect` registered for ``name``.
+        ``which`` tells apart several of one name; the key is made of both.
         """
-        op = _enqueue(self, name, payload, order, delay)
+        op = _enqueue(self._run, name, which, payload, order, delay)
         self._run.ground.join(self.transaction).perform(op)
         return op.key
 
@@ -181,11 +183,12 @@ class AsyncOperation(_Known):
         name: str,
         payload: Any,
         *,
+        which: str = "",
         order: str | None = None,
         delay: timedelta = timedelta(0),
     ) -> str:
         """`Operation.effect`, awaited."""
-        op = _enqueue(self, name, payload, order, delay)
+        op = _enqueue(self._run, name, which, payload, order, delay)
         transaction: Any = self._run.open_transaction()
         await transaction.perform(op)
         return op.key
@@ -200,21 +203,28 @@ def _deed(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -
 
 
 def _enqueue(
-    operation: _Known, name: str, payload: Any, order: str | None, delay: timedelta
+    run: Run, name: str, which: str, payload: Any, order: str | None, delay: timedelta
 ) -> Enqueue:
+    """The same one a second time is a mistake: by its key it would be taken for the first."""
     try:
         body = json.dumps(payload, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"the payload of {name!r} must be JSON: {error}") from error
+    identity = run.lease.identity
+    key = keys.downstream_key(identity, f"{name}\0{which}" if which else name)
+    if key in run.effects:
+        raise ConfigurationError(
+            f"effect {name!r} was written already: tell several of one name apart by which="
+        )
+    run.effects.add(key)
     after: Micros = delay // timedelta(microseconds=1)
-    key = operation.downstream_key(name)
-    return Enqueue(key, operation.identity, name, body, order, after)
+    return Enqueue(key, identity, name, body, order, after)
 
 
 class Run:
     """One run of a handler, and what its answer may hide."""
 
-    __slots__ = ("_doubts", "_noted", "course", "ground", "lease", "transaction")
+    __slots__ = ("_doubts", "_noted", "course", "effects", "ground", "lease", "transaction")
 
     def __init__(self, lease: Lease, course: Course, ground: Ground) -> None:
         self.lease = lease
@@ -222,6 +232,8 @@ class Run:
         self.ground = ground
         self.transaction: Transaction | AsyncTransaction | None = None
         """What is open: for the whole run in atomic mode, else for one phase at a time."""
+        self.effects: set[str] = set()
+        """The keys of those put into the outbox."""
         self._doubts: list[OutcomeUnknown] = []
         self._noted: BaseException | None = None
 

@@ -54,8 +54,12 @@ class Points:
         self._transact = Transact(run.ground.backend, run.ground.rooms, _nothing)
 
     def phase(self, deed: Deed) -> Any:
+        written = set(self._run.effects)
         try:
             return run(phase(_holder(self), deed), self._perform)
+        except BaseException:
+            self._run.effects = written  # rolled back with the rest
+            raise
         finally:
             self._run.transaction = None
             self._transact.end()
@@ -129,8 +133,12 @@ class AsyncPoints:
         self._transact = AsyncTransact(run.ground.backend, run.ground.rooms, _nothing)
 
     async def phase(self, deed: Deed) -> Any:
+        written = set(self._run.effects)
         try:
             return await self._drive(phase(_holder(self), deed))
+        except BaseException:
+            self._run.effects = written  # rolled back with the rest
+            raise
         finally:
             self._run.transaction = None
             await self._transact.end()
