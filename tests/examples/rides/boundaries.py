@@ -90,6 +90,13 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
+    _open = True
+
+    def _over(self) -> None:
+        if self._open:
+            self._open = False
+            self._at.inside -= 1
+
 
 FENCED = (Advance, Complete, Release, Renew, Suspend)
 
@@ -137,13 +144,6 @@ class WatchedTransaction(WatchedStore):
         self._inner.roll_back()
         self._over()
 
-    _open = True
-
-    def _over(self) -> None:
-        if self._open:
-            self._open = False
-            self._at.inside -= 1
-
 
 class AsyncWatchedTransaction(AsyncWatchedStore):
     async def commit(self) -> None:
@@ -155,9 +155,6 @@ class AsyncWatchedTransaction(AsyncWatchedStore):
     async def roll_back(self) -> None:
         await self._inner.roll_back()
         self._over()
-
-    _open = True
-    _over = WatchedTransaction._over
 
 
 class WatchedBackend(Watched):

@@ -149,14 +149,13 @@ class Campaign:
     def _recover(self) -> list[str]:
         """Nobody dies any more: until all is quiet, or for too long. Returns what is not."""
         deadline = time.monotonic() + SECONDS
-        while time.monotonic() < deadline:
+        while True:
             self._work(None).settle()
             unsettled, restless = self._unsettled(), self._restless()
-            if not unsettled and not restless:
-                return []
+            if not (unsettled or restless) or time.monotonic() > deadline:
+                return [*unsettled, *restless]
             if self.plan.retries or not restless:
                 self._post(unsettled)
-        return [*unsettled, *restless]
 
     # ── processes ─────────────────────────────────────────────────────────────────────────────────
 

@@ -68,7 +68,7 @@ def take_out(what: str, rides: Any) -> None:
     """One guard less: the campaign must notice."""
     import semel
     from semel.core import steps
-    from semel.process.current import Run
+    from semel.process import current
 
     def no_intent(*_: object) -> Any:
         yield from ()
@@ -79,9 +79,9 @@ def take_out(what: str, rides: Any) -> None:
         return semel.Happened(answer.json()) if answer.is_success else semel.Absent(final=True)
 
     if what == "intent":
-        steps._intend = no_intent
+        setattr(steps, "_intend", no_intent)  # noqa: B010 - whatever its type is
     if "lease" in what:
-        Run.held = lambda _: True  # type: ignore[method-assign]
+        setattr(current.Run, "held", lambda _: True)  # noqa: B010
     if "void" in what:
         rides.guard.probe("charged-1")(believes)
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
 import os
 import select
@@ -23,8 +24,8 @@ from typing import Any, Self
 
 from tests.examples.rides.process import Task, run, scope
 
-LIFETIME = 60
-"""Seconds after which a child is ended by the kernel, whatever became of its parent."""
+LIFETIME = 45
+"""Seconds after which a child ends, and tells where it was."""
 SECONDS = 60.0
 
 
@@ -176,7 +177,7 @@ def fork(task: Task) -> int:
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.alarm(LIFETIME)
+        faulthandler.dump_traceback_later(LIFETIME, exit=True)
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
         os.dup2(2, 1)
