@@ -2,8 +2,8 @@
 
 A block with ``title=`` is written to that file. In a console block ``uvicorn module:app`` starts
 the application (again), a ``curl`` or ``semel`` line is run, and what the page shows below it is
-compared with what came. Ids and dates differ from run to run: each id on the page stands for one real id,
-throughout the page.
+compared with what came. Ids and dates differ from run to run: each id on the page stands for one
+real id, throughout the page.
 """
 
 from __future__ import annotations
