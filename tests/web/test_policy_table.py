@@ -24,6 +24,7 @@ Fate = Literal["keep", "release", "unknown", "receipt"]
 POLICIES: dict[str, Callable[[], Policy]] = {
     "ietf": semel.ietf,
     "stripe": semel.stripe,
+    "accepted": semel.accepted,
     "payments": lambda: semel.payments(probe=None, in_flight=timedelta(milliseconds=1)),
 }
 
@@ -36,6 +37,11 @@ class Row(NamedTuple):
     stripe: Fate
     payments: Fate
     only: frozenset[str] = frozenset(positions.ALL)
+
+    @property
+    def accepted(self) -> Fate:
+        """It differs only in what is said to others while a request is under way."""
+        return self.ietf
 
 
 FRAMEWORKS = frozenset(positions.ALL) - {"asgi", "wsgi"}
