@@ -107,6 +107,13 @@ class Worker:
                 task.cancel()
             await asyncio.wait(rounds, timeout=_LAST_WORDS)
 
+    async def aclose(self) -> None:
+        """After the last round: loops that opened something, such as an application's lifespan, close it."""
+        for loop in self._loops.values():
+            aclose: Any = getattr(loop, "aclose", None)
+            if aclose is not None:
+                await aclose()
+
     async def _listen(self) -> None:
         assert self._bell is not None  # noqa: S101 - asked by `run`
         try:

@@ -132,6 +132,7 @@ async def _work(
     try:
         whole = await _once(worker, voice) if orders.once else await worker.run()
     finally:
+        await worker.aclose()
         await guard.aclose()
     voice.end(whole, orders)
     # A coroutine that takes no notice of being cancelled would keep the process for ever.
