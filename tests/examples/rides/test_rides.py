@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.docs.pages import ROOT, Block, page
 from tests.examples.rides.town import Town, insist, order, town
 from tests.servers import AppServer, PostgresServer
 from tests.servers.postgres import short_folder
 from tests.web.client import Client, Reply, new_key
+from tests.web.waiting import until
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -97,3 +104,31 @@ def test_a_provider_that_honours_keys_is_simply_asked_again(folder: Path) -> Non
 def test_a_stranger_is_turned_away(open_town: tuple[Town, AppServer]) -> None:
     _, server = open_town
     assert Client(server.url).post("/rides", new_key()).status == 401
+
+
+# ── what is said about it ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("block", page("docs/tutorial/rides.md").blocks, ids=str)
+def test_the_tutorial_shows_the_examples_own_code(block: Block) -> None:
+    sources = [path.read_text() for path in (ROOT / "examples/rides").glob("*.py")]
+    assert block.language != "python" or any(block.text in source for source in sources)
+
+
+def test_the_readme_starts_the_whole_town(folder: Path) -> None:
+    """Provider, API and worker, by one line; the end of it is theirs."""
+    env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "examples.rides"]
+    with (
+        (folder / "log").open("wb") as log,
+        subprocess.Popen(command, cwd=folder, env=env, stdout=log, stderr=log) as process,
+    ):
+        try:
+            until(lambda: _pids(folder / "log"))
+        finally:
+            process.send_signal(signal.SIGINT)
+    assert [pid for pid in _pids(folder / "log") if Path(f"/proc/{pid}").exists()] == []
+
+
+def _pids(log: Path) -> list[int]:
+    return [int(pid) for pid in re.findall(r"^\w+: process (\d+)$", log.read_text(), re.MULTILINE)]
