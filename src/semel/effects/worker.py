@@ -108,7 +108,7 @@ class Worker:
             await asyncio.wait(rounds, timeout=_LAST_WORDS)
 
     async def aclose(self) -> None:
-        """After the last round: loops that opened something, such as an application's lifespan, close it."""
+        """After the last round: what loops have opened, such as an application, is closed."""
         for loop in self._loops.values():
             aclose: Any = getattr(loop, "aclose", None)
             if aclose is not None:
