@@ -143,7 +143,7 @@ def test_python_in_the_pages_runs(
 WORDS = {"content-length", "no-store", "semel-worker"}
 """What stands in backticks and looks like a problem's code, but is none."""
 OTHERS_OPTIONS = {
-    *("repeatable", "final", "order"),  # Operation.call, Absent, Operation.effect
+    *("repeatable", "final", "order", "which"),  # Operation.call, Absent, Operation.effect
     "target_session_attrs",  # libpq
     "synchronous",  # SQLite
     "free",  # EvictUnknown
