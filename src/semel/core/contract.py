@@ -277,8 +277,9 @@ class Complete(StoreOperation[Written]):
 class Release(StoreOperation[Written]):
     """in_progress → failed_retryable: nothing happened, a retry may run. Forgotten by retention.
 
-    Its journal stays for the retry. ``requeue``: a deferred request becomes pending again, due
-    after that time, and a worker retries it.
+    Its request and journal stay for the retry. ``requeue``: a deferred request becomes pending
+    again, due after that time but no later than its deadline, and a worker retries it; what was
+    never deferred is released as without it.
     """
 
     finishing: ClassVar[bool] = True

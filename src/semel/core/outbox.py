@@ -25,7 +25,10 @@ class Effects:
 
 @frozen
 class Kept:
-    """Whether the write on an effect was applied: it was not when another worker has it by now."""
+    """Whether the write on an effect was applied: it was not when another worker has it by now.
+
+    Of Enqueue: whether it was written now; when not, its key is there already, which is as good.
+    """
 
     applied: bool
     now: Micros
@@ -120,7 +123,10 @@ class BrowseEffects(StoreOperation[Effects]):
 
 @frozen
 class Requeue(StoreOperation[Kept]):
-    """A dead effect is tried again, from now, with all its tries; or dropped for good."""
+    """A dead effect is tried again, from now, with all its tries; or dropped for good.
+
+    Applied also when that is so already: it waits, or with ``drop`` is not there.
+    """
 
     key: str
     drop: bool = False

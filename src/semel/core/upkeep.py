@@ -23,7 +23,10 @@ class Listed:
 
 @frozen
 class Tended:
-    """How many records a round of maintenance changed, by event; ``more`` are due already."""
+    """How many records a round of maintenance changed, by event; ``more`` are due already.
+
+    What the reaper forgot of outbox and events is counted as ``effects`` and ``events``.
+    """
 
     counts: dict[str, int]
     more: bool
@@ -60,7 +63,11 @@ class Work(StrEnum):
 
 @frozen
 class Due(StoreOperation[Listed]):
-    """List what is due of one kind of work; nothing is changed, nobody is kept from it."""
+    """List what is due of one kind of work; nothing is changed, nobody is kept from it.
+
+    Whoever cannot do what it finds must put it off (Take and Release, Resume, Inquire), or finds it
+    first in every list. What is pending past its deadline is not listed: it is to be abandoned.
+    """
 
     work: Work
     limit: int
@@ -115,7 +122,10 @@ class Lead(StoreOperation[Led]):
 
 @frozen
 class Retire(StoreOperation[Retired]):
-    """Completed records of this tenant that made ``resource`` are answered no more."""
+    """Completed records of this tenant that made ``resource`` are answered no more.
+
+    Asked again it counts the same records; the time of the first stays.
+    """
 
     resource: str
     tenant: str
