@@ -21,7 +21,7 @@ from semel.core.snapshot import Snapshot
 from semel.core.upkeep import Abandon, Reap, Sweep, Tended
 
 BATCH: Final = 100
-"""Records a step may touch: in SQLite, where there is one writer at a time, a few milliseconds."""
+"""Records a step may touch: in SQLite, where there is one writer at a time, some milliseconds."""
 
 BATCHES: Final = 100
 """Steps of one kind in a round; what is left is the next round's, which follows soon."""
