@@ -141,13 +141,18 @@ def test_of_two_processes_one_runs_and_the_others_are_refused(
     bank_: Served, pool: ThreadPoolExecutor
 ) -> None:
     """SQLite has one writer: in another process a duplicate learns it after the time limit."""
-    with serve(bank_.colour, bank_.ledger, bank_.folder, workers=1) as other:
-        # The first request of a process compares the route's settings, which SQLite writes.
-        assert other.client.post("/pay", new_key()).status == 201
+    with ExitStack() as stack:
+        alone, other = (
+            stack.enter_context(serve(bank_.colour, bank_.ledger, bank_.folder, workers=1))
+            for _ in range(2)
+        )
+        for served in (alone, other):
+            # The first request of a process compares the route's settings; SQLite writes for that.
+            assert served.client.post("/pay", new_key()).status == 201
         bank_.ledger.clear()
-        key, gate, leader, _ = hold(bank_, pool, "effect put")
-        for client in (bank_.client, other.client):
-            replies = client.at_once(8, "/pay", key)
+        key, gate, leader, _ = hold(alone, pool, "effect put")
+        for served in (alone, other):
+            replies = served.client.at_once(8, "/pay", key)
             assert {(reply.status, reply.code) for reply in replies} == {(409, "in-flight")}
         assert not leader.done()
         gate.touch()
