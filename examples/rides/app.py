@@ -7,7 +7,7 @@ worker, goes on behind the last point that is on record.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from itertools import count
@@ -56,7 +56,7 @@ POLICY = semel.payments(
 
 
 @asynccontextmanager
-async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
     create_tables(STORE)
     yield
 

@@ -1,6 +1,6 @@
 """The campaign: rides whose processes are killed or stopped at every boundary, then looked after.
 
-The first ride's process dies at boundary 0, the second's at 1, and so on until one lives. Then
+The first ride's process dies at boundary 0, the second's at 1, and so on until they live. Then
 clients try again and workers go round, and some of these die as well. In the end the provider's own
 log tells what was charged and mailed.
 """
@@ -79,6 +79,8 @@ class Plan:
     """How many workers die, each at a later boundary, unless all is quiet before."""
     crossing: bool = False
     """First processes are stopped instead, and go on in the way of a second."""
+    awaited: bool = False
+    """Whether the handler is a coroutine function."""
     seed: int = 1
 
 
@@ -113,12 +115,12 @@ class Campaign:
         return audit(self.folder, self.provider, self.store, self._keys, wedged)
 
     def _first_tries(self, doom: Callable[[int | str], bool]) -> None:
-        """Several at a time, until one lives to its end."""
+        """Several at a time, until all of them live to their ends."""
         with ThreadPoolExecutor(WIDTH) as threads:
             for places in _groups(self.plan.where or count()):
                 doomed = [*threads.map(doom, places)]
                 self._longest += sum(doomed)
-                if not (all(doomed) or self.plan.where):
+                if not (any(doomed) or self.plan.where):
                     break
 
     def _killed(self, at: int | str) -> bool:
@@ -170,8 +172,8 @@ class Campaign:
     def _start(
         self, role: str, keys: list[str], at: int | str | None, sign: signal.Signals
     ) -> Child:
-        without = self.plan.without
-        return self._zygote.start(Task(role, str(self.folder), keys, at, int(sign), without))
+        plan = (self.plan.without, self.plan.awaited)
+        return self._zygote.start(Task(role, str(self.folder), keys, at, int(sign), *plan))
 
     def _post(self, keys: list[str]) -> None:
         if keys:

@@ -28,6 +28,7 @@ class Task:
     at: int | str | None = None
     sign: int = 9
     without: str = ""
+    awaited: bool = False
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -37,6 +38,10 @@ def run(task: Task) -> None:
     """In a forked child, which ends with it."""
     boundaries = Boundaries(Fate(task.at, task.sign), Path(task.folder, "fates.jsonl"), task.role)
     rides = load(boundaries, task.without)
+    if task.awaited:
+        from tests.examples.rides.awaited import awaited
+
+        rides.app = awaited(rides)
     if task.role == "request":
         asyncio.run(_requests(rides, task, boundaries))
     else:

@@ -64,15 +64,18 @@ def test_without_the_fence_a_ride_is_done_twice(folder: Path) -> None:
 # ── the whole campaign ────────────────────────────────────────────────────────────────────────────
 
 PLANS = [
-    Plan(conduct, honours_keys, retries=retries, workers=workers)
-    for conduct in CONDUCT
-    for honours_keys in (False, True)
-    for retries, workers in ((1, 0), (0, 40))
+    *(
+        Plan(conduct, honours_keys, retries=retries, workers=workers)
+        for conduct in CONDUCT
+        for honours_keys in (False, True)
+        for retries, workers in ((1, 0), (0, 40))
+    ),
+    *(Plan(conduct, workers=40, awaited=True) for conduct in CONDUCT),
 ]
 CROSSINGS = [
-    Plan(conduct, honours_keys, crossing=True)
+    Plan(conduct, crossing=True, awaited=awaited)
     for conduct in ("good", "drops the answer")
-    for honours_keys in (False, True)
+    for awaited in (False, True)
 ]
 
 
@@ -99,7 +102,7 @@ def test_five_hundred_kills_no_duplicate_none_lost(
 
 
 def _line(plan: Plan, verdict: Verdict) -> str:
-    keys = "honours keys" if plan.honours_keys else "probed"
+    keys = "honours keys" if plan.honours_keys else "awaited" if plan.awaited else "probed"
     deaths = f"{verdict.kills.total()} kills, {verdict.stops.total()} stops"
     wrong = [verdict.duplicates, verdict.lost, verdict.wedged, verdict.differing]
     return f"  {plan.conduct:18}{keys:14}{verdict.rides:4} rides, {deaths}: {wrong}"

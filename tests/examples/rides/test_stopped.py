@@ -57,6 +57,7 @@ def test_stopped_behind_that_its_charge_is_refused_because_it_was_called_off(
         assert next(iter(rides.provider.entries))["status"] == "voided"
 
 
+@pytest.mark.proof
 def test_stopped_behind_that_a_provider_that_honours_keys_charges_once(
     store: str, folder: Path
 ) -> None:

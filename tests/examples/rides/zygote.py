@@ -126,10 +126,7 @@ class Zygote:
 
 def main() -> None:
     import examples.rides.app
-    import semel.effects.maintenance
-    import semel.effects.runs
-    import semel.effects.worker
-    import semel.stores.postgres  # noqa: F401 - loaded once, for all
+    import tests.examples.rides.awaited  # noqa: F401 - loaded once, for all
 
     asyncio.run(warm_up(examples.rides.app.api))
     bell, ring = os.pipe()
