@@ -75,6 +75,8 @@ class Guard:
         self.backend = _backend(store, migrate)
         self._secrets = _secrets(secrets)
         self._bound: dict[int, tuple[Policy, Policy]] = {}
+        self.hides_runs = False
+        """Whether a request may be told of another that runs in a transaction nobody sees."""
         self.policy = self.bind(ietf() if policy is None else policy)
         self.routes = tuple(replace(route, policy=self.bind(route.policy)) for route in routes)
         self.max_waiters = max_waiters
@@ -128,6 +130,7 @@ class Guard:
 
     def route(self, policy: Policy) -> Callable[[F], F]:
         """Tag an endpoint with a policy of its own; the adapter finds it through the router."""
+        self.bind(policy)  # what this guard cannot do is refused here, and not at every request
         return tag(policy)
 
     def once(
@@ -348,6 +351,7 @@ class Guard:
         bound = self._bound.get(id(policy))
         if bound is None:
             bound = self._bound[id(policy)] = (policy, self._bind(policy))
+            self.hides_runs |= policy.mode == "atomic" and policy.in_flight == "accept"
             if policy.retention < SHORTEST_RETENTION:
                 log.warning("semel: retention=%s is under an hour", policy.retention)
         return bound[1]

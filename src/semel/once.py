@@ -52,8 +52,9 @@ class Job:
         self.guard = guard
         self.ticket = _ticket(guard, key, name, payload, tenant, policy)
         call: Call = self.ticket.call((_json(payload),), new_fence(), guard.familiar.meet)
-        named = name in guard.registry.probes
-        self.call = replace(call, can_ask=True) if named else call
+        # A worker finds the probe of a function by its name, or the guard's own; no other.
+        can_ask = name in guard.registry.probes or guard.policy.probe is not None
+        self.call = replace(call, can_ask=can_ask)
         self.flow = exchange(self.call, guard.enrol(f"once {name}", policy))
 
     def run(self, function: Callable[[], Any]) -> Once:
@@ -113,9 +114,11 @@ def _json(payload: Any) -> bytes:
 
 
 def _refusal(response: Response) -> Refused:
-    problem = json.loads(response.body)
     wait = dict(response.headers).get(b"retry-after")
     retry_after = None if wait is None else int(wait)
+    problem = json.loads(response.body)
+    if response.status == 202:  # the accepted policy's way of saying so
+        return Refused("in-flight", f"It is {problem['status']}.", True, retry_after)
     return Refused(problem["code"], problem["detail"], problem["retryable"], retry_after)
 
 

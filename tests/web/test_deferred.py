@@ -43,6 +43,7 @@ class Office:
         self.passes_workers = True
         policy = semel.accepted(
             mode="deferred",
+            required=True,
             carry=["X-Trace"],
             principal=lambda r: {"user": r.raw["user"]},
             **options,
@@ -199,6 +200,20 @@ def test_only_its_caller_learns_of_it(office: Office) -> None:
     assert office.look(where.replace(where[-64:], where[-64:].upper())).status == 404
     office.work()
     assert office.look(where, "bob").status == 404
+
+
+def test_a_key_on_the_status_address_changes_nothing(office: Office) -> None:
+    where = location(office)
+    headers = (("authorization", "ann"),)
+    assert office.send(Ask("GET", where.encode(), headers=headers)).status == 202
+    assert office.ran == []
+
+
+def test_a_request_without_a_key_is_not_run_at_once(office: Office) -> None:
+    headers = (*ASK.headers, ("authorization", "ann"))
+    assert office.send(replace(ASK, key=None, headers=headers)).code == "missing-key"
+    with pytest.raises(semel.ConfigurationError, match="required=True"):
+        semel.accepted(mode="deferred")
 
 
 def test_another_payload_is_a_mismatch_before_and_after(office: Office) -> None:

@@ -304,6 +304,18 @@ async def _round(rides: Rides) -> int:
         await runs.aclose()
 
 
+def test_a_worker_does_not_run_an_operation_as_a_plain_handler(
+    rides: Rides, runner: asyncio.Runner
+) -> None:
+    """Its route was changed while it was under way: run from its start, it would charge again."""
+    released(rides)
+    rides.a_holder_dies_with("made", intent="charged")
+    rides.guard.policy = rides.guard.bind(semel.ietf())
+    runner.run(_round(rides))
+    assert (rides.rows(), rides.script.charged) == ([], [])
+    assert rides.state == "unknown"
+
+
 def test_the_reconciler_settles_a_call_and_the_completer_finishes(
     rides: Rides, runner: asyncio.Runner
 ) -> None:

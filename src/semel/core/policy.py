@@ -328,6 +328,10 @@ def _validate_mode(policy: Policy) -> None:
         "mode='deferred' answers 202 at once: it needs in_flight='accept', as accepted() has it",
     )
     _demand(
+        mode != "deferred" or policy.required,
+        "mode='deferred' needs required=True: a request without a key would be run at once",
+    )
+    _demand(
         mode != "atomic" or policy.on_lapse == "unknown",
         "mode='atomic' leaves nothing behind that could lapse: leave on_lapse= out",
     )

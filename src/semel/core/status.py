@@ -13,6 +13,7 @@ from semel.core.frozen import frozen
 from semel.core.model import Identity, Micros, Origin, Record, Response, State
 from semel.core.policy import Policy
 from semel.core.problems import refuse
+from semel.core.runner import Begin, Occupied, RollBack
 from semel.errors import StoreError
 
 
@@ -25,6 +26,8 @@ class StatusCall:
     address: str
     accept_encoding: str | None
     cross_origin: bool
+    hidden: bool = False
+    """Requests may be under way in transactions that nobody sees the record of yet."""
 
 
 Rules: TypeAlias = Callable[[Origin], tuple[Policy, bool]]
@@ -45,14 +48,30 @@ def status(call: StatusCall, rules: Rules) -> Flow[Response]:
         reply = yield from ask(Recall(call.identity))
     except StoreError:
         return refuse("store-unavailable", retry_after=_PAUSE)
+    if isinstance(reply, NoRecord) and call.hidden:
+        return (yield from _under_way_unseen(call))
     # Another tenant's request and none at all must look alike.
     if isinstance(reply, NoRecord) or reply.case.origin.tenant != call.tenant:
         return refuse("no-such-operation")
     policy, can_ask = rules(reply.case.origin)
-    return _told(call, policy, can_ask, reply.case.record, reply.now)
+    asked = can_ask and reply.case.due_at is not None  # else it was given up
+    return _told(call, policy, asked, reply.case.record, reply.now)
 
 
-def _told(call: StatusCall, policy: Policy, can_ask: bool, record: Record, now: Micros) -> Response:
+def _under_way_unseen(call: StatusCall) -> Flow[Response]:
+    """Whether the identity's lock is taken: whose request it is cannot be known before it commits,
+    and only its own caller has been told the address."""
+    try:
+        begun = yield from ask(Begin(call.identity))
+        yield from ask(RollBack())
+    except StoreError:
+        return refuse("store-unavailable", retry_after=_PAUSE)
+    if isinstance(begun, Occupied):
+        return under_way(call.address, State.IN_PROGRESS, _PAUSE)
+    return refuse("no-such-operation")
+
+
+def _told(call: StatusCall, policy: Policy, asked: bool, record: Record, now: Micros) -> Response:
     if record.forgettable(now):
         return refuse("no-such-operation")
     if record.past_retention(now):
@@ -61,7 +80,7 @@ def _told(call: StatusCall, policy: Policy, can_ask: bool, record: Record, now: 
         return _final(call, policy, record)
     if record.state is State.FAILED_RETRYABLE:
         return refuse("attempt-failed", retry_after=policy.retry_micros)
-    if record.state is State.UNKNOWN and not can_ask:
+    if record.state is State.UNKNOWN and not asked:
         return refuse("outcome-unknown", retryable=False)
     return under_way(call.address, record.state, policy.retry_micros)
 

@@ -128,7 +128,7 @@ class Worker:
             # Before the round: what comes up during it is not missed.
             self._wakes[name].clear()
             try:
-                rest = self._rest(await self._round(name, loop))
+                rest = self._rest(name, await self._round(name, loop))
                 failures = 0
             except Exception as error:
                 failures += 1
@@ -144,9 +144,11 @@ class Worker:
             self._on_round(name, round_)
         return round_
 
-    def _rest(self, round_: Round) -> float:
+    def _rest(self, name: str, round_: Round) -> float:
         polled = self._poll * jitter()
         due = polled if round_.next_due_in is None else round_.next_due_in
+        if name == MAINTAIN:
+            return due  # it goes by the clock alone, and knows its interval
         return min(polled, max(due, 0.0 if round_.done else _SHORTEST_REST))
 
     async def _wait(self, event: asyncio.Event, seconds: float) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from semel.core.contract import Found, NoRecord, Operation, StoreOperation
-from semel.core.flow import AsyncPerform, Perform
+from semel.core.flow import Perform
 from semel.core.frozen import frozen
 from semel.core.model import Identity, Micros
 
@@ -47,18 +47,6 @@ def performer(store: Store) -> Perform:
         if not isinstance(op, StoreOperation):
             raise TypeError(f"no store performs {op!r}")
         reply: R = store.perform(op)
-        return reply
-
-    return perform
-
-
-def async_performer(store: AsyncStore) -> AsyncPerform:
-    """The same, awaited."""
-
-    async def perform(op: Operation[R]) -> R:
-        if not isinstance(op, StoreOperation):
-            raise TypeError(f"no store performs {op!r}")
-        reply: R = await store.perform(op)
         return reply
 
     return perform

@@ -17,7 +17,7 @@ from semel.core.admission import Call, Refused, Ticket
 from semel.core.answers import Answer
 from semel.core.contract import Operation, StoreOperation
 from semel.core.flow import Flow, Step, arun, wind_up
-from semel.core.model import Headers, HeaderView, Request, Response
+from semel.core.model import Headers, HeaderView, Identity, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
 from semel.core.runner import (
@@ -36,7 +36,7 @@ from semel.log import log
 from semel.process.current import Run
 from semel.process.jitter import pause_before
 from semel.process.transact import AsyncTransact
-from semel.stores.base import AsyncStore, async_performer
+from semel.stores.base import AsyncStore
 from semel.web.desk import BIG, MARK, Desk, Performer, report, too_late
 from semel.web.errands import Errand, find_errand
 from semel.web.handler import AsgiApp, Handler, Message, Receive, Scope, Send, start_task
@@ -60,6 +60,10 @@ class Middleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
+        if kind == "http" and self.guard.status in scope["path"]:
+            answer = await self._status(scope)
+            if answer is not None:
+                return await _send(answer, send)
         if kind == "http" and not _plainly_safe(scope):
             where = _place(scope)
             ticket, label = self._desk.admit(_request(scope, where.path), where)
@@ -67,10 +71,6 @@ class Middleware:
                 return await self._guarded(ticket, where, label, scope, receive, send)
             if isinstance(ticket, Refused):
                 return await _send(ticket.response, send)
-        elif kind == "http" and self.guard.status in scope["path"]:
-            answer = await self._status(scope)
-            if answer is not None:
-                return await _send(answer, send)
         elif kind == "lifespan":
             return await self._lifespan(scope, receive, send)
         return await self.app(scope, receive, send)
@@ -81,7 +81,8 @@ class Middleware:
         flow = self._desk.status(_request(scope, where.path), where)
         if flow is None:
             return None
-        response: Response = await arun(Step(flow), async_performer(self.guard.backend.awaited()))
+        transact = AsyncTransact(self.guard.backend, self.guard.rooms, _nobody_waits)
+        response: Response = await arun(Step(flow), transact.perform)
         return response
 
     async def _guarded(
@@ -299,6 +300,10 @@ class AwaitedExchange(Performer):
             self.handler.raise_again()
         except Exception as error:
             log.error("semel: a handler failed after its client had left", exc_info=error)
+
+
+def _nobody_waits(identity: Identity) -> None:
+    """For a transaction that only looked."""
 
 
 def _plainly_safe(scope: Scope) -> bool:

@@ -16,7 +16,7 @@ from semel.core.exchange import exchange, execute
 from semel.core.flow import Flow
 from semel.core.frozen import replace
 from semel.core.keys import mask
-from semel.core.model import Identity, Origin, Request, Response
+from semel.core.model import Identity, OnLapse, Origin, Request, Response
 from semel.core.policy import Policy
 from semel.core.problems import refuse
 from semel.core.runner import Commit, Invoke, Raised
@@ -105,7 +105,7 @@ class Desk:
     def _complete(self, call: Call, ticket: Ticket, place: Place, body: Spool) -> Call:
         """Add what only some routes need."""
         policy = call.policy
-        can_ask = call.can_ask or (call.resumable and bool(self.guard.registry.probes))
+        can_ask = call.can_ask or self._names_probes(policy)
         if not (can_ask or policy.stores_request or policy.in_flight == "accept"):
             return call
         request = _stored(ticket, place, body) if policy.stores_request else None
@@ -130,6 +130,7 @@ class Desk:
             address=f"{place.root}{place.below}",
             accept_encoding=request.headers.get("accept-encoding"),
             cross_origin="origin" in request.headers,
+            hidden=self.guard.hides_runs,
         )
         return status(call, lambda origin: self._rules_at(origin, place.root))
 
@@ -143,7 +144,11 @@ class Desk:
     def _rules_at(self, origin: Origin, root: str) -> tuple[Policy, bool]:
         """The policy of a record's route, and whether anybody can be asked about it."""
         policy = self.policy_at(*pretended(origin.method, origin.path, unquote(root)))
-        return policy, policy.probe is not None or bool(self.guard.registry.probes)
+        return policy, policy.probe is not None or self._names_probes(policy)
+
+    def _names_probes(self, policy: Policy) -> bool:
+        """An operation's calls have probes by their names."""
+        return policy.lapse is OnLapse.RESUME and bool(self.guard.registry.probes)
 
     def serve(self, call: Call, label: str) -> Flow[Answer]:
         """The exchange, after the first request of a route has compared its settings."""
@@ -160,6 +165,8 @@ class Desk:
             call = replace(call, identity=older.identity, prints=older.prints, predecessor=None)
         if call.identity != record.identity:
             return None
+        if record.on_lapse is OnLapse.RESUME and not call.resumable:
+            return None  # begun as an operation, it would be run from its start
         return replace(call, fence=errand.fence, alone=True, requeue=errand.requeue, request=None)
 
     def resume(self, call: Call) -> Flow[Answer]:

@@ -11,7 +11,7 @@ from semel.core.admission import Call, Refused, Ticket
 from semel.core.answers import Answer
 from semel.core.contract import Operation, StoreOperation
 from semel.core.flow import run
-from semel.core.model import Headers, HeaderView, Request, Response
+from semel.core.model import Headers, HeaderView, Identity, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
 from semel.core.runner import (
@@ -33,7 +33,6 @@ from semel.log import log
 from semel.process.current import Run
 from semel.process.jitter import pause_before
 from semel.process.transact import Transact
-from semel.stores.base import performer
 from semel.web.desk import MARK, Desk, Performer, report, too_late
 from semel.web.errands import find_errand
 from semel.web.message import Spool
@@ -63,11 +62,12 @@ class WsgiMiddleware:
         self._desk = Desk(guard, app, find_flask_tag)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        if environ["REQUEST_METHOD"] in SAFE_METHODS and "HTTP_IDEMPOTENCY_KEY" not in environ:
+        if environ["REQUEST_METHOD"] in SAFE_METHODS:
             answer = self._status(environ)
             if answer is not None:
                 return _send(answer, start_response)
-            return self.app(environ, start_response)
+            if "HTTP_IDEMPOTENCY_KEY" not in environ:
+                return self.app(environ, start_response)
         where = place(_octets(environ, "SCRIPT_NAME"), _octets(environ, "PATH_INFO"))
         ticket, label = self._desk.admit(_request(environ, where.path), where)
         if isinstance(ticket, Ticket) and not self._desk.covers(ticket, environ.get(MARK)):
@@ -82,7 +82,9 @@ class WsgiMiddleware:
             return None
         where = place(_octets(environ, "SCRIPT_NAME"), _octets(environ, "PATH_INFO"))
         flow = self._desk.status(_request(environ, where.path), where)
-        return None if flow is None else run(flow, performer(self.guard.backend.blocking()))
+        if flow is None:
+            return None
+        return run(flow, Transact(self.guard.backend, self.guard.rooms, _nobody_waits).perform)
 
     def _guarded(
         self,
@@ -330,6 +332,10 @@ class _Body:
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._pieces)
+
+
+def _nobody_waits(identity: Identity) -> None:
+    """For a transaction that only looked."""
 
 
 def _octets(environ: Environ, name: str) -> bytes:
