@@ -46,6 +46,17 @@ def test_a_process_that_goes_on_after_it_was_overtaken_changes_nothing(
     assert verdict.stops.total() >= len(CROSSED)
 
 
+OUTBOX = Plan(retries=0, workers=40, where=("after answer 1",) * 4)
+"""Rides that are done but for their receipts, and workers that die over those."""
+
+
+def test_workers_that_die_over_a_receipt_leave_one(store: str, folder: Path) -> None:
+    verdict = verdict_on(OUTBOX, store, folder)
+    assert verdict.clean, verdict
+    over = {at.rpartition(" ")[2] for at in verdict.kills if at.startswith("work")}
+    assert {"TakeEffects", "receipts", "Deliver"} <= over
+
+
 # ── positive controls ─────────────────────────────────────────────────────────────────────────────
 
 
@@ -71,6 +82,7 @@ PLANS = [
         for retries, workers in ((1, 0), (0, 40))
     ),
     *(Plan(conduct, workers=40, awaited=True) for conduct in CONDUCT),
+    OUTBOX,
 ]
 CROSSINGS = [
     Plan(conduct, crossing=True, awaited=awaited)

@@ -77,6 +77,7 @@ def test_a_lost_answer_is_looked_up_by_the_worker_and_the_ride_goes_on(
     assert entries(rides, again) == ["charged", "mailed"]
 
 
+@pytest.mark.parametrize("open_town", ["sqlite"], indirect=True)
 def test_a_charge_that_arrives_after_it_was_called_off_is_refused(
     open_town: tuple[Town, AppServer],
 ) -> None:
@@ -101,6 +102,7 @@ def test_a_provider_that_honours_keys_is_simply_asked_again(folder: Path) -> Non
         assert entries(rides, insist(server, key)) == ["charged"]
 
 
+@pytest.mark.parametrize("open_town", ["sqlite"], indirect=True)
 def test_a_stranger_is_turned_away(open_town: tuple[Town, AppServer]) -> None:
     _, server = open_town
     assert Client(server.url).post("/rides", new_key()).status == 401
