@@ -504,6 +504,23 @@ def test_a_replay_writes_nothing_and_needs_no_transaction(
     assert one.ledger.all() == PAID
 
 
+@pytest.mark.parametrize("body", [b"{}", b'{"another": 1}'])
+def test_one_who_may_not_run_leaves_no_transaction_open(
+    make_bank: MakeBank, colour: str, make_guard: MakeGuard, runner: asyncio.Runner, body: bytes
+) -> None:
+    one = make_bank(pay())
+    one.send()
+    stranger = bank(
+        colour, make_guard(one.ledger.url, policy=one.guard.policy), one.ledger, runner, pay()
+    )
+    assert stranger.send(Ask(body=body)).status in (201, 422)
+    assert stranger.guard.rooms._taken == {}
+    if not one.ledger.sqlite:
+        left = "SELECT 1 FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
+        assert one.ledger.ask(f"{left} AND datname = current_database()") == []
+    assert stranger.send(Ask(key="another-key-of-some-length")).status == 201
+
+
 class watched:  # noqa: N801 - used like a function
     """Counts transactions that have written, since it was entered."""
 
