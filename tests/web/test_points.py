@@ -304,6 +304,69 @@ async def _round(rides: Rides) -> int:
         await runs.aclose()
 
 
+def fails_after_its_charge(rides: Rides) -> None:
+    """The first of two calls is made, the second is not."""
+    rides.script.calls = ("charged", "mailed")
+
+    def charge(key: str, amount: int) -> str:
+        if len(rides.script.charged) > 1:
+            raise semel.NotExecuted("the mail server is down")
+        return "ok"
+
+    rides.script.charge = charge
+    assert rides.send().status >= 500
+    assert rides.points() == [("made", True), ("charged", True)]
+    assert rides.state == "in_progress"  # its key is not freed: it has to be finished
+    rides.script.charge = lambda key, amount: "ok"
+    rides.harness.travel(timedelta(minutes=2) // timedelta(microseconds=1))
+
+
+def test_an_operation_that_fails_after_its_charge_is_finished_by_a_retry(rides: Rides) -> None:
+    fails_after_its_charge(rides)
+    assert rides.send().status == 201
+    assert len(set(rides.script.charged)) == 2
+    assert len(rides.script.charged) == 3
+
+
+def test_an_operation_that_fails_after_its_charge_is_finished_by_the_completer(
+    rides: Rides, runner: asyncio.Runner
+) -> None:
+    fails_after_its_charge(rides)
+    assert runner.run(_round(rides)) == 1
+    assert rides.state == "completed"
+
+
+def test_an_operation_that_cannot_be_finished_is_a_dead_letter_in_the_end(
+    rides: Rides, runner: asyncio.Runner
+) -> None:
+    fails_after_its_charge(rides)
+    rides.script.charge = refused
+    runner.run(_round(rides))
+    assert rides.state == "in_progress"
+    rides.guard.policy = rides.guard.bind(
+        semel.payments(on_lapse="resume", probe=None, give_up_after=timedelta(microseconds=1))
+    )
+    rides.harness.travel(timedelta(minutes=10) // timedelta(microseconds=1))
+    runner.run(_round(rides))
+    assert rides.state == "unknown"
+    assert rides.case().due_at is None
+    assert len(set(rides.script.charged)) == 2
+
+
+def test_evidence_that_a_second_call_is_absent_lets_the_operation_go_on(
+    rides: Rides, runner: asyncio.Runner
+) -> None:
+    fails_after_its_charge(rides)
+    rides.script.charge = lost
+    rides.send()
+    assert rides.state == "unknown"
+    identity = rides.case().record.identity
+    Operator(rides.guard).settle(identity, Absent(final=True), by="ann", reason="not in their list")
+    rides.script.charge = lambda key, amount: "ok"
+    assert runner.run(_round(rides)) == 1
+    assert rides.state == "completed"
+
+
 def test_a_worker_does_not_run_an_operation_as_a_plain_handler(
     rides: Rides, runner: asyncio.Runner
 ) -> None:

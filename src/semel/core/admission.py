@@ -54,6 +54,8 @@ class Call:
     """There is somebody to ask what became of a run whose outcome is unknown."""
     alone: bool = False
     """A worker runs it: no client waits for the answer."""
+    overdue: bool = False
+    """Workers have tried it for long enough."""
     requeue: Micros | None = None
     """After which time a worker tries it again when nothing happened."""
 

@@ -153,7 +153,7 @@ def _execute(call: Call) -> Flow[Answer]:
 
 def _result(call: Call, outcome: HandlerOutcome, course: Course) -> _Result:
     outcome, verdict = conclude(call, outcome, course)
-    answer = own_answer(call, outcome, verdict)
+    answer = own_answer(call, outcome, verdict, course)
     response = answer.response
     returned = isinstance(outcome, Returned)
     if verdict is Verdict.KEEP and response is not None:
@@ -161,7 +161,7 @@ def _result(call: Call, outcome: HandlerOutcome, course: Course) -> _Result:
         return _Result(answer, keep, writes=returned and response.status < 500)
     if returned and response is not None:
         answer = replace(answer, response=first(call, response, None))
-    op = concession(call, verdict, answer.error) if verdict is Verdict.SUSPEND else None
+    op = concession(call, verdict, answer.error, course) if verdict is Verdict.SUSPEND else None
     return _Result(answer, op, writes=False)
 
 
@@ -223,7 +223,7 @@ def _nothing_happened(call: Call, answer: Answer, error: SemelError) -> Answer:
 
 
 def _suspension(call: Call, error: BaseException | None) -> StoreOperation[Written]:
-    return concession(call, Verdict.SUSPEND, error)
+    return concession(call, Verdict.SUSPEND, error, Course())
 
 
 def _apart(call: Call, op: StoreOperation[Written], answer: Answer) -> Flow[Answer]:

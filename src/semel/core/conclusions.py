@@ -10,7 +10,7 @@ from typing import Final
 from semel.core import replay, snapshot
 from semel.core.admission import Call
 from semel.core.answers import Answer, Outcome, doubt, from_record, unknown
-from semel.core.contract import Complete, Lost, Release, Suspend
+from semel.core.contract import Complete, Lost, Release, Renew, Suspend
 from semel.core.course import Course
 from semel.core.entry import release
 from semel.core.flow import Flow
@@ -75,22 +75,36 @@ def _is_about_the_worker(outcome: HandlerOutcome) -> bool:
     return isinstance(outcome, Raised) and isinstance(outcome.error, NotAllowed)
 
 
-def own_answer(call: Call, outcome: HandlerOutcome, verdict: Verdict) -> Answer:
+def has_begun(call: Call, course: Course) -> bool:
+    """An operation that has done something which must be finished: freeing its key would not do.
+
+    Of a deferred one that is any point, since nobody but a worker ever comes back to it.
+    """
+    if not call.resumable:
+        return False
+    deferred = call.policy.mode == "deferred"
+    return course.journal.acted or (deferred and bool(course.journal.points))
+
+
+def own_answer(call: Call, outcome: HandlerOutcome, verdict: Verdict, course: Course) -> Answer:
     """What the first caller gets if nothing stands in the way."""
     said = SAID[verdict]
     match outcome:
         case Returned(response, error):
             return Answer(response, said, error)
         case Raised(error) | Abandoned(error):
-            response = _problem_for(call, error, verdict)
+            response = _problem_for(call, error, verdict, course)
             return Answer(response, said, error, reraise=True)
         case Streaming():
             raise AssertionError("a streamed outcome has its own way")
 
 
-def _problem_for(call: Call, error: BaseException, verdict: Verdict) -> Response:
+def _problem_for(call: Call, error: BaseException, verdict: Verdict, course: Course) -> Response:
     if verdict is Verdict.SUSPEND:
         return doubt(call, status=500)
+    if verdict is Verdict.RELEASE and has_begun(call, course):
+        detail = "The operation has begun and is not finished. Send the request again unchanged."
+        return refuse("handler-failed", detail=detail, retry_after=call.policy.retry_micros)
     if verdict is Verdict.KEEP:
         detail = "The operation failed; its answer is kept and it is not run again."
         return refuse("handler-failed", retryable=False, detail=detail)
@@ -99,9 +113,17 @@ def _problem_for(call: Call, error: BaseException, verdict: Verdict) -> Response
     return refuse("handler-failed")
 
 
-def concession(call: Call, verdict: Verdict, error: BaseException | None) -> Release | Suspend:
+def concession(
+    call: Call, verdict: Verdict, error: BaseException | None, course: Course
+) -> Release | Suspend | Renew:
     """The write for a run whose answer is not kept."""
     reason = type(error).__name__ if error is not None else "answered an error"
+    if verdict is Verdict.RELEASE and has_begun(call, course):
+        # The lease is left to lapse: the next request or the completer goes on, and nobody forgets.
+        pause = call.policy.retry_micros if call.requeue is None else call.requeue
+        if not call.overdue:
+            return Renew(call.identity, call.fence, pause)
+        return Suspend(call.identity, call.fence, f"begun, never finished: {reason}", None)
     if verdict is Verdict.RELEASE:
         return release(call, reason)
     asks = call.can_ask and not isinstance(error, NotAllowed)

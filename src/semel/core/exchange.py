@@ -30,9 +30,7 @@ from semel.core.contract import (
     NoRecord,
     Open,
     Recall,
-    Release,
     StoreOperation,
-    Suspend,
     Written,
 )
 from semel.core.course import Course
@@ -85,11 +83,11 @@ def execute(call: Call, entry: Claimed) -> Flow[Answer]:
         yield from ask(Discard())
     if isinstance(outcome, Streaming):
         return (yield from _stream(call, outcome, verdict, course))
-    answer = own_answer(call, outcome, verdict)
+    answer = own_answer(call, outcome, verdict, course)
     response = answer.response
     if verdict is Verdict.KEEP and response is not None:
         return (yield from _keep(call, response, answer, course))
-    written = yield from _give_up(concession(call, verdict, answer.error))
+    written = yield from _give_up(concession(call, verdict, answer.error, course))
     if isinstance(written, Lost):
         return (yield from as_zombie(call, written, answer))
     if isinstance(outcome, Returned) and response is not None:
@@ -132,7 +130,7 @@ def _insist(call: Call, op: StoreOperation[Written]) -> Flow[Written | None]:
             return None
 
 
-def _give_up(op: Release | Suspend) -> Flow[Written | None]:
+def _give_up(op: StoreOperation[Written]) -> Flow[Written | None]:
     """Nobody needs to wait for this write; unwritten, the lapse of the lease does the same."""
     try:
         return (yield from ask(op))
@@ -163,7 +161,7 @@ def _stream(call: Call, head: Streaming, verdict: Verdict, course: Course) -> Fl
     drained = yield from ask(Drain(headers))
     answer = Answer(None, Outcome.EXECUTED, drained.error or head.error, drained.error is not None)
     if verdict is not Verdict.KEEP:
-        yield from _give_up(concession(call, verdict, answer.error))
+        yield from _give_up(concession(call, verdict, answer.error, course))
         return replace(answer, outcome=SAID[verdict])
     ended = replace(
         receipt, open=False, whole=drained.whole, size=drained.size, digest=drained.digest

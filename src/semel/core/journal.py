@@ -51,6 +51,11 @@ class Journal:
         last = self.points[-1] if self.points else None
         return last if last is not None and not last.done else None
 
+    @property
+    def acted(self) -> bool:
+        """Something was done outside: what was begun has to be finished."""
+        return any(point.done and point.kind is Kind.CALL for point in self.points)
+
     def intending(self, name: str) -> Journal:
         """With the intent to make a call."""
         if self.intent is not None:

@@ -187,16 +187,17 @@ def _operation(
             assert_never(evidence)
 
 
-def _absent(case: Case, policy: Policy, fence: Fence, witness: Witness) -> SettleAbsent:
-    points = _points(case)
-    return SettleAbsent(
-        case.record.identity,
-        case.record.fence,
-        fence,
-        policy.retention_micros,
-        witness.says("absent, and final"),
-        None if points is None else journal.encode(points.withdrawing()),
-    )
+def _absent(
+    case: Case, policy: Policy, fence: Fence, witness: Witness
+) -> SettleAbsent | SettleCall:
+    """A retry may run; an operation that has acted before goes on without one."""
+    points, evidence = _points(case), witness.says("absent, and final")
+    left = None if points is None else points.withdrawing()
+    blob = None if left is None else journal.encode(left)
+    identity, seen = case.record.identity, case.record.fence
+    if left is not None and blob is not None and left.acted:
+        return SettleCall(identity, seen, fence, blob, evidence)
+    return SettleAbsent(identity, seen, fence, policy.retention_micros, evidence, blob)
 
 
 def _happened(

@@ -83,27 +83,27 @@ class Runs:
             await self._runner.aperform(Due(work, self._batch))
             for work in (Work.LAPSED, Work.PENDING)
         ]
-        cases = [case for listed in lists for case in listed.cases]
+        cases = [(case, listed.now) for listed in lists for case in listed.cases]
         if not cases:
             return Round(0, _next_due(lists))
         random.shuffle(cases)  # several workers that see the same list should not race for each
-        words = await asyncio.gather(*map(self._one, cases))
+        words = await asyncio.gather(*(self._one(case, now) for case, now in cases))
         done = {word: words.count(word) for word in words if word not in ("passed", "failed")}
         return Round(sum(done.values()), 0.0 if done else _AFTER_A_FAILURE, told(done))
 
-    async def _one(self, case: Case) -> str:
+    async def _one(self, case: Case, now: Micros) -> str:
         async with self._turn:
             if self._stopping:
                 return "passed"
             try:
-                word = await self._take_and_run(case)
+                word = await self._take_and_run(case, now - case.record.created_at)
             except StoreError as error:
                 log.error("semel: %s could not be run: %s", named(case), error)
                 word = "failed"
         self.counts.add(f"runs.{word}")
         return word
 
-    async def _take_and_run(self, case: Case) -> str:
+    async def _take_and_run(self, case: Case, age: Micros) -> str:
         policy, fence = self._policies.of(case), new_fence()
         started = time.monotonic()
         if not await self._runner.arun(take(case, fence, policy)):
@@ -112,8 +112,8 @@ class Runs:
             request = stored.decode(case.request or b"")
         except StoreCorrupt as error:
             return await self._put_down(case, turned_away(case, fence, str(error)), error)
-        pause = _pause(case, self._age(case))
-        errand = Errand(case, fence, request, started, pause)
+        pause = _pause(age)
+        errand = Errand(case, fence, request, started, pause, age > policy.give_up_micros)
         try:
             await self._send_through(errand)
         except Exception as error:
@@ -143,12 +143,8 @@ class Runs:
         else:
             await asyncio.to_thread(run_wsgi, self._app, errand)
 
-    def _age(self, case: Case) -> Micros:
-        # By this machine's clock: it only spaces out the tries.
-        return max(0, int(time.time() * 1_000_000) - case.record.created_at)
 
-
-def _pause(case: Case, age: Micros) -> Micros:
+def _pause(age: Micros) -> Micros:
     """Before the next run, should nothing happen in this one: the older, the longer."""
     return int(min(_LONGEST, max(_SHORTEST, age // 2)) * jitter())
 

@@ -167,7 +167,14 @@ class Desk:
             return None
         if record.on_lapse is OnLapse.RESUME and not call.resumable:
             return None  # begun as an operation, it would be run from its start
-        return replace(call, fence=errand.fence, alone=True, requeue=errand.requeue, request=None)
+        return replace(
+            call,
+            fence=errand.fence,
+            alone=True,
+            overdue=errand.overdue,
+            requeue=errand.requeue,
+            request=None,
+        )
 
     def resume(self, call: Call) -> Flow[Answer]:
         """Run what a worker holds already."""

@@ -23,7 +23,7 @@ ERRAND: Final = "semel.errand"
 class Errand:
     """A record that a worker holds, on its way to its handler."""
 
-    __slots__ = ("answer", "case", "fence", "request", "requeue", "started")
+    __slots__ = ("answer", "case", "fence", "overdue", "request", "requeue", "started")
 
     def __init__(
         self,
@@ -32,6 +32,7 @@ class Errand:
         request: StoredRequest,
         started: float,
         requeue: Micros | None = None,
+        overdue: bool = False,
     ) -> None:
         self.case = case
         self.fence = fence
@@ -39,6 +40,7 @@ class Errand:
         self.started = started
         """When the lease was asked for, by the monotonic clock."""
         self.requeue = requeue
+        self.overdue = overdue
         self.answer: Answer | None = None
         """What came of it; None when the request never reached its guard."""
 
