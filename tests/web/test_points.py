@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core.contract import Applied, Lost, Resume
+from semel.core.contract import Applied, Inquire, Lost, Resume
 from semel.core.evidence import Absent, CannotTell, Happened, Inquiry
 from semel.core.model import Fence
 from semel.effects.operator import Operator
@@ -377,6 +377,22 @@ def test_a_worker_does_not_run_an_operation_as_a_plain_handler(
     runner.run(_round(rides))
     assert (rides.rows(), rides.script.charged) == ([], [])
     assert rides.state == "unknown"
+
+
+def test_once_it_is_given_up_nobody_is_told_to_come_again(
+    rides: Rides, runner: asyncio.Runner
+) -> None:
+    @rides.guard.probe("charged")
+    def probe(inquiry: Inquiry) -> CannotTell:
+        return CannotTell()
+
+    rides.script.charge = lost
+    rides.send()
+    assert rides.send().problem["retryable"] is True
+    record = rides.case().record
+    given_up = Inquire(record.identity, record.fence, 0, None)
+    assert isinstance(rides.harness.backend.blocking().perform(given_up), Applied)
+    assert rides.send().problem["retryable"] is False
 
 
 def test_the_reconciler_settles_a_call_and_the_completer_finishes(

@@ -8,8 +8,9 @@ from typing import assert_never
 
 from semel.core import replay, snapshot
 from semel.core.admission import Call
+from semel.core.contract import Recall, Recalled
 from semel.core.flow import Flow, ask
-from semel.core.frozen import frozen
+from semel.core.frozen import frozen, replace
 from semel.core.model import Micros, Record, Response, State
 from semel.core.problems import refuse
 from semel.core.runner import Render
@@ -65,7 +66,7 @@ def from_record(call: Call, record: Record | None, now: Micros) -> Flow[Answer]:
         case State.IN_PROGRESS | State.PENDING | State.FAILED_RETRYABLE:
             return in_flight(call)
         case State.UNKNOWN:
-            return unknown(call)
+            return unknown((yield from _who_is_asked(call)))
         case State.COMPLETED if not record.past_retention(now):
             if record.retired_at is not None and call.policy.on_retired == "refuse":
                 return Answer(refuse("replay-impossible"), Outcome.RECEIPT)
@@ -74,6 +75,18 @@ def from_record(call: Call, record: Record | None, now: Micros) -> Flow[Answer]:
             return Answer(refuse("key-expired"), Outcome.EXPIRED)
         case _:
             assert_never(record.state)
+
+
+def _who_is_asked(call: Call) -> Flow[Call]:
+    """Whether anybody is still asked about it: a dead letter waits for a person."""
+    if not call.can_ask:
+        return call
+    try:
+        reply = yield from ask(Recall(call.identity))
+    except StoreError:
+        return call  # the record itself was read: only how long to wait is not known
+    given_up = isinstance(reply, Recalled) and reply.case.due_at is None
+    return replace(call, can_ask=not given_up)
 
 
 def _replay(call: Call, record: Record) -> Flow[Answer]:
