@@ -12,27 +12,40 @@ import semel
 
 def test_the_public_names_are_exactly_these() -> None:
     assert semel.__all__ == [
+        "Absent",
+        "AsyncOperation",
+        "CannotTell",
         "ConfigurationError",
+        "Delivery",
         "Fingerprint",
+        "GiveUp",
         "Guard",
+        "Happened",
+        "Inquiry",
+        "LeaseLost",
         "Middleware",
         "NotExecuted",
         "Operation",
+        "OperationChanged",
         "OutcomeUnknown",
         "Policy",
         "RecipeChanged",
         "Refused",
         "Request",
         "Response",
+        "RetryLater",
         "Route",
         "SchemaError",
         "SemelError",
         "StoreCorrupt",
         "StoreError",
         "StoreUnavailable",
+        "Webhook",
+        "accepted",
         "current",
         "ietf",
         "payments",
+        "principal",
         "stripe",
     ]
 
@@ -52,9 +65,11 @@ def test_importing_semel_loads_no_event_loop_no_driver_and_no_framework() -> Non
     assert heavy.isdisjoint(loaded)
 
 
-def test_an_operation_shows_its_handler_nothing_but_what_is_documented() -> None:
-    shown = {name for name in dir(semel.Operation) if not name.startswith("_")}
-    assert shown == {"identity", "fence", "held", "downstream_key"}
+@pytest.mark.parametrize("kind", [semel.Operation, semel.AsyncOperation])
+def test_an_operation_shows_its_handler_nothing_but_what_is_documented(kind: type) -> None:
+    shown = {name for name in dir(kind) if not name.startswith("_")}
+    knows = {"identity", "fence", "held", "downstream_key", "transaction", "session"}
+    assert shown == knows | {"phase", "call", "effect", "resource", "keep_for"}
 
 
 def test_asked_outside_a_keyed_request_the_error_says_so() -> None:
