@@ -1,15 +1,14 @@
 """The reaper's campaign: many old records go while requests come in, and no request waits for it.
 
-A small form runs with the other tests. The full one, a million records:
-``SEMEL_TEST_PROOF=1 pytest -s tests/effects/test_reaper.py``. It prints how long requests took
-without the reaper and beside it; what is asserted does not depend on the machine: what may not go
-has stayed, what must go is gone, no request failed, and in PostgreSQL none waited for a row.
+A small form runs with the other tests, the full one, a million records, with ``make proof``. It
+prints how long requests took without the reaper and beside it; what is asserted does not depend on
+the machine: what may not go has stayed, what must go is gone, no request failed, and in PostgreSQL
+none waited for a row.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import subprocess
 import sys
@@ -30,9 +29,8 @@ from semel.guard import Guard
 from semel.stores import open_backend
 from semel.stores.base import Backend
 
-FULL = bool(os.environ.get("SEMEL_TEST_PROOF"))
-SIZE = 1_000_000 if FULL else 10_000
-QUIET_SECONDS = 20.0 if FULL else 1.0
+SIZES = [10_000, pytest.param(1_000_000, marks=pytest.mark.proof)]
+QUIET_SECONDS = {10_000: 1.0, 1_000_000: 20.0}
 LOCK_TIMEOUT = 100
 """Milliseconds that a request's statement may wait for a lock; longer is an error."""
 
@@ -53,16 +51,17 @@ VALUES = """
 LATER = 4_000_000_000_000_000
 
 POSTGRESQL = f"""INSERT INTO semel_record ({COLUMNS})
-    SELECT sha256(n::text::bytea), {VALUES} FROM generate_series(1, {SIZE}) AS n""".format(
+    SELECT sha256(n::text::bytea), {VALUES} FROM generate_series(1, {{size}}) AS n""".format(
     fence="substr(sha256(n::text::bytea), 1, 16)",
     nothing="''::bytea",
     later=LATER,
     answer="decode(repeat('ab', 200), 'hex')",
+    size="{size}",
 )
 SQLITE = f"""INSERT INTO semel_record ({COLUMNS})
-    WITH RECURSIVE counted (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < {SIZE})
+    WITH RECURSIVE counted (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < {{size}})
     SELECT randomblob(32), {VALUES} FROM counted""".format(
-    fence="randomblob(16)", nothing="x''", later=LATER, answer="randomblob(200)"
+    fence="randomblob(16)", nothing="x''", later=LATER, answer="randomblob(200)", size="{size}"
 )
 
 TRAFFIC = """
@@ -143,21 +142,26 @@ class Waits:
         self._thread.join()
 
 
+@pytest.fixture(params=SIZES)
+def size(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def url(request: pytest.FixtureRequest, tmp_path: Path, size: int) -> str:
     """A store full of old records."""
     if request.param == "sqlite":
         made = f"sqlite:///{tmp_path}/semel.db"
         _migrated(made)
         connection = sqlite3.connect(tmp_path / "semel.db")
-        connection.execute(SQLITE)
+        connection.execute(SQLITE.format(size=size))
         connection.commit()
         connection.close()
         return made
     made = str(request.getfixturevalue("postgres_url"))
     _migrated(made)
     with psycopg.connect(made, autocommit=True) as pg:
-        pg.execute(POSTGRESQL.encode())
+        pg.execute(POSTGRESQL.format(size=size).encode())
         pg.execute(b"VACUUM ANALYZE semel_record")
     return made
 
@@ -208,9 +212,11 @@ def backend(url: str) -> Iterator[Backend]:
     opened.close()
 
 
-def test_no_request_waits_for_the_reaper(url: str, backend: Backend, tmp_path: Path) -> None:
+def test_no_request_waits_for_the_reaper(
+    url: str, size: int, backend: Backend, tmp_path: Path
+) -> None:
     with Traffic(as_traffic(url), tmp_path / "stop-quiet") as traffic:
-        time.sleep(QUIET_SECONDS)
+        time.sleep(QUIET_SECONDS[size])
         alone = traffic.end()
     waits = Waits(url) if url.startswith("postgresql") else None
     with Traffic(as_traffic(url), tmp_path / "stop-busy") as traffic:
@@ -223,18 +229,19 @@ def test_no_request_waits_for_the_reaper(url: str, backend: Backend, tmp_path: P
         seconds = time.perf_counter() - started
         beside = traffic.end()
 
-    assert left(backend, url) == {"unknown": SIZE // 10, "completed": SIZE // 10}
-    assert (counts["expire"], counts["forget"]) == (SIZE * 8 // 10, SIZE * 8 // 10)
+    assert left(backend, url) == {"unknown": size // 10, "completed": size // 10}
+    assert (counts["expire"], counts["forget"]) == (size * 8 // 10, size * 8 // 10)
     assert len(beside) > 0
     if waits is not None:
         assert waits.looks > 0
         rows = {name: number for name, number in waits.seen.items() if name != "extend"}
         assert rows == {}, f"requests waited for {rows}"
-    report(url, seconds, rounds, alone, beside, waits)
+    report(url, size, seconds, rounds, alone, beside, waits)
 
 
 def report(
     url: str,
+    size: int,
     seconds: float,
     rounds: list[float],
     alone: list[float],
@@ -245,8 +252,8 @@ def report(
         return took[min(len(took) - 1, int(len(took) * part))] * 1000
 
     print(
-        f"\n{url.partition(':')[0]}: {SIZE} records, {seconds:.1f} s in {len(rounds)} rounds "
-        f"({SIZE * 1.6 / seconds:.0f} changes/s); claim+complete, ms, alone and beside:"
+        f"\n{url.partition(':')[0]}: {size} records, {seconds:.1f} s in {len(rounds)} rounds "
+        f"({size * 1.6 / seconds:.0f} changes/s); claim+complete, ms, alone and beside:"
     )
     for name, part in (("median", 0.5), ("99 %", 0.99), ("99.9 %", 0.999), ("slowest", 1.0)):
         one, two = at(alone, part), at(beside, part)
