@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,6 +31,7 @@ from tests.examples.rides.audit import Verdict, audit
 from tests.examples.rides.process import Task
 from tests.examples.rides.provider import Provider
 from tests.examples.rides.zygote import Child, Zygote
+from tests.servers.postgres import short_folder
 
 T = TypeVar("T")
 
@@ -210,6 +212,16 @@ def restless(backend: Backend) -> list[str]:
     records = [f"{case.record.state} {case.record.identity.hex()[:16]}" for case in cases]
     shelves = (store.perform(BrowseEffects(shelf, 1000)) for shelf in (Shelf.WAITING, Shelf.DEAD))
     return records + [f"effect {effect.key}" for shelf in shelves for effect in shelf.effects]
+
+
+@contextmanager
+def thrown_away() -> Iterator[Path]:
+    """A folder, in memory where there is room: a kill is no power cut."""
+    folder = short_folder()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def read(log: Path) -> list[dict[str, Any]]:

@@ -1,21 +1,18 @@
 """Both stores that the example runs on, empty."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.examples.rides.campaign import thrown_away
 from tests.servers import PostgresServer
-from tests.servers.postgres import short_folder
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """In memory where there is room: a kill is no power cut."""
-    made = short_folder()
-    yield made
-    shutil.rmtree(made, ignore_errors=True)
+    with thrown_away() as made:
+        yield made
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

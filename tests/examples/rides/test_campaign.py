@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.examples.rides.audit import Verdict
-from tests.examples.rides.campaign import CONDUCT, Plan, campaign
+from tests.examples.rides.campaign import CONDUCT, Plan, campaign, thrown_away
 from tests.servers import PostgresServer
-from tests.servers.postgres import short_folder
 
 
 def verdict_on(plan: Plan, store: str, folder: Path) -> Verdict:
@@ -99,7 +98,7 @@ def test_five_hundred_kills_no_duplicate_none_lost(
     whole = Verdict()
     for plan in (*PLANS, *CROSSINGS):
         with ExitStack() as stack:
-            folder = short_folder()
+            folder = stack.enter_context(thrown_away())
             store = f"sqlite:///{folder / 'rides.db'}"
             if which == "postgresql":
                 store = stack.enter_context(postgres.database())

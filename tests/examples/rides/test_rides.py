@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import ROOT, Block, page
+from tests.examples.rides.campaign import thrown_away
 from tests.examples.rides.town import Town, insist, order, town
 from tests.servers import AppServer, PostgresServer
-from tests.servers.postgres import short_folder
 from tests.web.client import Client, Reply, new_key
 from tests.web.waiting import until
 
@@ -25,8 +25,7 @@ from tests.web.waiting import until
 def open_town(
     request: pytest.FixtureRequest, postgres: PostgresServer
 ) -> Iterator[tuple[Town, AppServer]]:
-    folder = short_folder()
-    with postgres.database() as url:
+    with thrown_away() as folder, postgres.database() as url:
         store = url if request.param == "postgresql" else f"sqlite:///{folder / 'rides.db'}"
         with town(store, folder) as rides, rides.server() as server:
             yield rides, server
