@@ -40,8 +40,8 @@ from semel.ops import commands, telling
 from semel.stores import open_backend
 from semel.stores.postgres.settings import OWN
 from semel.stores.postgres.settings import parse as parse_postgres
-from semel.stores.sqlite import DEFAULT_TIMEOUT, SqliteBackend
-from semel.stores.sqlite import parse as parse_sqlite
+from semel.stores.sqlite.backend import DEFAULT_TIMEOUT, SqliteBackend
+from semel.stores.sqlite.backend import parse as parse_sqlite
 from semel.web.message import IN_MEMORY
 from tests.docs.pages import page, plain
 

@@ -49,7 +49,7 @@ def bell_for(backend: Backend, listen_url: str | None = None) -> Bell | None:
     if scheme == "sqlite":
         if listen_url is not None:
             raise ConfigurationError("a listen URL is for PostgreSQL; this store is SQLite")
-        from semel.stores.sqlite import parse
+        from semel.stores.sqlite.backend import parse
 
         return SqliteBell(parse(backend.url)[0])
     if scheme in ("postgresql", "postgres"):

@@ -12,6 +12,9 @@
     awaited    pool and waiting for event loops
     awaited_lanes   who goes alone and who with others, in an event loop
     joined     the same store inside the caller's own transaction
+    transaction_steps   begin, lock, savepoint, commit as exchanges of statements      (no I/O)
+    transactions, transactions_awaited   transactions that semel begins, and their pools
+    handed     the connection a handler gets in one of them, and its end
     faults     what went wrong, and what that means; driver errors are judged here and only here
 
 Why not psycopg's own connections and pool: measured side by side on a busy machine, a bare claim

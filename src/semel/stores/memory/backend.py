@@ -1,13 +1,4 @@
-"""``memory://``: records in a dictionary. The executable reading of the state table, for tests.
-
-::
-
-    memory          the backend: one lock, one verb
-    memory_records  claims, reads and writes of one record
-    memory_fields   what each operation must show, and which fields it writes
-    memory_upkeep   what workers, maintenance and operators ask
-    memory_outbox   effects and events
-"""
+"""The backend: one lock, one verb."""
 
 from __future__ import annotations
 
@@ -20,9 +11,9 @@ from semel.core.frozen import frozen
 from semel.core.model import Micros
 from semel.stores.base import AsyncStore, Capabilities, Clock, Store
 from semel.stores.clock import system_clock
-from semel.stores.memory_outbox import Outbox
-from semel.stores.memory_records import Records
-from semel.stores.memory_upkeep import Upkeep
+from semel.stores.memory.outbox import Outbox
+from semel.stores.memory.records import Records
+from semel.stores.memory.upkeep import Upkeep
 from semel.stores.texts import exact
 
 R = TypeVar("R")

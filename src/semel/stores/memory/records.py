@@ -28,7 +28,7 @@ from semel.core.contract import (
 from semel.core.model import Identity, Micros, Record, State
 from semel.core.states import TABLE, Event
 from semel.errors import StoreCorrupt
-from semel.stores.memory_fields import Entry, Write, allowed, already, changed, event_of, fields
+from semel.stores.memory.fields import Entry, Write, allowed, already, changed, event_of, fields
 from semel.stores.texts import exact
 
 TARGET: Final = {row.event: row.target for row in TABLE}

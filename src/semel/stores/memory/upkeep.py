@@ -24,7 +24,7 @@ from semel.core.upkeep import (
     Tended,
     Work,
 )
-from semel.stores.memory_fields import (
+from semel.stores.memory.fields import (
     EMPTIED,
     Entry,
     changed,
@@ -33,8 +33,8 @@ from semel.stores.memory_fields import (
     lapsed_fields,
     proved,
 )
-from semel.stores.memory_outbox import Outbox
-from semel.stores.memory_records import Records
+from semel.stores.memory.outbox import Outbox
+from semel.stores.memory.records import Records
 from semel.stores.texts import indexed, shown
 
 

@@ -26,11 +26,10 @@ from semel.core.model import Identity
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
 from semel.stores.background import in_thread, keep
 from semel.stores.base import Clock
-from semel.stores.gate import Gate
 from semel.stores.holds import ENDED, OVER, Hold, Holds, refused
 from semel.stores.session_shelf import SessionShelf
 from semel.stores.sql.plans import plan
-from semel.stores.sqlite_file import (
+from semel.stores.sqlite.file import (
     FileId,
     _make_durable,
     _opening_error,
@@ -42,6 +41,7 @@ from semel.stores.sqlite_file import (
     run,
     upgrade,
 )
+from semel.stores.sqlite.gate import Gate
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession

@@ -35,10 +35,10 @@ from semel.stores.base import (
 )
 from semel.stores.clock import system_clock
 from semel.stores.sql.plans import claim_reply, plan
-from semel.stores.sqlite_batch import Job
-from semel.stores.sqlite_engine import Engine, engines, forget_engines
-from semel.stores.sqlite_file import open_for_writing, outage, run, upgrade
-from semel.stores.sqlite_transactions import SqliteTransactions
+from semel.stores.sqlite.batch import Job
+from semel.stores.sqlite.engine import Engine, engines, forget_engines
+from semel.stores.sqlite.file import open_for_writing, outage, run, upgrade
+from semel.stores.sqlite.transactions import SqliteTransactions
 
 R = TypeVar("R")
 

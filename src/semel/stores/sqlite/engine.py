@@ -20,8 +20,8 @@ from semel.errors import StoreError, StoreUnavailable
 from semel.stores.base import Clock
 from semel.stores.sql.rows import record
 from semel.stores.sql.steps import Plan
-from semel.stores.sqlite_batch import Job, Mailbox, run_batch
-from semel.stores.sqlite_file import (
+from semel.stores.sqlite.batch import Job, Mailbox, run_batch
+from semel.stores.sqlite.file import (
     TEXTS,
     FileId,
     begin,

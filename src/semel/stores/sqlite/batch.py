@@ -16,7 +16,7 @@ from semel.core.contract import Applied, Claim, Claimed, Complete, StoreOperatio
 from semel.core.model import Micros, OnLapse, State
 from semel.errors import StoreUnavailable
 from semel.stores.sql.plans import plan
-from semel.stores.sqlite_file import DIALECT, outage, run, spoils_transaction
+from semel.stores.sqlite.file import DIALECT, outage, run, spoils_transaction
 from semel.stores.texts import exact, shown
 
 Row = tuple[object, ...]
