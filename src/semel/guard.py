@@ -21,7 +21,7 @@ from semel.errors import ConfigurationError
 from semel.log import log
 from semel.process.attendant import Attendant
 from semel.process.familiar import Familiar
-from semel.process.transact import Rooms, transactional
+from semel.process.transact import transactional
 from semel.stores import open_backend
 from semel.stores.base import Backend, performer
 from semel.web.routing import Route
@@ -84,7 +84,6 @@ class Guard:
         self.name = name
         self.status = _status(status)
         self.registry = Registry()
-        self.rooms = Rooms()
         self._enrolled: set[str] = set()
         self.familiar = Familiar()
         self._attendants: dict[int, Attendant] = {}

@@ -15,8 +15,9 @@ import semel
 from semel.core.contract import Found, NoRecord, Read
 from semel.core.model import Identity
 from semel.core.runner import Begin, Begun, Occupied, RollBack
-from semel.process.transact import AsyncTransact, Rooms, Transact
+from semel.process.transact import AsyncTransact, Transact
 from semel.stores.base import AsyncTransaction, Transaction
+from semel.stores.holds import Holds
 from semel.stores.sqlite import SqliteBackend
 from tests.servers import PostgresServer
 from tests.web.bank import STORES, Bank, Ledger, Says, Step, Wait, bank, opened, pay
@@ -190,36 +191,33 @@ def test_two_processes_that_ask_for_the_same_answer_do_not_refuse_each_other(
     assert (reply.status, reply.replayed, reply.body) == (201, True, body)
 
 
-# ── rooms ─────────────────────────────────────────────────────────────────────────────────────────
+# ── holds ─────────────────────────────────────────────────────────────────────────────────────────
 
 NAME = Identity(b"i" * 32)
 
 
 class Locked(SqliteBackend):
-    """Every lock is taken, by another process; notes who asks for one."""
+    """Every lock is taken, by another process."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"sqlite:///{path}")
-        self.asked = 0
         self.locked = True
 
     def begin(self, identity: Identity | None) -> Transaction | None:
-        self.asked += 1
         return None if self.locked else super().begin(identity)
 
     async def abegin(self, identity: Identity | None) -> AsyncTransaction | None:
-        self.asked += 1
         return None if self.locked else await super().abegin(identity)
 
 
-def test_a_room_that_is_taken_is_told_without_the_database(tmp_path: Path) -> None:
-    backend, rooms = Locked(tmp_path / "one.db"), Rooms()
+def test_a_transaction_of_this_process_is_told_of_without_waiting(tmp_path: Path) -> None:
+    backend = Locked(tmp_path / "one.db")
     backend.locked = False
     left: list[Identity] = []
-    first, second = (Transact(backend, rooms, left.append) for _ in range(2))
+    first, second = (Transact(backend, left.append) for _ in range(2))
     assert isinstance(first.perform(Begin(NAME)), Begun)
     assert isinstance(second.perform(Begin(NAME)), Occupied)
-    assert (backend.asked, left) == (1, [])
+    assert left == []
     first.perform(RollBack())
     assert left == [NAME]
     assert isinstance(second.perform(Begin(NAME)), Begun)
@@ -230,7 +228,7 @@ def test_a_room_that_is_taken_is_told_without_the_database(tmp_path: Path) -> No
 def test_one_who_was_refused_by_another_process_wakes_nobody(tmp_path: Path) -> None:
     """Or those who wait here would be told that the transaction has ended which goes on there."""
     left: list[Identity] = []
-    transact = Transact(Locked(tmp_path / "one.db"), Rooms(), left.append)
+    transact = Transact(Locked(tmp_path / "one.db"), left.append)
     for _ in range(2):
         assert isinstance(transact.perform(Begin(NAME)), Occupied)
     transact.end()
@@ -241,18 +239,20 @@ async def test_one_who_was_refused_by_another_process_wakes_nobody_in_a_loop(
     tmp_path: Path,
 ) -> None:
     left: list[Identity] = []
-    transact = AsyncTransact(Locked(tmp_path / "one.db"), Rooms(), left.append)
+    transact = AsyncTransact(Locked(tmp_path / "one.db"), left.append)
     for _ in range(2):
         assert isinstance(await transact.perform(Begin(NAME)), Occupied)
     await transact.end()
     assert left == []
 
 
-def test_a_forked_child_finds_no_room_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    rooms = Rooms()
-    assert rooms.take(NAME, "parent")
+def test_a_forked_child_finds_no_key_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    holds = Holds()
+    parent = holds.take(NAME)
+    assert parent is not None
+    assert holds.take(NAME) is None
     monkeypatch.setattr("os.getpid", lambda: 1)
-    assert rooms.take(NAME, "child")
+    assert holds.take(NAME) is not None
 
 
 @pytest.mark.parametrize("colour", ["asgi", "wsgi"])

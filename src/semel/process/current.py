@@ -24,7 +24,6 @@ from semel.process.leases import Lease
 if TYPE_CHECKING:
     from semel.core.model import Origin
     from semel.core.steps import Deed
-    from semel.process.transact import Rooms
     from semel.stores.base import AsyncTransaction, Backend, Store, Transaction
 
 
@@ -34,13 +33,11 @@ class Ground:
     def __init__(
         self,
         backend: Backend,
-        rooms: Rooms,
         origin: Origin,
         resumable: bool,
         probes: Callable[[str], Callable[..., Any] | None],
     ) -> None:
         self.backend = backend
-        self.rooms = rooms
         self.origin = origin
         self.resumable = resumable
         self.probes = probes

@@ -51,7 +51,7 @@ class Points:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._transact = Transact(run.ground.backend, run.ground.rooms, _nothing)
+        self._transact = Transact(run.ground.backend, _nothing)
 
     def phase(self, deed: Deed) -> Any:
         written = set(self._run.effects)
@@ -130,7 +130,7 @@ class AsyncPoints:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._transact = AsyncTransact(run.ground.backend, run.ground.rooms, _nothing)
+        self._transact = AsyncTransact(run.ground.backend, _nothing)
 
     async def phase(self, deed: Deed) -> Any:
         written = set(self._run.effects)

@@ -6,9 +6,8 @@ record, or not at all.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from semel.core.contract import Found, NoRecord, Operation, StoreOperation
 from semel.core.model import Identity
@@ -29,8 +28,6 @@ from semel.stores.base import AsyncTransaction, Backend, Transaction, Transactio
 if TYPE_CHECKING:
     import asyncio
 
-TRANSACTIONAL: Final = (Begin, Save, Flush, Undo, Commit, RollBack, Ascertain)
-
 
 def transactional(backend: Backend) -> Transactional:
     """The backend as one whose database holds the application's tables, or a clear refusal."""
@@ -42,47 +39,18 @@ def transactional(backend: Backend) -> Transactional:
     return backend
 
 
-class Rooms:
-    """Which identities have a transaction of this process open: busy is told without the database.
-
-    A dictionary and no lock: a fork could copy one while it is held; ``setdefault`` is atomic. With
-    the process, so that a forked child does not find its parent's rooms taken for ever.
-    """
-
-    def __init__(self) -> None:
-        self._taken: dict[tuple[int, Identity], object] = {}
-
-    def take(self, identity: Identity, by: object) -> bool:
-        return self._taken.setdefault((os.getpid(), identity), by) is by
-
-    def leave(self, identity: Identity, by: object) -> None:
-        room = (os.getpid(), identity)
-        if self._taken.get(room) is by:
-            del self._taken[room]
-
-
 class _Transact:
-    """What both colours do alike."""
+    """What both colours do alike. ``left`` is told of the end of every transaction."""
 
-    def __init__(self, backend: Backend, rooms: Rooms, left: Callable[[Identity], None]) -> None:
+    def __init__(self, backend: Backend, left: Callable[[Identity], None]) -> None:
         self._backend = backend
-        self._rooms = rooms
         self._left = left
         self._identity: Identity | None = None
 
-    def _enter(self, identity: Identity) -> bool:
-        if not self._rooms.take(identity, self):
-            return False
-        self._identity = identity
-        return True
-
-    def _leave(self, *, begun: bool = True) -> None:
-        """Those who wait learn of the end of a transaction; where none was begun nothing ended."""
+    def _leave(self) -> None:
         identity, self._identity = self._identity, None
         if identity is not None:
-            self._rooms.leave(identity, self)
-            if begun:
-                self._left(identity)
+            self._left(identity)
 
 
 class Transact(_Transact):
@@ -124,14 +92,11 @@ class Transact(_Transact):
 
     def _begin(self, identity: Identity) -> Begun | Occupied:
         backend = transactional(self._backend)
-        if not self._enter(identity):
+        self.transaction = backend.begin(identity)
+        if self.transaction is None:
             return Occupied()
-        try:
-            self.transaction = backend.begin(identity)
-        finally:
-            if self.transaction is None:
-                self._leave(begun=False)
-        return Occupied() if self.transaction is None else Begun()
+        self._identity = identity
+        return Begun()
 
     def _ascertain(self, identity: Identity) -> Found | NoRecord:
         return transactional(self._backend).ascertain(identity)
@@ -201,14 +166,11 @@ class AsyncTransact(_Transact):
 
     async def _begin(self, identity: Identity) -> Begun | Occupied:
         backend = transactional(self._backend)
-        if not self._enter(identity):
+        self.transaction = await backend.abegin(identity)
+        if self.transaction is None:
             return Occupied()
-        try:
-            self.transaction = await backend.abegin(identity)
-        finally:
-            if self.transaction is None:
-                self._leave(begun=False)
-        return Occupied() if self.transaction is None else Begun()
+        self._identity = identity
+        return Begun()
 
     async def end(self) -> None:
         """Roll back what is open, if anything is."""

@@ -81,7 +81,7 @@ class Middleware:
         flow = self._desk.status(_request(scope, where.path), where)
         if flow is None:
             return None
-        transact = AsyncTransact(self.guard.backend, self.guard.rooms, _nobody_waits)
+        transact = AsyncTransact(self.guard.backend, _nobody_waits)
         response: Response = await arun(Step(flow), transact.perform)
         return response
 
@@ -211,7 +211,7 @@ class AwaitedExchange(Performer):
         self._transact: AsyncTransact | None = None
         if call.policy.mode == "atomic":
             left = guard.attendant.settled
-            self._transact = AsyncTransact(guard.backend, guard.rooms, left)
+            self._transact = AsyncTransact(guard.backend, left)
         self.handler = handler
 
     async def drive(self, flow: Flow[Answer]) -> Answer:

@@ -255,7 +255,7 @@ class Performer:
 
     def _ground(self) -> Ground:
         guard, call = self._guard, self.call
-        return Ground(guard.backend, guard.rooms, call.origin, call.resumable, self._probe)
+        return Ground(guard.backend, call.origin, call.resumable, self._probe)
 
     def _probe(self, name: str) -> Callable[..., Any] | None:
         return self._guard.registry.probes.get(name, self.call.policy.probe)

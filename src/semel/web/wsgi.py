@@ -84,7 +84,7 @@ class WsgiMiddleware:
         flow = self._desk.status(_request(environ, where.path), where)
         if flow is None:
             return None
-        return run(flow, Transact(self.guard.backend, self.guard.rooms, _nobody_waits).perform)
+        return run(flow, Transact(self.guard.backend, _nobody_waits).perform)
 
     def _guarded(
         self,
@@ -166,7 +166,7 @@ class BlockingExchange(Performer):
         self._store = guard.backend.blocking()
         self._transact: Transact | None = None
         if call.policy.mode == "atomic":
-            self._transact = Transact(guard.backend, guard.rooms, guard.attendant.settled)
+            self._transact = Transact(guard.backend, guard.attendant.settled)
 
     def perform(self, op: Operation[R]) -> R:
         if isinstance(op, StoreOperation):
