@@ -85,6 +85,7 @@ def test_making_a_backend_does_no_io(path: Path) -> None:
         ("sqlite:///", "needs a file"),
         ("sqlite:///:memory:", "needs a file"),
         ("sqlite:///semel.db?journal=off", "unknown option of a SQLite store: journal"),
+        ("sqlite:///semel.db?foreign_keys=maybe", "foreign_keys must be on or off, not 'maybe'"),
         ("sqlite:///semel.db?timeout=soon", "timeout must be a number"),
         ("sqlite:///semel.db?timeout=0", "timeout must be a number"),
         ("sqlite:///semel.db?timeout=nan", "timeout must be a number"),
@@ -722,3 +723,15 @@ def test_readers_of_threads_that_ended_are_closed(backend: SqliteBackend) -> Non
     engine = backend._engine
     assert engine is not None
     assert len(engine._readers) <= 1
+
+
+@pytest.mark.parametrize(("option", "enforced"), [("", 0), ("?foreign_keys=on", 1)])
+def test_foreign_keys_are_enforced_in_handlers_transactions_where_asked(
+    tmp_path: Path, option: str, enforced: int
+) -> None:
+    backend = SqliteBackend(f"sqlite:///{tmp_path}/records.db{option}")
+    transaction = backend.begin(None)
+    assert transaction is not None
+    assert transaction.connection.execute("PRAGMA foreign_keys").fetchone() == (enforced,)
+    transaction.roll_back()
+    backend.close()

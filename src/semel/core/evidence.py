@@ -26,9 +26,10 @@ class Happened:
 class Absent:
     """It did not take effect.
 
-    ``final``: and no longer can. Say so only where the provider refuses a second use of our
-    downstream key, or the probe voided the intent there. That some time has passed is never final:
-    a holder that was stopped may still send.
+    ``final``: and no longer can, but for a retry's own call. Say so only where the provider takes
+    our downstream key once: then a holder that was stopped and still sends, and a retry, have one
+    effect between them. That some time has passed is never final. If the probe *voided* the key
+    there, no retry can use it again: say that it happened, with a result that tells so.
     """
 
     final: bool = False

@@ -251,6 +251,8 @@ class Performer:
             self._run = Run(self._lease, op.course, self._ground())
         if self.call.policy.mode != "atomic":
             self._guard.attendant.hold(self._lease)
+        else:
+            self._lease.good_until = float("inf")  # as long as its transaction lasts
         return self._run
 
     def _ground(self) -> Ground:

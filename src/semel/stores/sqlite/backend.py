@@ -50,10 +50,20 @@ LISTINGS: Final = (Due, Browse, BrowseEffects)
 
 
 class SqliteBackend:
-    """Records in one file."""
+    """Records in one file.
+
+    timeout: how long an operation may take in all; seconds (5).
+    foreign_keys: whether SQLite enforces them in transactions that handlers write in (off, as it is
+    in SQLite itself).
+    """
 
     def __init__(
-        self, url: str, *, timeout: float | None = None, clock: Clock = system_clock
+        self,
+        url: str,
+        *,
+        timeout: float | None = None,
+        foreign_keys: bool | None = None,
+        clock: Clock = system_clock,
     ) -> None:
         self._url = url
         self._path, options = parse(url)
@@ -61,7 +71,8 @@ class SqliteBackend:
         self._clock = clock
         self._lock = threading.Lock()
         self._engine: Engine | None = None
-        self._transactions = SqliteTransactions(self._path, self._timeout, clock)
+        enforced = _truth(options.get("foreign_keys", foreign_keys))
+        self._transactions = SqliteTransactions(self._path, self._timeout, clock, enforced)
         # Weak in the mailboxes, which know their loop: a loop that ended must not be kept alive.
         self._loops: weakref.WeakValueDictionary[asyncio.AbstractEventLoop, _LoopMailbox]
         self._loops = weakref.WeakValueDictionary()
@@ -354,10 +365,19 @@ def parse(url: str) -> tuple[Path, dict[str, str]]:
             "(or memory:// in tests)"
         )
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    if unknown := sorted(options.keys() - {"timeout"}):
+    if unknown := sorted(options.keys() - {"timeout", "foreign_keys"}):
         raise ConfigurationError(f"unknown option of a SQLite store: {', '.join(unknown)}")
     # Absolute from the start: a process that changes its folder must not change its store.
     return Path(path).absolute(), options
+
+
+def _truth(value: str | bool | None) -> bool:
+    known = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    if value.lower() not in known:
+        raise ConfigurationError(f"foreign_keys must be on or off, not {value!r}")
+    return known[value.lower()]
 
 
 def _seconds(value: str | float | None) -> float:

@@ -372,9 +372,10 @@ class AwaitedTransaction(OpenTransaction):
 class SqliteTransactions:
     """The transactions of one backend in this process: one at a time."""
 
-    def __init__(self, path: Path, timeout: float, clock: Clock) -> None:
+    def __init__(self, path: Path, timeout: float, clock: Clock, foreign_keys: bool) -> None:
         self._path = path
         self._timeout = timeout
+        self._foreign_keys = foreign_keys
         self.clock = clock
         self.shelf = SessionShelf("sqlite")
         self._reset()
@@ -530,6 +531,9 @@ class SqliteTransactions:
     def _connect(self) -> HandedConnection:
         with self._lock:
             connection = open_handed(self._path, self._timeout, self.clock)
+            if self._foreign_keys:
+                # Now: within a transaction, SQLite takes no notice of it.
+                connection.execute("PRAGMA foreign_keys = ON")
             self._live.add(connection)
             if self._file is None:
                 self._file = file_id(self._path)
