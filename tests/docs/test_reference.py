@@ -267,7 +267,8 @@ def test_the_options_of_postgresql_are_listed_with_their_defaults() -> None:
 
 def test_the_options_of_sqlite_are_listed_with_their_defaults() -> None:
     documented = first_two(STORES.table("SQLite"))
-    assert documented == {"timeout": spoken(timedelta(seconds=DEFAULT_TIMEOUT))}
+    timeout = spoken(timedelta(seconds=DEFAULT_TIMEOUT))
+    assert documented == {"timeout": timeout, "foreign_keys": "off"}
     takes = set(inspect.signature(SqliteBackend).parameters) - {"url", "clock"}
     assert takes == set(documented)
     for option in documented:
