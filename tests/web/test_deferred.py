@@ -342,3 +342,44 @@ def test_two_workers_share_the_requests(office: Office) -> None:
 
     assert office.runner.run(both()) == 12
     assert len(office.ran) == 12
+
+
+def test_a_run_that_is_cut_off_around_its_guard_is_not_run_beside_itself(
+    opened: tuple[str, Harness], runner: asyncio.Runner
+) -> None:
+    """A time limit in front of the guard ends the waiting for the handler, not the handler."""
+    _, harness = opened
+    office = Office("asgi", harness, runner)
+    where = location(office)
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        office.ran.append({})
+        began.set()
+        await go_on.wait()
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    guarded = office.guard.asgi(slow)
+
+    async def hurried(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            raise RuntimeError("this application has no lifespan")
+        scope["user"] = "ann"
+        waiting = asyncio.ensure_future(guarded(scope, receive, send))
+        await began.wait()
+        waiting.cancel()
+        raise TimeoutError("it takes too long")
+
+    async def work() -> None:
+        runs = Runs(office.guard, hurried)
+        await runs.run_once()
+        assert office.state(where) == "in_progress"
+        go_on.set()
+        await asyncio.wait(office.guard.running)
+        assert runs.counts["runs.left_running"] == 1
+
+    runner.run(work())
+    assert len(office.ran) == 1
+    assert office.look(where).status == 201
+    runner.run(office.guard.aclose())

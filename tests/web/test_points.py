@@ -367,6 +367,51 @@ def test_evidence_that_a_second_call_is_absent_lets_the_operation_go_on(
     assert rides.state == "completed"
 
 
+def breaks_before_its_guard(rides: Rides) -> Any:
+    """The application, with something around its guard that fails."""
+
+    async def asgi(scope: Any, receive: Any, send: Any) -> None:
+        raise RuntimeError("the session store is down")
+
+    def wsgi(environ: Any, start_response: Any) -> Any:
+        raise RuntimeError("the session store is down")
+
+    return asgi if rides.async_ else wsgi
+
+
+def test_an_operation_that_no_worker_can_get_through_is_not_freed(
+    rides: Rides, runner: asyncio.Runner
+) -> None:
+    fails_after_its_charge(rides)
+    broken = Runs(rides.guard, breaks_before_its_guard(rides))
+    assert runner.run(broken.run_once()).note == "put_down 1"
+    assert rides.state == "in_progress"
+    rides.harness.travel(timedelta(minutes=10) // timedelta(microseconds=1))
+    assert runner.run(_round(rides)) == 1
+    assert rides.state == "completed"
+
+
+def test_an_operation_that_no_worker_can_get_through_is_a_dead_letter_in_the_end(
+    rides: Rides, runner: asyncio.Runner
+) -> None:
+    fails_after_its_charge(rides)
+    rides.harness.travel(rides.guard.policy.give_up_micros)
+    runner.run(Runs(rides.guard, breaks_before_its_guard(rides)).run_once())
+    assert rides.state == "unknown"
+    assert rides.case().due_at is None
+
+
+def test_an_operation_whose_journal_is_damaged_is_a_dead_letter(rides: Rides) -> None:
+    fails_after_its_charge(rides)
+    with rides.connect() as connection:
+        connection.execute("UPDATE semel_record SET journal = substr(journal, 1, 20)")
+    charged = list(rides.script.charged)
+    assert rides.send().status == 503
+    assert rides.script.charged == charged
+    assert rides.state == "unknown"
+    assert rides.case().due_at is None
+
+
 def test_a_worker_does_not_run_an_operation_as_a_plain_handler(
     rides: Rides, runner: asyncio.Runner
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import semel
 from semel.core.evidence import Absent, Happened, Inquiry
 from semel.effects.reconcile import Reconciler
 from semel.effects.runs import Runs
@@ -91,3 +92,41 @@ def test_a_fault_at_every_step_makes_no_second_ride_and_loses_none(
         assert len(rides.script.charged) == 1, hit
         assert rides.rows().count("made") == steps, hit
     assert 6 <= steps < MANY - 1
+
+
+@pytest.mark.parametrize("kind", ["not done", "not answered", "outage"])
+def test_a_fault_at_every_step_of_a_resume_frees_nothing_that_has_acted(
+    faulty: tuple[Rides, Faults], kind: str
+) -> None:
+    """Freed, it would be forgotten in time, and a late retry would charge a second time."""
+    rides, faults = faulty
+    rides.script.calls = ("charged", "mailed")
+
+    def charge(key: str, amount: int) -> str:
+        if key in rides.script.charged[:-1] or len(rides.script.charged) > 1:
+            raise semel.NotExecuted("the mail server is down")
+        return "ok"
+
+    rides.script.charge = charge
+    for at in range(1, MANY):
+        rides.script.charged.clear()
+        key = f"{kind.replace(' ', '-')}-{at:020}"
+        rides.ask(key)
+        assert state(rides, key) == "in_progress"
+        rides.harness.travel(timedelta(hours=1) // timedelta(microseconds=1))
+        faults.at, faults.count, faults.hit = at, 0, []
+        faults.after, faults.lasting = kind == "not answered", kind == "outage"
+        rides.ask(key)
+        hit = list(faults.hit)
+        faults.heal()
+        if not hit:
+            break
+        while rides.guard.attendant.pursuits:
+            rides.guard.attendant.run_once()
+        assert state(rides, key) in ("in_progress", "unknown"), hit
+    assert at > 4
+
+
+def state(rides: Rides, key: str) -> str:
+    (case,) = (case for case in rides.cases() if case.origin.key == key)
+    return case.record.state.value

@@ -158,7 +158,8 @@ def _retake(
     try:
         reply = yield from ask(op)
     except (StoreError, Interrupted) as error:
-        yield from _retract(call, error)
+        if how is Retake:  # one that was resumed may have acted: it lapses again, and is not freed
+            yield from _retract(call, error)
         raise
     if isinstance(reply, Applied):
         return Claimed(reply.leased_until or reply.now, reply.now, again=True)

@@ -30,11 +30,13 @@ from semel.core.contract import (
     NoRecord,
     Open,
     Recall,
+    Renew,
     StoreOperation,
+    Suspend,
     Written,
 )
 from semel.core.course import Course
-from semel.core.entry import enter, hand_in, release, under_which_identity
+from semel.core.entry import enter, hand_in, under_which_identity
 from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import replace
 from semel.core.model import Response
@@ -42,7 +44,7 @@ from semel.core.problems import refuse
 from semel.core.runner import Discard, Drain, Invoke, Pause, Pursue, Returned, Streaming
 from semel.core.snapshot import Snapshot
 from semel.core.verdict import Verdict
-from semel.errors import ConfigurationError, StoreError
+from semel.errors import ConfigurationError, StoreCorrupt, StoreError
 
 
 def exchange(call: Call, before: Flow[None] | None = None) -> Flow[Answer]:
@@ -75,8 +77,10 @@ def execute(call: Call, entry: Claimed) -> Flow[Answer]:
     try:
         course = yield from _course(call, entry)
     except StoreError as error:
-        yield from _give_up(release(call, "its journal could not be read"))
+        yield from _give_up(_unread(call, error))
         return closed(call, error)
+    except Interrupted:
+        return Answer(None, Outcome.INTERRUPTED)  # what has begun lapses, and is resumed
     invoked = yield from ask(Invoke(call.identity, call.fence, course))
     outcome, verdict = conclude(call, invoked, course)
     if isinstance(invoked, Streaming) and not isinstance(outcome, Streaming):
@@ -101,6 +105,13 @@ def _course(call: Call, entry: Claimed) -> Flow[Course]:
         return Course()
     reply = yield from ask(Recall(call.identity))
     return Course(None if isinstance(reply, NoRecord) else journal.decode(reply.case.journal))
+
+
+def _unread(call: Call, error: StoreError) -> Renew | Suspend:
+    """Not freed, since it may have acted: it lapses and is resumed, unless nobody can read it."""
+    if isinstance(error, StoreCorrupt):
+        return Suspend(call.identity, call.fence, "its journal is damaged", None)
+    return Renew(call.identity, call.fence, call.policy.retry_micros)
 
 
 def _keep(call: Call, response: Response, answer: Answer, course: Course) -> Flow[Answer]:

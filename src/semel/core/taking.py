@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from semel.core.contract import Applied, Release, Resume, StoreOperation, Suspend, Take, Written
+from semel.core.contract import (
+    Applied,
+    Release,
+    Renew,
+    Resume,
+    StoreOperation,
+    Suspend,
+    Take,
+    Written,
+)
 from semel.core.flow import Flow, ask
 from semel.core.model import Case, Fence, Micros, State
 from semel.core.policy import Policy
@@ -22,17 +31,24 @@ def take(case: Case, fence: Fence, policy: Policy) -> Flow[bool]:
         surely_not = isinstance(error, StoreUnavailable) and error.applied is False
         if not surely_not and record.state is State.PENDING:
             # Held by nobody, it would lapse, and its outcome would be called unknown.
-            yield from ask(Pursue(not_run(case, fence, policy, 0, "taking was not answered")))
+            yield from ask(Pursue(not_run(case, fence, policy, "taking was not answered", 0)))
         raise
     return isinstance(written, Applied)
 
 
 def not_run(
-    case: Case, fence: Fence, policy: Policy, requeue: Micros, reason: str
+    case: Case, fence: Fence, policy: Policy, reason: str, again_in: Micros | None
 ) -> StoreOperation[Written]:
-    """Nothing was executed: back to the queue, or free for the client's retry to resume."""
-    again = requeue if case.record.state is State.PENDING else None
-    return Release(case.record.identity, fence, policy.retention_micros, reason, again)
+    """Nothing was executed: back to the queue; None: it was tried for long enough.
+
+    An operation that was begun is not freed, since it may have acted: its lease is left to lapse.
+    """
+    record = case.record
+    if record.state is State.PENDING:
+        return Release(record.identity, fence, policy.retention_micros, reason, again_in or 0)
+    if again_in is None:
+        return turned_away(case, fence, reason)
+    return Renew(record.identity, fence, again_in)
 
 
 def turned_away(case: Case, fence: Fence, reason: str) -> StoreOperation[Written]:

@@ -117,16 +117,22 @@ class Runs:
         try:
             await self._send_through(errand)
         except Exception as error:
-            if errand.answer is None:
-                op = not_run(case, fence, policy, pause, f"raised {type(error).__name__}")
+            if not errand.reached:
+                reason = f"raised {type(error).__name__}"
+                op = not_run(case, fence, policy, reason, None if errand.overdue else pause)
                 return await self._put_down(case, op, error)
             log.error("semel: %s raised in a worker", named(case), exc_info=error)
         return await self._came_to(case, fence, errand)
 
     async def _came_to(self, case: Case, fence: Fence, errand: Errand) -> str:
-        if errand.answer is None:
+        if not errand.reached:
             reason = "the application turned a worker's run away before its guard"
             return await self._put_down(case, turned_away(case, fence, reason), None)
+        if errand.answer is None:
+            # Cut off on its way out, as by a time limit around the guard. The handler may be at it
+            # still: freed here, the request would be run a second time beside it.
+            log.warning("semel: %s goes on without its worker", named(case))
+            return "left_running"
         log.info("semel: %s was run: %s", named(case), errand.answer.outcome)
         return errand.answer.outcome.value
 

@@ -167,6 +167,7 @@ class Desk:
             return None
         if record.on_lapse is OnLapse.RESUME and not call.resumable:
             return None  # begun as an operation, it would be run from its start
+        errand.reached = True
         return replace(
             call,
             fence=errand.fence,

@@ -23,7 +23,7 @@ ERRAND: Final = "semel.errand"
 class Errand:
     """A record that a worker holds, on its way to its handler."""
 
-    __slots__ = ("answer", "case", "fence", "overdue", "request", "requeue", "started")
+    __slots__ = ("answer", "case", "fence", "overdue", "reached", "request", "requeue", "started")
 
     def __init__(
         self,
@@ -41,8 +41,10 @@ class Errand:
         """When the lease was asked for, by the monotonic clock."""
         self.requeue = requeue
         self.overdue = overdue
+        self.reached = False
+        """Its guard has it, and settles its record, whatever its worker hears of that."""
         self.answer: Answer | None = None
-        """What came of it; None when the request never reached its guard."""
+        """What came of it; None when nobody waited for that, or it never reached its guard."""
 
 
 def principal(request: Any) -> Any:
