@@ -185,8 +185,8 @@ def test_a_request_is_accepted_then_run_once_then_answered(office: Office) -> No
     assert len(office.ran) == 1
 
 
-def location(office: Office) -> str:
-    where = office.ask().one("location")
+def location(office: Office, user: str = "ann") -> str:
+    where = office.ask(user).one("location")
     assert where is not None
     return where
 
@@ -383,3 +383,41 @@ def test_a_run_that_is_cut_off_around_its_guard_is_not_run_beside_itself(
     assert len(office.ran) == 1
     assert office.look(where).status == 201
     runner.run(office.guard.aclose())
+
+
+def test_a_request_whose_route_cannot_be_found_holds_up_no_other(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, fine = location(office), location(office, "bob")
+    runs = Runs(office.guard, office.app)
+    find = runs._policies.of
+
+    def of(case: Any) -> Any:
+        if case.origin.tenant == "ann":
+            raise RuntimeError("the router is confused")
+        return find(case)
+
+    monkeypatch.setattr(runs._policies, "of", of)
+    assert office.runner.run(runs.run_once()).done == 1
+    assert (office.state(broken), office.state(fine)) == ("pending", "completed")
+
+
+def test_a_request_that_could_not_be_put_down_is_put_down_later(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its lease would lapse, and a request that nobody ran would be unknown."""
+    where = location(office)
+
+    async def broken(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            monkeypatch.setattr(runs._runner, "aperform", outage)
+        raise RuntimeError("the session store is down")
+
+    async def outage(op: Any) -> Any:
+        raise semel.StoreUnavailable("no answer")
+
+    runs = Runs(office.guard, broken)
+    office.runner.run(runs.run_once())
+    while office.guard.attendant.pursuits:
+        office.guard.attendant.run_once()
+    assert office.state(where) == "pending"

@@ -16,18 +16,24 @@ class Lifespan:
         self._app = app
         self.state: dict[str, Any] = {}
         self._task: asyncio.Task[None] | None = None
-        self._asked: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._told: asyncio.Queue[str] = asyncio.Queue()
+        self._asked: asyncio.Queue[dict[str, Any]]
+        self._told: asyncio.Queue[str]
 
     async def begin(self) -> None:
-        """Once; an application without a lifespan is simply used."""
+        """Once; an application without a lifespan is simply used.
+
+        One whose start failed is never used: the next time it is started anew.
+        """
         if self._task is not None:
             return
-        self._task = asyncio.create_task(self._run())
+        self._asked, self._told = asyncio.Queue(), asyncio.Queue()
+        task = asyncio.create_task(self._run())
         await self._asked.put({"type": "lifespan.startup"})
-        told = await self._told.get()
-        if told == "lifespan.startup.failed":
+        if await self._told.get() == "lifespan.startup.failed":
+            task.cancel()
+            await asyncio.wait({task})
             raise ConfigurationError("the application's start-up failed; see its log")
+        self._task = task
 
     async def end(self) -> None:
         if self._task is None or self._task.done():

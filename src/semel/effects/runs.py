@@ -100,6 +100,9 @@ class Runs:
             except StoreError as error:
                 log.error("semel: %s could not be run: %s", named(case), error)
                 word = "failed"
+            except Exception:  # the application's router; the others must not suffer for it
+                log.exception("semel: %s could not be run", named(case))
+                word = "failed"
         self.counts.add(f"runs.{word}")
         return word
 
@@ -140,7 +143,11 @@ class Runs:
         self, case: Case, op: StoreOperation[Written], error: Exception | None
     ) -> str:
         log.error("semel: %s could not be run", named(case), exc_info=error)
-        await self._runner.aperform(op)
+        try:
+            await self._runner.aperform(op)
+        except StoreError:
+            # Held by nobody, it would lapse, and its outcome would be called unknown.
+            self._guard.attendant.pursue(op)
         return "put_down"
 
     async def _send_through(self, errand: Errand) -> None:
