@@ -109,7 +109,7 @@ def _ticket(
 def _json(payload: Any) -> bytes:
     try:
         return json.dumps(payload, allow_nan=False).encode()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"payload= must be JSON: {error}") from error
 
 
@@ -125,7 +125,7 @@ def _refusal(response: Response) -> Refused:
 def _returned(value: Any) -> HandlerOutcome:
     try:
         body = json.dumps(value, allow_nan=False).encode()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         # It ran, and its result cannot be kept: nobody may run it again.
         doubt = OutcomeUnknown(f"the function's result is not JSON: {error}")
         doubt.__cause__ = error

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+
 from semel.core.journal import Journal, Kind, Point
 from semel.core.model import Micros
-from semel.errors import OperationChanged
+from semel.errors import ConfigurationError, OperationChanged
 
 
 class Course:
     """Written by the run's own handler, read by the exchange when the handler has answered."""
 
-    __slots__ = ("_passed", "_seen", "journal", "repeating", "resource", "retention")
+    __slots__ = ("_passed", "_seen", "_turn", "journal", "repeating", "resource", "retention")
 
     def __init__(self, journal: Journal | None = None) -> None:
         self.journal = Journal() if journal is None else journal
         self._passed = self._seen = 0
+        self._turn = [None]
         self.repeating = False
         """The call whose intent is on record may simply be made again."""
         self.resource: str | None = None
         self.retention: Micros = 0
+
+    @contextmanager
+    def alone(self, name: str, kind: Kind) -> Generator[None]:
+        """One point at a time: of two, the journal of one would lack what the other has sent."""
+        try:
+            self._turn.pop()  # of several threads one succeeds
+        except IndexError:
+            raise ConfigurationError(
+                f"the {kind} {name!r} was begun inside of another point, or beside it: points come "
+                "one after the other"
+            ) from None
+        try:
+            yield
+        finally:
+            self._turn.append(None)
 
     def meet(self, name: str, kind: Kind) -> Point | None:
         """What is on record at this point; None where the run is the first to come so far."""

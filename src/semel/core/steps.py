@@ -60,6 +60,11 @@ class Deed:
 
 def phase(holder: Holder, deed: Deed) -> Flow[Any]:
     """A local transaction: the function's writes and the journal's entry commit together."""
+    with holder.course.alone(deed.name, Kind.PHASE):
+        return (yield from _phase(holder, deed))
+
+
+def _phase(holder: Holder, deed: Deed) -> Flow[Any]:
     met = holder.course.meet(deed.name, Kind.PHASE)
     if met is not None:
         holder.course.passing(holder.course.journal)
@@ -125,6 +130,13 @@ def call(
     holder: Holder, deed: Deed, repeatable: bool, probe: Callable[..., Any] | None, inquiry: Inquiry
 ) -> Flow[Any]:
     """At most one outside effect: the intent is on record before, the result after."""
+    with holder.course.alone(deed.name, Kind.CALL):
+        return (yield from _call(holder, deed, repeatable, probe, inquiry))
+
+
+def _call(
+    holder: Holder, deed: Deed, repeatable: bool, probe: Callable[..., Any] | None, inquiry: Inquiry
+) -> Flow[Any]:
     course = holder.course
     met = course.meet(deed.name, Kind.CALL)
     if met is not None and met.done:
@@ -153,6 +165,11 @@ def call(
 
 
 def _intend(holder: Holder, deed: Deed) -> Flow[None]:
+    if any((it.name, it.kind) == (deed.name, Kind.CALL) for it in holder.course.journal.points):
+        raise ConfigurationError(
+            f"call {deed.name!r} was made already: a second one needs a name of its own, or the "
+            "provider would take it, by its key, for the first"
+        )
     intended = holder.course.journal.intending(deed.name)
     op = Advance(holder.identity, holder.fence, journals.encode(intended))
     _demand_applied((yield from ask(op)), deed)
@@ -228,5 +245,5 @@ def _reached(holder: Holder, deed: Deed, kind: Kind, value: Any) -> tuple[Journa
     try:
         blob = journals.encode(holder.course.journal.reaching(deed.name, kind, value))
         return journals.decode(blob), blob
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"the result of {deed.name!r} must be JSON: {error}") from error

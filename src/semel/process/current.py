@@ -205,7 +205,7 @@ def _enqueue(
     """The same one a second time is a mistake: by its key it would be taken for the first."""
     try:
         body = json.dumps(payload, allow_nan=False).encode()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"the payload of {name!r} must be JSON: {error}") from error
     identity = run.lease.identity
     key = keys.downstream_key(identity, f"{name}\0{which}" if which else name)

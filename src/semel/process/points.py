@@ -54,14 +54,14 @@ class Points:
         self._transact = Transact(run.ground.backend, _nothing)
 
     def phase(self, deed: Deed) -> Any:
-        written = set(self._run.effects)
+        written, before = set(self._run.effects), self._run.transaction
         try:
             return run(phase(_holder(self), deed), self._perform)
         except BaseException:
             self._run.effects = written  # rolled back with the rest
             raise
         finally:
-            self._run.transaction = None
+            self._run.transaction = before
             self._transact.end()
 
     def call(self, deed: Deed, repeatable: bool) -> Any:
@@ -133,14 +133,14 @@ class AsyncPoints:
         self._transact = AsyncTransact(run.ground.backend, _nothing)
 
     async def phase(self, deed: Deed) -> Any:
-        written = set(self._run.effects)
+        written, before = set(self._run.effects), self._run.transaction
         try:
             return await self._drive(phase(_holder(self), deed))
         except BaseException:
             self._run.effects = written  # rolled back with the rest
             raise
         finally:
-            self._run.transaction = None
+            self._run.transaction = before
             await self._transact.end()
 
     async def call(self, deed: Deed, repeatable: bool) -> Any:

@@ -1,0 +1,177 @@
+"""Points that are nested, run side by side, or named alike are refused before anything is sent."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import semel
+from semel.core import journal
+from semel.core.model import State
+from semel.core.upkeep import Browse
+from semel.web.wsgi import Environ, StartResponse
+from tests.stores.harness import Harness, open_harness
+from tests.web.client import Reply
+from tests.web.drive import AsgiDriver, WsgiDriver
+
+POLICY = semel.payments(on_lapse="resume", probe=None)
+
+
+class Bench:
+    """One operation, whatever it does, on a real store."""
+
+    def __init__(self, harness: Harness, runner: asyncio.Runner) -> None:
+        self.harness = harness
+        self.runner = runner
+        self.sent: list[str] = []
+
+    def charge(self, key: str, what: str) -> str:
+        self.sent.append(what)
+        return what
+
+    def run(self, handler: Callable[[Any], Any]) -> Reply:
+        guard = semel.Guard(self.harness.backend, tenant=None, policy=POLICY)
+
+        def app(environ: Environ, start_response: StartResponse) -> list[bytes]:
+            said = handler(semel.current())
+            start_response("200 OK", [])
+            return [json.dumps(said).encode()]
+
+        return WsgiDriver(guard.wsgi(app), strict=False)()
+
+    def arun(self, handler: Callable[[Any], Any]) -> Reply:
+        guard = semel.Guard(self.harness.backend, tenant=None, policy=POLICY)
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            said = await handler(semel.current())
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": json.dumps(said).encode()})
+
+        return AsgiDriver(guard.asgi(app), self.runner)()
+
+    def record(self) -> tuple[str, list[tuple[str, bool]]]:
+        (case,) = self.harness.backend.blocking().perform(Browse(tuple(State), 9)).cases
+        points = journal.decode(case.journal).points
+        return case.record.state.value, [(point.name, point.done) for point in points]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def bench(
+    request: pytest.FixtureRequest, tmp_path: Path, runner: asyncio.Runner
+) -> Iterator[Bench]:
+    def postgres() -> Any:
+        return request.getfixturevalue("postgres")
+
+    with open_harness(f"{request.param}-sync", tmp_path, postgres) as harness:
+        harness.backend.migrate()
+        yield Bench(harness, runner)
+
+
+def test_a_call_in_a_phase(bench: Bench) -> None:
+    """Journaled before its phase, it would keep the operation from ever being resumed."""
+
+    def handler(op: semel.Operation) -> Any:
+        return op.phase("outer", op.call, "inner", bench.charge, "a")
+
+    assert bench.run(handler).status == 500
+    assert bench.sent == []
+    assert bench.record() == ("failed_retryable", [])
+
+
+def test_a_phase_in_a_phase_leaves_the_outer_one_whole(bench: Bench) -> None:
+    def outer() -> str:
+        op: semel.Operation = semel.current()
+        with pytest.raises(semel.ConfigurationError, match="one after the other"):
+            op.phase("inner", lambda: 1)
+        op.transaction.execute("SELECT 1")
+        op.effect("receipt", {})
+        return "done"
+
+    assert bench.run(lambda op: op.phase("outer", outer)).status == 200
+    assert bench.record() == ("completed", [("outer", True)])
+
+
+def test_calls_side_by_side_in_an_event_loop(bench: Bench) -> None:
+    """Each would write the journal without the other, and a crash would lose one that was made."""
+
+    async def charge(key: str, what: str) -> str:
+        await asyncio.sleep(0.01)
+        return bench.charge(key, what)
+
+    async def handler(op: semel.AsyncOperation) -> Any:
+        both = (op.call("one", charge, "a"), op.call("two", charge, "b"))
+        came: tuple[Any, Any] = await asyncio.gather(*both, return_exceptions=True)
+        assert isinstance(came[1], semel.ConfigurationError)
+        return came[0]
+
+    assert bench.arun(handler).status == 200
+    assert bench.sent == ["a"]
+    assert bench.record() == ("completed", [("one", True)])
+
+
+def test_calls_side_by_side_in_threads(bench: Bench) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def charge(key: str, what: str) -> str:
+        began.set()
+        assert go_on.wait(10)
+        return bench.charge(key, what)
+
+    def handler(op: semel.Operation) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(copy_context().run, op.call, "one", charge, "a")
+            assert began.wait(10)
+            with pytest.raises(semel.ConfigurationError, match="one after the other"):
+                op.call("two", charge, "b")
+            go_on.set()
+            return first.result()
+
+    assert bench.run(handler).status == 200
+    assert bench.sent == ["a"]
+
+
+def test_a_second_call_of_one_name_would_have_the_key_of_the_first(bench: Bench) -> None:
+    def handler(op: semel.Operation) -> Any:
+        return [op.call("charged", bench.charge, what) for what in "ab"]
+
+    assert bench.run(handler).status == 500
+    assert bench.sent == ["a"]
+    assert bench.record() == ("in_progress", [("charged", True)])
+
+
+def nested(depth: int) -> Any:
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def too_deep(key: str) -> Any:
+    return nested(100_000)
+
+
+def test_a_result_that_is_nested_too_deep(bench: Bench) -> None:
+    """It was made, and what it gave cannot be kept: also where the handler takes no notice."""
+
+    def handler(op: semel.Operation) -> Any:
+        with pytest.raises(semel.OutcomeUnknown):
+            op.call("charged", too_deep)
+        raise semel.NotExecuted("so it says")
+
+    assert bench.run(handler).status >= 500
+    assert bench.record() == ("unknown", [("charged", False)])
+
+
+def test_a_payload_that_is_nested_too_deep(bench: Bench) -> None:
+    def write() -> str:
+        with pytest.raises(semel.ConfigurationError, match="JSON"):
+            semel.current().effect("receipt", nested(100_000))
+        return "done"
+
+    assert bench.run(lambda op: op.phase("outer", write)).status == 200
