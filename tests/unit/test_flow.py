@@ -121,6 +121,13 @@ def test_an_interrupted_finishing_write_is_performed_again() -> None:
     assert seen == ["Add", "Finish", "Finish", "finished"]
 
 
+def test_a_flow_that_cannot_wind_up_does_not_hide_what_interrupted_it() -> None:
+    seen: list[str] = []
+    with pytest.raises(Interruption):
+        run(total(1, 2), _interrupt_at(Add, seen))
+    assert seen == ["Add"]
+
+
 @pytest.mark.parametrize("at", [Add, Finish])
 async def test_a_cancelled_flow_is_finished_by_another_task(at: type) -> None:
     seen: list[str] = []

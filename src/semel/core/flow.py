@@ -11,6 +11,7 @@ end; at any other operation the flow is told by ``Interrupted`` and winds up.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
+from contextlib import suppress
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from semel.core.contract import Operation
@@ -90,7 +91,8 @@ def _perform(step: Step, op: Operation[Any], perform: Perform) -> None:
     except Exception as error:
         step.fail(error)
     except BaseException:
-        _wind_up(step, op, perform)
+        with suppress(Exception):  # what the flow ends with must not hide what interrupted it
+            _wind_up(step, op, perform)
         raise
 
 
