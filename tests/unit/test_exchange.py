@@ -28,12 +28,14 @@ from semel.core.contract import (
     SettleAbsent,
     SettleHappened,
     Suspend,
+    Take,
 )
 from semel.core.exchange import exchange
 from semel.core.fingerprint import Recipe
 from semel.core.flow import Interrupted, Step
+from semel.core.frozen import replace
 from semel.core.model import Fence, OnLapse, Response
-from semel.core.policy import Policy, ietf, payments, stripe
+from semel.core.policy import Policy, accepted, ietf, payments, stripe
 from semel.core.runner import (
     Abandoned,
     Await,
@@ -375,6 +377,25 @@ def test_a_retake_whose_answer_never_came_is_taken_back(world: World) -> None:
 
 
 @pytest.mark.parametrize("fault", ["lost", "ambiguous"])
+def test_a_deferred_request_that_is_asked_for_again_is_put_back_in_the_end(
+    world: World, fault: str
+) -> None:
+    """Held by nobody it would lapse, and a request that nobody ran would be unknown."""
+    asked = replace(call(policy=accepted(mode="deferred", required=True)), request=b"stored")
+    world.serve(asked)
+    store, fence = world.store, Fence(b"\xdd" * 16)
+    store.perform(Take(asked.identity, asked.fence, fence, SECOND))
+    store.perform(Suspend(asked.identity, fence))
+    store.perform(SettleAbsent(asked.identity, fence, Fence(b"\xee" * 16), SECOND, "operator"))
+    world.faults[Release] = deque([fault])
+    again = replace(call(policy=asked.policy), request=b"stored")
+    assert code(world.serve(again)) == "store-unavailable"
+    (write,) = world.pursued
+    assert isinstance(store.perform(write), Applied)
+    assert world.state(asked) == "pending"
+
+
+@pytest.mark.parametrize("fault", ["lost", "ambiguous"])
 def test_a_completion_is_asked_again_until_it_is_durable(world: World, fault: str) -> None:
     world.faults[Complete] = deque([fault, fault])
     world.outcomes.append(answered())
@@ -570,9 +591,24 @@ def test_a_lapse_wakes_waiters_with_the_unknown_answer(world: World, elected: bo
     assert code(_serve_waiting(world, lapse_then_wake)) == "outcome-unknown"
 
 
-def _serve_waiting(world: World, wake: Any) -> Answer:
+def test_who_waited_for_an_operation_is_not_told_that_it_is_lost(world: World) -> None:
+    """It has lapsed, and the elected one goes on with it."""
+    policy = ietf(in_flight=timedelta(seconds=5), on_lapse="resume")
+    leader = call(policy=policy)
+    assert isinstance(world.perform(_claim_of(leader)), Claimed)
+
+    def lapse_then_wake() -> Woken:
+        world.now += 61 * SECOND
+        return _woken(world, leader)
+
+    answer = _serve_waiting(world, lapse_then_wake, policy)
+    assert code(answer) == "in-flight"
+    assert world.count(Invoke) == 0
+
+
+def _serve_waiting(world: World, wake: Any, policy: Policy = PATIENT) -> Answer:
     world.outcomes.append(answered())
-    waiter = call(policy=PATIENT)
+    waiter = call(policy=policy)
     step = Step(exchange(waiter))
     while True:
         try:

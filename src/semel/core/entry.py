@@ -186,7 +186,8 @@ def _wait(call: Call, record: Record, patience: Micros) -> Flow[Found | Answer]:
             if found.state is State.FAILED_RETRYABLE or found.on_lapse is OnLapse.RELEASE:
                 response = refuse("attempt-failed", retry_after=call.policy.retry_micros)
                 return Answer(response, Outcome.IN_FLIGHT)
-            return unknown(call)
+            # An operation is resumed, by the elected one or by a worker: nothing is lost yet.
+            return in_flight(call) if found.on_lapse is OnLapse.RESUME else unknown(call)
         case _:
             assert_never(reply)
 
@@ -239,10 +240,19 @@ def _meet_deferred(call: Call, record: Record, now: Micros) -> Flow[Answer | Non
         # Settled as not done: asked for again, it goes back to the queue.
         taken = yield from _retake(call, record, Retake)
         if isinstance(taken, Claimed):
-            again = replace(call, requeue=0)
-            yield from ask(release(again, "asked for again"))
+            yield from _put_back(call)
         return None
     if record.lapsed(now) and record.on_lapse is not OnLapse.RESUME:
         yield from ask(Lapse(call.identity, record.fence, call.policy.retention_micros))
         return None
     return (yield from from_record(call, record, now))
+
+
+def _put_back(call: Call) -> Flow[None]:
+    """Into the queue. Held by nobody it would lapse, and its outcome would be called unknown."""
+    op = release(replace(call, requeue=0), "asked for again")
+    try:
+        yield from ask(op)
+    except StoreError:
+        yield from ask(Pursue(op))
+        raise
