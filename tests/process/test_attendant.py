@@ -25,7 +25,7 @@ from semel.core.contract import (
 )
 from semel.core.model import Fence, Identity, Origin, State
 from semel.core.runner import Unwoken, Woken
-from semel.errors import StoreUnavailable
+from semel.errors import SchemaError, StoreUnavailable
 from semel.process import pursuit
 from semel.process.attendant import Attendant
 from semel.process.leases import Lease, Leases
@@ -178,6 +178,29 @@ def test_a_lease_is_counted_from_when_it_is_asked_for_again(wall: Wall, store: F
     assert lease.ends_at == wall.seconds + 900
 
 
+def refuses(store: Flaky, identity: Identity) -> None:
+    """A store that will never take what is asked about this one, and says so in its own words."""
+
+    def perform() -> None:
+        if getattr(store.asked[-1], "identity", None) == identity:
+            raise SchemaError("this column is new")
+
+    store.on_perform = perform
+
+
+def test_a_renewal_that_is_refused_for_good_ends_no_other_lease(wall: Wall, store: Flaky) -> None:
+    leases, refused = held(store, wall)
+    identity = new_identity()
+    leases.add(Lease(identity, claim(store, identity), wall.seconds, 60, 900))
+    refuses(store, refused.identity)
+    wall.seconds += 20
+    leases.run_once(store)
+    assert [op.identity for op in store.asked if isinstance(op, Renew)] == [
+        refused.identity,
+        identity,
+    ]
+
+
 def test_a_let_go_lease_is_not_renewed(wall: Wall, store: Flaky) -> None:
     leases, lease = held(store, wall)
     leases.discard(lease)
@@ -234,6 +257,19 @@ def test_an_outage_ends_the_round_so_that_leases_are_not_kept_waiting(
     pursuits.run_once(store)
     assert store.count(Release) == 1
     assert len(pursuits) == 5
+
+
+def test_a_write_that_is_refused_for_good_holds_up_no_other(wall: Wall, store: Flaky) -> None:
+    pursuits = Pursuits(wall.monotonic)
+    first, second = new_identity(), new_identity()
+    for identity in (first, second):
+        pursuits.add(Release(identity, claim(store, identity), SECOND))
+    refuses(store, first)
+    pursuits.run_once(store)
+    assert state(store, second) is State.FAILED_RETRYABLE
+    wall.seconds += pursuit._HORIZON + 1
+    pursuits.run_once(store)
+    assert len(pursuits) == 0  # given up, as any other
 
 
 def test_too_many_pursuits_make_room_without_spoiling_the_round(

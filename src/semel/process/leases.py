@@ -89,10 +89,10 @@ class Leases:
             reply = store.perform(
                 Renew(lease.identity, lease.fence, int(lease.duration * 1_000_000))
             )
-        except StoreError as error:
+        except Exception as error:  # also a wrong schema, or a bug: none may end the others' leases
             log.warning("semel: a lease could not be renewed: %s", error)
             lease.renew_at = self._clock() + lease.duration / _RETRY
-            return False
+            return not isinstance(error, StoreError)
         if isinstance(reply, Lost):
             lease.lost = True
             self.discard(lease)

@@ -77,10 +77,10 @@ class Pursuits:
         """One try; False when the store is out."""
         try:
             reply = store.perform(item.op)
-        except StoreError as error:
+        except Exception as error:  # also a wrong schema, or a bug: the others are not to suffer
             log.warning("semel: a write is still unacknowledged: %s", error)
             self._again(item)
-            return False
+            return not isinstance(error, StoreError)
         if isinstance(reply, Applied):
             self._drop(item)
         elif reply.record is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from semel.core.contract import Found, NoRecord, Read
 from semel.core.model import Fence, Identity, Micros, State
 from semel.core.runner import Unwoken, Woken
-from semel.errors import StoreError
+from semel.errors import StoreUnavailable
 from semel.log import log
 from semel.process.jitter import jitter
 from semel.stores.base import Store
@@ -152,10 +152,10 @@ class Waiters:
     def _look(self, watch: _Watch, store: Store) -> bool:
         try:
             reply = store.perform(Read(watch.identity))
-        except StoreError as error:
+        except Exception as error:  # also a damaged record, or a bug: the others wait for theirs
             log.warning("semel: a record that requests wait for could not be read: %s", error)
             self._later(watch)
-            return False
+            return not isinstance(error, StoreUnavailable)
         if isinstance(reply, NoRecord) and watch.fence is None and not watch.hurried:
             self._later(watch)  # the transaction that will write it may still be open
         elif isinstance(reply, NoRecord):
