@@ -16,8 +16,11 @@ from typing import Any
 import httpx
 import pytest
 
+from semel.core import journal
+from semel.core.contract import Advance, Suspend
 from semel.core.evidence import Absent, CannotTell, Happened
-from semel.core.model import HeaderView, Identity, Response, State
+from semel.core.journal import Journal, Kind
+from semel.core.model import HeaderView, Identity, OnLapse, Response, State
 from semel.core.outbox import Note
 from semel.core.receiving import witnessed
 from semel.effects import signing
@@ -143,6 +146,24 @@ class TestEvidence:
         identity = scene.unknown("made", intent="charged")
         taken = bank(scene, lambda event: (identity, Happened(event.json(), "ch_7")))
         assert said(taken.receive(*letter({"id": "ch_7"}))) == (200, "settled")
+        assert scene.state(identity) is State.IN_PROGRESS
+
+    def test_an_event_about_one_call_does_not_settle_another(self, scene: Scene) -> None:
+        """The first call's event comes late, when the second is in doubt."""
+        identity = scene.held(on_lapse=OnLapse.RESUME)
+        written = Journal().reaching("reserved", Kind.CALL, 1).intending("charged")
+        fence = scene.fences[identity]
+        scene.harness.perform(Advance(identity, fence, journal.encode(written)))
+        scene.harness.perform(Suspend(identity, fence, "TimeoutError", 0))
+
+        def receive(event: str, *name: str) -> tuple[int, str]:
+            taken = bank(scene, lambda event: (identity, Happened({"id": "ch_7"}), *name))
+            return said(taken.receive(*letter({}, event)))
+
+        assert receive("evt_1") == (500, "not usable")  # which of the two?
+        assert receive("evt_2", "reserved") == (200, "noted")
+        assert scene.state(identity) is State.UNKNOWN
+        assert receive("evt_1", "charged") == (200, "settled")
         assert scene.state(identity) is State.IN_PROGRESS
 
     async def test_awaited(self, quick: Scene) -> None:
@@ -355,8 +376,9 @@ def test_wrong_settings_are_refused_at_the_start(
 
 def test_a_reader_names_records_by_bytes_and_hexadecimal() -> None:
     identity = bytes(range(32))
-    assert witnessed((identity, Happened())) == (identity, Happened())
-    assert witnessed([identity.hex().upper(), Absent()]) == (identity, Absent())
+    assert witnessed((identity, Happened())) == (identity, Happened(), None)
+    assert witnessed([identity.hex().upper(), Absent()]) == (identity, Absent(), None)
+    assert witnessed((identity, Happened(), "charged")) == (identity, Happened(), "charged")
 
 
 # ── under real servers ────────────────────────────────────────────────────────────────────────────

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from semel.core import journal
 from semel.core.contract import NoRecord, Recall
 from semel.core.evidence import Absent, CannotTell, Evidence, Happened
 from semel.core.flow import Flow, ask
 from semel.core.frozen import frozen
-from semel.core.model import Case, Fence, Identity, Micros
+from semel.core.model import Case, Fence, Identity, Micros, OnLapse, State
 from semel.core.outbox import Note
 from semel.core.policy import Policy
 from semel.core.runner import Did, Do
-from semel.core.settling import Running, Settlement, Unusable, Witness, settle
+from semel.core.settling import Running, Settlement, Undecided, Unusable, Witness, settle
 
 
 @frozen
@@ -63,7 +64,7 @@ Reception: TypeAlias = Known | Ignored | Unread | Taken
 def take_in(
     notice: Notice, read: Callable[[], Any], policy_of: Callable[[Case], Policy], fence: Fence
 ) -> Flow[Reception]:
-    """Take in an event. ``read`` says which record it is about, and what it proves; or None."""
+    """Take in an event. ``read`` says what it is about, and what it proves; or None."""
     if (yield from ask(Note(notice.source, notice.event, None))).before:
         return Known()
     did = yield from ask(Do(read, ()))
@@ -72,7 +73,7 @@ def take_in(
     if did.value is None:
         return (yield from _ignore(notice, "it says nothing of a record"))
     try:
-        identity, evidence = witnessed(did.value)
+        identity, evidence, name = witnessed(did.value)
     except (TypeError, ValueError) as error:
         return Unread(error)
     found = yield from ask(Recall(identity))
@@ -80,24 +81,41 @@ def take_in(
         return (yield from _ignore(notice, "there is no such record"))
     case = found.case
     witness = Witness("webhook", f"{notice.source} {notice.event}")
-    came = yield from settle(case, found.now, evidence, policy_of(case), fence, witness)
+    came: Settlement | None = _beside_the_point(case, name)
+    if came is None:
+        came = yield from settle(case, found.now, evidence, policy_of(case), fence, witness)
     if not isinstance(came, Running | Unusable):
         yield from ask(Note(notice.source, notice.event, notice.keep))
     return Taken(case, evidence, came)
 
 
-def witnessed(said: Any) -> tuple[Identity, Evidence]:
-    """What a reader returned: the record's identity, as bytes or in hexadecimal, and evidence."""
+def _beside_the_point(case: Case, name: str | None) -> Undecided | Unusable | None:
+    """An operation makes several calls: evidence about one must not settle another."""
+    if case.record.state is not State.UNKNOWN or case.record.on_lapse is not OnLapse.RESUME:
+        return None
+    points = journal.decode(case.journal)
+    if name is None and points.acted:
+        return Unusable("it has made several calls: the reader must say which one the event proves")
+    if name is not None and (points.intent is None or points.intent.name != name):
+        return Undecided(f"the event is about {name!r}, which is not in doubt")
+    return None
+
+
+def witnessed(said: Any) -> tuple[Identity, Evidence, str | None]:
+    """What a reader returned: the record's identity, as bytes or in hexadecimal, evidence, and,
+    where it has more than one, the name of the operation's call."""
     try:
-        given, evidence = said
+        given, evidence, name = said if len(said) == 3 else (*said, None)
     except (TypeError, ValueError):
-        raise TypeError("a reader returns (identity, evidence), or None") from None
+        raise TypeError("a reader returns (identity, evidence[, call]), or None") from None
     identity: Any = bytes.fromhex(given) if isinstance(given, str) else given
     if not isinstance(identity, bytes) or len(identity) != 32:
         raise ValueError("an identity has 32 bytes, or 64 hexadecimal digits")
     if not isinstance(evidence, Happened | Absent | CannotTell):
         raise TypeError("evidence is Happened, Absent or CannotTell")
-    return Identity(identity), evidence
+    if name is not None and not isinstance(name, str):
+        raise TypeError("a call is named by text, as in op.call")
+    return Identity(identity), evidence, name
 
 
 def _ignore(notice: Notice, reason: str) -> Flow[Ignored]:

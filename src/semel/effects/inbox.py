@@ -67,7 +67,10 @@ class Event:
 
 
 Reader: TypeAlias = Callable[[Event], Any]
-"""Which record an event is about, and what it proves: (identity, evidence), or None."""
+"""Which record an event is about, and what it proves: (identity, evidence), or None.
+
+Of an operation with several calls, (identity, evidence, name): the call that it proves.
+"""
 
 
 def inbox(
