@@ -209,6 +209,18 @@ async def test_what_does_not_end_in_time_is_cancelled_and_said() -> None:
     assert await task is False
 
 
+async def test_a_worker_that_cannot_even_tell_of_a_failure_ends() -> None:
+    """Such as one whose output was closed: its loop is over, and it would idle for ever."""
+
+    def closed(name: str, error: Exception) -> None:
+        raise BrokenPipeError("nobody reads")
+
+    failing, other = Rounds(StoreUnavailable("down")), Lasting()
+    worker = Worker([(RUN, failing), (DELIVER, other)], on_failure=closed)
+    with pytest.raises(BrokenPipeError):
+        await worker.run()
+
+
 async def test_a_bell_that_breaks_leaves_the_worker_polling(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

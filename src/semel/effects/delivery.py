@@ -18,7 +18,7 @@ from semel.core.outbox import RenewEffects, TakeEffects
 from semel.effects.calling import Calls
 from semel.effects.registry import Deliverer
 from semel.effects.rounds import Round
-from semel.errors import ConfigurationError, StoreError
+from semel.errors import ConfigurationError
 from semel.log import log
 from semel.process.fences import new_fence
 from semel.stores.base import AsyncStore
@@ -143,7 +143,7 @@ class Deliveries:
             for fence in list(crew.fences):
                 try:
                     await crew.store.perform(RenewEffects(fence, lease))
-                except StoreError as error:
+                except Exception as error:  # whatever it is, the next one may be renewed
                     log.warning("semel: the lease of a delivery could not be renewed: %s", error)
 
 

@@ -95,9 +95,13 @@ class Worker:
         """Until ``stop``; whether everything under way then came to its end in time."""
         ringing = asyncio.create_task(self._listen()) if self._bell is not None else None
         rounds = {asyncio.create_task(self._keep(*pair)) for pair in self._loops.items()}
+        for task in rounds:
+            task.add_done_callback(self._ended)
         try:
             await self._stopped.wait()
-            _, late = await asyncio.wait(rounds, timeout=self._drain)
+            done, late = await asyncio.wait(rounds, timeout=self._drain)
+            for task in done:
+                task.result()
             return not late
         finally:
             if ringing is not None:
@@ -137,6 +141,11 @@ class Worker:
                 await self._wait(self._stopped, rest)
                 continue
             await self._wait(self._wakes[name], rest)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A loop that cannot even tell of its failure is over; a worker without it would idle."""
+        if not task.cancelled() and task.exception() is not None:
+            self.stop()
 
     async def _round(self, name: str, loop: Loop) -> Round:
         round_ = await loop.run_once()
