@@ -319,7 +319,13 @@ class TestTheLoop:
 
     @pytest.mark.parametrize(
         "error",
-        [ValueError("secret"), SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError()],
+        [
+            ValueError("secret"),
+            StopIteration(),  # as next() raises where a provider's list is empty
+            SystemExit(1),
+            KeyboardInterrupt(),
+            asyncio.CancelledError(),
+        ],
     )
     @pytest.mark.parametrize("colour", ["plain", "async"])
     async def test_what_a_probe_raises_ends_nothing(

@@ -119,9 +119,9 @@ _SHARED = {
 
 
 def is_async(given: object) -> bool:
-    """Whether it is a coroutine function, whose result would pass for true."""
+    """Whether it is a coroutine function, whose result would pass for true; or called like one."""
     if not callable(given):
         return False
     from inspect import iscoroutinefunction  # not loaded for those who give none
 
-    return iscoroutinefunction(given)
+    return iscoroutinefunction(given) or iscoroutinefunction(type(given).__call__)

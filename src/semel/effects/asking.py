@@ -19,6 +19,7 @@ from semel.core.contract import Operation, StoreOperation
 from semel.core.delivery import Rest
 from semel.core.flow import Flow, Step, arun, run
 from semel.core.runner import Ask, Did, Do, Pursue, Raised
+from semel.effects.calling import called
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -87,10 +88,10 @@ class Runner:
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call it in a thread; a coroutine runs there too, in a loop of its own."""
-        return in_thread(lambda: _to_the_end(function(*arguments))).result(self._patience)
+        return _in_thread(lambda: _to_the_end(function(*arguments))).result(self._patience)
 
     async def _acall(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        task = asyncio.ensure_future(_awaited(function, *arguments))
+        task = asyncio.ensure_future(_answered(function, *arguments))
         try:
             done, _ = await asyncio.wait({task}, timeout=self._patience)
         except asyncio.CancelledError:
@@ -105,20 +106,17 @@ class Runner:
         raise TimeoutError(f"no answer within {self._patience:g} s")
 
 
-async def _awaited(function: Callable[..., Any], *arguments: Any) -> Any:
+async def _answered(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
-        if _is_async(function):
-            return await function(*arguments)
-        answer = await asyncio.wrap_future(in_thread(lambda: function(*arguments)))
-        return await answer if inspect.isawaitable(answer) else answer
+        return await called(function, *arguments)
     except Exception:
         raise
     except BaseException as error:  # cancelled by itself, or SystemExit, which must not end us
         raise RuntimeError(f"it raised {type(error).__name__}") from error
 
 
-def in_thread(function: Callable[[], T]) -> Future[T]:
-    """Run ``function`` in a thread that nobody has to wait for, not even the interpreter's end."""
+def _in_thread(function: Callable[[], T]) -> Future[T]:
+    """For who blocks: a thread that nobody has to wait for, not even the interpreter's end."""
     made: Future[T] = Future()
 
     def work() -> None:
@@ -140,11 +138,6 @@ def _did(function: Callable[[], Any]) -> Did | Raised:
         return Did(function())
     except Exception as error:
         return Raised(error)
-
-
-def _is_async(function: Any) -> bool:
-    call = getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def _to_the_end(answer: Any) -> Any:

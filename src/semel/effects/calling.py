@@ -1,7 +1,7 @@
-"""Calling a deliverer: a coroutine in the event loop, anything else in a thread of its own.
+"""Calling the application's functions: coroutines in the event loop, others in their own threads.
 
-Whatever it does is a value in the end: it returned, it raised, or its time was up. What it raises
-never reaches the worker, not even `SystemExit`.
+Whatever a deliverer does is a value in the end: it returned, it raised, or its time was up. What it
+raises never reaches the worker, not even `SystemExit`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Calls:
 
 async def _outcome(deliverer: Deliverer, delivery: Delivery) -> Sent | NotSent:
     try:
-        returned = await _called(deliverer.function, delivery)
+        returned = await called(deliverer.function, delivery)
     except BaseException as error:
         # Cancelled by `Calls`, nobody looks at this any more; cancelled by itself, it is a failure
         # like any other. SystemExit would otherwise end the worker.
@@ -63,10 +63,11 @@ async def _outcome(deliverer: Deliverer, delivery: Delivery) -> Sent | NotSent:
     return Sent(_provider_id(deliverer, returned))
 
 
-async def _called(function: Callable[..., Any], delivery: Delivery) -> Any:
-    if is_async(function) or is_async(getattr(function, "__call__", None)):  # noqa: B004
-        return await function(delivery)
-    returned = await in_thread(lambda: function(delivery))
+async def called(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of either colour returns, or raises."""
+    if is_async(function):
+        return await function(*arguments)
+    returned = await in_thread(lambda: function(*arguments))
     return await _awaited(returned) if inspect.isawaitable(returned) else returned
 
 
