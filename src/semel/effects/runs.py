@@ -10,12 +10,13 @@ import asyncio
 import inspect
 import random
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.core import stored
 from semel.core.contract import StoreOperation, Written
-from semel.core.model import Case, Fence, Micros
+from semel.core.model import Case, Fence, Identity, Micros
 from semel.core.taking import not_run, take, turned_away
 from semel.core.upkeep import Due, Listed, Work
 from semel.effects.asking import Runner
@@ -34,6 +35,12 @@ if TYPE_CHECKING:
     from semel.guard import Guard
 
 _AFTER_A_FAILURE: Final = 5.0
+_NOT_DONE: Final = ("passed", "failed")
+_LOOK_AGAIN: Final = 5.0
+"""Seconds between two looks at most, while something is under way and there is room."""
+_REST: Final = 0.1
+"""And at least."""
+_REPORT_EVERY: Final = 1.0
 _SHORTEST, _LONGEST = 1_000_000, 300_000_000
 """Between two runs of a deferred request: a second, five minutes."""
 
@@ -42,6 +49,7 @@ class Runs:
     """One loop of the worker. Several workers may run it: of each request one takes hold.
 
     ``app`` is the outermost application, ASGI or WSGI; ``at_once``: how many run side by side.
+    ``report`` is told about a long round while it goes on.
     """
 
     def __init__(
@@ -52,6 +60,7 @@ class Runs:
         root: str = "",
         batch: int = 64,
         at_once: int = 4,
+        report: Callable[[Round], None] | None = None,
         counts: Counts | None = None,
     ) -> None:
         if not callable(app):
@@ -61,14 +70,21 @@ class Runs:
         self._policies = Policies(guard, app, root)
         self._runner = Runner(guard)
         self._batch = batch
-        self._turn = asyncio.Semaphore(at_once)
+        self._at_once = at_once
+        self._report = report
+        self._wake = asyncio.Event()
         self._lifespan = Lifespan(app) if is_asgi(app) else None
         self._stopping = False
         self.counts = Counts() if counts is None else counts
 
+    def wake(self) -> None:
+        """There may be something new; also while a round is at work."""
+        self._wake.set()
+
     def stop(self) -> None:
         """Take nothing more; what runs is finished."""
         self._stopping = True
+        self._wake.set()
 
     async def aclose(self) -> None:
         """Let the application shut down, if it was started here."""
@@ -76,33 +92,82 @@ class Runs:
             await self._lifespan.end()
 
     async def run_once(self) -> Round:
-        """Run everything that is due, up to a batch of each kind."""
+        """Run what is due until nothing is, and nothing is under way.
+
+        What comes up meanwhile is taken as soon as there is room: a handler that takes long, or
+        hangs, holds up no other.
+        """
         if self._lifespan is not None:
             await self._lifespan.begin()
+        shift = _Shift()
+        try:
+            due_in = await self._fill(shift)
+            while shift.tasks:
+                await self._something(shift, due_in)
+                if self._report is not None:
+                    shift.tell(self._report)
+                due_in = await self._fill(shift)
+        finally:
+            await shift.leave()
+        return shift.account(due_in)
+
+    async def _fill(self, shift: _Shift) -> float | None:
+        """Begin what is due and there is room for; seconds until there may be more."""
+        self._wake.clear()
+        due_in: float | None = 0.0
+        while not self._stopping and (room := self._at_once - len(shift.tasks)) > 0:
+            if not shift.backlog:
+                try:
+                    due_in = await self._look(shift)
+                except StoreError as error:
+                    if not shift.begun:
+                        raise
+                    log.warning("semel: what else is to be run is not known: %s", error)
+                    due_in = _AFTER_A_FAILURE
+                if not shift.backlog:
+                    break
+            for case, now in shift.next(room):
+                shift.start(case, self._one(case, now))
+        return due_in
+
+    async def _look(self, shift: _Shift) -> float | None:
+        """Put what is due into the backlog; seconds until there will be more."""
         lists = [
             await self._runner.aperform(Due(work, self._batch))
             for work in (Work.LAPSED, Work.PENDING)
         ]
         cases = [(case, listed.now) for listed in lists for case in listed.cases]
-        if not cases:
-            return Round(0, _next_due(lists))
         random.shuffle(cases)  # several workers that see the same list should not race for each
-        words = await asyncio.gather(*(self._one(case, now) for case, now in cases))
-        done = {word: words.count(word) for word in words if word not in ("passed", "failed")}
-        return Round(sum(done.values()), 0.0 if done else _AFTER_A_FAILURE, told(done))
+        shift.put(cases)
+        wait = _next_due(lists)
+        if not cases:
+            return wait
+        return _AFTER_A_FAILURE if wait is None else min(wait, _AFTER_A_FAILURE)
+
+    async def _something(self, shift: _Shift, due_in: float | None) -> None:
+        """Until a run has ended, or there may be something to begin and room for it."""
+        room = len(shift.tasks) < self._at_once and not self._stopping
+        woken = asyncio.create_task(self._wake.wait())
+        try:
+            waits = {*shift.tasks, woken} if room else shift.tasks
+            patience = _LOOK_AGAIN if due_in is None else min(_LOOK_AGAIN, max(due_in, _REST))
+            await asyncio.wait(
+                waits,
+                timeout=patience if room else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            woken.cancel()
 
     async def _one(self, case: Case, now: Micros) -> str:
-        async with self._turn:
-            if self._stopping:
-                return "passed"
-            try:
-                word = await self._take_and_run(case, now - case.record.created_at)
-            except StoreError as error:
-                log.error("semel: %s could not be run: %s", named(case), error)
-                word = "failed"
-            except Exception:  # the application's router; the others must not suffer for it
-                log.exception("semel: %s could not be run", named(case))
-                word = "failed"
+        try:
+            word = await self._take_and_run(case, now - case.record.created_at)
+        except StoreError as error:
+            log.error("semel: %s could not be run: %s", named(case), error)
+            word = "failed"
+        except Exception:  # the application's router; the others must not suffer for it
+            log.exception("semel: %s could not be run", named(case))
+            word = "failed"
         self.counts.add(f"runs.{word}")
         return word
 
@@ -155,6 +220,63 @@ class Runs:
             await run_asgi(self._app, errand, self._lifespan.state)
         else:
             await asyncio.to_thread(run_wsgi, self._app, errand)
+
+
+class _Shift:
+    """What is under way in one round, and what is next."""
+
+    def __init__(self) -> None:
+        self.tasks: set[asyncio.Task[str]] = set()
+        self.begun = False
+        self.backlog: list[tuple[Case, Micros]] = []
+        self._not_before: dict[Identity, float] = {}
+        """What could not be begun is due still, and left alone for a while."""
+        self._words: Counter[str] = Counter()
+        self._told = time.monotonic()
+
+    def put(self, cases: list[tuple[Case, Micros]]) -> None:
+        now = time.monotonic()
+        self._not_before = {key: at for key, at in self._not_before.items() if at > now}
+        self.backlog = [it for it in cases if it[0].record.identity not in self._not_before]
+
+    def next(self, room: int) -> list[tuple[Case, Micros]]:
+        these, self.backlog = self.backlog[:room], self.backlog[room:]
+        return these
+
+    def start(self, case: Case, work: Coroutine[Any, Any, str]) -> None:
+        identity, self.begun = case.record.identity, True
+        # While it runs it is not due; should its lease be lost, it is another's.
+        self._not_before[identity] = float("inf")
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(lambda done: self._ended(identity, done))
+
+    def _ended(self, identity: Identity, task: asyncio.Task[str]) -> None:
+        self.tasks.discard(task)
+        word = "failed" if task.cancelled() or task.exception() is not None else task.result()
+        if word in _NOT_DONE:
+            self._not_before[identity] = time.monotonic() + _AFTER_A_FAILURE
+        else:
+            self._not_before.pop(identity, None)
+            self._words[word] += 1
+
+    def account(self, due_in: float | None) -> Round:
+        """What was done since the last account."""
+        words, self._words = self._words, Counter()
+        return Round(words.total(), due_in, told(words))
+
+    def tell(self, report: Callable[[Round], None]) -> None:
+        now = time.monotonic()
+        if self._words and now - self._told >= _REPORT_EVERY:
+            self._told = now
+            report(self.account(0.0))
+
+    async def leave(self) -> None:
+        """Nobody waits any more: what is under way hears of it, and puts things down."""
+        for task in self.tasks:
+            task.cancel()
+        if self.tasks:
+            await asyncio.wait(self.tasks)
 
 
 def _pause(age: Micros) -> Micros:

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -109,6 +110,9 @@ def _loop(name: str, guard: Guard, app: Any, orders: Orders, voice: Voice) -> Lo
         )
     module, kind = _OTHERS[name]
     make: Any = getattr(importlib.import_module(module), kind)
+    if name == RUN:
+        made: Loop = make(guard, app, report=partial(voice.round, RUN))
+        return made
     loop: Loop = make(guard) if name == MAINTAIN else make(guard, app)
     return loop
 

@@ -1,0 +1,169 @@
+"""The worker's loop that runs stored requests: one that takes long holds up no other."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import semel
+from semel.core.upkeep import Due, Work
+from semel.effects.rounds import Round
+from semel.effects.runs import Runs
+from tests.stores.harness import open_harness
+from tests.web.faulty import Faults, FaultyBackend
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - it is about many things
+            await asyncio.sleep(0.01)
+
+
+class Yard:
+    """A deferred route whose handlers end when they are told to."""
+
+    def __init__(self, backend: Any) -> None:
+        self.guard = semel.Guard(
+            backend, tenant=None, policy=semel.accepted(mode="deferred", required=True)
+        )
+        self.app = self.guard.asgi(self._handle)
+        self.began: list[str] = []
+        self.ended: list[str] = []
+        self.may_end: dict[str, asyncio.Event] = {}
+        self.rounds: list[Round] = []
+
+    async def _handle(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            raise RuntimeError("this application has no lifespan")
+        name = scope["path"]
+        self.began.append(name)
+        if name in self.may_end:
+            await self.may_end[name].wait()
+        self.ended.append(name)
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    async def accept(self, name: str, *, slow: bool = False) -> None:
+        if slow:
+            self.may_end[name] = asyncio.Event()
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": name,
+            "query_string": b"",
+            "headers": [(b"idempotency-key", f"key-of-request-{name[1:]:0>20}".encode())],
+        }
+        said: list[Any] = []
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:
+            said.append(message)
+
+        await self.app(scope, receive, send)
+        assert said[0]["status"] == 202
+
+    def runs(self, **options: Any) -> Runs:
+        return Runs(self.guard, self.app, report=self.rounds.append, **options)
+
+    async def until(self, names: list[str], *, ended: bool = True) -> None:
+        await eventually(lambda: set(names) <= set(self.ended if ended else self.began))
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    def postgres() -> Any:
+        return request.getfixturevalue("postgres")
+
+    with open_harness(f"{request.param}-sync", tmp_path, postgres) as harness:
+        harness.backend.migrate()
+        yield harness.backend
+
+
+def test_what_comes_up_is_run_beside_one_that_takes_long(
+    backend: Any, runner: asyncio.Runner
+) -> None:
+    async def work() -> None:
+        yard = Yard(backend)
+        runs = yard.runs()
+        await yard.accept("/slow", slow=True)
+        round_ = asyncio.create_task(runs.run_once())
+        await yard.until(["/slow"], ended=False)
+        await yard.accept("/quick")
+        runs.wake()
+        await yard.until(["/quick"])
+        assert yard.ended == ["/quick"]
+        yard.may_end["/slow"].set()
+        assert (await round_).done + sum(told.done for told in yard.rounds) == 2
+        await yard.guard.aclose()
+
+    runner.run(work())
+
+
+def test_no_more_run_side_by_side_than_are_allowed(backend: Any, runner: asyncio.Runner) -> None:
+    async def work() -> None:
+        yard = Yard(backend)
+        names = [f"/{number}" for number in range(5)]
+        for name in names:
+            await yard.accept(name, slow=True)
+        round_ = asyncio.create_task(yard.runs(at_once=2).run_once())
+        for number in range(5):
+            wanted = min(5, number + 2)
+            await eventually(lambda wanted=wanted: len(yard.began) >= wanted)  # type: ignore[misc]
+            await asyncio.sleep(0.05)
+            assert len(yard.began) - len(yard.ended) <= 2
+            yard.may_end[yard.began[number]].set()
+        await round_
+        assert sorted(yard.ended) == names
+        await yard.guard.aclose()
+
+    runner.run(work())
+
+
+def test_stopped_it_takes_nothing_more_and_finishes_what_runs(
+    backend: Any, runner: asyncio.Runner
+) -> None:
+    async def work() -> None:
+        yard = Yard(backend)
+        await yard.accept("/slow", slow=True)
+        runs = yard.runs()
+        round_ = asyncio.create_task(runs.run_once())
+        await yard.until(["/slow"], ended=False)
+        runs.stop()
+        await yard.accept("/late")
+        runs.wake()
+        await asyncio.sleep(0.1)
+        assert not round_.done()
+        yard.may_end["/slow"].set()
+        await round_
+        assert yard.ended == ["/slow"]
+        await yard.guard.aclose()
+
+    runner.run(work())
+
+
+def test_an_outage_while_it_looks_for_more_stops_no_handler(
+    backend: Any, runner: asyncio.Runner
+) -> None:
+    async def work() -> None:
+        faults = Faults()
+        yard = Yard(FaultyBackend(backend, faults))
+        await yard.accept("/slow", slow=True)
+        runs = yard.runs()
+        round_ = asyncio.create_task(runs.run_once())
+        await yard.until(["/slow"], ended=False)
+        faults.at, faults.count, faults.lasting = 1, 0, True
+        runs.wake()
+        await eventually(lambda: "Due" in faults.hit)
+        faults.heal()
+        yard.may_end["/slow"].set()
+        assert (await round_).done == 1
+        assert yard.ended == ["/slow"]
+        pending = backend.blocking().perform(Due(Work.PENDING, 9))
+        assert pending.cases == ()
+        await yard.guard.aclose()
+
+    runner.run(work())
