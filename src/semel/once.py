@@ -16,6 +16,7 @@ from semel.core.keys import Malformed
 from semel.core.model import Headers, HeaderView, Request, Response
 from semel.core.policy import Policy
 from semel.core.runner import Abandoned, Drained, HandlerOutcome, Raised, Returned
+from semel.core.settling import ONCE
 from semel.errors import ConfigurationError, OutcomeUnknown, Refused
 from semel.process.current import Run
 from semel.process.fences import new_fence
@@ -102,7 +103,7 @@ def _ticket(
         raise ConfigurationError(
             "once() is run by its caller: mode='deferred' and on_lapse='resume' are for routes"
         )
-    request = Request("ONCE", f"/{name}", b"", HeaderView(_HEADERS), payload)
+    request = Request(ONCE, f"/{name}", b"", HeaderView(_HEADERS), payload)
     return Ticket(request, policy, key, checked, tenant or "", None, False)
 
 

@@ -34,7 +34,7 @@ from semel.core.contract import (
     Written,
 )
 from semel.core.course import Course
-from semel.core.entry import _claim, enter, meet
+from semel.core.entry import claim_of, enter, meet
 from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import frozen, replace
 from semel.core.model import Micros, State
@@ -244,7 +244,7 @@ def _apart(call: Call, op: StoreOperation[Written], answer: Answer) -> Flow[Answ
 
 def _claim_anew(call: Call) -> Flow[None]:
     """The claim went with its transaction, unless the handler itself has committed it."""
-    reply = yield from ask(_claim(call))
+    reply = yield from ask(claim_of(call))
     if isinstance(reply, Found) and reply.record.fence != call.fence:
         yield from meet(call, reply)
 

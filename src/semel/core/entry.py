@@ -70,7 +70,7 @@ def under_which_identity(call: Call) -> Flow[Call]:
 
 def enter(call: Call, patience: Micros) -> Flow[Claimed | Answer]:
     """Claim, or find out why not; wait for another's answer as long as ``patience`` lasts."""
-    reply: _Step = yield from (_look(call) if call.familiar else _seize(call, _claim(call)))
+    reply: _Step = yield from (_look(call) if call.familiar else _seize(call, claim_of(call)))
     for _ in range(_ROUNDS):
         match reply:
             case Claimed() | Answer():
@@ -90,10 +90,10 @@ def enter(call: Call, patience: Micros) -> Flow[Claimed | Answer]:
 def _look(call: Call) -> Flow[Claimed | Found | Stale]:
     """A key met before is probably a replay: reading is cheaper, and asks for less of the body."""
     reply = yield from ask(Read(call.identity))
-    return reply if isinstance(reply, Found) else (yield from _seize(call, _claim(call)))
+    return reply if isinstance(reply, Found) else (yield from _seize(call, claim_of(call)))
 
 
-def _claim(call: Call) -> Claim:
+def claim_of(call: Call) -> Claim:
     return Claim(
         identity=call.identity,
         fence=call.fence,
@@ -131,7 +131,7 @@ def meet(call: Call, found: Found) -> Flow[_Step]:
     record, now = found.record, found.now
     if record.forgettable(now):
         yield from ask(Forget(call.identity, record.fence))
-        return (yield from _seize(call, _claim(call)))
+        return (yield from _seize(call, claim_of(call)))
     if not call.prints.match(record):
         return mismatch(call, record)
     if record.lapsed(now) and record.on_lapse is OnLapse.RESUME:
@@ -139,7 +139,7 @@ def meet(call: Call, found: Found) -> Flow[_Step]:
         return (yield from _retake(call, record, Resume)) if call.resumable else _Busy(record)
     if record.lapsed(now):
         yield from ask(Lapse(call.identity, record.fence, call.policy.retention_micros))
-        return (yield from _seize(call, _claim(call)))
+        return (yield from _seize(call, claim_of(call)))
     if record.state is State.FAILED_RETRYABLE:
         return (yield from _retake(call, record, Retake))
     if record.state in (State.IN_PROGRESS, State.PENDING):
@@ -165,7 +165,7 @@ def _retake(
         return Claimed(reply.leased_until or reply.now, reply.now, again=True)
     if reply.record is not None:
         return Found(reply.record, reply.now)
-    return (yield from _seize(call, _claim(call)))
+    return (yield from _seize(call, claim_of(call)))
 
 
 def _wait(call: Call, record: Record, patience: Micros) -> Flow[Found | Answer]:

@@ -51,13 +51,13 @@ def open_for_writing(path: Path, timeout: float, now: Micros) -> sqlite3.Connect
     """Open the file, make sure that commits are durable and that the schema is this program's."""
     connection = connect(path, timeout)
     try:
-        _make_durable(connection, path, time.monotonic() + timeout)
+        make_durable(connection, path, time.monotonic() + timeout)
         upgrade(connection, timeout, now)
         # From here on the writer waits for the lock in its own way: see begin().
         connection.execute("PRAGMA busy_timeout = 0")
     except sqlite3.Error as error:
         connection.close()
-        raise _opening_error(error, path) from error
+        raise opening_error(error, path) from error
     except BaseException:
         connection.close()
         raise
@@ -70,7 +70,7 @@ def open_for_reading(path: Path, timeout: float) -> sqlite3.Connection:
     return connection
 
 
-def _make_durable(connection: sqlite3.Connection, path: Path, deadline: float) -> None:
+def make_durable(connection: sqlite3.Connection, path: Path, deadline: float) -> None:
     """WAL with synchronous=FULL; NORMAL would lose acknowledged commits in a power cut."""
     mode = _journal_mode(connection, deadline)
     connection.execute("PRAGMA synchronous = FULL")
@@ -197,7 +197,7 @@ def outage(error: sqlite3.Error, *, applied: bool | None) -> StoreError | Schema
     return StoreUnavailable(f"SQLite: {error}", applied=applied)
 
 
-def _opening_error(error: sqlite3.Error, path: Path) -> Exception:
+def opening_error(error: sqlite3.Error, path: Path) -> Exception:
     if code(error) == sqlite3.SQLITE_READONLY:
         return ConfigurationError(f"{path} is read-only")
     if code(error) == sqlite3.SQLITE_NOTADB:

@@ -31,11 +31,11 @@ from semel.stores.session_shelf import SessionShelf
 from semel.stores.sql.plans import plan
 from semel.stores.sqlite.file import (
     FileId,
-    _make_durable,
-    _opening_error,
     file_id,
     is_busy,
+    make_durable,
     open_for_reading,
+    opening_error,
     outage,
     roll_back,
     run,
@@ -120,12 +120,12 @@ def open_handed(path: Path, timeout: float, clock: Clock) -> HandedConnection:
     except sqlite3.Error as error:
         raise outage(error, applied=False) from error
     try:
-        _make_durable(connection, path, time.monotonic() + timeout)
+        make_durable(connection, path, time.monotonic() + timeout)
         upgrade(connection, timeout, clock())
         connection.execute("PRAGMA busy_timeout = 0")
     except sqlite3.Error as error:
         close(connection)
-        raise _opening_error(error, path) from error
+        raise opening_error(error, path) from error
     except BaseException:
         close(connection)
         raise
