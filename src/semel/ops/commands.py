@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -18,7 +18,18 @@ from semel.ops.ledger import ledger
 from semel.ops.telling import FAILED, MISUSED, fail, one_sentence
 from semel.ops.unknown import unknown
 
-SECONDS = click.FloatRange(0, min_open=True)
+_TEN_YEARS: Final = 10 * 365 * 24 * 3600
+
+
+class _Seconds(click.FloatRange):
+    """A duration that is one: "nan" is within every range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        return self.fail("nan is no duration", param, ctx) if seconds != seconds else seconds
+
+
+SECONDS: Final = _Seconds(0, _TEN_YEARS, min_open=True)
 
 _DEMO_NEEDS = {"rich", "starlette", "uvicorn"}
 

@@ -65,17 +65,29 @@ def read(path: Path, key_field: str) -> Iterator[Entry]:
     from semel.effects.ledger import Entry
     from semel.errors import ConfigurationError
 
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(_readable(path), start=1):
         key = line.pop(key_field, None)
         if not isinstance(key, str) or not key:
             raise ConfigurationError(f"{path}: entry {number} has no {key_field!r}")
         yield Entry(key, line)
 
 
+def _readable(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines; what is none of it ends in a sentence, never in the exit code of a difference."""
+    from semel.errors import ConfigurationError
+
+    try:
+        yield from _lines(path)
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path} is not UTF-8: {error.reason}") from error
+    except (csv.Error, RecursionError, OSError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+
+
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     from semel.errors import ConfigurationError
 
-    with path.open(encoding="utf-8", newline="") as file:
+    with path.open(encoding="utf-8-sig", newline="") as file:
         if path.suffix == ".csv":
             yield from csv.DictReader(file)
             return
