@@ -35,8 +35,9 @@ $(STAMP): requirements/test.txt pyproject.toml
 demo: install
 	@$(BIN)/semel demo $(ARGS)
 
+# Most tests wait for processes and databases, so they share the cores; a file stays together.
 test: install
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 # Minutes to an hour: campaigns that kill, race and fill up. They print their figures.
 proof: install

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -28,6 +29,20 @@ def note(request: pytest.FixtureRequest, line: str) -> None:
     lines = request.config.stash.setdefault(SERVERS, [])
     if line not in lines:
         lines.append(line)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """One of several processes tells the one that speaks to people."""
+    output: Any = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["servers"] = session.config.stash.get(SERVERS, [])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    lines = node.config.stash.setdefault(SERVERS, [])
+    told = getattr(node, "workeroutput", {}).get("servers", [])
+    lines.extend(line for line in told if line not in lines)
 
 
 def pytest_terminal_summary(
