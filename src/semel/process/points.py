@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from concurrent.futures import Future
+from contextvars import copy_context
+from typing import Any, Final, Protocol
 
 from semel.core import evidence
 from semel.core.contract import Operation, StoreOperation
@@ -20,6 +23,9 @@ from semel.log import log
 from semel.process.current import Run
 from semel.process.jitter import pause_before
 from semel.process.transact import AsyncTransact, Transact
+
+PATIENCE: Final = 30.0
+"""Seconds that a probe has to answer."""
 
 
 class _Colour(Protocol):
@@ -99,20 +105,39 @@ def _did(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Did | Rais
 
 
 def _asked(probe: Callable[..., Any], inquiry: Inquiry) -> evidence.Evidence:
-    try:
+    def ask() -> Any:
         said = probe(inquiry)
-        if inspect.isawaitable(said):
-            said = asyncio.run(_awaited(said))
+        return asyncio.run(_awaited(said)) if inspect.isawaitable(said) else said
+
+    try:
+        return checked(_in_thread(ask).result(PATIENCE))
     except Exception as error:
         return _failed(error)
-    return checked(said)
 
 
 async def _awaited(value: Any) -> Any:
     return await value
 
 
-def _failed(error: Exception) -> CannotTell:
+def _in_thread(ask: Callable[[], Any]) -> Future[Any]:
+    """Ask in a thread that nobody has to wait for: a probe may hang."""
+    said: Future[Any] = Future()
+    said.set_running_or_notify_cancel()
+    context = copy_context()
+
+    def work() -> None:
+        try:
+            said.set_result(context.run(ask))
+        except Exception as error:
+            said.set_exception(error)
+        except BaseException as error:  # sys.exit() in a probe must not end the process
+            said.set_exception(RuntimeError(f"it raised {type(error).__name__}"))
+
+    threading.Thread(target=work, name="semel-asks", daemon=True).start()
+    return said
+
+
+def _failed(error: BaseException) -> CannotTell:
     log.error("semel: a probe failed", exc_info=error)
     return CannotTell(f"the probe failed: {type(error).__name__}")
 
@@ -196,9 +221,12 @@ async def _adid(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any
 async def aasked(probe: Callable[..., Any], inquiry: Inquiry) -> evidence.Evidence:
     """Ask a probe of either colour; one that blocks does so in a thread."""
     try:
-        if inspect.iscoroutinefunction(probe):
-            return checked(await probe(inquiry))
-        said = await asyncio.to_thread(probe, inquiry)
-        return checked(await said if inspect.isawaitable(said) else said)
-    except Exception as error:
+        async with asyncio.timeout(PATIENCE):
+            if inspect.iscoroutinefunction(probe):
+                return checked(await probe(inquiry))
+            said = await asyncio.wrap_future(_in_thread(lambda: probe(inquiry)))
+            return checked(await said if inspect.isawaitable(said) else said)
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:  # sys.exit() in a probe must not end the process
         return _failed(error)
