@@ -82,8 +82,9 @@ def has_begun(call: Call, course: Course) -> bool:
     """
     if not call.resumable:
         return False
-    deferred = call.policy.mode == "deferred"
-    return course.journal.acted or (deferred and bool(course.journal.points))
+    journal, deferred = course.journal, call.policy.mode == "deferred"
+    # An intent: a repeatable call may have been made, and must be made again with its key.
+    return journal.acted or journal.intent is not None or (deferred and bool(journal.points))
 
 
 def own_answer(call: Call, outcome: HandlerOutcome, verdict: Verdict, course: Course) -> Answer:

@@ -191,7 +191,7 @@ def _absent(
     case: Case, policy: Policy, fence: Fence, witness: Witness
 ) -> SettleAbsent | SettleCall:
     """A retry may run; an operation that has acted before goes on without one."""
-    points, evidence = _points(case), witness.says("absent, and final")
+    points, evidence = _journal(case), witness.says("absent, and final")
     left = None if points is None else points.withdrawing()
     blob = None if left is None else journal.encode(left)
     identity, seen = case.record.identity, case.record.fence
@@ -218,10 +218,14 @@ def _happened(
 
 def _points(case: Case) -> Journal | None:
     """The journal of an operation whose call is in doubt; None for a plain handler."""
-    if case.record.on_lapse is not OnLapse.RESUME:
-        return None
-    points = journal.decode(case.journal)
-    return points if points.intent is not None else None
+    points = _journal(case)
+    return points if points is not None and points.intent is not None else None
+
+
+def _journal(case: Case) -> Journal | None:
+    """The journal of an operation, also of one that was begun and never finished."""
+    resumable = case.record.on_lapse is OnLapse.RESUME
+    return journal.decode(case.journal) if resumable else None
 
 
 # ── the answer of a plain handler ─────────────────────────────────────────────────────────────────
