@@ -12,7 +12,7 @@ from semel.core.contract import (
     Take,
     Written,
 )
-from semel.core.flow import Flow, ask
+from semel.core.flow import Flow, Interrupted, ask
 from semel.core.model import Case, Fence, Micros, State
 from semel.core.policy import Policy
 from semel.core.runner import Pursue
@@ -27,7 +27,7 @@ def take(case: Case, fence: Fence, policy: Policy) -> Flow[bool]:
         written: Written = yield from ask(
             how(record.identity, record.fence, fence, policy.lease_micros)
         )
-    except StoreError as error:
+    except (StoreError, Interrupted) as error:
         surely_not = isinstance(error, StoreUnavailable) and error.applied is False
         if not surely_not and record.state is State.PENDING:
             # Held by nobody, it would lapse, and its outcome would be called unknown.

@@ -7,6 +7,7 @@ so that one that hangs holds up nobody; when its time is over it is left alone, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import threading
 import time
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from semel.core.contract import Operation, StoreOperation
 from semel.core.delivery import Rest
-from semel.core.flow import Flow, Step, arun, run
+from semel.core.flow import AsyncPerform, Flow, Step, arun, run, wind_up
 from semel.core.runner import Ask, Did, Do, Pursue, Raised
 from semel.effects.calling import called
 
@@ -43,7 +44,15 @@ class Runner:
         return run(flow, self.perform)
 
     async def arun(self, flow: Flow[T]) -> T:
-        return cast("T", await arun(Step(flow), self.aperform))
+        """Cancelled, the flow is told and ends by itself: it may have something to put back."""
+        step = Step(flow)
+        try:
+            return cast("T", await arun(step, self.aperform))
+        except asyncio.CancelledError:
+            task = asyncio.ensure_future(_ended(step, self.aperform))
+            self._left_behind.add(task)
+            task.add_done_callback(self._left_behind.discard)
+            raise
 
     def perform(self, op: Operation[R]) -> R:
         if isinstance(op, StoreOperation):
@@ -104,6 +113,12 @@ class Runner:
         self._left_behind.add(task)
         task.add_done_callback(self._left_behind.discard)
         raise TimeoutError(f"no answer within {self._patience:g} s")
+
+
+async def _ended(step: Step, perform: AsyncPerform) -> None:
+    # What a flow raises when it is interrupted is told to nobody: its caller has left.
+    with contextlib.suppress(Exception):
+        await wind_up(step, perform)
 
 
 async def _answered(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -5,7 +5,6 @@ An operation is what the handler sees of its `Run`; what the adapter sees of it 
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -203,8 +202,15 @@ def _enqueue(
     run: Run, name: str, which: str, payload: Any, order: str | None, delay: timedelta
 ) -> Enqueue:
     """The same one a second time is a mistake: by its key it would be taken for the first."""
+    from semel.core.delivery import encoded  # not loaded for those who write none
+
+    texts = isinstance(name, str) and isinstance(order, str | None)
+    if not texts or not name or delay < timedelta(0):
+        raise ConfigurationError(
+            "an effect takes a name, an order that is text or None, and no delay below zero"
+        )
     try:
-        body = json.dumps(payload, allow_nan=False).encode()
+        body = encoded(payload)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"the payload of {name!r} must be JSON: {error}") from error
     identity = run.lease.identity
