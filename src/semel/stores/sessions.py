@@ -11,6 +11,7 @@ first used. Each transaction hands its connection to the engine through a contex
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
@@ -234,11 +235,8 @@ def _stop(connection: Any) -> None:
     if thread is None or thread.ident is None:
         return
     connection._connection = None
-    if in_event_loop():
-        connection.stop()
-    else:
-        asyncio.run(_stopped(connection))
-
-
-async def _stopped(connection: Any) -> None:
-    await connection.stop()
+    # From a thread without an event loop: aiosqlite would answer to this one, which may be closed
+    # by the time it does.
+    stopping = threading.Thread(target=connection.stop, name="semel-session")
+    stopping.start()
+    stopping.join()
