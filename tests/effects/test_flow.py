@@ -15,7 +15,6 @@ from semel.core.delivery import (
     Ending,
     NotSent,
     Report,
-    Rest,
     Rules,
     Send,
     Sent,
@@ -27,6 +26,7 @@ from semel.core.flow import run
 from semel.core.frozen import replace
 from semel.core.model import Effect, Fence, Identity, Micros
 from semel.core.outbox import BrowseEffects, Deliver, Enqueue, Fail, Kept, Shelf, TakeEffects
+from semel.core.runner import Rest
 from semel.errors import GiveUp, NotExecuted, RetryLater, StoreUnavailable
 from semel.stores.memory import MemoryBackend
 

@@ -20,12 +20,12 @@ import pytest
 
 from semel.core import snapshot
 from semel.core.contract import Accept, Claim, Read
-from semel.core.delivery import Rest
 from semel.core.flow import run
 from semel.core.maintenance import tend
 from semel.core.model import Fence, Identity, OnLapse, Origin, State
 from semel.core.outbox import Note
 from semel.core.policy import ietf
+from semel.core.runner import Rest
 from semel.core.upkeep import Abandon, Lead, Reap, Sweep, Tended
 from semel.effects.counts import Counts, told
 from semel.effects.maintenance import LEADER, Embedded, Maintenance

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from semel.core import replay
 from semel.core.admission import Call
 from semel.core.answers import Answer, Outcome, doubt, from_record, in_flight
 from semel.core.conclusions import (
@@ -19,7 +20,6 @@ from semel.core.conclusions import (
     concession,
     conclude,
     first,
-    kept,
     not_durable,
     own_answer,
 )
@@ -157,7 +157,7 @@ def _result(call: Call, outcome: HandlerOutcome, course: Course) -> _Result:
     response = answer.response
     returned = isinstance(outcome, Returned)
     if verdict is Verdict.KEEP and response is not None:
-        keep = completion(call, kept(call, response), course)
+        keep = completion(call, replay.kept(response, call.policy), course)
         return _Result(answer, keep, writes=returned and response.status < 500)
     if returned and response is not None:
         answer = replace(answer, response=first(call, response, None))

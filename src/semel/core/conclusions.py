@@ -132,16 +132,6 @@ def concession(
     return Suspend(call.identity, call.fence, reason, after)
 
 
-def kept(call: Call, response: Response) -> Snapshot:
-    return Snapshot(
-        status=response.status,
-        headers=replay.kept_headers(response.headers),
-        body=response.body if len(response.body) <= call.policy.max_response_body else None,
-        size=len(response.body),
-        schema_version=call.policy.schema_version,
-    )
-
-
 def completion(call: Call, kept: Snapshot, course: Course) -> Complete:
     policy = call.policy
     return Complete(

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from semel.core.contract import Operation
 from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import frozen
 from semel.core.model import Effect, Fence, Micros
 from semel.core.outbox import Deliver, Fail, Kept
+from semel.core.runner import Rest
 from semel.errors import GiveUp, RetryLater, StoreCorrupt, StoreUnavailable
 
 _SECOND: Final = 1_000_000
@@ -78,15 +79,6 @@ class Send(Operation[Sent | NotSent]):
     """Let the deliverer have it."""
 
     delivery: Delivery
-
-
-@frozen
-class Rest(Operation[None]):
-    """Wait before the result is offered to the store again."""
-
-    finishing: ClassVar[bool] = True
-
-    pause: Micros
 
 
 # ── what comes of it ──────────────────────────────────────────────────────────────────────────────

@@ -19,7 +19,6 @@ from semel.core.conclusions import (
     concession,
     conclude,
     first,
-    kept,
     not_durable,
     own_answer,
 )
@@ -116,7 +115,7 @@ def _unread(call: Call, error: StoreError) -> Renew | Suspend:
 
 def _keep(call: Call, response: Response, answer: Answer, course: Course) -> Flow[Answer]:
     """A success is sent only after its record is durable."""
-    written = yield from _insist(call, completion(call, kept(call, response), course))
+    written = yield from _insist(call, completion(call, replay.kept(response, call.policy), course))
     match written:
         case None:
             return not_durable(call, answer)

@@ -11,12 +11,12 @@ from typing import Final
 
 from semel.core import replay, snapshot
 from semel.core.contract import StoreOperation
-from semel.core.delivery import Rest
 from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import frozen
 from semel.core.model import Micros
 from semel.core.policy import Policy
 from semel.core.problems import refuse
+from semel.core.runner import Rest
 from semel.core.snapshot import Snapshot
 from semel.core.upkeep import Abandon, Reap, Sweep, Tended
 

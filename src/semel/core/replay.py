@@ -13,6 +13,7 @@ from typing import Final
 
 from semel.core.model import Header, Headers, Micros, Response
 from semel.core.policy import Policy
+from semel.core.snapshot import Snapshot
 
 _NOT_KEPT: Final = frozenset(
     {
@@ -55,6 +56,17 @@ _MONTHS: Final = (
 def kept_headers(headers: Headers) -> Headers:
     """The headers that are stored and sent again, in their order, repeated ones included."""
     return tuple([pair for pair in headers if pair[0].lower() not in _NOT_KEPT])
+
+
+def kept(response: Response, policy: Policy) -> Snapshot:
+    """What is stored of an answer; of one that is too large, a receipt."""
+    return Snapshot(
+        status=response.status,
+        headers=kept_headers(response.headers),
+        body=response.body if len(response.body) <= policy.max_response_body else None,
+        size=len(response.body),
+        schema_version=policy.schema_version,
+    )
 
 
 def first(

@@ -120,6 +120,15 @@ class Pause(Operation[bool]):
 
 
 @frozen
+class Rest(Operation[None]):
+    """Wait before the store is asked again."""
+
+    finishing: ClassVar[bool] = True
+
+    pause: Micros
+
+
+@frozen
 class Pursue(Operation[None]):
     """Perform a write in the background, again and again until a store acknowledges it."""
 

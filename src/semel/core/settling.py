@@ -237,13 +237,7 @@ def _snapshot(case: Case, evidence: Happened, policy: Policy) -> Snapshot:
     if response is None:
         headers = _receipt(evidence.provider_id)
         return Snapshot(200, headers, None, schema_version=policy.schema_version)
-    return Snapshot(
-        status=response.status,
-        headers=replay.kept_headers(response.headers),
-        body=response.body if len(response.body) <= policy.max_response_body else None,
-        size=len(response.body),
-        schema_version=policy.schema_version,
-    )
+    return replay.kept(response, policy)
 
 
 def _response(case: Case, evidence: Happened, policy: Policy) -> Response | None:

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from semel.core.contract import Operation, StoreOperation
-from semel.core.delivery import Rest
 from semel.core.flow import AsyncPerform, Flow, Step, arun, run, wind_up
-from semel.core.runner import Ask, Did, Do, Pursue, Raised
+from semel.core.runner import Ask, Did, Do, Pursue, Raised, Rest
 from semel.effects.calling import called
+from semel.process.threads import in_thread, to_the_end
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -97,7 +94,7 @@ class Runner:
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call it in a thread; a coroutine runs there too, in a loop of its own."""
-        return _in_thread(lambda: _to_the_end(function(*arguments))).result(self._patience)
+        return in_thread(lambda: to_the_end(function(*arguments))).result(self._patience)
 
     async def _acall(self, function: Callable[..., Any], *arguments: Any) -> Any:
         task = asyncio.ensure_future(_answered(function, *arguments))
@@ -130,36 +127,8 @@ async def _answered(function: Callable[..., Any], *arguments: Any) -> Any:
         raise RuntimeError(f"it raised {type(error).__name__}") from error
 
 
-def _in_thread(function: Callable[[], T]) -> Future[T]:
-    """For who blocks: a thread that nobody has to wait for, not even the interpreter's end."""
-    made: Future[T] = Future()
-
-    def work() -> None:
-        if not made.set_running_or_notify_cancel():
-            return
-        try:
-            made.set_result(function())
-        except Exception as error:
-            made.set_exception(error)
-        except BaseException as error:  # sys.exit() in a probe must not end the worker
-            made.set_exception(RuntimeError(f"it raised {type(error).__name__}"))
-
-    threading.Thread(target=work, name="semel-asks", daemon=True).start()
-    return made
-
-
 def _did(function: Callable[[], Any]) -> Did | Raised:
     try:
         return Did(function())
     except Exception as error:
         return Raised(error)
-
-
-def _to_the_end(answer: Any) -> Any:
-    if not inspect.isawaitable(answer):
-        return answer
-
-    async def wait() -> Any:
-        return await answer
-
-    return asyncio.run(wait())

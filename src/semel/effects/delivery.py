@@ -11,10 +11,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from semel.core.contract import Operation, StoreOperation
-from semel.core.delivery import Ending, Report, Rest, Rules, Send, deliver
+from semel.core.delivery import Ending, Report, Rules, Send, deliver
 from semel.core.flow import Step, arun, wind_up
 from semel.core.model import Effect, Fence, Micros
 from semel.core.outbox import RenewEffects, TakeEffects
+from semel.core.runner import Rest
 from semel.effects.calling import Calls
 from semel.effects.registry import Deliverer
 from semel.effects.rounds import Round

@@ -12,9 +12,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from semel.core.contract import Operation
-from semel.core.delivery import Rest
 from semel.core.flow import Interrupted, run
 from semel.core.maintenance import BATCH, BATCHES, Upkeep, tend
+from semel.core.runner import Rest
 from semel.core.upkeep import Lead
 from semel.effects.asking import Runner
 from semel.effects.counts import Counts, told

@@ -7,7 +7,6 @@ principal; the guard inside knows by the `Errand` that its record is held alread
 from __future__ import annotations
 
 import asyncio
-import inspect
 import random
 import time
 from collections import Counter
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semel.core import stored
 from semel.core.contract import StoreOperation, Written
+from semel.core.frozen import is_async
 from semel.core.model import Case, Fence, Identity, Micros
 from semel.core.taking import not_run, take, turned_away
 from semel.core.upkeep import Due, Listed, Work
@@ -73,7 +73,7 @@ class Runs:
         self._at_once = at_once
         self._report = report
         self._wake = asyncio.Event()
-        self._lifespan = Lifespan(app) if is_asgi(app) else None
+        self._lifespan = Lifespan(app) if is_async(app) else None
         self._stopping = False
         self.counts = Counts() if counts is None else counts
 
@@ -287,9 +287,3 @@ def _pause(age: Micros) -> Micros:
 def _next_due(lists: list[Listed]) -> float | None:
     waits = [(each.next_due - each.now) / 1_000_000 for each in lists if each.next_due is not None]
     return min(waits, default=None)
-
-
-def is_asgi(app: Any) -> bool:
-    """An ASGI application is a coroutine function, or an object that is called as one."""
-    call: Callable[..., Any] = getattr(app, "__call__", app)  # noqa: B004 - its method, not whether
-    return inspect.iscoroutinefunction(app) or inspect.iscoroutinefunction(call)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import importlib.util
 import json
 import os
 import signal
@@ -20,19 +18,17 @@ import click
 from semel.core.frozen import frozen
 from semel.effects.delivery import Deliveries
 from semel.effects.listening import Bell, bell_for
+from semel.effects.maintenance import Maintenance
+from semel.effects.reconcile import Reconciler
 from semel.effects.rounds import Loop, Round
-from semel.effects.worker import DELIVER, LOOPS, MAINTAIN, RECONCILE, RUN, Worker
+from semel.effects.runs import Runs
+from semel.effects.worker import DELIVER, LOOPS, MAINTAIN, RUN, Worker
 from semel.errors import ConfigurationError, SemelError
 from semel.guard import Guard
 from semel.ops.targets import app_at, guard_at
 
 DONE, FAILED = 0, 1
 
-_OTHERS: Final = {
-    RUN: ("semel.effects.runs", "Runs"),
-    RECONCILE: ("semel.effects.reconcile", "Reconciler"),
-    MAINTAIN: ("semel.effects.maintenance", "Maintenance"),
-}
 _BACKSTOP: Final = 10.0
 """Seconds after which a process that is done ends, though a coroutine will not."""
 
@@ -95,8 +91,6 @@ def _lacking(name: str, guard: Guard, app: Any) -> str | None:
         return None if guard.registry.deliverers else "the guard has no deliverers: guard.effect"
     if name == RUN and app is None:
         return "which application? Give --app"
-    if importlib.util.find_spec(_OTHERS[name][0]) is None:
-        return "this version of semel has none"
     return None
 
 
@@ -106,15 +100,11 @@ def _loop(name: str, guard: Guard, app: Any, orders: Orders, voice: Voice) -> Lo
             guard,
             concurrency=orders.concurrency,
             lease=timedelta(seconds=orders.lease),
-            report=lambda round_: voice.round(DELIVER, round_),
+            report=partial(voice.round, DELIVER),
         )
-    module, kind = _OTHERS[name]
-    make: Any = getattr(importlib.import_module(module), kind)
     if name == RUN:
-        made: Loop = make(guard, app, report=partial(voice.round, RUN))
-        return made
-    loop: Loop = make(guard) if name == MAINTAIN else make(guard, app)
-    return loop
+        return Runs(guard, app, report=partial(voice.round, RUN))
+    return Maintenance(guard) if name == MAINTAIN else Reconciler(guard, app)
 
 
 async def _work(

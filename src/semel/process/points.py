@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from contextvars import copy_context
 from typing import Any, Final, Protocol
 
 from semel.core import evidence
 from semel.core.contract import Operation, StoreOperation
 from semel.core.evidence import Absent, CannotTell, Happened, Inquiry
 from semel.core.flow import Flow, Step, arun, run, wind_up
-from semel.core.model import Identity
 from semel.core.runner import Abandoned, Ask, Did, Do, Held, Pause, Raised
 from semel.core.steps import Deed, Holder, call, phase
 from semel.errors import ConfigurationError
 from semel.log import log
 from semel.process.current import Run
 from semel.process.jitter import pause_before
+from semel.process.threads import in_thread, to_the_end
 from semel.process.transact import AsyncTransact, Transact
 
 PATIENCE: Final = 30.0
@@ -48,16 +45,12 @@ def _calling(self: _Colour, deed: Deed, repeatable: bool) -> Flow[Any]:
     return call(holder, deed, repeatable, ground.probes(deed.name), inquiry)
 
 
-def _nothing(identity: Identity) -> None:
-    """Nobody waits for a phase."""
-
-
 class Points:
     """Blocking."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._transact = Transact(run.ground.backend, _nothing)
+        self._transact = Transact(run.ground.backend)
 
     def phase(self, deed: Deed) -> Any:
         written, before = set(self._run.effects), self._run.transaction
@@ -105,36 +98,10 @@ def _did(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Did | Rais
 
 
 def _asked(probe: Callable[..., Any], inquiry: Inquiry) -> evidence.Evidence:
-    def ask() -> Any:
-        said = probe(inquiry)
-        return asyncio.run(_awaited(said)) if inspect.isawaitable(said) else said
-
     try:
-        return checked(_in_thread(ask).result(PATIENCE))
+        return checked(in_thread(lambda: to_the_end(probe(inquiry))).result(PATIENCE))
     except Exception as error:
         return _failed(error)
-
-
-async def _awaited(value: Any) -> Any:
-    return await value
-
-
-def _in_thread(ask: Callable[[], Any]) -> Future[Any]:
-    """Ask in a thread that nobody has to wait for: a probe may hang."""
-    said: Future[Any] = Future()
-    said.set_running_or_notify_cancel()
-    context = copy_context()
-
-    def work() -> None:
-        try:
-            said.set_result(context.run(ask))
-        except Exception as error:
-            said.set_exception(error)
-        except BaseException as error:  # sys.exit() in a probe must not end the process
-            said.set_exception(RuntimeError(f"it raised {type(error).__name__}"))
-
-    threading.Thread(target=work, name="semel-asks", daemon=True).start()
-    return said
 
 
 def _failed(error: BaseException) -> CannotTell:
@@ -155,7 +122,7 @@ class AsyncPoints:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._transact = AsyncTransact(run.ground.backend, _nothing)
+        self._transact = AsyncTransact(run.ground.backend)
 
     async def phase(self, deed: Deed) -> Any:
         written, before = set(self._run.effects), self._run.transaction
@@ -224,7 +191,7 @@ async def aasked(probe: Callable[..., Any], inquiry: Inquiry) -> evidence.Eviden
         async with asyncio.timeout(PATIENCE):
             if inspect.iscoroutinefunction(probe):
                 return checked(await probe(inquiry))
-            said = await asyncio.wrap_future(_in_thread(lambda: probe(inquiry)))
+            said = await asyncio.wrap_future(in_thread(lambda: probe(inquiry)))
             return checked(await said if inspect.isawaitable(said) else said)
     except (asyncio.CancelledError, GeneratorExit):
         raise

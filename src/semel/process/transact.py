@@ -39,10 +39,14 @@ def transactional(backend: Backend) -> Transactional:
     return backend
 
 
+def _nobody_waits(identity: Identity) -> None:
+    """For a phase, and for who only looked."""
+
+
 class _Transact:
     """What both colours do alike. ``left`` is told of the end of every transaction."""
 
-    def __init__(self, backend: Backend, left: Callable[[Identity], None]) -> None:
+    def __init__(self, backend: Backend, left: Callable[[Identity], None] = _nobody_waits) -> None:
         self._backend = backend
         self._left = left
         self._identity: Identity | None = None

@@ -17,7 +17,7 @@ from semel.core.admission import Call, Refused, Ticket
 from semel.core.answers import Answer
 from semel.core.contract import Operation, StoreOperation
 from semel.core.flow import Flow, Step, arun, wind_up
-from semel.core.model import Headers, HeaderView, Identity, Request, Response
+from semel.core.model import Headers, HeaderView, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
 from semel.core.runner import (
@@ -81,7 +81,7 @@ class Middleware:
         flow = self._desk.status(_request(scope, where.path), where)
         if flow is None:
             return None
-        transact = AsyncTransact(self.guard.backend, _nobody_waits)
+        transact = AsyncTransact(self.guard.backend)
         response: Response = await arun(Step(flow), transact.perform)
         return response
 
@@ -300,10 +300,6 @@ class AwaitedExchange(Performer):
             self.handler.raise_again()
         except Exception as error:
             log.error("semel: a handler failed after its client had left", exc_info=error)
-
-
-def _nobody_waits(identity: Identity) -> None:
-    """For a transaction that only looked."""
 
 
 def _plainly_safe(scope: Scope) -> bool:

@@ -11,7 +11,7 @@ from semel.core.admission import Call, Refused, Ticket
 from semel.core.answers import Answer
 from semel.core.contract import Operation, StoreOperation
 from semel.core.flow import run
-from semel.core.model import Headers, HeaderView, Identity, Request, Response
+from semel.core.model import Headers, HeaderView, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
 from semel.core.runner import (
@@ -84,7 +84,7 @@ class WsgiMiddleware:
         flow = self._desk.status(_request(environ, where.path), where)
         if flow is None:
             return None
-        return run(flow, Transact(self.guard.backend, _nobody_waits).perform)
+        return run(flow, Transact(self.guard.backend).perform)
 
     def _guarded(
         self,
@@ -332,10 +332,6 @@ class _Body:
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._pieces)
-
-
-def _nobody_waits(identity: Identity) -> None:
-    """For a transaction that only looked."""
 
 
 def _octets(environ: Environ, name: str) -> bytes:
