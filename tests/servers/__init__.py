@@ -4,6 +4,7 @@ from tests.servers.apps import AppServer, gunicorn, uvicorn
 from tests.servers.child import Child, ServerError
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
+from tests.servers.valkey import ValkeyCluster, ValkeyServer
 
 __all__ = [
     "AppServer",
@@ -11,6 +12,8 @@ __all__ = [
     "PgBouncer",
     "PostgresServer",
     "ServerError",
+    "ValkeyCluster",
+    "ValkeyServer",
     "gunicorn",
     "uvicorn",
 ]

