@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.servers import PgBouncer, PostgresServer
+from tests.servers import MariadbServer, PgBouncer, PostgresServer
+from tests.servers import mariadb as mariadb_binaries
 from tests.servers import pgbouncer as pgbouncer_binary
 
 # `ci` is the default everywhere: the same examples on every run, so a failure is the change's.
@@ -64,6 +65,24 @@ def postgres(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
 def postgres_url(postgres: PostgresServer) -> Iterator[str]:
     """An empty database of one's own."""
     with postgres.database() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def mariadb(request: pytest.FixtureRequest) -> Iterator[MariadbServer]:
+    """One server for the whole run; fetched where there is none. CI does not do without."""
+    if mariadb_binaries.find() is None and os.environ.get("CI") != "true":
+        note(request, f"{mariadb_binaries.HOW_TO_GET_IT}: its tests were not run")
+        pytest.skip(mariadb_binaries.HOW_TO_GET_IT)
+    with MariadbServer() as server:
+        note(request, str(server))
+        yield server
+
+
+@pytest.fixture
+def mariadb_url(mariadb: MariadbServer) -> Iterator[str]:
+    """An empty database of one's own."""
+    with mariadb.database() as url:
         yield url
 
 

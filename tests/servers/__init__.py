@@ -2,6 +2,7 @@
 
 from tests.servers.apps import AppServer, gunicorn, uvicorn
 from tests.servers.child import Child, ServerError
+from tests.servers.mariadb import MariadbServer
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
 from tests.servers.valkey import ValkeyCluster, ValkeyServer
@@ -9,6 +10,7 @@ from tests.servers.valkey import ValkeyCluster, ValkeyServer
 __all__ = [
     "AppServer",
     "Child",
+    "MariadbServer",
     "PgBouncer",
     "PostgresServer",
     "ServerError",

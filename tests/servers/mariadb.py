@@ -1,0 +1,307 @@
+"""A private MariaDB on a Unix socket and on 127.0.0.1, thrown away afterwards.
+
+Where there is none, Debian's packages are fetched and unpacked into a cache folder; that takes no
+root and touches nothing of the system.
+"""
+
+import fcntl
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote
+
+import pymysql
+
+from tests.servers.child import Child, ServerError
+from tests.servers.ports import bound_somewhere
+from tests.servers.postgres import short_folder
+from tests.servers.privileges import Way, way_to_run
+from tests.servers.scoped import Scoped
+
+HOW_TO_GET_IT = (
+    "MariaDB not found, nor could Debian's packages be fetched (Debian: apt-get install "
+    "mariadb-server; else set SEMEL_TEST_MARIADB to the folder above its bin and sbin)"
+)
+PACKAGES = (
+    "mariadb-server-core",
+    "mariadb-server",
+    "mariadb-client-core",
+    "mariadb-common",
+    "galera-4",
+)
+INSTALL = ("--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve")
+SETTINGS = {
+    "max-connections": "300",
+    "innodb-buffer-pool-size": "64M",
+    "innodb-log-file-size": "64M",
+    "max-allowed-packet": "64M",
+}
+
+
+@dataclass(frozen=True)
+class Binaries:
+    """The folder above `bin` and `sbin`, which version is in it, and what it needs to run."""
+
+    base: Path
+    version: str
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def server(self) -> Path:
+        return self.base / "sbin" / "mariadbd"
+
+
+def find() -> Binaries | None:
+    """The first one that runs: named, on the PATH, installed, or unpacked for us."""
+    if chosen := os.environ.get("SEMEL_TEST_MARIADB"):
+        return inspect(Path(chosen).absolute())
+    server = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin")
+    if server and (found := inspect(Path(server).resolve().parents[1])):
+        return found
+    return unpacked()
+
+
+def inspect(base: Path, env: Mapping[str, str] | None = None) -> Binaries | None:
+    server = base / "sbin" / "mariadbd"
+    if not server.is_file() or not (base / "bin" / "mariadb-install-db").is_file():
+        return None
+    whole = {**os.environ, **(env or {})}
+    command = [str(server), "--no-defaults", "--version"]
+    said = subprocess.run(command, capture_output=True, text=True, env=whole)
+    version = re.search(r"Ver (\d+\.\d+\.\d+)", said.stdout)
+    return Binaries(base, version[1], env or {}) if version else None
+
+
+# ── bringing it along ─────────────────────────────────────────────────────────────────────────────
+
+
+def cache_folder() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home, "semel-tests")
+
+
+def unpacked() -> Binaries | None:
+    """Debian's packages in the cache folder; None where they cannot be had."""
+    if not (shutil.which("apt-get") and shutil.which("dpkg")):
+        return None
+    cache = cache_folder()
+    cache.mkdir(parents=True, exist_ok=True)
+    with locked(cache / "mariadb.lock"):
+        root = cache / "mariadb"
+        if not root.exists():
+            with suppress(subprocess.CalledProcessError):
+                fetch(cache, root)
+    return inspect(root / "usr", {"LD_LIBRARY_PATH": ":".join(map(str, libraries(root)))})
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Several test processes may want it at once: one fetches, the others wait."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def fetch(cache: Path, root: Path) -> None:
+    """Into a folder beside, renamed when it is complete: half of it is never found."""
+    with tempfile.TemporaryDirectory(dir=cache) as name:
+        folder = Path(name)
+        run("apt-get", "download", *PACKAGES, *missing_libraries(), cwd=folder)
+        for package in sorted(folder.glob("*.deb")):
+            run("dpkg", "-x", package.name, "root", cwd=folder)
+        (folder / "root").rename(root)
+
+
+def missing_libraries() -> list[str]:
+    """What the server depends on and the machine does not have."""
+    said = run("apt-cache", "depends", "--no-recommends", "--no-suggests", PACKAGES[0])
+    wanted = re.findall(r"^\s*Depends: (lib[\w.+-]+)$", said, re.MULTILINE)
+    return [name for name in wanted if not installed(name)]
+
+
+def installed(package: str) -> bool:
+    command = ["dpkg-query", "-W", "-f", "${db:Status-Status}", package]
+    return subprocess.run(command, capture_output=True, text=True).stdout == "installed"
+
+
+def run(*command: str, cwd: Path | None = None) -> str:
+    done = subprocess.run(
+        command, cwd=cwd, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    return done.stdout
+
+
+def libraries(root: Path) -> Iterator[Path]:
+    yield from (root / "usr" / "lib").glob("*-linux-*")
+    yield from (root / "lib").glob("*-linux-*")
+
+
+# ── the server ────────────────────────────────────────────────────────────────────────────────────
+
+
+class MariadbServer(Scoped):
+    """Starts in about a second the first time; `stop` and `kill` keep the data, `close` does not.
+
+    on_disk: for tests of durability; the data is in memory if not.
+    settings: further options of mariadbd, without their dashes.
+    """
+
+    def __init__(self, *, on_disk: bool = False, settings: Mapping[str, str] | None = None) -> None:
+        found = find()
+        if found is None:
+            raise ServerError(HOW_TO_GET_IT)
+        self.binaries = found
+        self.way: Way = self._way()
+        self.port = free_port()
+        self._on_disk = on_disk
+        self._settings = {**SETTINGS, **(settings or {})}
+        self._folder: Path | None = None
+        self._child: Child | None = None
+        self._numbers = count(1)
+
+    def _way(self) -> Way:
+        # Found without its libraries it would not even say its version.
+        before = os.environ.get("LD_LIBRARY_PATH")
+        os.environ.update(self.binaries.env)
+        try:
+            return way_to_run(self.binaries.server)
+        finally:
+            os.environ.pop("LD_LIBRARY_PATH", None)
+            if before is not None:
+                os.environ["LD_LIBRARY_PATH"] = before
+
+    @property
+    def folder(self) -> Path:
+        """Holds the data, the socket and the log; made on first use."""
+        if self._folder is None:
+            self._folder = short_folder(on_disk=self._on_disk)
+            self.way.give(self._folder)
+        return self._folder
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / "socket"
+
+    @property
+    def child(self) -> Child:
+        if self._child is None:
+            raise ServerError("MariaDB is not running")
+        return self._child
+
+    @property
+    def pid(self) -> int:
+        return self.child.pid
+
+    def url_of(self, database: str) -> str:
+        return f"mysql://root@localhost/{database}?socket={quote(str(self.socket))}"
+
+    def tcp_url(self, database: str) -> str:
+        return f"mysql://root@127.0.0.1:{self.port}/{database}"
+
+    def start(self) -> Self:
+        if not (self.folder / "data").exists():
+            self._install()
+        self._child = self._run(self.binaries.server, *self._options())
+        for _ in self._child.attempts():
+            with suppress(OSError, pymysql.Error), self.connect():
+                return self
+        raise AssertionError("attempts() ends by raising")
+
+    def _install(self) -> None:
+        # Not `mariadb-install-db --user`: it is the way that says who the server runs as.
+        program = self.binaries.base / "bin" / "mariadb-install-db"
+        child = self._run(program, *self._places(), *INSTALL)
+        if child.wait() != 0:
+            raise ServerError(f"mariadb-install-db failed:\n{child.logs()}")
+
+    def _run(self, program: Path, *arguments: str) -> Child:
+        command = self.way.command(program, "--no-defaults", *arguments)
+        return Child(command, folder=self.folder, env=self.binaries.env)
+
+    def _places(self) -> Iterator[str]:
+        yield f"--basedir={self.binaries.base}"
+        yield f"--datadir={self.folder / 'data'}"
+
+    def _options(self) -> Iterator[str]:
+        yield from self._places()
+        yield from (f"--socket={self.socket}", f"--port={self.port}", "--bind-address=127.0.0.1")
+        yield from ("--skip-name-resolve", f"--pid-file={self.folder / 'pid'}")
+        yield f"--plugin-dir={self.binaries.base / 'lib' / 'mysql' / 'plugin'}"
+        yield from (f"--{name}={value}" for name, value in self._settings.items())
+
+    def stop(self) -> None:
+        """Open transactions are rolled back, the data stays."""
+        if self._child is not None:
+            self._child.stop(signal.SIGTERM)
+            self._child = None
+
+    def kill(self) -> None:
+        """SIGKILL; `start` then recovers from the log."""
+        self.child.kill()
+        self._child = None
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        self.stop()
+        if self._folder is not None:
+            shutil.rmtree(self._folder)
+            self._folder = None
+
+    def connect(self, database: str | None = None) -> "pymysql.Connection[Any]":
+        """As root, committing every statement."""
+        connection = pymysql.Connection(
+            user="root", database=database, autocommit=True, defer_connect=True
+        )
+        # On a socket of ours: where nobody answers, PyMySQL forgets to close its own.
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock.connect(str(self.socket))
+            connection.connect(sock)
+        except BaseException:
+            sock.close()
+            raise
+        return connection
+
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        """The URL of an empty database, dropped afterwards with all connections to it."""
+        name = f"test_{next(self._numbers)}"
+        self.execute(f"CREATE DATABASE {name}")
+        try:
+            yield self.url_of(name)
+        finally:
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        for (number,) in self.execute(
+            f"SELECT id FROM information_schema.processlist WHERE db = '{name}'"
+        ):
+            with suppress(pymysql.Error):  # it has just gone by itself
+                self.execute(f"KILL {number}")
+        self.execute(f"DROP DATABASE IF EXISTS {name}")
+
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        with self.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(statement)
+            return list(cursor.fetchall())
+
+    def __str__(self) -> str:
+        return f"MariaDB {self.binaries.version} from {self.binaries.base}, {self.way.name}"
+
+
+def free_port() -> int:
+    with bound_somewhere() as sock:
+        return int(sock.getsockname()[1])
