@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.servers import MariadbServer, PgBouncer, PostgresServer
+from tests.servers import MariadbServer, PgBouncer, PostgresServer, ValkeyCluster, ValkeyServer
 from tests.servers import mariadb as mariadb_binaries
 from tests.servers import pgbouncer as pgbouncer_binary
 
@@ -84,6 +84,22 @@ def mariadb_url(mariadb: MariadbServer) -> Iterator[str]:
     """An empty database of one's own."""
     with mariadb.database() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def valkey(request: pytest.FixtureRequest) -> Iterator[ValkeyServer]:
+    """One server for the whole run. Tests that stop or disturb it start their own instead."""
+    with ValkeyServer() as server:
+        note(request, str(server))
+        yield server
+
+
+@pytest.fixture(scope="session")
+def valkey_cluster(request: pytest.FixtureRequest) -> Iterator[ValkeyCluster]:
+    """Three primaries, likewise."""
+    with ValkeyCluster() as cluster:
+        note(request, str(cluster))
+        yield cluster
 
 
 @pytest.fixture(scope="session")

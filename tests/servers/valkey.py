@@ -1,13 +1,11 @@
 """Private Valkey (or Redis) servers and clusters, thrown away afterwards."""
 
-import atexit
 import os
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
@@ -93,7 +91,7 @@ class ValkeyServer(Scoped):
 
     @property
     def socket_url(self) -> str:
-        return f"unix://{self.folder}/socket"
+        return f"redis+unix://{self.folder}/socket"
 
     @property
     def client(self) -> "redis.Redis":
@@ -255,19 +253,3 @@ class ValkeyCluster(Scoped):
     def __str__(self) -> str:
         shape = f"{len(self.primaries)}+{len(self.replicas)}"
         return f"cluster {shape} of {self.primaries[0]}"
-
-
-@cache
-def shared_server() -> ValkeyServer:
-    """One for all tests of this process that do not disturb it."""
-    server = ValkeyServer().start()
-    atexit.register(server.close)
-    return server
-
-
-@cache
-def shared_cluster() -> ValkeyCluster:
-    """Three primaries, likewise."""
-    cluster = ValkeyCluster()
-    atexit.register(cluster.close)
-    return cluster.start()

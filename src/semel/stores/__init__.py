@@ -9,7 +9,10 @@ from semel.stores.base import Backend
 
 __all__ = ["open_backend"]
 
-_KNOWN = "memory://, sqlite:///file.db, postgresql://user@host/database"
+_KNOWN = (
+    "memory://, sqlite:///file.db, postgresql://user@host/database, redis://host:port/0, "
+    "rediscluster://host:port,host:port"
+)
 
 
 def open_backend(url: str, **options: Any) -> Backend:
@@ -24,6 +27,8 @@ def open_backend(url: str, **options: Any) -> Backend:
             return SqliteBackend(url, **options)
         case "postgresql" | "postgres":
             return _postgres(url, options)
+        case "redis" | "rediss" | "redis+unix" | "rediscluster":
+            return _redis(url, options)
         case other:
             # The rest of the URL may hold a password: only the scheme is shown.
             raise ConfigurationError(f"unknown store {other!r}; known are {_KNOWN}")
@@ -54,3 +59,16 @@ def _postgres(url: str, options: dict[str, Any]) -> Backend:
             "PostgreSQL needs psycopg; install it with: pip install 'semel[postgres]'"
         ) from missing
     return PostgresBackend(url, **options)
+
+
+def _redis(url: str, options: dict[str, Any]) -> Backend:
+    try:
+        from semel.stores.redis import RedisBackend
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] != "hiredis":
+            raise
+        raise ConfigurationError(
+            "Redis needs hiredis; install it with: pip install 'semel[redis]'"
+        ) from missing
+    options.pop("migrate", None)  # there is nothing to migrate
+    return RedisBackend(url, **options)

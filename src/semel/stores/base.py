@@ -30,6 +30,8 @@ class Capabilities:
     """Several processes may use it at once."""
     transactions: bool
     """Records, outbox and the application's own tables can be written in one transaction."""
+    outbox: bool = True
+    """It keeps effects: `core/outbox.py`."""
 
 
 class Store(Protocol):

@@ -1,0 +1,116 @@
+"""What scripts answer, into replies. What cannot be true is StoreCorrupt: the request fails closed.
+
+Everything in Redis is bytes; the rows made of them are checked where those of SQL are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from semel.core.contract import Applied, Lost, Written
+from semel.core.model import Case, Identity, Micros, Record, State
+from semel.errors import StoreCorrupt
+from semel.stores.sql import rows
+
+Answer: TypeAlias = Any
+"""bytes, int, None, or a list of these."""
+
+_RECORD = 12
+_REST = 9
+_STATES = {state.value.encode(): state for state in State}
+
+
+def fields(answer: Answer, least: int) -> Sequence[Any]:
+    """A list of at least so many."""
+    if not isinstance(answer, list) or len(answer) < least:  # pyright: ignore[reportUnknownArgumentType]
+        raise StoreCorrupt("a script answered something else than a list")
+    return answer  # pyright: ignore[reportUnknownVariableType]
+
+
+def time(value: object) -> Micros:
+    """Of the script's own clock, or of a field."""
+    if type(value) is int:
+        return value
+    try:
+        return int(value) if type(value) is bytes else _no_time()
+    except ValueError:
+        return _no_time()
+
+
+def _no_time() -> Micros:
+    raise StoreCorrupt("a field does not hold a time")
+
+
+def optional_time(value: object) -> Micros | None:
+    return None if value is None else time(value)
+
+
+def text(value: object) -> str:
+    try:
+        return value.decode() if type(value) is bytes else _no_text()
+    except UnicodeDecodeError:
+        return _no_text()
+
+
+def _no_text() -> str:
+    raise StoreCorrupt("a field does not hold text")
+
+
+def optional_text(value: object) -> str | None:
+    return None if value is None else text(value)
+
+
+def record(identity: Identity, answer: Answer) -> Record | None:
+    """None when there is none: every field of it is missing then."""
+    row = _row(identity, answer)
+    return None if row is None else rows.record(row)
+
+
+def case(identity: Identity, answer: Answer, rest: Answer) -> Case | None:
+    row = _row(identity, answer)
+    if row is None:
+        return None
+    more = fields(rest, _REST)
+    own = (text(more[0]), text(more[1]), text(more[2]), text(more[3]), more[4], more[5])
+    tries = 0 if more[7] is None else time(more[7])
+    return rows.case((*row, *own, optional_text(more[6]), tries, optional_time(more[8]), 0))
+
+
+def _row(identity: Identity, answer: Answer) -> tuple[Any, ...] | None:
+    found = fields(answer, _RECORD)
+    if found[0] is None:
+        return None
+    return (
+        identity,
+        text(found[0]),
+        found[1],
+        text(found[2]),
+        found[3],
+        text(found[4]),
+        time(found[5]),
+        optional_time(found[6]),
+        optional_time(found[7]),
+        optional_time(found[8]),
+        found[9],
+        optional_text(found[10]),
+        optional_time(found[11]),
+    )
+
+
+def written(identity: Identity, answer: Answer) -> Written:
+    """1 and what is left, or 0 and the record as it was found."""
+    found = fields(answer, 3)
+    now = time(found[1])
+    if found[0] == 1:
+        return Applied(state(found[2]), now, optional_time(found[3]), optional_time(found[4]))
+    return Lost(record(identity, found[2]), now)
+
+
+def state(value: object) -> State | None:
+    if value is None:
+        return None
+    known = _STATES.get(value) if type(value) is bytes else None
+    if known is None:
+        raise StoreCorrupt("a record has a state that does not exist")
+    return known

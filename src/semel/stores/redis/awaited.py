@@ -1,0 +1,347 @@
+"""Links and waiting for one event loop.
+
+One link to each node. What is asked in one turn of the loop is written together, and answers are
+read by the loop's own callbacks, whether or not anybody still awaits them: a cancelled caller
+leaves at once. Nobody waits to be joined by others: under load those whom the last answers woke ask
+next, and travel together. Where replicas are waited for, the next convoy leaves when the last one
+is acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+import hiredis
+
+from semel.core.contract import StoreOperation
+from semel.stores.background import keep
+from semel.stores.redis.errand import Attempt, Pause, errand
+from semel.stores.redis.faults import Fault, not_connected, severed, timed_out
+from semel.stores.redis.greeting import Commands, Finding, admit, greet
+from semel.stores.redis.keys import Keys
+from semel.stores.redis.parcels import Line, Parcel, Seal, sealing
+from semel.stores.redis.settings import Address, Settings
+from semel.stores.redis.topology import SLOTS_MAP, Topology, nobody
+from semel.stores.redis.wire import pack
+
+R = TypeVar("R")
+
+CONVOY: Final = 256
+"""Parcels that are written together at most."""
+
+
+class AwaitedParcel(Parcel):
+    """Its sender awaits a future."""
+
+    __slots__ = ("future", "timer")
+
+    future: asyncio.Future[list[Any]]
+    timer: asyncio.TimerHandle
+
+    def land(self, where: Address) -> None:
+        self._end(self.outcomes(where))
+
+    def fail(self, fault: Fault) -> None:
+        self._end([fault] * len(self._attempts))
+
+    def refuse(self, error: Exception) -> None:
+        """Not a fault of the link but of what it was told."""
+        self.timer.cancel()
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def _end(self, result: list[Any]) -> None:
+        self.timer.cancel()
+        if not self.future.done():
+            self.future.set_result(result)
+
+
+class _Greeting(Parcel):
+    """Commands of the greeting, in line like any other parcel."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, commands: Commands, future: asyncio.Future[list[Any]]) -> None:
+        self.future = future
+        self.data = b"".join([pack(*command) for command in commands])
+        self._replies = []
+        self._count = len(commands)
+        self.sealed = False
+
+    def land(self, where: Address) -> None:
+        if not self.future.done():
+            self.future.set_result(self._replies)
+
+    def fail(self, fault: Fault) -> None:
+        if not self.future.done():
+            self.future.set_exception(fault)
+
+
+class AwaitedLink(asyncio.Protocol):
+    """One connection, shared by the tasks of a loop; it opens when there is something to send."""
+
+    def __init__(self, settings: Settings, keys: Keys, where: Address) -> None:
+        self._settings = settings
+        self._keys = keys
+        self.where = where
+        self._loop = asyncio.get_running_loop()
+        self._queue: list[AwaitedParcel] = []
+        self._line = Line(where)
+        self._transport: asyncio.Transport | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._ready = self._due = False
+        self._drained: asyncio.Future[None] | None = None
+
+    def send(self, parcel: AwaitedParcel) -> asyncio.Future[list[Any]]:
+        parcel.future = self._loop.create_future()
+        wait = max(0.0, parcel.deadline - monotonic())
+        parcel.timer = self._loop.call_later(wait, self._expire, parcel)
+        self._queue.append(parcel)
+        if self._ready:
+            self._stir()
+        elif self._opening is None:
+            self._opening = keep(self._open(parcel.deadline))
+        return parcel.future
+
+    def close(self, fault: Fault | None = None) -> None:
+        """Who was sent is told that the link is gone; who was not is sent over the next one."""
+        transport, self._transport = self._transport, None
+        self._ready = False
+        line, self._line = self._line, Line(self.where)
+        if transport is not None and not self._loop.is_closed():
+            transport.abort()
+        line.fail(fault or severed(True))
+
+    async def drain(self, deadline: float) -> None:
+        """Until nothing is queued or under way."""
+        if self._queue or self._line:
+            self._drained = self._loop.create_future()
+            await asyncio.wait([self._drained], timeout=max(0.0, deadline - monotonic()))
+
+    # ── convoys ──────────────────────────────────────────────────────────────────────────────────
+
+    def _stir(self) -> None:
+        if not self._due:
+            self._due = True
+            self._loop.call_soon(self._leave)
+
+    def _leave(self) -> None:
+        self._due = False
+        if not self._ready or not self._queue or self._transport is None:
+            return
+        if self._settings.wait_replicas and self._line:
+            return
+        convoy, self._queue = self._queue[:CONVOY], self._queue[CONVOY:]
+        data = [parcel.data for parcel in convoy]
+        seal = None
+        if self._settings.wait_replicas:
+            seal = Seal(convoy, self._settings.wait_replicas)
+            data.append(sealing(self._settings, self._keys, convoy[0].bucket))
+        self._line.ask(convoy, seal)
+        self._transport.write(b"".join(data))
+        if self._queue:
+            self._stir()
+
+    def _expire(self, parcel: AwaitedParcel) -> None:
+        """Whoever is not answered in time holds up all who asked after it: the link is given up."""
+        if parcel.sent:
+            parcel.fail(timed_out(True))
+            self.close(severed(True, "the server is silent"))
+            if self._queue and self._opening is None:
+                self._opening = keep(self._open(self._queue[-1].deadline))
+        else:
+            self._queue.remove(parcel)
+            parcel.fail(timed_out(False))
+
+    # ── asyncio's side ───────────────────────────────────────────────────────────────────────────
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._line.feed(data)
+        except hiredis.ProtocolError as error:
+            self.close(severed(True, f"the server speaks another protocol: {error}"))
+        if self._queue:
+            self._stir()
+        elif self._drained and not self._line and not self._drained.done():
+            self._drained.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is not None:
+            self.close(severed(True, str(exc) if exc else "the server hung up"))
+        if self._queue and self._opening is None:
+            self._opening = keep(self._open(self._queue[-1].deadline))
+
+    async def _open(self, deadline: float) -> None:
+        try:
+            async with asyncio.timeout(max(0.0, deadline - monotonic())):
+                await self._connect()
+                findings = await self._converse()
+            admit(self._settings, self.where, findings)
+            self._ready = True
+        except TimeoutError:
+            self._give_up(not_connected(TimeoutError("no answer in time"), self.where))
+        except OSError as error:
+            self._give_up(not_connected(error, self.where))
+        except Fault as fault:
+            fault.doubt = False  # nothing was sent yet but the greeting
+            self._give_up(fault)
+        except Exception as error:
+            self._give_up(error)
+        finally:
+            self._opening = None
+        self._stir()
+
+    async def _connect(self) -> None:
+        loop, where = self._loop, self.where
+        made: asyncio.Transport
+        if not where.port:
+            made, _ = await loop.create_unix_connection(lambda: self, where.host)
+        else:
+            tls = self._settings.context
+            host = where.host if tls is not None else None
+            made, _ = await loop.create_connection(
+                lambda: self, where.host, where.port, ssl=tls, server_hostname=host
+            )
+        self._transport = made
+
+    async def _converse(self) -> tuple[Finding, ...]:
+        steps = greet(self._settings, self.where)
+        try:
+            commands = next(steps)
+            while True:
+                future: asyncio.Future[list[Any]] = self._loop.create_future()
+                asked = _Greeting(commands, future)
+                if self._transport is None:
+                    raise severed(False)
+                self._line.ask([asked], None)
+                self._transport.write(asked.data)
+                commands = steps.send(await future)
+        except StopIteration as done:
+            findings: tuple[Finding, ...] = done.value
+            return findings
+
+    def _give_up(self, error: Exception) -> None:
+        self.close()
+        waiting, self._queue = self._queue, []
+        for parcel in waiting:
+            if isinstance(error, Fault):
+                parcel.fail(error)
+            else:
+                parcel.refuse(error)
+
+
+class AwaitedPool:
+    """What `RedisBackend` has for each event loop."""
+
+    def __init__(self, settings: Settings, keys: Keys) -> None:
+        self._settings = settings
+        self._keys = keys
+        self._topology = Topology(settings)
+        self._links: dict[Address, AwaitedLink] = {}
+        self._learning: asyncio.Task[Fault | None] | None = None
+
+    async def perform(self, op: StoreOperation[R]) -> R:
+        deadline = monotonic() + self._settings.timeout
+        steps = errand(op, self._keys, cluster=self._topology.cluster)
+        outcome: Any = None
+        try:
+            step = next(steps)
+            while True:
+                if isinstance(step, Pause):
+                    await self._pause(step.seconds, deadline)
+                    outcome = None
+                else:
+                    outcome = await self._send(step.attempts, deadline)
+                step = steps.send(outcome)
+        except StopIteration as done:
+            reply: R = done.value
+            return reply
+
+    async def aclose(self) -> None:
+        """Wait for what is under way, until its deadline at most, and close every link."""
+        deadline = monotonic() + self._settings.timeout
+        for link in list(self._links.values()):
+            await link.drain(deadline)
+        self.abandon()
+        await asyncio.sleep(0)  # for the transports to be told
+
+    def abandon(self) -> None:
+        """Close without the loop, which may be closed already."""
+        while self._links:
+            self._links.popitem()[1].close()
+
+    # ── calls to nodes ───────────────────────────────────────────────────────────────────────────
+
+    async def _send(self, attempts: Sequence[Attempt], deadline: float) -> list[Any]:
+        if deadline <= monotonic():
+            return [timed_out(False)] * len(attempts)
+        if len(attempts) == 1:
+            (attempt,) = attempts
+            where = attempt.where or await self._at(attempt.call.bucket, deadline)
+            if isinstance(where, Fault):
+                return [where]
+            return await self._ask(where, attempts, deadline)
+        return await self._scatter(attempts, deadline)
+
+    async def _scatter(self, attempts: Sequence[Attempt], deadline: float) -> list[Any]:
+        """One parcel for each node, all at once."""
+        outcomes: dict[int, Any] = {}
+        groups: dict[Address, list[int]] = {}
+        for number, attempt in enumerate(attempts):
+            where = attempt.where or await self._at(attempt.call.bucket, deadline)
+            if isinstance(where, Fault):
+                outcomes[number] = where
+            else:
+                groups.setdefault(where, []).append(number)
+        told = await asyncio.gather(
+            *(
+                self._ask(where, [attempts[number] for number in numbers], deadline)
+                for where, numbers in groups.items()
+            )
+        )
+        for numbers, replies in zip(groups.values(), told, strict=True):
+            outcomes |= zip(numbers, replies, strict=True)
+        return [outcomes[number] for number in range(len(attempts))]
+
+    async def _ask(self, where: Address, attempts: Sequence[Attempt], deadline: float) -> list[Any]:
+        link = self._links.get(where)
+        if link is None:
+            link = self._links[where] = AwaitedLink(self._settings, self._keys, where)
+        outcomes = await link.send(AwaitedParcel(attempts, deadline))
+        if any(isinstance(each, Fault) and each.code == "READONLY" for each in outcomes):
+            link.close()
+        return outcomes
+
+    # ── who has what ─────────────────────────────────────────────────────────────────────────────
+
+    async def _at(self, bucket: int, deadline: float) -> Address | Fault:
+        where = self._topology.at(bucket)
+        if where is None:
+            fault = await self._learn(deadline)
+            where = self._topology.at(bucket)
+            return where or fault or nobody(bucket)
+        return where
+
+    async def _pause(self, seconds: float, deadline: float) -> None:
+        await asyncio.sleep(max(0.0, min(seconds, deadline - monotonic())))
+        if self._topology.cluster and deadline > monotonic():
+            await self._learn(deadline)
+
+    async def _learn(self, deadline: float) -> Fault | None:
+        """Those who want to know at once ask together."""
+        if self._learning is None or self._learning.done():
+            self._learning = keep(self._ask_around(deadline))
+        return await asyncio.shield(self._learning)
+
+    async def _ask_around(self, deadline: float) -> Fault | None:
+        fault: Fault | None = None
+        for where in self._topology.known():
+            (answer,) = await self._ask(where, [Attempt(SLOTS_MAP)], deadline)
+            if not isinstance(answer, Fault) or answer.code == "ERR":
+                self._topology.learn(answer, where)
+                return None
+            fault = answer
+        return fault

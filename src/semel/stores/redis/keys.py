@@ -1,0 +1,65 @@
+"""The names of keys.
+
+A bucket is the first ten bits of an identity, and the hash tag of all its keys: everything that one
+script touches lies in one slot of a cluster. Buckets are in the order of identities. Their number
+is part of what is stored: another one would not find what is there.
+"""
+
+from __future__ import annotations
+
+from binascii import crc_hqx
+from hashlib import sha256
+from typing import Final
+
+from semel.core.model import Identity
+
+BUCKETS: Final = 1024
+SLOTS: Final = 16_384
+LAYOUT: Final = 1
+"""Part of every name: a version that stores records otherwise finds no records of this one."""
+
+DUTIES: Final = ("lease", "resume", "run", "ask", "expire", "forget")
+INDEXES: Final = (*DUTIES, "deadline", "made")
+
+SLOT_OF: Final = tuple(crc_hqx(b"%03x" % bucket, 0) % SLOTS for bucket in range(BUCKETS))
+"""The slot of a bucket, by Redis' own checksum of its tag."""
+
+
+def bucket_of(identity: bytes) -> int:
+    return identity[0] << 2 | identity[1] >> 6
+
+
+def bucket_for(text: str) -> int:
+    """For what has a name instead of an identity."""
+    return bucket_of(sha256(text.encode()).digest())
+
+
+class Keys:
+    """Names under one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        tags = (f"{prefix}:{LAYOUT}:{{{bucket:03x}}}:".encode() for bucket in range(BUCKETS))
+        self._heads = tuple(tags)
+        self._indexes = tuple(
+            tuple(head + name.encode() for name in INDEXES) for head in self._heads
+        )
+
+    def of(self, identity: Identity) -> tuple[bytes, ...]:
+        """The record, and its bucket's indexes in the order of `INDEXES`."""
+        bucket = bucket_of(identity)
+        return (self._heads[bucket] + b"record:" + identity, *self._indexes[bucket])
+
+    def index(self, bucket: int, name: str) -> bytes:
+        return self._indexes[bucket][INDEXES.index(name)]
+
+    def named(self, kind: str, name: str) -> tuple[int, bytes]:
+        """The bucket and the key of a recipe or an office."""
+        bucket = bucket_for(name)
+        return bucket, self._heads[bucket] + f"{kind}:{name}".encode()
+
+    def events(self, bucket: int) -> bytes:
+        return self._heads[bucket] + b"events"
+
+    def pulse(self, bucket: int) -> bytes:
+        """Written before a WAIT, so that it waits for everything the node did until then."""
+        return self._heads[bucket] + b"pulse"

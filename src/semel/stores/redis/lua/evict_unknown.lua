@@ -1,0 +1,19 @@
+#!lua flags=allow-oom
+-- evict_unknown: an operator gives up on an unknown record; its use stays remembered.
+-- event: evict, forced
+-- takes: identity seen fence tombstone reason
+-- gives: as every write
+-- why: a tombstone answers later tries with "not executed again" instead of running them.
+local seen, fence = ARGV[2], ARGV[3]
+local found = look()
+if not found then return lost() end
+if found.state == 'unknown' and found.fence == seen then
+  local forget_at = later(ARGV[4])
+  change(found, {
+    state = 'expired', fence = fence, leased_until = false, expires_at = now,
+    forget_at = forget_at, snapshot = false, request = false, journal = false, reason = ARGV[5],
+  }, 'forget', forget_at)
+  return applied()
+end
+if found.state == 'expired' and found.fence == fence then return applied() end
+return lost()

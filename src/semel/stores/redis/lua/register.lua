@@ -1,0 +1,21 @@
+#!lua
+-- register: record a route's recipe, or let it take the place of the one named as previous.
+-- alone: its one key is the recipe
+-- takes: recipe alive previous?
+-- gives: recipe, previous, alive_until, now
+-- why: while keys of what was replaced last may live, it is not forgotten for another change.
+local recipe, previous = ARGV[1], ARGV[3]
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+local row = redis.call('HMGET', KEYS[1], 'recipe', 'previous', 'alive_until')
+if not row[1] then
+  redis.call('HSET', KEYS[1], 'recipe', recipe)
+  return {recipe, false, false, now}
+end
+local over = not row[3] or tonumber(row[3]) <= now
+if row[1] == previous and row[1] ~= recipe and over then
+  local alive_until = string.format('%.0f', now + tonumber(ARGV[2]))
+  redis.call('HSET', KEYS[1], 'recipe', recipe, 'previous', previous, 'alive_until', alive_until)
+  return {recipe, previous, alive_until, now}
+end
+return {row[1], row[2], row[3], now}

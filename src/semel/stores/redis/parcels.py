@@ -1,0 +1,140 @@
+"""Calls of one errand to one node, and the order of answers on a link. No I/O.
+
+A link answers in the order it was asked. Parcels that are written together are a convoy. Where
+replicas are waited for, a convoy ends with a seal: a small write and one WAIT for all of it, before
+which nobody is answered. The write is there because WAIT counts only what its own link wrote: what
+another link wrote, and this one read, must have reached the replicas too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import hiredis
+
+from semel.stores.redis.errand import Attempt
+from semel.stores.redis.faults import Fault, not_replicated, refused
+from semel.stores.redis.keys import Keys
+from semel.stores.redis.settings import Address, Settings
+from semel.stores.redis.wire import pack
+
+
+class Parcel:
+    """What an errand sends to one node at once; each colour adds how its sender waits."""
+
+    __slots__ = ("_attempts", "_count", "_replies", "bucket", "data", "deadline", "sealed", "sent")
+
+    def __init__(self, attempts: Sequence[Attempt], deadline: float) -> None:
+        self._attempts = attempts
+        self.data = b"".join([attempt.packed() for attempt in attempts])
+        self.bucket = attempts[0].call.bucket
+        self.deadline = deadline
+        self._replies: list[Any] = []
+        self._count = len(attempts) + sum(attempt.asking for attempt in attempts)
+        self.sent = False
+        self.sealed = False
+
+    def receive(self, reply: Any) -> bool:
+        """Whether it was the last one."""
+        self._replies.append(reply)
+        return len(self._replies) == self._count
+
+    def outcomes(self, where: Address) -> list[Any]:
+        """A reply or a fault for each attempt; what ASKING was answered is left out."""
+        replies = iter(self._replies)
+        found: list[Any] = []
+        for attempt in self._attempts:
+            if attempt.asking:
+                next(replies)
+            reply = next(replies)
+            if isinstance(reply, hiredis.ReplyError):
+                reply = refused(reply, where)
+                reply.address = reply.address or (where if attempt.asking else None)
+            found.append(reply)
+        return found
+
+    def land(self, where: Address) -> None:
+        """It is answered."""
+        raise NotImplementedError
+
+    def fail(self, fault: Fault) -> None:
+        """None of it is answered."""
+        raise NotImplementedError
+
+
+class Seal:
+    """The end of a convoy: its parcels land when enough replicas have them."""
+
+    __slots__ = ("_parcels", "_said", "_wanted")
+
+    def __init__(self, parcels: Sequence[Parcel], wanted: int) -> None:
+        self._parcels = parcels
+        self._wanted = wanted
+        self._said: list[Any] = []
+
+    def receive(self, reply: Any) -> bool:
+        self._said.append(reply)
+        return len(self._said) == 2
+
+    def land(self, where: Address) -> None:
+        wrote, acknowledged = self._said
+        if isinstance(wrote, hiredis.ReplyError):
+            fault = refused(wrote, where)
+            self.fail(Fault(str(fault), doubt=True, code="WAIT"))
+        elif type(acknowledged) is not int or acknowledged < self._wanted:
+            self.fail(not_replicated(acknowledged, self._wanted))
+        else:
+            for parcel in self._parcels:
+                parcel.land(where)
+
+    def fail(self, fault: Fault) -> None:
+        for parcel in self._parcels:
+            parcel.fail(fault)
+
+
+def sealing(settings: Settings, keys: Keys, bucket: int) -> bytes:
+    """What a `Seal` is answered for."""
+    millis = max(1, int(settings.wait_timeout * 1000))
+    wait = pack(b"WAIT", settings.wait_replicas, millis)
+    return pack(b"SET", keys.pulse(bucket), b"") + wait
+
+
+class Line:
+    """Who is answered next on a link."""
+
+    def __init__(self, where: Address) -> None:
+        self._where = where
+        self._reader = hiredis.Reader()
+        self._asked: deque[Parcel | Seal] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._asked)
+
+    def ask(self, parcels: Sequence[Parcel], seal: Seal | None) -> None:
+        for parcel in parcels:
+            parcel.sent = True
+            parcel.sealed = seal is not None
+        self._asked.extend(parcels)
+        if seal is not None:
+            self._asked.append(seal)
+
+    def feed(self, data: bytes) -> None:
+        """What came from the server; raises `hiredis.ProtocolError` for what is none of its."""
+        self._reader.feed(data)
+        while (reply := self._reader.gets()) is not False:
+            if not self._asked:
+                raise hiredis.ProtocolError("an answer that nobody asked for")
+            if not self._asked[0].receive(reply):
+                continue
+            landed = self._asked.popleft()
+            if isinstance(landed, Seal) or not landed.sealed:
+                landed.land(self._where)
+
+    def fail(self, fault: Fault) -> None:
+        """The link is gone, with everybody who waited."""
+        while self._asked:
+            waiting = self._asked.popleft()
+            if isinstance(waiting, Seal) or not waiting.sealed:
+                waiting.fail(fault)

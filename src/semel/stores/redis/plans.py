@@ -1,0 +1,271 @@
+"""How each operation is carried out with scripts, without I/O: shared by both colours.
+
+A plan is a generator. It yields calls and is sent their answers; its return value is the
+operation's reply. An operation on the way of a request is one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+
+from semel.core import outbox
+from semel.core.contract import (
+    Accept,
+    Accepted,
+    Advance,
+    Claim,
+    Claimed,
+    Complete,
+    Conflicting,
+    Evict,
+    EvictUnknown,
+    Forget,
+    Found,
+    Inquire,
+    Lapse,
+    NoRecord,
+    Open,
+    Read,
+    Recall,
+    Recalled,
+    Register,
+    Registered,
+    Release,
+    Renew,
+    Resume,
+    Retake,
+    SettleAbsent,
+    SettleCall,
+    SettleHappened,
+    Stale,
+    StoreOperation,
+    Suspend,
+    Take,
+    Written,
+)
+from semel.core.model import Identity, Micros
+from semel.core.outbox import Note, Noted
+from semel.core.upkeep import Lead, Led
+from semel.errors import ConfigurationError, StoreCorrupt
+from semel.stores.redis import answers
+from semel.stores.redis.answers import Answer
+from semel.stores.redis.keys import Keys, bucket_for, bucket_of
+from semel.stores.redis.scripts import Script, script
+from semel.stores.redis.wire import Word
+from semel.stores.texts import exact, indexed, shown
+
+R = TypeVar("R")
+
+
+class Call(NamedTuple):
+    """One command to the node of a bucket; only a script's keys are told apart from its words."""
+
+    bucket: int
+    script: Script | None
+    keys: tuple[bytes, ...]
+    words: tuple[Word, ...]
+
+
+Plan: TypeAlias = Generator[Sequence[Call], Sequence[Answer], R]
+Make: TypeAlias = Callable[[Any, Keys], Plan[Any]]
+
+
+def on_record(name: str, keys: Keys, identity: Identity, *words: Word | None) -> Call:
+    """A script on one record; what is None at the end is left out."""
+    given = [identity, *words]
+    while given[-1] is None:
+        given.pop()
+    return Call(
+        bucket_of(identity),
+        script(name),
+        keys.of(identity),
+        tuple(b"" if word is None else word for word in given),
+    )
+
+
+# ── claim and read ────────────────────────────────────────────────────────────────────────────────
+
+
+def _described(op: Claim | Accept, time: Micros) -> tuple[Word | None, ...]:
+    origin = op.origin
+    return (
+        op.fence,
+        exact(op.fingerprint),
+        op.fields,
+        shown(origin.tenant),
+        shown(origin.method),
+        shown(origin.path),
+        shown(origin.key),
+        op.on_lapse.value,
+        time,
+        op.fresh_until,
+        op.request,
+    )
+
+
+def _claim(op: Claim, keys: Keys) -> Plan[Claimed | Found | Stale]:
+    (answer,) = yield (on_record("claim", keys, op.identity, *_described(op, op.lease)),)
+    match answers.fields(answer, 1):
+        case [2, now, leased_until]:
+            return Claimed(answers.time(leased_until), answers.time(now))
+        case [3]:
+            return Stale()
+        case found:
+            return _found(op.identity, found)
+
+
+def _accept(op: Accept, keys: Keys) -> Plan[Accepted | Found | Stale]:
+    (answer,) = yield (on_record("accept", keys, op.identity, *_described(op, op.patience)),)
+    match answers.fields(answer, 1):
+        case [2, now]:
+            return Accepted(answers.time(now))
+        case [3]:
+            return Stale()
+        case found:
+            return _found(op.identity, found)
+
+
+def _found(identity: Identity, answer: Sequence[Any]) -> Found:
+    match answer:
+        case [0, now, row]:
+            record = answers.record(identity, row)
+            if record is not None:
+                return Found(record, answers.time(now))
+        case _:
+            pass
+    raise StoreCorrupt("a claim neither made nor found a record")
+
+
+def _read(op: Read, keys: Keys) -> Plan[Found | NoRecord]:
+    (answer,) = yield (on_record("read", keys, op.identity),)
+    now, row = answers.fields(answer, 2)
+    record = answers.record(op.identity, row)
+    return NoRecord(answers.time(now)) if record is None else Found(record, answers.time(now))
+
+
+def _recall(op: Recall, keys: Keys) -> Plan[Recalled | NoRecord]:
+    (answer,) = yield (on_record("recall", keys, op.identity),)
+    now, row, rest = answers.fields(answer, 3)
+    case = answers.case(op.identity, row, rest)
+    return NoRecord(answers.time(now)) if case is None else Recalled(case, answers.time(now))
+
+
+# ── writes ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _write(name: str, words: Callable[[Any], tuple[Word | None, ...]]) -> Make:
+    def plan(op: Any, keys: Keys) -> Plan[Written]:
+        (answer,) = yield (on_record(name, keys, op.identity, *words(op)),)
+        return answers.written(op.identity, answer)
+
+    return plan
+
+
+def _shown(text: str | None) -> str | None:
+    return None if text is None else shown(text)
+
+
+_settle_happened = _write(
+    "settle_happened",
+    lambda op: (op.seen, op.fence, op.snapshot, op.retention, op.tombstone, shown(op.evidence)),
+)
+_evict_forced = _write(
+    "evict_unknown", lambda op: (op.seen, op.fence, op.tombstone, shown(op.reason))
+)
+_evict_freed = _write("free_unknown", lambda op: (op.seen,))
+
+
+def _evict_unknown(op: EvictUnknown, keys: Keys) -> Plan[Written]:
+    return _evict_freed(op, keys) if op.free else _evict_forced(op, keys)
+
+
+WRITES: Final[Mapping[type[StoreOperation[Any]], Make]] = {
+    Retake: _write("retake", lambda op: (op.seen, op.fence, op.lease, op.on_lapse.value)),
+    Take: _write("take", lambda op: (op.seen, op.fence, op.lease)),
+    Resume: _write("resume", lambda op: (op.seen, op.fence, op.lease)),
+    Renew: _write("renew", lambda op: (op.fence, op.lease)),
+    Advance: _write("advance", lambda op: (op.fence, op.journal)),
+    Open: _write("open", lambda op: (op.fence, op.snapshot)),
+    Complete: _write(
+        "complete",
+        lambda op: (op.fence, op.snapshot, op.retention, op.tombstone, _shown(op.resource)),
+    ),
+    Release: _write("release", lambda op: (op.fence, op.retention, op.requeue, _shown(op.reason))),
+    Suspend: _write("suspend", lambda op: (op.fence, op.probe_after, _shown(op.reason))),
+    Lapse: _write("lapse", lambda op: (op.seen, op.retention)),
+    Forget: _write("forget", lambda op: (op.seen,)),
+    SettleHappened: _settle_happened,
+    SettleAbsent: _write(
+        "settle_absent",
+        lambda op: (op.seen, op.fence, op.retention, shown(op.evidence), op.journal),
+    ),
+    SettleCall: _write(
+        "settle_call", lambda op: (op.seen, op.fence, op.journal, shown(op.evidence))
+    ),
+    Inquire: _write("inquire", lambda op: (op.seen, op.tries, op.again_in)),
+    Evict: _write("evict", lambda op: (op.seen,)),
+    EvictUnknown: _evict_unknown,
+}
+
+
+# ── what has a name ───────────────────────────────────────────────────────────────────────────────
+
+
+def _register(op: Register, keys: Keys) -> Plan[Registered | Conflicting]:
+    bucket, key = keys.named("recipe", exact(op.route))
+    words: tuple[Word, ...] = (exact(op.recipe), op.alive)
+    if op.previous is not None:
+        words = (*words, exact(op.previous))
+    (answer,) = yield (Call(bucket, script("register"), (key,), words),)
+    recorded, previous, until, now = answers.fields(answer, 4)
+    alive_until = answers.optional_time(until)
+    if answers.text(recorded) != op.recipe:
+        return Conflicting(answers.text(recorded), alive_until, answers.time(now))
+    return Registered(answers.optional_text(previous), alive_until, answers.time(now))
+
+
+def _lead(op: Lead, keys: Keys) -> Plan[Led]:
+    bucket, key = keys.named("leader", indexed(op.name))
+    (answer,) = yield (Call(bucket, script("lead"), (key,), (op.fence, op.lease)),)
+    leading, until, now = answers.fields(answer, 3)
+    return Led(leading == 1, answers.time(until), answers.time(now))
+
+
+def _note(op: Note, keys: Keys) -> Plan[Noted]:
+    event = f"{indexed(op.source)}\0{indexed(op.event)}"
+    bucket = bucket_for(event)
+    words: tuple[Word, ...] = (event, b"" if op.keep is None else op.keep)
+    (answer,) = yield (Call(bucket, script("note"), (keys.events(bucket),), words),)
+    before, now = answers.fields(answer, 2)
+    return Noted(before == 1, answers.time(now))
+
+
+def _no_outbox(op: StoreOperation[Any], keys: Keys) -> Plan[Any]:
+    raise ConfigurationError(
+        "Redis has no outbox: an effect must be written in the transaction that wants it; use a "
+        "store in the application's own database (SQLite, PostgreSQL)"
+    )
+
+
+NAMED: Final[Mapping[type[StoreOperation[Any]], Make]] = {
+    Claim: _claim,
+    Accept: _accept,
+    Read: _read,
+    Recall: _recall,
+    Register: _register,
+    Lead: _lead,
+    Note: _note,
+    **dict.fromkeys(
+        (
+            outbox.Enqueue,
+            outbox.TakeEffects,
+            outbox.RenewEffects,
+            outbox.Deliver,
+            outbox.Fail,
+            outbox.BrowseEffects,
+            outbox.Requeue,
+        ),
+        _no_outbox,
+    ),
+}

@@ -1,0 +1,218 @@
+"""A Redis URL taken apart: where to connect, semel's own options, and what may be printed."""
+
+from __future__ import annotations
+
+import math
+import re
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
+
+from semel.errors import ConfigurationError
+
+SCHEMES: Final = ("redis", "rediss", "redis+unix", "rediscluster")
+PORT: Final = 6379
+_PREFIX: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_WORDS: Final = {"yes": True, "on": True, "true": True, "1": True}
+_WORDS_FOR_NO: Final = {"no": False, "off": False, "false": False, "0": False}
+
+
+class Address(NamedTuple):
+    """Where a node listens: a host and its port, or the path of a socket and 0."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        if not self.port:
+            return self.host
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything a `RedisBackend` was told."""
+
+    url: str
+    seeds: tuple[Address, ...]
+    cluster: bool
+    db: int
+    user: str | None = field(repr=False)
+    password: str | None = field(repr=False)
+    timeout: float = 5.0
+    prefix: str = "semel"
+    durability: str = "appendonly"
+    allow_eviction: bool = False
+    wait_replicas: int = 0
+    wait_timeout: float = 1.0
+    tls: bool = False
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+
+    @cached_property
+    def context(self) -> ssl.SSLContext | None:
+        """For TLS; certificates and host names are checked."""
+        if not self.tls:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+            if self.cert_file is not None:
+                context.load_cert_chain(self.cert_file, self.key_file)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigurationError(f"TLS: a file cannot be used: {error}") from None
+        return context
+
+
+def parse(url: str, options: Mapping[str, object]) -> Settings:
+    """Options given as keywords win over those in the URL."""
+    scheme, found, rest = url.partition("://")
+    if not found or scheme.lower() not in SCHEMES:
+        raise ConfigurationError(f"a Redis URL starts with {', '.join(SCHEMES)} and ://")
+    scheme = scheme.lower()
+    where, _, query = rest.partition("?")
+    user, password, where = _credentials(where)
+    given = _query(query) | {name: value for name, value in options.items() if value is not None}
+    hosts, db = _socket(where) if scheme == "redis+unix" else _hosts(where)
+    if db and scheme == "rediscluster":
+        raise ConfigurationError("a Redis cluster has one database only: leave out what follows /")
+    own = {name: read(name, given[name]) for name, read in OPTIONS.items() if name in given}
+    return Settings(
+        url=_printable(scheme, user, where),
+        seeds=_one_or_more(hosts, scheme),
+        cluster=scheme == "rediscluster",
+        db=db,
+        user=user,
+        password=password,
+        **_consistent({"tls": scheme == "rediss"} | own),
+    )
+
+
+def _credentials(where: str) -> tuple[str | None, str | None, str]:
+    said, found, rest = where.rpartition("@")
+    if not found:
+        return None, None, where
+    user, _, password = said.partition(":")
+    return unquote(user) or None, unquote(password) or None, rest
+
+
+def _query(query: str) -> dict[str, object]:
+    given: dict[str, object] = {}
+    for part in filter(None, query.split("&")):
+        name, _, value = part.partition("=")
+        if unquote(name) not in OPTIONS:
+            known = ", ".join(OPTIONS)
+            raise ConfigurationError(f"unknown option {unquote(name)!r} in the Redis URL: {known}")
+        given[unquote(name)] = unquote(value)
+    return given
+
+
+def _hosts(where: str) -> tuple[list[Address], int]:
+    hosts, _, db = where.partition("/")
+    if db and not db.isdecimal():
+        raise ConfigurationError("what follows / in a Redis URL is the number of a database")
+    return [_address(host) for host in hosts.split(",")], int(db or 0)
+
+
+def _address(text: str) -> Address:
+    found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\[\]]*))(?::(\d{1,5}))?", text)
+    if found is None:
+        raise ConfigurationError("a Redis URL names hosts as host:port")
+    port = int(found[3] or PORT)
+    if not 0 < port < 65_536:
+        raise ConfigurationError("a Redis URL names ports from 1 to 65535")
+    return Address(unquote(found[1] or found[2]) or "localhost", port)
+
+
+def _socket(where: str) -> tuple[list[Address], int]:
+    path, _, db = unquote(where).partition("#")
+    if not path.startswith("/") or (db and not db.isdecimal()):
+        raise ConfigurationError("a socket is named by its path: redis+unix:///run/redis.sock#0")
+    return [Address(path, 0)], int(db or 0)
+
+
+def _one_or_more(hosts: list[Address], scheme: str) -> tuple[Address, ...]:
+    if len(hosts) > 1 and scheme != "rediscluster":
+        raise ConfigurationError("several hosts are those of a cluster: rediscluster://")
+    return tuple(hosts)
+
+
+def _consistent(own: dict[str, Any]) -> dict[str, Any]:
+    wait, timeout = own.get("wait_timeout", 1.0), own.get("timeout", 5.0)
+    if own.get("wait_replicas") and wait >= timeout:
+        raise ConfigurationError("wait_timeout must be less than timeout, which counts for all")
+    if own.get("key_file") and not own.get("cert_file"):
+        raise ConfigurationError("key_file= goes with cert_file=")
+    if not own.get("tls") and any(own.get(name) for name in ("ca_file", "cert_file")):
+        raise ConfigurationError("ca_file and cert_file are for TLS: rediss://, or tls=yes")
+    return own
+
+
+def _printable(scheme: str, user: str | None, where: str) -> str:
+    return f"{scheme}://{quote(user) + '@' if user else ''}{where}"
+
+
+# ── options ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _seconds(name: str, value: object) -> float:
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    try:
+        seconds = float(value) if isinstance(value, str | int | float) else math.nan
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ConfigurationError(f"{name}={value!r}: expected seconds, more than 0")
+    return seconds
+
+
+def _count(name: str, value: object) -> int:
+    count = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if type(count) is not int or count < 0:
+        raise ConfigurationError(f"{name}={value!r}: expected a whole number")
+    return count
+
+
+def _flag(name: str, value: object) -> bool:
+    flag = (_WORDS | _WORDS_FOR_NO).get(value.lower()) if isinstance(value, str) else value
+    if type(flag) is not bool:
+        raise ConfigurationError(f"{name}={value!r}: expected yes or no")
+    return flag
+
+
+def _prefix(name: str, value: object) -> str:
+    if not isinstance(value, str) or not _PREFIX.fullmatch(value):
+        raise ConfigurationError(f"{name}={value!r}: up to 64 letters, digits, dots, : _ and -")
+    return value
+
+
+def _durability(name: str, value: object) -> str:
+    if value not in ("appendonly", "best-effort"):
+        raise ConfigurationError(f"{name}={value!r}: expected appendonly or best-effort")
+    return str(value)
+
+
+def _file(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(f"{name}={value!r}: expected the path of a file")
+    return value
+
+
+OPTIONS: Final[Mapping[str, Callable[[str, object], Any]]] = {
+    "timeout": _seconds,
+    "prefix": _prefix,
+    "durability": _durability,
+    "allow_eviction": _flag,
+    "wait_replicas": _count,
+    "wait_timeout": _seconds,
+    "tls": _flag,
+    "ca_file": _file,
+    "cert_file": _file,
+    "key_file": _file,
+}
