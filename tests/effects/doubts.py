@@ -29,7 +29,7 @@ from semel.core.snapshot import Snapshot, encode
 from semel.effects.asking import Runner
 from semel.guard import Guard
 from semel.stores.base import performer
-from tests.stores.harness import STORES, Harness, open_harness
+from tests.stores.harness import STORES, Harness, open_harness, server_of
 
 SECOND: Micros = 1_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86400 * SECOND
@@ -124,5 +124,5 @@ def scene_on(
     policy: Policy | None = None,
     **options: Any,
 ) -> Iterator[Scene]:
-    with open_harness(name, folder, lambda: request.getfixturevalue("postgres")) as harness:
+    with open_harness(name, folder, server_of(request, name)) as harness:
         yield Scene(harness, policy, **options)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import psycopg
+import pytest
 
 from semel.core.contract import Found, NoRecord, Read, StoreOperation
 from semel.core.model import Identity, Micros, Record
@@ -18,7 +19,7 @@ from semel.stores import open_backend
 from semel.stores.base import AsyncStore, Backend
 from semel.stores.memory import MemoryBackend
 from semel.stores.sqlite import SqliteBackend
-from tests.servers import PostgresServer
+from tests.servers import MariadbServer, PostgresServer
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -154,6 +155,27 @@ def postgresql(
         yield from _run(Harness(backend, travel, 10_000_000, colour))
 
 
+@contextmanager
+def mysql(colour: str, folder: Path, mariadb: Callable[[], MariadbServer]) -> Iterator[Harness]:
+    server = mariadb()
+    with server.database() as url, server.connect(database_of(url)) as connection:
+        backend = open_backend(url)
+        backend.migrate()
+
+        def travel(duration: Micros) -> None:
+            """As on PostgreSQL."""
+            for table, columns in TIMES.items():
+                moved = ", ".join(f"{column} = {column} - {duration}" for column in columns.split())
+                with connection.cursor() as cursor:
+                    cursor.execute(f"UPDATE {table} SET {moved}")
+
+        yield from _run(Harness(backend, travel, 10_000_000, colour))
+
+
+def database_of(url: str) -> str:
+    return url.rpartition("?")[0].rpartition("/")[2]
+
+
 def _run(harness: Harness) -> Iterator[Harness]:
     try:
         yield harness
@@ -161,13 +183,24 @@ def _run(harness: Harness) -> Iterator[Harness]:
         harness.close()
 
 
-# Adding a store is one line here.
-STORES = {"memory": memory, "sqlite": sqlite, "postgresql": postgresql}
+# Adding a store is one line here, and where it needs a server another.
+STORES: dict[str, Callable[..., Any]] = {
+    "memory": memory,
+    "sqlite": sqlite,
+    "postgresql": postgresql,
+    "mysql": mysql,
+}
+SERVERS = {"mysql": "mariadb"}
 HARNESSES = [f"{store}-{colour}" for store in STORES for colour in ("sync", "async")]
 
 
+def server_of(request: pytest.FixtureRequest, name: str) -> Callable[[], Any]:
+    """What asks for the server of a harness, when it is needed."""
+    return lambda: request.getfixturevalue(SERVERS.get(name.split("-")[0], "postgres"))
+
+
 def open_harness(
-    name: str, folder: Path, postgres: Callable[[], PostgresServer]
+    name: str, folder: Path, server: Callable[[], Any]
 ) -> Any:  # a context manager of a Harness
     store, colour = name.split("-")
-    return STORES[store](colour, folder, postgres)
+    return STORES[store](colour, folder, server)

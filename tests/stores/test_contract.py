@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.stores import contract, contract_work
-from tests.stores.harness import HARNESSES, Harness, open_harness
+from tests.stores.harness import HARNESSES, Harness, open_harness, server_of
 
 
 @pytest.fixture(scope="module", params=HARNESSES)
@@ -16,7 +16,8 @@ def harness(
 ) -> Iterator[Harness]:
     """One per store and colour: tests use keys of their own, so they may share it."""
     folder = tmp_path_factory.mktemp(request.param)
-    with open_harness(request.param, folder, lambda: request.getfixturevalue("postgres")) as opened:
+    server = server_of(request, request.param)
+    with open_harness(request.param, folder, server) as opened:
         yield opened
 
 

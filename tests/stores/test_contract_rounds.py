@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.stores import contract_outbox, contract_upkeep
-from tests.stores.harness import HARNESSES, Harness, open_harness
+from tests.stores.harness import HARNESSES, Harness, open_harness, server_of
 
 
 @pytest.fixture(params=HARNESSES)
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
-    server = lambda: request.getfixturevalue("postgres")  # noqa: E731 - only where it is needed
-    with open_harness(request.param, tmp_path, server) as opened:
+    with open_harness(request.param, tmp_path, server_of(request, request.param)) as opened:
         yield opened
 
 

@@ -23,14 +23,23 @@ def test_a_scheme_names_a_backend(url: str, kind: type) -> None:
     assert isinstance(backend, Backend)
 
 
-@pytest.mark.parametrize("scheme", ["postgres", "postgresql"])
+@pytest.mark.parametrize(
+    ("scheme", "driver", "extra"),
+    [
+        ("postgres", "psycopg", "postgres"),
+        ("postgresql", "psycopg", "postgres"),
+        ("mysql", "pymysql", "mysql"),
+        ("mariadb", "asyncmy", "mysql"),
+    ],
+)
 def test_a_missing_driver_is_named_with_its_extra(
-    monkeypatch: pytest.MonkeyPatch, scheme: str
+    monkeypatch: pytest.MonkeyPatch, scheme: str, driver: str, extra: str
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("semel.stores.postgres")]:
+    ours = (f"semel.stores.{extra}", f"{driver}.")
+    for name in [name for name in sys.modules if name.startswith(ours)]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(ConfigurationError, match=r"semel\[postgres\]") as refused:
+    monkeypatch.setitem(sys.modules, driver, None)
+    with pytest.raises(ConfigurationError, match=rf"semel\[{extra}\]") as refused:
         open_backend(f"{scheme}://user:secret@host/database")
     assert "secret" not in str(refused.value)
 

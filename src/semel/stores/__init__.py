@@ -72,3 +72,16 @@ def _redis(url: str, options: dict[str, Any]) -> Backend:
         ) from missing
     options.pop("migrate", None)  # there is nothing to migrate
     return RedisBackend(url, **options)
+
+
+def _mysql(url: str, options: dict[str, Any]) -> Backend:
+    try:
+        from semel.stores.mysql import MysqlBackend
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] not in ("pymysql", "asyncmy"):
+            raise
+        raise ConfigurationError(
+            "MariaDB and MySQL need PyMySQL and asyncmy; install them with: "
+            "pip install 'semel[mysql]'"
+        ) from missing
+    return MysqlBackend(url, **options)

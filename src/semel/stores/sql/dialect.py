@@ -6,6 +6,9 @@ is an error when the dialect is loaded. ``{now}`` is the clock; ``{among}`` comp
 parameter ``names``, a JSON array of texts; ``{locked}`` takes row locks and waits for none;
 ``{chosen}`` compares with the column ``which`` of the query's part ``due``. A query for many rows
 at once names the columns of one in ``rows:`` and has ``{rows}`` where the values go.
+
+Where a database cannot tell what a write did, a query comes to several statements: derived from the
+shared file (`returning`), or written in the dialect's own with ``;`` between them.
 """
 
 from __future__ import annotations
@@ -18,10 +21,12 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 from semel.errors import SemelError
+from semel.stores.sql.returning import without_returning
 
 _ROOT = files("semel.stores.sql")
 _COMMENT = re.compile(r"--[^\n]*")
 _PLACEHOLDER = re.compile(r"(?<![:\w]):([a-z_]+)")
+_CAST = re.compile(r"CAST\((:\w+|NULL) AS \w+\)")
 _TAKES = re.compile(r"^-- (takes|rows):(.*(?:\n--   .*)*)$", re.MULTILINE)
 _MIGRATION = re.compile(r"(\d{4})_(\w+)\.sql")
 
@@ -40,6 +45,12 @@ class Syntax:
     among: str
     locked: str
     chosen: str
+    returning: bool = True
+    """Whether writes tell the rows they changed."""
+    casts: bool = True
+    """Whether parameters have no types of their own, and the casts in the files give them one."""
+    reserved: str = ""
+    """A column that has to be quoted."""
 
 
 SYNTAXES: Mapping[str, Syntax] = {
@@ -63,16 +74,33 @@ SYNTAXES: Mapping[str, Syntax] = {
         # would rather read the whole table than look up a tenth of it.
         chosen="= ANY (ARRAY(SELECT which FROM due))",
     ),
+    # UTC_TIMESTAMP stands still within a statement, and asks for no time zone.
+    "mysql": Syntax(
+        "mysql",
+        ":{}",  # the store writes the values itself: neither driver has another way
+        "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
+        among="IN (:names)",
+        locked="FOR UPDATE SKIP LOCKED",
+        chosen="IN (:picked)",
+        returning=False,
+        casts=False,
+        reserved="key",
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One statement. ``takes``: the parameters a plan gives (the clock, if bound, is extra)."""
+    """One statement. ``takes``: the parameters a plan gives (the clock, if bound, is extra).
+
+    ``parts``: what it comes to where writes tell nothing. If they have a parameter ``picked``, its
+    values are the rows that the first part gives.
+    """
 
     name: str
     text: str
     takes: tuple[str, ...]
+    parts: tuple[str, ...] = ()
 
     def for_rows(self, count: int) -> str:
         """The text of a query for many rows, with positional parameters."""
@@ -127,14 +155,23 @@ def _compile(name: str, source: str, syntax: Syntax) -> Query:
         raise BadQuery(f"{name}.sql has no '-- takes:' or '-- rows:' line")
     takes = tuple(header[2].replace("--", "").split())
     text = _COMMENT.sub("", source)
-    for word in ("among", "locked", "chosen"):
-        text = text.replace(f"{{{word}}}", getattr(syntax, word))
+    text = text.replace("{among}", syntax.among).replace("{locked}", syntax.locked)
     named: tuple[str, ...] = () if header[1] == "rows" else takes
     if found := set[str](_PLACEHOLDER.findall(text)) ^ set(named):
         raise BadQuery(f"{name}.sql: header and text disagree about {sorted(found)}")
     text = text.replace("%", "%%") if "%" in syntax.placeholder else text
     text = _PLACEHOLDER.sub(lambda match: syntax.placeholder.format(match[1]), text)
-    return Query(name, " ".join(text.replace("{now}", syntax.now).split()), takes)
+    text = text.replace("{now}", syntax.now).replace("{chosen}", syntax.chosen)
+    text = _spelled(" ".join(text.split()), syntax)
+    return Query(name, text, takes, () if syntax.returning else without_returning(text))
+
+
+def _spelled(text: str, syntax: Syntax) -> str:
+    if not syntax.casts:
+        text = _CAST.sub(r"\1", text)
+    if syntax.reserved:
+        text = re.sub(rf"(?<![:\w]){syntax.reserved}\b", f"`{syntax.reserved}`", text)
+    return text
 
 
 def _migrations(name: str) -> Iterator[Migration]:

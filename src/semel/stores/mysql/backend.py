@@ -1,0 +1,124 @@
+"""What a ``mysql://`` URL names."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import timedelta
+from typing import TypeAlias, TypeVar
+
+from semel.core.contract import StoreOperation
+from semel.stores.base import AsyncStore, Capabilities, Store
+from semel.stores.mysql import migration
+from semel.stores.mysql.awaited import AwaitedPool
+from semel.stores.mysql.blocking import BlockingPool
+from semel.stores.mysql.settings import parse
+
+R = TypeVar("R")
+
+_Place: TypeAlias = tuple[int, asyncio.AbstractEventLoop]
+
+
+class MysqlBackend:
+    """Records in MariaDB or MySQL.
+
+    pool_size: connections per process, and per event loop (10).
+    timeout: how long an operation may take in all before `StoreUnavailable`; seconds (5).
+    migrate: bring the schema up to date on first use (off).
+    durable: refuse a server that may lose in a power cut what it has acknowledged (on).
+
+    Each may also stand in the URL's query.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        pool_size: int | None = None,
+        timeout: timedelta | float | None = None,
+        migrate: bool | None = None,
+        durable: bool | None = None,
+    ) -> None:
+        options = {
+            "pool_size": pool_size,
+            "timeout": timeout,
+            "migrate": migrate,
+            "durable": durable,
+        }
+        self._settings = parse(url, options)
+        # Keyed by process, so that a forked child finds nothing of its parent's. No lock, which a
+        # fork could copy while it is held: dict.setdefault is atomic.
+        self._blocking: dict[int, BlockingPool] = {}
+        self._awaited: dict[_Place, AwaitedPool] = {}
+
+    def __repr__(self) -> str:
+        return f"MysqlBackend({self.url!r})"
+
+    @property
+    def url(self) -> str:
+        return self._settings.url
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(durable=self._settings.durable, shared=True, transactions=False)
+
+    def blocking(self) -> Store:
+        return _Blocking(self)
+
+    def awaited(self) -> AsyncStore:
+        return _Awaited(self)
+
+    def migrate(self) -> int:
+        return migration.migrate(self._settings)
+
+    def close(self) -> None:
+        if pool := self._blocking.pop(os.getpid(), None):
+            pool.close()
+
+    async def aclose(self) -> None:
+        if pool := self._awaited.pop(_place(), None):
+            await pool.aclose()
+
+    def blocking_pool(self) -> BlockingPool:
+        pid = os.getpid()
+        pool = self._blocking.get(pid)
+        return pool or self._blocking.setdefault(pid, BlockingPool(self._settings))
+
+    def awaited_pool(self) -> AwaitedPool:
+        place = _place()
+        pool = self._awaited.get(place)
+        if pool is None:
+            _tidy(self._awaited)
+            pool = self._awaited.setdefault(place, AwaitedPool(self._settings))
+        return pool
+
+
+def _place() -> _Place:
+    return os.getpid(), asyncio.get_running_loop()
+
+
+def _tidy(pools: dict[_Place, AwaitedPool]) -> None:
+    """After loops that ended without closing what they had opened."""
+    for other in [key for key in list(pools) if key[1].is_closed()]:
+        if forgotten := pools.pop(other, None):
+            forgotten.abandon()
+
+
+class _Blocking:
+    __slots__ = ("_backend",)
+
+    def __init__(self, backend: MysqlBackend) -> None:
+        self._backend = backend
+
+    def perform(self, op: StoreOperation[R], /) -> R:
+        return self._backend.blocking_pool().perform(op)
+
+
+class _Awaited:
+    __slots__ = ("_backend",)
+
+    def __init__(self, backend: MysqlBackend) -> None:
+        self._backend = backend
+
+    async def perform(self, op: StoreOperation[R], /) -> R:
+        return await self._backend.awaited_pool().perform(op)

@@ -1,0 +1,208 @@
+"""What is said to the server and what its answers mean, without I/O: shared by both colours.
+
+An exchange yields the text of one packet, which is one round trip however many statements are in
+it, and is sent the result sets. A `Fault` is thrown in where the packet failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from json import loads
+from math import ceil
+from typing import Any, Final, TypeAlias
+
+from semel.errors import ConfigurationError
+from semel.log import log
+from semel.stores.mysql.faults import DUPLICATE, Fault
+from semel.stores.mysql.literals import rendered
+from semel.stores.mysql.settings import Settings
+from semel.stores.sql.dialect import dialect
+from semel.stores.sql.migrate import require_current, schema_version
+from semel.stores.sql.plans import Rows, Statement
+
+DIALECT: Final = "mysql"
+
+ResultSet: TypeAlias = tuple[Sequence[str], Rows]
+"""The names of the columns, and the rows."""
+
+Exchange: TypeAlias = Generator[str, Sequence[ResultSet], Rows]
+
+INSERTS: Final = frozenset(("claim", "accept", "register", "enqueue", "note"))
+"""One statement writes, and a rival who was first is an error: no row, and nothing to undo."""
+
+_TEXTS: Final = frozenset(
+    ("tenant", "resource", "recipe", "previous", "key", "name", "order_key", "source", "event")
+)
+"""Columns of text that is kept as bytes, for the sake of comparing it exactly."""
+
+BEGIN, COMMIT = "START TRANSACTION", "COMMIT"
+
+STRICT: Final = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
+LARGEST: Final = 16 * 1024 * 1024
+"""What a policy lets an answer be unless it says otherwise."""
+
+
+def exchange(statement: Statement, *, joined: bool = False) -> Exchange:
+    """One statement of a plan, as one step; ``joined``: within the caller's own transaction."""
+    parts = dialect(DIALECT).queries[statement.name].parts
+    params = _params(statement.params)
+    try:
+        if ":picked" in parts[-1]:
+            return (yield from _picking(parts, params, joined=joined))
+        alone = joined or len(parts) == 1 or statement.name in INSERTS
+        return told((yield packet(parts, params, "" if alone else BEGIN, "" if alone else COMMIT)))
+    except Fault as fault:
+        if fault.code == DUPLICATE and statement.name in INSERTS:
+            return []
+        raise
+
+
+def _picking(parts: Sequence[str], params: dict[str, object], *, joined: bool) -> Exchange:
+    """The first part locks rows and gives their keys, for the others to name."""
+    end = "" if joined else COMMIT
+    picked = told((yield packet(parts[:1], params, "" if joined else BEGIN, "")))
+    if not picked:
+        if end:
+            yield end
+        return []
+    params["picked"] = [tuple(row) for row in picked]
+    return told((yield packet(parts[1:], params, "", end)))
+
+
+def packet(parts: Iterable[str], params: Mapping[str, object], begin: str, end: str) -> str:
+    texts = (begin, *(rendered(part, params) for part in parts), end)
+    return "; ".join(filter(None, texts))
+
+
+def told(results: Sequence[ResultSet]) -> Rows:
+    """The rows of the one statement that gives some."""
+    if not results:
+        return []
+    names, rows = results[-1]
+    texts = [place for place, name in enumerate(names) if name in _TEXTS]
+    return [_with_texts(row, texts) for row in rows] if texts else rows
+
+
+def _with_texts(row: Sequence[Any], texts: Sequence[int]) -> list[Any]:
+    cells = list(row)
+    for place in texts:
+        if isinstance(cells[place], bytes):
+            cells[place] = cells[place].decode("utf-8", "replace")
+    return cells
+
+
+def _params(params: Mapping[str, object]) -> dict[str, object]:
+    """The names of ``{among}`` come as JSON, and are listed here."""
+    given = dict(params)
+    if isinstance(wanted := given.get("names"), str):
+        given["names"] = list(loads(wanted))
+    return given
+
+
+# ── the beginning of a connection ─────────────────────────────────────────────────────────────────
+
+_SEEN: Final = (
+    "version",
+    "read_only",
+    "innodb_flush_log_at_trx_commit",
+    "log_bin",
+    "sync_binlog",
+    "binlog_format",
+    "max_allowed_packet",
+)
+OLDEST: Final = {"MariaDB": (10, 6), "MySQL": (8, 0, 16)}
+
+
+def greet(settings: Settings, *, warn: bool) -> Generator[str, Sequence[ResultSet], int]:
+    """Set the session, and make sure that this is a primary that keeps what it acknowledges.
+
+    Gives the length of the longest packet. ``warn``: say also what can be put up with.
+    """
+    patience = max(1, ceil(settings.timeout) - 1)
+    results = yield "; ".join(
+        (
+            "SET NAMES utf8mb4 COLLATE utf8mb4_bin",
+            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+            f"SET SESSION sql_mode = '{STRICT}', time_zone = '+00:00', autocommit = 1, "
+            f"innodb_lock_wait_timeout = {patience}",
+            f"SELECT {', '.join(f'@@GLOBAL.{name}' for name in _SEEN)}",
+        )
+    )
+    rows = told(results)
+    seen: dict[str, Any] = dict(zip(_SEEN, rows[0], strict=True))
+    _check_version(str(seen["version"]))
+    if _on(seen["read_only"]):
+        raise Fault("this server is read-only, semel needs the primary")
+    _check_log(seen)
+    _check_durable(seen, settings.durable, warn=warn)
+    most = int(seen["max_allowed_packet"])
+    if warn:
+        _check_packet(most)
+    return most
+
+
+def check_schema() -> Exchange:
+    """Refuse to work with any schema but this program's own."""
+    steps = schema_version()
+    asked = next(steps)
+    while True:
+        rows = yield from exchange(asked)
+        try:
+            asked = steps.send(rows)
+        except StopIteration as version:
+            require_current(dialect(DIALECT), version.value)
+            return rows
+
+
+def _check_version(version: str) -> None:
+    kind = "MariaDB" if "mariadb" in version.lower() else "MySQL"
+    number = tuple(int(part) for part in version.partition("-")[0].split(".") if part.isdecimal())
+    if number < OLDEST[kind]:
+        oldest = ".".join(map(str, OLDEST[kind]))
+        raise ConfigurationError(f"this is {kind} {version}, semel needs {oldest} or newer")
+
+
+def _check_log(seen: Mapping[str, object]) -> None:
+    if _on(seen["log_bin"]) and seen["binlog_format"] == "STATEMENT":
+        raise ConfigurationError(
+            "binlog_format is STATEMENT, which cannot log what READ COMMITTED does: set it to ROW "
+            "or MIXED"
+        )
+
+
+def _check_durable(seen: Mapping[str, object], durable: bool, *, warn: bool) -> None:
+    flush, sync = seen["innodb_flush_log_at_trx_commit"], seen["sync_binlog"]
+    wrong = f"innodb_flush_log_at_trx_commit is {flush}" if str(flush) != "1" else ""
+    if not wrong and _on(seen["log_bin"]) and str(sync) != "1":
+        wrong = f"sync_binlog is {sync}"
+    if not wrong:
+        return
+    lost = f"{wrong}: acknowledged keys would be lost in a crash or power cut; set it to 1"
+    if durable:
+        raise ConfigurationError(f"{lost}, or say durable=off to put up with it")
+    if warn:
+        log.warning("%s", lost)
+
+
+def too_long(text: str, most: int) -> Fault | None:
+    """Sent all the same it would end the connection, and leave it in doubt."""
+    if len(text) <= most:
+        return None
+    return Fault(
+        f"{len(text)} bytes are more than the server's max_allowed_packet, {most}", broken=False
+    )
+
+
+def _check_packet(most: int) -> None:
+    needed = LARGEST * 4 // 3 + 64 * 1024
+    if most < needed:
+        log.warning(
+            "max_allowed_packet is %d: answers above %d bytes cannot be kept; set it to 64M, or "
+            "max_response_body to less",
+            most,
+            (most - 64 * 1024) * 3 // 4,
+        )
+
+
+def _on(value: object) -> bool:
+    return str(value).upper() not in ("0", "OFF", "NONE", "")

@@ -1,0 +1,63 @@
+"""Values as SQL. Neither driver has a protocol for them, so they are written into the text.
+
+As hexadecimal digits or base64: nothing in them is ever read as SQL, whatever a session's
+``sql_mode`` or character set says.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from functools import cache
+from typing import Final, cast
+
+BIG: Final = 1024
+"""From here on base64, which takes a third more room than the bytes and not twice as much."""
+
+_PLACEHOLDER: Final = re.compile(r"(?<![:\w]):([a-z_]+)")
+
+
+def rendered(text: str, params: Mapping[str, object]) -> str:
+    """``text`` with its parameters filled in; ASCII only."""
+    pieces = _pieces(text)
+    filled = list(pieces)
+    for place in range(1, len(pieces), 2):
+        filled[place] = literal(params[pieces[place]])
+    return "".join(filled)
+
+
+@cache
+def _pieces(text: str) -> tuple[str, ...]:
+    """Text and names of parameters in turn."""
+    return tuple(_PLACEHOLDER.split(text))
+
+
+def literal(value: object) -> str:
+    match value:
+        case None:
+            return "NULL"
+        case int():
+            return str(int(value))
+        case bytes() if len(value) > BIG:
+            return f"FROM_BASE64('{b64encode(value).decode()}')"
+        case bytes():
+            return f"x'{value.hex()}'"
+        case str():
+            return f"_utf8mb4 x'{value.encode().hex()}'"
+        case list():
+            return _listed(cast("list[object]", value))
+        case tuple():
+            return _row(cast("tuple[object, ...]", value))
+        case _:
+            raise TypeError(f"no value of a statement: {type(value).__name__}")
+
+
+def _listed(values: list[object]) -> str:
+    """For IN. Nothing is in an empty list, not even NULL."""
+    return ", ".join(map(literal, values)) or "NULL"
+
+
+def _row(cells: tuple[object, ...]) -> str:
+    text = ", ".join(map(literal, cells))
+    return text if len(cells) == 1 else f"({text})"

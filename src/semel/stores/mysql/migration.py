@@ -1,0 +1,69 @@
+"""Bringing the schema up to date, under one lock, however many nodes try.
+
+Data definition commits by itself here, so a migration is no transaction: its statements can be
+repeated, and it is written down when all of them are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from math import inf
+from typing import Final
+
+from semel.errors import StoreUnavailable
+from semel.stores.mysql.exchange import DIALECT, exchange, told
+from semel.stores.mysql.faults import Fault, not_connected, verdict
+from semel.stores.mysql.link import Link, dial
+from semel.stores.mysql.settings import Settings
+from semel.stores.sql.dialect import dialect
+from semel.stores.sql.migrate import Ddl, pending, schema_version, upgrade
+from semel.stores.sql.plans import Rows, Statement
+
+LOCK: Final = "CONCAT('semel.migrate.', MD5(DATABASE()))"
+"""Such locks are the server's, not the database's."""
+PATIENCE: Final = 3600
+
+
+def migrate(settings: Settings) -> int:
+    """Returns the schema's version. There is no deadline: a migration takes as long as it takes."""
+    try:
+        link = Link(dial(settings))
+    except Exception as error:
+        raise verdict(not_connected(error, settings.without_secrets), doubt=False) from None
+    try:
+        link.greet(settings, inf, warn=False)
+        # Mostly there is nothing to do, and then a node that hangs with the lock holds up nobody.
+        current = _driven(link, schema_version())
+        return _locked(link, _upgrade) if pending(dialect(DIALECT), current) else current
+    except Fault as fault:
+        raise verdict(fault, doubt=True) from None
+    finally:
+        link.close()
+
+
+def _locked(link: Link, work: Callable[[Link], int]) -> int:
+    """The lock is the connection's, and goes with it."""
+    rows = told(link.ask(f"SELECT GET_LOCK({LOCK}, {PATIENCE})", inf))
+    if rows[0][0] != 1:
+        raise StoreUnavailable("another node has been migrating for an hour", applied=False)
+    return work(link)
+
+
+def _upgrade(link: Link) -> int:
+    return _driven(link, upgrade(dialect(DIALECT)))
+
+
+def _driven(link: Link, steps: Generator[Statement | Ddl, Rows, int]) -> int:
+    asked = next(steps)
+    while True:
+        rows = _rows(link, asked)
+        try:
+            asked = steps.send(rows)
+        except StopIteration as version:
+            return int(version.value)
+
+
+def _rows(link: Link, asked: Statement | Ddl) -> Rows:
+    if isinstance(asked, Ddl):
+        return told(link.ask(asked.text, inf))
+    return link.run(exchange(asked), inf)

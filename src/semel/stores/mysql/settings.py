@@ -1,0 +1,145 @@
+"""A MySQL URL taken apart: where the server is, semel's own options, and what may be printed."""
+
+from __future__ import annotations
+
+import math
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
+
+from semel.errors import ConfigurationError
+
+SCHEMES: Final = ("mysql", "mariadb")
+PORT: Final = 3306
+OWN: Final = ("pool_size", "timeout", "migrate", "durable")
+SERVER: Final = ("socket", "ssl", "ssl_ca", "ssl_cert", "ssl_key")
+_WORDS: Final = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything a `MysqlBackend` was told."""
+
+    url: str
+    host: str
+    port: int
+    socket: str | None
+    user: str
+    password: str = field(repr=False)
+    database: str
+    tls: ssl.SSLContext | None
+    pool_size: int
+    timeout: float
+    migrate: bool
+    durable: bool
+
+    def without_secrets(self, text: str) -> str:
+        """The drivers do not print passwords; should they ever, ours does not pass it on."""
+        return text.replace(self.password, "***") if self.password else text
+
+
+def parse(url: str, options: Mapping[str, object]) -> Settings:
+    """Options given as keywords win over those in the URL."""
+    parts = _split(url)
+    asked = _query(parts.query)
+    own: dict[str, object] = {**asked}
+    own |= {name: value for name, value in options.items() if value is not None}
+    database = unquote(parts.path.removeprefix("/"))
+    if not database or "/" in database:
+        raise ConfigurationError("a MySQL URL names a database: mysql://user@host/database")
+    return Settings(
+        url=_printable(parts, asked),
+        host=parts.hostname or "localhost",
+        port=_port(parts),
+        socket=asked.get("socket"),
+        user=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+        database=database,
+        tls=_tls(asked),
+        pool_size=_count(own.get("pool_size", 10)),
+        timeout=_seconds(own.get("timeout", 5.0)),
+        migrate=_flag("migrate", own.get("migrate", False)),
+        durable=_flag("durable", own.get("durable", True)),
+    )
+
+
+def _split(url: str) -> SplitResult:
+    # What urllib says of a URL that it cannot read may quote it, password and all.
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - refuses what is no port
+    except ValueError:
+        parts = None
+    if parts is None or parts.scheme not in SCHEMES:
+        raise ConfigurationError(
+            "this MySQL URL cannot be read: expected mysql://user:password@host:port/database, "
+            "special characters percent-encoded"
+        ) from None
+    return parts
+
+
+def _query(query: str) -> dict[str, str]:
+    asked = dict(parse_qsl(query, keep_blank_values=True))
+    for name in asked:
+        if name not in (*OWN, *SERVER):
+            raise ConfigurationError(
+                f"unknown option {name!r} in the MySQL URL: known are {', '.join((*OWN, *SERVER))}"
+            )
+    return asked
+
+
+def _port(parts: SplitResult) -> int:
+    return PORT if parts.port is None else parts.port
+
+
+def _tls(asked: Mapping[str, str]) -> ssl.SSLContext | None:
+    """Encrypted means verified: against the system's authorities, or those in ``ssl_ca``."""
+    given = [name for name in SERVER if name.startswith("ssl_") and name in asked]
+    if not _flag("ssl", asked.get("ssl", bool(given))):
+        return None
+    try:
+        context = ssl.create_default_context(cafile=asked.get("ssl_ca"))
+        if certificate := asked.get("ssl_cert"):
+            context.load_cert_chain(certificate, asked.get("ssl_key"))
+    except OSError as error:
+        raise ConfigurationError(f"{', '.join(given)}: {error}") from error
+    return context
+
+
+def _printable(parts: SplitResult, asked: Mapping[str, str]) -> str:
+    user = f"{quote(unquote(parts.username))}@" if parts.username else ""
+    host = parts.hostname or "localhost"
+    host = f"[{host}]" if ":" in host else host
+    port = "" if parts.port is None else f":{parts.port}"
+    shown = {name: value for name, value in asked.items() if name in SERVER}
+    options = f"?{urlencode(shown, safe='/')}" if shown else ""
+    return f"{parts.scheme}://{user}{host}{port}{quote(unquote(parts.path))}{options}"
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    try:
+        seconds = float(value) if isinstance(value, str | int | float) else math.nan
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ConfigurationError(f"timeout={value!r}: expected seconds, more than 0")
+    return seconds
+
+
+def _count(value: object) -> int:
+    count = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if type(count) is not int or count < 1:
+        raise ConfigurationError(f"pool_size={value!r}: expected a whole number, at least 1")
+    return count
+
+
+def _flag(name: str, value: object) -> bool:
+    flag = _WORDS.get(value.lower()) if isinstance(value, str) else value
+    if type(flag) is not bool:
+        raise ConfigurationError(f"{name}={value!r}: expected on or off")
+    return flag

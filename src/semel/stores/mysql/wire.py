@@ -1,0 +1,117 @@
+"""One awaited connection: a packet out, its result sets in, up to a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Sequence
+from time import monotonic
+from typing import Any, TypeVar
+
+from asyncmy.connection import Connection
+
+from semel.stores.mysql.exchange import Exchange, ResultSet, greet, too_long
+from semel.stores.mysql.faults import Fault, judged
+from semel.stores.mysql.link import CHUNK, FLAGS
+from semel.stores.mysql.settings import Settings
+from semel.stores.sql.plans import Rows
+
+T = TypeVar("T")
+
+_CONNECTION: Any = Connection
+"""What it takes is written down wrongly: a time-out may be a fraction, autocommit left alone."""
+
+
+async def dial(settings: Settings) -> Any:
+    """A connection of asyncmy's."""
+    connection = _CONNECTION(
+        user=settings.user,
+        password=settings.password,
+        host=settings.host,
+        port=settings.port,
+        db=settings.database,
+        unix_socket=settings.socket,
+        charset="utf8mb4",
+        ssl=settings.tls,
+        client_flag=FLAGS,
+        connect_timeout=settings.timeout,
+        autocommit=None,  # it is set with all the rest
+    )
+    try:
+        await connection.connect()
+    except BaseException:
+        _drop(connection)
+        raise
+    return connection
+
+
+class Wire:
+    """A connection to a primary that is ready for packets."""
+
+    __slots__ = ("_most", "connection")
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self._most = CHUNK
+
+    async def greet(self, settings: Settings, deadline: float, *, warn: bool) -> None:
+        self._most = await self._drive(greet(settings, warn=warn), deadline)
+
+    async def run(self, exchange: Exchange, deadline: float) -> Rows:
+        return await self._drive(exchange, deadline)
+
+    async def _drive(self, exchange: Generator[str, Sequence[ResultSet], T], deadline: float) -> T:
+        try:
+            text = next(exchange)
+            while True:
+                try:
+                    results = await self.ask(text, deadline)
+                except Fault as fault:
+                    text = exchange.throw(fault)
+                else:
+                    text = exchange.send(results)
+        except StopIteration as done:
+            value: T = done.value
+            return value
+
+    async def ask(self, text: str, deadline: float) -> list[ResultSet]:
+        """One round trip."""
+        if fault := too_long(text, self._most):
+            raise fault
+        try:
+            async with asyncio.timeout(deadline - monotonic()):
+                return await self._results(text)
+        except TimeoutError:
+            raise Fault("no answer within the time limit", doubt=True) from None
+        except Exception as error:
+            raise judged(error) from None
+
+    async def _results(self, text: str) -> list[ResultSet]:
+        results: list[ResultSet] = []
+        cursor = self.connection.cursor()
+        await cursor.execute(text)
+        while True:
+            if cursor.description is not None:
+                names = [column[0] for column in cursor.description]
+                results.append((names, await cursor.fetchall()))
+            if not await cursor.nextset():
+                return results
+
+    def alive(self) -> bool:
+        return not self.connection._stream_broken
+
+    def close(self) -> None:
+        _drop(self.connection)
+
+
+def _drop(connection: Any) -> None:
+    """At once, and also when the loop is closed already and its transports can no longer be."""
+    transport, connection._transport = connection._transport, None
+    connection._connected = False
+    if transport is None:
+        return
+    try:
+        transport.abort()
+    except RuntimeError:
+        if sock := getattr(transport, "_sock", None):
+            transport._sock = None
+            sock.close()

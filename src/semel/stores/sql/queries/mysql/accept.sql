@@ -1,0 +1,19 @@
+-- accept: insert a pending record with its request unless the key is too old to start one, or read
+--         what is there.
+-- event: accept
+-- takes: identity fence fingerprint fields tenant method path key on_lapse patience fresh_until
+--        request
+-- gives: the new or the existing record and now; no row when a rival inserted it in between, or when
+--        nothing is there and the key is too old
+-- why: as claim.
+SET @semel_found = (SELECT 1 FROM semel_record WHERE identity = :identity);
+INSERT INTO semel_record
+    (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
+     created_at, leased_until, duty, due_at, patience, abandon_at, request)
+SELECT :identity, 'pending', :fence, :fingerprint, :fields, :tenant, :method, :path, :key,
+       :on_lapse, {now}, {now} + :patience, 'run', {now}, :patience, {now} + :patience, :request
+FROM DUAL
+WHERE @semel_found IS NULL AND (:fresh_until IS NULL OR :fresh_until >= {now});
+SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
+       expires_at, forget_at, snapshot, reason, retired_at, {now}
+FROM semel_record WHERE identity = :identity

@@ -1,0 +1,22 @@
+-- claim: insert an in_progress record unless the key is too old to start one, or read what is there.
+-- event: claim
+-- takes: identity fence fingerprint fields tenant method path key on_lapse lease fresh_until
+--        request
+-- gives: the new or the existing record and now; no row when a rival inserted it in between, or when
+--        nothing is there and the key is too old
+-- why: one round trip, and nothing is written or locked when the record exists: the insert itself
+--      looks first, without a lock. Not INSERT IGNORE, which would also ignore what is wrong with
+--      the row. The look is a statement of its own: within the insert it would cost a temporary
+--      table on disk.
+SET @semel_found = (SELECT 1 FROM semel_record WHERE identity = :identity);
+INSERT INTO semel_record
+    (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
+     created_at, leased_until, duty, due_at, request)
+SELECT :identity, 'in_progress', :fence, :fingerprint, :fields, :tenant, :method, :path, :key,
+       :on_lapse, {now}, {now} + :lease,
+       CASE :on_lapse WHEN 'resume' THEN 'resume' ELSE 'lease' END, {now} + :lease, :request
+FROM DUAL
+WHERE @semel_found IS NULL AND (:fresh_until IS NULL OR :fresh_until >= {now});
+SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
+       expires_at, forget_at, snapshot, reason, retired_at, {now}
+FROM semel_record WHERE identity = :identity

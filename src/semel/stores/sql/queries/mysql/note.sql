@@ -1,0 +1,6 @@
+-- note: remember an event of a provider.
+-- takes: source event keep
+-- gives: now; no row when it was noted before, which is an error here
+-- why: one statement: of many that note it at once, one is the first.
+INSERT INTO semel_event (source, event, forget_at) VALUES (:source, :event, {now} + :keep);
+SELECT {now}

@@ -1,0 +1,14 @@
+-- register: record a route's recipe, or let it take the place of the one named as previous.
+-- takes: route recipe previous alive
+-- gives: recipe, previous, alive_until, now as they are on record; no row when a rival came first
+-- why: the comparison is made under the row's lock: of two nodes that change it at once, one wins.
+--      While keys of what was replaced last may live, it is not forgotten for another change.
+--      Assignments are made from left to right: the old recipe is kept before it is replaced.
+UPDATE semel_recipe
+SET previous = recipe, alive_until = {now} + :alive, recipe = :recipe
+WHERE route = :route AND recipe = :previous AND recipe <> :recipe
+    AND (alive_until IS NULL OR alive_until <= {now});
+SET @semel_found = (SELECT 1 FROM semel_recipe WHERE route = :route);
+INSERT INTO semel_recipe (route, recipe)
+SELECT :route, :recipe FROM DUAL WHERE @semel_found IS NULL;
+SELECT recipe, previous, alive_until, {now} FROM semel_recipe WHERE route = :route
