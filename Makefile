@@ -5,7 +5,8 @@
 #   make proof     run the long campaigns            ARGS="-k name"
 #   make check     format, lint, types, import directions
 #   make bench     run the benchmarks                ARGS="..." is passed on
-#   make pins      resolve requirements/test.in again (needs uv)
+#                  ARGS="--quick" a few cases, ARGS="--peers --save" all, kept in bench/results
+#   make pins      resolve requirements/*.in again (needs uv)
 #   make clean     remove .venv and caches
 
 PYTHON ?= python3
@@ -13,6 +14,8 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PEERS := .venv-bench
+PEERS_STAMP := $(PEERS)/.installed
 
 .PHONY: install demo test proof check bench pins clean
 .DEFAULT_GOAL := install
@@ -50,14 +53,23 @@ check: install
 	$(BIN)/basedpyright --warnings
 	$(BIN)/pytest tests/unit/test_layout.py
 
+# The packages semel is compared with have an environment of their own, built when asked for.
 bench: install
+	@case " $(ARGS) " in *" --peers "*) $(MAKE) --no-print-directory $(PEERS_STAMP);; esac
 	$(BIN)/python -m bench $(ARGS)
+
+$(PEERS_STAMP): requirements/bench.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
 
 # No header and no index options: the file must read the same wherever it was resolved.
 pins:
-	uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-header \
-	  --no-emit-index-url --no-emit-find-links --annotation-style=line \
-	  requirements/test.in --output-file requirements/test.txt
+	for name in test bench; do \
+	  uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-header \
+	    --no-emit-index-url --no-emit-find-links --annotation-style=line \
+	    requirements/$$name.in --output-file requirements/$$name.txt || exit; \
+	done
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) $(PEERS) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

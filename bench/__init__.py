@@ -1,1 +1,1 @@
-"""Benchmarks: how fast semel is, beside the bare application."""
+"""Benchmarks: how fast semel is, beside the bare application, its peers and the raw limits."""

@@ -1,144 +1,114 @@
-"""``make bench``: what a guard costs, as ratios to the same application unguarded.
+"""``make bench``: what a guard costs, beside the bare application, its peers and the raw limits.
 
-One uvicorn worker, 32 connections, a 600-byte JSON body. Every round measures each case once, the
-bare application first, so that a noisy machine disturbs the cases of a round alike; the ratios of
-the rounds are summed up by their median and spread.
+One uvicorn worker with a core of its own. Every round measures each case once, the bare application
+first; ratios are to the bare application of the same round. Figures are the medians of the rounds,
+with the least and the greatest. A case whose answers are wrong, or whose handler did not run as
+often as it should have, has no figures, and the command fails.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import statistics
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.load import BODY
-from tests.servers.apps import uvicorn
-from tests.servers.postgres import PostgresServer
+from bench import aims, machine, table
+from bench.cases import Case, peers, raw, stores
+from bench.load import generator
+from bench.measure import Cores
+from bench.plans import BODY, FRESH, REPLAY
+from bench.rounds import Result, measure
+from bench.stage import Stage
 
-CONNECTIONS = 32
-REPLAYED_KEYS = 2_000
-
-
-@dataclass(frozen=True)
-class Case:
-    """One line of the table."""
-
-    name: str
-    store: str | None
-    keys: int
-    aim: float | None = None
-    expected: str = "201"
-
-
-CASES = (
-    Case("bare", None, 0),
-    Case("SQLite, fresh keys", "sqlite", 0, aim=0.5),
-    Case("SQLite, replays", "sqlite", REPLAYED_KEYS, aim=0.7, expected="201 replayed"),
-    Case("PostgreSQL, fresh keys", "postgres", 0, aim=0.35),
-    Case("PostgreSQL, replays", "postgres", REPLAYED_KEYS, expected="201 replayed"),
+RESULTS = Path(__file__).parent / "results"
+QUICK = (
+    stores.semel_on("SQLite", FRESH),
+    stores.semel_on("SQLite", REPLAY),
+    stores.semel_on("PostgreSQL", FRESH),
+    raw.Pairs("SQLite"),
 )
 
 
-@dataclass
-class Result:
-    case: Case
-    rates: list[float] = field(default_factory=list)
-    ratios: list[float] = field(default_factory=list)
-    p50s: list[float] = field(default_factory=list)
-    p99s: list[float] = field(default_factory=list)
+def parser() -> argparse.ArgumentParser:
+    said = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    said.add_argument("--quick", action="store_true", help="a few cases, once, under a minute")
+    said.add_argument("--peers", action="store_true", help="other packages too (.venv-bench)")
+    said.add_argument("--only", action="append", help="cases whose name contains this; repeatable")
+    said.add_argument("--rounds", type=int, default=5)
+    said.add_argument("--seconds", type=float, default=4.0, help="length of one measurement")
+    said.add_argument("--connections", type=int, default=32)
+    said.add_argument("--save", action="store_true", help="write bench/results/DATE.md")
+    said.add_argument("--json", action="store_true", help="every sample, for programs")
+    return said
 
 
-@contextmanager
-def stores() -> Iterator[dict[str | None, str]]:
-    """A store of each kind, durable as in production: synchronous=FULL, fsync on."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        PostgresServer(fsync=True) as server,
-        server.database() as url,
-    ):
-        yield {None: "", "sqlite": f"sqlite:///{Path(folder) / 'bench.db'}", "postgres": url}
-
-
-def measure(case: Case, urls: dict[str | None, str], seconds: float) -> dict[str, float]:
-    env = {"SEMEL_TEST_BENCH": urls[case.store]} if case.store else {}
-    with uvicorn("bench.apps:app", env=env) as server:
-        command = [sys.executable, "-m", "bench.load", server.port, CONNECTIONS, seconds, case.keys]
-        output = subprocess.run([str(part) for part in command], capture_output=True, check=True)
-    measured: dict[str, float] = json.loads(output.stdout)
-    statuses = measured.pop("statuses")
-    if set(statuses) != {case.expected}:  # type: ignore[call-overload]
-        raise SystemExit(f"{case.name}: unexpected answers {statuses}")
-    return measured
-
-
-def rounds(count: int, seconds: float, cases: tuple[Case, ...]) -> list[Result]:
-    results = [Result(case) for case in cases]
-    with stores() as urls:
-        for number in range(count):
-            print(f"round {number + 1} of {count}", file=sys.stderr, flush=True)
-            bare = 0.0
-            for result in results:
-                measured = measure(result.case, urls, seconds)
-                bare = bare or measured["rate"]
-                result.rates.append(measured["rate"])
-                result.ratios.append(measured["rate"] / bare)
-                result.p50s.append(measured["p50"])
-                result.p99s.append(measured["p99"])
-    return results
-
-
-def show(results: list[Result]) -> None:
-    print(f"\nPython {platform.python_version()}, {os.cpu_count()} cores, 1 uvicorn worker,")
-    print(f"{CONNECTIONS} connections, {len(BODY)} bytes of JSON, median of the rounds\n")
-    print(f"{'case':24} {'req/s':>8} {'p50 ms':>8} {'p99 ms':>8} {'ratio':>7}  spread      aim")
-    for result in results:
-        ratio = statistics.median(result.ratios)
-        spread = f"{min(result.ratios):.2f}-{max(result.ratios):.2f}"
-        aim = result.case.aim
-        verdict = "" if aim is None else f"{aim:.2f} {'reached' if ratio >= aim else 'not reached'}"
-        print(
-            f"{result.case.name:24} {statistics.median(result.rates):8.0f} "
-            f"{statistics.median(result.p50s):8.2f} {statistics.median(result.p99s):8.2f} "
-            f"{ratio:7.2f}  {spread:11} {verdict}"
-        )
-
-
-def import_milliseconds() -> float:
-    """Importing semel in a fresh interpreter, less the interpreter's own start; best of ten."""
-    script = "import time; t = time.perf_counter(); import semel; print(time.perf_counter() - t)"
-    command = [sys.executable, "-c", script]
-    runs = [subprocess.run(command, capture_output=True, check=True).stdout for _ in range(10)]
-    return min(float(run) for run in runs) * 1000
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4.0, help="length of each measurement")
-    parser.add_argument("--only", help="cases whose name contains this, and the bare one")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    wanted = tuple(
-        c for c in CASES if not options.only or c.store is None or options.only in c.name
-    )
-    results = rounds(options.rounds, options.seconds, wanted)
-    imported = import_milliseconds()
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    if options.quick:
+        options.rounds, options.seconds = 1, min(options.seconds, 1.0)
+    with Stage(options.seconds, options.connections, Cores.divided()) as stage:
+        results = measure(chosen(options), stage, options.rounds)
+        text = report(results, stage, options.rounds)
     if options.json:
-        table = [{"case": r.case.name, "ratios": r.ratios, "rates": r.rates} for r in results]
-        print(json.dumps({"cases": table, "import_ms": imported}))
-        return
-    show(results)
-    print(f"\nimport semel: {imported:.0f} ms (aim: under 100)")
+        print(json.dumps([_document(result) for result in results]))
+    else:
+        print(text)
+    if options.save:
+        RESULTS.mkdir(exist_ok=True)
+        path = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}.md"
+        path.write_text(text + "\n")
+        print(f"written to {path}", file=sys.stderr)
+    return 1 if any(result.failed for result in results) else 0
+
+
+def chosen(options: argparse.Namespace) -> list[Case]:
+    """The bare application is always among them: it is what the others are compared with."""
+    cases: list[Case] = [*(QUICK if options.quick else [*stores.cases(), *raw.cases()])]
+    if options.peers:
+        cases += peers.cases()
+    if options.only:
+        cases = [case for case in cases if any(part in case.name for part in options.only)]
+    return [stores.BARE, *cases]
+
+
+def report(results: Sequence[Result], stage: Stage, rounds: int) -> str:
+    """The whole document: the machine, the table, the aims."""
+    return "\n\n".join(
+        [
+            f"# Benchmark of {datetime.now(UTC):%Y-%m-%d}",
+            "\n".join(f"- {line}" for line in _circumstances(results, stage, rounds)),
+            table.markdown(table.TITLES, table.rows(results)),
+            table.markdown(aims.TITLES, aims.rows(results)),
+        ]
+    )
+
+
+def _circumstances(results: Sequence[Result], stage: Stage, rounds: int) -> list[str]:
+    said = machine.described()
+    said += [f"{store}: {title}" for store, title in stage.titles().items()]
+    if any(result.case.family == "peer" for result in results):
+        said.append(f"peers: {machine.peer_versions()}")
+    return [
+        *said,
+        f"generator: {generator()}; {stage.cores}",
+        f"1 uvicorn worker, {stage.connections} connections, {len(BODY)} bytes of JSON; median of "
+        f"{rounds} rounds of {stage.seconds:g} s",
+        f"import semel: {machine.import_milliseconds(3):.0f} ms",
+    ]
+
+
+def _document(result: Result) -> dict[str, object]:
+    return {
+        "case": result.case.name,
+        "problem": None if result.problem is None else str(result.problem),
+        "ratios": result.ratios,
+        "samples": [asdict(sample) for sample in result.samples],
+    }
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

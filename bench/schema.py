@@ -16,44 +16,22 @@ size are per pair; they say more than the rate where the machine is busy with ot
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import re
 import statistics
-import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import psycopg
 
+from bench.measure import cpu_seconds
+from bench.pgbench import VALUES, pgbench, statement
 from semel.stores import open_backend
-from semel.stores.sql.dialect import SYNTAXES, dialect
+from semel.stores.sql.dialect import SYNTAXES
 from tests.servers.postgres import PostgresServer
 
-QUERIES: Final = dialect("postgresql").queries
-VALUES: Final = {
-    "identity": "sha256(int8send(:n))",
-    "fence": "substr(sha256(int8send(:n)), 1, 16)",
-    "fingerprint": "'v1:' || repeat('a', 43)",
-    "fields": "decode(repeat('ab', 64), 'hex')",
-    "tenant": "'tenant'",
-    "method": "'POST'",
-    "path": "'/payments'",
-    "key": "'key-' || :n",
-    "on_lapse": "'unknown'",
-    "lease": "1",  # past at once: the sweeper has its work
-    "fresh_until": "NULL",
-    "request": "NULL",
-    "snapshot": "decode(repeat('ab', 300), 'hex')",
-    "retention": "86400000000",
-    "tombstone": "86400000000",
-    "resource": "NULL",
-}
 INDEX: Final = "DROP INDEX semel_record_due"
 SIDE: Final = (
     INDEX,
@@ -62,17 +40,13 @@ SIDE: Final = (
 )
 
 
-def statement(name: str) -> str:
-    text = QUERIES[name].text.replace("%%", "%")
-    return re.sub(r"%\((\w+)\)s", lambda match: VALUES[match[1]], text)
-
-
 def leaving(text: str) -> str:
     """The completion that leaves duty and due_at alone."""
     return re.sub(r", duty = 'expire', due_at = .*?(?= WHERE)", "", text)
 
 
-CLAIM, COMPLETE = statement("claim"), statement("complete")
+# Leases are past at once: the sweeper has its work.
+CLAIM, COMPLETE = statement("claim", lease="1"), statement("complete")
 CATCH_UP = (
     "WITH due AS MATERIALIZED (SELECT identity AS which FROM semel_record WHERE duty = 'lease'"
     f" AND due_at <= (SELECT {SYNTAXES['postgresql'].now}) ORDER BY due_at LIMIT 500"
@@ -142,45 +116,21 @@ def ask(url: str, text: str) -> tuple[Any, ...]:
 
 
 def measure(server: PostgresServer, scheme: Scheme, clients: int, seconds: int) -> None:
-    with server.database() as url, tempfile.TemporaryDirectory() as folder:
+    with server.database() as url:
         open_backend(url).migrate()
         with psycopg.connect(url, autocommit=True) as connection:
             for text in scheme.ddl:
                 connection.execute(text.encode())
-        script = Path(folder, "pair.sql")
-        steps = (
-            "\\set n random(1, 9000000000000000000)",
-            scheme.claim + ";",
-            scheme.complete + ";",
-        )
-        script.write_text("\n".join(steps) + "\n")
+        pair = (scheme.claim, scheme.complete)
         (before,) = ask(url, "SELECT pg_current_wal_insert_lsn()")
         spent = cpu_seconds(server.pid)
         if scheme.sweeps:
             with sweeping(url):
-                rate = pgbench(server, url, script, clients, seconds)
+                rate = pgbench(server, url, pair, clients, seconds)
         else:
-            rate = pgbench(server, url, script, clients, seconds)
+            rate = pgbench(server, url, pair, clients, seconds)
         scheme.pairs.append(rate)
         keep(scheme, url, before, cpu_seconds(server.pid) - spent)
-
-
-def cpu_seconds(pid: int) -> float:
-    """Of a process, its children, and those it has seen end."""
-    used = 0
-    for process in (pid, *children(pid)):
-        with contextlib.suppress(OSError):
-            stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-            used += sum(map(int, stat[11:15]))
-    return used / os.sysconf("SC_CLK_TCK")
-
-
-def children(pid: int) -> Iterator[int]:
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in (task / "children").read_text().split():
-                yield int(child)
-                yield from children(int(child))
 
 
 def keep(scheme: Scheme, url: str, before: str, spent: float) -> None:
@@ -197,19 +147,6 @@ def keep(scheme: Scheme, url: str, before: str, spent: float) -> None:
     scheme.wal.append(wal / keys)
     scheme.hot.append(hot)
     scheme.size.append(size / keys)
-
-
-def pgbench(server: PostgresServer, url: str, script: Path, clients: int, seconds: int) -> float:
-    options = ["-n", "-M", "prepared", "-c", str(clients), "-j", "2", "-T", str(seconds)]
-    done = subprocess.run(
-        [server.binaries.folder / "pgbench", *options, "-f", script, url],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    rate = re.search(r"tps = ([\d.]+)", done.stdout)
-    assert rate is not None, done.stdout
-    return float(rate[1])
 
 
 def main() -> None:

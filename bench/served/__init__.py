@@ -1,0 +1,1 @@
+"""The application under load, and what is put around it; imported by the server's process."""

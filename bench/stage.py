@@ -1,0 +1,142 @@
+"""Where the cases are measured: stores that run, cores that are theirs, and how long."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.load import BenchError, NotThere
+from bench.measure import Cores, Share
+from tests.servers.child import ROOT
+from tests.servers.mariadb import MariadbServer
+from tests.servers.postgres import PostgresServer, short_folder
+from tests.servers.valkey import ValkeyServer
+
+PEERS_PYTHON = ROOT / ".venv-bench" / "bin" / "python"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A store that runs: its URL, its process and what it is."""
+
+    url: str
+    title: str
+    pid: int | None = None
+    server: object = None
+
+
+class DiskValkey(ValkeyServer):
+    """Its files on disk, where appendfsync means something."""
+
+    @property
+    def folder(self) -> Path:
+        if self._folder is None:
+            self._folder = short_folder(on_disk=True)
+        return self._folder
+
+
+@contextmanager
+def memory() -> Iterator[Place]:
+    yield Place("memory://", "in the process")
+
+
+@contextmanager
+def sqlite() -> Iterator[Place]:
+    with tempfile.TemporaryDirectory(prefix="semel-") as folder:
+        yield Place(f"sqlite:///{Path(folder) / 'bench.db'}", "WAL, synchronous=FULL")
+
+
+@contextmanager
+def postgres() -> Iterator[Place]:
+    settings = {"shared_buffers": "512MB", "max_wal_size": "4GB", "synchronous_commit": "on"}
+    with PostgresServer(fsync=True, settings=settings) as server, server.database() as url:
+        title = f"PostgreSQL {server.binaries.version}, fsync and synchronous_commit on"
+        yield Place(url, title, server.pid, server)
+
+
+@contextmanager
+def valkey() -> Iterator[Place]:
+    with DiskValkey() as server:
+        title = f"Valkey {server.version}, appendonly, appendfsync everysec"
+        yield Place(server.url, title, server.pid, server)
+
+
+@contextmanager
+def mariadb() -> Iterator[Place]:
+    settings = {"innodb-flush-log-at-trx-commit": "1", "sync-binlog": "1"}
+    with MariadbServer(on_disk=True, settings=settings) as server, server.database() as url:
+        yield Place(url, f"{server}, innodb_flush_log_at_trx_commit=1", server.pid, server)
+
+
+STORES: dict[str, Callable[[], AbstractContextManager[Place]]] = {
+    "memory": memory,
+    "SQLite": sqlite,
+    "PostgreSQL": postgres,
+    "Redis": valkey,
+    "MariaDB": mariadb,
+}
+"""A new store is one line here; its cases follow from it (bench/cases/stores.py)."""
+
+
+@dataclass
+class Stage:
+    """Stores are started when a case first asks for one, and live until the last round."""
+
+    seconds: float
+    connections: int
+    cores: Cores
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _places: dict[str, Place | BenchError] = field(default_factory=dict)
+
+    def place(self, store: str, share: Share) -> Place:
+        """The store, held to its share of the cores.
+
+        One that could not be started is asked for once, and refused ever after.
+        """
+        if store not in self._places:
+            self._places[store] = self._start(store)
+        place = self._places[store]
+        if isinstance(place, BenchError):
+            raise place
+        if place.pid is not None:
+            share.hold(place.pid)
+        return place
+
+    def _start(self, store: str) -> Place | BenchError:
+        try:
+            place = self._stack.enter_context(STORES[store]())
+        except Exception as error:
+            return NotThere(f"{store} could not be started: {str(error).splitlines()[0]}")
+        return place
+
+    def titles(self) -> dict[str, str]:
+        """What the stores were that have been used."""
+        used = self._places.items()
+        return {store: place.title for store, place in used if isinstance(place, Place)}
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def python_of(family: str) -> str:
+    """Peers have an environment of their own; what semel needs must not depend on them."""
+    if family != "peer":
+        return sys.executable
+    if not PEERS_PYTHON.exists():
+        raise NotThere('not installed: make bench ARGS="--peers" brings it')
+    return str(PEERS_PYTHON)
+
+
+def found(program: str) -> str:
+    path = shutil.which(program)
+    if path is None:
+        raise NotThere(f"{program} not found")
+    return path
