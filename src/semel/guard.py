@@ -184,6 +184,11 @@ class Guard:
         It is tried ``tries`` times with growing, jittered pauses, then the effect is a dead letter.
         Delivered ones are remembered for ``keep``.
         """
+        if not self.backend.capabilities.outbox:
+            raise ConfigurationError(
+                f"{self.backend.url} has no outbox: effects need a store in the application's own "
+                "database"
+            )
 
         def register(function: F) -> F:
             given: Any = function

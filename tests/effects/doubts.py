@@ -29,12 +29,15 @@ from semel.core.snapshot import Snapshot, encode
 from semel.effects.asking import Runner
 from semel.guard import Guard
 from semel.stores.base import performer
-from tests.stores.harness import STORES, Harness, open_harness, server_of
+from tests.stores.harness import OUTBOXES, STORES, Harness, open_harness, server_of
 
 SECOND: Micros = 1_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86400 * SECOND
 KEY = "an-opaque-key-of-some-length"
 NAMES = [f"{store}-sync" for store in STORES]
+WITH_OUTBOX = pytest.mark.parametrize(
+    "scene", [name for name in NAMES if name in OUTBOXES], indirect=True
+)
 
 _numbers = count(1)
 

@@ -15,7 +15,7 @@ from semel.core.model import Fence, Identity
 from semel.core.outbox import Deliver, Enqueue, TakeEffects
 from semel.effects.ledger import Entry, Report, Standing, compare
 from semel.errors import ConfigurationError
-from tests.effects.doubts import DAY, HOUR, MINUTE, Scene
+from tests.effects.doubts import DAY, HOUR, MINUTE, WITH_OUTBOX, Scene
 
 
 def charged(scene: Scene, **result: Any) -> Identity:
@@ -101,6 +101,7 @@ def test_plain_handlers_match_by_their_derived_keys(scene: Scene) -> None:
     assert compared(scene, entry(scene.completed())).matched == 1
 
 
+@WITH_OUTBOX
 def test_delivered_effects_are_compared_too(scene: Scene) -> None:
     delivered(scene, "key-1", b'{"amount": 500}', "ch_1")
     delivered(scene, "key-2", b"not json", None)
@@ -114,6 +115,7 @@ def test_delivered_effects_are_compared_too(scene: Scene) -> None:
     assert found.what == "provider_id: ch_9 there, ch_1 here"
 
 
+@WITH_OUTBOX
 def test_an_effect_with_the_key_of_its_record_is_one_and_not_two(scene: Scene) -> None:
     identity = scene.completed()
     key = downstream_key(identity, "charged")

@@ -15,7 +15,7 @@ from semel.core.policy import ietf
 from semel.core.settling import Passed, Settled, Undecided
 from semel.effects.operator import Address, Operator
 from semel.errors import ConfigurationError
-from tests.effects.doubts import MINUTE, Scene
+from tests.effects.doubts import MINUTE, WITH_OUTBOX, Scene
 
 ANSWER = Response(201, (), b"paid")
 NOBODY = Identity(b"\xfe" * 32)
@@ -150,6 +150,7 @@ class TestGivingUp:
             Operator(quick.guard).bury(quick.unknown(), **said)
 
 
+@WITH_OUTBOX
 def test_dead_effects_are_listed_tried_again_and_dropped(scene: Scene) -> None:
     operator = Operator(scene.guard)
     for key in ("one", "two"):

@@ -19,6 +19,7 @@ from semel.core.outbox import (
     Shelf,
     TakeEffects,
 )
+from semel.core.upkeep import Reap
 from semel.errors import ConfigurationError
 from tests.stores.contract import LEASE, MINUTE, RETENTION, new_fence, new_identity
 from tests.stores.contract_work import near
@@ -256,6 +257,18 @@ class Delivering:
         harness.travel(LEASE)
         assert take(harness).effects == ()
         assert browse(harness, Shelf.WAITING) == []
+
+    def test_once_delivered_it_is_forgotten_in_its_time(self, harness: Harness) -> None:
+        for key in ("key", "waiting"):
+            put(harness, key)
+        fence = new_fence()
+        take(harness, fence, limit=1)
+        assert deliver(harness, "key", fence)
+        assert harness.perform(Reap(ALL)).counts == {}
+        harness.travel(RETENTION)
+        assert harness.perform(Reap(ALL)).counts == {"effects": 1}
+        assert harness.perform(Enqueue("key", None, "mail", b"")).applied
+        assert not harness.perform(Enqueue("waiting", None, "mail", b"")).applied
 
     def test_told_again_it_is_delivered_once(self, harness: Harness) -> None:
         put(harness, "key")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from semel.stores import open_backend
 from semel.stores.base import AsyncStore, Backend
 from semel.stores.memory import MemoryBackend
 from semel.stores.sqlite import SqliteBackend
-from tests.servers import MariadbServer, PostgresServer
+from tests.servers import MariadbServer, PostgresServer, ValkeyCluster, ValkeyServer
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -176,6 +177,58 @@ def database_of(url: str) -> str:
     return url.rpartition("?")[0].rpartition("/")[2]
 
 
+@contextmanager
+def redis(colour: str, folder: Path, valkey: Callable[[], ValkeyServer]) -> Iterator[Harness]:
+    server = valkey()
+    yield from _redis(server.socket_url, [server], colour)
+
+
+@contextmanager
+def rediscluster(
+    colour: str, folder: Path, valkeys: Callable[[], ValkeyCluster]
+) -> Iterator[Harness]:
+    cluster = valkeys()
+    yield from _redis(cluster.url, cluster.primaries, colour)
+
+
+def _redis(url: str, nodes: Sequence[ValkeyServer], colour: str) -> Iterator[Harness]:
+    """Keys of a prefix of its own, removed in the end."""
+    prefix = f"test{os.urandom(6).hex()}"
+
+    def travel(duration: Micros) -> None:
+        """The server's clock cannot be moved, so what it keeps is moved into the past."""
+        for node in nodes:
+            node.ask("EVAL", TRAVEL, 0, f"{prefix}:*", duration)
+
+    try:
+        yield from _run(Harness(open_backend(url, prefix=prefix), travel, 10_000_000, colour))
+    finally:
+        for node in nodes:
+            node.ask("EVAL", CLEAR, 0, f"{prefix}:*")
+
+
+CLEAR = "for _, key in ipairs(redis.call('KEYS', ARGV[1])) do redis.call('UNLINK', key) end"
+TRAVEL = """
+local function moved(time) return string.format('%.0f', time - ARGV[2]) end
+for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
+  local kind = redis.call('TYPE', key).ok
+  if kind == 'hash' then
+    for _, name in ipairs({'created_at', 'leased_until', 'expires_at', 'forget_at', 'due_at',
+                           'abandon_at', 'retired_at', 'alive_until'}) do
+      local time = redis.call('HGET', key, name)
+      if time then redis.call('HSET', key, name, moved(time)) end
+    end
+  elseif kind == 'zset' and not string.find(key, ':made$') then
+    local all = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+    for n = 1, #all, 2 do
+      if all[n + 1] ~= 'inf' then redis.call('ZADD', key, moved(all[n + 1]), all[n]) end
+    end
+  end
+end
+"""
+"""Every field and every index that holds a time."""
+
+
 def _run(harness: Harness) -> Iterator[Harness]:
     try:
         yield harness
@@ -189,9 +242,13 @@ STORES: dict[str, Callable[..., Any]] = {
     "sqlite": sqlite,
     "postgresql": postgresql,
     "mysql": mysql,
+    "redis": redis,
+    "rediscluster": rediscluster,
 }
-SERVERS = {"mysql": "mariadb"}
+SERVERS = {"mysql": "mariadb", "redis": "valkey", "rediscluster": "valkey_cluster"}
+WITHOUT_OUTBOX = ("redis", "rediscluster")
 HARNESSES = [f"{store}-{colour}" for store in STORES for colour in ("sync", "async")]
+OUTBOXES = [name for name in HARNESSES if name.split("-")[0] not in WITHOUT_OUTBOX]
 
 
 def server_of(request: pytest.FixtureRequest, name: str) -> Callable[[], Any]:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from semel.core.outbox import BrowseEffects, Enqueue, Shelf
+from semel.errors import ConfigurationError
 from tests.stores import contract_outbox, contract_upkeep
-from tests.stores.harness import HARNESSES, Harness, open_harness, server_of
+from tests.stores.harness import HARNESSES, OUTBOXES, Harness, open_harness, server_of
 
 
 @pytest.fixture(params=HARNESSES)
@@ -38,16 +40,38 @@ class TestLeading(contract_upkeep.Leading): ...
 class TestRetiring(contract_upkeep.Retiring): ...
 
 
-class TestTaking(contract_outbox.Taking): ...
+class WithOutbox:
+    """Only where the store has one."""
+
+    @pytest.fixture(params=OUTBOXES)
+    def harness(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
+        server = server_of(request, request.param)
+        with open_harness(request.param, tmp_path, server) as opened:
+            yield opened
 
 
-class TestOrdered(contract_outbox.Ordered): ...
+class TestTaking(WithOutbox, contract_outbox.Taking): ...
 
 
-class TestDelivering(contract_outbox.Delivering): ...
+class TestOrdered(WithOutbox, contract_outbox.Ordered): ...
 
 
-class TestDeadLetters(contract_outbox.DeadLetters): ...
+class TestDelivering(WithOutbox, contract_outbox.Delivering): ...
+
+
+class TestDeadLetters(WithOutbox, contract_outbox.DeadLetters): ...
 
 
 class TestEvents(contract_outbox.Events): ...
+
+
+def test_a_store_says_whether_it_has_an_outbox(
+    harness: Harness, request: pytest.FixtureRequest
+) -> None:
+    name = request.node.callspec.params["harness"]
+    assert harness.backend.capabilities.outbox == (name in OUTBOXES)
+    if name not in OUTBOXES:
+        with pytest.raises(ConfigurationError, match="has no outbox"):
+            harness.perform(Enqueue("key", None, "mail", b""))
+        with pytest.raises(ConfigurationError, match="has no outbox"):
+            harness.perform(BrowseEffects(Shelf.WAITING, 1))

@@ -153,7 +153,9 @@ class Operator:
 
 
 def effects(guard: Guard, shelf: Shelf, name: str | None = None) -> Iterator[Effect]:
-    """All effects on a shelf, or those of one name, a page at a time."""
+    """All effects on a shelf, or those of one name, a page at a time; none without an outbox."""
+    if not guard.backend.capabilities.outbox:
+        return
     after: str | None = None
     while True:
         page = guard.backend.blocking().perform(BrowseEffects(shelf, _PAGE, after))

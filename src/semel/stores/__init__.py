@@ -10,8 +10,8 @@ from semel.stores.base import Backend
 __all__ = ["open_backend"]
 
 _KNOWN = (
-    "memory://, sqlite:///file.db, postgresql://user@host/database, redis://host:port/0, "
-    "rediscluster://host:port,host:port"
+    "memory://, sqlite:///file.db, postgresql://user@host/database, mysql://user@host/database, "
+    "redis://host:port/0, rediscluster://host:port,host:port"
 )
 
 
@@ -27,6 +27,8 @@ def open_backend(url: str, **options: Any) -> Backend:
             return SqliteBackend(url, **options)
         case "postgresql" | "postgres":
             return _postgres(url, options)
+        case "mysql" | "mariadb":
+            return _mysql(url, options)
         case "redis" | "rediss" | "redis+unix" | "rediscluster":
             return _redis(url, options)
         case other:
@@ -61,19 +63,6 @@ def _postgres(url: str, options: dict[str, Any]) -> Backend:
     return PostgresBackend(url, **options)
 
 
-def _redis(url: str, options: dict[str, Any]) -> Backend:
-    try:
-        from semel.stores.redis import RedisBackend
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] != "hiredis":
-            raise
-        raise ConfigurationError(
-            "Redis needs hiredis; install it with: pip install 'semel[redis]'"
-        ) from missing
-    options.pop("migrate", None)  # there is nothing to migrate
-    return RedisBackend(url, **options)
-
-
 def _mysql(url: str, options: dict[str, Any]) -> Backend:
     try:
         from semel.stores.mysql import MysqlBackend
@@ -85,3 +74,16 @@ def _mysql(url: str, options: dict[str, Any]) -> Backend:
             "pip install 'semel[mysql]'"
         ) from missing
     return MysqlBackend(url, **options)
+
+
+def _redis(url: str, options: dict[str, Any]) -> Backend:
+    try:
+        from semel.stores.redis import RedisBackend
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] != "hiredis":
+            raise
+        raise ConfigurationError(
+            "Redis needs hiredis; install it with: pip install 'semel[redis]'"
+        ) from missing
+    options.pop("migrate", None)  # there is nothing to migrate
+    return RedisBackend(url, **options)

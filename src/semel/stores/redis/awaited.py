@@ -22,9 +22,9 @@ from semel.stores.redis.errand import Attempt, Pause, errand
 from semel.stores.redis.faults import Fault, not_connected, severed, timed_out
 from semel.stores.redis.greeting import Commands, Finding, admit, greet
 from semel.stores.redis.keys import Keys
-from semel.stores.redis.parcels import Line, Parcel, Seal, sealing
+from semel.stores.redis.parcels import Line, Parcel, sealed
 from semel.stores.redis.settings import Address, Settings
-from semel.stores.redis.topology import SLOTS_MAP, Topology, nobody
+from semel.stores.redis.topology import PATIENCE, SLOTS_MAP, Topology, nobody
 from semel.stores.redis.wire import pack
 
 R = TypeVar("R")
@@ -80,7 +80,22 @@ class _Greeting(Parcel):
             self.future.set_exception(fault)
 
 
-class AwaitedLink(asyncio.Protocol):
+class _Wire(asyncio.Protocol):
+    """One connection's side of a link, which by the time it speaks may have another."""
+
+    def __init__(self, link: AwaitedLink) -> None:
+        self._link = link
+
+    def data_received(self, data: bytes) -> None:
+        if self._link.wire is self:
+            self._link.receive(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._link.wire is self:
+            self._link.hang_up(severed(True, str(exc) if exc else "the server hung up"))
+
+
+class AwaitedLink:
     """One connection, shared by the tasks of a loop; it opens when there is something to send."""
 
     def __init__(self, settings: Settings, keys: Keys, where: Address) -> None:
@@ -91,6 +106,7 @@ class AwaitedLink(asyncio.Protocol):
         self._queue: list[AwaitedParcel] = []
         self._line = Line(where)
         self._transport: asyncio.Transport | None = None
+        self.wire: _Wire | None = None
         self._opening: asyncio.Task[None] | None = None
         self._ready = self._due = False
         self._drained: asyncio.Future[None] | None = None
@@ -102,18 +118,19 @@ class AwaitedLink(asyncio.Protocol):
         self._queue.append(parcel)
         if self._ready:
             self._stir()
-        elif self._opening is None:
-            self._opening = keep(self._open(parcel.deadline))
+        else:
+            self._start()
         return parcel.future
 
-    def close(self, fault: Fault | None = None) -> None:
+    def hang_up(self, fault: Fault) -> None:
         """Who was sent is told that the link is gone; who was not is sent over the next one."""
-        transport, self._transport = self._transport, None
+        transport, self._transport, self.wire = self._transport, None, None
         self._ready = False
         line, self._line = self._line, Line(self.where)
         if transport is not None and not self._loop.is_closed():
             transport.abort()
-        line.fail(fault or severed(True))
+        line.fail(fault)
+        self._start()
 
     async def drain(self, deadline: float) -> None:
         """Until nothing is queued or under way."""
@@ -135,13 +152,9 @@ class AwaitedLink(asyncio.Protocol):
         if self._settings.wait_replicas and self._line:
             return
         convoy, self._queue = self._queue[:CONVOY], self._queue[CONVOY:]
-        data = [parcel.data for parcel in convoy]
-        seal = None
-        if self._settings.wait_replicas:
-            seal = Seal(convoy, self._settings.wait_replicas)
-            data.append(sealing(self._settings, self._keys, convoy[0].bucket))
+        data, seal = sealed(self._settings, self._keys, convoy)
         self._line.ask(convoy, seal)
-        self._transport.write(b"".join(data))
+        self._transport.write(data)
         if self._queue:
             self._stir()
 
@@ -149,28 +162,24 @@ class AwaitedLink(asyncio.Protocol):
         """Whoever is not answered in time holds up all who asked after it: the link is given up."""
         if parcel.sent:
             parcel.fail(timed_out(True))
-            self.close(severed(True, "the server is silent"))
-            if self._queue and self._opening is None:
-                self._opening = keep(self._open(self._queue[-1].deadline))
+            self.hang_up(severed(True, "the server is silent"))
         else:
             self._queue.remove(parcel)
             parcel.fail(timed_out(False))
 
     # ── asyncio's side ───────────────────────────────────────────────────────────────────────────
 
-    def data_received(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         try:
             self._line.feed(data)
         except hiredis.ProtocolError as error:
-            self.close(severed(True, f"the server speaks another protocol: {error}"))
+            self.hang_up(severed(True, f"the server speaks another protocol: {error}"))
         if self._queue:
             self._stir()
         elif self._drained and not self._line and not self._drained.done():
             self._drained.set_result(None)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._transport is not None:
-            self.close(severed(True, str(exc) if exc else "the server hung up"))
+    def _start(self) -> None:
         if self._queue and self._opening is None:
             self._opening = keep(self._open(self._queue[-1].deadline))
 
@@ -192,20 +201,24 @@ class AwaitedLink(asyncio.Protocol):
             self._give_up(error)
         finally:
             self._opening = None
-        self._stir()
+        if self._ready:
+            self._stir()
+        else:
+            self._start()
 
     async def _connect(self) -> None:
         loop, where = self._loop, self.where
+        wire = _Wire(self)
         made: asyncio.Transport
         if not where.port:
-            made, _ = await loop.create_unix_connection(lambda: self, where.host)
+            made, _ = await loop.create_unix_connection(lambda: wire, where.host)
         else:
             tls = self._settings.context
             host = where.host if tls is not None else None
             made, _ = await loop.create_connection(
-                lambda: self, where.host, where.port, ssl=tls, server_hostname=host
+                lambda: wire, where.host, where.port, ssl=tls, server_hostname=host
             )
-        self._transport = made
+        self._transport, self.wire = made, wire
 
     async def _converse(self) -> tuple[Finding, ...]:
         steps = greet(self._settings, self.where)
@@ -224,8 +237,8 @@ class AwaitedLink(asyncio.Protocol):
             return findings
 
     def _give_up(self, error: Exception) -> None:
-        self.close()
         waiting, self._queue = self._queue, []
+        self.hang_up(severed(False))
         for parcel in waiting:
             if isinstance(error, Fault):
                 parcel.fail(error)
@@ -271,7 +284,7 @@ class AwaitedPool:
     def abandon(self) -> None:
         """Close without the loop, which may be closed already."""
         while self._links:
-            self._links.popitem()[1].close()
+            self._links.popitem()[1].hang_up(severed(True, "the store was closed"))
 
     # ── calls to nodes ───────────────────────────────────────────────────────────────────────────
 
@@ -311,8 +324,10 @@ class AwaitedPool:
         if link is None:
             link = self._links[where] = AwaitedLink(self._settings, self._keys, where)
         outcomes = await link.send(AwaitedParcel(attempts, deadline))
-        if any(isinstance(each, Fault) and each.code == "READONLY" for each in outcomes):
-            link.close()
+        if any(isinstance(each, Fault) and each.broken for each in outcomes):
+            if any(isinstance(each, Fault) and each.code == "READONLY" for each in outcomes):
+                link.hang_up(severed(True, "the server has become a replica"))
+            self._topology.suspect(outcomes)
         return outcomes
 
     # ── who has what ─────────────────────────────────────────────────────────────────────────────
@@ -339,8 +354,9 @@ class AwaitedPool:
     async def _ask_around(self, deadline: float) -> Fault | None:
         fault: Fault | None = None
         for where in self._topology.known():
-            (answer,) = await self._ask(where, [Attempt(SLOTS_MAP)], deadline)
-            if not isinstance(answer, Fault) or answer.code == "ERR":
+            patience = min(deadline, monotonic() + PATIENCE)
+            (answer,) = await self._ask(where, [Attempt(SLOTS_MAP)], patience)
+            if not isinstance(answer, Fault):
                 self._topology.learn(answer, where)
                 return None
             fault = answer

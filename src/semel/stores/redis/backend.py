@@ -22,6 +22,12 @@ CAPABILITIES: Final = Capabilities(durable=False, shared=True, transactions=Fals
 """Not durable, however the server is set up: a failover may lose what was acknowledged."""
 
 
+STANDING: Final = (
+    "Redis may lose keys it has acknowledged, on a failover or in a crash: a request whose key was "
+    "lost runs again when it is repeated"
+)
+
+
 class RedisBackend:
     """Records in Redis or Valkey, one server or a cluster.
 
@@ -86,6 +92,12 @@ class RedisBackend:
 
     def awaited(self) -> AsyncStore:
         return _Awaited(self)
+
+    def examine(self) -> tuple[str, ...]:
+        """What this store cannot promise, and what is wrong with its servers; a sentence each."""
+        found = self.blocking_pool().examine()
+        said = [f"{where}: {finding.severity}: {finding.text}" for where, finding in found]
+        return (STANDING, *said)
 
     def migrate(self) -> int:
         """There is no schema: what is stored is named by its version."""

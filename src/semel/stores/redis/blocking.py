@@ -9,8 +9,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from time import monotonic
 from typing import Any, Final, TypeVar
 
@@ -21,9 +20,9 @@ from semel.stores.redis.errand import Attempt, Pause, errand
 from semel.stores.redis.faults import Fault, not_connected, severed, timed_out
 from semel.stores.redis.greeting import Commands, Finding, admit, greet
 from semel.stores.redis.keys import Keys
-from semel.stores.redis.parcels import Line, Parcel, Seal, sealing
+from semel.stores.redis.parcels import Line, Parcel, sealed
 from semel.stores.redis.settings import Address, Settings
-from semel.stores.redis.topology import SLOTS_MAP, Topology, nobody
+from semel.stores.redis.topology import PATIENCE, SLOTS_MAP, Topology, nobody
 from semel.stores.redis.wire import pack
 
 R = TypeVar("R")
@@ -65,7 +64,7 @@ class BlockingLink:
         self.where = where
         self._lock = threading.Lock()
         self._queue: list[BlockingParcel] = []
-        self._led = False
+        self._led = self._stale = self._ending = False
         self._socket: socket.socket | None = None
         self._line = Line(where)
 
@@ -84,11 +83,20 @@ class BlockingLink:
         return parcel.result
 
     def close(self) -> None:
-        """At once; who still waits is told that the link is gone."""
+        """Now, or when who is at work is done."""
+        with self._lock:
+            self._ending = True
+            if not self._led:
+                self._hang_up()
+
+    def renounce(self) -> None:
+        """The next one goes over a new connection."""
+        self._stale = True
+
+    def _hang_up(self) -> None:
         sock, self._socket = self._socket, None
+        self._stale = False
         if sock is not None:
-            with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads
             sock.close()
 
     # ── whose turn it is ─────────────────────────────────────────────────────────────────────────
@@ -109,6 +117,8 @@ class BlockingLink:
     def _pass_on(self) -> None:
         with self._lock:
             self._led = bool(self._queue)
+            if not self._led and self._ending:
+                self._hang_up()
             if self._queue:
                 self._queue[0].appointed = True
                 self._queue[0].event.set()
@@ -123,11 +133,12 @@ class BlockingLink:
             self._drop(convoy, fault)
         except BaseException as error:
             # One of many pays for an interrupt, or for a wrong setting; the others must know.
-            self._drop(convoy, severed(True, f"the link was given up: {type(error).__name__}"))
+            sent = any(parcel.sent for parcel in convoy)
+            self._drop(convoy, severed(sent, f"the link was given up: {type(error).__name__}"))
             raise
 
     def _drop(self, convoy: Sequence[BlockingParcel], fault: Fault) -> None:
-        self.close()
+        self._hang_up()
         self._line = Line(self.where)
         for parcel in convoy:
             parcel.fail(fault)
@@ -136,18 +147,17 @@ class BlockingLink:
 
     def _exchange(self, convoy: Sequence[BlockingParcel], deadline: float) -> None:
         sock = self._socket
-        if sock is None or _hung_up(sock):
-            self.close()
+        if sock is None or self._stale or _hung_up(sock):
+            self._hang_up()
             sock = self._socket = self._open(deadline)
-        data = [parcel.data for parcel in convoy]
-        seal = None
-        if self._settings.wait_replicas:
-            seal = Seal(convoy, self._settings.wait_replicas)
-            data.append(sealing(self._settings, self._keys, convoy[0].bucket))
+        data, seal = sealed(self._settings, self._keys, convoy)
         self._line.ask(convoy, seal)
-        _write(sock, b"".join(data), deadline)
+        _write(sock, data, deadline)
         while self._line:
-            self._line.feed(_read(sock, deadline))
+            try:
+                self._line.feed(_read(sock, deadline))
+            except hiredis.ProtocolError as error:
+                raise severed(True, f"the server speaks another protocol: {error}") from None
 
     def _open(self, deadline: float) -> socket.socket:
         sock = dial(self._settings, self.where, deadline)
@@ -286,6 +296,20 @@ class BlockingPool:
         while self._links:
             self._links.popitem()[1].close()
 
+    def examine(self) -> Iterator[tuple[Address, Finding]]:
+        """What there is to say about every primary, over links of its own."""
+        deadline = monotonic() + self._settings.timeout
+        if self._topology.cluster:
+            self._learn(deadline)
+        for where in self._topology.primaries():
+            try:
+                sock = dial(self._settings, where, deadline)
+                with sock:
+                    found = converse(self._settings, where, sock, deadline)
+            except Fault as fault:
+                found = (Finding("refused", str(fault)),)
+            yield from ((where, finding) for finding in found)
+
     # ── calls to nodes ───────────────────────────────────────────────────────────────────────────
 
     def _send(self, attempts: Sequence[Attempt], deadline: float) -> list[Any]:
@@ -296,7 +320,7 @@ class BlockingPool:
             where = attempt.where or self._at(attempt.call.bucket, deadline)
             if isinstance(where, Fault):
                 return [where]
-            return self._link(where).send(BlockingParcel(attempts, deadline))
+            return self._ask(where, attempts, deadline)
         return self._scatter(attempts, deadline)
 
     def _scatter(self, attempts: Sequence[Attempt], deadline: float) -> list[Any]:
@@ -310,9 +334,17 @@ class BlockingPool:
             else:
                 groups.setdefault(where, []).append(number)
         for where, numbers in groups.items():
-            parcel = BlockingParcel([attempts[number] for number in numbers], deadline)
-            outcomes |= zip(numbers, self._link(where).send(parcel), strict=True)
+            replies = self._ask(where, [attempts[number] for number in numbers], deadline)
+            outcomes |= zip(numbers, replies, strict=True)
         return [outcomes[number] for number in range(len(attempts))]
+
+    def _ask(self, where: Address, attempts: Sequence[Attempt], deadline: float) -> list[Any]:
+        link = self._link(where)
+        outcomes = link.send(BlockingParcel(attempts, deadline))
+        if any(isinstance(each, Fault) and each.broken for each in outcomes):
+            link.renounce()
+            self._topology.suspect(outcomes)
+        return outcomes
 
     def _link(self, where: Address) -> BlockingLink:
         link = self._links.get(where)
@@ -341,9 +373,9 @@ class BlockingPool:
         fault: Fault | None = None
         with self._learning:
             for where in self._topology.known():
-                parcel = BlockingParcel([Attempt(SLOTS_MAP)], deadline)
-                (answer,) = self._link(where).send(parcel)
-                if not isinstance(answer, Fault) or answer.code == "ERR":
+                patience = min(deadline, monotonic() + PATIENCE)
+                (answer,) = self._ask(where, [Attempt(SLOTS_MAP)], patience)
+                if not isinstance(answer, Fault):
                     self._topology.learn(answer, where)
                     return None
                 fault = answer

@@ -112,6 +112,8 @@ def _server(settings: Settings, info: Facts) -> Generator[Finding, None, None]:
         yield Finding("refused", f"version {version} is too old: 7.0 or newer, or any Valkey")
     if info.get("cluster_enabled") == "1" and not settings.cluster:
         yield Finding("refused", "this is a node of a cluster: use rediscluster://")
+    if info.get("cluster_enabled") == "0" and settings.cluster:
+        yield Finding("refused", "this is no cluster: use redis://")
 
 
 def _eviction(settings: Settings, facts: Facts) -> Generator[Finding, None, None]:

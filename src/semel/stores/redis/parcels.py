@@ -15,8 +15,9 @@ from typing import Any
 import hiredis
 
 from semel.stores.redis.errand import Attempt
-from semel.stores.redis.faults import Fault, not_replicated, refused
+from semel.stores.redis.faults import Fault, Remedy, not_replicated, refused
 from semel.stores.redis.keys import Keys
+from semel.stores.redis.plans import ANY
 from semel.stores.redis.settings import Address, Settings
 from semel.stores.redis.wire import pack
 
@@ -81,8 +82,8 @@ class Seal:
     def land(self, where: Address) -> None:
         wrote, acknowledged = self._said
         if isinstance(wrote, hiredis.ReplyError):
-            fault = refused(wrote, where)
-            self.fail(Fault(str(fault), doubt=True, code="WAIT"))
+            # The slot has moved: sent again, the calls find where to.
+            self.fail(Fault(str(refused(wrote, where)), Remedy.AGAIN, doubt=True, code="WAIT"))
         elif type(acknowledged) is not int or acknowledged < self._wanted:
             self.fail(not_replicated(acknowledged, self._wanted))
         else:
@@ -94,7 +95,16 @@ class Seal:
             parcel.fail(fault)
 
 
-def sealing(settings: Settings, keys: Keys, bucket: int) -> bytes:
+def sealed(settings: Settings, keys: Keys, convoy: Sequence[Parcel]) -> tuple[bytes, Seal | None]:
+    """What is written for a convoy; the seal where replicas are waited for."""
+    data = b"".join([parcel.data for parcel in convoy])
+    bucket = next((parcel.bucket for parcel in convoy if parcel.bucket != ANY), ANY)
+    if not settings.wait_replicas or bucket == ANY:
+        return data, None
+    return data + _sealing(settings, keys, bucket), Seal(convoy, settings.wait_replicas)
+
+
+def _sealing(settings: Settings, keys: Keys, bucket: int) -> bytes:
     """What a `Seal` is answered for."""
     millis = max(1, int(settings.wait_timeout * 1000))
     wait = pack(b"WAIT", settings.wait_replicas, millis)

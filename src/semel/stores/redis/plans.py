@@ -58,6 +58,10 @@ from semel.stores.texts import exact, indexed, shown
 R = TypeVar("R")
 
 
+ANY: Final = -1
+"""The bucket of a call that any node can answer."""
+
+
 class Call(NamedTuple):
     """One command to the node of a bucket; only a script's keys are told apart from its words."""
 

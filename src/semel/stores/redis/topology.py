@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
-from semel.errors import ConfigurationError
 from semel.stores.redis.faults import Fault, Remedy
 from semel.stores.redis.keys import BUCKETS, SLOT_OF, SLOTS
-from semel.stores.redis.plans import Call
+from semel.stores.redis.plans import ANY, Call
 from semel.stores.redis.settings import Address, Settings
 
-SLOTS_MAP: Final = Call(0, None, (), ("CLUSTER", "SLOTS"))
+SLOTS_MAP: Final = Call(ANY, None, (), ("CLUSTER", "SLOTS"))
 """Any node can be asked for it."""
+
+
+LOST: Final = ("TIME", "CONNECT", "LINK")
+PATIENCE: Final = 1.0
+"""Seconds for one node to say who has what, before the next one is asked."""
 
 
 class Topology:
@@ -20,34 +25,37 @@ class Topology:
     def __init__(self, settings: Settings) -> None:
         self._seeds = settings.seeds
         self.cluster = settings.cluster
+        self.doubtful = False
         self._map: list[Address | None] = [None] * BUCKETS
         if not self.cluster:
             self._map = [self._seeds[0]] * BUCKETS
 
     def at(self, bucket: int) -> Address | None:
-        """None: nobody is known to have it."""
-        return self._map[bucket]
+        """None: nobody is known to have it, or it is time to ask again."""
+        return None if self.doubtful else self._map[bucket]
+
+    def suspect(self, outcomes: Sequence[Any]) -> None:
+        """A node that cannot be reached may have been replaced."""
+        if self.cluster and any(isinstance(each, Fault) and each.code in LOST for each in outcomes):
+            self.doubtful = True
 
     def known(self) -> tuple[Address, ...]:
         """Whom to ask for the map: who is on it first, then those of the URL."""
         return tuple(dict.fromkeys([*filter(None, self._map), *self._seeds]))
 
+    def primaries(self) -> tuple[Address, ...]:
+        """Everybody on the map; those of the URL while there is none."""
+        return tuple(dict.fromkeys(filter(None, self._map))) or self._seeds
+
     def learn(self, answer: Any, asked: Address) -> None:
         """From CLUSTER SLOTS: ``[[first, last, [host, port, …], …], …]``; primaries come first."""
-        if isinstance(answer, Fault):
-            raise _no_cluster(answer)
         slots: list[Address | None] = [None] * SLOTS
         for first, last, primary, *_ in answer:
             host = primary[0].decode() if primary[0] else asked.host
             where = Address(asked.host if host == "?" else host, primary[1])
             slots[first : last + 1] = [where] * (last + 1 - first)
         self._map = [slots[SLOT_OF[bucket]] for bucket in range(BUCKETS)]
-
-
-def _no_cluster(fault: Fault) -> Exception:
-    if "cluster support disabled" in str(fault):
-        return ConfigurationError("this Redis is no cluster: use redis:// instead")
-    return Fault(str(fault), Remedy.LATER, code=fault.code)
+        self.doubtful = False
 
 
 def nobody(bucket: int) -> Fault:
