@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench import aims, machine, table
-from bench.cases import Case, peers, raw, stores
+from bench.cases import Case, peers, raw, scale, stores
 from bench.load import generator
 from bench.measure import Cores
 from bench.plans import BODY, FRESH, REPLAY
@@ -41,6 +41,12 @@ def parser() -> argparse.ArgumentParser:
     said.add_argument("--rounds", type=int, default=5)
     said.add_argument("--seconds", type=float, default=4.0, help="length of one measurement")
     said.add_argument("--connections", type=int, default=32)
+    said.add_argument(
+        "--records",
+        type=int,
+        default=0,
+        help="also whether a table of so many records costs more than an empty one",
+    )
     said.add_argument("--save", action="store_true", help="write bench/results/DATE.md")
     said.add_argument("--json", action="store_true", help="every sample, for programs")
     return said
@@ -70,6 +76,8 @@ def chosen(options: argparse.Namespace) -> list[Case]:
     cases: list[Case] = [*(QUICK if options.quick else [*stores.cases(), *raw.cases()])]
     if options.peers:
         cases += peers.cases()
+    if options.records:
+        cases += scale.cases(options.records)
     if options.only:
         cases = [case for case in cases if any(part in case.name for part in options.only)]
     return [stores.BARE, *cases]

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from bench.cases import Sample, raw
+from bench.cases import Sample, raw, scale
 from bench.rounds import Result
 
 TITLES = ("aim", "wanted", "reached", "met")
@@ -32,6 +32,12 @@ class Figures:
         ratios: list[float] = [a / b for a, b in zip(mine, fastest, strict=True)]
         return statistics.median(ratios)
 
+    def slower(self, name: str, than: str) -> float | None:
+        """How many times the p50 of another case, round by round."""
+        pairs = zip(self._samples(name), self._samples(than), strict=False)
+        ratios = [mine.p50 / other.p50 for mine, other in pairs if mine.p50 and other.p50]
+        return statistics.median(ratios) if ratios else None
+
     def _rates(self, name: str) -> list[float]:
         return [sample.rate for sample in self._samples(name)]
 
@@ -45,13 +51,14 @@ class Aim:
     title: str
     wanted: float
     reached: Callable[[Figures], float | None]
+    at_most: bool = False
 
     def row(self, figures: Figures) -> list[str]:
-        value = self.reached(figures)
+        value, wanted = self.reached(figures), f"{'≤' if self.at_most else '≥'} {self.wanted}"
         if value is None:
-            return [self.title, f"≥ {self.wanted}", "", "not measured"]
-        met = "yes" if value >= self.wanted else "no"
-        return [self.title, f"≥ {self.wanted}", f"{value:.2f}", met]
+            return [self.title, wanted, "", "not measured"]
+        met = value <= self.wanted if self.at_most else value >= self.wanted
+        return [self.title, wanted, f"{value:.2f}", "yes" if met else "no"]
 
 
 FRESH_AIMS = {"SQLite": 0.6, "PostgreSQL": 0.5, "Redis": 0.5}
@@ -65,7 +72,11 @@ PEER_AIMS = {
 }
 
 
-def aims() -> Iterator[Aim]:
+SLOWER = 1.2
+"""How much slower than in an empty table a step may be in a full one."""
+
+
+def aims(results: Sequence[Result]) -> Iterator[Aim]:
     for store, wanted in FRESH_AIMS.items():
         yield _of_bare(f"semel, {store}, fresh keys", wanted)
     for store, wanted in REPLAY_AIMS.items():
@@ -74,6 +85,9 @@ def aims() -> Iterator[Aim]:
         for plan in ("fresh keys", "replays"):
             yield _times(f"semel, {store}, {plan}", wanted, [f"{peer}, {plan}" for peer in peers])
     yield _times(raw.through("PostgreSQL"), 1.5, [raw.PGBENCH])
+    for case in (result.case for result in results):
+        if isinstance(case, scale.Table) and case.records:
+            yield _slower(case)
 
 
 def _of_bare(name: str, wanted: float) -> Aim:
@@ -85,6 +99,16 @@ def _times(name: str, wanted: float, others: list[str]) -> Aim:
     return Aim(f"{name}: times {best}", wanted, lambda figures: figures.times(name, others))
 
 
+def _slower(case: scale.Table) -> Aim:
+    empty = scale.title(case.comparison, 0)
+    return Aim(
+        f"{case.name}: p50, times that of an empty table",
+        SLOWER,
+        lambda figures: figures.slower(case.name, empty),
+        at_most=True,
+    )
+
+
 def rows(results: Sequence[Result]) -> list[list[str]]:
     figures = Figures(results)
-    return [aim.row(figures) for aim in aims()]
+    return [aim.row(figures) for aim in aims(results)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -70,7 +69,8 @@ def valkey() -> Iterator[Place]:
 def mariadb() -> Iterator[Place]:
     settings = {"innodb-flush-log-at-trx-commit": "1", "sync-binlog": "1"}
     with MariadbServer(on_disk=True, settings=settings) as server, server.database() as url:
-        yield Place(url, f"{server}, innodb_flush_log_at_trx_commit=1", server.pid, server)
+        title = f"MariaDB {server.binaries.version}, innodb_flush_log_at_trx_commit=1"
+        yield Place(url, title, server.pid, server)
 
 
 STORES: dict[str, Callable[[], AbstractContextManager[Place]]] = {
@@ -98,21 +98,28 @@ class Stage:
 
         One that could not be started is asked for once, and refused ever after.
         """
-        if store not in self._places:
-            self._places[store] = self._start(store)
-        place = self._places[store]
+        return self.kept(store, share, lambda stage: stage.start(STORES[store]()))
+
+    def kept(self, name: str, share: Share, make: Callable[[Stage], Place]) -> Place:
+        """What was made under this name, made now where it was not yet."""
+        if name not in self._places:
+            self._places[name] = self._make(name, make)
+        place = self._places[name]
         if isinstance(place, BenchError):
             raise place
         if place.pid is not None:
             share.hold(place.pid)
         return place
 
-    def _start(self, store: str) -> Place | BenchError:
+    def start(self, store: AbstractContextManager[Place]) -> Place:
+        """A store that lives until the last round is over."""
+        return self._stack.enter_context(store)
+
+    def _make(self, name: str, make: Callable[[Stage], Place]) -> Place | BenchError:
         try:
-            place = self._stack.enter_context(STORES[store]())
+            return make(self)
         except Exception as error:
-            return NotThere(f"{store} could not be started: {str(error).splitlines()[0]}")
-        return place
+            return NotThere(f"{name} could not be started: {str(error).splitlines()[0]}")
 
     def titles(self) -> dict[str, str]:
         """What the stores were that have been used."""
@@ -133,10 +140,3 @@ def python_of(family: str) -> str:
     if not PEERS_PYTHON.exists():
         raise NotThere('not installed: make bench ARGS="--peers" brings it')
     return str(PEERS_PYTHON)
-
-
-def found(program: str) -> str:
-    path = shutil.which(program)
-    if path is None:
-        raise NotThere(f"{program} not found")
-    return path

@@ -101,15 +101,20 @@ class RedisPairs:
 
 
 def run(stage: Stage, place: Place | None, script: str, *arguments: str | float) -> Sample:
-    """A module of bench/generators in a process of its own; it says rate, latencies and CPU."""
-    command = [sys.executable, "-m", f"bench.generators.{script}", *map(str, arguments)]
+    """One sample by a script, with what the store's own processes took."""
     spent = cpu_seconds(place.pid) if place and place.pid else None
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise BenchError(f"{script}: {last_line(done.stderr)}")
-    said = json.loads(done.stdout)
+    said = json.loads(said_by(script, *arguments))
     sample = Sample(**said)
     if spent is None or place is None or place.pid is None:
         return sample
     used = cpu_seconds(place.pid) - spent
     return Sample(**said, store_cpu=1e6 * used / (sample.rate * stage.seconds))
+
+
+def said_by(script: str, *arguments: str | float) -> str:
+    """What a module of bench/generators prints, in a process of its own."""
+    command = [sys.executable, "-m", f"bench.generators.{script}", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise BenchError(f"{script}: {last_line(done.stderr)}")
+    return done.stdout

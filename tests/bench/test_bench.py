@@ -1,6 +1,7 @@
 """The benchmark measures what it says it does: cases whose work was not done have no figures."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import pytest
 
 from bench import __main__ as command
 from bench import aims, plans, table
-from bench.cases import Sample, peers, stores
+from bench.cases import Sample, peers, scale, stores
 from bench.cases.served import Served
 from bench.load import BenchError, Burst, NotThere, Target
 from bench.measure import Cores
@@ -108,3 +109,16 @@ def test_what_is_not_on_this_machine_is_said_and_is_no_failure() -> None:
     absent = Result(stores.BARE, problem=NotThere("not installed"))
     assert not absent.failed
     assert "not run: not installed" in table.rows([absent])[0]
+
+
+@pytest.mark.parametrize(("store", "step"), [("SQLite", "reap"), ("PostgreSQL", "claim")])
+def test_a_table_is_filled_and_compared_with_an_empty_one(
+    store: str, step: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--records", "300", "--only", f"{store}, {scale.STEPS[step]}, table of"]
+    quickly = ["--rounds", "1", "--seconds", "0.1", "--connections", "4"]
+    assert command.main([*options, *quickly]) == 0
+    said, comparison = capsys.readouterr().out, scale.Comparison(store, step, 300)
+    assert f"| {scale.title(comparison, 0)} " in said
+    full = re.escape(scale.title(comparison, 300))
+    assert re.search(rf"{full}: p50, .* ≤ 1.2 \| +\d+\.\d\d", said), said
