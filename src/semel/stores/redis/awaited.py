@@ -19,7 +19,7 @@ import hiredis
 from semel.core.contract import StoreOperation
 from semel.stores.background import keep
 from semel.stores.redis.errand import Attempt, Pause, errand
-from semel.stores.redis.faults import Fault, not_connected, severed, timed_out
+from semel.stores.redis.faults import Fault, garbled, not_connected, severed, timed_out
 from semel.stores.redis.greeting import Commands, Finding, admit, greet
 from semel.stores.redis.keys import Keys
 from semel.stores.redis.parcels import Line, Parcel, sealed
@@ -173,7 +173,7 @@ class AwaitedLink:
         try:
             self._line.feed(data)
         except hiredis.ProtocolError as error:
-            self.hang_up(severed(True, f"the server speaks another protocol: {error}"))
+            self.hang_up(garbled(error))
         if self._queue:
             self._stir()
         elif self._drained and not self._line and not self._drained.done():

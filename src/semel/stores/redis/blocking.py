@@ -17,7 +17,7 @@ import hiredis
 
 from semel.core.contract import StoreOperation
 from semel.stores.redis.errand import Attempt, Pause, errand
-from semel.stores.redis.faults import Fault, not_connected, severed, timed_out
+from semel.stores.redis.faults import Fault, garbled, not_connected, severed, timed_out
 from semel.stores.redis.greeting import Commands, Finding, admit, greet
 from semel.stores.redis.keys import Keys
 from semel.stores.redis.parcels import Line, Parcel, sealed
@@ -153,11 +153,11 @@ class BlockingLink:
         data, seal = sealed(self._settings, self._keys, convoy)
         self._line.ask(convoy, seal)
         _write(sock, data, deadline)
-        while self._line:
-            try:
+        try:
+            while self._line:
                 self._line.feed(_read(sock, deadline))
-            except hiredis.ProtocolError as error:
-                raise severed(True, f"the server speaks another protocol: {error}") from None
+        except hiredis.ProtocolError as error:
+            raise garbled(error) from None
 
     def _open(self, deadline: float) -> socket.socket:
         sock = dial(self._settings, self.where, deadline)
@@ -204,6 +204,8 @@ def converse(
     except StopIteration as done:
         findings: tuple[Finding, ...] = done.value
         return findings
+    except hiredis.ProtocolError as error:
+        raise garbled(error, sent=False) from None
     except Fault as fault:
         fault.doubt = False  # nothing was sent yet but the greeting
         raise

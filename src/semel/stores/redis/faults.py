@@ -90,6 +90,10 @@ def severed(sent: bool, why: str = "the server hung up") -> Fault:
     return Fault(why, Remedy.AGAIN, doubt=sent, broken=True, code="LINK")
 
 
+def garbled(error: hiredis.ProtocolError, *, sent: bool = True) -> Fault:
+    return severed(sent, f"the server speaks another protocol: {error}")
+
+
 def timed_out(sent: bool) -> Fault:
     return Fault("no answer within the time limit", doubt=sent, broken=sent, code="TIME")
 

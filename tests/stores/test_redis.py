@@ -1,0 +1,904 @@
+"""What is true of the Redis store alone; what all stores share is in the contract suite."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+
+import pytest
+
+import semel
+from semel.core.contract import (
+    Applied,
+    Claim,
+    Claimed,
+    Found,
+    Lost,
+    NoRecord,
+    Read,
+    StoreOperation,
+)
+from semel.core.model import Identity, OnLapse, State
+from semel.core.upkeep import Browse, Due, Reap, Sweep, Work
+from semel.errors import ConfigurationError, StoreCorrupt, StoreUnavailable
+from semel.stores.base import Backend, Capabilities
+from semel.stores.redis import RedisBackend, awaited, greeting
+from semel.stores.redis.settings import OPTIONS, Settings, parse
+from tests.servers import ValkeyServer
+from tests.stores.contract import (
+    ORIGIN,
+    accept,
+    claim,
+    complete,
+    new_fence,
+    new_identity,
+    reach,
+)
+from tests.stores.harness import Harness
+from tests.stores.relay import Relay, about
+
+SOON = 0.3
+"""A deadline that a test can afford to see pass."""
+
+COLOURS = pytest.mark.parametrize("colour", ["sync", "async"])
+
+
+def _nowhere(duration: int) -> None:
+    raise AssertionError("time does not travel here")
+
+
+@contextmanager
+def opened(url: str, colour: str = "sync", **options: Any) -> Iterator[Harness]:
+    harness = Harness(RedisBackend(url, **options), _nowhere, 10_000_000, colour)
+    try:
+        yield harness
+    finally:
+        harness.close()
+
+
+@pytest.fixture
+def own_server() -> Iterator[ValkeyServer]:
+    """A server that the test may stop, kill, freeze and set up."""
+    with ValkeyServer() as server:
+        yield server
+
+
+@pytest.fixture
+def prefix(valkey: ValkeyServer) -> Iterator[str]:
+    """Keys of one's own on the shared server."""
+    name = f"own{os.urandom(6).hex()}"
+    yield name
+    for key in keys_of(valkey, name):
+        valkey.ask("UNLINK", key)
+
+
+def keys_of(server: ValkeyServer, prefix: str) -> list[bytes]:
+    found: list[bytes] = server.ask("KEYS", f"{prefix}:*")
+    return found
+
+
+@contextmanager
+def frozen(server: ValkeyServer) -> Iterator[None]:
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+def in_doubt(harness: Harness, op: StoreOperation[Any]) -> None:
+    with pytest.raises(StoreUnavailable) as refused:
+        harness.perform(op)
+    assert refused.value.applied is None
+
+
+def not_done(harness: Harness, op: StoreOperation[Any]) -> None:
+    with pytest.raises(StoreUnavailable) as refused:
+        harness.perform(op)
+    assert refused.value.applied is False
+
+
+# ── URLs and settings ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("url", "seeds", "db"),
+    [
+        ("redis://", ["localhost:6379"], 0),
+        ("redis://db.example/3", ["db.example:6379"], 3),
+        ("rediss://db.example:7000", ["db.example:7000"], 0),
+        ("redis://[::1]:7000", ["[::1]:7000"], 0),
+        ("redis+unix:///run/redis.sock#2", ["/run/redis.sock"], 2),
+        ("rediscluster://a:1,b:2,c", ["a:1", "b:2", "c:6379"], 0),
+    ],
+)
+def test_a_url_says_where_to_connect(url: str, seeds: list[str], db: int) -> None:
+    settings = parse(url, {})
+    assert [str(seed) for seed in settings.seeds] == seeds
+    assert settings.db == db
+    assert settings.tls == url.startswith("rediss:")
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("redis://a,b", "rediscluster"),
+        ("redis://a/shop", "number"),
+        ("redis://a:99999", "port"),
+        ("redis://a:x", "host:port"),
+        ("rediscluster://a:1/2", "one database"),
+        ("redis+unix://relative", "path"),
+        ("redis://a?color=red", "unknown option 'color'"),
+        ("redis://a?timeout=0", "timeout"),
+        ("redis://a?prefix={x}", "prefix"),
+        ("redis://a?durability=yes", "durability"),
+        ("redis://a?allow_eviction=perhaps", "allow_eviction"),
+        ("redis://a?wait_replicas=-1", "wait_replicas"),
+        ("redis://a?wait_replicas=1&timeout=1&wait_timeout=2", "less than timeout"),
+        ("redis://a?ca_file=x.pem", "TLS"),
+        ("rediss://a?key_file=x.pem", "cert_file"),
+        ("http://a", "starts with"),
+    ],
+)
+def test_what_is_wrong_with_a_url_is_said(url: str, complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        RedisBackend(url)
+
+
+@COLOURS
+@pytest.mark.parametrize("user", ["", "ann"])
+def test_a_password_is_in_no_repr_no_url_and_no_error(colour: str, user: str) -> None:
+    with opened(f"redis://{user}:s3cr3t@127.0.0.1:1/0", colour, timeout=SOON) as harness:
+        backend = harness.backend
+        with pytest.raises(StoreUnavailable) as refused:
+            harness.perform(Read(new_identity()))
+        settings = backend._settings if isinstance(backend, RedisBackend) else None
+        for text in (repr(backend), backend.url, str(refused.value), repr(settings)):
+            assert "s3cr3t" not in text
+
+
+def test_keywords_win_over_the_url() -> None:
+    settings = parse("redis://a?timeout=2&prefix=x", {"timeout": timedelta(seconds=3)})
+    assert (settings.timeout, settings.prefix) == (3.0, "x")
+
+
+def test_every_option_can_be_given_both_ways() -> None:
+    assert set(OPTIONS) <= {each.name for each in fields(Settings)}
+
+
+@COLOURS
+def test_user_and_password_are_shown_to_the_server(own_server: ValkeyServer, colour: str) -> None:
+    own_server.ask("ACL", "SETUSER", "shop", "on", ">s3cr3t%", "~*", "+@all")
+    own_server.ask("ACL", "SETUSER", "default", ">other")
+    where = f"127.0.0.1:{own_server.port}/1"
+    with opened(f"redis://shop:s3cr3t%25@{where}", colour) as harness:
+        assert isinstance(harness.perform(claim(new_identity(), new_fence())), Claimed)
+    for wrong in (f"redis://shop:wrong@{where}", f"redis://{where}"):
+        with opened(wrong, colour) as harness, pytest.raises(ConfigurationError) as refused:
+            harness.perform(Read(new_identity()))
+        assert "wrong" not in str(refused.value)
+
+
+def test_what_a_user_may_not_do_is_a_wrong_setting(own_server: ValkeyServer) -> None:
+    own_server.ask("ACL", "SETUSER", "shop", "on", ">p", "~*", "+@all", "-@scripting")
+    url = f"redis://shop:p@127.0.0.1:{own_server.port}/0"
+    with opened(url) as harness, pytest.raises(ConfigurationError, match="NOPERM"):
+        harness.perform(Read(new_identity()))
+
+
+def test_databases_and_prefixes_are_apart(valkey: ValkeyServer, prefix: str) -> None:
+    op = claim(new_identity(), new_fence())
+    with opened(valkey.socket_url, prefix=prefix) as harness:
+        assert isinstance(harness.perform(op), Claimed)
+    with opened(valkey.socket_url, prefix=f"{prefix}-2") as harness:
+        assert isinstance(harness.perform(Read(op.identity)), NoRecord)
+    with opened(f"{valkey.socket_url}#1", prefix=prefix) as harness:
+        assert isinstance(harness.perform(Read(op.identity)), NoRecord)
+
+
+# ── what it can and cannot do ─────────────────────────────────────────────────────────────────────
+
+
+def test_it_promises_neither_durability_nor_transactions(valkey: ValkeyServer) -> None:
+    able = RedisBackend(valkey.url).capabilities
+    assert able == Capabilities(durable=False, shared=True, transactions=False, outbox=False)
+    assert isinstance(RedisBackend(valkey.url), Backend)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"mode": "atomic"}, {"on_lapse": "resume"}],
+    ids=["atomic", "recovery points"],
+)
+def test_a_policy_that_needs_a_transaction_is_refused_at_start(
+    valkey: ValkeyServer, options: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigurationError, match="has no transactions"):
+        semel.Guard(valkey.url, tenant=None, policy=semel.ietf(**options))
+
+
+def test_a_deliverer_is_refused_at_start(valkey: ValkeyServer) -> None:
+    guard = semel.Guard(valkey.url, tenant=None)
+    with pytest.raises(ConfigurationError, match="has no outbox"):
+        guard.effect("mail")
+    with pytest.raises(ConfigurationError, match="has no transactions"):
+        guard.write_effect(None, "mail", {})
+    assert list(guard.operator().list_dead()) == []
+
+
+def test_a_function_runs_once(valkey: ValkeyServer, prefix: str) -> None:
+    guard = semel.Guard(f"{valkey.url}?prefix={prefix}", tenant=None, maintenance=None)
+    ran: list[int] = []
+    for _ in range(2):
+        once = guard.once("an-opaque-key-of-some-length", lambda: ran.append(1), name="job")
+        assert once is not None
+    assert ran == [1]
+    guard.close()
+
+
+# ── what is checked before it is used ─────────────────────────────────────────────────────────────
+
+
+@COLOURS
+@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "allkeys-random"])
+def test_a_server_that_evicts_keys_is_refused(
+    own_server: ValkeyServer, colour: str, policy: str
+) -> None:
+    own_server.configure(maxmemory="100mb", maxmemory_policy=policy)
+    op = claim(new_identity(), new_fence())
+    refused = pytest.raises(ConfigurationError, match=f"{policy} drops keys")
+    with opened(own_server.url, colour) as harness, refused:
+        harness.perform(op)
+    assert own_server.ask("DBSIZE") == 0
+    with opened(f"{own_server.url}?allow_eviction=yes", colour) as harness:
+        assert isinstance(harness.perform(op), Claimed)
+
+
+@pytest.mark.parametrize(
+    ("policy", "limit"), [("noeviction", "100mb"), ("volatile-lru", "100mb"), ("allkeys-lru", "0")]
+)
+def test_what_evicts_nothing_of_ours_is_used(
+    own_server: ValkeyServer, policy: str, limit: str
+) -> None:
+    own_server.configure(maxmemory=limit, maxmemory_policy=policy)
+    with opened(own_server.url) as harness:
+        assert isinstance(harness.perform(claim(new_identity(), new_fence())), Claimed)
+
+
+@COLOURS
+@pytest.mark.parametrize("save", ["", "60 1000"])
+def test_a_server_that_forgets_in_a_restart_is_refused(
+    own_server: ValkeyServer, colour: str, save: str
+) -> None:
+    own_server.configure(appendonly="no", save=save)
+    op = claim(new_identity(), new_fence())
+    refused = pytest.raises(ConfigurationError, match="appendonly is off")
+    with opened(own_server.url, colour) as harness, refused:
+        harness.perform(op)
+    assert own_server.ask("DBSIZE") == 0
+    with opened(f"{own_server.url}?durability=best-effort", colour) as harness:
+        assert isinstance(harness.perform(op), Claimed)
+
+
+def forbid(server: ValkeyServer, *commands: str) -> str:
+    rules = [f"-{command}" for command in commands]
+    server.ask("ACL", "SETUSER", "shop", "on", ">p", "~*", "+@all", *rules)
+    return f"redis://shop:p@127.0.0.1:{server.port}/0"
+
+
+def findings(url: str, **options: Any) -> str:
+    backend = RedisBackend(url, **options)
+    try:
+        return "\n".join(backend.examine())
+    finally:
+        backend.close()
+
+
+def test_where_config_is_forbidden_info_is_asked(own_server: ValkeyServer) -> None:
+    url = forbid(own_server, "config")
+    said = findings(url)
+    assert "unchecked: CONFIG is forbidden" in said
+    own_server.configure(maxmemory="100mb", maxmemory_policy="allkeys-lru", appendonly="no")
+    said = findings(url)
+    assert "refused: maxmemory-policy allkeys-lru" in said
+    assert "refused: appendonly is off" in said
+    with opened(url) as harness, pytest.raises(ConfigurationError):
+        harness.perform(Read(new_identity()))
+
+
+def test_what_could_not_be_checked_is_said(
+    own_server: ValkeyServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = forbid(own_server, "config", "info")
+    said = findings(url)
+    assert said.count("unchecked") == 3
+    with opened(url) as harness:
+        assert isinstance(harness.perform(claim(new_identity(), new_fence())), Claimed)
+        assert "not known" in caplog.text
+
+
+def test_an_examination_says_what_cannot_be_promised(own_server: ValkeyServer) -> None:
+    said = findings(own_server.url)
+    assert "may lose keys it has acknowledged" in said
+    assert "warning: appendfsync is not always" in said
+    assert "wait_replicas" not in said
+    own_server.configure(appendfsync="always")
+    assert "appendfsync" not in findings(own_server.url)
+    assert "but 0 are connected" in findings(own_server.url, wait_replicas=1)
+    own_server.stop()
+    assert "refused: cannot connect" in findings(own_server.url)
+
+
+@pytest.mark.parametrize("version", ["6.2.7", "5.0"])
+def test_an_old_server_is_refused(version: str) -> None:
+    found = list(greeting.examine(parse("redis://", {}), {"redis_version": version}, None))
+    assert "too old" in found[0].text
+    assert found[0].severity == "refused"
+
+
+@COLOURS
+def test_a_replica_decides_nothing(own_server: ValkeyServer, colour: str) -> None:
+    with ValkeyServer() as replica:
+        replica.follow(own_server)
+        with opened(own_server.url, colour) as harness:
+            identity, _ = reach(harness, State.COMPLETED)
+        with opened(replica.url, colour) as harness:
+            not_done(harness, Read(identity))
+            not_done(harness, claim(identity, new_fence()))
+
+
+@COLOURS
+def test_a_server_that_becomes_a_replica_is_left_at_once(
+    own_server: ValkeyServer, colour: str
+) -> None:
+    """Also reads are refused: what it says may be old."""
+    with ValkeyServer() as other, opened(own_server.url, colour) as harness:
+        identity, _ = reach(harness, State.COMPLETED)
+        own_server.follow(other)
+        not_done(harness, Read(identity))
+        not_done(harness, claim(new_identity(), new_fence()))
+        own_server.ask("REPLICAOF", "NO", "ONE")
+        assert isinstance(harness.perform(claim(new_identity(), new_fence())), Claimed)
+
+
+# ── memory and time ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_no_key_of_ours_ever_has_a_time_to_live(valkey: ValkeyServer, prefix: str) -> None:
+    with opened(valkey.socket_url, prefix=prefix) as harness:
+        for state in State:
+            for on_lapse in OnLapse:
+                reach(harness, state, on_lapse)
+                reach(harness, state, on_lapse, deferred=True)
+    made = keys_of(valkey, prefix)
+    assert len(made) > 2 * len(State) * len(OnLapse)
+    assert {valkey.ask("TTL", key) for key in made} == {-1}
+
+
+@COLOURS
+def test_out_of_memory_nothing_begins_and_what_began_ends(
+    own_server: ValkeyServer, colour: str
+) -> None:
+    with opened(own_server.url, colour) as harness:
+        identity, fence = reach(harness, State.IN_PROGRESS)
+        own_server.configure(maxmemory="1mb", maxmemory_policy="noeviction")
+        not_done(harness, claim(new_identity(), new_fence()))
+        assert isinstance(harness.perform(complete(identity, fence)), Applied)
+        assert isinstance(harness.perform(Read(identity)), Found)
+
+
+# ── bytes ─────────────────────────────────────────────────────────────────────────────────────────
+
+SIXTEEN_MEGABYTES = 16 * 1024 * 1024
+
+
+@COLOURS
+def test_every_byte_comes_back(valkey: ValkeyServer, prefix: str, colour: str) -> None:
+    every = bytes(range(256))
+    with opened(valkey.socket_url, colour, prefix=prefix) as harness:
+        for first in range(0, 256, 5):
+            identity = Identity((every[first:] + every)[:32])
+            fence = new_fence()
+            assert isinstance(harness.perform(claim(identity, fence)), Claimed)
+            assert isinstance(harness.perform(complete(identity, fence, every)), Applied)
+            found = harness.record(identity)
+            assert found is not None
+            assert (found.identity, found.fence, found.snapshot) == (identity, fence, every)
+
+
+@COLOURS
+def test_sixteen_megabytes_come_back_and_hold_up_nobody_for_long(
+    valkey: ValkeyServer, prefix: str, colour: str
+) -> None:
+    snapshot = os.urandom(SIXTEEN_MEGABYTES // 2) + bytes(SIXTEEN_MEGABYTES // 2)
+    with opened(valkey.url, colour, prefix=prefix) as harness:
+        held = [reach(harness, State.IN_PROGRESS) for _ in range(4)]
+        ops: list[StoreOperation[Any]] = [complete(*held[0], snapshot)]
+        ops += [complete(identity, fence, b"small") for identity, fence in held[1:]]
+        assert all(isinstance(reply, Applied) for reply in harness.race(ops))
+        found = harness.record(held[0][0])
+        assert found is not None
+        assert found.snapshot == snapshot
+
+
+@COLOURS
+def test_what_is_no_record_of_ours_is_corrupt(
+    valkey: ValkeyServer, prefix: str, colour: str
+) -> None:
+    with opened(valkey.socket_url, colour, prefix=prefix) as harness:
+        identity, fence = reach(harness, State.IN_PROGRESS)
+        (key,) = [key for key in keys_of(valkey, prefix) if b":record:" in key]
+        valkey.ask("HDEL", key, "leased_until")
+        with pytest.raises(StoreCorrupt):
+            harness.perform(claim(identity, new_fence()))
+        valkey.ask("DEL", key)
+        valkey.ask("SET", key, "another program's")
+        with pytest.raises(StoreCorrupt):
+            harness.perform(complete(identity, fence))
+
+
+# ── scripts ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@COLOURS
+def test_flushed_scripts_are_sent_again(own_server: ValkeyServer, colour: str) -> None:
+    with opened(own_server.url, colour) as harness:
+        identity, fence = reach(harness, State.IN_PROGRESS)
+        own_server.ask("SCRIPT", "FLUSH")
+        assert isinstance(harness.perform(complete(identity, fence)), Applied)
+        own_server.ask("SCRIPT", "FLUSH")
+        ops = [claim(new_identity(), new_fence()) for _ in range(32)]
+        assert all(isinstance(reply, Claimed) for reply in harness.race(ops))
+        assert [own_server.ask("SCRIPT", "EXISTS", script_digest("claim"))] == [[1]]
+
+
+def script_digest(name: str) -> bytes:
+    from semel.stores.redis.scripts import script
+
+    return script(name).digest
+
+
+@COLOURS
+def test_a_flushed_store_refuses_the_completion_of_what_it_lost(
+    own_server: ValkeyServer, colour: str
+) -> None:
+    with opened(own_server.url, colour) as harness:
+        identity, fence = reach(harness, State.IN_PROGRESS)
+        own_server.ask("FLUSHALL")
+        reply = harness.perform(complete(identity, fence))
+        assert isinstance(reply, Lost)
+        assert reply.record is None
+
+
+# ── links that break ──────────────────────────────────────────────────────────────────────────────
+
+
+@COLOURS
+def test_a_lost_answer_is_asked_for_again_with_the_same_fence(
+    own_server: ValkeyServer, colour: str
+) -> None:
+    with Relay(own_server.port) as relay, opened(relay.url, colour) as harness:
+        reach(harness, State.COMPLETED)  # the scripts are known from here on
+        op = claim(new_identity(), new_fence())
+        relay.drop = about(op.fence)
+        assert isinstance(harness.perform(op), Claimed)
+        assert relay.dropped == 1
+        answer = os.urandom(20)
+        relay.drop = about(answer)
+        assert isinstance(harness.perform(complete(op.identity, op.fence, answer)), Applied)
+        assert relay.dropped == 2
+        assert [answer in message for message in relay.messages].count(True) == 2
+        found = harness.record(op.identity)
+        assert found is not None
+        assert found.snapshot == answer
+
+
+@COLOURS
+def test_an_answer_that_stays_away_is_a_doubt(own_server: ValkeyServer, colour: str) -> None:
+    with Relay(own_server.port) as relay, opened(relay.url, colour) as harness:
+        reach(harness, State.COMPLETED)  # the scripts are known from here on
+        identity, fence = reach(harness, State.IN_PROGRESS)
+        op = complete(identity, fence)
+
+        def once_and_for_all(message: bytes) -> bool:
+            mine = bytes(fence) in message
+            if mine:
+                relay.shut()
+            return mine
+
+        relay.drop = once_and_for_all
+        in_doubt(harness, op)
+    with opened(own_server.url, colour) as harness:
+        found = harness.record(identity)
+        assert found is not None
+        assert found.state is State.COMPLETED
+
+
+@COLOURS
+def test_what_cannot_be_sent_did_not_happen(own_server: ValkeyServer, colour: str) -> None:
+    with opened(own_server.url, colour) as harness:
+        identity, fence = reach(harness, State.IN_PROGRESS)
+        own_server.kill()
+        not_done(harness, claim(new_identity(), new_fence()))
+        own_server.start()
+        assert isinstance(harness.perform(complete(identity, fence)), Applied)
+
+
+@COLOURS
+def test_a_killed_server_that_comes_back_is_used_again(
+    own_server: ValkeyServer, colour: str
+) -> None:
+    """appendfsync always: nothing that was acknowledged is lost."""
+    own_server.configure(appendfsync="always")
+    with opened(own_server.url, colour) as harness:
+        stop = threading.Event()
+        acknowledged: list[Claim] = []
+
+        def work() -> None:
+            while not stop.is_set():
+                op = claim(new_identity(), new_fence())
+                try:
+                    harness.perform(op)
+                except StoreUnavailable:
+                    continue
+                acknowledged.append(op)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for _ in range(2):
+            more = len(acknowledged) + 50
+            while len(acknowledged) < more:
+                assert all(thread.is_alive() for thread in threads)
+            own_server.kill()
+            own_server.start()
+        stop.set()
+        for thread in threads:
+            thread.join()
+        for op in acknowledged:
+            found = harness.record(op.identity)
+            assert found is not None
+            assert found.fence == op.fence
+
+
+@COLOURS
+def test_a_silent_server_costs_the_time_limit_and_no_more(
+    own_server: ValkeyServer, colour: str
+) -> None:
+    with opened(own_server.url, colour, timeout=SOON) as harness:
+        identity, fence = reach(harness, State.IN_PROGRESS)
+        with frozen(own_server):
+            before = monotonic()
+            in_doubt(harness, complete(identity, fence))
+            assert SOON * 0.9 < monotonic() - before < SOON + 1.0
+        assert isinstance(harness.perform(complete(identity, fence)), Applied)
+
+
+@COLOURS
+def test_many_who_wait_for_a_silent_server_are_all_told(
+    own_server: ValkeyServer, colour: str
+) -> None:
+    with opened(own_server.url, colour, timeout=SOON) as harness:
+        harness.perform(Read(new_identity()))
+        ops = [claim(new_identity(), new_fence()) for _ in range(16)]
+        with frozen(own_server):
+            told = told_by(harness, ops)
+        assert all(isinstance(each, StoreUnavailable) for each in told)
+        assert all(isinstance(reply, Claimed) for reply in harness.race(ops))
+
+
+def told_by(harness: Harness, ops: list[Claim]) -> list[Exception | None]:
+    told: list[Exception | None] = [None] * len(ops)
+
+    def ask(number: int) -> None:
+        try:
+            harness.perform(ops[number])
+        except Exception as error:
+            told[number] = error
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(ops))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return told
+
+
+@COLOURS
+def test_a_server_that_speaks_another_language_is_unavailable(colour: str) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            for _ in range(2):
+                end, _ = listener.accept()
+                with end:
+                    end.recv(1000)
+                    end.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                    end.recv(1000)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        port = listener.getsockname()[1]
+        with opened(f"redis://127.0.0.1:{port}", colour, timeout=1) as harness:
+            not_done(harness, claim(new_identity(), new_fence()))
+
+
+async def test_a_cancelled_caller_leaves_at_once_and_the_link_stays(
+    own_server: ValkeyServer,
+) -> None:
+    backend = RedisBackend(own_server.url)
+    store = backend.awaited()
+    await store.perform(Read(new_identity()))
+    op = claim(new_identity(), new_fence())
+    with frozen(own_server):
+        task = asyncio.create_task(store.perform(op))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert isinstance(await store.perform(op), Claimed)
+    assert (await store.perform(Read(op.identity))) is not None
+    clients = own_server.ask("CLIENT", "LIST").count(b"cmd=evalsha")
+    await backend.aclose()
+    assert clients == 1
+
+
+# ── together ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_is_asked_at_once_travels_together(
+    own_server: ValkeyServer,
+) -> None:
+    with Relay(own_server.port) as relay:
+        backend = RedisBackend(relay.url)
+        store = backend.awaited()
+        await store.perform(Read(new_identity()))
+        relay.messages.clear()
+        ops = [claim(new_identity(), new_fence()) for _ in range(20)]
+        replies = await asyncio.gather(*(store.perform(op) for op in ops))
+        assert all(isinstance(reply, Claimed) for reply in replies)
+        assert len(relay.messages) < 10
+        assert relay.connections == 1
+        await backend.aclose()
+
+
+@COLOURS
+def test_an_error_of_one_does_not_touch_the_others(
+    valkey: ValkeyServer, prefix: str, colour: str
+) -> None:
+    with opened(valkey.socket_url, colour, prefix=prefix) as harness:
+        bad, _ = reach(harness, State.COMPLETED)
+        (key,) = [key for key in keys_of(valkey, prefix) if bytes(bad) in key]
+        valkey.ask("DEL", key)
+        valkey.ask("SET", key, "another program's")
+        ops = [claim(new_identity(), new_fence()) for _ in range(15)]
+        ops.insert(7, claim(bad, new_fence()))
+        told = told_by(harness, ops)
+        assert isinstance(told.pop(7), StoreCorrupt)
+        assert told == [None] * 15
+
+
+def test_one_alone_does_not_wait_to_be_joined(valkey: ValkeyServer, prefix: str) -> None:
+    """A turn of the loop, and the round trip: no timer is set but the deadline's."""
+    timers: list[float] = []
+
+    async def one() -> None:
+        backend = RedisBackend(f"{valkey.url}?prefix={prefix}")
+        store = backend.awaited()
+        await store.perform(Read(new_identity()))
+        loop = asyncio.get_running_loop()
+        real = loop.call_later
+
+        def noted(delay: float, *rest: Any, **more: Any) -> asyncio.TimerHandle:
+            timers.append(delay)
+            return real(delay, *rest, **more)
+
+        loop.call_later = noted  # type: ignore[method-assign, assignment]
+        await store.perform(Read(new_identity()))
+        loop.call_later = real  # type: ignore[method-assign]
+        await backend.aclose()
+
+    asyncio.run(one())
+    assert len(timers) == 1
+    assert timers[0] > 4
+    assert awaited.CONVOY > 1
+
+
+# ── replicas that are waited for ──────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[ValkeyServer, ValkeyServer, Relay]]:
+    """A primary and its replica, which follows through a relay that can be cut."""
+    with ValkeyServer() as primary, ValkeyServer() as replica, Relay(primary.port) as relay:
+        replica.ask("REPLICAOF", "127.0.0.1", relay.port)
+        replica.await_link()
+        yield primary, replica, relay
+
+
+WAITING: dict[str, Any] = {"wait_replicas": 1, "wait_timeout": 0.1}
+
+
+@COLOURS
+def test_a_replica_that_is_waited_for_has_it(
+    pair: tuple[ValkeyServer, ValkeyServer, Relay], colour: str
+) -> None:
+    primary, replica, _ = pair
+    with opened(primary.url, colour, **WAITING | {"wait_timeout": 2}) as harness:
+        ops = [claim(new_identity(), new_fence()) for _ in range(20)]
+        assert all(isinstance(reply, Claimed) for reply in harness.race(ops))
+    primary.kill()
+    replica.ask("REPLICAOF", "NO", "ONE")
+    with opened(replica.url, colour) as harness:
+        assert all(harness.record(op.identity) is not None for op in ops)
+
+
+@COLOURS
+def test_without_waiting_a_cut_link_loses_keys_silently(
+    pair: tuple[ValkeyServer, ValkeyServer, Relay], colour: str
+) -> None:
+    """The control: this is what `wait_replicas` is for."""
+    primary, replica, relay = pair
+    with opened(primary.url, colour) as harness:
+        harness.perform(Read(new_identity()))
+        relay.close()
+        op = claim(new_identity(), new_fence())
+        assert isinstance(harness.perform(op), Claimed)
+    primary.kill()
+    replica.ask("REPLICAOF", "NO", "ONE")
+    with opened(replica.url, colour) as harness:
+        assert harness.record(op.identity) is None
+
+
+@COLOURS
+def test_what_no_replica_has_is_in_doubt_and_never_a_success(
+    pair: tuple[ValkeyServer, ValkeyServer, Relay], colour: str
+) -> None:
+    primary, _, relay = pair
+    with opened(primary.url, colour, **WAITING) as harness:
+        identity, fence = reach(harness, State.IN_PROGRESS)
+        relay.close()
+        in_doubt(harness, complete(identity, fence))
+        in_doubt(harness, claim(new_identity(), new_fence()))
+        told = told_by(harness, [claim(new_identity(), new_fence()) for _ in range(4)])
+        assert all(isinstance(each, StoreUnavailable) and each.applied is None for each in told)
+
+
+@COLOURS
+def test_asked_again_it_is_still_in_doubt_while_no_replica_has_it(
+    pair: tuple[ValkeyServer, ValkeyServer, Relay], colour: str
+) -> None:
+    """On a new link too, which has written nothing itself: neither "already done" nor what it reads
+    there may be taken for safe."""
+    primary, replica, _ = pair
+    with opened(primary.url, colour, **WAITING) as harness:
+        identity, fence = reach(harness, State.IN_PROGRESS)
+        with frozen(replica):  # it stays connected, and hears nothing
+            in_doubt(harness, complete(identity, fence))
+            with opened(primary.url, colour, **WAITING) as other:
+                in_doubt(other, complete(identity, fence))
+                in_doubt(other, Read(identity))
+                in_doubt(other, claim(identity, new_fence()))
+        assert isinstance(harness.perform(complete(identity, fence)), Applied)
+
+
+# ── processes ─────────────────────────────────────────────────────────────────────────────────────
+
+_spawn = multiprocessing.get_context("spawn")
+
+
+def _claim_all(url: str, identities: list[bytes], start: Any, won: Any) -> None:
+    backend = RedisBackend(url)
+    start.wait()
+    mine = []
+    for identity in identities:
+        reply = backend.blocking().perform(claim(Identity(identity), new_fence()))
+        mine.append(isinstance(reply, Claimed))
+    won.put(mine)
+
+
+def test_of_processes_that_race_one_wins_each_key(valkey: ValkeyServer, prefix: str) -> None:
+    identities = [bytes(new_identity()) for _ in range(200)]
+    start, won = _spawn.Barrier(2), _spawn.Queue()
+    url = f"{valkey.url}?prefix={prefix}"
+    runners = [
+        _spawn.Process(target=_claim_all, args=(url, identities, start, won)) for _ in range(2)
+    ]
+    for runner in runners:
+        runner.start()
+    first, second = won.get(timeout=60), won.get(timeout=60)
+    for runner in runners:
+        runner.join(60)
+    assert [a + b for a, b in zip(first, second, strict=True)] == [1] * 200
+
+
+def test_a_forked_child_uses_links_of_its_own(valkey: ValkeyServer, prefix: str) -> None:
+    with opened(valkey.url, prefix=prefix) as harness:
+        mine = claim(new_identity(), new_fence())
+        harness.perform(mine)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                found = harness.perform(Read(mine.identity))
+                code = 0 if isinstance(found, Found) and found.record.fence == mine.fence else 2
+            finally:
+                os._exit(code)
+        replies = [harness.perform(Read(mine.identity)) for _ in range(200)]
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert all(isinstance(reply, Found) for reply in replies)
+
+
+def test_loops_that_come_and_go_each_have_a_link(own_server: ValkeyServer) -> None:
+    backend = RedisBackend(own_server.url)
+
+    async def one() -> object:
+        reply = await backend.awaited().perform(claim(new_identity(), new_fence()))
+        await backend.aclose()
+        return reply
+
+    for _ in range(3):
+        assert isinstance(asyncio.run(one()), Claimed)
+
+
+# ── rounds ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_backlog_past_its_deadline_hides_no_work(valkey: ValkeyServer, prefix: str) -> None:
+    with opened(valkey.socket_url, prefix=prefix) as harness:
+        for _ in range(30):
+            harness.perform(accept(new_identity(), new_fence(), patience=1))
+        alive = accept(new_identity(), new_fence())
+        harness.perform(alive)
+        listed = harness.perform(Due(Work.PENDING, 2))
+        assert [case.record.identity for case in listed.cases] == [alive.identity]
+
+
+@COLOURS
+def test_many_records_are_listed_swept_and_reaped_in_bounded_rounds(
+    valkey: ValkeyServer, prefix: str, colour: str
+) -> None:
+    made = 2500
+    with opened(valkey.socket_url, colour, prefix=prefix) as harness:
+        for _ in range(made // 50):
+            ops = [
+                Claim(new_identity(), new_fence(), "v1:", b"", ORIGIN, 1, OnLapse.RELEASE)
+                for _ in range(50)
+            ]
+            harness.race(ops)
+        seen: list[Identity] = []
+        while True:
+            page = harness.perform(Browse(tuple(State), 700, seen[-1] if seen else None)).cases
+            seen += [case.record.identity for case in page]
+            if len(page) < 700:
+                break
+        assert len(seen) == len({*seen}) == made
+        assert seen == sorted(seen)
+        swept = 0
+        while True:
+            tended = harness.perform(Sweep(600, 1))
+            assert sum(tended.counts.values()) <= 600
+            swept += sum(tended.counts.values())
+            if not tended.more:
+                break
+        assert swept == made
+        gone = 0
+        while True:
+            tended = harness.perform(Reap(600))
+            gone += tended.counts.get("forget", 0)
+            if not tended.more:
+                break
+        assert gone == made
+    assert keys_of(valkey, prefix) == []
