@@ -36,21 +36,18 @@ async def dial(settings: Settings) -> Any:
         connect_timeout=settings.timeout,
         autocommit=None,  # it is set with all the rest
     )
-    try:
-        await connection.connect()
-    except BaseException:
-        _drop(connection)
-        raise
+    await connection.connect()  # what goes wrong here, it closes itself
     return connection
 
 
 class Wire:
     """A connection to a primary that is ready for packets."""
 
-    __slots__ = ("_most", "connection")
+    __slots__ = ("_most", "_transport", "connection")
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
+        self._transport = connection._transport
         self._most = CHUNK
 
     async def greet(self, settings: Settings, deadline: float, *, warn: bool) -> None:
@@ -100,18 +97,17 @@ class Wire:
         return not self.connection._stream_broken
 
     def close(self) -> None:
-        _drop(self.connection)
+        """At once: asyncmy would first send what is still to be sent."""
+        transport, self._transport = self._transport, None
+        self.connection._transport = None
+        if transport is not None:
+            _abort(transport)
 
 
-def _drop(connection: Any) -> None:
-    """At once, and also when the loop is closed already and its transports can no longer be."""
-    transport, connection._transport = connection._transport, None
-    connection._connected = False
-    if transport is None:
-        return
+def _abort(transport: Any) -> None:
     try:
         transport.abort()
-    except RuntimeError:
+    except RuntimeError:  # its loop is closed, and can no longer do it
         if sock := getattr(transport, "_sock", None):
             transport._sock = None
             sock.close()

@@ -6,7 +6,7 @@
 -- gives: the new or the existing record and now; no row when a rival inserted it in between, or when
 --        nothing is there and the key is too old
 -- why: as claim.
-SET @semel_found = (SELECT 1 FROM semel_record WHERE identity = :identity);
+SELECT MAX(1) INTO @semel_found FROM semel_record WHERE identity = :identity;
 INSERT INTO semel_record
     (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
      created_at, leased_until, duty, due_at, patience, abandon_at, request)

@@ -4,11 +4,10 @@
 --        request
 -- gives: the new or the existing record and now; no row when a rival inserted it in between, or when
 --        nothing is there and the key is too old
--- why: one round trip, and nothing is written or locked when the record exists: the insert itself
---      looks first, without a lock. Not INSERT IGNORE, which would also ignore what is wrong with
---      the row. The look is a statement of its own: within the insert it would cost a temporary
---      table on disk.
-SET @semel_found = (SELECT 1 FROM semel_record WHERE identity = :identity);
+-- why: one round trip, and nothing is written or locked when the record exists: the insert
+--      is made only if a look, which takes no lock, found nothing. Not INSERT IGNORE, which would
+--      also ignore what is wrong with the row; and not a look within SET or INSERT, which locks.
+SELECT MAX(1) INTO @semel_found FROM semel_record WHERE identity = :identity;
 INSERT INTO semel_record
     (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
      created_at, leased_until, duty, due_at, request)

@@ -8,7 +8,7 @@ UPDATE semel_recipe
 SET previous = recipe, alive_until = {now} + :alive, recipe = :recipe
 WHERE route = :route AND recipe = :previous AND recipe <> :recipe
     AND (alive_until IS NULL OR alive_until <= {now});
-SET @semel_found = (SELECT 1 FROM semel_recipe WHERE route = :route);
+SELECT MAX(1) INTO @semel_found FROM semel_recipe WHERE route = :route;
 INSERT INTO semel_recipe (route, recipe)
 SELECT :route, :recipe FROM DUAL WHERE @semel_found IS NULL;
 SELECT recipe, previous, alive_until, {now} FROM semel_recipe WHERE route = :route

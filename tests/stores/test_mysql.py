@@ -1,0 +1,1177 @@
+"""What is true of the MySQL store alone; what all stores share is in the contract suite."""
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from hashlib import sha256
+from pathlib import Path
+from time import monotonic, time
+from typing import Any, cast
+
+import pytest
+
+from semel.core.contract import (
+    Applied,
+    Claim,
+    Claimed,
+    Complete,
+    Found,
+    Read,
+    Register,
+    Registered,
+    Renew,
+    StoreOperation,
+)
+from semel.core.frozen import replace
+from semel.core.model import Fence, Identity, Origin, State
+from semel.core.outbox import BrowseEffects, Enqueue, Kept, Note, Noted, Shelf, TakeEffects
+from semel.core.upkeep import Lead, Led, Reap, Retire, Retired, Sweep
+from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
+from semel.stores.mysql import MysqlBackend
+from semel.stores.mysql import exchange as said
+from semel.stores.mysql.literals import literal, rendered
+from semel.stores.mysql.migration import LOCK
+from semel.stores.sql.dialect import dialect
+from tests.servers import MariadbServer
+from tests.stores.harness import database_of
+from tests.stores.tap import Tap
+
+pytestmark = pytest.mark.anyio
+
+MINUTE = 60_000_000
+DAY = 24 * 60 * MINUTE
+SOON = 0.3
+"""A deadline that a test can afford to see pass."""
+ROOT = Path(__file__).parents[2]
+
+
+def claim() -> Claim:
+    return Claim(
+        identity=Identity(secrets.token_bytes(32)),
+        fence=Fence(secrets.token_bytes(16)),
+        fingerprint="v1:aa",
+        fields=b"",
+        origin=Origin("acme", "POST", "/payments", "a-key-of-the-client"),
+        lease=MINUTE,
+    )
+
+
+def fence() -> Fence:
+    return Fence(secrets.token_bytes(16))
+
+
+def complete(op: Claim, snapshot: bytes = b"answer", resource: str | None = None) -> Complete:
+    return Complete(
+        op.identity, op.fence, snapshot, retention=DAY, tombstone=DAY, resource=resource
+    )
+
+
+@contextmanager
+def opened(url: str, **options: Any) -> Iterator[MysqlBackend]:
+    backend = MysqlBackend(url, **options)
+    backend.migrate()
+    try:
+        yield backend
+    finally:
+        backend.close()
+
+
+@asynccontextmanager
+async def aopened(url: str, **options: Any) -> AsyncIterator[MysqlBackend]:
+    backend = MysqlBackend(url, **options)
+    await asyncio.to_thread(backend.migrate)
+    try:
+        yield backend
+    finally:
+        await backend.aclose()
+
+
+Ask = Callable[[str], Any]
+
+
+@contextmanager
+def admin(server: MariadbServer, url: str) -> Iterator[Ask]:
+    """Ask the database directly: the first column of the first row."""
+    with server.connect(database_of(url)) as connection:
+
+        def ask(statement: str) -> Any:
+            with connection.cursor() as cursor:
+                cursor.execute(statement)
+                row = cursor.fetchone()
+            return row[0] if row else None
+
+        yield ask
+
+
+@pytest.fixture
+def own_server(mariadb: MariadbServer) -> Iterator[MariadbServer]:
+    """A server that the test may stop, kill and freeze, with a database of ours."""
+    with MariadbServer() as server:
+        server.execute("CREATE DATABASE shop")
+        yield server
+
+
+@contextmanager
+def frozen(server: MariadbServer) -> Iterator[None]:
+    """SIGSTOP: sockets stay open, nobody answers."""
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+@contextmanager
+def row_locked(server: MariadbServer, url: str, identity: Identity) -> Iterator[None]:
+    with server.connect(database_of(url)) as connection, connection.cursor() as cursor:
+        cursor.execute("START TRANSACTION")
+        found = f"SELECT 1 FROM semel_record WHERE identity = x'{identity.hex()}' FOR UPDATE"
+        assert cursor.execute(found) == 1
+        yield
+        cursor.execute("ROLLBACK")
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = monotonic() + seconds
+    while not true():
+        assert monotonic() < deadline, "it did not come true in time"
+
+
+# ── URLs and settings ─────────────────────────────────────────────────────────────────────────────
+
+SECRET = "s3cr3t%2Fwith%40signs"
+
+
+@pytest.mark.parametrize("scheme", ["mysql", "mariadb"])
+def test_a_password_is_in_no_repr_no_url_and_no_error(scheme: str) -> None:
+    backend = MysqlBackend(f"{scheme}://ann:{SECRET}@127.0.0.1:1/shop", timeout=SOON)
+    with pytest.raises(StoreUnavailable) as performed:
+        backend.blocking().perform(claim())
+    with pytest.raises(StoreUnavailable) as migrated:
+        backend.migrate()
+    for text in (backend.url, repr(backend), repr(vars(backend)), performed, migrated):
+        assert "s3cr3t" not in str(text)
+    assert backend.url == f"{scheme}://ann@127.0.0.1:1/shop"
+    assert performed.value.applied is False
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"mysql://ann:{SECRET}@h/shop?pool_sze=3",
+        f"mysql://ann:{SECRET}@h/shop?pool_size=none",
+        f"mysql://ann:{SECRET}@h/shop?pool_size=0",
+        f"mysql://ann:{SECRET}@h/shop?timeout=-1",
+        f"mysql://ann:{SECRET}@h/shop?timeout=soon",
+        f"mysql://ann:{SECRET}@h/shop?durable=perhaps",
+        f"mysql://ann:{SECRET}@h/shop?ssl_ca=/there/is/none",
+        f"mysql://ann:{SECRET}@h:port/shop",
+        f"mysql://ann:{SECRET}@h",
+        f"mysql://ann:{SECRET}@h/shop/floor",
+        f"postgresql://ann:{SECRET}@h/shop",
+    ],
+)
+def test_a_wrong_url_is_a_configuration_error_without_the_password(url: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        MysqlBackend(url)
+    assert "s3cr3t" not in str(refused.value)
+
+
+def test_an_unknown_option_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"'pool_sze'.*pool_size"):
+        MysqlBackend("mysql://h/shop?pool_sze=3")
+
+
+def test_making_a_backend_does_no_io() -> None:
+    backend = MysqlBackend("mysql://nowhere.invalid/shop", timeout=timedelta(seconds=1))
+    backend.blocking()
+    backend.close()
+
+
+def test_a_user_with_a_password_gets_in_over_tcp(mariadb: MariadbServer, mariadb_url: str) -> None:
+    name = database_of(mariadb_url)
+    mariadb.execute("CREATE USER ann IDENTIFIED BY 'it''s/a@secret'")
+    try:
+        mariadb.execute(f"GRANT ALL ON {name}.* TO ann")
+        url = f"mysql://ann:it%27s%2Fa%40secret@127.0.0.1:{mariadb.port}/{name}"
+        with opened(url) as backend:
+            assert isinstance(backend.blocking().perform(claim()), Claimed)
+            assert isinstance(asyncio.run(awaited_once(backend)), Claimed)
+        wrong = MysqlBackend(url.replace("secret", "guess"))
+        with pytest.raises(StoreUnavailable, match="denied") as denied:
+            wrong.blocking().perform(claim())
+        assert denied.value.applied is False
+    finally:
+        mariadb.execute("DROP USER ann")
+
+
+async def awaited_once(backend: MysqlBackend) -> object:
+    try:
+        return await backend.awaited().perform(claim())
+    finally:
+        await backend.aclose()
+
+
+# ── values as SQL ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "NULL"),
+        (7, "7"),
+        (-7, "-7"),
+        (True, "1"),
+        (b"", "x''"),
+        (b"'\\\0", "x'275c00'"),
+        ("é'", "_utf8mb4 x'c3a927'"),
+        (["a", "b"], "_utf8mb4 x'61', _utf8mb4 x'62'"),
+        ([], "NULL"),
+        ([(b"a",), (b"b",)], "x'61', x'62'"),
+        ([("a", 1)], "(_utf8mb4 x'61', 1)"),
+    ],
+)
+def test_a_value_is_written_as_digits(value: object, text: str) -> None:
+    assert literal(value) == text
+
+
+def test_what_is_not_a_value_is_refused() -> None:
+    with pytest.raises(TypeError):
+        literal(1.5)
+
+
+def test_only_placeholders_are_filled_in() -> None:
+    assert rendered("SELECT :a, '12:b', @x := :b", {"a": 1, "b": 2}) == "SELECT 1, '12:b', @x := 2"
+
+
+@pytest.mark.parametrize("size", [0, 1, 1024, 1025, 100_000])
+def test_every_byte_comes_back(mariadb_url: str, size: int) -> None:
+    body = (bytes(range(256)) * (size // 256 + 1))[:size]
+    with opened(mariadb_url) as backend:
+        store, op = backend.blocking(), claim()
+        store.perform(op)
+        store.perform(complete(op, body))
+        found = store.perform(Read(op.identity))
+        assert isinstance(found, Found)
+        assert found.record.snapshot == body
+
+
+# ── what is the same, and what is not ─────────────────────────────────────────────────────────────
+
+ALIKE = ["abc", "ABC", "abc ", "abc  ", "äbc", "ábc"]
+"""One and the same to the collations that servers come with."""
+
+
+@pytest.fixture
+def store(mariadb_url: str) -> Iterator[Callable[[StoreOperation[Any]], Any]]:
+    with opened(mariadb_url) as backend:
+        yield backend.blocking().perform
+
+
+def test_names_that_look_alike_are_names_of_their_own(
+    store: Callable[[StoreOperation[Any]], Any],
+) -> None:
+    for name in ALIKE:
+        kept = store(Enqueue(name, None, name, b"payload", order=name))
+        assert isinstance(kept, Kept)
+        assert kept.applied
+        noted = store(Note(name, "event", DAY))
+        assert isinstance(noted, Noted)
+        assert not noted.before
+        led = store(Lead(name, fence(), DAY))
+        assert isinstance(led, Led)
+        assert led.leading
+        assert isinstance(store(Register(name, f"recipe of {name}")), Registered)
+    browsed = store(BrowseEffects(Shelf.WAITING, 99))
+    assert sorted(effect.key for effect in browsed.effects) == sorted(ALIKE)
+    for name in ALIKE:
+        assert store(Note(name, "event", None)).before
+        taken = store(TakeEffects(fence(), (name,), 99, MINUTE))
+        assert [(effect.key, effect.name) for effect in taken.effects] == [(name, name)]
+
+
+def test_what_one_tenant_retires_is_no_other_tenants(
+    store: Callable[[StoreOperation[Any]], Any],
+) -> None:
+    ops = [replace(claim(), origin=Origin(name, "POST", "/", "key")) for name in ALIKE]
+    for op in ops:
+        store(op)
+        store(complete(op, resource="ride"))
+    for op in ops:
+        assert retired(store, "ride", op.origin.tenant) == 1
+        assert retired(store, "RIDE", op.origin.tenant) == 0
+
+
+def retired(store: Callable[[StoreOperation[Any]], Any], resource: str, tenant: str) -> int:
+    reply = store(Retire(resource, tenant))
+    assert isinstance(reply, Retired)
+    return reply.count
+
+
+def test_recipes_that_look_alike_are_recipes_of_their_own(
+    store: Callable[[StoreOperation[Any]], Any],
+) -> None:
+    assert isinstance(store(Register("route", "abc")), Registered)
+    assert not isinstance(store(Register("route", "ABC")), Registered)
+    assert not isinstance(store(Register("route", "abc ")), Registered)
+    assert not isinstance(store(Register("route", "def", previous="abc ", alive=DAY)), Registered)
+    assert isinstance(store(Register("route", "def", previous="abc", alive=DAY)), Registered)
+
+
+# ── statements ────────────────────────────────────────────────────────────────────────────────────
+
+
+def explained(ask: Any, name: str, part: int, params: dict[str, object]) -> list[tuple[Any, ...]]:
+    """table, type and key of the plan of one part of a query."""
+    text = rendered(dialect("mysql").queries[name].parts[part], params)
+    with ask.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {text}")
+        names = [column[0] for column in cursor.description]
+        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    return [(row["table"], row["type"], row["key"]) for row in rows if row["table"]]
+
+
+IDENTITY = sha256(b"7").digest()
+"""Of a row that is there: for others the planner knows the answer."""
+PICKED = [(sha256(str(n).encode()).digest(),) for n in range(50)]
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "params", "key"),
+    [
+        ("claim", 2, {"identity": IDENTITY}, "PRIMARY"),
+        ("read", 0, {"identity": IDENTITY}, "PRIMARY"),
+        (
+            "complete",
+            0,
+            dict.fromkeys(("fence", "snapshot"), b"")
+            | {"identity": IDENTITY, "retention": 1, "tombstone": 1, "resource": None},
+            "PRIMARY",
+        ),
+        ("renew", 0, {"identity": IDENTITY, "fence": b"", "lease": 1}, "PRIMARY"),
+        ("forget", 1, {"identity": IDENTITY, "seen": b""}, "PRIMARY"),
+        ("sweep", 0, {"limit": 50}, "semel_record_due"),
+        ("sweep", 1, {"picked": PICKED, "retention": 1}, "PRIMARY"),
+        ("sweep", 2, {"picked": PICKED}, "PRIMARY"),
+        ("put_off", 0, {"limit": 50}, "semel_record_due"),
+        ("expire", 0, {"limit": 50}, "semel_record_due"),
+        ("purge", 0, {"limit": 50}, "semel_record_due"),
+        ("purge", 2, {"picked": PICKED}, "PRIMARY"),
+        ("due", 0, {"duty": "run", "limit": 50}, "semel_record_due"),
+        ("retire", 0, {"resource": "ride", "tenant": "acme"}, "semel_record_resource"),
+        ("take_effects", 0, {"names": ["mail"], "limit": 50}, "semel_effect_due"),
+        (
+            "deliver",
+            0,
+            {"key": "key 7", "fence": b"", "provider_id": None, "retention": 1},
+            "key",
+        ),
+        ("read_effect", 0, {"key": "key 7"}, "key"),
+        ("renew_effects", 0, {"fence": b"", "lease": 1}, "semel_effect_due"),
+        ("purge_events", 0, {"limit": 50}, "semel_event_forget"),
+        ("purge_events", 2, {"picked": [("s", "event 7"), ("s", "event 8")]}, "PRIMARY"),
+        ("read_event", 0, {"source": "s", "event": "event 7"}, "PRIMARY"),
+    ],
+)
+def test_a_statement_finds_its_rows_by_an_index(
+    filled: Any, name: str, part: int, params: dict[str, object], key: str
+) -> None:
+    plan = explained(filled, name, part, params)
+    ours = [(kind, used) for table, kind, used in plan if not str(table).startswith("<")]
+    assert ours
+    assert all(used == key or used == "semel_effect_order" for _, used in ours), plan
+    assert not {"ALL", "index"} & {kind for kind, _ in ours}, plan
+
+
+@pytest.fixture(scope="module")
+def filled(mariadb: MariadbServer) -> Iterator[Any]:
+    """Enough rows for a planner to care."""
+    with mariadb.database() as url, opened(url) as backend:
+        now = backend.blocking().perform(Read(Identity(IDENTITY))).now
+        with mariadb.connect(database_of(url)) as connection, connection.cursor() as cursor:
+            cursor.execute(
+                "INSERT INTO semel_record (identity, state, fence, fingerprint, fields, tenant, "
+                "method, path, `key`, on_lapse, created_at, leased_until, duty, due_at, resource, "
+                "snapshot, expires_at) SELECT UNHEX(SHA2(seq, 256)), "
+                "IF(seq % 2, 'completed', 'in_progress'), UNHEX(MD5(seq)), 'v1:', '', 'acme', "
+                f"'POST', '/', 'key', 'unknown', {now}, {now}, IF(seq % 2, 'expire', 'lease'), "
+                f"{now} + CAST(seq AS SIGNED) * 1000000 - 2500000000, CONCAT('ride ', seq), "
+                "IF(seq % 2, 'answer', NULL), "
+                f"IF(seq % 2, {now}, NULL) FROM seq_1_to_5000"
+            )
+            cursor.execute(
+                "INSERT INTO semel_effect (`key`, name, payload, state, created_at, due_at) "
+                "SELECT CONCAT('key ', seq), 'mail', '', IF(seq % 20, 'delivered', 'waiting'), "
+                f"{now}, {now} + CAST(seq AS SIGNED) * 1000000 - 2500000000 FROM seq_1_to_5000"
+            )
+            cursor.execute(
+                "INSERT INTO semel_event SELECT 's', CONCAT('event ', seq), "
+                f"{now} + CAST(seq AS SIGNED) * 1000000 - 100000000 FROM seq_1_to_5000"
+            )
+            cursor.execute("ANALYZE TABLE semel_record, semel_effect, semel_event")
+            yield connection
+
+
+COUNTED = (
+    "SELECT GROUP_CONCAT(variable_value ORDER BY variable_name) "
+    "FROM information_schema.global_status WHERE variable_name IN ('Innodb_rows_inserted', "
+    "'Innodb_rows_updated', 'Innodb_rows_deleted', 'Innodb_log_write_requests', "
+    "'Created_tmp_disk_tables')"
+)
+
+
+def test_replay_busy_and_mismatch_write_nothing_and_lock_nothing(
+    own_server: MariadbServer,
+) -> None:
+    url = own_server.url_of("shop")
+    with opened(url) as backend, admin(own_server, url) as ask:
+        store = backend.blocking()
+        done, busy = claim(), claim()
+        for op in (done, busy):
+            assert isinstance(store.perform(op), Claimed)
+        store.perform(complete(done))
+        rivals = [
+            replace(done, fence=fence()),
+            replace(busy, fence=fence()),
+            replace(busy, fence=fence(), fingerprint="v1:bb"),
+        ]
+        with row_locked(own_server, url, done.identity), row_locked(own_server, url, busy.identity):
+            before = settled(ask)
+            for op in rivals:
+                assert isinstance(store.perform(op), Found)
+            assert settled(ask) == before
+
+
+def settled(ask: Ask) -> str:
+    """Once what works in the background has come to rest."""
+    seen: str = ask(COUNTED)
+    deadline = monotonic() + 20
+    while True:
+        ask("SELECT SLEEP(0.3)")
+        again: str = ask(COUNTED)
+        if seen == again:
+            return seen
+        assert monotonic() < deadline, "the server does not come to rest"
+        seen = again
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_what_a_request_asks_for_is_one_round_trip(
+    mariadb: MariadbServer, mariadb_url: str, colour: str
+) -> None:
+    with Tap(mariadb.socket) as tap:
+        url = f"mysql://root@127.0.0.1:{tap.port}/{database_of(mariadb_url)}"
+        with opened(url, pool_size=1) as backend, asyncio.Runner() as runner:
+
+            def trips(op: StoreOperation[Any]) -> int:
+                before = tap.queries
+                if colour == "sync":
+                    backend.blocking().perform(op)
+                else:
+                    runner.run(alone(backend, op))
+                return tap.queries - before
+
+            op = claim()
+            trips(claim())  # opens the connection
+            assert trips(op) == 1
+            assert trips(replace(op, fence=fence())) == 1
+            assert trips(Renew(op.identity, op.fence, MINUTE)) == 1
+            assert trips(complete(op)) == 1
+            assert trips(replace(op, fence=fence())) == 1
+            assert trips(Read(op.identity)) == 1
+            runner.run(backend.aclose())
+
+
+async def alone(backend: MysqlBackend, op: StoreOperation[Any]) -> object:
+    return await backend.awaited().perform(op)
+
+
+# ── schema ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_missing_schema_says_in_one_sentence_what_to_do(mariadb_url: str) -> None:
+    backend = MysqlBackend(mariadb_url)
+    with pytest.raises(SchemaError, match="run `semel migrate`") as refused:
+        backend.blocking().perform(claim())
+    assert "\n" not in str(refused.value)
+    backend.migrate()
+    assert isinstance(backend.blocking().perform(claim()), Claimed)
+    backend.close()
+
+
+def test_tables_dropped_later_say_the_same(mariadb: MariadbServer, mariadb_url: str) -> None:
+    with opened(mariadb_url) as backend, admin(mariadb, mariadb_url) as ask:
+        backend.blocking().perform(claim())
+        ask("DROP TABLE semel_record")
+        with pytest.raises(SchemaError, match="run `semel migrate`"):
+            backend.blocking().perform(claim())
+
+
+def test_a_migration_that_was_cut_short_is_done_again(
+    mariadb: MariadbServer, mariadb_url: str
+) -> None:
+    """Data definition commits by itself: what a crash leaves is some of the tables."""
+    statements = dialect("mysql").migrations[0].statements
+    with mariadb.connect(database_of(mariadb_url)) as connection, connection.cursor() as cursor:
+        for text in statements[:3]:
+            cursor.execute(text)
+    with opened(mariadb_url) as backend:
+        assert isinstance(backend.blocking().perform(claim()), Claimed)
+        assert backend.migrate() == len(dialect("mysql").migrations)
+
+
+async def test_a_schema_from_the_future_is_refused(
+    mariadb: MariadbServer, mariadb_url: str
+) -> None:
+    async with aopened(mariadb_url) as backend:
+        with admin(mariadb, mariadb_url) as ask:
+            ask("INSERT INTO semel_schema (version, name, applied_at) VALUES (999, 'later', 0)")
+        for perform in (
+            lambda: backend.awaited().perform(claim()),
+            lambda: asyncio.to_thread(backend.blocking().perform, claim()),
+            lambda: asyncio.to_thread(backend.migrate),
+        ):
+            with pytest.raises(SchemaError, match=r"999.*upgrade semel"):
+                await perform()
+
+
+def test_eight_nodes_that_migrate_at_once_agree(mariadb: MariadbServer, mariadb_url: str) -> None:
+    waiting = (
+        "SELECT count(*) FROM information_schema.processlist WHERE state = 'User lock' "
+        f"AND db = '{database_of(mariadb_url)}'"
+    )
+    with ThreadPoolExecutor(8) as nodes, admin(mariadb, mariadb_url) as ask:
+        assert ask(f"SELECT GET_LOCK({LOCK}, 0)") == 1
+        versions = [nodes.submit(MysqlBackend(mariadb_url).migrate) for _ in range(8)]
+        wait_until(lambda: ask(waiting) == 8)
+        ask(f"SELECT RELEASE_LOCK({LOCK})")
+        assert {version.result() for version in versions} == {1}
+        assert ask("SELECT count(*) FROM semel_schema") == 1
+
+
+async def test_migrate_on_open_is_opt_in(mariadb_url: str) -> None:
+    backend = MysqlBackend(f"{mariadb_url}&migrate=on")
+    replies = await asyncio.gather(*[backend.awaited().perform(claim()) for _ in range(20)])
+    assert all(isinstance(reply, Claimed) for reply in replies)
+    await backend.aclose()
+
+
+def test_many_threads_may_open_and_migrate_at_once(mariadb_url: str) -> None:
+    backend = MysqlBackend(mariadb_url, migrate=True, pool_size=8)
+    with ThreadPoolExecutor(8) as threads:
+        replies = list(threads.map(lambda _: backend.blocking().perform(claim()), range(40)))
+    assert all(isinstance(reply, Claimed) for reply in replies)
+    backend.close()
+
+
+# ── servers that are refused ──────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"innodb-flush-log-at-trx-commit": "2"}, "innodb_flush_log_at_trx_commit is 2"),
+        ({"innodb-flush-log-at-trx-commit": "0"}, "innodb_flush_log_at_trx_commit is 0"),
+        ({"log-bin": "log", "server-id": "1", "sync-binlog": "0"}, "sync_binlog is 0"),
+    ],
+)
+def test_a_server_that_may_forget_what_it_acknowledged_is_refused_unless_asked_for(
+    mariadb: MariadbServer,
+    settings: dict[str, str],
+    named: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with MariadbServer(settings=settings) as server, server.database() as url:
+        backend = MysqlBackend(url)
+        with pytest.raises(ConfigurationError, match=named):
+            backend.blocking().perform(claim())
+        with pytest.raises(ConfigurationError, match=named):
+            asyncio.run(awaited_once(backend))
+        assert backend.capabilities.durable
+        with (
+            caplog.at_level(logging.WARNING, "semel"),
+            opened(f"{url}&durable=off", pool_size=2) as careless,
+        ):
+            assert not careless.capabilities.durable
+            with ThreadPoolExecutor(2) as threads:
+                list(threads.map(careless.blocking().perform, [claim() for _ in range(8)]))
+            assert isinstance(careless.blocking().perform(claim()), Claimed)
+        assert named in caplog.text
+
+
+def test_a_log_of_statements_is_refused(mariadb: MariadbServer) -> None:
+    settings = {"log-bin": "log", "server-id": "1", "sync-binlog": "1"}
+    settings["binlog-format"] = "STATEMENT"
+    with MariadbServer(settings=settings) as server, server.database() as url:
+        with pytest.raises(ConfigurationError, match="binlog_format is STATEMENT"):
+            MysqlBackend(url).blocking().perform(claim())
+        server.execute("SET GLOBAL binlog_format = 'ROW'")
+        with opened(url) as backend:
+            assert isinstance(backend.blocking().perform(claim()), Claimed)
+
+
+async def test_a_server_made_read_only_is_an_outage_until_it_is_a_primary_again(
+    own_server: MariadbServer,
+) -> None:
+    url = own_server.url_of("shop")
+    own_server.execute("CREATE USER ann")
+    own_server.execute("GRANT ALL ON shop.* TO ann")
+    async with aopened(url.replace("root@", "ann@")) as backend:
+        await backend.awaited().perform(claim())
+        await asyncio.to_thread(own_server.execute, "SET GLOBAL read_only = 1")
+        with pytest.raises(StoreUnavailable, match="read-only") as refused:
+            await backend.awaited().perform(claim())
+        assert refused.value.applied is False
+        await asyncio.to_thread(own_server.execute, "SET GLOBAL read_only = 0")
+        assert isinstance(await backend.awaited().perform(claim()), Claimed)
+
+
+@pytest.mark.parametrize(
+    ("version", "good"),
+    [
+        ("10.6.0-MariaDB", True),
+        ("10.11.18-MariaDB-0+deb12u1", True),
+        ("11.4.2-MariaDB-log", True),
+        ("10.5.9-MariaDB", False),
+        ("8.0.16", True),
+        ("8.0.15", False),
+        ("9.1.0-commercial", True),
+        ("5.7.44-log", False),
+    ],
+)
+def test_a_server_that_is_too_old_is_refused(version: str, good: bool) -> None:
+    if good:
+        said._check_version(version)
+        return
+    with pytest.raises(ConfigurationError, match="or newer"):
+        said._check_version(version)
+
+
+def test_a_session_is_what_semel_needs_whatever_the_server_says(mariadb: MariadbServer) -> None:
+    settings = {
+        "sql-mode": "ANSI_QUOTES,NO_BACKSLASH_ESCAPES",
+        "default-time-zone": "+05:30",
+        "character-set-server": "latin1",
+        "collation-server": "latin1_swedish_ci",
+        "transaction-isolation": "SERIALIZABLE",
+        "autocommit": "0",
+    }
+    with (
+        MariadbServer(settings=settings) as server,
+        server.database() as url,
+        opened(url) as backend,
+    ):
+        store, op = backend.blocking(), replace(claim(), fingerprint="v1:Grüße ' \\ 🌊")
+        claimed = store.perform(op)
+        assert isinstance(claimed, Claimed)
+        assert abs(claimed.now - time() * 1_000_000) < MINUTE
+        found = store.perform(replace(op, fence=fence()))
+        assert isinstance(found, Found)
+        assert found.record.fingerprint == op.fingerprint
+
+
+# ── sizes ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_a_big_snapshot_comes_back_whole(mariadb_url: str, colour: str) -> None:
+    body = secrets.token_bytes(17_000_000)  # more than one packet of the protocol holds
+    with opened(mariadb_url, timeout=30) as backend, asyncio.Runner() as runner:
+
+        def perform(op: StoreOperation[Any]) -> Any:
+            if colour == "sync":
+                return backend.blocking().perform(op)
+            return runner.run(alone(backend, op))
+
+        op = claim()
+        perform(op)
+        assert isinstance(perform(complete(op, body)), Applied)
+        found = perform(Read(op.identity))
+        assert isinstance(found, Found)
+        assert found.record.snapshot == body
+        runner.run(backend.aclose())
+
+
+async def test_what_the_server_would_not_take_is_refused_before_it_is_sent(
+    mariadb: MariadbServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with MariadbServer(settings={"max-allowed-packet": "1M"}) as server, server.database() as url:
+        async with aopened(url, pool_size=1) as backend:
+            op = claim()
+            with caplog.at_level(logging.WARNING, "semel"):
+                await backend.awaited().perform(op)
+            assert "max_allowed_packet is 1048576" in caplog.text
+            for perform in (
+                backend.awaited().perform,
+                lambda op: asyncio.to_thread(backend.blocking().perform, op),
+            ):
+                with pytest.raises(StoreUnavailable, match="max_allowed_packet") as refused:
+                    await perform(complete(op, bytes(1_000_000)))
+                assert refused.value.applied is False
+                # And the connection is as good as before.
+                assert isinstance(await perform(complete(op, bytes(700_000))), Applied)
+            backend.close()
+
+
+# ── outages ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_after_a_restart_of_the_server_the_next_operation_works(own_server: MariadbServer) -> None:
+    with opened(own_server.url_of("shop"), pool_size=3) as backend:
+        store = backend.blocking()
+        with ThreadPoolExecutor(3) as threads:
+            list(threads.map(lambda _: store.perform(claim()), range(30)))
+        own_server.restart()
+        assert isinstance(store.perform(claim()), Claimed)
+
+
+async def test_a_killed_server_is_an_outage_and_back_it_knows_what_it_acknowledged(
+    own_server: MariadbServer,
+) -> None:
+    async with aopened(own_server.url_of("shop"), pool_size=3) as backend:
+        store, ops = backend.awaited(), [claim() for _ in range(30)]
+        await asyncio.gather(*map(store.perform, ops))
+        await asyncio.to_thread(own_server.kill)
+        for perform in (
+            store.perform,
+            lambda op: asyncio.to_thread(backend.blocking().perform, op),
+        ):
+            with pytest.raises(StoreUnavailable) as down:
+                await perform(claim())
+            assert down.value.applied is False
+        await asyncio.to_thread(own_server.start)
+        assert isinstance(await store.perform(claim()), Claimed)
+        assert isinstance(await asyncio.to_thread(backend.blocking().perform, claim()), Claimed)
+        for op in ops:
+            assert isinstance(await store.perform(complete(op)), Applied)
+        backend.close()
+
+
+async def test_a_frozen_server_is_an_outage_in_time_and_heals(own_server: MariadbServer) -> None:
+    async with aopened(own_server.url_of("shop"), timeout=SOON, pool_size=2) as backend:
+        awaited, blocking = backend.awaited(), backend.blocking()
+        assert isinstance(await awaited.perform(claim()), Claimed)
+        assert isinstance(await asyncio.to_thread(blocking.perform, claim()), Claimed)
+        with frozen(own_server):
+            began = monotonic()
+            tries: list[Any] = [awaited.perform(claim()) for _ in range(6)]
+            tries += [asyncio.to_thread(blocking.perform, claim()) for _ in range(4)]
+            outcomes = await asyncio.gather(*tries, return_exceptions=True)
+            assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
+            assert monotonic() - began < SOON + 1.0
+        assert isinstance(await until_available(awaited.perform), Claimed)
+        assert isinstance(await asyncio.to_thread(blocking.perform, claim()), Claimed)
+        await asyncio.to_thread(backend.close)
+
+
+async def test_a_server_that_freezes_while_it_is_sent_a_body_is_an_outage_in_time(
+    own_server: MariadbServer,
+) -> None:
+    async with aopened(own_server.url_of("shop"), timeout=SOON) as backend:
+        op, body = claim(), bytes(4_000_000)  # more than a socket buffers
+        await backend.awaited().perform(op)
+        await asyncio.to_thread(backend.blocking().perform, claim())
+        with frozen(own_server):
+            began = monotonic()
+            outcomes = await asyncio.gather(
+                backend.awaited().perform(complete(op, body)),
+                asyncio.to_thread(backend.blocking().perform, complete(op, body)),
+                return_exceptions=True,
+            )
+            assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
+            assert monotonic() - began < SOON + 1.5
+        backend.close()
+
+
+async def until_available(perform: Callable[[StoreOperation[Any]], Any]) -> object:
+    """A server that was frozen may need a moment to work off what it had been sent."""
+    for _ in range(50):
+        try:
+            return await perform(claim())
+        except StoreUnavailable:
+            continue
+    raise AssertionError("it stayed unavailable")
+
+
+@pytest.mark.parametrize("port_is", ["silent", "refusing", "raving"])
+def test_a_server_that_cannot_be_reached_is_an_outage_in_time(port_is: str) -> None:
+    with socket.socket() as listener, ThreadPoolExecutor(1) as threads:
+        listener.bind(("127.0.0.1", 0))
+        if port_is != "refusing":
+            listener.listen()  # connects, and then never says a word, or a wrong one
+        if port_is == "raving":
+            threads.submit(rave, listener)
+        port = listener.getsockname()[1]
+        backend = MysqlBackend(f"mysql://ann@127.0.0.1:{port}/shop", timeout=SOON)
+        began = monotonic()
+        with pytest.raises(StoreUnavailable) as down:
+            backend.blocking().perform(claim())
+        with pytest.raises(StoreUnavailable) as down_too:
+            asyncio.run(awaited_once(backend))
+        assert monotonic() - began < 2 * SOON + 1.0
+        assert down.value.applied is down_too.value.applied is False
+
+
+def rave(listener: socket.socket) -> None:
+    for _ in range(2):
+        near, _ = listener.accept()
+        near.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        near.close()
+
+
+def test_answers_that_trickle_in_do_not_outlast_the_time_limit() -> None:
+    """One byte now and then is progress to a socket, and none to a caller."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+        threads.submit(trickle, listener)
+        port = listener.getsockname()[1]
+        backend = MysqlBackend(f"mysql://ann@127.0.0.1:{port}/shop", timeout=SOON)
+        began = monotonic()
+        with pytest.raises(StoreUnavailable):
+            backend.blocking().perform(claim())
+        assert monotonic() - began < SOON + 0.5
+
+
+def trickle(listener: socket.socket) -> None:
+    near, _ = listener.accept()
+    ready = __import__("select").poll()
+    ready.register(near, 0)
+    near.sendall(b"\xff\xff\xff\x00")
+    try:
+        for _ in range(40):
+            near.sendall(b"\x0a")
+            if ready.poll(50):
+                break
+    except OSError:
+        pass
+    near.close()
+
+
+async def test_a_locked_row_is_an_outage_in_time_and_hurts_no_other(
+    mariadb: MariadbServer, mariadb_url: str
+) -> None:
+    async with aopened(mariadb_url, timeout=SOON, pool_size=2) as backend:
+        store, op = backend.awaited(), claim()
+        await store.perform(op)
+        with row_locked(mariadb, mariadb_url, op.identity):
+            with pytest.raises(StoreUnavailable) as blocked:
+                await store.perform(complete(op))
+            assert blocked.value.applied is None
+            with pytest.raises(StoreUnavailable):
+                await asyncio.to_thread(backend.blocking().perform, complete(op))
+            assert isinstance(await store.perform(claim()), Claimed)
+        reply = await store.perform(complete(op))
+        assert isinstance(reply, Applied)
+        assert reply.state is State.COMPLETED
+        backend.close()
+
+
+def test_a_lock_that_is_not_given_up_in_time_is_surely_not_applied(
+    mariadb: MariadbServer, mariadb_url: str
+) -> None:
+    with opened(mariadb_url, timeout=2.5, pool_size=1) as backend:
+        store, op = backend.blocking(), claim()
+        store.perform(op)
+        with row_locked(mariadb, mariadb_url, op.identity):
+            with pytest.raises(StoreUnavailable, match="1205") as refused:
+                store.perform(complete(op))
+            assert refused.value.applied is False
+        # No transaction was left behind with the lock, or with half of the work.
+        assert isinstance(store.perform(complete(op)), Applied)
+
+
+def test_a_maintenance_round_passes_over_what_a_request_has_locked(
+    mariadb: MariadbServer, mariadb_url: str
+) -> None:
+    with opened(mariadb_url, timeout=2) as backend:
+        store, ops = backend.blocking(), [replace(claim(), lease=1) for _ in range(3)]
+        for op in ops:
+            store.perform(op)
+        with row_locked(mariadb, mariadb_url, ops[1].identity):
+            swept = store.perform(Sweep(10, DAY))
+            assert sum(swept.counts.values()) == 2
+            assert store.perform(Reap(10)).counts == {}
+        assert sum(store.perform(Sweep(10, DAY)).counts.values()) == 1
+
+
+def test_two_maintenance_rounds_at_once_share_the_work(mariadb_url: str) -> None:
+    with opened(mariadb_url, pool_size=8, timeout=30) as backend:
+        store = backend.blocking()
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(store.perform, [replace(claim(), lease=1) for _ in range(400)]))
+            rounds = list(threads.map(store.perform, [Sweep(40, DAY)] * 16))
+        swept = [sum(each.counts.values()) for each in rounds]
+        assert sum(map(bool, swept)) > 1
+        while left := sum(store.perform(Sweep(40, DAY)).counts.values()):
+            swept.append(left)  # one may have passed over what another only looked at
+        assert sum(swept) == 400
+
+
+KILL = (
+    "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND db = DATABASE()"
+)
+
+
+def test_a_connection_killed_half_way_is_survived_and_the_work_done_once(
+    mariadb: MariadbServer, mariadb_url: str
+) -> None:
+    waiting = f"{KILL} AND state = 'Updating' AND info LIKE '%UPDATE semel_record%'"
+    with opened(mariadb_url) as backend, admin(mariadb, mariadb_url) as ask:
+        store, op = backend.blocking(), claim()
+        store.perform(op)
+        with ThreadPoolExecutor(1) as threads:
+            with row_locked(mariadb, mariadb_url, op.identity):
+                completing = threads.submit(store.perform, complete(op))
+                wait_until(lambda: bool(ask(waiting)))
+                first = ask(waiting)
+                ask(f"KILL {first}")
+                wait_until(lambda: ask(waiting) not in (None, first))  # it came again
+            assert isinstance(completing.result(), Applied)
+        found = store.perform(Read(op.identity))
+        assert isinstance(found, Found)
+        assert found.record.snapshot == b"answer"
+
+
+def test_idle_connections_that_were_killed_are_not_used(
+    mariadb: MariadbServer, mariadb_url: str
+) -> None:
+    with opened(mariadb_url) as backend, admin(mariadb, mariadb_url) as ask:
+        store = backend.blocking()
+        for _ in range(5):
+            assert isinstance(store.perform(claim()), Claimed)
+            kill_idle(ask)
+
+
+async def test_idle_connections_of_a_loop_that_were_killed_are_not_used(
+    mariadb: MariadbServer, mariadb_url: str
+) -> None:
+    async with aopened(mariadb_url) as backend:
+        store = backend.awaited()
+        with admin(mariadb, mariadb_url) as ask:
+            for _ in range(5):
+                assert isinstance(await store.perform(claim()), Claimed)
+                await asyncio.to_thread(kill_idle, ask)
+
+
+def kill_idle(ask: Ask) -> None:
+    ask(f"KILL {ask(KILL)}")
+    wait_until(lambda: ask(KILL) is None)
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+@pytest.mark.parametrize("kind", [Claim, Complete])
+def test_a_lost_answer_is_asked_for_again_with_the_same_fence(
+    mariadb: MariadbServer, mariadb_url: str, colour: str, kind: type
+) -> None:
+    with Tap(mariadb.socket) as tap:
+        url = f"mysql://root@127.0.0.1:{tap.port}/{database_of(mariadb_url)}"
+        with opened(url) as backend, asyncio.Runner() as runner:
+
+            def perform(op: StoreOperation[Any]) -> Any:
+                if colour == "sync":
+                    return backend.blocking().perform(op)
+                return runner.run(alone(backend, op))
+
+            first, op = claim(), claim()
+            perform(first)
+            asked: StoreOperation[Any] = op if kind is Claim else complete(first)
+            tap.swallow = lambda message: b"INSERT" in message or b"UPDATE" in message
+            reply = perform(asked)
+            assert not tap.waits_to_swallow()
+            assert isinstance(reply, Claimed if kind is Claim else Applied)
+            with admin(mariadb, mariadb_url) as ask:
+                assert ask("SELECT count(*) FROM semel_record") == (2 if kind is Claim else 1)
+            runner.run(backend.aclose())
+
+
+def test_a_deadlock_is_tried_again_with_the_same_fence(
+    mariadb: MariadbServer, mariadb_url: str
+) -> None:
+    """A stranger has a row, wants another, and is the heavier one: ours is the victim."""
+    with opened(mariadb_url, timeout=10) as backend, admin(mariadb, mariadb_url) as ask:
+        store, op = backend.blocking(), claim()
+        store.perform(op)
+        ask("CREATE TABLE stranger (n INT PRIMARY KEY, m INT) ENGINE = InnoDB")
+        ask("INSERT INTO stranger SELECT seq, 0 FROM seq_1_to_200")
+        ask(
+            "CREATE TRIGGER entangled BEFORE UPDATE ON semel_record FOR EACH ROW "
+            "UPDATE stranger SET m = m + 1 WHERE n = 1"
+        )
+        before = deadlocks(ask)
+        with mariadb.connect(database_of(mariadb_url)) as other, other.cursor() as cursor:
+            cursor.execute("START TRANSACTION")
+            cursor.execute("UPDATE stranger SET m = 7")
+            with ThreadPoolExecutor(1) as threads:
+                completing = threads.submit(store.perform, complete(op))
+                wait_until(lambda: ask(WAITING) == 1)
+                cursor.execute(
+                    f"UPDATE semel_record SET tries = tries WHERE identity = x'{op.identity.hex()}'"
+                )
+                assert deadlocks(ask) == before + 1
+                cursor.execute("ROLLBACK")
+                assert isinstance(completing.result(), Applied)
+
+
+WAITING = (
+    "SELECT SLEEP(0.15) + count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+)
+"""This table shows the same for as long as it is read more often than ten times a second."""
+
+
+def deadlocks(ask: Ask) -> int:
+    text = "SELECT variable_value FROM information_schema.global_status "
+    return int(ask(f"{text} WHERE variable_name = 'Innodb_deadlocks'"))
+
+
+def test_more_than_the_pool_holds_is_an_outage_in_time_and_surely_not_applied(
+    mariadb: MariadbServer, mariadb_url: str
+) -> None:
+    with opened(mariadb_url, timeout=SOON, pool_size=1) as backend:
+        store, op = backend.blocking(), claim()
+        store.perform(op)
+        with row_locked(mariadb, mariadb_url, op.identity), ThreadPoolExecutor(2) as threads:
+            blocked = [threads.submit(store.perform, complete(op)) for _ in range(2)]
+            errors = [cast("StoreUnavailable", each.exception()) for each in blocked]
+        assert sorted(map(repr, (error.applied for error in errors))) == ["False", "None"]
+
+
+def test_a_record_that_breaks_the_rules_is_corruption(mariadb_url: str) -> None:
+    with opened(mariadb_url) as backend:
+        long = replace(claim(), identity=Identity(bytes(33)))
+        with pytest.raises(StoreCorrupt) as refused:
+            backend.blocking().perform(long)
+        assert "a-key-of-the-client" not in str(refused.value)
+        assert isinstance(backend.blocking().perform(claim()), Claimed)
+
+
+# ── event loops, cancellation, threads, processes ─────────────────────────────────────────────────
+
+
+async def test_cancelled_operations_leave_the_pool_whole(
+    mariadb: MariadbServer, mariadb_url: str
+) -> None:
+    async with aopened(mariadb_url, pool_size=2, timeout=5) as backend:
+        store = backend.awaited()
+        await store.perform(claim())
+        for turn in range(100):
+            tasks = [asyncio.ensure_future(store.perform(claim())) for _ in range(4)]
+            for _ in range(turn % 7):  # cancelled at a different point each time
+                await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            assert {type(outcome) for outcome in outcomes} <= {asyncio.CancelledError, Claimed}
+        replies = await asyncio.gather(*[store.perform(claim()) for _ in range(20)])
+        assert all(isinstance(reply, Claimed) for reply in replies)
+        with admin(mariadb, mariadb_url) as ask:
+            assert ask(f"SELECT count(*) FROM ({KILL}) AS ours") <= 2
+
+
+async def test_cancelling_does_not_wait_for_a_server_that_does_not_answer(
+    mariadb: MariadbServer, mariadb_url: str
+) -> None:
+    async with aopened(mariadb_url, pool_size=2, timeout=2) as backend:
+        store, op = backend.awaited(), claim()
+        await store.perform(op)
+        with row_locked(mariadb, mariadb_url, op.identity):
+            began = monotonic()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(store.perform(complete(op)), 0.05)
+            assert monotonic() - began < 1.0
+            assert isinstance(await store.perform(claim()), Claimed)
+        # The answer is still read by somebody: the connection comes back.
+        replies = await asyncio.gather(*[store.perform(claim()) for _ in range(20)])
+        assert all(isinstance(reply, Claimed) for reply in replies)
+
+
+def test_each_event_loop_has_its_own_connections(mariadb: MariadbServer, mariadb_url: str) -> None:
+    with opened(mariadb_url) as backend:
+        store = backend.awaited()
+
+        async def use() -> object:
+            return await store.perform(claim())
+
+        for _ in range(3):  # loops that end without closing what they opened
+            assert isinstance(asyncio.run(use()), Claimed)
+        assert isinstance(asyncio.run(awaited_once(backend)), Claimed)
+        with admin(mariadb, mariadb_url) as ask:
+            wait_until(lambda: ask(KILL) is None)
+
+
+def test_a_forked_child_opens_its_own_connections(mariadb: MariadbServer, mariadb_url: str) -> None:
+    ours = f"SELECT GROUP_CONCAT(id) FROM ({KILL}) AS ours"
+    with opened(mariadb_url) as backend, admin(mariadb, mariadb_url) as ask:
+        store, mine, theirs = backend.blocking(), claim(), claim()
+        store.perform(mine)
+        wait_until(lambda: "," not in ask(ours))  # that of the migration is gone
+        before, inherited = ask(ours), backend.blocking_pool()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                done = isinstance(store.perform(theirs), Claimed)
+                backend.close()
+                inherited.close()
+                code = 0 if done else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        wait_until(lambda: ask(ours) == before)  # the child's is gone, the parent's is the same
+        assert isinstance(store.perform(complete(mine)), Applied)
+        assert isinstance(store.perform(Read(theirs.identity)), Found)
+        assert ask(ours) == before
+
+
+RACE = """
+import asyncio, os, sys
+from semel.core.contract import Claim, Claimed
+from semel.core.model import Fence, Identity, Origin
+from semel.stores.mysql import MysqlBackend
+
+url, colour, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+backend = MysqlBackend(url, timeout=30)
+ops = [
+    Claim(Identity(n.to_bytes(32)), Fence(os.urandom(16)), "v1:", b"", Origin("", "", "", ""), 9**9)
+    for n in range(count)
+]
+
+async def race():
+    return await asyncio.gather(*map(backend.awaited().perform, ops))
+
+print("ready", flush=True)
+sys.stdin.readline()
+replies = asyncio.run(race()) if colour == "async" else map(backend.blocking().perform, ops)
+print(*[int(isinstance(reply, Claimed)) for reply in replies])
+"""
+
+
+def test_of_processes_that_race_for_many_keys_each_key_has_one_winner(mariadb_url: str) -> None:
+    count = 150
+    with opened(mariadb_url):
+        racers = [
+            subprocess.Popen(
+                [sys.executable, "-c", RACE, mariadb_url, colour, str(count)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=ROOT,
+            )
+            for colour in ("sync", "async", "sync")
+        ]
+        for racer in racers:
+            assert racer.stdout is not None
+            assert racer.stdout.readline() == "ready\n"
+        for racer in racers:
+            assert racer.stdin is not None
+            racer.stdin.write("\n")
+            racer.stdin.flush()
+        won = [racer.communicate(timeout=60)[0].split() for racer in racers]
+    assert [sum(map(int, each)) for each in zip(*won, strict=True)] == [1] * count
