@@ -18,6 +18,8 @@ from bench.stage import Place, Stage, python_of
 from tests.servers.apps import AppServer
 from tests.servers.child import ROOT, ServerError
 
+WARM_UP = 500
+"""Requests before the measurement."""
 LOOKED_AT = 20
 """Replays whose headers are read after the measurement."""
 
@@ -39,7 +41,7 @@ class Served:
         with self.serving(stage, place) as server:
             prefix = uuid.uuid4().hex[:20]
             target = Target(server.port, self.plan, prefix, stage.connections, stage.cores)
-            self.prepare(target, stage.seconds)
+            self.prepare(target)
             return self.burst(target, stage.seconds, server, place)
 
     @contextmanager
@@ -55,16 +57,20 @@ class Served:
         except ServerError as error:
             raise BenchError(f"{self.name}: {last_line(str(error))}") from error
 
-    def prepare(self, target: Target, seconds: float) -> None:
+    def prepare(self, target: Target) -> None:
         """Use the keys that will be repeated; warm up where there are none."""
         if not self.plan.primed:
-            send(replace(target, plan=plans.FRESH, prefix="w" + target.prefix[1:]), seconds / 4)
+            warm = replace(target, plan=plans.FRESH, prefix="w" + target.prefix[1:])
+            self.first_answers(warm, WARM_UP)
             return
         prime = replace(target, plan=plans.REPLAY)
-        kinds = answers(prime, plans.REPLAYED_KEYS)
-        if kinds != {"201": plans.REPLAYED_KEYS}:
+        self.first_answers(prime, plans.REPLAYED_KEYS)
+        answers(prime, WARM_UP)
+
+    def first_answers(self, target: Target, count: int) -> None:
+        kinds = answers(target, count)
+        if kinds != {"201": count}:
             raise BenchError(f"{self.name}: first answers were {kinds}")
-        answers(prime, plans.REPLAYED_KEYS // 2)
 
     def burst(
         self, target: Target, seconds: float, server: AppServer, place: Place | None
@@ -88,14 +94,16 @@ class Served:
     def check(self, burst: Burst, executed: int, target: Target) -> None:
         """Whether the work was done: every success run once, no replay run at all.
 
-        wrk drops what is under way when its time is over: after the warm-up and after the
-        measurement, as many as there are connections may have run unanswered.
+        wrk drops what is under way when its time is over: as many as there are connections may
+        have run unanswered, or, among answered repetitions, not yet have run.
         """
         allowed = burst.conflicts if self.plan is plans.HERDED else 0
         if burst.broken or burst.refused > allowed:
             raise BenchError(f"{self.name}: {burst.refused} refused, {burst.broken} broken")
         expected = self.expected(burst.requests)
-        if not expected - 2 <= executed <= expected + 2 * target.connections + 2:
+        under_way = target.connections + 2
+        missing = 0 if self.plan is plans.FRESH else under_way
+        if not expected - missing <= executed <= expected + under_way:
             raise BenchError(f"{self.name}: {executed} executions for {burst.requests} requests")
         if self.plan.primed and self.marks_replays and self.family != "bare":
             again = replace(target, plan=plans.REPLAY, connections=1)
