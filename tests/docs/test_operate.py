@@ -28,6 +28,7 @@ from semel.stores import open_backend
 from semel.stores.base import Backend
 from tests.docs.pages import page
 from tests.docs.story import Command, commands
+from tests.servers import MariadbServer
 
 HOUR = 3_600_000_000
 ORIGIN = Origin("tern", "POST", "/payments", "order-1002-of-november")
@@ -51,6 +52,26 @@ def test_a_role_without_rights_to_the_schema_can_claim(postgres_url: str) -> Non
     claim = Claim(UNKNOWN["3e"], Fence(bytes(16)), "v1.raw.sha256.x", b"", ORIGIN, HOUR)
     assert isinstance(app.blocking().perform(claim), Claimed)
     app.close()
+
+
+def test_a_user_without_rights_to_the_schema_can_claim_on_mariadb(mariadb: MariadbServer) -> None:
+    (statements,) = sql("docs/howto/mariadb.md", "mysql")
+    users = ("semel_owner:a%20secret", "shop:another%20secret")
+    mariadb.execute("CREATE DATABASE shop")
+    try:
+        for statement in filter(str.strip, statements.split(";")):
+            mariadb.execute(statement)
+        owner, app = (
+            open_backend(f"mysql://{user}@127.0.0.1:{mariadb.port}/shop") for user in users
+        )
+        owner.migrate()
+        claim = Claim(UNKNOWN["3e"], Fence(bytes(16)), "v1.raw.sha256.x", b"", ORIGIN, HOUR)
+        assert isinstance(app.blocking().perform(claim), Claimed)
+        app.close()
+    finally:
+        for user in users:
+            mariadb.execute(f"DROP USER IF EXISTS '{user.partition(':')[0]}'@'%'")
+        mariadb.execute("DROP DATABASE shop")
 
 
 # ── settling an unknown outcome ───────────────────────────────────────────────────────────────────

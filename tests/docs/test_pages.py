@@ -15,6 +15,7 @@ import semel
 from semel.config import _SCALARS
 from semel.core.policy import OPTION_NAMES
 from semel.core.problems import CATALOGUE
+from semel.stores.mysql import settings as mysql
 from semel.stores.postgres.settings import OWN
 from tests.docs.generate import PIECES, generated, rewritten
 from tests.docs.pages import DOCS, ROOT, Block, Page, blocks, page, pages
@@ -162,7 +163,7 @@ def test_no_page_names_an_unknown_problem(page: Page) -> None:
 @PAGES
 def test_no_page_names_an_unknown_option(page: Page) -> None:
     named = {found[1] for word in page.code if (found := _OPTION.fullmatch(word))}
-    ours = {*OPTION_NAMES, *GUARD, *FINGERPRINT, *OWN, "clock"}
+    ours = {*OPTION_NAMES, *GUARD, *FINGERPRINT, *OWN, *mysql.OWN, *mysql.SERVER, "clock"}
     assert named - ours - OTHERS_OPTIONS == set()
 
 

@@ -38,6 +38,7 @@ from semel.core.runner import Abandoned, HandlerOutcome, Raised, Returned
 from semel.core.verdict import Verdict, judge
 from semel.ops import commands, telling
 from semel.stores import open_backend
+from semel.stores.mysql import settings as mysql
 from semel.stores.postgres.settings import OWN
 from semel.stores.postgres.settings import parse as parse_postgres
 from semel.stores.sqlite.backend import DEFAULT_TIMEOUT, SqliteBackend
@@ -263,6 +264,16 @@ def test_the_options_of_postgresql_are_listed_with_their_defaults() -> None:
     defaults["timeout"] = timedelta(seconds=defaults["timeout"])
     documented = first_two(STORES.table("PostgreSQL"))
     assert documented == {name: spoken(value) for name, value in defaults.items()}
+
+
+def test_the_options_of_mysql_are_listed_with_their_defaults() -> None:
+    settings = mysql.parse("mysql://host/database", {})
+    defaults: dict[str, Any] = {name: getattr(settings, name) for name in mysql.OWN}
+    defaults["timeout"] = timedelta(seconds=defaults["timeout"])
+    documented = first_two(STORES.table("MariaDB and MySQL"))
+    assert documented == {name: spoken(value) for name, value in defaults.items()}
+    told = STORES.section("MariaDB and MySQL")
+    assert all(f"`{name}`" in told for name in mysql.SERVER)
 
 
 def test_the_options_of_sqlite_are_listed_with_their_defaults() -> None:
