@@ -89,6 +89,7 @@ class Attempt:
             case Remedy.LATER if not cluster and fault.broken:
                 return None  # nobody is there
             case Remedy.AGAIN | Remedy.LATER:
+                self.hops = 0
                 self.waits += 1
                 return PAUSES[min(self.waits, len(PAUSES)) - 1]
 
