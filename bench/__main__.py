@@ -96,7 +96,7 @@ def report(results: Sequence[Result], stage: Stage, rounds: int) -> str:
 
 
 def _circumstances(results: Sequence[Result], stage: Stage, rounds: int) -> list[str]:
-    said = machine.described()
+    said = [*machine.described(), machine.neighbours(stage.load)]
     said += [f"{store}: {title}" for store, title in stage.titles().items()]
     if any(result.case.family == "peer" for result in results):
         said.append(f"peers: {machine.peer_versions()}")

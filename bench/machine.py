@@ -13,6 +13,8 @@ from pathlib import Path
 from bench.stage import PEERS_PYTHON
 from tests.servers.child import ROOT
 
+BUSY = 0.7
+"""Load average above which somebody else is at work."""
 PACKAGES = ("uvicorn", "uvloop", "httptools", "starlette", "psycopg", "redis", "asyncmy")
 PEERS = (
     "idemkit",
@@ -28,8 +30,15 @@ def described() -> list[str]:
         f"{processor()}, {os.cpu_count()} cores, {memory_gigabytes():.0f} GB, "
         f"{platform.system()} {platform.release()}",
         f"Python {platform.python_version()}; {', '.join(versions(PACKAGES))}",
-        f"semel {commit()}; load average {os.getloadavg()[0]:.1f}",
+        f"semel {commit()}",
     ]
+
+
+def neighbours(load: float) -> str:
+    """What to make of the load average before the first round."""
+    if load < BUSY:
+        return f"load average before the run {load:.1f}"
+    return f"load average before the run {load:.1f}: busy with other work, trust CPU × bare most"
 
 
 def processor() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -90,6 +91,8 @@ class Stage:
     seconds: float
     connections: int
     cores: Cores
+    load: float = field(default_factory=lambda: os.getloadavg()[0])
+    """Of the machine, before the first case."""
     _stack: ExitStack = field(default_factory=ExitStack)
     _places: dict[str, Place | BenchError] = field(default_factory=dict)
 
