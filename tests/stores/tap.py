@@ -10,6 +10,8 @@ from typing import Self
 QUERY = b"\x00\x03"
 """The first packet of an exchange, and the command for SQL text."""
 
+PAUSE = threading.Event()
+
 
 class Tap:
     """Listens on a port of 127.0.0.1 and forwards to a Unix socket."""
@@ -19,6 +21,8 @@ class Tap:
         self.queries = 0
         self.swallow: Callable[[bytes], bool] | None = None
         """The answer to the next query that it is true of is lost, and the line with it."""
+        self.drip = False
+        """Answers come one byte at a time: progress to a socket, and none to a caller."""
         self._deaf: socket.socket | None = None
         self._answered = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -67,6 +71,10 @@ class Tap:
             while message := far.recv(1 << 16):
                 if self._deaf is near:
                     self._answered.set()
+                elif self.drip:
+                    for byte in message:
+                        near.sendall(bytes([byte]))
+                        PAUSE.wait(0.02)
                 else:
                     near.sendall(message)
         hang_up(near, far)
