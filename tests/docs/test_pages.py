@@ -17,6 +17,7 @@ from semel.core.policy import OPTION_NAMES
 from semel.core.problems import CATALOGUE
 from semel.stores.mysql import settings as mysql
 from semel.stores.postgres.settings import OWN
+from semel.stores.redis.settings import OPTIONS
 from tests.docs.generate import PIECES, generated, rewritten
 from tests.docs.pages import DOCS, ROOT, Block, Page, blocks, page, pages
 
@@ -141,7 +142,10 @@ def test_python_in_the_pages_runs(
 
 # ── words ─────────────────────────────────────────────────────────────────────────────────────────
 
-WORDS = {"content-length", "no-store", "semel-worker"}
+WORDS = {
+    *("content-length", "no-store", "semel-worker"),
+    *("best-effort", "allkeys-lru", "min-replicas-to-write"),  # Redis
+}
 """What stands in backticks and looks like a problem's code, but is none."""
 OTHERS_OPTIONS = {
     *("repeatable", "final", "order", "which"),  # Operation.call, Absent, Operation.effect
@@ -163,7 +167,7 @@ def test_no_page_names_an_unknown_problem(page: Page) -> None:
 @PAGES
 def test_no_page_names_an_unknown_option(page: Page) -> None:
     named = {found[1] for word in page.code if (found := _OPTION.fullmatch(word))}
-    ours = {*OPTION_NAMES, *GUARD, *FINGERPRINT, *OWN, *mysql.OWN, *mysql.SERVER, "clock"}
+    ours = {*OPTION_NAMES, *GUARD, *FINGERPRINT, *OWN, *mysql.OWN, *mysql.SERVER, *OPTIONS, "clock"}
     assert named - ours - OTHERS_OPTIONS == set()
 
 

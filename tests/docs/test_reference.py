@@ -41,6 +41,8 @@ from semel.stores import open_backend
 from semel.stores.mysql import settings as mysql
 from semel.stores.postgres.settings import OWN
 from semel.stores.postgres.settings import parse as parse_postgres
+from semel.stores.redis import RedisBackend
+from semel.stores.redis import settings as redis
 from semel.stores.sqlite.backend import DEFAULT_TIMEOUT, SqliteBackend
 from semel.stores.sqlite.backend import parse as parse_sqlite
 from semel.web.message import IN_MEMORY
@@ -286,10 +288,20 @@ def test_the_options_of_sqlite_are_listed_with_their_defaults() -> None:
         assert parse_sqlite(f"sqlite:///semel.db?{option}=1")[1] == {option: "1"}
 
 
+def test_the_options_of_redis_are_listed_with_their_defaults() -> None:
+    settings = redis.parse("redis://", {})
+    defaults: dict[str, Any] = {name: getattr(settings, name) for name in redis.OPTIONS}
+    for name in ("timeout", "wait_timeout"):
+        defaults[name] = timedelta(seconds=defaults[name])
+    documented = first_two(STORES.table("Redis and Valkey"))
+    assert documented == {name: spoken(value) for name, value in defaults.items()}
+    assert set(inspect.signature(RedisBackend).parameters) - {"url"} == set(documented)
+
+
 def test_each_store_is_listed_with_what_it_can_do() -> None:
     for url, _, *cells in STORES.table("Stores"):
         able = open_backend(plain(url)).capabilities
-        flags = (able.durable, able.shared, able.transactions)
+        flags = (able.durable, able.shared, able.transactions, able.outbox)
         assert cells == ["yes" if flag else "no" for flag in flags], url
 
 

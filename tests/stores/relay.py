@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,8 +24,9 @@ class Relay:
     ``refuse``: the next message that meets it never reaches the server.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self._to = port
+        self._tls = tls
         self.drop: Meets | None = None
         self.refuse: Meets | None = None
         self.dropped = self.connections = 0
@@ -56,9 +58,11 @@ class Relay:
     def _serve(self) -> None:
         while True:
             near, _ = self._listener.accept()
-            self._open.append(near)
             self.connections += 1
             try:
+                if self._tls is not None:
+                    near = self._tls.wrap_socket(near, server_side=True)
+                self._open.append(near)
                 far = socket.create_connection(("127.0.0.1", self._to))
             except OSError:
                 _hang_up(near)

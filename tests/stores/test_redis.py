@@ -6,11 +6,14 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from datetime import timedelta
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -186,6 +189,42 @@ def test_user_and_password_are_shown_to_the_server(own_server: ValkeyServer, col
         with opened(wrong, colour) as harness, pytest.raises(ConfigurationError) as refused:
             harness.perform(Read(new_identity()))
         assert "wrong" not in str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """For 127.0.0.1, signed by nobody else."""
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=relay"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run([*command.split(), *names], check=True, capture_output=True)
+    return cert, key
+
+
+@COLOURS
+def test_tls_is_spoken_and_the_certificate_is_checked(
+    valkey: ValkeyServer, prefix: str, colour: str, certificate: tuple[Path, Path]
+) -> None:
+    """The server at hand has no TLS of its own: a relay speaks it for it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    with Relay(valkey.port, context) as relay:
+        url = relay.url.replace("redis:", "rediss:") + f"?prefix={prefix}&timeout=2"
+        with opened(f"{url}&ca_file={certificate[0]}", colour) as harness:
+            ops = [claim(new_identity(), new_fence()) for _ in range(8)]
+            assert all(isinstance(reply, Claimed) for reply in harness.race(ops))
+            snapshot = os.urandom(1_000_000)
+            assert isinstance(
+                harness.perform(complete(ops[0].identity, ops[0].fence, snapshot)), Applied
+            )
+            found = harness.record(ops[0].identity)
+            assert found is not None
+            assert found.snapshot == snapshot
+        with opened(url, colour) as harness:
+            not_done(harness, Read(new_identity()))
+    with pytest.raises(ConfigurationError, match="TLS"), opened(f"{url}&ca_file=/none") as harness:
+        harness.perform(Read(new_identity()))
 
 
 def test_what_a_user_may_not_do_is_a_wrong_setting(own_server: ValkeyServer) -> None:

@@ -30,6 +30,8 @@ def test_a_scheme_names_a_backend(url: str, kind: type) -> None:
         ("postgresql", "psycopg", "postgres"),
         ("mysql", "pymysql", "mysql"),
         ("mariadb", "asyncmy", "mysql"),
+        ("redis", "hiredis", "redis"),
+        ("rediscluster", "hiredis", "redis"),
     ],
 )
 def test_a_missing_driver_is_named_with_its_extra(

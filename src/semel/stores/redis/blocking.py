@@ -7,6 +7,7 @@ who come meanwhile queue up and travel together next, and one of them then write
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -172,23 +173,39 @@ class BlockingLink:
 
 
 def dial(settings: Settings, where: Address, deadline: float) -> socket.socket:
-    left = deadline - monotonic()
+    """A connection, encrypted where that is wanted."""
+    left, tls = deadline - monotonic(), settings.context
     if left <= 0:
         raise timed_out(False)
     try:
-        if not where.port:
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            sock.settimeout(left)
-            sock.connect(where.host)
-            return sock
-        sock = socket.create_connection((where.host, where.port), timeout=left)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if settings.context is not None:
-            return settings.context.wrap_socket(sock, server_hostname=where.host)
+        sock = _connected(where, left)
+        return sock if tls is None else _encrypted(sock, tls, where.host)
     except OSError as error:
         raise not_connected(error, where) from None
+
+
+def _connected(where: Address, seconds: float) -> socket.socket:
+    if where.port:
+        sock = socket.create_connection((where.host, where.port), timeout=seconds)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return sock
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(seconds)
+        sock.connect(where.host)
+    except BaseException:
+        sock.close()
+        raise
     return sock
+
+
+def _encrypted(sock: socket.socket, tls: ssl.SSLContext, host: str) -> socket.socket:
+    try:
+        return tls.wrap_socket(sock, server_hostname=host)
+    except BaseException:
+        sock.close()
+        raise
 
 
 def converse(
