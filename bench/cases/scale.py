@@ -51,7 +51,13 @@ def fill_postgresql(url: str, records: int) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         now = time.time_ns() // 1000
         connection.execute("SET work_mem = '512MB'")
+        connection.execute("SET maintenance_work_mem = '512MB'")
+        (index,) = connection.execute(
+            "SELECT pg_get_indexdef('semel_record_due'::regclass)"
+        ).fetchall()[0]
+        connection.execute("DROP INDEX semel_record_due")  # faster made at once than row by row
         connection.execute(FILL_POSTGRESQL.encode(), {"now": now, "records": records})
+        connection.execute(index)
         connection.execute("VACUUM (ANALYZE) semel_record")
         connection.execute("CHECKPOINT")
 
@@ -59,9 +65,16 @@ def fill_postgresql(url: str, records: int) -> None:
 def fill_sqlite(url: str, records: int) -> None:
     connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
     connection.execute("PRAGMA cache_size = -1000000")
+    connection.execute("PRAGMA journal_mode = OFF")  # nobody minds losing it half made
+    connection.execute("PRAGMA synchronous = OFF")
+    (index,) = connection.execute(
+        "SELECT sql FROM sqlite_schema WHERE name = 'semel_record_due'"
+    ).fetchone()
     now = time.time_ns() // 1000
+    connection.execute("DROP INDEX semel_record_due")
     connection.execute(FILL_SQLITE, {"now": now, "records": records})
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.execute(index)
+    connection.execute("PRAGMA journal_mode = WAL")
     connection.close()
 
 
