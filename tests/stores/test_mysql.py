@@ -640,6 +640,9 @@ async def test_a_server_made_read_only_is_an_outage_until_it_is_a_primary_again(
         with pytest.raises(StoreUnavailable, match="read-only") as refused:
             await backend.awaited().perform(claim())
         assert refused.value.applied is False
+        almighty = MysqlBackend(url)  # whom the server would let write all the same
+        with pytest.raises(StoreUnavailable, match=r"read-only.*primary"):
+            await almighty.awaited().perform(claim())
         await asyncio.to_thread(own_server.execute, "SET GLOBAL read_only = 0")
         assert isinstance(await backend.awaited().perform(claim()), Claimed)
 
@@ -749,6 +752,7 @@ async def test_a_killed_server_is_an_outage_and_back_it_knows_what_it_acknowledg
     async with aopened(own_server.url_of("shop"), pool_size=3) as backend:
         store, ops = backend.awaited(), [claim() for _ in range(30)]
         await asyncio.gather(*map(store.perform, ops))
+        await asyncio.to_thread(backend.blocking().perform, claim())
         await asyncio.to_thread(own_server.kill)
         for perform in (
             store.perform,

@@ -10,6 +10,7 @@ from psycopg import pq
 from psycopg.pq.abc import PGresult
 
 from semel.errors import SchemaError, SemelError, StoreCorrupt, StoreUnavailable
+from semel.stores.sql import errand
 
 NO_SUCH_STATEMENT: Final = ("26000", "42P05")
 """A pooler moved us to a server connection that knows other prepared statements than we think."""
@@ -22,12 +23,8 @@ _IMPOSSIBLE: Final = ("21", "22", "23")
 """Classes cardinality, data and integrity: the schema's own rules were broken."""
 
 
-class Fault(Exception):
-    """One statement failed.
-
-    ``doubt``: it may have been applied all the same. ``broken``: the connection is of no more use.
-    ``tries``: how often the statement may be sent in all before giving up.
-    """
+class Fault(errand.Fault):
+    """As there; ``sqlstate`` is the server's."""
 
     def __init__(
         self,
@@ -38,16 +35,8 @@ class Fault(Exception):
         broken: bool = True,
         tries: int = 1,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message, doubt=doubt, broken=broken, tries=tries)
         self.sqlstate = sqlstate
-        self.doubt = doubt
-        self.broken = broken
-        self.tries = tries
-
-    @property
-    def contagious(self) -> bool:
-        """What ended this connection has probably ended the others: the next try opens one."""
-        return self.broken and self.tries > 1
 
 
 def refused(result: PGresult | None) -> Fault:
@@ -93,9 +82,9 @@ def _fault(message: str, sqlstate: str | None, *, lost: bool) -> Fault:
     return Fault(message, sqlstate=sqlstate, doubt=lost, broken=broken, tries=tries)
 
 
-def verdict(fault: Fault, *, doubt: bool) -> SemelError:
+def verdict(fault: errand.Fault, *, doubt: bool) -> SemelError:
     """What the caller of the store is told."""
-    state = fault.sqlstate or ""
+    state = (fault.sqlstate if isinstance(fault, Fault) else None) or ""
     if state in _SCHEMA:
         return SchemaError(f"the tables of semel are missing or old ({fault}): run `semel migrate`")
     if state.startswith(_IMPOSSIBLE):
