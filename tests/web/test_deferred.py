@@ -19,12 +19,12 @@ from semel.effects.runs import Runs
 from semel.stores.base import performer
 from semel.web.handler import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse
-from tests.stores.harness import Harness, open_harness
+from tests.stores.harness import Harness, open_harness, server_of
 from tests.web.client import Reply
 from tests.web.colours import COLOURS
 from tests.web.drive import AsgiDriver, Ask, Driver, WsgiDriver
 
-STORES = ("memory", "sqlite", "postgresql")
+STORES = ("memory", "sqlite", "postgresql", "redis")
 HOUR = timedelta(hours=1) // timedelta(microseconds=1)
 
 
@@ -148,9 +148,7 @@ ASK = Ask(
 @pytest.fixture(params=[f"{store}-{colour}" for store in STORES for colour in COLOURS])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Harness]]:
     store, colour = request.param.split("-")
-    with open_harness(
-        f"{store}-sync", tmp_path, lambda: request.getfixturevalue("postgres")
-    ) as harness:
+    with open_harness(f"{store}-sync", tmp_path, server_of(request, store)) as harness:
         yield colour, harness
 
 
