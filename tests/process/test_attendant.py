@@ -22,6 +22,7 @@ from semel.core.contract import (
     Release,
     Renew,
     StoreOperation,
+    Suspend,
 )
 from semel.core.model import Fence, Identity, Origin, State
 from semel.core.runner import Unwoken, Woken
@@ -90,8 +91,12 @@ def new_identity() -> Identity:
 
 def claim(store: Flaky, identity: Identity, lease: float = 60) -> Fence:
     fence = Fence(os.urandom(16))
-    store.perform(Claim(identity, fence, "v1", b"", ORIGIN, int(lease * SECOND)))
+    store.perform(_claim(identity, fence, lease))
     return fence
+
+
+def _claim(identity: Identity, fence: Fence, lease: float = 60) -> Claim:
+    return Claim(identity, fence, "v1", b"", ORIGIN, int(lease * SECOND))
 
 
 def state(store: Flaky, identity: Identity) -> State | None:
@@ -133,6 +138,46 @@ def test_a_lease_is_left_to_lapse_after_max_run(wall: Wall, store: Flaky) -> Non
     wall.seconds = 1_000 + 100 + 61
     assert not lease.held(wall.seconds)
     assert isinstance(store.perform(Lapse(lease.identity, lease.fence, 1)), Applied)
+
+
+class Cut:
+    """A transaction that is told when it is severed."""
+
+    def __init__(self) -> None:
+        self.why: list[str] = []
+
+    def sever(self, why: str) -> None:
+        self.why.append(why)
+        raise RuntimeError("and fails at it")
+
+
+def test_a_transaction_is_severed_after_max_run_and_not_renewed_before(
+    wall: Wall, store: Flaky
+) -> None:
+    leases, lease = held(store, wall, max_run=100)
+    lease.transaction = cut = Cut()
+    lease.is_transaction()
+    assert lease.held(wall.seconds + 1_000_000)
+    store.down = True  # by this very transaction: it is not waited for
+    wall.seconds = leases.run_once(store)
+    assert (wall.seconds, cut.why, store.count(Renew)) == (1_100, [], 0)
+    leases.run_once(store)
+    assert cut.why == ["the handler ran longer than max_run"]
+    assert len(leases) == 0
+    assert not lease.held(wall.seconds)
+
+
+def test_what_outlives_max_run_ends_though_another_lease_cannot_be_renewed(
+    wall: Wall, store: Flaky
+) -> None:
+    leases, _ = held(store, wall)
+    overdue = Lease(new_identity(), Fence(os.urandom(16)), wall.seconds, 60, 60)
+    overdue.transaction = cut = Cut()
+    leases.add(overdue)
+    wall.seconds += 60
+    store.down = True
+    leases.run_once(store)
+    assert cut.why
 
 
 def test_a_lease_taken_by_another_is_known_to_be_lost(wall: Wall, store: Flaky) -> None:
@@ -397,6 +442,29 @@ def test_the_thread_renews_a_short_lease_by_itself(store: Flaky) -> None:
     attendant.let_go(lease)
     attendant.stop()
     assert store.count(Renew) >= 1
+
+
+def test_what_needs_a_claim_is_pursued_with_it(wall: Wall, store: Flaky) -> None:
+    pursuits = Pursuits(wall.monotonic)
+    identity, fence = new_identity(), Fence(os.urandom(16))
+    store.down = True
+    pursuits.add(Suspend(identity, fence, "in doubt", None), _claim(identity, fence))
+    wall.seconds = pursuits.run_once(store)
+    store.down = False
+    pursuits.run_once(store)
+    assert (len(pursuits), state(store, identity)) == (0, State.UNKNOWN)
+
+
+def test_what_needs_a_claim_that_is_another_s_by_now_is_given_up_and_said(
+    wall: Wall, store: Flaky, caplog: pytest.LogCaptureFixture
+) -> None:
+    pursuits = Pursuits(wall.monotonic)
+    identity, fence = new_identity(), Fence(os.urandom(16))
+    claim(store, identity)
+    pursuits.add(Suspend(identity, fence, "in doubt", None), _claim(identity, fence))
+    pursuits.run_once(store)
+    assert (len(pursuits), state(store, identity)) == (0, State.IN_PROGRESS)
+    assert "came too late" in caplog.text
 
 
 def test_stopping_gives_every_pursuit_one_last_try(store: Flaky) -> None:

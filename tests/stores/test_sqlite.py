@@ -105,7 +105,7 @@ def test_a_relative_path_and_its_options(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "some file.db").exists()
 
 
-@pytest.mark.parametrize("url", ["redis://h:secret@x", "secret", "mysql://u:secret@h/d"])
+@pytest.mark.parametrize("url", ["mongodb://h:secret@x", "secret", "oracle://u:secret@h/d"])
 def test_an_unknown_store_is_refused_without_showing_secrets(url: str) -> None:
     with pytest.raises(ConfigurationError, match="known are memory://, sqlite:///") as refused:
         open_backend(url)

@@ -24,7 +24,7 @@ import pytest
 
 from semel.core.contract import Applied, Claim, Claimed, Complete, Found, NoRecord, Read
 from semel.core.model import Fence, Identity, Origin, State
-from semel.errors import ConfigurationError, StoreError, StoreUnavailable
+from semel.errors import ConfigurationError, SemelError, StoreError, StoreUnavailable
 from semel.stores.base import AsyncTransaction, Backend, Transaction, Transactional
 from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres import transaction_steps as steps
@@ -76,7 +76,9 @@ class Act:
 
     def execute(self, statement: str) -> list[Any]:
         """As a handler would, on its own connection."""
-        connection = self.connection
+        return self.execute_on(self.connection, statement)
+
+    def execute_on(self, connection: Any, statement: str) -> list[Any]:
         if isinstance(connection, psycopg.AsyncConnection):
             assert self._portal is not None
             return self._portal.call(self._aexecute(connection, statement))
@@ -112,28 +114,31 @@ class World:
         # SQLite's first read goes by way of its writer, which a transaction would keep waiting.
         self.backend.blocking().perform(Read(claim().identity))
 
-    def open(self, **options: Any) -> Any:
+    def open(self, url: str = "", **options: Any) -> Any:
         """A backend of its own, as in another process."""
+        url = url or self.url
         options.setdefault("timeout", SOON if self.is_sqlite else 3.0)
         made: Backend = (
-            SqliteBackend(self.url, **options)
-            if self.is_sqlite
-            else PostgresBackend(self.url, **options)
+            SqliteBackend(url, **options) if self.is_sqlite else PostgresBackend(url, **options)
         )
         self._opened.append(made)
         return made
 
-    def begin(self, identity: Identity | None, backend: Any = None) -> Act:
-        act = self.try_begin(identity, backend)
+    def begin(
+        self, identity: Identity | None, backend: Any = None, limit: float | None = None
+    ) -> Act:
+        act = self.try_begin(identity, backend, limit)
         assert act is not None
         return act
 
-    def try_begin(self, identity: Identity | None, backend: Any = None) -> Act | None:
+    def try_begin(
+        self, identity: Identity | None, backend: Any = None, limit: float | None = None
+    ) -> Act | None:
         backend = backend or self.backend
         if self.portal is None:
-            inner = backend.begin(identity)
+            inner = backend.begin(identity, limit)
         else:
-            inner = self.portal.call(backend.abegin(identity))
+            inner = self.portal.call(backend.abegin(identity, limit))
         return None if inner is None else Act(inner, self.portal)
 
     def begun(self) -> tuple[Act, Claim]:
@@ -207,6 +212,136 @@ def pg(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 def lite(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     with opened(request.param, tmp_path, lazily(request)) as made:
         yield made
+
+
+# ── severed: under the hands of whoever uses it ───────────────────────────────────────────────────
+
+
+def test_severed_nothing_stays_and_the_key_is_free_at_once(world: World) -> None:
+    act, op = world.begun()
+    act.execute("INSERT INTO orders VALUES (1)")
+    act.inner.sever("it took too long")
+    again = until(lambda: world.try_begin(op.identity))
+    assert isinstance(again.perform(op), Claimed)
+    again.roll_back()
+    with pytest.raises(StoreUnavailable, match="it took too long") as refused:
+        act.commit()
+    assert refused.value.applied is False
+    act.roll_back()
+    assert (world.orders(), world.state(op)) == ([], None)
+
+
+def test_severed_its_connection_is_of_no_use_any_more(world: World) -> None:
+    act, _ = world.begun()
+    connection = act.connection
+    act.inner.sever("it took too long")
+    with pytest.raises((psycopg.Error, sqlite3.Error, SemelError)):
+        act.execute_on(connection, "SELECT 1")
+    with pytest.raises(SemelError):
+        act.perform(Read(claim().identity))
+    act.roll_back()
+
+
+def test_severed_it_takes_no_place_from_others(pg: World) -> None:
+    backend = pg.open(pool_size=1)
+    acts = []
+    for _ in range(3):
+        acts.append(pg.begin(claim().identity, backend))
+        acts[-1].inner.sever("it took too long")
+    for act in acts:
+        act.roll_back()
+    one = pg.begin(claim().identity, backend)
+    with pytest.raises(StoreUnavailable, match="pool_size=1"):
+        pg.begin(claim().identity, backend)
+    one.roll_back()
+
+
+def test_a_lost_connection_s_number_may_be_another_socket_s(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    with opened("postgresql-async", tmp_path, lazily(request)) as world:
+        act, _ = world.begun()
+        number = cast("Any", act.inner)._link.fd
+        ((pid,),) = act.execute("SELECT pg_backend_pid()")
+        with closing(world.outside()) as outside:
+            outside.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+        with pytest.raises(psycopg.Error):
+            act.execute("SELECT 1")  # libpq notices, and closes its socket
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(number)
+        heard = threading.Event()
+        ours, theirs = socket.socketpair()
+        ours = socket.socket(fileno=os.dup2(ours.detach(), number))
+        assert world.portal is not None
+        world.portal.call(_listen(number, heard))
+        act.roll_back()
+        theirs.send(b"x")
+        assert heard.wait(10)
+        world.portal.call(_hush(number))
+        for each in (ours, theirs):
+            each.close()
+
+
+async def _listen(number: int, heard: threading.Event) -> None:
+    asyncio.get_running_loop().add_reader(number, heard.set)
+
+
+async def _hush(number: int) -> None:
+    asyncio.get_running_loop().remove_reader(number)
+
+
+def test_severed_in_the_middle_of_a_statement_it_ends(world: World) -> None:
+    act, op = world.begun()
+    long = (
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+        if world.is_sqlite
+        else "SELECT pg_sleep(600)"
+    )
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(act.execute, long)
+        if not world.is_sqlite:
+            turn = cast("Any", act.inner)._turn
+            until(lambda: turn.status == psycopg.pq.TransactionStatus.ACTIVE)
+        act.inner.sever("it took too long")
+        with pytest.raises((psycopg.Error, sqlite3.Error, SemelError)):
+            running.result(20)
+    act.roll_back()
+    until(lambda: world.try_begin(op.identity)).roll_back()
+
+
+def test_severed_after_its_end_it_harms_nobody(world: World) -> None:
+    options: dict[str, Any] = {} if world.is_sqlite else {"pool_size": 1}
+    backend = world.open(**options)
+    act, other = world.begin(claim().identity, backend), claim()
+    act.commit()
+    following = world.begin(other.identity, backend)
+    act.inner.sever("it took too long")
+    assert isinstance(following.perform(other), Claimed)
+    following.execute("INSERT INTO orders VALUES (1)")
+    following.perform(complete(other))
+    following.commit()
+    assert world.orders() == [1]
+
+
+def test_the_server_ends_one_whose_process_is_stopped(pg: World) -> None:
+    op = claim()
+    act = pg.begin(op.identity, limit=0.2)
+    act.perform(op)
+    rival = pg.open()
+    until(lambda: pg.try_begin(op.identity, rival)).roll_back()  # in a process of its own
+    act.roll_back()
+
+
+@pytest.mark.parametrize(("own", "limit", "kept"), [("50ms", 5, "50ms"), ("1h", 5, "5s")])
+def test_a_shorter_limit_of_the_database_s_own_stays(
+    pg: World, own: str, limit: int, kept: str
+) -> None:
+    separator = "&" if "?" in pg.url else "?"
+    given = f"{separator}options=-c%20idle_in_transaction_session_timeout%3D{own}"
+    backend = pg.open(url=pg.url + given)
+    act = pg.begin(claim().identity, backend, limit)
+    assert act.execute("SHOW idle_in_transaction_session_timeout") == [(kept,)]
+    act.roll_back()
 
 
 # ── together or not at all ────────────────────────────────────────────────────────────────────────

@@ -83,7 +83,7 @@ class World:
                 return self.wakes.popleft()
             case Pause(attempt=attempt):
                 return attempt < self.pauses_allowed
-            case Pursue(write):
+            case Pursue(write, _):
                 return self.pursued.append(write)
             case Render():
                 raise ValueError("no state to show")

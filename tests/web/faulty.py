@@ -60,17 +60,17 @@ class FaultyBackend:
     def awaited(self) -> Any:
         return _AsyncFaulty(self._backend.awaited(), self._faults)
 
-    def begin(self, identity: Any) -> Any:
+    def begin(self, identity: Any, limit: float | None = None) -> Any:
         lost = self._faults.before("begin")
-        begun = self._backend.begin(identity)
+        begun = self._backend.begin(identity, limit)
         if begun is not None and lost:
             begun.roll_back()
             raise StoreUnavailable("begin: lost", applied=False)
         return None if begun is None else _FaultyTransaction(begun, self._faults)
 
-    async def abegin(self, identity: Any) -> Any:
+    async def abegin(self, identity: Any, limit: float | None = None) -> Any:
         lost = self._faults.before("begin")
-        begun = await self._backend.abegin(identity)
+        begun = await self._backend.abegin(identity, limit)
         if begun is not None and lost:
             await begun.roll_back()
             raise StoreUnavailable("begin: lost", applied=False)

@@ -127,11 +127,7 @@ def test_a_commit_on_its_way_is_waited_for_under_the_lock(
 def test_a_doubt_stands_whatever_becomes_of_its_commit(
     make_bank: MakeBank, cable: Cable, cut: Any, factory: Any, state: str
 ) -> None:
-    def script() -> Any:
-        yield from pay()()
-        raise semel.OutcomeUnknown("sent, and no answer")
-
-    one = make_bank(script, factory)
+    one = make_bank(in_doubt, factory)
     cable.cut = cut
     assert one.send().status == 500
     assert one.ledger.all() == (0, 0, [state])
@@ -156,6 +152,51 @@ def test_a_commit_that_can_never_be_ascertained_is_no_success(
     again = one.send()
     assert (again.status, again.replayed) == (201, cut is cut_after)
     assert one.ledger.all() == PAID
+
+
+def in_doubt() -> Any:
+    yield from pay()()
+    raise semel.OutcomeUnknown("sent, and no answer")
+
+
+@pytest.mark.parametrize("cut", [cut_before, cut_after])
+@pytest.mark.parametrize(
+    ("factory", "state"), [(semel.ietf, "unknown"), (semel.stripe, "completed")]
+)
+def test_a_doubt_is_recorded_after_an_outage_that_outlasts_its_caller(
+    make_bank: MakeBank, cable: Cable, cut: Any, factory: Any, state: str
+) -> None:
+    def silence(line: Line, message: bytes) -> None:
+        cable.refusing = True
+        cut(line, message)
+
+    one = make_bank(in_doubt, factory, lease=timedelta(seconds=1))
+    cable.cut = silence
+    assert one.send().status in (500, 503)
+    cable.refusing = False
+    until(lambda: one.ledger.all() == (0, 0, [state]))
+    assert one.send().status in (409, 500)
+    assert one.script.runs == 1
+
+
+def test_a_doubt_whose_transaction_was_lost_before_is_recorded_after_the_outage(
+    make_bank: MakeBank, cable: Cable, ledger: Ledger
+) -> None:
+    def script() -> Any:
+        yield from pay()()
+        cable.refusing = True
+        ledger.ask(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        raise semel.OutcomeUnknown("sent, and no answer")
+
+    one = make_bank(script)
+    assert one.send().status == 500
+    assert one.ledger.all() == NOTHING
+    cable.refusing = False
+    until(lambda: one.ledger.all() == (0, 0, ["unknown"]))
+    assert (one.send().status, one.script.runs) == (409, 1)
 
 
 @pytest.fixture

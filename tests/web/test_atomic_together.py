@@ -24,7 +24,7 @@ from tests.web.bank import STORES, Bank, Ledger, Says, Step, Wait, bank, opened,
 from tests.web.client import Reply
 from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, call
-from tests.web.waiting import auntil, until
+from tests.web.waiting import asked, auntil, until
 
 PAID = (1, 1, ["completed"])
 NOTHING: tuple[int, int, list[str]] = (0, 0, [])
@@ -191,6 +191,48 @@ def test_two_processes_that_ask_for_the_same_answer_do_not_refuse_each_other(
     assert (reply.status, reply.replayed, reply.body) == (201, True, body)
 
 
+# ── a handler that hangs ──────────────────────────────────────────────────────────────────────────
+
+SHORT = timedelta(seconds=1)
+
+
+@pytest.mark.parametrize("colour", ["asgi", "def", "wsgi"])
+def test_a_handler_that_hangs_loses_its_key_after_max_run(
+    colour: str, ledger: Ledger, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    slow = Slow()
+    guard = make_guard(ledger.url, policy=semel.ietf(mode="atomic", lease=SHORT, max_run=SHORT))
+    one = bank(colour, guard, ledger, runner, slow)
+    if colour == "wsgi":
+        with ThreadPoolExecutor(1) as pool:
+            leader = pool.submit(one.send)
+            assert slow.paid.wait(20)
+            one.plays(pay())
+            again = _sent_until_taken(one)
+            slow.go.set()
+            first = leader.result()
+    else:
+        first, again = runner.run(_overtaken(one, slow))
+    assert (first.status, first.code) == (503, "not-executed")
+    assert (again.status, ledger.all()) == (201, PAID)
+    assert one.send().replayed
+
+
+def _sent_until_taken(one: Bank) -> Reply:
+    taken = until(lambda: None if (reply := one.send()).status == 409 else reply)
+    assert taken is not None
+    return taken
+
+
+async def _overtaken(one: Bank, slow: Slow) -> tuple[Reply, Reply]:
+    leader = asyncio.ensure_future(call(one.app, Ask()))
+    await auntil(slow.paid.is_set)
+    one.plays(pay())
+    again, _ = await asked(lambda: call(one.app, Ask()), lambda it: it[0].status != 409)
+    slow.go.set()
+    return (await leader)[0], again
+
+
 # ── holds ─────────────────────────────────────────────────────────────────────────────────────────
 
 NAME = Identity(b"i" * 32)
@@ -203,11 +245,13 @@ class Locked(SqliteBackend):
         super().__init__(f"sqlite:///{path}")
         self.locked = True
 
-    def begin(self, identity: Identity | None) -> Transaction | None:
-        return None if self.locked else super().begin(identity)
+    def begin(self, identity: Identity | None, limit: float | None = None) -> Transaction | None:
+        return None if self.locked else super().begin(identity, limit)
 
-    async def abegin(self, identity: Identity | None) -> AsyncTransaction | None:
-        return None if self.locked else await super().abegin(identity)
+    async def abegin(
+        self, identity: Identity | None, limit: float | None = None
+    ) -> AsyncTransaction | None:
+        return None if self.locked else await super().abegin(identity, limit)
 
 
 def test_a_transaction_of_this_process_is_told_of_without_waiting(tmp_path: Path) -> None:

@@ -209,10 +209,17 @@ def _failed(call: Call, result: _Result, error: SemelError) -> Flow[Answer]:
 def _nothing_kept(call: Call, result: _Result, error: SemelError) -> Flow[Answer]:
     if not result.doubtful:
         return _nothing_happened(call, result.answer, error)
+    answer = result.answer
+    if result.writes:
+        answer = replace(answer, response=doubt(call, status=500), outcome=Outcome.SUSPENDED)
+    return (yield from _apart(call, _without_writes(call, result), answer))
+
+
+def _without_writes(call: Call, result: _Result) -> StoreOperation[Written]:
+    """What is to be recorded of a doubt whose transaction is gone."""
     if result.writes or result.op is None:
-        answer = replace(result.answer, response=doubt(call, status=500), outcome=Outcome.SUSPENDED)
-        return (yield from _apart(call, _suspension(call, result.answer.error), answer))
-    return (yield from _apart(call, result.op, result.answer))
+        return _suspension(call, result.answer.error)
+    return result.op
 
 
 def _nothing_happened(call: Call, answer: Answer, error: SemelError) -> Answer:
@@ -238,7 +245,7 @@ def _apart(call: Call, op: StoreOperation[Written], answer: Answer) -> Flow[Answ
             if isinstance(written, Lost):
                 return (yield from as_zombie(call, written, answer))
             return _committed(call, answer, written.expires_at)
-    yield from ask(Pursue(op))
+    yield from ask(Pursue(op, claim_of(call)))
     return answer if answer.outcome is not Outcome.EXECUTED else not_durable(call, answer)
 
 
@@ -254,6 +261,8 @@ def _ascertained(call: Call, result: _Result, error: SemelError) -> Flow[Answer]
     found = yield from _look_again(call)
     answer = result.answer
     if found is None:
+        if result.doubtful:
+            yield from ask(Pursue(_without_writes(call, result), claim_of(call)))
         return answer if answer.outcome is Outcome.SUSPENDED else not_durable(call, answer)
     if isinstance(found, NoRecord):
         return (yield from _nothing_kept(call, result, error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 
-from semel.core.contract import Found, NoRecord, Operation, StoreOperation, Written
+from semel.core.contract import Claim, Found, NoRecord, Operation, StoreOperation, Written
 from semel.core.course import Course
 from semel.core.frozen import frozen
 from semel.core.model import Fence, Headers, Identity, Micros, Record, Response
@@ -130,11 +130,15 @@ class Rest(Operation[None]):
 
 @frozen
 class Pursue(Operation[None]):
-    """Perform a write in the background, again and again until a store acknowledges it."""
+    """Perform a write in the background, again and again until a store acknowledges it.
+
+    ``claim`` is made before it each time, where the write needs one that may not be there.
+    """
 
     finishing: ClassVar[bool] = True
 
     op: StoreOperation[Written]
+    claim: Claim | None = None
 
 
 @frozen

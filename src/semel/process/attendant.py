@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from semel.core.contract import StoreOperation, Written
+from semel.core.contract import Claim, StoreOperation, Written
 from semel.core.model import Identity
 from semel.log import log
 from semel.process.leases import Lease, Leases
@@ -49,9 +49,9 @@ class Attendant:
     def let_go(self, lease: Lease) -> None:
         self.leases.discard(lease)
 
-    def pursue(self, op: StoreOperation[Written]) -> None:
-        """Perform ``op`` until it is acknowledged."""
-        self._rouse(self.pursuits.add(op))
+    def pursue(self, op: StoreOperation[Written], claim: Claim | None = None) -> None:
+        """Perform ``op``, after ``claim``, until it is acknowledged."""
+        self._rouse(self.pursuits.add(op, claim))
 
     def settled(self, identity: Identity) -> None:
         """A record changed in this process: whoever waits for it is served right away."""

@@ -227,18 +227,25 @@ def _enqueue(
 class Run:
     """One run of a handler, and what its answer may hide."""
 
-    __slots__ = ("_doubts", "_noted", "course", "effects", "ground", "lease", "transaction")
+    __slots__ = ("_doubts", "_noted", "course", "effects", "ground", "lease")
 
     def __init__(self, lease: Lease, course: Course, ground: Ground) -> None:
         self.lease = lease
         self.course = course
         self.ground = ground
-        self.transaction: Transaction | AsyncTransaction | None = None
-        """What is open: for the whole run in atomic mode, else for one phase at a time."""
         self.effects: set[str] = set()
         """The keys of those put into the outbox."""
         self._doubts: list[OutcomeUnknown] = []
         self._noted: BaseException | None = None
+
+    @property
+    def transaction(self) -> Any:
+        """What is open: for the whole run in atomic mode, else for one phase at a time."""
+        return self.lease.transaction
+
+    @transaction.setter
+    def transaction(self, opened: Transaction | AsyncTransaction | None) -> None:
+        self.lease.transaction = opened
 
     def held(self) -> bool:
         return self.lease.held(time.monotonic())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from semel.core.contract import Lost, Renew
 from semel.core.model import Fence, Identity
@@ -13,6 +13,12 @@ from semel.stores.base import Store
 
 _RETRY: Final = 10
 """A renewal that failed is tried again after a tenth of the lease."""
+
+
+class Severable(Protocol):
+    """A transaction, as far as it matters here."""
+
+    def sever(self, why: str) -> None: ...
 
 
 class Lease:
@@ -31,6 +37,7 @@ class Lease:
         "lost",
         "max_run",
         "renew_at",
+        "transaction",
     )
 
     def __init__(
@@ -41,6 +48,8 @@ class Lease:
         self.duration = duration
         self.max_run = max_run
         self.lost = False
+        self.transaction: Severable | None = None
+        """What the handler has open; it must not outlive ``max_run``."""
         self.start(started)
 
     def start(self, now: float) -> None:
@@ -48,6 +57,17 @@ class Lease:
         self.good_until = now + self.duration
         self.renew_at = now + self.duration / 3
         self.ends_at = now + self.max_run
+
+    def is_transaction(self) -> None:
+        """Good for as long as its transaction lasts: nothing to renew, only an end to see to."""
+        self.good_until = float("inf")
+        self.renew_at = self.ends_at
+
+    def overrun(self) -> None:
+        """Past ``max_run``: left to lapse, so that no key is held for ever."""
+        if self.transaction is not None:
+            self.lost = True
+            self.transaction.sever("the handler ran longer than max_run")
 
     def held(self, now: float) -> bool:
         """Whether the store still agrees, for all this process can know."""
@@ -74,17 +94,25 @@ class Leases:
         """Renew what is due; returns when the next one is."""
         now = self._clock()
         due = [lease for lease in list(self._held.values()) if lease.renew_at <= now]
+        # First these: one of them may be what the store is waiting for.
+        for lease in [lease for lease in due if lease.ends_at <= now]:
+            self._end(lease)
+            due.remove(lease)
         for lease in due:
             if not self._renew(lease, store):
                 break  # the store is out: one failure tells enough, the others wait their turn
         return min((lease.renew_at for lease in list(self._held.values())), default=float("inf"))
 
+    def _end(self, lease: Lease) -> None:
+        self.discard(lease)
+        log.warning("semel: a handler runs longer than max_run; its key is taken from it")
+        try:
+            lease.overrun()
+        except Exception:  # none may end the others' leases
+            log.exception("semel: a transaction could not be severed")
+
     def _renew(self, lease: Lease, store: Store) -> bool:
         asked_at = self._clock()
-        if asked_at >= lease.ends_at:
-            self.discard(lease)  # past max_run: left to lapse, so that no key is held for ever
-            log.warning("semel: a handler runs longer than max_run; its lease is left to lapse")
-            return True
         try:
             reply = store.perform(
                 Renew(lease.identity, lease.fence, int(lease.duration * 1_000_000))

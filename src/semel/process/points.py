@@ -50,7 +50,7 @@ class Points:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._transact = Transact(run.ground.backend)
+        self._transact = Transact(run.ground.backend, limit=run.lease.max_run)
 
     def phase(self, deed: Deed) -> Any:
         written, before = set(self._run.effects), self._run.transaction
@@ -122,7 +122,7 @@ class AsyncPoints:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._transact = AsyncTransact(run.ground.backend)
+        self._transact = AsyncTransact(run.ground.backend, limit=run.lease.max_run)
 
     async def phase(self, deed: Deed) -> Any:
         written, before = set(self._run.effects), self._run.transaction

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from semel.core.contract import Applied, Complete, StoreOperation, Written
+from semel.core.contract import Applied, Claim, Complete, StoreOperation, Written
 from semel.errors import StoreError
 from semel.log import log
 from semel.process.jitter import jitter
@@ -22,13 +22,19 @@ _FIRST, _LONGEST = 0.1, 5.0
 
 
 class _Pursuit:
-    __slots__ = ("attempt", "due", "give_up_at", "op")
+    __slots__ = ("attempt", "claim", "due", "give_up_at", "op")
 
-    def __init__(self, op: StoreOperation[Written], due: float) -> None:
+    def __init__(self, op: StoreOperation[Written], claim: Claim | None, due: float) -> None:
         self.op = op
+        self.claim = claim
         self.due = due
         self.give_up_at = due + _HORIZON
         self.attempt = 0
+
+    @property
+    def tells_outcome(self) -> bool:
+        """Whether it must be said when it is lost; else the lapse of its lease does as well."""
+        return isinstance(self.op, Complete) or self.claim is not None
 
 
 class Pursuits:
@@ -42,14 +48,14 @@ class Pursuits:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def add(self, op: StoreOperation[Written]) -> float:
-        """Take a write on; returns when it is due."""
+    def add(self, op: StoreOperation[Written], claim: Claim | None = None) -> float:
+        """Take a write on, and what must be claimed before it; returns when it is due."""
         now = self._clock()
         with self._lock:
             if len(self._queue) >= _LIMIT:
                 self._queue.popleft()
                 log.error("semel: too many unacknowledged writes, the oldest is given up")
-            self._queue.append(_Pursuit(op, now))
+            self._queue.append(_Pursuit(op, claim, now))
         return now
 
     def run_once(self, store: Store) -> float:
@@ -76,6 +82,8 @@ class Pursuits:
     def _try(self, item: _Pursuit, store: Store) -> bool:
         """One try; False when the store is out."""
         try:
+            if item.claim is not None:
+                store.perform(item.claim)
             reply = store.perform(item.op)
         except Exception as error:  # also a wrong schema, or a bug: the others are not to suffer
             log.warning("semel: a write is still unacknowledged: %s", error)
@@ -85,7 +93,7 @@ class Pursuits:
             self._drop(item)
         elif reply.record is not None:
             self._drop(item)
-            if isinstance(item.op, Complete):
+            if item.tells_outcome:
                 log.error("semel: an outcome came too late to be recorded; see the record's own")
         else:
             # The claim it takes back may still be on its way: look again until it can no longer be.
@@ -99,8 +107,8 @@ class Pursuits:
         item.due = now + pause * jitter()
         if now >= item.give_up_at:
             self._drop(item)
-            if isinstance(item.op, Complete):
-                log.error("semel: an outcome could not be recorded in time; its key is unknown")
+            if item.tells_outcome:
+                log.error("semel: an outcome could not be recorded in time")
 
     def _drop(self, item: _Pursuit) -> None:
         with self._lock, contextlib.suppress(ValueError):  # it may have made room for another

@@ -44,11 +44,18 @@ def _nobody_waits(identity: Identity) -> None:
 
 
 class _Transact:
-    """What both colours do alike. ``left`` is told of the end of every transaction."""
+    """What both colours do alike. ``left`` is told of the end of every transaction; ``limit`` is
+    how many seconds one may lie idle."""
 
-    def __init__(self, backend: Backend, left: Callable[[Identity], None] = _nobody_waits) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        left: Callable[[Identity], None] = _nobody_waits,
+        limit: float | None = None,
+    ) -> None:
         self._backend = backend
         self._left = left
+        self._limit = limit
         self._identity: Identity | None = None
 
     def _leave(self) -> None:
@@ -96,7 +103,7 @@ class Transact(_Transact):
 
     def _begin(self, identity: Identity) -> Begun | Occupied:
         backend = transactional(self._backend)
-        self.transaction = backend.begin(identity)
+        self.transaction = backend.begin(identity, self._limit)
         if self.transaction is None:
             return Occupied()
         self._identity = identity
@@ -170,7 +177,7 @@ class AsyncTransact(_Transact):
 
     async def _begin(self, identity: Identity) -> Begun | Occupied:
         backend = transactional(self._backend)
-        self.transaction = await backend.abegin(identity)
+        self.transaction = await backend.abegin(identity, self._limit)
         if self.transaction is None:
             return Occupied()
         self._identity = identity

@@ -98,6 +98,12 @@ class Transaction(Protocol):
         """Leave nothing, and give the connection back; after a commit it does nothing."""
         ...
 
+    def sever(self, why: str) -> None:
+        """End it from any thread, under the hands of whoever uses it: nothing of it stays, its
+        lock is free, and a commit is refused with ``why``. Once its end has begun it is left alone.
+        """
+        ...
+
 
 class AsyncTransaction(Protocol):
     """The same, awaited."""
@@ -120,16 +126,24 @@ class AsyncTransaction(Protocol):
 
     async def roll_back(self) -> None: ...
 
+    def sever(self, why: str) -> None: ...
+
 
 @runtime_checkable
 class Transactional(Protocol):
     """A backend whose database the application's own tables live in (`Capabilities`)."""
 
-    def begin(self, identity: Identity | None) -> Transaction | None:
-        """Begin; None, holding nothing, when another transaction has the identity's lock."""
+    def begin(self, identity: Identity | None, limit: float | None = None) -> Transaction | None:
+        """Begin; None, holding nothing, when another transaction has the identity's lock.
+
+        A server ends one that lies idle for ``limit`` seconds: its process may be stopped, or its
+        machine gone, and nobody else could free the lock.
+        """
         ...
 
-    async def abegin(self, identity: Identity | None) -> AsyncTransaction | None: ...
+    async def abegin(
+        self, identity: Identity | None, limit: float | None = None
+    ) -> AsyncTransaction | None: ...
 
     def ascertain(self, identity: Identity) -> Found | NoRecord:
         """What a commit in doubt came to: read after waiting for the identity's lock."""

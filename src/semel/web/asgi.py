@@ -211,7 +211,7 @@ class AwaitedExchange(Performer):
         self._transact: AsyncTransact | None = None
         if call.policy.mode == "atomic":
             left = guard.attendant.settled
-            self._transact = AsyncTransact(guard.backend, left)
+            self._transact = AsyncTransact(guard.backend, left, self._lease.max_run)
         self.handler = handler
 
     async def drive(self, flow: Flow[Answer]) -> Answer:
@@ -261,8 +261,8 @@ class AwaitedExchange(Performer):
             case Pause(attempt=attempt):
                 await asyncio.sleep(pause_before(attempt))
                 return self._held()
-            case Pursue(write):
-                return self._guard.attendant.pursue(write)
+            case Pursue(write, claim):
+                return self._guard.attendant.pursue(write, claim)
             case Render(response):
                 return await self._render(response)
             case _ if self._transact is not None:

@@ -250,10 +250,9 @@ class Performer:
         self._lease.identity = op.identity  # it may be alive under the previous settings
         if self._run is None:
             self._run = Run(self._lease, op.course, self._ground())
-        if self.call.policy.mode != "atomic":
-            self._guard.attendant.hold(self._lease)
-        else:
-            self._lease.good_until = float("inf")  # as long as its transaction lasts
+        if self.call.policy.mode == "atomic":
+            self._lease.is_transaction()
+        self._guard.attendant.hold(self._lease)
         return self._run
 
     def _ground(self) -> Ground:
@@ -268,6 +267,8 @@ class Performer:
 
         In a transaction it has no end; a commit in doubt is looked after as long as one would last.
         """
+        if isinstance(op, Commit):
+            self.let_go()
         if isinstance(op, Claim | Retake | Resume | Commit):
             self._lease.start(time.monotonic())
 

@@ -166,7 +166,8 @@ class BlockingExchange(Performer):
         self._store = guard.backend.blocking()
         self._transact: Transact | None = None
         if call.policy.mode == "atomic":
-            self._transact = Transact(guard.backend, guard.attendant.settled)
+            left = guard.attendant.settled
+            self._transact = Transact(guard.backend, left, self._lease.max_run)
 
     def perform(self, op: Operation[R]) -> R:
         if isinstance(op, StoreOperation):
@@ -197,8 +198,8 @@ class BlockingExchange(Performer):
             case Pause(attempt=attempt):
                 time.sleep(pause_before(attempt))
                 return self._held()
-            case Pursue(write):
-                return self._guard.attendant.pursue(write)
+            case Pursue(write, claim):
+                return self._guard.attendant.pursue(write, claim)
             case Render(response):
                 on_replay = self.call.policy.on_replay
                 return response if on_replay is None else on_replay(self._request, response)

@@ -29,15 +29,24 @@ R = TypeVar("R")
 class Wire:
     """A link that is watched by an event loop."""
 
-    __slots__ = ("_answer", "_exchange", "_loop", "_on_end", "_timer", "_writing", "link")
+    __slots__ = (
+        "_answer",
+        "_exchange",
+        "_loop",
+        "_on_end",
+        "_timer",
+        "_watched",
+        "_writing",
+        "link",
+    )
 
     def __init__(self, link: Link, loop: asyncio.AbstractEventLoop) -> None:
         self.link = link
         self._loop = loop
         self._exchange: Exchange | None = None
         self._on_end: Callable[[Wire, bool], None] = _nothing
-        self._writing = False
-        loop.add_reader(link.fd, self._awake)
+        self._watched = self._writing = False
+        self.watch()
 
     def run(
         self, exchange: Exchange, deadline: float, on_end: Callable[[Wire, bool], None]
@@ -54,11 +63,23 @@ class Wire:
         """Nothing to do for now: ``on_lost`` is called should the server hang up."""
         self._on_end = on_lost
 
+    def watch(self) -> None:
+        if not self._watched:
+            self._loop.add_reader(self.link.fd, self._awake)
+            self._watched = True
+
+    def unwatch(self) -> None:
+        """Leave the socket to others. libpq may close it meanwhile, and its number be given to
+        another socket of the same loop: it is not touched again before ``watch``."""
+        if self._watched and not self._loop.is_closed():
+            self._loop.remove_reader(self.link.fd)
+        self._watched = False
+
     def close(self) -> None:
         self._on_end = _nothing
+        self.unwatch()
         if not self._loop.is_closed():
-            self._loop.remove_reader(self.link.fd)
-            self._loop.remove_writer(self.link.fd)
+            self._watch_for_room(False)
         self.link.close()
 
     def _awake(self) -> None:

@@ -97,17 +97,21 @@ class PostgresBackend:
 
     # ── transactions ─────────────────────────────────────────────────────────────────────────────
 
-    def begin(self, identity: Identity | None) -> Transaction | None:
+    def begin(self, identity: Identity | None, limit: float | None = None) -> Transaction | None:
         """A transaction on the store's database; None when another one has the identity's lock.
 
         Its isolation level is READ COMMITTED: what follows the lock must see what came before it.
         """
         hold = self._holds.take(identity)
-        return None if hold is None else self.transaction_pool().begin(identity, hold)
+        return None if hold is None else self.transaction_pool().begin(identity, hold, limit)
 
-    async def abegin(self, identity: Identity | None) -> AsyncTransaction | None:
+    async def abegin(
+        self, identity: Identity | None, limit: float | None = None
+    ) -> AsyncTransaction | None:
         hold = self._holds.take(identity)
-        return None if hold is None else await self.awaited_transactions().begin(identity, hold)
+        if hold is None:
+            return None
+        return await self.awaited_transactions().begin(identity, hold, limit)
 
     def ascertain(self, identity: Identity) -> Found | NoRecord:
         """What a commit in doubt came to; StoreUnavailable while it is still under way."""

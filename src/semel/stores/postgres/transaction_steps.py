@@ -24,6 +24,11 @@ from semel.stores.sql.plans import Rows, Statement, plan
 # Whatever the database's default: only here does each statement see what was committed before it,
 # and what comes after the lock must see what its last holder did.
 _BEGIN: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED"
+# A shorter limit of the database's own stays.
+_LIMIT: Final = b""",
+    CASE WHEN current_setting('idle_in_transaction_session_timeout')::interval
+              BETWEEN interval '1 microsecond' AND interval '%d milliseconds' THEN NULL
+         ELSE set_config('idle_in_transaction_session_timeout', '%d', true) END"""
 _NO_SUCH_SAVEPOINT: Final = ("3B001", "25P01")
 IDLE: Final = pq.TransactionStatus.IDLE
 IN_TRANSACTION: Final = pq.TransactionStatus.INTRANS
@@ -35,7 +40,7 @@ def lock_of(identity: Identity) -> int:
     return int.from_bytes(identity[:8], "big", signed=True)
 
 
-def begin(link: Link, identity: Identity | None) -> Exchange:
+def begin(link: Link, identity: Identity | None, limit: float | None) -> Exchange:
     """Whether the transaction is begun with the identity's lock. One trip; it waits for nobody.
 
     What must know what the lock protects comes in a later statement: one statement's snapshot may
@@ -45,6 +50,8 @@ def begin(link: Link, identity: Identity | None) -> Exchange:
         yield from command(link, _BEGIN + b"; SAVEPOINT semel")
         return [(True,)]
     asked = b"; SELECT pg_try_advisory_xact_lock(%d)" % lock_of(identity)
+    if limit is not None:
+        asked += _LIMIT % ((max(1, int(limit * 1000)),) * 2)
     result = yield from command(link, _BEGIN + asked)
     return [(result.get_value(0, 0) == b"t",)]
 

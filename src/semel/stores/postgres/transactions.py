@@ -52,6 +52,9 @@ class OpenTransaction:
         self._hold: Hold | None = hold
         self._shelf = shelf
         self._sessions: JoinedSessions | None = None
+        self._fate = threading.Lock()
+        self._ends = False
+        self._severed: StoreUnavailable | None = None
 
     @property
     def connection(self) -> psycopg.Connection[Any] | psycopg.AsyncConnection[Any]:
@@ -63,6 +66,24 @@ class OpenTransaction:
         if self._sessions is None:
             self._sessions = self._shelf.open(self._handout.another)
         return self._sessions.session
+
+    def sever(self, why: str) -> None:
+        # Before its end has begun the link is nobody else's, so nobody else's line is cut.
+        with self._fate:
+            if self._ends or self._severed is not None or self._turn.foreign:
+                return
+            self._severed = StoreUnavailable(f"PostgreSQL: {why}", applied=False)
+            self._hold = None
+            hang_up(self._link)
+            self._forfeit()
+
+    def _forfeit(self) -> None:
+        """Its place in the pool is free, however long its handler hangs on."""
+        raise NotImplementedError
+
+    def _begin_end(self) -> None:
+        with self._fate:
+            self._ends = True
 
     def _drop_sessions(self) -> None:
         """Before the transaction ends, or goes back, behind their back."""
@@ -76,6 +97,17 @@ class OpenTransaction:
         if self._turn.status == steps.IDLE:
             self._turn.astray = True
             raise ConfigurationError(ENDED)
+        if lost := self._lost():
+            raise lost
+
+    def _lost(self) -> StoreUnavailable | None:
+        """Of no use any more: the number of its socket may be another's by now."""
+        if self._severed is not None:
+            return self._severed
+        if self._broken or self._turn.status not in (steps.IN_TRANSACTION, steps.FAILED):
+            self._broken = True
+            return StoreUnavailable("PostgreSQL: the connection was lost", applied=False)
+        return None
 
     def _judge(self, fault: Fault) -> SemelError:
         """Whatever happened within the transaction, it was not committed."""
@@ -88,9 +120,8 @@ class OpenTransaction:
         if self._turn.astray or status == steps.IDLE:
             self._broken = True  # nobody knows what else was done to it
             return ConfigurationError(ENDED)
-        if self._broken or status not in (steps.IN_TRANSACTION, steps.FAILED):
-            self._broken = True
-            return StoreUnavailable("PostgreSQL: the connection was lost", applied=False)
+        if lost := self._lost():
+            return lost
         if status == steps.FAILED:
             said = "PostgreSQL: a failed statement has aborted the transaction"
             return StoreUnavailable(said, applied=False)
@@ -100,6 +131,7 @@ class OpenTransaction:
         pgconn = self._link._pgconn
         return (
             self._broken
+            or self._severed is not None
             or self._link._unsure
             or pgconn.status != pq.ConnStatus.OK
             or pgconn.pipeline_status != pq.PipelineStatus.OFF
@@ -140,6 +172,7 @@ class BlockingTransaction(OpenTransaction):
             self._sessions.flush()
 
     def commit(self) -> None:
+        self._begin_end()
         if self._end is None:
             self._end = StoreUnavailable("PostgreSQL: the commit was interrupted", applied=None)
             self._end = self._commit() or "committed"
@@ -147,11 +180,15 @@ class BlockingTransaction(OpenTransaction):
             raise self._end
 
     def roll_back(self) -> None:
+        self._begin_end()
         if self._end is None:
             self._end = StoreUnavailable("the transaction was rolled back", applied=False)
             self._drop_sessions()
             with suppress(Exception):
                 self._leave(sealed=self._turn.end())
+
+    def _forfeit(self) -> None:
+        self._pool.forfeit(self._link)
 
     def _run(self, exchange: Exchange) -> Rows:
         self._turn.take()
@@ -218,28 +255,34 @@ class TransactionPool(BlockingPool):
         super().__init__(settings)
         self.shelf = SessionShelf("postgresql")
         self._leaving: dict[Link, Exchange] = {}
+        self._forfeited: set[Link] = set()
 
     def deadline(self) -> float:
         return monotonic() + self._settings.timeout
 
-    def begin(self, identity: Identity | None, hold: Hold) -> BlockingTransaction | None:
+    def begin(
+        self, identity: Identity | None, hold: Hold, limit: float | None
+    ) -> BlockingTransaction | None:
         try:
             try:
-                return self._begin(identity, hold)
+                return self._begin(identity, hold, limit)
             except Fault as fault:
                 if not fault.contagious:
                     raise
                 self._drop_idle()
-                return self._begin(identity, hold)  # nothing was begun: a new connection may do
+                # Nothing was begun: a new connection may do.
+                return self._begin(identity, hold, limit)
         except Fault as fault:
             raise verdict(fault, doubt=False) from None
 
-    def _begin(self, identity: Identity | None, hold: Hold) -> BlockingTransaction | None:
+    def _begin(
+        self, identity: Identity | None, hold: Hold, limit: float | None
+    ) -> BlockingTransaction | None:
         deadline = self.deadline()
         link = self._borrow(deadline)
         usable = won = False
         try:
-            won = bool(wait(link, steps.begin(link, identity), deadline)[0][0])
+            won = bool(wait(link, steps.begin(link, identity, limit), deadline)[0][0])
             usable = True
         except Fault as fault:
             usable = not fault.broken
@@ -278,12 +321,23 @@ class TransactionPool(BlockingPool):
         else:
             cancel(link)
             link.close()
-        self._slots.release()
+        self._free_slot(link)
 
     def sever(self, link: Link) -> None:
         """Somebody is in the middle of a statement: cut the line, and leave the rest to them."""
         hang_up(link)
+        self._free_slot(link)
+
+    def forfeit(self, link: Link) -> None:
+        """The slot of a severed link is free before its user has noticed."""
+        self._forfeited.add(link)
         self._slots.release()
+
+    def _free_slot(self, link: Link) -> None:
+        if link in self._forfeited:
+            self._forfeited.discard(link)
+        else:
+            self._slots.release()
 
     def _borrow(self, deadline: float) -> Link:
         if not self._slots.acquire(timeout=max(0.0, deadline - monotonic())):
@@ -334,5 +388,9 @@ def _cancel(request: pq.abc.PGcancel) -> None:
 def hang_up(link: Link) -> None:
     """Without touching libpq's connection, which another thread is using; it is told by a poll."""
     cancel(link)
-    with suppress(OSError), socket.socket(fileno=os.dup(link.fd)) as line:
+    with (
+        suppress(OSError, psycopg.Error),
+        # Asked now: libpq closes a socket that failed, and its number may be another's by now.
+        socket.socket(fileno=os.dup(link._pgconn.socket)) as line,
+    ):
         line.shutdown(socket.SHUT_RDWR)

@@ -57,6 +57,7 @@ class AwaitedTransaction(OpenTransaction):
 
     async def commit(self) -> None:
         """Carried through in a task of its own; asked again, it answers with the same outcome."""
+        self._begin_end()
         if self._ending is None:
             self._ending = self._pool.keep(self._commit())
         error = await asyncio.shield(self._ending)
@@ -70,18 +71,22 @@ class AwaitedTransaction(OpenTransaction):
 
     def abandon(self) -> asyncio.Task[SemelError | None]:
         """Roll back without being awaited."""
+        self._begin_end()
         if self._ending is None:
             self._ending = self._pool.keep(self._roll_back())
         return self._ending
 
-    async def begin(self, identity: Identity | None) -> bool:
+    async def begin(self, identity: Identity | None, limit: float | None) -> bool:
         self._turn.take()
         try:
-            rows = await self._send(steps.begin(self._link, identity))
+            rows = await self._send(steps.begin(self._link, identity, limit))
         except Fault as fault:
             self._broken = self._broken or fault.broken
             raise
         return bool(rows[0][0])
+
+    def _forfeit(self) -> None:
+        self._pool.forfeit(self._wire)
 
     # ── semel's own statements ───────────────────────────────────────────────────────────────────
 
@@ -103,7 +108,7 @@ class AwaitedTransaction(OpenTransaction):
         return self._pool.watch(self._wire, exchange, self._quiet)
 
     def _quiet(self, wire: Wire, usable: bool) -> None:
-        self._pool.loop.remove_reader(wire.link.fd)
+        wire.unwatch()
         self._broken = self._broken or not usable
         self._turn.give()
         if self._under_way is not None:
@@ -175,6 +180,7 @@ class AwaitedTransactions(AwaitedPool):
         super().__init__(settings)
         self.shelf = SessionShelf("postgresql")
         self._endings: set[asyncio.Task[Any]] = set()
+        self._forfeited: set[Wire] = set()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -188,28 +194,32 @@ class AwaitedTransactions(AwaitedPool):
         return task
 
     def watch(self, wire: Wire, exchange: Exchange, on_end: Any) -> asyncio.Future[Rows]:
-        self._loop.add_reader(wire.link.fd, wire._awake)
+        wire.watch()
         return wire.run(exchange, monotonic() + self._settings.timeout, on_end)
 
-    async def begin(self, identity: Identity | None, hold: Hold) -> AwaitedTransaction | None:
+    async def begin(
+        self, identity: Identity | None, hold: Hold, limit: float | None
+    ) -> AwaitedTransaction | None:
         try:
             try:
-                return await self._begin(identity, hold)
+                return await self._begin(identity, hold, limit)
             except Fault as fault:
                 if not fault.contagious:
                     raise
                 self.abandon()
-                return await self._begin(identity, hold)
+                return await self._begin(identity, hold, limit)
         except Fault as fault:
             raise verdict(fault, doubt=False) from None
 
-    async def _begin(self, identity: Identity | None, hold: Hold) -> AwaitedTransaction | None:
+    async def _begin(
+        self, identity: Identity | None, hold: Hold, limit: float | None
+    ) -> AwaitedTransaction | None:
         wire = await self._take(monotonic() + self._settings.timeout)
-        self._loop.remove_reader(wire.link.fd)
+        wire.unwatch()
         transaction = AwaitedTransaction(self, wire, identity, hold)
         won = False
         try:
-            won = await transaction.begin(identity)
+            won = await transaction.begin(identity, limit)
         finally:
             if not won:
                 transaction.abandon()
@@ -231,19 +241,31 @@ class AwaitedTransactions(AwaitedPool):
         return cast("Found | NoRecord", rows[0][0])
 
     def give_back(self, wire: Wire, *, usable: bool, wipe: bool) -> None:
-        if not usable:
+        if wire in self._forfeited:
+            self._forfeited.discard(wire)
+            wire.close()
+        elif not usable:
             cancel(wire.link)
             self._put(wire, False)
         elif wipe:
             self.watch(wire, steps.wipe(wire.link), self._put).add_done_callback(_heard)
         else:
-            self._loop.add_reader(wire.link.fd, wire._awake)
+            wire.watch()
             self._put(wire, True)
 
     def sever(self, wire: Wire) -> None:
         """Somebody is in the middle of a statement: cut the line, and leave the rest to them."""
+        if wire in self._forfeited:
+            self._forfeited.discard(wire)  # it is cut already, and its place is given away
+            return
         hang_up(wire.link)
         self._hand_on(None)
+
+    def forfeit(self, wire: Wire) -> None:
+        """The place of a severed wire is free before its user has noticed. From any thread."""
+        self._forfeited.add(wire)
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._hand_on, None)
 
 
 def _heard(answer: asyncio.Future[Rows]) -> None:

@@ -96,15 +96,18 @@ class SqliteBackend:
         """The same store inside the caller's own transaction: durable when the caller commits."""
         return _JoinedStore(connection, self._clock)
 
-    def begin(self, identity: Identity | None) -> Transaction | None:
+    def begin(self, identity: Identity | None, limit: float | None = None) -> Transaction | None:
         """A transaction on the file; None when the key is, or may be, in another one.
 
         A duplicate in this process is told at once. Who holds the file's write lock in another
-        process is waited for up to the timeout, and may then hold this very key.
+        process is waited for up to the timeout, and may then hold this very key. There is no server
+        that could end one that lies idle.
         """
         return self._transactions.begin(identity)
 
-    async def abegin(self, identity: Identity | None) -> AsyncTransaction | None:
+    async def abegin(
+        self, identity: Identity | None, limit: float | None = None
+    ) -> AsyncTransaction | None:
         return await self._transactions.abegin(identity)
 
     def ascertain(self, identity: Identity) -> Found | NoRecord:

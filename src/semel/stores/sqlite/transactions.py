@@ -18,30 +18,27 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel.core.contract import Found, NoRecord, Read, StoreOperation
 from semel.core.model import Identity
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
 from semel.stores.background import in_thread, keep
 from semel.stores.base import Clock
-from semel.stores.holds import ENDED, OVER, Hold, Holds, refused
+from semel.stores.holds import ENDED, OVER, SHARED, Hold, Holds
 from semel.stores.session_shelf import SessionShelf
 from semel.stores.sql.plans import plan
 from semel.stores.sqlite.file import (
     FileId,
     file_id,
     is_busy,
-    make_durable,
     open_for_reading,
-    opening_error,
     outage,
     roll_back,
     run,
-    upgrade,
 )
 from semel.stores.sqlite.gate import Gate
+from semel.stores.sqlite.handed import PATIENCE, HandedConnection, close, open_handed
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -52,89 +49,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _HELD = "another transaction of this process held the write lock too long"
-_FORKED = "SQLite: the process forked while the transaction was open, which undid it"
-
-
-class HandedCursor(sqlite3.Cursor):
-    def executescript(self, sql_script: str, /) -> NoReturn:
-        raise refused("executescript(), which commits first")
-
-
-class HandedConnection(sqlite3.Connection):
-    """What a handler writes with."""
-
-    def cursor(self, factory: Any = HandedCursor) -> Any:
-        return super().cursor(factory)
-
-    def commit(self) -> NoReturn:
-        raise refused("commit()")
-
-    def rollback(self) -> NoReturn:
-        raise refused("rollback()")
-
-    def close(self) -> NoReturn:
-        raise refused("close()")
-
-    def executescript(self, sql_script: str, /) -> NoReturn:
-        raise refused("executescript(), which commits first")
-
-    def __enter__(self) -> Self:
-        raise refused("`with connection`, which commits")
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-        /,
-    ) -> Literal[False]:
-        raise refused("`with connection`")
-
-    @property
-    def isolation_level(self) -> None:
-        return None
-
-    @isolation_level.setter
-    def isolation_level(self, value: object) -> NoReturn:  # pyright: ignore[reportIncompatibleVariableOverride]
-        raise refused("isolation_level")
-
-    @property
-    def autocommit(self) -> int:  # since Python 3.12; this is its "as isolation_level says"
-        return -1
-
-    @autocommit.setter
-    def autocommit(self, value: object) -> NoReturn:
-        raise refused("autocommit")
-
-
-def open_handed(path: Path, timeout: float, clock: Clock) -> HandedConnection:
-    """As durable as the writer's own connection; it may be used by any thread."""
-    try:
-        connection = sqlite3.connect(
-            path,
-            timeout=timeout,
-            isolation_level=None,
-            check_same_thread=False,
-            factory=HandedConnection,
-        )
-    except sqlite3.Error as error:
-        raise outage(error, applied=False) from error
-    try:
-        make_durable(connection, path, time.monotonic() + timeout)
-        upgrade(connection, timeout, clock())
-        connection.execute("PRAGMA busy_timeout = 0")
-    except sqlite3.Error as error:
-        close(connection)
-        raise opening_error(error, path) from error
-    except BaseException:
-        close(connection)
-        raise
-    return connection
-
-
-def close(connection: sqlite3.Connection) -> None:
-    with suppress(sqlite3.Error):
-        sqlite3.Connection.close(connection)
+_FORKED = "the process forked while the transaction was open, which undid it"
 
 
 class OpenTransaction:
@@ -152,7 +67,7 @@ class OpenTransaction:
         self._connection = connection
         self._handed = False
         self._marked = False
-        self._turn = threading.Lock()
+        self._turn = connection.turn
         self._error: SemelError | None = None
         self._hold: Hold | None = hold
         self._sessions: JoinedSessions | None = None
@@ -223,11 +138,16 @@ class OpenTransaction:
 
     def commit_now(self) -> SemelError | None:
         """What went wrong, if anything did. Asked again, it says the same."""
-        with self._turn:
+        if not self._turn.acquire(timeout=PATIENCE):
+            self._break_off(ConfigurationError(SHARED))
+            return self._error
+        try:
             if not self.over:
                 self._error = self._committed()
                 self._end(reusable=self._error is None)
             return self._error
+        finally:
+            self._turn.release()
 
     def _committed(self) -> SemelError | None:
         connection = self._connection
@@ -244,26 +164,29 @@ class OpenTransaction:
         return None
 
     def roll_back_now(self) -> None:
-        with self._turn:
-            if not self.over:
-                self._error = StoreUnavailable("the transaction was rolled back", applied=False)
-                self._end(reusable=True)
+        self._break_off(StoreUnavailable("the transaction was rolled back", applied=False))
 
-    def sever(self) -> None:
-        """Before a fork: neither the file's locks nor the library's memory of them survive one."""
-        with self._turn:
+    def sever(self, why: str) -> None:
+        self._handed = True
+        if self._connection.take_over():
+            self._turn.release()
+            self._break_off(StoreUnavailable(f"SQLite: {why}", applied=False))
+        # Else a function of the application's, called by SQLite, does not return: nothing ends it.
+
+    def _break_off(self, error: SemelError) -> None:
+        """Whoever is still in the middle of a statement is stopped."""
+        while not self._connection.take_over():
+            pass
+        try:
             if not self.over:
-                self._handed = True
-                self._error = StoreUnavailable(_FORKED, applied=False)
-                self._end(reusable=False)
+                self._error = error
+                self._end(reusable=True)
+        finally:
+            self._turn.release()
 
     def _end(self, *, reusable: bool) -> None:
         self.over = True
         self._hold = None
-        if self._handed:
-            # Whoever is still in the middle of a statement is stopped.
-            with suppress(sqlite3.Error):
-                self._connection.interrupt()
         clean = roll_back(self._connection)
         self._desk.give_back(
             self, self._connection, reusable=reusable and clean and not self._handed
@@ -560,11 +483,12 @@ class SqliteTransactions:
     def freeze(self) -> None:
         """Every connection is closed and none is opened: see `Engine.freeze`.
 
-        A transaction that is open is undone, and says so when it is to be committed.
+        A transaction that is open is undone, and says so when it is to be committed: neither the
+        file's locks nor the library's memory of them survive a fork.
         """
         while True:
             if transaction := self._open:
-                transaction.sever()
+                transaction.sever(_FORKED)
             self._lock.acquire()
             if self._open is None:
                 break
