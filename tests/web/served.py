@@ -1,21 +1,28 @@
 """The shop under a real server over a real store, for the tests that need both."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeAlias
 from uuid import uuid4
 
-from tests.servers import AppServer, PostgresServer, gunicorn, uvicorn
+import pytest
+
+from tests.servers import AppServer, gunicorn, uvicorn
 from tests.web.client import Client
 from tests.web.effects import Effects
 
-# Framework and store are paired off: each adapter meets both stores, each store both adapters.
+Databases: TypeAlias = Callable[[str], Any]
+
+# Framework and store are paired off: each store meets both kinds of adapters.
 PAIRS = (
     ("starlette", "sqlite"),
     ("fastapi", "postgres"),
     ("flask", "sqlite"),
     ("bare", "postgres"),
+    ("starlette", "mysql"),
+    ("flask", "mysql"),
 )
 NAMES = ["-".join(pair) for pair in PAIRS]
 
@@ -38,10 +45,10 @@ class Served:
 
 @contextmanager
 def serve(
-    framework: str, store: str, folder: Path, postgres: PostgresServer, workers: int = 2
+    framework: str, store: str, folder: Path, databases: Databases, workers: int = 2
 ) -> Iterator[Served]:
     log = folder / "effects"
-    with store_url(store, folder, postgres) as url:
+    with store_url(store, folder, databases) as url:
         env = {
             "SEMEL_TEST_STORE": url,
             "SEMEL_TEST_FRAMEWORK": framework,
@@ -58,9 +65,15 @@ def serve(
 
 
 @contextmanager
-def store_url(store: str, folder: Path, postgres: PostgresServer) -> Iterator[str]:
+def store_url(store: str, folder: Path, databases: Databases) -> Iterator[str]:
     if store == "sqlite":
         yield f"sqlite:///{folder / 'keys.db'}"
     else:
-        with postgres.database() as url:
+        with databases(store).database() as url:
             yield url
+
+
+def databases_of(request: pytest.FixtureRequest) -> Databases:
+    """The server of a store, started when it is first asked for."""
+    fixtures = {"postgres": "postgres", "mysql": "mariadb"}
+    return lambda store: request.getfixturevalue(fixtures[store])

@@ -55,7 +55,7 @@ def guard() -> semel.Guard:
         url,
         tenant=lambda request: request.headers.get("x-tenant", "somebody"),
         routes=[semel.Route("POST", path, policy) for path, policy in listed().items()],
-        migrate=url.startswith("postgresql"),
+        migrate=not url.startswith("sqlite"),
         max_waiters=64,
     )
 

@@ -13,22 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import PostgresServer
 from tests.web import shop
 from tests.web.client import Reply, new_key
-from tests.web.served import NAMES, PAIRS, Served, serve
+from tests.web.served import NAMES, PAIRS, Served, databases_of, serve
 from tests.web.waiting import until
 
 
 @pytest.fixture(scope="module", params=PAIRS, ids=NAMES)
 def shop_(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    postgres: PostgresServer,
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
     framework, store = request.param
     folder = tmp_path_factory.mktemp("shop")
-    with serve(framework, store, folder, postgres) as served:
+    with serve(framework, store, folder, databases_of(request)) as served:
         yield served
         logs = served.server.logs()
     assert "never retrieved" not in logs
@@ -249,9 +246,9 @@ def test_a_worker_killed_in_its_handler_leaves_the_outcome_unknown(
 
 @pytest.mark.parametrize(("framework", "store"), PAIRS, ids=NAMES)
 def test_a_graceful_end_waits_for_work_whose_client_has_left(
-    framework: str, store: str, tmp_path: Path, postgres: PostgresServer
+    framework: str, store: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    with serve(framework, store, tmp_path, postgres, workers=1) as served:
+    with serve(framework, store, tmp_path, databases_of(request), workers=1) as served:
         key, gate = new_key(), served.gate()
         connection = served.client.post_and_leave("/pay", key, x_gate=str(gate))
         until(lambda: served.effects.of(key))
