@@ -24,7 +24,7 @@ from tests.web.client import Reply
 from tests.web.colours import COLOURS
 from tests.web.drive import AsgiDriver, Ask, Driver, WsgiDriver
 
-STORES = ("memory", "sqlite", "postgresql", "redis")
+STORES = ("memory", "sqlite", "postgresql", "mysql", "redis")
 HOUR = timedelta(hours=1) // timedelta(microseconds=1)
 
 
