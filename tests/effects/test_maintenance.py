@@ -21,14 +21,14 @@ import pytest
 from semel.core import snapshot
 from semel.core.contract import Accept, Claim, Read
 from semel.core.flow import run
-from semel.core.maintenance import tend
+from semel.core.maintenance import ONE_WRITER, PACE, Pace, tend
 from semel.core.model import Fence, Identity, OnLapse, Origin, State
 from semel.core.outbox import Note
 from semel.core.policy import ietf
 from semel.core.runner import Rest
 from semel.core.upkeep import Abandon, Lead, Reap, Sweep, Tended
 from semel.effects.counts import Counts, told
-from semel.effects.maintenance import LEADER, Embedded, Maintenance
+from semel.effects.maintenance import LEADER, Embedded, Maintenance, pace_for
 from semel.errors import ConfigurationError, StoreUnavailable
 from semel.guard import Guard
 from semel.stores import open_backend
@@ -41,11 +41,11 @@ def gone(scene: Scene, identity: Identity) -> bool:
     return scene.harness.record(identity) is None
 
 
-def rounds(scene: Scene, **sizes: Any) -> dict[str, int]:
+def rounds(scene: Scene, pace: Pace = PACE) -> dict[str, int]:
     """Rounds until there is nothing left to do."""
     counts: dict[str, int] = {}
     while True:
-        upkeep = scene.runner.run(tend(ietf(), **sizes))
+        upkeep = scene.runner.run(tend(ietf(), pace))
         for name, number in upkeep.counts.items():
             counts[name] = counts.get(name, 0) + number
         if not upkeep.more:
@@ -129,7 +129,7 @@ class TestARound:
     def test_however_small_the_batches_nothing_is_left_out(self, scene: Scene, batch: int) -> None:
         held, kept = [scene.held() for _ in range(7)], [scene.completed() for _ in range(7)]
         scene.travel(3 * HOUR)
-        counts = rounds(scene, batch=batch, batches=2)
+        counts = rounds(scene, Pace(batch, 2, 0))
         assert (counts["lapse"], counts["expire"], counts["forget"]) == (7, 7, 7)
         assert {scene.state(each) for each in held} == {State.UNKNOWN}
         assert all(gone(scene, each) for each in kept)
@@ -141,7 +141,7 @@ class TestARound:
             asked.append(type(op))
             return None if isinstance(op, Rest) else Tended({"lapse": 10}, True, 0)
 
-        upkeep = run(tend(ietf(), batch=10, batches=3), endless)
+        upkeep = run(tend(ietf(), Pace(10, 3, 0)), endless)
         assert upkeep.more
         steps = [[kind, Rest, kind, Rest, kind] for kind in (Sweep, Abandon, Reap)]
         assert asked == [step for kind in steps for step in kind]  # between steps others may write
@@ -169,11 +169,17 @@ class TestTheLoop:
         for _ in range(5):
             quick.held()
         quick.travel(2 * MINUTE)
-        loop = Maintenance(quick.guard, batch=1, batches=2)
+        loop = Maintenance(quick.guard, pace=Pace(1, 2, 0))
         first = await loop.run_once()
         assert first.done == 2
         assert first.next_due_in is not None
         assert first.next_due_in < 1
+
+    def test_where_writers_wait_for_each_other_its_steps_are_short(self, quick: Scene) -> None:
+        assert pace_for(quick.guard.backend) == PACE
+        assert pace_for(open_backend("sqlite:///unused.db")) == ONE_WRITER
+        assert ONE_WRITER.batch < PACE.batch
+        assert ONE_WRITER.rest > 0  # who waits finds the lock free
 
     async def test_a_store_that_is_down_is_the_callers_to_wait_for(
         self, quick: Scene, monkeypatch: pytest.MonkeyPatch
@@ -186,10 +192,9 @@ class TestTheLoop:
         with pytest.raises(StoreUnavailable):
             await Maintenance(quick.guard).run_once()
 
-    @pytest.mark.parametrize("wrong", [{"interval": timedelta(0)}, {"batch": 0}, {"batches": 0}])
-    def test_wrong_settings_are_refused(self, quick: Scene, wrong: Any) -> None:
-        with pytest.raises(ConfigurationError):
-            Maintenance(quick.guard, **wrong)
+    def test_it_comes_again_after_a_while(self, quick: Scene) -> None:
+        with pytest.raises(ConfigurationError, match="interval"):
+            Maintenance(quick.guard, interval=timedelta(0))
 
 
 class TestEmbedded:
@@ -245,7 +250,7 @@ class TestEmbedded:
         for _ in range(3):
             quick.held()
         quick.travel(2 * MINUTE)
-        loop = Maintenance(quick.guard, batch=1)
+        loop = Maintenance(quick.guard, pace=Pace(1, 100, 0))
         stopping = threading.Event()
         stopping.set()
         came = loop.run_once_blocking(stopping)

@@ -25,6 +25,7 @@ import pytest
 from semel.core.maintenance import tend
 from semel.core.policy import ietf
 from semel.effects.asking import Runner
+from semel.effects.maintenance import pace_for
 from semel.guard import Guard
 from semel.stores import open_backend
 from semel.stores.base import Backend
@@ -185,7 +186,7 @@ def reap(url: str) -> tuple[Counter[str], list[float]]:
     more = True
     while more:
         started = time.perf_counter()
-        upkeep = runner.run(tend(ietf()))
+        upkeep = runner.run(tend(ietf(), pace_for(guard.backend)))
         took.append(time.perf_counter() - started)
         counts.update(upkeep.counts)
         more = upkeep.more

@@ -1,7 +1,8 @@
 """Maintenance: leases that are past lapse, requests nobody ran are answered, old records go.
 
 Every step touches a bounded batch and waits for no lock, so that no request waits for it; a round
-is a bounded number of batches of each kind.
+is a bounded number of batches of each kind. Where there is one writer at a time a step is as short
+as a request's own write, so that nobody waits longer for it than for another request.
 """
 
 from __future__ import annotations
@@ -20,15 +21,24 @@ from semel.core.runner import Rest
 from semel.core.snapshot import Snapshot
 from semel.core.upkeep import Abandon, Reap, Sweep, Tended
 
-BATCH: Final = 100
-"""Records a step may touch: in SQLite, where there is one writer at a time, some milliseconds."""
 
-BATCHES: Final = 100
-"""Steps of one kind in a round; what is left is the next round's, which follows soon."""
+@frozen
+class Pace:
+    """How fast it goes."""
 
-REST: Final[Micros] = 30_000
-"""Between two steps. SQLite's lock is not fair: who waits for it looks again after up to 25 ms, and
-without a rest would find it taken again and again."""
+    batch: int
+    """Records a step may touch."""
+    batches: int
+    """Steps of one kind in a round; what is left is the next round's, which follows soon."""
+    rest: Micros
+    """Between two steps: most of the time is the requests'."""
+
+
+PACE: Final = Pace(100, 100, 5_000)
+
+ONE_WRITER: Final = Pace(10, 1_000, 5_000)
+"""Ten records take about a millisecond. The lock is not fair: who waits for it looks again after a
+short while, and without a rest would find it taken again and again."""
 
 
 @frozen
@@ -39,29 +49,29 @@ class Upkeep:
     more: bool
 
 
-def tend(policy: Policy, batch: int = BATCH, batches: int = BATCHES) -> Flow[Upkeep]:
+def tend(policy: Policy, pace: Pace = PACE) -> Flow[Upkeep]:
     """One round: lapse, abandon, expire and forget; times a record has none of are ``policy``'s."""
     times = (policy.retention_micros, policy.tombstone_micros)
     steps: tuple[StoreOperation[Tended], ...] = (
-        Sweep(batch, policy.retention_micros),
-        Abandon(batch, _abandoned(policy), *times),
-        Reap(batch),
+        Sweep(pace.batch, policy.retention_micros),
+        Abandon(pace.batch, _abandoned(policy), *times),
+        Reap(pace.batch),
     )
     counts: Counter[str] = Counter()
     more = False
     try:
         for step in steps:
-            more |= yield from _repeat(step, batches, counts)
+            more |= yield from _repeat(step, pace, counts)
     except Interrupted:
         more = True  # what was done is told all the same
     return Upkeep(dict(counts), more)
 
 
-def _repeat(step: StoreOperation[Tended], batches: int, counts: Counter[str]) -> Flow[bool]:
+def _repeat(step: StoreOperation[Tended], pace: Pace, counts: Counter[str]) -> Flow[bool]:
     """Whether there was more to do at the end."""
-    for number in range(batches):
+    for number in range(pace.batches):
         if number:
-            yield from ask(Rest(REST))
+            yield from ask(Rest(pace.rest))
         tended = yield from ask(step)
         counts.update(tended.counts)
         if not tended.more:

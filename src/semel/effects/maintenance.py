@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from semel.core.contract import Operation
 from semel.core.flow import Interrupted, run
-from semel.core.maintenance import BATCH, BATCHES, Upkeep, tend
+from semel.core.maintenance import ONE_WRITER, PACE, Pace, Upkeep, tend
 from semel.core.runner import Rest
 from semel.core.upkeep import Lead
 from semel.effects.asking import Runner
@@ -26,6 +26,7 @@ from semel.process.jitter import jitter
 
 if TYPE_CHECKING:
     from semel.guard import Guard
+    from semel.stores.base import Backend
 
 R = TypeVar("R")
 
@@ -37,6 +38,10 @@ _SHORTEST_WAIT: Final = 0.05
 """Seconds to leave to the traffic between a round that was cut short and the next."""
 
 
+def pace_for(backend: Backend) -> Pace:
+    return ONE_WRITER if backend.capabilities.one_writer else PACE
+
+
 class Maintenance:
     """One loop of the worker. Several may run at once: what one has locked the others skip."""
 
@@ -45,21 +50,20 @@ class Maintenance:
         guard: Guard,
         *,
         interval: timedelta = INTERVAL,
-        batch: int = BATCH,
-        batches: int = BATCHES,
+        pace: Pace | None = None,
         counts: Counts | None = None,
     ) -> None:
-        if interval <= timedelta(0) or batch < 1 or batches < 1:
-            raise ConfigurationError("maintenance: interval=, batch= and batches= are above zero")
+        if interval <= timedelta(0):
+            raise ConfigurationError("maintenance: interval= is above zero")
         self._guard = guard
         self._interval = interval.total_seconds()
-        self._sizes = (batch, batches)
+        self._pace = pace or pace_for(guard.backend)
         self._runner = Runner(guard)
         self.counts = Counts() if counts is None else counts
 
     async def run_once(self) -> Round:
         """One round of everything."""
-        return self._came_to(await self._runner.arun(tend(self._guard.policy, *self._sizes)))
+        return self._came_to(await self._runner.arun(tend(self._guard.policy, self._pace)))
 
     def run_once_blocking(self, stopping: threading.Event) -> Round:
         """The same, for a thread; cut short when it is to end."""
@@ -71,7 +75,7 @@ class Maintenance:
                 raise Interrupted
             return cast("R", None)
 
-        return self._came_to(run(tend(self._guard.policy, *self._sizes), perform))
+        return self._came_to(run(tend(self._guard.policy, self._pace), perform))
 
     def _came_to(self, upkeep: Upkeep) -> Round:
         note = told(upkeep.counts)

@@ -32,6 +32,8 @@ class Capabilities:
     """Records, outbox and the application's own tables can be written in one transaction."""
     outbox: bool = True
     """It keeps effects: `core/outbox.py`."""
+    one_writer: bool = False
+    """While one writes, all others wait."""
 
 
 class Store(Protocol):

@@ -84,7 +84,7 @@ class SqliteBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(durable=True, shared=True, transactions=True)
+        return Capabilities(durable=True, shared=True, transactions=True, one_writer=True)
 
     def blocking(self) -> Store:
         return _SqliteStore(self)
