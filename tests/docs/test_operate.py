@@ -16,7 +16,7 @@ import pytest
 
 from semel.core.contract import Claim, Claimed, Found, Read, Suspend
 from semel.core.keys import downstream_key
-from semel.core.maintenance import BATCH
+from semel.core.maintenance import ONE_WRITER, PACE
 from semel.core.model import Fence, Identity, Origin, Record, State
 from semel.core.policy import Policy
 from semel.core.snapshot import decode
@@ -180,4 +180,5 @@ def test_the_numbers_of_the_pages_are_the_ones_in_force() -> None:
     assert f"remembered for {KEEP.days} days" in text
     text = page("docs/howto/maintenance.md").text
     assert f"every {INTERVAL.seconds} seconds" in text
-    assert f"in batches of {BATCH}," in text
+    assert f"in batches of {PACE.batch}," in text
+    assert f"a batch is {ONE_WRITER.batch} records" in text
