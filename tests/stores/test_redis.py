@@ -6,11 +6,12 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import socket
 import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
@@ -654,8 +655,6 @@ def told_by(harness: Harness, ops: list[Claim]) -> list[Exception | None]:
 
 @COLOURS
 def test_a_server_that_speaks_another_language_is_unavailable(colour: str) -> None:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
@@ -671,6 +670,25 @@ def test_a_server_that_speaks_another_language_is_unavailable(colour: str) -> No
         port = listener.getsockname()[1]
         with opened(f"redis://127.0.0.1:{port}", colour, timeout=1) as harness:
             not_done(harness, claim(new_identity(), new_fence()))
+
+
+@COLOURS
+def test_a_server_that_hangs_up_at_once_is_unavailable_at_once(colour: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with suppress(OSError):
+                while True:
+                    listener.accept()[0].close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        port = listener.getsockname()[1]
+        before = monotonic()
+        with opened(f"redis://127.0.0.1:{port}", colour, timeout=20) as harness:
+            not_done(harness, claim(new_identity(), new_fence()))
+        assert monotonic() - before < 10
+        with suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
 
 
 async def test_a_cancelled_caller_leaves_at_once_and_the_link_stays(

@@ -279,6 +279,16 @@ def test_a_failover_is_lived_through_and_what_replicas_had_is_there(
 
 
 @COLOURS
+def test_a_replica_as_seed_says_who_has_what_and_decides_nothing(
+    replicated: ValkeyCluster, colour: str
+) -> None:
+    with opened(f"rediscluster://127.0.0.1:{replicated.replicas[0].port}", colour) as harness:
+        for bucket in (0, 300, 600, 900):
+            assert isinstance(harness.perform(claim(in_bucket(bucket), new_fence())), Claimed)
+    assert sum(len(node.ask("KEYS", "*:record:*")) for node in replicated.primaries) == 4
+
+
+@COLOURS
 def test_a_store_in_use_finds_the_new_primary(replicated: ValkeyCluster, colour: str) -> None:
     with opened(replicated.url, colour, timeout=20) as harness:
         identity, fence = in_bucket(77), new_fence()

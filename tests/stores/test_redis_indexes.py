@@ -3,18 +3,42 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from semel.core.contract import Applied, Complete, StoreOperation
-from semel.core.model import OnLapse, State
+from semel.core.contract import (
+    Applied,
+    Complete,
+    Evict,
+    Release,
+    Retake,
+    StoreOperation,
+    Take,
+    Written,
+)
+from semel.core.model import Fence, Identity, OnLapse, State
 from semel.core.upkeep import Abandon, Reap, Retire, Sweep, Tended
 from semel.stores.redis import RedisBackend
+from semel.stores.redis.errand import PLANS
+from semel.stores.redis.keys import Keys
+from semel.stores.redis.plans import Call
 from tests.servers import ValkeyServer
-from tests.stores.contract import KINDS, ORIGIN, RETENTION, claim, new_fence, new_identity, reach
+from tests.stores.contract import (
+    KINDS,
+    LEASE,
+    ORIGIN,
+    PATIENCE,
+    RETENTION,
+    applied,
+    claim,
+    complete,
+    new_fence,
+    new_identity,
+    reach,
+)
 from tests.stores.harness import CLEAR, TRAVEL, Harness
 
 
@@ -123,3 +147,80 @@ def test_after_every_round_each_record_is_in_the_index_of_its_duty(
                 tended = harness.perform(each)
                 left -= tended.counts.get("forget", 0)
                 assert audit(valkey, prefix) == left
+
+
+# ── between the look and the deed ─────────────────────────────────────────────────────────────────
+
+
+def interrupted(
+    server: ValkeyServer, prefix: str, op: StoreOperation[Tended], meanwhile: Callable[[], None]
+) -> Tended:
+    """A round, by hand: ``meanwhile`` happens when it knows what is due and has done nothing."""
+    steps = PLANS[type(op)](op, Keys(prefix))
+    calls = next(steps)
+    while True:
+        if any(call.script and call.script.name != "purge_events" for call in calls):
+            meanwhile()
+        try:
+            calls = steps.send([raw(server, call) for call in calls])
+        except StopIteration as done:
+            tended: Tended = done.value
+            return tended
+
+
+def raw(server: ValkeyServer, call: Call) -> Any:
+    if call.script is None:
+        return server.ask(*call.words)
+    return server.ask("EVAL", call.script.text, len(call.keys), *call.keys, *call.words)
+
+
+def waiting(harness: Harness, identity: Identity, fence: Fence) -> None:
+    """A deferred request from its queue, through a run that failed, back into the queue."""
+    first, second = new_fence(), new_fence()
+    for op in (
+        Take(identity, fence, first, LEASE),
+        Release(identity, first, RETENTION),
+        Retake(identity, first, second, LEASE),
+        Release(identity, second, RETENTION, requeue=0),
+    ):
+        applied(harness, op)
+
+
+def begun_anew(harness: Harness, identity: Identity, fence: Fence, end: State) -> None:
+    """A settled record goes, and its key starts another epoch."""
+    applied(harness, Evict(identity, fence))
+    other = new_fence()
+    harness.perform(claim(identity, other))
+    ends: dict[State, StoreOperation[Written]] = {
+        State.COMPLETED: complete(identity, other),
+        State.FAILED_RETRYABLE: Release(identity, other, RETENTION),
+    }
+    applied(harness, ends[end])
+
+
+@pytest.mark.parametrize("state", [State.PENDING, State.COMPLETED, State.FAILED_RETRYABLE])
+def test_what_changed_after_it_was_found_due_is_left_alone(
+    valkey: ValkeyServer, prefix: str, state: State
+) -> None:
+    rounds: dict[State, StoreOperation[Tended]] = {
+        State.PENDING: Abandon(9, b"", RETENTION, RETENTION),
+        State.COMPLETED: Reap(9),
+        State.FAILED_RETRYABLE: Reap(9),
+    }
+    with opened(valkey.socket_url, prefix=prefix) as harness:
+        identity, fence = reach(harness, state)
+        past(valkey, prefix, PATIENCE)
+        done: list[State] = []
+
+        def meanwhile() -> None:
+            if state is State.PENDING:
+                waiting(harness, identity, fence)
+            else:
+                begun_anew(harness, identity, fence, state)
+            done.append(state)
+
+        assert interrupted(valkey, prefix, rounds[state], meanwhile).counts == {}
+        assert done == [state]
+        left = harness.record(identity)
+        assert left is not None
+        assert left.state is state

@@ -127,7 +127,9 @@ class AwaitedLink:
         transport, self._transport, self.wire = self._transport, None, None
         self._ready = False
         line, self._line = self._line, Line(self.where)
-        if transport is not None and not self._loop.is_closed():
+        if self._loop.is_closed():
+            return  # nobody is left to be told
+        if transport is not None:
             transport.abort()
         line.fail(fault)
         self._start()
@@ -208,7 +210,7 @@ class AwaitedLink:
 
     async def _connect(self) -> None:
         loop, where = self._loop, self.where
-        wire = _Wire(self)
+        wire = self.wire = _Wire(self)
         made: asyncio.Transport
         if not where.port:
             made, _ = await loop.create_unix_connection(lambda: wire, where.host)
@@ -218,7 +220,10 @@ class AwaitedLink:
             made, _ = await loop.create_connection(
                 lambda: wire, where.host, where.port, ssl=tls, server_hostname=host
             )
-        self._transport, self.wire = made, wire
+        if self.wire is not wire:  # the server hung up already
+            made.abort()
+            raise severed(False)
+        self._transport = made
 
     async def _converse(self) -> tuple[Finding, ...]:
         steps = greet(self._settings, self.where)

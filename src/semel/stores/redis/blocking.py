@@ -388,14 +388,23 @@ class BlockingPool:
             self._learn(deadline)
 
     def _learn(self, deadline: float) -> Fault | None:
-        """Ask one node after the other; one thread at a time."""
+        """One thread at a time; those who waited for it know as well."""
+        version = self._topology.version
+        if not self._learning.acquire(timeout=max(0.0, deadline - monotonic())):
+            return timed_out(False)
+        try:
+            return self._ask_around(deadline) if self._topology.version == version else None
+        finally:
+            self._learning.release()
+
+    def _ask_around(self, deadline: float) -> Fault | None:
+        """Ask one node after the other."""
         fault: Fault | None = None
-        with self._learning:
-            for where in self._topology.known():
-                patience = min(deadline, monotonic() + PATIENCE)
-                (answer,) = self._ask(where, [Attempt(SLOTS_MAP)], patience)
-                if not isinstance(answer, Fault):
-                    self._topology.learn(answer, where)
-                    return None
-                fault = answer
+        for where in self._topology.known():
+            patience = min(deadline, monotonic() + PATIENCE)
+            (answer,) = self._ask(where, [Attempt(SLOTS_MAP)], patience)
+            if not isinstance(answer, Fault):
+                self._topology.learn(answer, where)
+                return None
+            fault = answer
         return fault

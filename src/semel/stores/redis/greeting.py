@@ -95,7 +95,7 @@ def examine(
     settings: Settings, info: Facts, config: Facts | None
 ) -> Generator[Finding, None, None]:
     """Everything there is to say about a server. CONFIG knows more, INFO is asked where it may."""
-    if info.get("role") == "slave":
+    if info.get("role") == "slave" and not settings.cluster:  # there it knows who has what
         raise Fault("READONLY this is a replica", Remedy.AGAIN, broken=True, code="READONLY")
     yield from _server(settings, info)
     yield from _eviction(settings, info if config is None else info | config)

@@ -26,6 +26,7 @@ class Topology:
         self._seeds = settings.seeds
         self.cluster = settings.cluster
         self.doubtful = False
+        self.version = 0
         self._map: list[Address | None] = [None] * BUCKETS
         if not self.cluster:
             self._map = [self._seeds[0]] * BUCKETS
@@ -56,6 +57,7 @@ class Topology:
             slots[first : last + 1] = [where] * (last + 1 - first)
         self._map = [slots[SLOT_OF[bucket]] for bucket in range(BUCKETS)]
         self.doubtful = False
+        self.version += 1
 
 
 def nobody(bucket: int) -> Fault:
