@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -34,12 +34,18 @@ class Ground:
         backend: Backend,
         origin: Origin,
         resumable: bool,
-        probes: Callable[[str], Callable[..., Any] | None],
+        probes: Mapping[str, Callable[..., Any]],
+        probe: Callable[..., Any] | None,
     ) -> None:
         self.backend = backend
         self.origin = origin
         self.resumable = resumable
-        self.probes = probes
+        self._probes = probes
+        self._probe = probe
+
+    def probe_for(self, name: str) -> Callable[..., Any] | None:
+        """Whom to ask about a call: the one registered for its name, else the route's."""
+        return self._probes.get(name, self._probe)
 
     def join(self, connection: Any) -> Store:
         """The store within the transaction that is open on ``connection``."""

@@ -42,7 +42,7 @@ def _holder(self: _Colour) -> Holder:
 def _calling(self: _Colour, deed: Deed, repeatable: bool) -> Flow[Any]:
     ground, holder = self._run.ground, _holder(self)
     inquiry = evidence.inquiry(holder.identity, ground.origin, deed.name, 0)
-    return call(holder, deed, repeatable, ground.probes(deed.name), inquiry)
+    return call(holder, deed, repeatable, ground.probe_for(deed.name), inquiry)
 
 
 class Points:

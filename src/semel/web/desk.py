@@ -257,10 +257,9 @@ class Performer:
 
     def _ground(self) -> Ground:
         guard, call = self._guard, self.call
-        return Ground(guard.backend, call.origin, call.resumable, self._probe)
-
-    def _probe(self, name: str) -> Callable[..., Any] | None:
-        return self._guard.registry.probes.get(name, self.call.policy.probe)
+        # Nothing of this exchange: a circle would leave every request to the garbage collector.
+        probes = guard.registry.probes
+        return Ground(guard.backend, call.origin, call.resumable, probes, call.policy.probe)
 
     def _before(self, op: Operation[Any]) -> None:
         """A lease is counted from before it is asked for, and anew when it is asked for again.
