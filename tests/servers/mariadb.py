@@ -39,6 +39,7 @@ PACKAGES = (
     "mariadb-common",
     "galera-4",
 )
+FETCH_SECONDS = 300.0
 INSTALL = ("--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve")
 SETTINGS = {
     "max-connections": "300",
@@ -99,7 +100,7 @@ def unpacked() -> Binaries | None:
     with locked(cache / "mariadb.lock"):
         root = cache / "mariadb"
         if not root.exists():
-            with suppress(subprocess.CalledProcessError):
+            with suppress(subprocess.SubprocessError):
                 fetch(cache, root)
     return inspect(root / "usr", {"LD_LIBRARY_PATH": ":".join(map(str, libraries(root)))})
 
@@ -136,7 +137,13 @@ def installed(package: str) -> bool:
 
 def run(*command: str, cwd: Path | None = None) -> str:
     done = subprocess.run(
-        command, cwd=cwd, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        command,
+        cwd=cwd,
+        check=True,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=FETCH_SECONDS,
     )
     return done.stdout
 

@@ -217,6 +217,49 @@ def test_a_user_with_a_password_gets_in_over_tcp(mariadb: MariadbServer, mariadb
         mariadb.execute("DROP USER ann")
 
 
+def test_an_encrypted_connection_checks_whom_it_talks_to(
+    mariadb: MariadbServer, tmp_path: Path
+) -> None:
+    ours, others = certificate(tmp_path / "ours"), certificate(tmp_path / "others")
+    settings = {"ssl-cert": f"{ours}.pem", "ssl-key": f"{ours}.key"}
+    with MariadbServer(settings=settings) as server:
+        server.execute("CREATE DATABASE shop")
+        server.execute("CREATE USER ann REQUIRE SSL")
+        server.execute("GRANT ALL ON shop.* TO ann")
+        url = f"mysql://ann@127.0.0.1:{server.port}/shop"
+        with opened(f"{url}?ssl_ca={ours}.pem") as backend:
+            assert isinstance(backend.blocking().perform(claim()), Claimed)
+            assert isinstance(asyncio.run(awaited_once(backend)), Claimed)
+        for query in ("", "?ssl=on", f"?ssl_ca={others}.pem"):
+            refused = MysqlBackend(url + query)
+            with pytest.raises(StoreUnavailable):
+                refused.blocking().perform(claim())
+            with pytest.raises(StoreUnavailable):
+                asyncio.run(awaited_once(refused))
+
+
+def certificate(path: Path) -> Path:
+    """Of an authority that has signed nothing but itself."""
+    made = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=semel"
+    made += f" -addext subjectAltName=IP:127.0.0.1 -keyout {path}.key -out {path}.pem"
+    subprocess.run(made.split(), check=True, capture_output=True)
+    return path
+
+
+def test_a_server_that_does_not_encrypt_is_refused_where_that_was_asked_for(
+    mariadb: MariadbServer, mariadb_url: str
+) -> None:
+    with opened(mariadb_url):
+        tcp = mariadb.tcp_url(database_of(mariadb_url))
+        backend = MysqlBackend(f"{tcp}?ssl=on")
+        with pytest.raises(StoreUnavailable):
+            backend.blocking().perform(claim())
+        with pytest.raises(StoreUnavailable):
+            asyncio.run(awaited_once(backend))
+        with opened(tcp) as plain:
+            assert isinstance(plain.blocking().perform(claim()), Claimed)
+
+
 async def awaited_once(backend: MysqlBackend) -> object:
     try:
         return await backend.awaited().perform(claim())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, wait
 from threading import Semaphore, Thread
 from time import monotonic
 from typing import Any, TypeVar
@@ -111,12 +111,11 @@ class BlockingPool:
         """In a thread of its own: neither name resolution nor PyMySQL can be given a deadline."""
         opening: Future[Any] = Future()
         Thread(target=self._dial, args=(opening,), name="semel-connect", daemon=True).start()
+        wait([opening], max(0.0, deadline - monotonic()))
+        if opening.cancel():
+            raise Fault("no connection within the time limit")
         try:
-            return opening.result(max(0.0, deadline - monotonic()))
-        except TimeoutError as error:
-            if opening.cancel():
-                raise Fault("no connection within the time limit") from None
-            raise not_connected(error, self._settings.without_secrets) from None
+            return opening.result()
         except (SemelError, Fault):
             raise
         except Exception as error:

@@ -67,6 +67,7 @@ def dial(settings: Settings) -> Any:
         database=settings.database,
         charset="utf8mb4",
         ssl=settings.tls,
+        ssl_disabled=settings.tls is None,  # or else it encrypts where it can, checking nothing
         client_flag=FLAGS,
         read_timeout=settings.timeout,
         write_timeout=settings.timeout,
