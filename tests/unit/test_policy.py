@@ -46,6 +46,7 @@ async def waiting(*_: object) -> bool:
         ({"scope": "planet"}, "scope='planet'"),
         ({"on_error": "ignore"}, "on_error='ignore'"),
         ({"on_lapse": "release"}, "effects="),
+        ({"on_lapse": "resume", "response": "stream"}, "does not go with it"),
         ({"mismatch_status": 500}, "4xx"),
         ({"keep": "all"}, "keep="),
         ({"probe": 5}, "probe="),

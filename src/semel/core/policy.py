@@ -336,6 +336,11 @@ def _validate_mode(policy: Policy) -> None:
         "mode='atomic' leaves nothing behind that could lapse: leave on_lapse= out",
     )
     _demand(
+        policy.on_lapse != "resume" or policy.response == "buffer",
+        "on_lapse='resume' looks, before its answer is sent, whether every point was passed: "
+        "response='stream' does not go with it",
+    )
+    _demand(
         not isinstance(policy.carry, str) and all(isinstance(name, str) for name in policy.carry),
         "carry= takes a collection of header names",
     )

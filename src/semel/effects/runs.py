@@ -17,6 +17,7 @@ from semel.core import stored
 from semel.core.contract import StoreOperation, Written
 from semel.core.frozen import is_async
 from semel.core.model import Case, Fence, Identity, Micros
+from semel.core.policy import Policy
 from semel.core.taking import not_run, take, turned_away
 from semel.core.upkeep import Due, Listed, Work
 from semel.effects.asking import Runner
@@ -172,16 +173,21 @@ class Runs:
         return word
 
     async def _take_and_run(self, case: Case, age: Micros) -> str:
-        policy, fence = self._policies.of(case), new_fence()
-        started = time.monotonic()
+        fence, started = new_fence(), time.monotonic()
+        policy, lost = self._policy_of(case)
         if not await self._runner.arun(take(case, fence, policy)):
             return "passed"
+        pause, overdue = _pause(age), age > policy.give_up_micros
+        if lost is not None:
+            # Put off: left where it is, it would be among the first of every round.
+            reason = f"its route raised {type(lost).__name__}"
+            op = not_run(case, fence, policy, reason, None if overdue else pause)
+            return await self._put_down(case, op, lost)
         try:
             request = stored.decode(case.request or b"")
         except StoreCorrupt as error:
             return await self._put_down(case, turned_away(case, fence, str(error)), error)
-        pause = _pause(age)
-        errand = Errand(case, fence, request, started, pause, age > policy.give_up_micros)
+        errand = Errand(case, fence, request, started, pause, overdue)
         try:
             await self._send_through(errand)
         except Exception as error:
@@ -191,6 +197,13 @@ class Runs:
                 return await self._put_down(case, op, error)
             log.error("semel: %s raised in a worker", named(case), exc_info=error)
         return await self._came_to(case, fence, errand)
+
+    def _policy_of(self, case: Case) -> tuple[Policy, Exception | None]:
+        """The policy of its route; the guard's own where the application's router fails."""
+        try:
+            return self._policies.of(case), None
+        except Exception as error:
+            return self._guard.policy, error
 
     async def _came_to(self, case: Case, fence: Fence, errand: Errand) -> str:
         if not errand.reached:

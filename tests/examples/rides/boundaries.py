@@ -169,14 +169,14 @@ class WatchedBackend(Watched):
     def on(self, connection: Any) -> Any:
         return WatchedStore(self._inner.on(connection), self._at, self._fenceless)
 
-    def begin(self, identity: Any) -> Any:
+    def begin(self, identity: Any, limit: float | None = None) -> Any:
         self._at.reach("before", "begin")
-        transaction = self._inner.begin(identity)
+        transaction = self._inner.begin(identity, limit)
         return self._begun(transaction, WatchedTransaction)
 
-    async def abegin(self, identity: Any) -> Any:
+    async def abegin(self, identity: Any, limit: float | None = None) -> Any:
         self._at.reach("before", "begin")
-        transaction = await self._inner.abegin(identity)
+        transaction = await self._inner.abegin(identity, limit)
         return self._begun(transaction, AsyncWatchedTransaction)
 
     def _begun(self, transaction: Any, kind: type[Watched]) -> Any:
