@@ -83,7 +83,7 @@ def test_a_charge_that_arrives_after_it_was_called_off_is_refused(
     """The provider is slower than the application's patience, and than whoever asks about it."""
     rides, server = open_town
     key, before = new_key(), len(rides.provider.entries)
-    rides.provider.switch(slow=15.0)
+    rides.provider.switch(slow=8.0)
     assert order(server, key).status == 503
     rides.provider.switch()
     rides.work_until_quiet()
