@@ -39,6 +39,7 @@ class Settings:
     name: str = ""
     status: str = "/semel/status"
     maintenance: timedelta | None = timedelta(seconds=60)
+    replay_cache: timedelta | None = None
     secrets: Mapping[str, str] | None = field(default=None, repr=False)
     policy: Policy | None = None
     routes: tuple[Route, ...] = ()
@@ -113,6 +114,7 @@ _SCALARS: Final[dict[str, Reader]] = {
     "name": _text,
     "status": _text,
     "maintenance": _interval,
+    "replay_cache": _interval,
 }
 
 

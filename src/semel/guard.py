@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from semel.core.admission import Tenant
-from semel.core.enrolment import enrol
+from semel.core.enrolment import announce, enrol
 from semel.core.flow import Flow, run
 from semel.core.frozen import replace
 from semel.core.policy import Policy, ietf
@@ -21,6 +21,7 @@ from semel.errors import ConfigurationError
 from semel.log import log
 from semel.process.attendant import Attendant
 from semel.process.familiar import Familiar
+from semel.process.replay_cache import ReplayCache, outlast
 from semel.process.transact import transactional
 from semel.stores import open_backend
 from semel.stores.base import Backend, performer
@@ -68,6 +69,7 @@ class Guard:
         name: str = "",
         status: str = "/semel/status",
         maintenance: timedelta | None = timedelta(seconds=60),
+        replay_cache: timedelta | None = None,
     ) -> None:
         if tenant is not None and not callable(tenant):
             raise ConfigurationError("tenant= takes a function of the request, or None")
@@ -86,6 +88,8 @@ class Guard:
         self.registry = Registry()
         self._enrolled: set[str] = set()
         self.familiar = Familiar()
+        self.replays = None if replay_cache is None else ReplayCache(replay_cache)
+        """Answers that may be repeated without asking the store."""
         self._attendants: dict[int, Attendant] = {}
         self._interval = _positive(maintenance)
         self._maintenance: Embedded | None = None
@@ -108,6 +112,7 @@ class Guard:
             "name": settings.name,
             "status": settings.status,
             "maintenance": settings.maintenance,
+            "replay_cache": settings.replay_cache,
         }
         if settings.store is not None:
             said["store"] = settings.store
@@ -269,19 +274,31 @@ class Guard:
     def retire(self, resource: str, *, tenant: str = "") -> int:
         """What ``resource`` named has changed or is gone: answers that made it are not repeated.
 
-        Returns how many there were. ``tenant``: whose; a guard with tenants must say it.
+        Returns how many there were, after every process has learnt of it: where one of them has a
+        ``replay_cache``, after its window. ``tenant``: whose; a guard with tenants must say it.
         """
-        from semel.core.upkeep import Retire
+        import time
 
-        if self.tenant is not None and not tenant:
-            raise ConfigurationError("this guard knows tenants: say whose resource, with tenant=")
-        return self.backend.blocking().perform(Retire(resource, tenant)).count
+        count, seconds = self._retire(resource, tenant)
+        time.sleep(seconds)
+        return count
 
     async def aretire(self, resource: str, *, tenant: str = "") -> int:
         """`retire`, awaited."""
         import asyncio
 
-        return await asyncio.to_thread(self.retire, resource, tenant=tenant)
+        count, seconds = await asyncio.to_thread(self._retire, resource, tenant)
+        await asyncio.sleep(seconds)
+        return count
+
+    def _retire(self, resource: str, tenant: str) -> tuple[int, float]:
+        from semel.core.upkeep import Retire
+
+        if self.tenant is not None and not tenant:
+            raise ConfigurationError("this guard knows tenants: say whose resource, with tenant=")
+        store = self.backend.blocking()
+        count = store.perform(Retire(resource, tenant)).count
+        return count, outlast(store, self.replays)
 
     # ── life ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -303,6 +320,8 @@ class Guard:
     def enrol(self, label: str, policy: Policy) -> Flow[None]:
         """Compare a route's settings with what the store remembers of them, once per process."""
         if label not in self._enrolled:
+            if self.replays is not None:
+                yield from announce(self.replays.window)
             yield from enrol(f"{self.name}:{label}" if self.name else label, policy)
             self._enrolled.add(label)
 

@@ -61,6 +61,8 @@ class Job:
     def run(self, function: Callable[[], Any]) -> Once:
         from semel.web.wsgi import BlockingExchange
 
+        if (known := self._recollected()) is not None:
+            return self._told(known)
         performer = BlockingExchange(self.guard, self.ticket, self.call, _Function(function))
         try:
             answer = run(self.flow, performer.perform)
@@ -71,10 +73,17 @@ class Job:
     async def arun(self, function: Callable[[], Awaitable[Any]]) -> Once:
         from semel.web.asgi import AwaitedExchange
 
+        if (known := self._recollected()) is not None:
+            return self._told(known)
         performer = AwaitedExchange(self.guard, self.ticket, self.call, _AsyncFunction(function))
         answer = await performer.drive(self.flow)
         performer.end()
         return self._told(answer)
+
+    def _recollected(self) -> Answer | None:
+        """The answer, where this process may repeat it without asking the store."""
+        replays = self.guard.replays
+        return None if replays is None else replays.answer(self.call)
 
     def _told(self, answer: Answer) -> Once:
         """The function's result, its exception, or why it may not run."""

@@ -14,6 +14,7 @@ from semel.core.frozen import frozen, replace
 from semel.core.model import Micros, Record, Response, State
 from semel.core.problems import refuse
 from semel.core.runner import Render
+from semel.core.snapshot import Snapshot
 from semel.errors import StoreError
 
 
@@ -68,8 +69,8 @@ def from_record(call: Call, record: Record | None, now: Micros) -> Flow[Answer]:
         case State.UNKNOWN:
             return unknown((yield from _who_is_asked(call)))
         case State.COMPLETED if not record.past_retention(now):
-            if record.retired_at is not None and call.policy.on_retired == "refuse":
-                return Answer(refuse("replay-impossible"), Outcome.RECEIPT)
+            if _is_retired(call, record):
+                return _retired()
             return (yield from _replay(call, record))
         case State.COMPLETED | State.EXPIRED:
             return Answer(refuse("key-expired"), Outcome.EXPIRED)
@@ -94,6 +95,18 @@ def _replay(call: Call, record: Record) -> Flow[Answer]:
         kept = snapshot.decode(record.snapshot or b"")
     except StoreError as error:
         return closed(call, error)
+    answer = _repeated(call, record, kept)
+    response = answer.response
+    if call.policy.on_replay is None or answer.outcome is Outcome.RECEIPT or response is None:
+        return answer
+    try:
+        current = replay.measured((yield from ask(Render(response))))
+    except Exception as error:
+        return Answer(refuse("replay-failed"), Outcome.REPLAYED, error)
+    return Answer(current, Outcome.REPLAYED)
+
+
+def _repeated(call: Call, record: Record, kept: Snapshot) -> Answer:
     response = kept.response()
     if response is None:
         extra = {"original_status": kept.status}
@@ -105,13 +118,30 @@ def _replay(call: Call, record: Record) -> Flow[Answer]:
         call.accept_encoding,
         cross_origin=call.cross_origin,
     )
-    if call.policy.on_replay is None:
-        return Answer(answer, Outcome.REPLAYED)
-    try:
-        current = replay.measured((yield from ask(Render(answer))))
-    except Exception as error:
-        return Answer(refuse("replay-failed"), Outcome.REPLAYED, error)
-    return Answer(current, Outcome.REPLAYED)
+    return Answer(answer, Outcome.REPLAYED)
+
+
+def from_memory(call: Call, record: Record, kept: Snapshot, now: Micros) -> Answer | None:
+    """The answer of a completed record that was read a moment ago; None: the store must be asked.
+
+    It is asked where that is the very purpose (``on_replay``), or where an older record may come
+    first (``previous``).
+    """
+    if record.past_retention(now) or call.predecessor is not None:
+        return None
+    if call.policy.on_replay is not None:
+        return None
+    if not call.prints.match(record):
+        return mismatch(call, record)
+    return _retired() if _is_retired(call, record) else _repeated(call, record, kept)
+
+
+def _is_retired(call: Call, record: Record) -> bool:
+    return record.retired_at is not None and call.policy.on_retired == "refuse"
+
+
+def _retired() -> Answer:
+    return Answer(refuse("replay-impossible"), Outcome.RECEIPT)
 
 
 def mismatch(call: Call, record: Record) -> Answer:

@@ -8,9 +8,12 @@ from semel.core.contract import Conflicting, Register
 from semel.core.flow import Flow, ask
 from semel.core.model import Micros
 from semel.core.policy import Policy
-from semel.errors import RecipeChanged
+from semel.errors import RecipeChanged, StoreCorrupt, StoreUnavailable
 
 _HOUR: Final = 3_600_000_000
+_WINDOW: Final = "~replay window"
+"""No route is called like this."""
+_TRIES: Final = 8
 
 
 def enrol(label: str, policy: Policy) -> Flow[None]:
@@ -48,3 +51,22 @@ def _conflict(label: str, recipe: str, previous: str | None, recorded: str, left
         "previous= to the old policy so that live keys are found, or name= where another "
         "application shares this store"
     )
+
+
+def announce(window: Micros) -> Flow[Micros]:
+    """Record for how long a process may answer from its memory; the longest there ever was.
+
+    A process says so before it remembers anything; whoever takes an answer out of the world asks
+    after that, and so learns of every process that may still repeat it.
+    """
+    previous: str | None = None
+    for _ in range(_TRIES):
+        reply = yield from ask(Register(_WINDOW, str(window), previous))
+        if not isinstance(reply, Conflicting):
+            return window
+        previous = reply.recorded
+        if not previous.isdecimal():
+            raise StoreCorrupt(f"the recorded replay window is no number: {previous!r}")
+        if int(previous) >= window:
+            return int(previous)
+    raise StoreUnavailable("the replay window is being changed by others", applied=False)

@@ -5,13 +5,16 @@ Blocking; the commands of `semel unknown` and `semel dlq` are made of these.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from semel.core import keys
 from semel.core.contract import (
+    Evict,
     EvictUnknown,
+    Lost,
     NoRecord,
     Recall,
     Recalled,
@@ -31,7 +34,9 @@ from semel.effects.asking import Runner
 from semel.effects.policies import Policies
 from semel.effects.reconcile import report
 from semel.errors import ConfigurationError
+from semel.log import log
 from semel.process.fences import new_fence
+from semel.process.replay_cache import outlast
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -106,6 +111,24 @@ class Operator:
         said = Witness("operator", by, reason).says("given up")
         seen = found.case.record.fence
         return self._ask(EvictUnknown(identity, seen, new_fence(), tombstone, said, free))
+
+    def evict(self, identity: Identity, *, by: str, reason: str) -> Written | None:
+        """Remove a settled record: its key may run again. None when there is no such record.
+
+        Returns when no process repeats its answer any more: after the longest ``replay_cache``.
+        Asked again it waits again, since nobody knows how long ago the first time was.
+        """
+        if not by.strip() or not reason.strip():
+            raise ConfigurationError("say who evicts it, and why: by=, reason=")
+        found = self._ask(Recall(identity))
+        written: Written | None = None
+        if isinstance(found, Recalled):
+            written = self._ask(Evict(identity, found.case.record.fence))
+            if isinstance(written, Lost):
+                return written
+            log.warning("semel: %s evicted %s: %s", by, identity.hex()[:16], reason)
+        time.sleep(outlast(self._guard.backend.blocking(), self._guard.replays))
+        return written
 
     def list_unknown(self, *, dead: bool = False) -> Iterator[tuple[Case, Micros]]:
         """Every record in doubt, with the store's time: unknown ones, and such whose lease is past.

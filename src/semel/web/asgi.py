@@ -110,6 +110,9 @@ class Middleware:
                 body.close()
                 return await _send(refuse("no-such-operation"), send)
             call = adopted
+        elif (answer := self._desk.recollect(call)) is not None:
+            body.close()
+            return await self._answer(answer, send)
         scope[MARK] = call.identity
         handler = Handler(self.app, scope, receive, send, body, call.policy)
         started = None if errand is None else errand.started

@@ -11,7 +11,16 @@ from urllib.parse import unquote
 from semel.core.admission import Call, Refused, Ticket, admit, who_asks
 from semel.core.answers import Answer, Outcome
 from semel.core.conclusions import KeepFailed
-from semel.core.contract import Applied, Claim, Claimed, Operation, Resume, Retake, StoreOperation
+from semel.core.contract import (
+    Applied,
+    Claim,
+    Claimed,
+    Found,
+    Operation,
+    Resume,
+    Retake,
+    StoreOperation,
+)
 from semel.core.exchange import exchange, execute
 from semel.core.flow import Flow
 from semel.core.frozen import replace
@@ -150,6 +159,11 @@ class Desk:
         """An operation's calls have probes by their names."""
         return policy.lapse is OnLapse.RESUME and bool(self.guard.registry.probes)
 
+    def recollect(self, call: Call) -> Answer | None:
+        """The answer, where this process may repeat it without asking the store."""
+        replays = self.guard.replays
+        return None if replays is None else replays.answer(call)
+
     def serve(self, call: Call, label: str) -> Flow[Answer]:
         """The exchange, after the first request of a route has compared its settings."""
         return exchange(call, self.guard.enrol(label, call.policy))
@@ -224,7 +238,7 @@ def report(answer: Answer) -> None:
 class Performer:
     """Performs the operations of one keyed request: what both colours do alike."""
 
-    __slots__ = ("_begun", "_guard", "_lease", "_request", "_run", "call")
+    __slots__ = ("_begun", "_guard", "_lease", "_made", "_request", "_run", "call")
 
     def __init__(
         self, guard: Guard, ticket: Ticket, call: Call, started: float | None = None
@@ -237,6 +251,7 @@ class Performer:
         self._lease = Lease(call.identity, call.fence, now, lease, max_run)
         self._begun = False
         self._run: Run | None = None
+        self._made = 0.0 if guard.replays is None else guard.replays.clock()
         self.call = call
 
     def _begin(self, op: Invoke) -> Run | None:
@@ -275,6 +290,8 @@ class Performer:
         """Those who wait for this record learn at once that it has changed."""
         if op.finishing and isinstance(reply, Applied):
             self._guard.attendant.settled(self._lease.identity)
+        if self._guard.replays is not None and isinstance(reply, Found):
+            self._guard.replays.note(reply, self._made)
 
     def _held(self) -> bool:
         return self._lease.held(time.monotonic())

@@ -108,6 +108,9 @@ class WsgiMiddleware:
                 body.close()
                 return _send(refuse("no-such-operation"), start_response)
             call = adopted
+        elif (answer := self._desk.recollect(call)) is not None:
+            body.close()
+            return self._answer(answer, start_response)
         environ = {
             **environ,
             "wsgi.input": body.reader(),
