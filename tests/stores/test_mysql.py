@@ -128,9 +128,16 @@ def frozen(server: MariadbServer) -> Iterator[None]:
     """SIGSTOP: sockets stay open, nobody answers."""
     os.kill(server.pid, signal.SIGSTOP)
     try:
+        wait_until(lambda: threads_of(server) == {"T"})  # a busy one takes a moment to stop
         yield
     finally:
         os.kill(server.pid, signal.SIGCONT)
+
+
+def threads_of(server: MariadbServer) -> set[str]:
+    """The states they are in."""
+    stats = [path.read_text() for path in Path(f"/proc/{server.pid}/task").glob("*/stat")]
+    return {stat.rpartition(")")[2].split()[0] for stat in stats}
 
 
 @contextmanager
@@ -475,8 +482,8 @@ def filled(mariadb: MariadbServer) -> Iterator[Any]:
 
 COUNTED = (
     "SELECT GROUP_CONCAT(variable_value ORDER BY variable_name) "
-    "FROM information_schema.global_status WHERE variable_name IN ('Innodb_rows_inserted', "
-    "'Innodb_rows_updated', 'Innodb_rows_deleted', 'Created_tmp_disk_tables')"
+    "FROM information_schema.global_status WHERE variable_name IN ('Handler_write', "
+    "'Handler_update', 'Handler_delete', 'Created_tmp_disk_tables')"
 )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from json import loads
 from math import ceil
+from time import monotonic
 from typing import Any, Final, TypeAlias
 
 from semel.errors import ConfigurationError
@@ -184,8 +185,10 @@ def _check_durable(seen: Mapping[str, object], durable: bool, *, warn: bool) -> 
         log.warning("%s", lost)
 
 
-def too_long(text: str, most: int) -> Fault | None:
-    """Sent all the same it would end the connection, and leave it in doubt."""
+def obstacle(text: str, most: int, deadline: float) -> Fault | None:
+    """Why ``text`` is not sent at all: nothing is in doubt then."""
+    if monotonic() >= deadline:
+        return Fault("no time was left")
     if len(text) <= most:
         return None
     return Fault(

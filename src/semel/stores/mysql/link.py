@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import pymysql
 from pymysql.constants import CLIENT
 
-from semel.stores.mysql.exchange import Exchange, ResultSet, greet, too_long
+from semel.stores.mysql.exchange import Exchange, ResultSet, greet, obstacle
 from semel.stores.mysql.faults import Fault, judged
 from semel.stores.mysql.settings import Settings
 from semel.stores.sql.plans import Rows
@@ -133,7 +133,7 @@ class Link:
 
     def ask(self, text: str, deadline: float) -> list[ResultSet]:
         """One round trip."""
-        if fault := too_long(text, self._most):
+        if fault := obstacle(text, self._most, deadline):
             raise fault
         try:
             self._reader.deadline = deadline

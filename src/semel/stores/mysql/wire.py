@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from asyncmy.connection import Connection
 
-from semel.stores.mysql.exchange import Exchange, ResultSet, greet, too_long
+from semel.stores.mysql.exchange import Exchange, ResultSet, greet, obstacle
 from semel.stores.mysql.faults import Fault, judged
 from semel.stores.mysql.link import CHUNK, FLAGS
 from semel.stores.mysql.settings import Settings
@@ -72,7 +72,7 @@ class Wire:
 
     async def ask(self, text: str, deadline: float) -> list[ResultSet]:
         """One round trip."""
-        if fault := too_long(text, self._most):
+        if fault := obstacle(text, self._most, deadline):
             raise fault
         try:
             async with asyncio.timeout(deadline - monotonic()):
