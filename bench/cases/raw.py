@@ -20,7 +20,8 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.valkey import ValkeyServer
 
 CLIENTS = 32
-IN_FLIGHT = 128
+IN_FLIGHT = CLIENTS
+"""The same concurrency for the stores as for the databases alone."""
 GROUP = 64
 
 PGBENCH = f"raw, PostgreSQL, pgbench of claim + complete, {CLIENTS} clients"
