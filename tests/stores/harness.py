@@ -20,6 +20,7 @@ from semel.stores import open_backend
 from semel.stores.base import AsyncStore, Backend
 from semel.stores.memory import MemoryBackend
 from semel.stores.sqlite import SqliteBackend
+from tests.docs.pages import page
 from tests.servers import MariadbServer, PostgresServer, ValkeyCluster, ValkeyServer
 
 R = TypeVar("R")
@@ -143,9 +144,31 @@ def sqlite(colour: str, folder: Path, postgres: Callable[[], PostgresServer]) ->
 def postgresql(
     colour: str, folder: Path, postgres: Callable[[], PostgresServer]
 ) -> Iterator[Harness]:
-    with postgres().database() as url, psycopg.connect(url, autocommit=True) as connection:
-        backend = open_backend(url)
-        backend.migrate()
+    with postgres().database() as url:
+        open_backend(url).migrate()
+        yield from _postgresql(url, colour)
+
+
+@contextmanager
+def partitioned(
+    colour: str, folder: Path, postgres: Callable[[], PostgresServer]
+) -> Iterator[Harness]:
+    """PostgreSQL, its records in partitions, made as the guide says."""
+    with postgres().database() as url:
+        open_backend(url).migrate()
+        divide(url)
+        yield from _postgresql(url, colour)
+
+
+def divide(url: str) -> None:
+    guide = page("docs/howto/postgresql-cluster.md")
+    (text,) = [block.text for block in guide.blocks if "partitions" in block.marks]
+    with psycopg.connect(url) as connection:
+        connection.execute(text.encode())
+
+
+def _postgresql(url: str, colour: str) -> Iterator[Harness]:
+    with psycopg.connect(url, autocommit=True) as connection:
 
         def travel(duration: Micros) -> None:
             """The server's clock cannot be moved, so its rows are moved into the past."""
@@ -153,7 +176,7 @@ def postgresql(
                 moved = ", ".join(f"{column} = {column} - %(d)s" for column in columns.split())
                 connection.execute(f"UPDATE {table} SET {moved}".encode(), {"d": duration})
 
-        yield from _run(Harness(backend, travel, 10_000_000, colour))
+        yield from _run(Harness(open_backend(url), travel, 10_000_000, colour))
 
 
 @contextmanager
@@ -241,6 +264,7 @@ STORES: dict[str, Callable[..., Any]] = {
     "memory": memory,
     "sqlite": sqlite,
     "postgresql": postgresql,
+    "partitioned": partitioned,
     "mysql": mysql,
     "redis": redis,
     "rediscluster": rediscluster,

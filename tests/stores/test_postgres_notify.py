@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from semel.core.contract import Accept, Accepted, Found
+from semel.core.frozen import replace
 from semel.core.model import Fence, Identity, Origin
 from semel.core.outbox import Enqueue
 from semel.stores.postgres.backend import PostgresBackend
@@ -84,3 +85,28 @@ def test_effects_in_quick_succession_do_not_all_queue_up_to_notify(
     told = len(heard(listener))
     assert 1 <= told <= (last - first) // 100_000 + 2
     assert told < 300
+
+
+def test_of_requests_accepted_at_once_one_is_told(
+    backend: PostgresBackend, postgres_url: str, listener: psycopg.Connection
+) -> None:
+    """The second, under way in the same tenth of a second as the first, does not queue up."""
+    told: list[str] = []
+    for number in range(100):
+        with psycopg.connect(postgres_url) as ours:
+            first = backend.on(ours).perform(accept(2 * number))
+            second = backend.blocking().perform(accept(2 * number + 1))
+            ours.commit()
+        told = heard(listener)
+        assert isinstance(first, Accepted)
+        assert isinstance(second, Accepted)
+        if first.now // 100_000 == second.now // 100_000:
+            break
+    # A moment lies between the two looks at the clock: one of the hundred was in one tenth.
+    assert told == ["semel_work"]
+    assert isinstance(backend.blocking().perform(accept(999)), Accepted)
+    assert heard(listener) == ["semel_work"]
+
+
+def accept(number: int) -> Accept:
+    return replace(ACCEPT, identity=Identity(number.to_bytes(32, "big")))

@@ -8,6 +8,7 @@
 -- why: one commit for all. Each parameter is an array, one element per row; no identity may be in
 --      it twice. Rows are locked in the order of identities, as every batch does it. Waiting for
 --      another's lock ends soon, for all wait: set_config is local to this one statement.
+--      OFFSET 0: identities are looked up one by one, each in its own partition, if there are any.
 WITH patience AS MATERIALIZED (
     SELECT set_config('lock_timeout', '100ms', true)
 ),
@@ -39,8 +40,12 @@ SELECT identity, CAST(NULL AS text), fence, CAST(NULL AS text), CAST(NULL AS byt
        CAST(NULL AS bigint), CAST(NULL AS bytea), CAST(NULL AS text), CAST(NULL AS bigint), {now}
 FROM inserted
 UNION ALL
-SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-       expires_at, forget_at, snapshot, reason, retired_at, {now}
-FROM semel_record
-WHERE identity = ANY (ARRAY(SELECT identity FROM given EXCEPT SELECT identity FROM inserted))
-  AND (snapshot IS NULL OR octet_length(snapshot) <= 65536)
+SELECT there.*
+FROM (SELECT identity FROM given EXCEPT SELECT identity FROM inserted) AS known
+CROSS JOIN LATERAL (
+    SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
+           expires_at, forget_at, snapshot, reason, retired_at, {now}
+    FROM semel_record
+    WHERE identity = known.identity AND (snapshot IS NULL OR octet_length(snapshot) <= 65536)
+    OFFSET 0
+) AS there

@@ -2,8 +2,12 @@
 -- takes: identity
 -- gives: the records that are there and now, in any order; none with an answer above 64 KiB
 -- why: as claim_many. What it does not give is read alone, be it large or not there.
-SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-       expires_at, forget_at, snapshot, reason, retired_at, {now}
-FROM semel_record
-WHERE identity = ANY (CAST(:identity AS bytea[]))
-  AND (snapshot IS NULL OR octet_length(snapshot) <= 65536)
+SELECT there.*
+FROM unnest(CAST(:identity AS bytea[])) AS known (identity)
+CROSS JOIN LATERAL (
+    SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
+           expires_at, forget_at, snapshot, reason, retired_at, {now}
+    FROM semel_record
+    WHERE identity = known.identity AND (snapshot IS NULL OR octet_length(snapshot) <= 65536)
+    OFFSET 0
+) AS there
