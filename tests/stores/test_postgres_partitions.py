@@ -28,19 +28,17 @@ RECORDS = 20_000
 PARTITIONS = 16
 MODES = pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 
-ROUNDS = set(
-    [
-        "abandon",
-        "browse",
-        "browse_unsettled",
-        "due",
-        "expire",
-        "next_due",
-        "purge",
-        "put_off",
-        "sweep",
-    ]
-)
+ROUNDS = {
+    "abandon",
+    "browse",
+    "browse_unsettled",
+    "due",
+    "expire",
+    "next_due",
+    "purge",
+    "put_off",
+    "sweep",
+}
 """What maintenance, workers and lists ask for, which is about many records."""
 BY_RESOURCE = {"retire"}
 """An application's own call, about all answers that named a resource."""
