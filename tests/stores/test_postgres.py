@@ -669,7 +669,7 @@ def test_a_forked_child_opens_its_own_connections(postgres_url: str) -> None:
     with opened(postgres_url) as backend, admin(postgres_url) as ask:
         store, mine, theirs = backend.blocking(), claim(), claim()
         store.perform(mine)
-        before, inherited = ask(ours), backend.blocking_pool()
+        before, inherited = ask(ours), backend.blocking_lanes()
         pid = os.fork()
         if pid == 0:
             code = 1

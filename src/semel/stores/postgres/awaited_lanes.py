@@ -11,19 +11,15 @@ from __future__ import annotations
 
 import asyncio
 from time import monotonic
-from typing import Final, TypeAlias, TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 from semel.core.contract import StoreOperation
 from semel.stores.postgres.awaited import AwaitedPool
-from semel.stores.postgres.batches import GRACE, PATIENCE, Again, Batch, Job, Queue, Slow
+from semel.stores.postgres.batches import GRACE, LEADERS, PATIENCE, Again, Batch, Job, Queue, Slow
 from semel.stores.postgres.kinds import KINDS, Kind
 from semel.stores.postgres.settings import Settings
 
 R = TypeVar("R")
-
-LEADERS: Final = 2
-"""How many may be under way alone before others queue up. With one, two callers that take turns
-would wait for each other; more, and batches form late (measured with 2 to 128 in flight)."""
 
 
 class AwaitedJob(Job):

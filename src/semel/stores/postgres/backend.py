@@ -15,7 +15,7 @@ from semel.stores.base import AsyncStore, AsyncTransaction, Capabilities, Store,
 from semel.stores.holds import Holds
 from semel.stores.postgres import migration
 from semel.stores.postgres.awaited_lanes import AwaitedLanes
-from semel.stores.postgres.blocking import BlockingPool
+from semel.stores.postgres.blocking_lanes import BlockingLanes
 from semel.stores.postgres.joined import AsyncJoinedStore, JoinedStore
 from semel.stores.postgres.settings import parse
 from semel.stores.postgres.transactions import TransactionPool
@@ -58,7 +58,7 @@ class PostgresBackend:
         self._settings = parse(url, options)
         # Keyed by process, so that a forked child finds nothing of its parent's. No lock, which a
         # fork could copy while it is held: dict.setdefault is atomic.
-        self._blocking: dict[int, BlockingPool] = {}
+        self._blocking: dict[int, BlockingLanes] = {}
         self._awaited: dict[_Place, AwaitedLanes] = {}
         self._transactions: dict[int, TransactionPool] = {}
         self._awaited_transactions: dict[_Place, AwaitedTransactions] = {}
@@ -135,10 +135,10 @@ class PostgresBackend:
         if transactions := self._awaited_transactions.pop(_place(), None):
             await transactions.aclose()
 
-    def blocking_pool(self) -> BlockingPool:
+    def blocking_lanes(self) -> BlockingLanes:
         pid = os.getpid()
-        pool = self._blocking.get(pid)
-        return pool or self._blocking.setdefault(pid, BlockingPool(self._settings))
+        lanes = self._blocking.get(pid)
+        return lanes or self._blocking.setdefault(pid, BlockingLanes(self._settings))
 
     def awaited_lanes(self) -> AwaitedLanes:
         place = _place()
@@ -185,7 +185,7 @@ class _Blocking:
         self._backend = backend
 
     def perform(self, op: StoreOperation[R], /) -> R:
-        return self._backend.blocking_pool().perform(op)
+        return self._backend.blocking_lanes().perform(op)
 
 
 class _Awaited:

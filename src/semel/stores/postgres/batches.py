@@ -28,6 +28,10 @@ ROWS: Final = 64
 WEIGHT: Final = 1024 * 1024
 """Bytes in one statement at most: it stays within the memory a server grants to a sort."""
 
+LEADERS: Final = 2
+"""How many may be under way alone before others queue up. With one, two callers that take turns
+would wait for each other; more, and batches form late (measured with 2 to 128 in flight)."""
+
 PATIENCE: Final = 0.1
 """Seconds. A statement that takes longer no longer holds up those who queued behind it."""
 
@@ -200,6 +204,12 @@ class Queue(Generic[J]):
 
     def add(self, job: J) -> None:
         self._jobs.append(job)
+
+    def first(self) -> J | None:
+        """Who has waited longest, and still does."""
+        while self._jobs and self._jobs[0].withdrawn():
+            self._jobs.popleft()
+        return self._jobs[0] if self._jobs else None
 
     def put_back(self, jobs: Sequence[J]) -> None:
         self._jobs.extendleft(reversed(jobs))
