@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import gzip
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -174,6 +176,28 @@ def test_a_receipt_is_remembered_as_one(process: Process) -> None:
     assert "body-not-kept" in code(process.cache.answer(call()))
 
 
+def test_each_way_of_asking_gets_its_own_answer(process: Process) -> None:
+    """Whoever asked before in another way has no part in it."""
+    one, other = ietf(), ietf(replay_header="Was-Repeated")
+    takes_gzip = [(b"accept-encoding", b"gzip")]
+    ways: list[dict[str, Any]] = [
+        {"policy": one, "headers": takes_gzip},
+        {"policy": one},
+        {"policy": one, "headers": [*takes_gzip, (b"origin", b"https://shop.example")]},
+        {"policy": one, "headers": takes_gzip},
+        {"policy": other, "headers": takes_gzip},
+    ]
+    packed = gzip.compress(b"made")
+    process.world.outcomes.append(answered(201, packed, (b"content-encoding", b"gzip")))
+    of = call()
+    process.world.serve(of)
+    process.remember(of)
+    expected = [process.world.serve(call(**way)) for way in ways]
+    assert len({repr(answer.response.headers) for answer in expected if answer.response}) == 4
+    for _ in range(2):
+        assert [process.cache.answer(call(**way)) for way in ways] == expected
+
+
 def unchanged(request: Request, response: Response) -> Response:
     return response
 
@@ -197,7 +221,7 @@ def test_where_an_older_record_may_come_first_the_store_is_asked(process: Proces
 def held(cache: ReplayCache) -> int:
     """The bytes of all bodies that the cache can reach."""
     entries: list[Any] = [*cache._young.values(), *cache._old.values()]
-    return sum(len(entry.kept.body) for entry in entries)
+    return sum(len(entry.remembered._kept.body) for entry in entries)
 
 
 def numbered(found: Found, number: int) -> Found:
@@ -213,6 +237,22 @@ def test_it_holds_no_more_than_its_room(process: Process) -> None:
         sizes.append(held(process.cache))
     assert max(sizes) <= 1 << 20
     assert min(sizes[100:]) > 400_000  # and it is not simply empty
+
+
+def test_what_is_decoded_for_a_caller_is_not_held(process: Process) -> None:
+    packed = gzip.compress(b"x" * 1_000_000)
+    process.world.outcomes.append(answered(200, packed, (b"content-encoding", b"gzip")))
+    of = call()
+    process.world.serve(of)
+    process.remember(of)
+    answer = process.cache.answer(call())
+    assert answer is not None
+    assert answer.response is not None
+    assert len(answer.response.body) == 1_000_000
+    body = answer.response.body
+    del answer
+    gc.collect()
+    assert not [each for each in gc.get_referrers(body) if isinstance(each, Response)]
 
 
 def test_small_answers_are_bounded_too(process: Process) -> None:
@@ -283,5 +323,5 @@ def test_a_window_that_cannot_be_read_is_not_taken_for_none(process: Process) ->
 
 def test_a_record_is_held_without_the_bytes_it_was_decoded_from(process: Process) -> None:
     process.remember(process.execute(b"x" * 10_000))
-    records: list[Record] = [entry.record for entry in process.cache._young.values()]
+    records: list[Record] = [entry.remembered.record for entry in process.cache._young.values()]
     assert [record.snapshot for record in records] == [None]

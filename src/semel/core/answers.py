@@ -12,6 +12,7 @@ from semel.core.contract import Recall, Recalled
 from semel.core.flow import Flow, ask
 from semel.core.frozen import frozen, replace
 from semel.core.model import Micros, Record, Response, State
+from semel.core.policy import Policy
 from semel.core.problems import refuse
 from semel.core.runner import Render
 from semel.core.snapshot import Snapshot
@@ -121,19 +122,42 @@ def _repeated(call: Call, record: Record, kept: Snapshot) -> Answer:
     return Answer(answer, Outcome.REPLAYED)
 
 
-def from_memory(call: Call, record: Record, kept: Snapshot, now: Micros) -> Answer | None:
-    """The answer of a completed record that was read a moment ago; None: the store must be asked.
+class Remembered:
+    """A completed record that was read a moment ago, and the answer it gave last."""
 
-    It is asked where that is the very purpose (``on_replay``), or where an older record may come
-    first (``previous``).
-    """
-    if record.past_retention(now) or call.predecessor is not None:
-        return None
-    if call.policy.on_replay is not None:
-        return None
-    if not call.prints.match(record):
-        return mismatch(call, record)
-    return _retired() if _is_retired(call, record) else _repeated(call, record, kept)
+    __slots__ = ("_kept", "_said", "record")
+
+    def __init__(self, record: Record, kept: Snapshot) -> None:
+        self.record = record
+        self._kept = kept
+        self._said: tuple[Policy, str | None, bool, Answer] | None = None
+
+    def answer(self, call: Call, now: Micros) -> Answer | None:
+        """What it says to ``call``; None: the store must be asked.
+
+        It is asked where that is the very purpose (``on_replay``), or where an older record may
+        come first (``previous``).
+        """
+        record = self.record
+        if record.past_retention(now) or call.predecessor is not None:
+            return None
+        if call.policy.on_replay is not None:
+            return None
+        if not call.prints.match(record):
+            return mismatch(call, record)
+        return _retired() if _is_retired(call, record) else self._repeated(call)
+
+    def _repeated(self, call: Call) -> Answer:
+        """Most retries ask in the way of the one before."""
+        said, policy = self._said, call.policy
+        how = (call.accept_encoding, call.cross_origin)
+        if said is not None and said[0] is policy and said[1:3] == how:
+            return said[3]
+        answer = _repeated(call, self.record, self._kept)
+        if answer.response is not None and answer.response.body is self._kept.body:
+            # Not what was decoded for one caller: it may be far larger than what is kept.
+            self._said = (policy, *how, answer)
+        return answer
 
 
 def _is_retired(call: Call, record: Record) -> bool:

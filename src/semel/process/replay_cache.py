@@ -13,13 +13,12 @@ from typing import Final
 
 from semel.core import snapshot
 from semel.core.admission import Call
-from semel.core.answers import Answer, from_memory
+from semel.core.answers import Answer, Remembered
 from semel.core.contract import Found
 from semel.core.enrolment import announce
 from semel.core.flow import run
 from semel.core.frozen import frozen, replace
 from semel.core.model import Identity, Micros, Record, State
-from semel.core.snapshot import Snapshot
 from semel.errors import ConfigurationError, StoreCorrupt
 from semel.stores.base import Store, performer
 
@@ -50,8 +49,7 @@ class _Entry:
     """Before the store was asked: the record may have changed at any time since."""
     now: Micros
     """The store's clock when it answered, which was no earlier."""
-    record: Record
-    kept: Snapshot
+    remembered: Remembered
 
 
 class ReplayCache:
@@ -88,7 +86,7 @@ class ReplayCache:
         size = _OVERHEAD + len(kept.body or b"") + sum(len(k) + len(v) for k, v in kept.headers)
         if size <= self._half:
             self._make_room(size)
-            self._young[record.identity] = _Entry(asked, found.now, _bare(record), kept)
+            self._young[record.identity] = _Entry(asked, found.now, Remembered(_bare(record), kept))
             self._taken += size
 
     def _make_room(self, size: int) -> None:
@@ -105,7 +103,7 @@ class ReplayCache:
         age = self._age(entry.asked, self.clock())
         if age >= self.window:
             return None
-        return from_memory(call, entry.record, entry.kept, entry.now + age)
+        return entry.remembered.answer(call, entry.now + age)
 
     @staticmethod
     def _age(since: float, now: float) -> Micros:
