@@ -26,13 +26,13 @@ from semel.errors import (
 )
 from semel.guard import Guard
 from semel.process.current import AsyncOperation, Operation, current
-from semel.web.errands import principal
 from semel.web.routing import Route
 
 if TYPE_CHECKING:
     from semel.core.delivery import Delivery
     from semel.effects.sending import Webhook
     from semel.web.asgi import Middleware
+    from semel.web.errands import principal
 
 __version__ = "0.1.0"
 
@@ -75,10 +75,12 @@ __all__ = [
 ]
 
 _LATER = {
-    # Each brings asyncio along, which a WSGI process need not load.
+    # Brings asyncio along, which a WSGI process need not load.
     "Middleware": "semel.web.asgi",
+    # Most applications need none of these.
     "Delivery": "semel.core.delivery",
     "Webhook": "semel.effects.sending",
+    "principal": "semel.web.errands",
 }
 
 

@@ -13,7 +13,7 @@ import pytest
 import semel
 from semel.core.contract import Recall, Recalled, Take
 from semel.core.flow import run
-from semel.core.maintenance import tend
+from semel.core.maintenance import Pace, tend
 from semel.core.model import Fence, Identity
 from semel.effects.runs import Runs
 from semel.stores.base import performer
@@ -273,7 +273,7 @@ def test_a_worker_that_is_turned_away_leaves_a_dead_letter(
 def test_nobody_ran_it_in_time(office: Office) -> None:
     where = location(office)
     office.harness.travel(HOUR + 1)
-    run(tend(office.guard.policy, 100, 1), performer(office.harness.backend.blocking()))
+    run(tend(office.guard.policy, Pace(100, 1, 0)), performer(office.harness.backend.blocking()))
     for reply in (office.look(where), office.ask()):
         assert reply.status == 408
         assert json.loads(reply.body)["code"] == "abandoned"

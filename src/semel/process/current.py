@@ -16,12 +16,12 @@ from semel.core import keys
 from semel.core.course import Course
 from semel.core.failures import says_not_executed
 from semel.core.model import Fence, Identity, Micros
-from semel.core.outbox import Enqueue
 from semel.errors import ConfigurationError, OutcomeUnknown, doubts
 from semel.process.leases import Lease
 
 if TYPE_CHECKING:
     from semel.core.model import Origin
+    from semel.core.outbox import Enqueue
     from semel.core.steps import Deed
     from semel.stores.base import AsyncTransaction, Backend, Store, Transaction
 
@@ -209,6 +209,7 @@ def _enqueue(
 ) -> Enqueue:
     """The same one a second time is a mistake: by its key it would be taken for the first."""
     from semel.core.delivery import encoded  # not loaded for those who write none
+    from semel.core.outbox import Enqueue
 
     texts = isinstance(name, str) and isinstance(order, str | None)
     if not texts or not name or delay < timedelta(0):
