@@ -33,13 +33,14 @@ from semel.stores.base import AsyncStore
 from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres.arrays import BYTEA, INT8, array, data
 from semel.stores.postgres.awaited import AwaitedPool
-from semel.stores.postgres.batches import PATIENCE, ROWS, Again, Job, Queue
 from semel.stores.postgres.errand import errand
-from semel.stores.postgres.faults import Fault
-from semel.stores.postgres.kinds import BIG, KINDS, Kind
+from semel.stores.postgres.faults import Fault, verdict
+from semel.stores.postgres.kinds import KINDS
 from semel.stores.postgres.link import query
 from semel.stores.sql import plans
+from semel.stores.sql.batches import PATIENCE, ROWS, Again, Job, Queue
 from semel.stores.sql.dialect import dialect
+from semel.stores.sql.kinds import BIG, Kind
 from semel.stores.sql.plans import Statement
 from tests.servers import PgBouncer, PostgresServer
 
@@ -502,7 +503,7 @@ async def test_a_server_that_is_gone_is_told_to_each_member_in_time(
 def test_a_doubt_from_the_batch_stays_when_going_alone_fails_surely() -> None:
     """Sent, connection lost, server gone: nobody may say that it surely did not happen."""
     batch = queued([claim(), claim()]).take()
-    batch.fail(Fault("the server hung up", doubt=True, tries=2))
+    batch.fail(Fault("the server hung up", doubt=True, tries=2), verdict)
     assert [job.told for job in batch] == [Again(doubt=True)] * 2
     alone = errand(claim(), doubt=True)
     next(alone)
@@ -804,7 +805,7 @@ def test_who_was_in_a_batch_may_have_been_sent_and_who_was_not_was_not() -> None
         job = next(iter(queue._jobs))
         if taken:
             queue.take()
-        job.expire()
+        job.expire(verdict)
         assert isinstance(job.told, StoreUnavailable)
         assert job.told.applied is applied
 

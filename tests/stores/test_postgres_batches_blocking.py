@@ -16,8 +16,8 @@ from semel.core.model import Identity
 from semel.errors import StoreCorrupt, StoreUnavailable
 from semel.stores.base import Store
 from semel.stores.postgres import PostgresBackend
-from semel.stores.postgres.batches import PATIENCE, ROWS
-from semel.stores.postgres.blocking_lanes import BlockingLane
+from semel.stores.sql.batches import PATIENCE, ROWS
+from semel.stores.sql.blocking_lanes import BlockingLane
 from tests.servers import PostgresServer
 from tests.stores.test_postgres_batches import admin, claim, complete, rival, row_locked
 from tests.web.waiting import until

@@ -7,10 +7,8 @@
     errand     one operation's way: its statements, sent again where that is safe     (no I/O)
     link       one connection: a statement as a generator that says what it waits for (no waiting)
     kinds      operations as rows of a statement for many, and its rows as replies     (no I/O)
-    batches    concurrent operations of one kind put together; what befalls them       (no I/O)
     blocking   pool and waiting for threads
     awaited    pool and waiting for event loops
-    awaited_lanes   who goes alone and who with others, in an event loop
     joined     the same store inside the caller's own transaction
     transaction_steps   begin, lock, savepoint, commit as exchanges of statements      (no I/O)
     transactions, transactions_awaited   transactions that semel begins, and their pools

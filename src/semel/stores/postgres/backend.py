@@ -14,12 +14,16 @@ from semel.core.model import Identity
 from semel.stores.base import AsyncStore, AsyncTransaction, Capabilities, Store, Transaction
 from semel.stores.holds import Holds
 from semel.stores.postgres import migration
-from semel.stores.postgres.awaited_lanes import AwaitedLanes
-from semel.stores.postgres.blocking_lanes import BlockingLanes
+from semel.stores.postgres.awaited import AwaitedPool
+from semel.stores.postgres.blocking import BlockingPool
+from semel.stores.postgres.faults import verdict
 from semel.stores.postgres.joined import AsyncJoinedStore, JoinedStore
+from semel.stores.postgres.kinds import KINDS
 from semel.stores.postgres.settings import parse
 from semel.stores.postgres.transactions import TransactionPool
 from semel.stores.postgres.transactions_awaited import AwaitedTransactions
+from semel.stores.sql.awaited_lanes import AwaitedLanes
+from semel.stores.sql.blocking_lanes import BlockingLanes
 
 R = TypeVar("R")
 _Pool = TypeVar("_Pool", bound="_Abandonable")
@@ -138,15 +142,19 @@ class PostgresBackend:
     def blocking_lanes(self) -> BlockingLanes:
         pid = os.getpid()
         lanes = self._blocking.get(pid)
-        return lanes or self._blocking.setdefault(pid, BlockingLanes(self._settings))
+        if lanes is None:
+            pool, timeout = BlockingPool(self._settings), self._settings.timeout
+            lanes = self._blocking.setdefault(pid, BlockingLanes(pool, KINDS, verdict, timeout))
+        return lanes
 
     def awaited_lanes(self) -> AwaitedLanes:
         place = _place()
-        pool = self._awaited.get(place)
-        if pool is None:
+        lanes = self._awaited.get(place)
+        if lanes is None:
             _tidy(self._awaited)
-            pool = self._awaited.setdefault(place, AwaitedLanes(self._settings))
-        return pool
+            pool, timeout = AwaitedPool(self._settings), self._settings.timeout
+            lanes = self._awaited.setdefault(place, AwaitedLanes(pool, KINDS, verdict, timeout))
+        return lanes
 
     def transaction_pool(self) -> TransactionPool:
         pid = os.getpid()

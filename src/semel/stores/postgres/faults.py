@@ -38,6 +38,10 @@ class Fault(errand.Fault):
         super().__init__(message, doubt=doubt, broken=broken, tries=tries)
         self.sqlstate = sqlstate
 
+    @property
+    def refused(self) -> bool:
+        return self.sqlstate is not None
+
 
 def refused(result: PGresult | None) -> Fault:
     """The server answered with an error, or not at all."""

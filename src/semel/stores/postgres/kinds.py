@@ -1,44 +1,25 @@
-"""The kinds of operations that travel together: into the arrays of a statement, out of its rows."""
+"""Operations that travel together, as arrays: one element for each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from semel.core.contract import Claim, Claimed, Complete, Found, Read, StoreOperation, Written
+from semel.core.contract import Claim, Claimed, Complete, Found, Read, StoreOperation
 from semel.errors import StoreCorrupt
-from semel.stores.postgres.arrays import BYTEA, INT8, TEXT, data, number, text
+from semel.stores.postgres.arrays import BYTEA, INT8, TEXT, array, data, number, text
+from semel.stores.sql.kinds import (
+    Cells,
+    Kind,
+    claim_weight,
+    complete_reply,
+    complete_weight,
+    read_reply,
+    read_weight,
+)
 from semel.stores.sql.plans import Row, claim_reply
-from semel.stores.sql.rows import record_and_now, written
+from semel.stores.sql.rows import record_and_now
 from semel.stores.texts import exact, shown
-
-BIG: Final = 64 * 1024
-"""An operation with more bytes than this goes alone; the statements say the same of answers."""
-
-Cells: TypeAlias = tuple[bytes, ...]
-"""The elements that one operation adds to the arrays of a statement."""
-
-
-class Kind(NamedTuple):
-    """How one kind of operation is done for many at once.
-
-    ``reply``: None when the row, which another's question brought, does not answer this one.
-    ``shared``: what one row says answers everybody who asked for its identity.
-    """
-
-    statement: str
-    columns: tuple[tuple[str, int], ...]
-    cells: Callable[[Any], Cells]
-    weight: Callable[[Any], int]
-    reply: Callable[[Any, Row], object | None]
-    shared: bool
-
-    def admit(self, op: StoreOperation[Any]) -> Cells | None:
-        """What ``op`` adds to a batch; None when it has to go alone."""
-        try:
-            return self.cells(op) if self.weight(op) <= BIG else None
-        except Exception:
-            return None  # it cannot be written at all; alone it will say so
 
 
 def _claim_cells(op: Claim) -> Cells:
@@ -72,12 +53,6 @@ def _inserted(op: Claim, fence: object, leased_until: object, now: object) -> Cl
     return Claimed(leased_until, now) if fence == op.fence and leased_until > now else None
 
 
-def _claim_weight(op: Claim) -> int:
-    origin = op.origin
-    texts = len(origin.path) + len(origin.key) + len(origin.tenant)
-    return len(op.fields) + texts + len(op.request or b"")
-
-
 def _complete_cells(op: Complete) -> Cells:
     return (
         data(op.identity),
@@ -89,25 +64,12 @@ def _complete_cells(op: Complete) -> Cells:
     )
 
 
-def _complete_weight(op: Complete) -> int:
-    return len(op.snapshot) + len(op.resource or "")
-
-
-def _complete_reply(op: Complete, row: Row) -> Written:
-    return written((row[1:],))
-
-
 def _read_cells(op: Read) -> Cells:
     return (data(op.identity),)
 
 
-def _read_weight(op: Read) -> int:
-    return 0
-
-
-def _read_reply(op: Read, row: Row) -> Found | None:
-    record, now = record_and_now((row,))
-    return None if record is None else Found(record, now)
+def _column(kind: int, cells: Sequence[bytes]) -> bytes:
+    return array(kind, cells, len(cells))
 
 
 KINDS: Final[Mapping[type[StoreOperation[Any]], Kind]] = {
@@ -128,9 +90,10 @@ KINDS: Final[Mapping[type[StoreOperation[Any]], Kind]] = {
             ("request", BYTEA),
         ),
         _claim_cells,
-        _claim_weight,
+        claim_weight,
         _claim_reply,
         shared=True,
+        column=_column,
     ),
     Complete: Kind(
         "complete_many",
@@ -143,16 +106,18 @@ KINDS: Final[Mapping[type[StoreOperation[Any]], Kind]] = {
             ("resource", TEXT),
         ),
         _complete_cells,
-        _complete_weight,
-        _complete_reply,
+        complete_weight,
+        complete_reply,
         shared=False,
+        column=_column,
     ),
     Read: Kind(
         "read_many",
         (("identity", BYTEA),),
         _read_cells,
-        _read_weight,
-        _read_reply,
+        read_weight,
+        read_reply,
         shared=True,
+        column=_column,
     ),
 }

@@ -30,6 +30,11 @@ class Fault(Exception):
         self.tries = tries
 
     @property
+    def refused(self) -> bool:
+        """The server itself said no."""
+        return False
+
+    @property
     def contagious(self) -> bool:
         """What ended this connection has probably ended the others: the next try opens one."""
         return self.broken and self.tries > 1

@@ -9,12 +9,13 @@ gives up its place, as soon as one who waits behind it notices.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Final, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from semel.core.contract import StoreOperation
-from semel.stores.postgres.batches import (
+from semel.stores.sql.batches import (
     GRACE,
     LEADERS,
     PATIENCE,
@@ -24,13 +25,23 @@ from semel.stores.postgres.batches import (
     Queue,
     Slow,
 )
-from semel.stores.postgres.blocking import BlockingPool
-from semel.stores.postgres.kinds import KINDS, Kind
-from semel.stores.postgres.settings import Settings
+from semel.stores.sql.errand import Verdict
+from semel.stores.sql.kinds import Kind
+from semel.stores.sql.plans import Rows, Statement
 
 R = TypeVar("R")
 
 _CARRY: Final = object()
+
+
+class Pool(Protocol):
+    """The connections of a process's threads."""
+
+    def perform(self, op: StoreOperation[R], deadline: float, *, doubt: bool = False) -> R: ...
+
+    def execute(self, statement: Statement, deadline: float) -> Rows: ...
+
+    def close(self) -> None: ...
 
 
 class ThreadJob(Job):
@@ -61,19 +72,25 @@ class _Failed:
 
 
 class BlockingLanes:
-    """What `PostgresBackend` has for the threads of a process."""
+    """What a backend has for the threads of a process. ``timeout``: of an operation, in seconds."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._pool = BlockingPool(settings)
+    def __init__(
+        self,
+        pool: Pool,
+        kinds: Mapping[type[StoreOperation[Any]], Kind],
+        verdict: Verdict,
+        timeout: float,
+    ) -> None:
+        self._pool = pool
+        self._timeout = timeout
         lock, slow = threading.Lock(), Slow()
         self._lanes = {
-            operation: BlockingLane(kind, self._pool, lock, slow)
-            for operation, kind in KINDS.items()
+            operation: BlockingLane(kind, pool, verdict, lock, slow)
+            for operation, kind in kinds.items()
         }
 
     def perform(self, op: StoreOperation[R]) -> R:
-        deadline = monotonic() + self._settings.timeout
+        deadline = monotonic() + self._timeout
         lane = self._lanes.get(type(op))
         if lane is None:
             return self._pool.perform(op, deadline)
@@ -86,10 +103,13 @@ class BlockingLanes:
 class BlockingLane:
     """The operations of one kind. ``lock`` and ``slow`` are those of all lanes."""
 
-    def __init__(self, kind: Kind, pool: BlockingPool, lock: threading.Lock, slow: Slow) -> None:
+    def __init__(
+        self, kind: Kind, pool: Pool, verdict: Verdict, lock: threading.Lock, slow: Slow
+    ) -> None:
         self._kind = kind
         self._queue = Queue[ThreadJob](kind)
         self._pool = pool
+        self._verdict = verdict
         self._lock = lock
         self._slow = slow
         self._holders: dict[Job | Batch[ThreadJob], float] = {}
@@ -142,7 +162,7 @@ class BlockingLane:
         while True:
             left = job.deadline + GRACE - monotonic()
             if left <= 0:
-                job.expire()
+                job.expire(self._verdict)
             try:
                 said = job.mail.get(timeout=max(0.0, min(left, PATIENCE)))
             except Empty:
@@ -167,7 +187,7 @@ class BlockingLane:
         try:
             self._attempt(batch)
         except Exception as error:
-            batch.fail(error)
+            batch.fail(error, self._verdict)
         except BaseException:
             batch.send_again(doubt=True)
             raise

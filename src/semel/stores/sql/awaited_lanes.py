@@ -10,16 +10,40 @@ batch.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from time import monotonic
-from typing import TypeAlias, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 from semel.core.contract import StoreOperation
-from semel.stores.postgres.awaited import AwaitedPool
-from semel.stores.postgres.batches import GRACE, LEADERS, PATIENCE, Again, Batch, Job, Queue, Slow
-from semel.stores.postgres.kinds import KINDS, Kind
-from semel.stores.postgres.settings import Settings
+from semel.stores.sql.batches import (
+    GRACE,
+    LEADERS,
+    PATIENCE,
+    Again,
+    Batch,
+    Job,
+    Queue,
+    Slow,
+)
+from semel.stores.sql.errand import Verdict
+from semel.stores.sql.kinds import Kind
+from semel.stores.sql.plans import Rows, Statement
 
 R = TypeVar("R")
+
+
+class Pool(Protocol):
+    """The connections of one event loop."""
+
+    async def perform(
+        self, op: StoreOperation[R], deadline: float, *, doubt: bool = False
+    ) -> R: ...
+
+    async def execute(self, statement: Statement, deadline: float) -> Rows: ...
+
+    async def aclose(self) -> None: ...
+
+    def abandon(self) -> None: ...
 
 
 class AwaitedJob(Job):
@@ -45,18 +69,24 @@ AwaitedBatch: TypeAlias = Batch[AwaitedJob]
 
 
 class AwaitedLanes:
-    """What `PostgresBackend` has for each event loop."""
+    """What a backend has for each event loop. ``timeout``: of an operation, in seconds."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._pool = AwaitedPool(settings)
+    def __init__(
+        self,
+        pool: Pool,
+        kinds: Mapping[type[StoreOperation[Any]], Kind],
+        verdict: Verdict,
+        timeout: float,
+    ) -> None:
+        self._pool = pool
+        self._timeout = timeout
         slow = Slow()
         self._lanes = {
-            operation: AwaitedLane(kind, self._pool, slow) for operation, kind in KINDS.items()
+            operation: AwaitedLane(kind, pool, verdict, slow) for operation, kind in kinds.items()
         }
 
     async def perform(self, op: StoreOperation[R]) -> R:
-        deadline = monotonic() + self._settings.timeout
+        deadline = monotonic() + self._timeout
         lane = self._lanes.get(type(op))
         if lane is None:
             return await self._pool.perform(op, deadline)
@@ -64,7 +94,7 @@ class AwaitedLanes:
 
     async def aclose(self) -> None:
         """Wait for what is under way, until its deadline at most, and close every connection."""
-        deadline = monotonic() + self._settings.timeout
+        deadline = monotonic() + self._timeout
         for lane in self._lanes.values():
             await lane.drain(deadline)
         await self._pool.aclose()
@@ -76,10 +106,11 @@ class AwaitedLanes:
 class AwaitedLane:
     """The operations of one kind."""
 
-    def __init__(self, kind: Kind, pool: AwaitedPool, slow: Slow) -> None:
+    def __init__(self, kind: Kind, pool: Pool, verdict: Verdict, slow: Slow) -> None:
         self._kind = kind
         self._queue = Queue[AwaitedJob](kind)
         self._pool = pool
+        self._verdict = verdict
         self._slow = slow
         self._loop = asyncio.get_running_loop()
         self._running: set[asyncio.Task[None]] = set()
@@ -127,7 +158,7 @@ class AwaitedLane:
 
     async def _queued(self, job: AwaitedJob) -> object:
         job.future = self._loop.create_future()
-        timer = self._loop.call_later(job.deadline + GRACE - monotonic(), job.expire)
+        timer = self._loop.call_later(job.deadline + GRACE - monotonic(), job.expire, self._verdict)
         self._queue.add(job)
         self._stir()
         try:
@@ -156,7 +187,7 @@ class AwaitedLane:
         try:
             await self._attempt(batch)
         except Exception as error:
-            batch.fail(error)
+            batch.fail(error, self._verdict)
         except BaseException:
             batch.send_again(doubt=True)
             raise

@@ -1,4 +1,4 @@
-"""Many operations of one kind in one statement, without I/O: shared by both colours.
+"""Many operations of one kind in one statement, without I/O: shared by stores and colours.
 
 Operations that arrive while a statement of their kind is under way travel together in the next
 one. A row that was not as expected decides nothing: its operation then goes alone, by its own plan,
@@ -15,9 +15,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from semel.core.model import Identity
 from semel.errors import SemelError
 from semel.log import log
-from semel.stores.postgres.arrays import array
-from semel.stores.postgres.faults import Fault, verdict
-from semel.stores.postgres.kinds import Cells, Kind
+from semel.stores.sql.errand import Fault, Verdict
+from semel.stores.sql.kinds import Cells, Kind
 from semel.stores.sql.plans import Row, Rows, Statement
 
 J = TypeVar("J", bound="Job")
@@ -57,7 +56,7 @@ class Job:
         self.deadline = deadline
         self.taken = False
 
-    def expire(self) -> None:
+    def expire(self, verdict: Verdict) -> None:
         """Its caller's time is up. What was taken into a batch may have been sent."""
         fault = Fault("no answer within the time limit", doubt=self.taken)
         self.fail(verdict(fault, doubt=self.taken))
@@ -114,13 +113,7 @@ class Batch(Generic[J]):
 
     def statement(self) -> Statement:
         """One row for each identity: that of the first who asked."""
-        rows = [group[0].cells for group in self._groups.values()]
-        columns = zip(self._kind.columns, zip(*rows, strict=True), strict=True)
-        count = len(rows)
-        return Statement(
-            self._kind.statement,
-            {name: array(kind, cells, count) for (name, kind), cells in columns},
-        )
+        return self._kind.gather([group[0].cells for group in self._groups.values()])
 
     def deliver(self, rows: Rows) -> list[J]:
         """Answer everybody; returns those who can only be answered by another batch."""
@@ -151,7 +144,7 @@ class Batch(Generic[J]):
         for job in self:
             job.answer(Again(doubt))
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: Exception, verdict: Verdict) -> None:
         """Nobody was answered. Where the cause may be one of them, or may be gone, each is asked
         again alone.
 
@@ -159,7 +152,7 @@ class Batch(Generic[J]):
         that nobody lost: asked again, the server would call it done.
         """
         if isinstance(error, Fault):
-            if error.tries > 1 or error.sqlstate is not None:
+            if error.tries > 1 or error.refused:
                 self.send_again(doubt=error.doubt)
                 return
             for job in self:
