@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import ssl
@@ -34,7 +35,7 @@ from semel.core.contract import (
 from semel.core.model import Identity, OnLapse, State
 from semel.core.upkeep import Browse, Due, Reap, Sweep, Work
 from semel.errors import ConfigurationError, StoreCorrupt, StoreUnavailable
-from semel.stores.base import Backend, Capabilities
+from semel.stores.base import Backend, Capabilities, Finding
 from semel.stores.redis import RedisBackend, awaited, greeting
 from semel.stores.redis.settings import OPTIONS, Settings, parse
 from tests.servers import ValkeyServer
@@ -335,10 +336,15 @@ def forbid(server: ValkeyServer, *commands: str) -> str:
     return f"redis://shop:p@127.0.0.1:{server.port}/0"
 
 
+def _sentence(finding: Finding) -> str:
+    """Without the address of the server."""
+    return re.sub(r"^127\.0\.0\.1:\d+: ", "", finding.text)
+
+
 def findings(url: str, **options: Any) -> str:
     backend = RedisBackend(url, **options)
     try:
-        return "\n".join(backend.examine())
+        return "\n".join(f"{each.severity}: {_sentence(each)}" for each in backend.examine())
     finally:
         backend.close()
 

@@ -14,6 +14,7 @@ import click
 
 import semel as library
 from semel.ops.dlq import dlq
+from semel.ops.doctor import doctor
 from semel.ops.ledger import ledger
 from semel.ops.telling import FAILED, MISUSED, fail, one_sentence
 from semel.ops.unknown import unknown
@@ -134,5 +135,5 @@ def worker(context: click.Context, /, **given: Any) -> None:
         context.exit(run(Orders(**given)))
 
 
-for each in (unknown, dlq, ledger):
+for each in (doctor, unknown, dlq, ledger):
     semel.add_command(each)

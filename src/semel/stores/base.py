@@ -7,7 +7,7 @@ process (and per event loop for the awaited colour), and again in a forked child
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from semel.core.contract import Found, NoRecord, Operation, StoreOperation
 from semel.core.flow import Perform
@@ -34,6 +34,25 @@ class Capabilities:
     """It keeps effects: `core/outbox.py`."""
     one_writer: bool = False
     """While one writes, all others wait."""
+
+
+@frozen
+class Finding:
+    """Something found out about a store, in a sentence.
+
+    limit: what it cannot promise. refused: it is not used like this. unchecked: it could not be
+    found out.
+    """
+
+    severity: Literal["limit", "refused", "warning", "unchecked"]
+    text: str
+
+
+@runtime_checkable
+class Examined(Protocol):
+    """A backend that knows what to look for in its servers."""
+
+    def examine(self) -> tuple[Finding, ...]: ...
 
 
 class Store(Protocol):
@@ -100,9 +119,10 @@ class Transaction(Protocol):
         """Leave nothing, and give the connection back; after a commit it does nothing."""
         ...
 
-    def sever(self, why: str) -> None:
+    def sever(self, why: str) -> bool:
         """End it from any thread, under the hands of whoever uses it: nothing of it stays, its
         lock is free, and a commit is refused with ``why``. Once its end has begun it is left alone.
+        False when it cannot be ended now: ask again.
         """
         ...
 
@@ -128,7 +148,7 @@ class AsyncTransaction(Protocol):
 
     async def roll_back(self) -> None: ...
 
-    def sever(self, why: str) -> None: ...
+    def sever(self, why: str) -> bool: ...
 
 
 @runtime_checkable

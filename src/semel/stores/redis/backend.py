@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final, TypeAlias, TypeVar
 
 from semel.core.contract import StoreOperation
-from semel.stores.base import AsyncStore, Capabilities, Store
+from semel.stores.base import AsyncStore, Capabilities, Finding, Store
 from semel.stores.redis.awaited import AwaitedPool
 from semel.stores.redis.blocking import BlockingPool
 from semel.stores.redis.keys import Keys
@@ -93,11 +93,11 @@ class RedisBackend:
     def awaited(self) -> AsyncStore:
         return _Awaited(self)
 
-    def examine(self) -> tuple[str, ...]:
-        """What this store cannot promise, and what is wrong with its servers; a sentence each."""
+    def examine(self) -> tuple[Finding, ...]:
+        """What this store cannot promise, and what is wrong with its servers."""
         found = self.blocking_pool().examine()
-        said = [f"{where}: {finding.severity}: {finding.text}" for where, finding in found]
-        return (STANDING, *said)
+        said = [Finding(each.severity, f"{where}: {each.text}") for where, each in found]
+        return (Finding("limit", STANDING), *said)
 
     def migrate(self) -> int:
         """There is no schema: what is stored is named by its version."""

@@ -17,9 +17,10 @@ from typing import Any, Final, TypeVar
 import hiredis
 
 from semel.core.contract import StoreOperation
+from semel.stores.base import Finding
 from semel.stores.redis.errand import Attempt, Pause, errand
 from semel.stores.redis.faults import Fault, garbled, not_connected, severed, timed_out
-from semel.stores.redis.greeting import Commands, Finding, admit, greet
+from semel.stores.redis.greeting import Commands, admit, greet
 from semel.stores.redis.keys import Keys
 from semel.stores.redis.parcels import Line, Parcel, sealed
 from semel.stores.redis.settings import Address, Settings

@@ -6,12 +6,13 @@ Checked on every link, for a server may have been restarted with other settings.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import hiredis
 
 from semel.errors import ConfigurationError
 from semel.log import log
+from semel.stores.base import Finding
 from semel.stores.redis.faults import Fault, Remedy, refused
 from semel.stores.redis.settings import Address, Settings
 
@@ -22,14 +23,7 @@ _SETTINGS: Final = ("maxmemory", "maxmemory-policy", "appendonly", "appendfsync"
 
 Commands: TypeAlias = Sequence[tuple[str | int, ...]]
 Facts: TypeAlias = dict[str, str]
-Greeting: TypeAlias = Generator[Commands, Sequence[Any], tuple["Finding", ...]]
-
-
-class Finding(NamedTuple):
-    """What was found out about a server, in a sentence."""
-
-    severity: Literal["refused", "warning", "unchecked"]
-    text: str
+Greeting: TypeAlias = Generator[Commands, Sequence[Any], tuple[Finding, ...]]
 
 
 def greet(settings: Settings, where: Address) -> Greeting:
