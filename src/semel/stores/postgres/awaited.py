@@ -276,6 +276,7 @@ class AwaitedPool:
         wire = Wire(Link(connection, self._settings.prepare), self._loop)
         try:
             await wire.run(wire.link.greet(), deadline, _nothing)
+            await wire.run(wire.link.descend(self._settings.lineage), deadline, _nothing)
             if not self._ready:
                 await wire.run(wire.link.check_schema(), deadline, _nothing)
                 self._ready = True

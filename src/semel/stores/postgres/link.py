@@ -22,6 +22,7 @@ from psycopg.types.string import ByteaBinaryLoader, TextBinaryLoader
 
 from semel.errors import ConfigurationError
 from semel.stores.postgres.faults import NO_SUCH_STATEMENT, Fault, refused, severed
+from semel.stores.postgres.lineage import ASKED, Lineage
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.migrate import require_current, schema_version
 from semel.stores.sql.plans import Rows, Statement
@@ -162,6 +163,19 @@ class Link:
         if self.prepare is None:
             # A pooler invents the key data it greets with, and knows nothing of our statements.
             self.prepare = pid == self._pgconn.backend_pid
+        return rows
+
+    def descend(self, lineage: Lineage) -> Exchange:
+        """Make sure that no later primary was seen. Who cannot answer is not asked to."""
+        send = self._pgconn.send_query_params
+        try:
+            rows = yield from self._ask(send, ASKED, None, None, None, BINARY)
+        except Fault as fault:
+            if fault.broken:
+                raise
+            return []
+        (system, timeline) = rows[0]
+        lineage.judge(system, timeline, self._pgconn.host.decode(), self._pgconn.port.decode())
         return rows
 
     def check_schema(self) -> Exchange:

@@ -13,6 +13,7 @@ from psycopg import ProgrammingError, pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from semel.errors import ConfigurationError
+from semel.stores.postgres.lineage import Lineage
 
 SCHEMES: Final = ("postgresql://", "postgres://")
 OWN: Final = ("pool_size", "timeout", "prepare", "migrate")
@@ -25,12 +26,17 @@ class Settings:
     """Everything a `PostgresBackend` was told."""
 
     url: str
-    conninfo: str = field(repr=False)
+    lineage: Lineage = field(repr=False, compare=False)
     secrets: tuple[str, ...] = field(repr=False)
     pool_size: int
     timeout: float
     prepare: bool | None
     migrate: bool
+
+    @property
+    def conninfo(self) -> str:
+        """What libpq is told; its hosts in the order in which they are worth a try."""
+        return self.lineage.conninfo
 
     def without_secrets(self, text: str) -> str:
         """libpq does not print passwords; should it ever, ours does not pass it on."""
@@ -47,7 +53,7 @@ def parse(url: str, options: Mapping[str, object]) -> Settings:
     timeout = _seconds(own.get("timeout", 5.0))
     return Settings(
         url=_printable(params),
-        conninfo=make_conninfo("", **(_defaults(timeout) | params)),
+        lineage=Lineage(make_conninfo("", **(_defaults(timeout) | params))),
         secrets=tuple(value for name in _SECRET if (value := params.get(name))),
         pool_size=_count(own.get("pool_size", 10)),
         timeout=timeout,
