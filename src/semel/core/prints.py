@@ -64,14 +64,10 @@ class Prints:
         """Keyed by the salt and the current secret: a short body cannot be found by trying."""
         meaning, secrets = self._meaning, self._recipe.secrets
         key = sha256(secrets[0][1] + salt).digest() if secrets else salt
-        told = (
-            meaning.method,
-            meaning.path,
-            meaning.content_type or "",
-            meaning.content_encoding or "",
-            meaning.query.decode("latin-1"),
-        )
-        head = "\n".join([str(len(part)) for part in told]) + "\n" + "".join(told)
+        method, path, query = meaning.method, meaning.path, meaning.query.decode("latin-1")
+        kind, coding = meaning.content_type or "", meaning.content_encoding or ""
+        lengths = f"{len(method)}\n{len(path)}\n{len(kind)}\n{len(coding)}\n{len(query)}\n"
+        head = lengths + method + path + kind + coding + query
         digest = blake2b(head.encode("utf-8", "surrogatepass"), digest_size=_TRACE, key=key)
         for piece in meaning.body:
             digest.update(piece)

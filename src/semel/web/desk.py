@@ -223,6 +223,8 @@ def _stored(ticket: Ticket, place: Place, body: Spool) -> bytes:
 
 def report(answer: Answer) -> None:
     """One line for what an operator should see; never a key."""
+    if answer.outcome is Outcome.REPLAYED and answer.error is None and not answer.zombie:
+        return
     if answer.outcome in (Outcome.STORE_ERROR, Outcome.MISCONFIGURED, Outcome.NOT_DURABLE):
         log.error("semel: %s: %s", answer.outcome, answer.error)
     elif answer.zombie:
