@@ -1222,13 +1222,13 @@ def test_a_forked_child_opens_its_own_connections(mariadb: MariadbServer, mariad
         store, mine, theirs = backend.blocking(), claim(), claim()
         store.perform(mine)
         wait_until(lambda: "," not in ask(ours))  # that of the migration is gone
-        before, inherited = ask(ours), backend.blocking_pool()
+        before, inherited = ask(ours), backend.blocking_lanes()
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
                 done = isinstance(store.perform(theirs), Claimed)
-                done = done and backend.blocking_pool() is not inherited
+                done = done and backend.blocking_lanes() is not inherited
                 backend.close()
                 inherited.close()
                 code = 0 if done else 2

@@ -117,8 +117,13 @@ def body(source: str) -> str:
 def parts(source: str) -> tuple[str, str]:
     """What a statement sets and under which condition; what it only looks for comes before both."""
     _, _, main = body(source).rpartition("\n)\n") if "AS MATERIALIZED" in source else ("", "", "")
-    before, _, after = (main or body(source)).rpartition("WHERE")
+    before, _, after = (main or changing(body(source))).rpartition("WHERE")
     return before, after
+
+
+def changing(text: str) -> str:
+    """Of several statements the one that changes something."""
+    return next((part for part in text.split(";") if "UPDATE semel_record" in part), text)
 
 
 def events_of(source: str) -> list[Event]:
@@ -156,13 +161,16 @@ def test_a_sweep_does_what_a_lapse_does() -> None:
     assert swept.split() == lapsed.split()
 
 
+THE_FENCE = r":fence|:seen|given\.column2|given\.fence|ELT\(FIELD\(identity, :identity\), :fence\)"
+
+
 @pytest.mark.parametrize("name", CHANGING)
 def test_a_statement_that_changes_a_record_names_the_fence_or_locks_it(name: str) -> None:
     _, condition = parts(SOURCES[name])
     if re.search(r"^-- takes: limit", SOURCES[name], re.MULTILINE):
         assert "LIMIT :limit {locked}" in SOURCES[name]
     elif events_of(SOURCES[name]) != [Event.RETIRE]:
-        assert re.search(r"\bfence = (:fence|:seen|given\.column2|given\.fence)", condition)
+        assert re.search(rf"\bfence = ({THE_FENCE})", condition)
 
 
 def test_every_event_of_the_contract_has_a_statement() -> None:
@@ -198,7 +206,7 @@ def test_no_statement_is_without_a_user() -> None:
     many = {"claim_many", "complete_many"}
     assert used | many | {"read_many"} == set(dialect("postgresql").queries)
     assert used | many | {"look"} == set(dialect("sqlite").queries)
-    assert used == set(dialect("mysql").queries)
+    assert used | many | {"read_many"} == set(dialect("mysql").queries)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +254,7 @@ def test_what_is_picked_is_locked_and_meets_all_that_is_asked_of_it(name: str) -
 @pytest.mark.parametrize("name", WRITES)
 def test_no_assignment_reads_what_another_has_assigned_before(name: str) -> None:
     """MySQL assigns from left to right, where the standard knows only the old values."""
-    own = {"register", "lead"}  # written for it
+    own = {"register", "lead", "complete_many"}  # written for it
     for part in WRITES[name].parts:
         if name in own or not part.startswith("UPDATE"):
             continue

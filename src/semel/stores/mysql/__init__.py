@@ -6,6 +6,7 @@
     settings   the URL taken apart; no password leaves it
     literals   values as SQL                                                          (no I/O)
     exchange   packets out and result sets in: what is said, and what it means        (no I/O)
+    kinds      operations as rows of a statement for many                             (no I/O)
     link       one blocking connection, by PyMySQL
     wire       one awaited connection, by asyncmy
     blocking   the pool for threads

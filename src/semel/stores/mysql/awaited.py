@@ -36,14 +36,14 @@ class AwaitedPool:
         self._ready = False
         self._closed = False
 
-    async def perform(self, op: StoreOperation[R]) -> R:
-        deadline = monotonic() + self._settings.timeout
-        steps = errand(op, verdict)
+    async def perform(self, op: StoreOperation[R], deadline: float, *, doubt: bool = False) -> R:
+        """One operation by itself."""
+        steps = errand(op, verdict, doubt=doubt)
         try:
             statement = next(steps)
             while True:
                 try:
-                    rows = await self._execute(statement, deadline)
+                    rows = await self.execute(statement, deadline)
                 except Fault as fault:
                     statement = steps.throw(fault)
                 else:
@@ -63,7 +63,7 @@ class AwaitedPool:
         self._closed = True
         self._drop_idle()
 
-    async def _execute(self, statement: Statement, deadline: float) -> Rows:
+    async def execute(self, statement: Statement, deadline: float) -> Rows:
         try:
             async with asyncio.timeout(deadline - monotonic()):
                 await self._slots.acquire()

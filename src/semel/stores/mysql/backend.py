@@ -12,7 +12,11 @@ from semel.stores.base import AsyncStore, Capabilities, Store
 from semel.stores.mysql import migration
 from semel.stores.mysql.awaited import AwaitedPool
 from semel.stores.mysql.blocking import BlockingPool
+from semel.stores.mysql.faults import verdict
+from semel.stores.mysql.kinds import KINDS
 from semel.stores.mysql.settings import parse
+from semel.stores.sql.awaited_lanes import AwaitedLanes
+from semel.stores.sql.blocking_lanes import BlockingLanes
 
 R = TypeVar("R")
 
@@ -48,8 +52,8 @@ class MysqlBackend:
         self._settings = parse(url, options)
         # Keyed by process, so that a forked child finds nothing of its parent's. No lock, which a
         # fork could copy while it is held: dict.setdefault is atomic.
-        self._blocking: dict[int, BlockingPool] = {}
-        self._awaited: dict[_Place, AwaitedPool] = {}
+        self._blocking: dict[int, BlockingLanes] = {}
+        self._awaited: dict[_Place, AwaitedLanes] = {}
 
     def __repr__(self) -> str:
         return f"MysqlBackend({self.url!r})"
@@ -72,35 +76,39 @@ class MysqlBackend:
         return migration.migrate(self._settings)
 
     def close(self) -> None:
-        if pool := self._blocking.pop(os.getpid(), None):
-            pool.close()
+        if lanes := self._blocking.pop(os.getpid(), None):
+            lanes.close()
 
     async def aclose(self) -> None:
-        if pool := self._awaited.pop(_place(), None):
-            await pool.aclose()
+        if lanes := self._awaited.pop(_place(), None):
+            await lanes.aclose()
 
-    def blocking_pool(self) -> BlockingPool:
+    def blocking_lanes(self) -> BlockingLanes:
         pid = os.getpid()
-        pool = self._blocking.get(pid)
-        return pool or self._blocking.setdefault(pid, BlockingPool(self._settings))
+        lanes = self._blocking.get(pid)
+        if lanes is None:
+            pool, timeout = BlockingPool(self._settings), self._settings.timeout
+            lanes = self._blocking.setdefault(pid, BlockingLanes(pool, KINDS, verdict, timeout))
+        return lanes
 
-    def awaited_pool(self) -> AwaitedPool:
+    def awaited_lanes(self) -> AwaitedLanes:
         place = _place()
-        pool = self._awaited.get(place)
-        if pool is None:
+        lanes = self._awaited.get(place)
+        if lanes is None:
             _tidy(self._awaited)
-            pool = self._awaited.setdefault(place, AwaitedPool(self._settings))
-        return pool
+            pool, timeout = AwaitedPool(self._settings), self._settings.timeout
+            lanes = self._awaited.setdefault(place, AwaitedLanes(pool, KINDS, verdict, timeout))
+        return lanes
 
 
 def _place() -> _Place:
     return os.getpid(), asyncio.get_running_loop()
 
 
-def _tidy(pools: dict[_Place, AwaitedPool]) -> None:
+def _tidy(lanes: dict[_Place, AwaitedLanes]) -> None:
     """After loops that ended without closing what they had opened."""
-    for other in [key for key in list(pools) if key[1].is_closed()]:
-        if forgotten := pools.pop(other, None):
+    for other in [key for key in list(lanes) if key[1].is_closed()]:
+        if forgotten := lanes.pop(other, None):
             forgotten.abandon()
 
 
@@ -111,7 +119,7 @@ class _Blocking:
         self._backend = backend
 
     def perform(self, op: StoreOperation[R], /) -> R:
-        return self._backend.blocking_pool().perform(op)
+        return self._backend.blocking_lanes().perform(op)
 
 
 class _Awaited:
@@ -121,4 +129,4 @@ class _Awaited:
         self._backend = backend
 
     async def perform(self, op: StoreOperation[R], /) -> R:
-        return await self._backend.awaited_pool().perform(op)
+        return await self._backend.awaited_lanes().perform(op)

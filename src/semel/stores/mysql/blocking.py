@@ -31,14 +31,14 @@ class BlockingPool:
         self._ready = False
         self._closed = False
 
-    def perform(self, op: StoreOperation[R]) -> R:
-        deadline = monotonic() + self._settings.timeout
-        steps = errand(op, verdict)
+    def perform(self, op: StoreOperation[R], deadline: float, *, doubt: bool = False) -> R:
+        """One operation by itself."""
+        steps = errand(op, verdict, doubt=doubt)
         try:
             statement = next(steps)
             while True:
                 try:
-                    rows = self._execute(statement, deadline)
+                    rows = self.execute(statement, deadline)
                 except Fault as fault:
                     statement = steps.throw(fault)
                 else:
@@ -52,7 +52,7 @@ class BlockingPool:
         self._closed = True
         self._drop_idle()
 
-    def _execute(self, statement: Statement, deadline: float) -> Rows:
+    def execute(self, statement: Statement, deadline: float) -> Rows:
         if not self._slots.acquire(timeout=max(0.0, deadline - monotonic())):
             size = self._settings.pool_size
             raise Fault(f"no connection came free within the time limit (pool_size={size})")

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from semel.errors import ConfigurationError
 from semel.log import log
-from semel.stores.mysql.faults import DUPLICATE, Fault
+from semel.stores.mysql.faults import DUPLICATE, TOO_LARGE, WAITED, Fault
 from semel.stores.mysql.literals import rendered
 from semel.stores.mysql.settings import Settings
 from semel.stores.sql.dialect import dialect
@@ -31,12 +31,24 @@ Exchange: TypeAlias = Generator[str, Sequence[ResultSet], Rows]
 INSERTS: Final = frozenset(("claim", "accept", "register", "enqueue", "note"))
 """One statement writes, and a rival who was first is an error: no row, and nothing to undo."""
 
+MANY: Final = frozenset(("claim_many", "complete_many"))
+"""One statement writes, for a batch, which waits for nobody: one of many is not to hold up all."""
+
 _TEXTS: Final = frozenset(
     ("tenant", "resource", "recipe", "previous", "key", "name", "order_key", "source", "event")
 )
 """Columns of text that is kept as bytes, for the sake of comparing it exactly."""
 
 BEGIN, COMMIT = "START TRANSACTION", "COMMIT"
+HURRY, PATIENCE = (f"SET innodb_lock_wait_timeout = @semel_{how}" for how in ("hurry", "patience"))
+
+RIVALS: Final = 3
+"""How often rivals may come first before a batch gives up being one."""
+
+CATCH_UP: Final = "SET SESSION wsrep_sync_wait = 3"
+"""A node of a Galera cluster has received what others acknowledged, but may not have applied it:
+without this, a completion there would be told that its claim is not there. Inserts need not wait,
+for they are certified."""
 
 STRICT: Final = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
 LARGEST: Final = 16 * 1024 * 1024
@@ -48,6 +60,8 @@ def exchange(statement: Statement, *, joined: bool = False) -> Exchange:
     parts = dialect(DIALECT).queries[statement.name].parts
     params = _params(statement.params)
     try:
+        if statement.name in MANY:
+            return (yield from _hurried(parts, params))
         if ":picked" in parts[-1]:
             return (yield from _picking(parts, params, joined=joined))
         alone = joined or len(parts) == 1 or statement.name in INSERTS
@@ -55,7 +69,13 @@ def exchange(statement: Statement, *, joined: bool = False) -> Exchange:
     except Fault as fault:
         if fault.code == DUPLICATE and statement.name in INSERTS:
             return []
+        if statement.name in INSERTS and fault.after > _first_write(parts):
+            fault.doubt = True  # what failed is the look at what had been done
         raise
+
+
+def _first_write(parts: Sequence[str]) -> int:
+    return next(place for place, part in enumerate(parts) if not part.startswith("SELECT"))
 
 
 def _picking(parts: Sequence[str], params: dict[str, object], *, joined: bool) -> Exchange:
@@ -68,6 +88,25 @@ def _picking(parts: Sequence[str], params: dict[str, object], *, joined: bool) -
         return []
     params["picked"] = [tuple(row) for row in picked]
     return told((yield packet(parts[1:], params, "", end)))
+
+
+def _hurried(parts: Sequence[str], params: dict[str, object]) -> Exchange:
+    """Asked again where a rival was first: the look sees it now. No row: each goes alone."""
+    text = packet(parts, params, HURRY, PATIENCE)
+    for _ in range(RIVALS):
+        try:
+            return told((yield text))
+        except Fault as fault:
+            if fault.after > 1 + _first_write(parts):
+                fault.doubt = True
+                raise
+            if fault.broken and fault.code != WAITED:
+                raise
+            yield PATIENCE
+            fault.broken = False  # what waited, one statement, was undone
+            if fault.code != DUPLICATE:
+                raise
+    return []
 
 
 def packet(parts: Iterable[str], params: Mapping[str, object], begin: str, end: str) -> str:
@@ -126,9 +165,15 @@ def greet(settings: Settings, *, warn: bool) -> Generator[str, Sequence[ResultSe
             "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
             f"SET SESSION sql_mode = '{STRICT}', time_zone = '+00:00', autocommit = 1, "
             f"innodb_lock_wait_timeout = {patience}",
+            # MySQL knows no less than a second.
+            f"SET @semel_patience = {patience}, "
+            "@semel_hurry = IF(LOWER(@@version) LIKE '%mariadb%', 0, 1)",
+            "SHOW GLOBAL VARIABLES LIKE 'wsrep_on'",
             f"SELECT {', '.join(f'@@GLOBAL.{name}' for name in _SEEN)}",
         )
     )
+    if told(results[:1]) and _on(told(results[:1])[0][1]):
+        yield CATCH_UP
     rows = told(results)
     seen: dict[str, Any] = dict(zip(_SEEN, rows[0], strict=True))
     _check_version(str(seen["version"]))
@@ -192,7 +237,9 @@ def obstacle(text: str, most: int, deadline: float) -> Fault | None:
     if len(text) <= most:
         return None
     return Fault(
-        f"{len(text)} bytes are more than the server's max_allowed_packet, {most}", broken=False
+        f"{len(text)} bytes are more than the server's max_allowed_packet, {most}",
+        code=TOO_LARGE,
+        broken=False,
     )
 
 

@@ -9,20 +9,21 @@ from semel.errors import SchemaError, SemelError, StoreCorrupt, StoreUnavailable
 from semel.stores.sql import errand
 
 DUPLICATE: Final = 1062
+WAITED: Final = 1205
+TOO_LARGE: Final = 1153
 _CONTENTION: Final = (1213, 1020)
 """Deadlock, or a Galera node that was not the first; the whole transaction was undone."""
-_WAITED: Final = (1205,)
 _READ_ONLY: Final = (1290, 1792, 1836)
 _NOT_READY: Final = (1047,)
 """A Galera node that is not part of its cluster."""
 _SCHEMA: Final = (1146, 1054, 1049)
-_IMPOSSIBLE: Final = (1048, 1062, 1064, 1136, 1264, 1292, 1364, 1366, 1406, 3819, 4025)
+_IMPOSSIBLE: Final = (1048, 1062, 1064, 1136, 1264, 1292, 1364, 1366, 1406, 1690, 3819, 4025)
 """The schema's own rules were broken, or those of the language."""
 _REFUSED: Final = (1040, 1044, 1045, 1142, 1143, 1153, 1203, 1226, 1227)
 """Too many connections, no right to it, too large."""
 
 _NOT_APPLIED: Final = frozenset(
-    (*_CONTENTION, *_WAITED, *_READ_ONLY, *_NOT_READY, *_SCHEMA, *_IMPOSSIBLE, *_REFUSED)
+    (*_CONTENTION, WAITED, *_READ_ONLY, *_NOT_READY, *_SCHEMA, *_IMPOSSIBLE, *_REFUSED)
 )
 """All other errors, those of a commit above all, leave it in doubt."""
 
@@ -31,7 +32,8 @@ _QUOTING: Final = (1062, 1064, 1292, 1366)
 
 
 class Fault(errand.Fault):
-    """As in `errand`; ``code`` is the server's."""
+    """As in `errand`; ``code`` is the server's, ``after`` how many statements of the packet were
+    done before the one that failed."""
 
     def __init__(
         self,
@@ -44,9 +46,20 @@ class Fault(errand.Fault):
     ) -> None:
         super().__init__(message, doubt=doubt, broken=broken, tries=tries)
         self.code = code
+        self.after = 0
+
+    @property
+    def refused(self) -> bool:
+        return self.code is not None
 
 
-def judged(error: Exception) -> Fault:
+def judged(error: Exception, after: int = 0) -> Fault:
+    fault = _judged(error)
+    fault.after = after
+    return fault
+
+
+def _judged(error: Exception) -> Fault:
     """What a driver raised, or stumbled over, while the answer was awaited.
 
     A connection stays in use only after the two errors that surely left no transaction open.

@@ -103,13 +103,14 @@ def _socket(settings: Settings) -> socket.socket:
 class Link:
     """A connection to a primary that is ready for packets."""
 
-    __slots__ = ("_most", "_pid", "_reader", "connection")
+    __slots__ = ("_done", "_most", "_pid", "_reader", "connection")
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self._reader = connection._rfile = _Reader(connection._sock)
         self._pid = os.getpid()
         self._most = CHUNK
+        self._done = 0
 
     def greet(self, settings: Settings, deadline: float, *, warn: bool) -> None:
         self._most = self._drive(greet(settings, warn=warn), deadline)
@@ -142,16 +143,18 @@ class Link:
         except Exception as error:
             if monotonic() >= deadline:
                 raise Fault("no answer within the time limit", doubt=True) from None
-            raise judged(error) from None
+            raise judged(error, self._done) from None
 
     def _results(self, text: str) -> list[ResultSet]:
         results: list[ResultSet] = []
+        self._done = 0
         with self.connection.cursor() as cursor:
             cursor.execute(text)
             while True:
                 if cursor.description is not None:
                     names = [column[0] for column in cursor.description]
                     results.append((names, cursor.fetchall()))
+                self._done += 1
                 if not cursor.nextset():
                     return results
 

@@ -43,12 +43,13 @@ async def dial(settings: Settings) -> Any:
 class Wire:
     """A connection to a primary that is ready for packets."""
 
-    __slots__ = ("_most", "_transport", "connection")
+    __slots__ = ("_done", "_most", "_transport", "connection")
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self._transport = connection._transport
         self._most = CHUNK
+        self._done = 0
 
     async def greet(self, settings: Settings, deadline: float, *, warn: bool) -> None:
         self._most = await self._drive(greet(settings, warn=warn), deadline)
@@ -80,16 +81,18 @@ class Wire:
         except TimeoutError:
             raise Fault("no answer within the time limit", doubt=True) from None
         except Exception as error:
-            raise judged(error) from None
+            raise judged(error, self._done) from None
 
     async def _results(self, text: str) -> list[ResultSet]:
         results: list[ResultSet] = []
+        self._done = 0
         cursor = self.connection.cursor()
         await cursor.execute(text)
         while True:
             if cursor.description is not None:
                 names = [column[0] for column in cursor.description]
                 results.append((names, await cursor.fetchall()))
+            self._done += 1
             if not await cursor.nextset():
                 return results
 

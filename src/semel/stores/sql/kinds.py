@@ -6,6 +6,7 @@ What a column looks like is up to the store; what may travel, and what a row mea
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from semel.core.contract import Claim, Complete, Found, Read, StoreOperation, Written
@@ -44,8 +45,10 @@ class Kind(NamedTuple):
             return None  # it cannot be written at all; alone it will say so
 
     def gather(self, rows: Sequence[Cells]) -> Statement:
-        """The statement for many."""
-        columns = zip(self.columns, zip(*rows, strict=True), strict=True)
+        """The statement for many, in the order of identities, which are the first cells: locks
+        that everybody takes in the same order cannot deadlock."""
+        ordered = sorted(rows, key=itemgetter(0))
+        columns = zip(self.columns, zip(*ordered, strict=True), strict=True)
         params = {name: self.column(kind, cells) for (name, kind), cells in columns}
         return Statement(self.statement, params)
 

@@ -212,14 +212,18 @@ def _advance(op: Advance) -> Plan[Written]:
     return write("advance", op.identity, params, _never)
 
 
-def _complete(op: Complete) -> Plan[Written]:
-    params: dict[str, object] = {
+def complete_params(op: Complete) -> dict[str, object]:
+    return {
         "fence": op.fence,
         "snapshot": op.snapshot,
         "retention": op.retention,
         "tombstone": op.tombstone,
         "resource": _shown(op.resource),
     }
+
+
+def _complete(op: Complete) -> Plan[Written]:
+    params = complete_params(op)
     return write("complete", op.identity, params, _reached(op.fence, State.COMPLETED))
 
 

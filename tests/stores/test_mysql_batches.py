@@ -1,0 +1,652 @@
+"""Operations that travel together in MariaDB: each is still done once, and answered by itself."""
+
+import asyncio
+import multiprocessing
+import secrets
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager, suppress
+from time import monotonic
+from typing import Any
+
+import pymysql
+import pytest
+
+from semel.core.contract import (
+    Applied,
+    Claim,
+    Claimed,
+    Complete,
+    Found,
+    Lost,
+    NoRecord,
+    Read,
+    Stale,
+    StoreOperation,
+)
+from semel.core.frozen import replace
+from semel.core.model import Fence, Identity, State
+from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
+from semel.stores.base import AsyncStore
+from semel.stores.mysql import MysqlBackend
+from semel.stores.mysql.exchange import exchange, packet
+from semel.stores.mysql.faults import DUPLICATE, TOO_LARGE, WAITED, Fault, verdict
+from semel.stores.mysql.kinds import KINDS
+from semel.stores.sql.batches import PATIENCE, ROWS, Again, Batch
+from semel.stores.sql.blocking_lanes import BlockingLane
+from semel.stores.sql.dialect import dialect
+from semel.stores.sql.kinds import BIG
+from tests.servers import MariadbServer
+from tests.stores.harness import database_of
+from tests.stores.test_mysql import KILL, WAITING, admin, deadlocks, row_locked, wait_until
+from tests.stores.test_postgres_batches import (
+    DAY,
+    MANY,
+    Note,
+    claim,
+    complete,
+    outcomes,
+    rival,
+    together,
+)
+from tests.web.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def opened(url: str, **options: Any) -> AsyncIterator[AsyncStore]:
+    backend = MysqlBackend(url, **options)
+    await asyncio.to_thread(backend.migrate)
+    try:
+        yield backend.awaited()
+    finally:
+        await backend.aclose()
+
+
+@pytest.fixture
+def own_server(mariadb: MariadbServer) -> Iterator[MariadbServer]:
+    with MariadbServer() as server:
+        server.execute("CREATE DATABASE shop")
+        yield server
+
+
+def commits(server: MariadbServer) -> int:
+    """How often something was written: a multi-row statement counts once."""
+    asked = "SHOW GLOBAL STATUS WHERE variable_name IN ('Com_insert_select', 'Com_update')"
+    return sum(int(value) for _, value in server.execute(asked))
+
+
+# ── what travels together ─────────────────────────────────────────────────────────────────────────
+
+
+async def test_many_at_once_need_few_statements(own_server: MariadbServer) -> None:
+    async with opened(own_server.url_of("shop")) as store:
+        await store.perform(claim())
+        ops = [claim(number) for number in range(640)]
+        before = commits(own_server)
+        assert {type(reply) for reply in await together(store, ops)} == {Claimed}
+        claimed = commits(own_server)
+        done = await together(store, [complete(op) for op in ops])
+        assert {type(reply) for reply in done} == {Applied}
+        assert claimed - before < 640 / ROWS + 5
+        assert commits(own_server) - claimed < 640 / ROWS + 5
+
+
+async def test_each_caller_gets_the_reply_to_its_own_operation(
+    mariadb: MariadbServer, mariadb_url: str
+) -> None:
+    async with opened(mariadb_url) as store:
+        ops = [claim(number) for number in range(MANY)]
+        bodies = [secrets.token_bytes(1 + number * 37) for number in range(MANY)]
+        for op, claimed in zip(ops, await together(store, ops), strict=True):
+            assert isinstance(claimed, Claimed)
+            assert 0 < claimed.leased_until - claimed.now <= op.lease
+        done = await together(store, [complete(*each) for each in zip(ops, bodies, strict=True)])
+        assert all(
+            isinstance(reply, Applied)
+            and reply.state is State.COMPLETED
+            and reply.expires_at is not None
+            and 0 < reply.expires_at - reply.now <= DAY
+            for reply in done
+        )
+        replayed = await together(store, [rival(op) for op in ops])
+        read = await together(store, [Read(op.identity) for op in reversed(ops)])
+        for op, body, *found in zip(ops, bodies, replayed, reversed(read), strict=True):
+            for reply in found:
+                assert isinstance(reply, Found)
+                record = reply.record
+                assert (record.identity, record.fence) == (op.identity, op.fence)
+                assert (record.fingerprint, record.fields) == (op.fingerprint, op.fields)
+                assert record.snapshot == body
+        with admin(mariadb, mariadb_url) as ask:
+            kept = "SELECT CONCAT(tenant, method, path, `key`) FROM semel_record WHERE identity = "
+            for op in ops:
+                origin = op.origin
+                text = origin.tenant + origin.method + origin.path + origin.key
+                assert ask(f"{kept} x'{op.identity.hex()}'").decode() == text
+
+
+ROW = "SELECT * FROM semel_record WHERE identity = x'{}'"
+TIMES = ("identity", "created_at", "leased_until", "expires_at", "forget_at", "due_at", "fence")
+
+
+async def test_a_batch_writes_what_each_operation_would_have_written_alone(
+    mariadb: MariadbServer, mariadb_url: str
+) -> None:
+    """Every column; of the times, how far they are apart."""
+    async with opened(mariadb_url) as store:
+        alone = replace(claim(7), request=b"request", fresh_until=2**60)
+        many = [replace(alone, identity=Identity(secrets.token_bytes(32))) for _ in range(20)]
+        await store.perform(alone)
+        await together(store, many)
+        first = rows_of(mariadb, mariadb_url, [alone, *many])
+        assert first[1:] == first[:1] * 20
+        finish = replace(complete(alone), resource="invoice", tombstone=5 * DAY)
+        await store.perform(finish)
+        await together(store, [replace(finish, identity=op.identity) for op in many])
+        last = rows_of(mariadb, mariadb_url, [alone, *many])
+        assert last[1:] == last[:1] * 20
+        assert last != first
+
+
+def rows_of(server: MariadbServer, url: str, ops: Sequence[Claim]) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = []
+    with server.connect(database_of(url)) as connection, connection.cursor() as cursor:
+        for op in ops:
+            cursor.execute(ROW.format(op.identity.hex()))
+            names = [column[0] for column in cursor.description]
+            row = dict(zip(names, cursor.fetchone() or (), strict=True))
+            row["leased for"] = row["leased_until"] and row["leased_until"] - row["created_at"]
+            row["due for"] = row["due_at"] - (row["expires_at"] or row["leased_until"])
+            row["forgotten"] = row["forget_at"] and row["forget_at"] - row["expires_at"]
+            told.append({name: row[name] for name in row if name not in TIMES})
+    return told
+
+
+async def test_a_batch_does_what_each_operation_would_have_done_alone(mariadb_url: str) -> None:
+    """Every kind of reply, each from the middle of a batch."""
+    async with opened(mariadb_url) as store:
+        await store.perform(busy := claim())
+        await store.perform(done := claim())
+        await store.perform(complete(done))
+        absurd = {
+            rival(busy): Found,
+            busy: Claimed,  # its own fence: an earlier try of the same claim
+            rival(done): Found,
+            done: Found,
+            replace(claim(), fresh_until=1): Stale,
+            replace(rival(done), fresh_until=1): Found,
+        }
+        filler = [claim(number) for number in range(40)]
+        ops: list[StoreOperation[Any]] = [*filler[:20], *absurd, *filler[20:]]
+        replies = await together(store, ops)
+        assert [type(reply) for reply in replies[20:26]] == list(absurd.values())
+        assert {type(reply) for reply in replies[:20] + replies[26:]} == {Claimed}
+        ops = [complete(op) for op in filler]
+        ops += [complete(done), complete(rival(busy)), complete(claim()), complete(busy)]
+        replies = await together(store, ops)
+        assert [type(reply) for reply in replies[40:]] == [Applied, Lost, Lost, Applied]
+        assert {type(reply) for reply in replies[:40]} == {Applied}
+        replies = await together(store, [Read(op.identity) for op in [*filler, claim()]])
+        assert [type(reply) for reply in replies] == [Found] * 40 + [NoRecord]
+
+
+async def test_five_hundred_claims_of_fifty_keys_have_fifty_winners(mariadb_url: str) -> None:
+    async with opened(mariadb_url, timeout=20) as store:
+        keys = [claim(number) for number in range(50)]
+        ops = [rival(op) for _ in range(10) for op in keys]
+        replies = await together(store, ops)
+        winners = [op for op, reply in zip(ops, replies, strict=True) if type(reply) is Claimed]
+        assert Counter(op.identity for op in winners) == {op.identity: 1 for op in keys}
+        fences = {op.identity: op.fence for op in winners}
+        for op, reply in zip(ops, replies, strict=True):
+            assert isinstance(reply, Claimed) or reply.record.fence == fences[op.identity]
+
+
+async def test_replays_in_a_batch_write_nothing_and_wait_for_no_lock(
+    mariadb: MariadbServer, mariadb_url: str
+) -> None:
+    async with opened(mariadb_url) as store:
+        ops = [claim(number) for number in range(MANY)]
+        await together(store, ops)
+        await together(store, [complete(op) for op in ops[::2]])
+        written = "SHOW GLOBAL STATUS WHERE variable_name REGEXP 'Innodb_rows_(ins|upd)'"
+        before = await asyncio.to_thread(mariadb.execute, written)
+        with row_locked(mariadb, mariadb_url, ops[0].identity):
+            replies = await together(store, [rival(op) for op in ops])
+            replies += await together(store, [Read(op.identity) for op in ops])
+        assert {type(reply) for reply in replies} == {Found}
+        assert await asyncio.to_thread(mariadb.execute, written) == before
+
+
+async def test_large_answers_travel_alone_in_both_directions(mariadb_url: str) -> None:
+    async with opened(mariadb_url, timeout=30) as store:
+        ops = [claim(number) for number in range(40)]
+        bodies = [secrets.token_bytes(size) for size in (10, BIG - 1, BIG, BIG + 1, 500_000) * 8]
+        await together(store, ops)
+        done = await together(store, [complete(*each) for each in zip(ops, bodies, strict=True)])
+        assert {type(reply) for reply in done} == {Applied}
+        replies = await together(store, [rival(op) for op in ops])
+        replies += await together(store, [Read(op.identity) for op in ops])
+        assert [reply.record.snapshot for reply in replies] == bodies * 2
+
+
+# ── one member's trouble is its own ───────────────────────────────────────────────────────────────
+
+
+async def test_an_operation_that_the_server_refuses_spoils_no_other(mariadb_url: str) -> None:
+    async with opened(mariadb_url) as store:
+        long = replace(claim(), identity=Identity(bytes(33)))
+        fence = replace(claim(), fence=Fence(bytes(17)))
+        nul = replace(claim(), fingerprint="nul \0")
+        huge = replace(claim(), lease=2**80)
+        ops = [claim(), claim(), long, claim(), fence, claim(), nul, claim(), huge, claim()]
+        replies = await outcomes(store, ops)
+        bad = [type(reply) for reply in replies if isinstance(reply, Exception)]
+        assert bad == [StoreCorrupt, StoreCorrupt, ConfigurationError, StoreCorrupt]
+        good = [op for op, reply in zip(ops, replies, strict=True) if type(reply) is Claimed]
+        assert len(good) == 6
+        completions = [complete(op) for op in good]
+        completions[2] = replace(completions[2], retention=2**63 - 1)  # past the end of time
+        replies = await outcomes(store, completions)
+        assert isinstance(replies.pop(2), StoreCorrupt)
+        assert {type(reply) for reply in replies} == {Applied}
+
+
+async def test_a_corrupt_record_is_the_error_of_who_asked_for_it(
+    mariadb: MariadbServer, mariadb_url: str
+) -> None:
+    async with opened(mariadb_url) as store:
+        ops = [claim(number) for number in range(20)]
+        await together(store, ops)
+        with admin(mariadb, mariadb_url) as ask:
+            ask("SET SESSION check_constraint_checks = OFF")
+            ask(
+                "UPDATE semel_record SET state = 'nonsense' "
+                f"WHERE identity = x'{ops[7].identity.hex()}'"
+            )
+        for asked in ([rival(op) for op in ops], [Read(op.identity) for op in ops]):
+            replies = await outcomes(store, asked)
+            assert isinstance(replies.pop(7), StoreCorrupt)
+            assert {type(reply) for reply in replies} == {Found}
+
+
+async def test_cancelled_members_do_not_take_the_others_with_them(mariadb_url: str) -> None:
+    async with opened(mariadb_url, pool_size=2) as store:
+        await store.perform(claim())
+        for turn in range(40):
+            ops = [claim(number) for number in range(30)]
+            tasks = [asyncio.ensure_future(store.perform(op)) for op in ops]
+            for _ in range(turn % 6):  # cancelled at a different point each time
+                await asyncio.sleep(0)
+            for task in tasks[::2]:
+                task.cancel()
+            replies = await asyncio.gather(*tasks, return_exceptions=True)
+            assert {type(reply) for reply in replies[1::2]} == {Claimed}
+            assert {type(reply) for reply in replies[::2]} <= {asyncio.CancelledError, Claimed}
+
+
+async def test_a_locked_record_holds_up_no_other_of_its_batch(
+    mariadb: MariadbServer, mariadb_url: str
+) -> None:
+    async with opened(mariadb_url, timeout=10) as store:
+        ops = [claim(number) for number in range(40)]
+        await together(store, ops)
+        with row_locked(mariadb, mariadb_url, ops[20].identity):
+            tasks = [asyncio.ensure_future(store.perform(complete(op))) for op in ops]
+            locked = tasks.pop(20)
+            async with asyncio.timeout(5):  # far less than the locked one would wait
+                assert {type(reply) for reply in await asyncio.gather(*tasks)} == {Applied}
+                assert not locked.done()
+                # Whoever comes now is not held up at all, nor by another try at the same record.
+                again = asyncio.ensure_future(store.perform(complete(ops[20])))
+                for _ in range(5):
+                    await together(store, more := [claim(number) for number in range(10)])
+                    await together(store, [complete(op) for op in more])
+        assert isinstance(await locked, Applied)
+        assert isinstance(await again, Applied)
+
+
+async def test_a_key_claimed_in_anothers_open_transaction_holds_up_no_other_of_its_batch(
+    mariadb: MariadbServer, mariadb_url: str
+) -> None:
+    async with opened(mariadb_url, timeout=10) as store:
+        await store.perform(seed := claim())
+        ops = [claim(number) for number in range(40)]
+        with uncommitted(mariadb, mariadb_url, seed, ops[20]):
+            tasks = [asyncio.ensure_future(store.perform(op)) for op in ops]
+            waiting = tasks.pop(20)
+            async with asyncio.timeout(5):
+                assert {type(reply) for reply in await asyncio.gather(*tasks)} == {Claimed}
+            assert not waiting.done()
+        assert isinstance(await waiting, Claimed)  # the other rolled back
+
+
+@contextmanager
+def uncommitted(server: MariadbServer, url: str, there: Claim, op: Claim) -> Iterator[Any]:
+    """Somebody takes the same key in a transaction of his own, and takes his time."""
+    with server.connect(database_of(url)) as connection, connection.cursor() as cursor:
+        cursor.execute("START TRANSACTION")
+        changed = cursor.execute(
+            f"UPDATE semel_record SET identity = x'{op.identity.hex()}' "
+            f"WHERE identity = x'{there.identity.hex()}'"
+        )
+        assert changed == 1
+        yield connection
+        connection.rollback()
+
+
+async def test_waiting_is_as_patient_as_ever_after_a_batch_was_in_a_hurry(
+    mariadb: MariadbServer, mariadb_url: str
+) -> None:
+    """On the one connection there is: after a batch, after one that met a lock, and a rival."""
+    async with opened(mariadb_url, timeout=20, pool_size=1) as store:
+        ops = [claim(number) for number in range(20)]
+        await together(store, ops)
+        with row_locked(mariadb, mariadb_url, ops[3].identity):
+            tasks = [asyncio.ensure_future(store.perform(complete(op))) for op in ops]
+            with admin(mariadb, mariadb_url) as ask:
+                await asyncio.to_thread(wait_until, lambda: ask(WAITING) == 1)
+        assert {type(reply) for reply in await asyncio.gather(*tasks)} == {Applied}
+
+
+# ── what a batch says, and to whom ────────────────────────────────────────────────────────────────
+
+
+def batch_of(ops: Sequence[StoreOperation[Any]]) -> Batch[Note]:
+    kind = KINDS[type(ops[0])]
+    batch = Batch[Note](kind)
+    for op in ops:
+        job = Note(op, 1.0)
+        cells = kind.admit(op)
+        assert cells is not None
+        job.cells = cells
+        assert batch.accept(job)
+    return batch
+
+
+def test_a_batch_asks_again_when_a_rival_came_first_and_gives_up_in_the_end() -> None:
+    said = exchange(batch_of([claim(), claim()]).statement())
+    first = next(said)
+    assert "SET innodb_lock_wait_timeout = @semel_hurry" in first
+    for _ in range(2):
+        assert said.throw(Fault("a rival", code=DUPLICATE, broken=False)) == PATIENT
+        assert said.send([]) == first
+    said.throw(Fault("a rival", code=DUPLICATE, broken=False))
+    with pytest.raises(StopIteration) as ended:
+        said.send([])
+    assert ended.value.value == []
+
+
+PATIENT = "SET innodb_lock_wait_timeout = @semel_patience"
+
+
+@pytest.mark.parametrize("broken", [True, False])
+def test_only_a_connection_that_is_patient_again_is_used_again(broken: bool) -> None:
+    said = exchange(batch_of([claim(), claim()]).statement())
+    next(said)
+    assert said.throw(Fault("locked", code=WAITED)) == PATIENT
+    fault = Fault("the server is gone", doubt=True, tries=2)
+    with pytest.raises(Fault) as told:
+        said.throw(fault) if broken else said.send([])
+    assert told.value.broken is broken
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("locked", code=WAITED, broken=False),
+        Fault("so long", code=TOO_LARGE, broken=False),
+        Fault("hung up", doubt=True, tries=2),
+    ],
+    ids=str,
+)
+def test_what_may_be_the_fault_of_one_member_sends_each_alone(fault: Fault) -> None:
+    batch = batch_of([claim(), claim()])
+    batch.fail(fault, verdict)
+    assert [job.told for job in batch] == [Again(doubt=fault.doubt)] * 2
+
+
+@pytest.mark.parametrize("kind", [Claim, Complete])
+def test_a_batch_takes_its_locks_in_the_order_of_identities(
+    mariadb: MariadbServer, mariadb_url: str, kind: type[StoreOperation[Any]]
+) -> None:
+    """Seen while it waits: what comes before is locked, what comes after is not."""
+    backend = MysqlBackend(mariadb_url)
+    backend.migrate()
+    first, second, third = sorted((claim() for _ in range(3)), key=lambda op: op.identity)
+    seed, arriving = claim(), [third, second, first]
+    backend.blocking().perform(seed)
+    asked: list[Any] = arriving
+    held = uncommitted(mariadb, mariadb_url, seed, second)
+    if kind is Complete:
+        for op in arriving:
+            backend.blocking().perform(op)
+        asked = [complete(op) for op in arriving]
+        held = uncommitted(mariadb, mariadb_url, second, claim())
+    with held as holder, ThreadPoolExecutor(1) as threads, admin(mariadb, mariadb_url) as ask:
+        running = threads.submit(patiently, mariadb, mariadb_url, batch_of(asked))
+        wait_until(lambda: ask(WAITING) == 1)
+        assert not is_free(mariadb, mariadb_url, first, kind)
+        assert is_free(mariadb, mariadb_url, third, kind)
+        holder.rollback()
+        assert running.result(10) == 3
+    backend.close()
+
+
+def patiently(server: MariadbServer, url: str, batch: Batch[Note]) -> int:
+    """The statements of a batch as they are, by somebody who waits."""
+    statement = batch.statement()
+    parts = dialect("mysql").queries[statement.name].parts
+    with server.connect(database_of(url)) as connection, connection.cursor() as cursor:
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        for part in parts:
+            cursor.execute(packet([part], statement.params, "", ""))
+        return len(cursor.fetchall())
+
+
+def is_free(server: MariadbServer, url: str, op: Claim, kind: type[StoreOperation[Any]]) -> bool:
+    """Whether nobody holds a lock on the record, or has put one where it would be."""
+    locking = f"SELECT 1 FROM semel_record WHERE identity = x'{op.identity.hex()}' FOR UPDATE"
+    with server.connect(database_of(url)) as connection, connection.cursor() as cursor:
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        cursor.execute("START TRANSACTION")
+        found = cursor.execute(f"{locking} SKIP LOCKED")
+        if kind is Complete:
+            return bool(found)
+        cursor.execute("SET innodb_lock_wait_timeout = 0")
+        try:
+            cursor.execute(locking)
+        except pymysql.OperationalError as error:
+            return bool(error.args[0] != WAITED)
+        return True
+
+
+# ── the connection breaks ─────────────────────────────────────────────────────────────────────────
+
+
+async def test_connections_killed_all_the_time_lose_and_double_nothing(
+    mariadb: MariadbServer, mariadb_url: str
+) -> None:
+    """Claims and completions under fire: an answer may be missing, never wrong."""
+    async with opened(mariadb_url, timeout=20) as store:
+        ended = threading.Event()
+
+        def fire() -> None:
+            with mariadb.connect(database_of(mariadb_url)) as connection:
+                while not ended.wait(0.05):
+                    with connection.cursor() as cursor:
+                        cursor.execute(KILL)
+                        for (number,) in cursor.fetchall():
+                            with suppress(Exception):  # it may be gone by itself
+                                cursor.execute(f"KILL {number}")
+
+        async def pay(number: int) -> tuple[Claim, bytes] | None:
+            op, body = claim(number), secrets.token_bytes(50)
+            with suppress(StoreUnavailable):
+                assert isinstance(await store.perform(op), Claimed)
+                assert isinstance(await store.perform(complete(op, body)), Applied)
+                return op, body
+            return None
+
+        firing = asyncio.ensure_future(asyncio.to_thread(fire))
+        paid = [await asyncio.gather(*map(pay, range(64))) for _ in range(15)]
+        ended.set()
+        await firing
+        acknowledged = [each for group in paid for each in group if each is not None]
+        assert len(acknowledged) > 100
+        found = await together(store, [Read(op.identity) for op, _ in acknowledged])
+        for (op, body), reply in zip(acknowledged, found, strict=True):
+            assert isinstance(reply, Found)
+            assert (reply.record.fence, reply.record.snapshot) == (op.fence, body)
+
+
+async def test_a_server_that_is_gone_is_told_to_each_member_in_time(
+    own_server: MariadbServer,
+) -> None:
+    async with opened(own_server.url_of("shop"), timeout=2) as store:
+        await together(store, [claim(number) for number in range(30)])
+        await asyncio.to_thread(own_server.stop)
+        began = monotonic()
+        errors = await outcomes(store, [claim(number) for number in range(MANY)])
+        assert {type(error) for error in errors} == {StoreUnavailable}
+        assert {error.applied for error in errors} == {False}
+        assert len(set(map(id, errors))) == MANY
+        assert monotonic() - began < 4.0
+        await asyncio.to_thread(own_server.start)
+        replies = await together(store, [claim(number) for number in range(MANY)])
+        assert {type(reply) for reply in replies} == {Claimed}
+
+
+async def test_a_missing_schema_is_told_to_each(mariadb_url: str) -> None:
+    backend = MysqlBackend(mariadb_url)
+    errors = await outcomes(backend.awaited(), [claim() for _ in range(10)])
+    assert {type(error) for error in errors} == {SchemaError}
+    await backend.aclose()
+
+
+async def test_closing_waits_for_what_is_queued(mariadb_url: str) -> None:
+    async with opened(mariadb_url):
+        backend = MysqlBackend(mariadb_url)
+        tasks = [asyncio.ensure_future(backend.awaited().perform(claim())) for _ in range(300)]
+        await asyncio.sleep(0)
+        await backend.aclose()
+        assert {type(reply) for reply in await asyncio.gather(*tasks)} == {Claimed}
+
+
+# ── several processes ─────────────────────────────────────────────────────────────────────────────
+
+
+def race(url: str, ops: list[Claim], start: Any, told: Any) -> None:
+    """In a process of its own: claim all at once, in the order given; tell who won."""
+
+    async def run() -> list[bytes]:
+        backend = MysqlBackend(url, timeout=20)
+        await backend.awaited().perform(claim())
+        await asyncio.to_thread(start.wait, 30)
+        won: list[bytes] = []
+        for at in range(0, len(ops), 50):
+            mine = [rival(op) for op in ops[at : at + 50]]
+            replies = await together(backend.awaited(), mine)
+            claimed = [op for op, r in zip(mine, replies, strict=True) if type(r) is Claimed]
+            done = await together(backend.awaited(), [complete(op) for op in claimed])
+            assert {type(reply) for reply in done} <= {Applied}
+            won += [op.identity for op in claimed]
+        await backend.aclose()
+        return won
+
+    told.put(asyncio.run(run()))
+
+
+async def test_two_processes_that_want_the_same_keys_in_opposite_order_do_not_deadlock(
+    own_server: MariadbServer,
+) -> None:
+    url = own_server.url_of("shop")
+    await asyncio.to_thread(MysqlBackend(url).migrate)
+    context = multiprocessing.get_context("spawn")
+    start, told = context.Barrier(2), context.Queue()
+    ops = [claim(number) for number in range(1000)]
+    orders = (ops, [op for at in range(0, 1000, 50) for op in reversed(ops[at : at + 50])])
+    racers = [context.Process(target=race, args=(url, order, start, told)) for order in orders]
+    for racer in racers:
+        racer.start()
+    won = [await asyncio.to_thread(told.get, True, 60) for _ in racers]
+    for racer in racers:
+        await asyncio.to_thread(racer.join, 30)
+    assert [racer.exitcode for racer in racers] == [0, 0]
+    assert Counter(won[0] + won[1]) == Counter(op.identity for op in ops)
+    with admin(own_server, url) as ask:
+        assert deadlocks(ask) == 0
+
+
+# ── threads ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class Threads:
+    """A store, asked by many threads at once."""
+
+    def __init__(self, backend: MysqlBackend, pool: ThreadPoolExecutor) -> None:
+        self._backend = backend
+        self._pool = pool
+
+    def lane(self, kind: type[StoreOperation[Any]]) -> BlockingLane:
+        return self._backend.blocking_lanes()._lanes[kind]
+
+    def held(self, ops: Sequence[StoreOperation[Any]]) -> list[Future[Any]]:
+        """All of them asked while something else of their kind is under way: none goes alone."""
+        lane, blocker = self.lane(type(ops[0])), object()
+        with lane._lock:
+            lane._holders[blocker] = float("inf")  # type: ignore[index]
+            lane._crowded = True
+        perform = self._backend.blocking().perform
+        futures: list[Future[Any]] = [self._pool.submit(perform, op) for op in ops]
+        until(lambda: len(lane._queue._jobs) == len(ops))
+        lane._release(blocker)  # type: ignore[arg-type]
+        return futures
+
+    def outcomes(self, ops: Sequence[StoreOperation[Any]]) -> list[Any]:
+        return [future.exception() or future.result() for future in self.held(ops)]
+
+
+@contextmanager
+def threaded(url: str, **options: Any) -> Iterator[Threads]:
+    backend = MysqlBackend(url, **options)
+    backend.migrate()
+    backend.blocking().perform(claim())
+    with ThreadPoolExecutor(MANY) as pool:
+        yield Threads(backend, pool)
+    backend.close()
+
+
+def test_threads_travel_together_and_each_is_told_its_own(own_server: MariadbServer) -> None:
+    with threaded(own_server.url_of("shop")) as threads:
+        ops = [claim(number) for number in range(MANY)]
+        bodies = [secrets.token_bytes(1 + number * 37) for number in range(MANY)]
+        before = commits(own_server)
+        assert {type(reply) for reply in threads.outcomes(ops)} == {Claimed}
+        threads.outcomes([complete(*each) for each in zip(ops, bodies, strict=True)])
+        assert commits(own_server) - before <= 2 * (MANY / ROWS + 2)
+        replayed = threads.outcomes([rival(op) for op in ops])
+        read = threads.outcomes([Read(op.identity) for op in ops])
+    for op, body, *found in zip(ops, bodies, replayed, read, strict=True):
+        for reply in found:
+            assert isinstance(reply, Found)
+            assert (reply.record.identity, reply.record.fence) == (op.identity, op.fence)
+            assert reply.record.snapshot == body
+
+
+def test_among_threads_a_locked_record_holds_up_no_other_of_its_batch(
+    mariadb: MariadbServer, mariadb_url: str
+) -> None:
+    with threaded(mariadb_url, timeout=10) as threads:
+        ops = [claim(number) for number in range(30)]
+        threads.outcomes(ops)
+        with row_locked(mariadb, mariadb_url, ops[10].identity):
+            futures = threads.held([complete(op) for op in ops])
+            locked = futures.pop(10)
+            assert {type(future.result(PATIENCE + 5)) for future in futures} == {Applied}
+            assert not locked.done()
+        assert isinstance(locked.result(), Applied)
