@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from bench.cases import Sample, raw, scale, stores
 from bench.rounds import Result
+from bench.stage import STORES
 
 TITLES = ("aim", "wanted", "reached", "met")
 
@@ -81,8 +82,8 @@ def aims(results: Sequence[Result]) -> Iterator[Aim]:
         yield _of_bare(f"semel, {store}, fresh keys", wanted)
     for store, wanted in REPLAY_AIMS.items():
         yield _of_bare(f"semel, {store}, replays", wanted)
-    for store in REPLAY_AIMS:
-        if store != "SQLite":  # which reaches it by asking, or not at all
+    for store in STORES:
+        if store != "memory":
             yield _of_bare(stores.windowed(store), 0.85)
     for store, (wanted, peers) in PEER_AIMS.items():
         for plan in ("fresh keys", "replays"):

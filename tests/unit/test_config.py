@@ -84,6 +84,15 @@ def test_a_guard_is_made_of_them_and_code_wins(file: Path, monkeypatch: pytest.M
     assert len(guard.routes) == 2
 
 
+@pytest.mark.parametrize(("said", "micros"), [("5s", 5_000_000), ("off", None)])
+def test_a_replay_window_can_be_set_without_code(
+    file: Path, monkeypatch: pytest.MonkeyPatch, said: str, micros: int | None
+) -> None:
+    monkeypatch.setenv("SEMEL_REPLAY_CACHE", said)
+    replays = semel.Guard.from_settings(tenant=None, path=file).replays
+    assert (None if replays is None else replays.window) == micros
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
