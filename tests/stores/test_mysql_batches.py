@@ -23,6 +23,7 @@ from semel.core.contract import (
     Lost,
     NoRecord,
     Read,
+    Renew,
     Stale,
     StoreOperation,
 )
@@ -40,11 +41,11 @@ from semel.stores.sql.dialect import dialect
 from semel.stores.sql.kinds import BIG
 from tests.servers import MariadbServer
 from tests.stores.harness import database_of
+from tests.stores.test_batches import Note
 from tests.stores.test_mysql import KILL, WAITING, admin, deadlocks, row_locked, wait_until
 from tests.stores.test_postgres_batches import (
     DAY,
     MANY,
-    Note,
     claim,
     complete,
     outcomes,
@@ -222,6 +223,28 @@ async def test_replays_in_a_batch_write_nothing_and_wait_for_no_lock(
         assert await asyncio.to_thread(mariadb.execute, written) == before
 
 
+async def test_replays_in_a_batch_stay_together(own_server: MariadbServer) -> None:
+    async with opened(own_server.url_of("shop")) as store:
+        ops = [claim(number) for number in range(MANY)]
+        await together(store, ops)
+        before = commits(own_server)
+        found = await together(store, [rival(op) for op in ops] + [claim() for _ in range(20)])
+        assert Counter(map(type, found)) == {Found: MANY, Claimed: 20}
+        assert commits(own_server) - before < MANY / ROWS + 5
+
+
+async def test_a_stale_holder_completes_nothing_in_a_batch(mariadb_url: str) -> None:
+    async with opened(mariadb_url) as store:
+        ops = [claim(number) for number in range(40)]
+        await together(store, ops)
+        late = [complete(rival(op), b"late") for op in ops[:20]]
+        replies = await together(store, [*late, *(complete(op) for op in ops[20:])])
+        assert {type(reply) for reply in replies[:20]} == {Lost}
+        assert {type(reply) for reply in replies[20:]} == {Applied}
+        read = await together(store, [Read(op.identity) for op in ops[:20]])
+        assert {reply.record.state for reply in read} == {State.IN_PROGRESS}
+
+
 async def test_large_answers_travel_alone_in_both_directions(mariadb_url: str) -> None:
     async with opened(mariadb_url, timeout=30) as store:
         ops = [claim(number) for number in range(40)]
@@ -342,10 +365,15 @@ def uncommitted(server: MariadbServer, url: str, there: Claim, op: Claim) -> Ite
 async def test_waiting_is_as_patient_as_ever_after_a_batch_was_in_a_hurry(
     mariadb: MariadbServer, mariadb_url: str
 ) -> None:
-    """On the one connection there is: after a batch, after one that met a lock, and a rival."""
+    """On the one connection there is: after a batch, and after one that met a lock."""
     async with opened(mariadb_url, timeout=20, pool_size=1) as store:
         ops = [claim(number) for number in range(20)]
         await together(store, ops)
+        with row_locked(mariadb, mariadb_url, ops[0].identity):
+            alone = asyncio.ensure_future(store.perform(Renew(ops[0].identity, ops[0].fence, DAY)))
+            with admin(mariadb, mariadb_url) as ask:
+                await asyncio.to_thread(wait_until, lambda: ask(WAITING) == 1)
+        assert isinstance(await alone, Applied)
         with row_locked(mariadb, mariadb_url, ops[3].identity):
             tasks = [asyncio.ensure_future(store.perform(complete(op))) for op in ops]
             with admin(mariadb, mariadb_url) as ask:
@@ -393,6 +421,20 @@ def test_only_a_connection_that_is_patient_again_is_used_again(broken: bool) -> 
     with pytest.raises(Fault) as told:
         said.throw(fault) if broken else said.send([])
     assert told.value.broken is broken
+
+
+@pytest.mark.parametrize("op", [claim(), complete(claim())], ids=["claim", "complete"])
+def test_what_fails_after_the_write_is_in_doubt_and_ends_the_connection(
+    op: StoreOperation[Any],
+) -> None:
+    """The session is still in a hurry then, and only what follows the write tells it so."""
+    said = exchange(batch_of([op]).statement())
+    before_the_look = next(said).count(";") - 1
+    fault = Fault("a node that was not the first", code=1213, broken=False, tries=5)
+    fault.after = before_the_look
+    with pytest.raises(Fault) as told:
+        said.throw(fault)
+    assert (told.value.doubt, told.value.broken) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -463,6 +505,37 @@ def is_free(server: MariadbServer, url: str, op: Claim, kind: type[StoreOperatio
         except pymysql.OperationalError as error:
             return bool(error.args[0] != WAITED)
         return True
+
+
+@pytest.mark.parametrize("there", [3, 20_000])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_finds_its_records_by_the_primary_key(
+    mariadb: MariadbServer, mariadb_url: str, kind: type[StoreOperation[Any]], there: int
+) -> None:
+    MysqlBackend(mariadb_url).migrate()
+    with admin(mariadb, mariadb_url) as ask:
+        ask(FILL.format(there))
+        ask("ANALYZE TABLE semel_record")
+    ops: dict[type, list[StoreOperation[Any]]] = {Claim: [claim() for _ in range(ROWS)]}
+    ops[Complete] = [complete(claim()) for _ in range(ROWS)]
+    ops[Read] = [Read(claim().identity) for _ in range(ROWS)]
+    statement = batch_of(ops[kind]).statement()
+    with mariadb.connect(database_of(mariadb_url)) as connection, connection.cursor() as cursor:
+        for part in dialect("mysql").queries[statement.name].parts:
+            text = packet([part.replace("INTO @semel_found", "")], statement.params, "", "")
+            cursor.execute(f"EXPLAIN {text}")
+            for _, _, table, how, _, key, *_ in cursor.fetchall():
+                # A look may read a small table as a whole, for it locks nothing.
+                small = there == 3 and not part.startswith("UPDATE")
+                assert small or table == "given" or (how, key) == ("range", "PRIMARY")
+
+
+FILL = (
+    "INSERT INTO semel_record (identity, state, fence, fingerprint, fields, tenant, method, path, "
+    "`key`, on_lapse, created_at, leased_until, duty, due_at) SELECT UNHEX(SHA2(seq, 256)), "
+    "'in_progress', UNHEX(MD5(seq)), 'v1', '', '', '', '', '', 'unknown', 0, 0, 'lease', 0 "
+    "FROM seq_1_to_{}"
+)
 
 
 # ── the connection breaks ─────────────────────────────────────────────────────────────────────────

@@ -31,14 +31,12 @@ from semel.core.model import Fence, Identity, Origin, State
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 from semel.stores.base import AsyncStore
 from semel.stores.postgres import PostgresBackend
-from semel.stores.postgres.arrays import BYTEA, INT8, array, data
+from semel.stores.postgres.arrays import BYTEA, INT8
 from semel.stores.postgres.awaited import AwaitedPool
-from semel.stores.postgres.errand import errand
-from semel.stores.postgres.faults import Fault, verdict
 from semel.stores.postgres.kinds import KINDS
 from semel.stores.postgres.link import query
 from semel.stores.sql import plans
-from semel.stores.sql.batches import PATIENCE, ROWS, Again, Job, Queue
+from semel.stores.sql.batches import PATIENCE, ROWS
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.kinds import BIG, Kind
 from semel.stores.sql.plans import Statement
@@ -500,18 +498,6 @@ async def test_a_server_that_is_gone_is_told_to_each_member_in_time(
         assert {type(reply) for reply in replies} == {Claimed}
 
 
-def test_a_doubt_from_the_batch_stays_when_going_alone_fails_surely() -> None:
-    """Sent, connection lost, server gone: nobody may say that it surely did not happen."""
-    batch = queued([claim(), claim()]).take()
-    batch.fail(Fault("the server hung up", doubt=True, tries=2), verdict)
-    assert [job.told for job in batch] == [Again(doubt=True)] * 2
-    alone = errand(claim(), doubt=True)
-    next(alone)
-    with pytest.raises(StoreUnavailable) as unavailable:
-        alone.throw(Fault("cannot connect"))
-    assert unavailable.value.applied is None
-
-
 async def test_a_commit_that_no_standby_confirmed_is_no_success_for_any_member() -> None:
     settings = {"synchronous_standby_names": "nobody"}
     with PostgresServer(settings=settings) as server, admin(server.url) as ask:
@@ -735,79 +721,6 @@ def test_a_batch_finds_its_records_by_the_primary_key(postgres_url: str, kind: K
             assert "semel_record_pkey" in plan
             assert "Index Cond" in plan
             assert "'Seq Scan'" not in plan
-
-
-# ── forming, without a server ─────────────────────────────────────────────────────────────────────
-
-
-class Note(Job):
-    """A job that keeps what it was told."""
-
-    __slots__ = ("told",)
-    told: object
-
-    def withdrawn(self) -> bool:
-        return hasattr(self, "told")
-
-    def answer(self, reply: object) -> None:
-        self.told = reply
-
-    def fail(self, error: Exception) -> None:
-        self.told = error
-
-
-def queued(ops: Sequence[StoreOperation[Any]]) -> Queue[Note]:
-    queue = Queue[Note](KINDS[type(ops[0])])
-    for op in ops:
-        job = Note(op, 1.0)
-        cells = queue.kind.admit(op)
-        assert cells is not None
-        job.cells = cells
-        queue.add(job)
-    return queue
-
-
-def test_a_batch_has_one_row_for_each_identity_and_a_bounded_number_of_them() -> None:
-    ops = [claim(number) for number in range(ROWS + 10)]
-    queue = queued([op for op in ops for _ in range(3)])
-    first, second = queue.take(), queue.take()
-    assert not queue
-    assert len({job.identity for job in first}) == ROWS
-    assert {job.identity for job in second} >= {op.identity for op in ops[ROWS:]}
-    identities = first.statement().params["identity"]
-    assert isinstance(identities, bytes)
-    assert len(identities) == len(array(BYTEA, [data(bytes(32))] * ROWS, ROWS))
-
-
-def test_two_completions_of_one_record_never_share_a_batch() -> None:
-    op = claim()
-    queue = queued([complete(op), complete(rival(op)), complete(claim())])
-    assert [len(queue.take()), len(queue.take()), len(queue.take())] == [2, 1, 0]
-
-
-def test_a_batch_has_a_bounded_weight_and_skips_who_has_left() -> None:
-    ops = [complete(claim(), bytes(BIG)) for _ in range(ROWS)]
-    queue = queued(ops)
-    sizes = []
-    while batch := queue.take():
-        sizes.append(len(batch))
-    assert sum(sizes) == ROWS
-    assert max(sizes) <= 16
-    queue = queued(ops[:4])
-    for job in queue.take():
-        job.answer(Again())
-    assert len(queue.take()) == 0
-
-
-def test_who_was_in_a_batch_may_have_been_sent_and_who_was_not_was_not() -> None:
-    for taken, applied in ((False, False), (True, None)):
-        queue = queued([claim()])
-        job = next(iter(queue._jobs))
-        if taken:
-            queue.take()
-        job.expire(verdict)
-        assert isinstance(job.told, StoreUnavailable)
-        assert job.told.applied is applied
 
 
 async def test_other_writes_go_alone_as_before(postgres_url: str) -> None:

@@ -98,7 +98,7 @@ def _hurried(parts: Sequence[str], params: dict[str, object]) -> Exchange:
             return told((yield text))
         except Fault as fault:
             if fault.after > 1 + _first_write(parts):
-                fault.doubt = True
+                fault.doubt = fault.broken = True  # it was done; and the session is in a hurry
                 raise
             if fault.broken and fault.code != WAITED:
                 raise

@@ -1,0 +1,162 @@
+"""How operations are put together, and what befalls them: without a server, for every store."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from semel.core.contract import Claim, Complete, StoreOperation
+from semel.core.frozen import replace
+from semel.core.model import Fence, Identity, Origin
+from semel.errors import StoreUnavailable
+from semel.stores.mysql import faults as mysql_faults
+from semel.stores.mysql import kinds as mysql_kinds
+from semel.stores.postgres import faults as postgres_faults
+from semel.stores.postgres import kinds as postgres_kinds
+from semel.stores.sql.batches import ROWS, Again, Job, Queue
+from semel.stores.sql.errand import Fault, Verdict, errand
+from semel.stores.sql.kinds import BIG, Kind
+
+DAY = 24 * 60 * 60 * 1_000_000
+
+Kinds = Mapping[type[StoreOperation[Any]], Kind]
+
+
+@pytest.fixture(params=[postgres_kinds, mysql_kinds], ids=["postgres", "mysql"])
+def kinds(request: pytest.FixtureRequest) -> Kinds:
+    found: Kinds = request.param.KINDS
+    return found
+
+
+@pytest.fixture(params=[postgres_faults, mysql_faults], ids=["postgres", "mysql"])
+def verdict(request: pytest.FixtureRequest) -> Verdict:
+    found: Verdict = request.param.verdict
+    return found
+
+
+def claim() -> Claim:
+    return Claim(
+        identity=Identity(secrets.token_bytes(32)),
+        fence=Fence(secrets.token_bytes(16)),
+        fingerprint="v1:",
+        fields=b"",
+        origin=Origin("tenant", "POST", "/payments", "a-key-of-the-client"),
+        lease=DAY,
+    )
+
+
+def rival(op: Claim) -> Claim:
+    return replace(op, fence=Fence(secrets.token_bytes(16)))
+
+
+def complete(op: Claim, snapshot: bytes = b"answer") -> Complete:
+    return Complete(op.identity, op.fence, snapshot, retention=DAY, tombstone=DAY)
+
+
+class Note(Job):
+    """A job that keeps what it was told."""
+
+    __slots__ = ("told",)
+    told: object
+
+    def withdrawn(self) -> bool:
+        return hasattr(self, "told")
+
+    def answer(self, reply: object) -> None:
+        self.told = reply
+
+    def fail(self, error: Exception) -> None:
+        self.told = error
+
+
+def queued(kinds: Kinds, ops: Sequence[StoreOperation[Any]]) -> Queue[Note]:
+    queue = Queue[Note](kinds[type(ops[0])])
+    for op in ops:
+        job = Note(op, 1.0)
+        cells = queue.kind.admit(op)
+        assert cells is not None
+        job.cells = cells
+        queue.add(job)
+    return queue
+
+
+def test_a_batch_has_one_row_for_each_identity_and_a_bounded_number_of_them(kinds: Kinds) -> None:
+    ops = [claim() for _ in range(ROWS + 10)]
+    queue = queued(kinds, [op for op in ops for _ in range(3)])
+    first, second = queue.take(), queue.take()
+    assert not queue
+    assert len({job.identity for job in first}) == ROWS
+    assert {job.identity for job in second} >= {op.identity for op in ops[ROWS:]}
+    rows: list[Any] = [kinds[Claim].cells(op) for op in ops[:ROWS]]
+    assert first.statement() == kinds[Claim].gather(rows)
+
+
+def test_a_batch_is_in_the_order_of_identities(kinds: Kinds) -> None:
+    ops = [complete(claim()) for _ in range(ROWS)]
+    ordered = sorted(ops, key=lambda op: op.identity)
+    arriving = queued(kinds, ops).take().statement()
+    assert arriving == queued(kinds, ordered).take().statement()
+    columns = zip(*map(kinds[Complete].cells, ordered), strict=True)
+    names = (name for name, _ in kinds[Complete].columns)
+    for name, cells in zip(names, columns, strict=True):
+        assert arriving.params[name] == kinds[Complete].column(type_of(kinds, name), cells)
+
+
+def type_of(kinds: Kinds, column: str) -> int:
+    return dict(kinds[Complete].columns)[column]
+
+
+def test_two_completions_of_one_record_never_share_a_batch(kinds: Kinds) -> None:
+    op = claim()
+    queue = queued(kinds, [complete(op), complete(rival(op)), complete(claim())])
+    assert [len(queue.take()), len(queue.take()), len(queue.take())] == [2, 1, 0]
+
+
+def test_a_batch_has_a_bounded_weight_and_skips_who_has_left(kinds: Kinds) -> None:
+    ops = [complete(claim(), bytes(BIG)) for _ in range(ROWS)]
+    queue = queued(kinds, ops)
+    sizes: list[int] = []
+    while batch := queue.take():
+        sizes.append(len(batch))
+    assert sum(sizes) == ROWS
+    assert 1 < max(sizes) <= 16
+    queue = queued(kinds, ops[:4])
+    for job in queue.take():
+        job.answer(Again())
+    assert len(queue.take()) == 0
+
+
+@pytest.mark.parametrize(("taken", "applied"), [(False, False), (True, None)])
+def test_who_was_in_a_batch_may_have_been_sent_and_who_was_not_was_not(
+    verdict: Verdict, taken: bool, applied: bool | None
+) -> None:
+    queue = queued(postgres_kinds.KINDS, [claim()])
+    job = next(iter(queue._jobs))
+    if taken:
+        queue.take()
+    job.expire(verdict)
+    assert isinstance(job.told, StoreUnavailable)
+    assert job.told.applied is applied
+
+
+def test_a_doubt_from_the_batch_stays_when_going_alone_fails_surely(verdict: Verdict) -> None:
+    """Sent, connection lost, server gone: nobody may say that it surely did not happen."""
+    batch = queued(postgres_kinds.KINDS, [claim(), claim()]).take()
+    batch.fail(Fault("the server hung up", doubt=True, tries=2), verdict)
+    assert [job.told for job in batch] == [Again(doubt=True)] * 2
+    alone = errand(claim(), verdict, doubt=True)
+    next(alone)
+    with pytest.raises(StoreUnavailable) as unavailable:
+        alone.throw(Fault("cannot connect"))
+    assert unavailable.value.applied is None
+
+
+def test_when_no_connection_is_to_be_had_each_is_told_so_and_nobody_tries_alone(
+    verdict: Verdict,
+) -> None:
+    batch = queued(postgres_kinds.KINDS, [claim(), claim()]).take()
+    batch.fail(Fault("cannot connect"), verdict)
+    errors = [job.told for job in batch]
+    assert [type(error) for error in errors] == [StoreUnavailable] * 2
+    assert errors[0] is not errors[1]
