@@ -29,11 +29,13 @@ def field_digests(fields: Mapping[str, bytes], salt: bytes, recipe: Recipe = _PL
         return b""
     key_id, secret = recipe.secrets[0] if recipe.secrets else ("", b"")
     labelled = sorted(_labelled(fields).items())
-    key = _field_key(secret, salt)
+    keyed = blake2b(_field_key(secret, salt), digest_size=_DIGEST_BYTES)
     cut = bytes((_FORMAT, len(labelled) > MAX_FIELDS))
     pieces = [cut, _counted(key_id.encode()), _counted(salt)]
     for label, value in labelled[:MAX_FIELDS]:
-        pieces += (_COUNTS[len(label)], label, _field_digest(key, value))
+        digest = keyed.copy()  # `_field_digest`, with the key taken in once
+        digest.update(value)
+        pieces += (_COUNTS[len(label)], label, digest.digest())
     return b"".join(pieces)
 
 
@@ -60,7 +62,9 @@ def differing_fields(
 
 def _labelled(fields: Mapping[str, bytes]) -> dict[bytes, bytes]:
     """Fields by the start of their name; names that start alike share an entry."""
-    labelled = {_label(name): value for name, value in fields.items()}
+    labelled = {name.encode("utf-8", "backslashreplace"): fields[name] for name in fields}
+    if max(map(len, labelled), default=0) > MAX_NAME_BYTES:
+        labelled = {_label(name): value for name, value in fields.items()}
     if len(labelled) < len(fields):
         labelled = dict.fromkeys(labelled, b"")
         for name in sorted(fields):

@@ -5,6 +5,7 @@ Nothing here echoes a key: a refusal says what is wrong with it, never what it w
 
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from struct import Struct
 from typing import Literal, TypeAlias
@@ -200,14 +201,26 @@ def identity(scope: Scope, key: str) -> bytes:
     The lengths keep parts apart whatever they contain. A session is marked, so that an empty one
     differs from none.
     """
-    session = b"" if scope.session is None else b"=" + _utf8(scope.session)
-    if scope.kind == "route":
-        kind, method, path = b"route", _utf8(scope.method), _utf8(scope.path)
-    else:
-        kind, method, path = b"tenant", b"", b""
-    parts = (kind, _utf8(scope.tenant), session, method, path, _utf8(key))
-    lengths = _LENGTHS.pack(*map(len, parts))
-    return sha256(b"semel i1\n" + lengths + b"".join(parts)).digest()
+    last = _utf8(key)
+    # The key comes last, and most requests differ in nothing else; long paths would fill the cache.
+    before = _remembered_head if len(scope.path) <= _LONG else _head
+    head = before(scope.tenant, scope.method, scope.path, scope.kind, scope.session, len(last))
+    return sha256(head + last).digest()
+
+
+def _head(
+    tenant: str, method: str, path: str, kind: str, session: str | None, key_length: int
+) -> bytes:
+    """All that is hashed before the key itself."""
+    bound = b"" if session is None else b"=" + _utf8(session)
+    place = (_utf8(method), _utf8(path)) if kind == "route" else (b"", b"")
+    parts = (b"route" if kind == "route" else b"tenant", _utf8(tenant), bound, *place)
+    lengths = _LENGTHS.pack(*map(len, parts), key_length)
+    return b"semel i1\n" + lengths + b"".join(parts)
+
+
+_LONG = 256
+_remembered_head = lru_cache(512)(_head)
 
 
 def _utf8(text: str) -> bytes:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import Any, NewType, TypeAlias
+from typing import Any, NewType, TypeAlias, TypeVar, overload
 
 from semel.core.frozen import frozen
+
+T = TypeVar("T")
 
 Identity = NewType("Identity", bytes)
 """32 bytes: the primary key of every store."""
@@ -149,6 +151,18 @@ class HeaderView(Mapping[str, str]):
 
     def __getitem__(self, name: str) -> str:
         return self._lines[name.lower().encode("latin-1")][0].decode("latin-1")
+
+    # Mapping's own would raise and catch where a header is missing, as most are.
+    @overload
+    def get(self, name: str, default: None = None, /) -> str | None: ...
+    @overload
+    def get(self, name: str, default: str | T, /) -> str | T: ...
+    def get(self, name: str, default: str | T | None = None, /) -> str | T | None:
+        lines = self._lines.get(name.lower().encode("latin-1"))
+        return default if lines is None else lines[0].decode("latin-1")
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.lower().encode("latin-1") in self._lines
 
     def __iter__(self) -> Iterator[str]:
         return iter([name.decode("latin-1") for name in self._lines])
