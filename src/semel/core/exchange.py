@@ -120,7 +120,8 @@ def _keep(call: Call, response: Response, answer: Answer, course: Course) -> Flo
         case None:
             return not_durable(call, answer)
         case Applied(expires_at=expires_at):
-            return replace(answer, response=first(call, response, expires_at))
+            sent = first(call, response, expires_at)
+            return Answer(sent, answer.outcome, answer.error, answer.reraise)
         case Lost():
             return (yield from as_zombie(call, written, answer))
         case _:

@@ -47,11 +47,12 @@ def ask(op: Operation[R]) -> Flow[R]:
 class Step:
     """Where a flow stands: the next thing to feed it. Shared by both drivers."""
 
-    __slots__ = ("_feed", "_flow", "_value", "op")
+    __slots__ = ("_feed", "_send", "_throw", "_value", "op")
 
     def __init__(self, flow: Flow[Any]) -> None:
-        self._flow = flow
-        self._feed: Callable[[Any], Any] = flow.send
+        self._send: Callable[[Any], Any] = flow.send
+        self._throw: Callable[[Any], Any] = flow.throw
+        self._feed = self._send
         self._value: Any = None
         self.op: Operation[Any] | None = None
 
@@ -62,10 +63,10 @@ class Step:
         return op
 
     def reply(self, value: object) -> None:
-        self._feed, self._value = self._flow.send, value
+        self._feed, self._value = self._send, value
 
     def fail(self, error: Exception) -> None:
-        self._feed, self._value = self._flow.throw, error
+        self._feed, self._value = self._throw, error
 
 
 def run(flow: Flow[T], perform: Perform) -> T:

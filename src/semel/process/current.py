@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -266,14 +266,17 @@ class Run:
 
     def enter(self) -> Callable[[], None]:
         """Make this the run of the current context; the result undoes that."""
-        before = _run.set(self)
-        noted = doubts.set(self._doubts)
+        before, noted = self.occupy()
 
         def leave() -> None:
             _run.reset(before)
             doubts.reset(noted)
 
         return leave
+
+    def occupy(self) -> tuple[Token[Run | None], Token[list[OutcomeUnknown] | None]]:
+        """The same, for a context that ends with the run."""
+        return _run.set(self), doubts.set(self._doubts)
 
     def note(self, error: BaseException) -> None:
         """Remember an exception that a framework is about to turn into an answer."""

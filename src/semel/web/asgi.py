@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from semel.core.admission import Call, Refused, Ticket
@@ -133,8 +134,9 @@ class Middleware:
             errand.answer = answer
         try:
             await self._answer(answer, send)
-            exchange.end()
-            await exchange.handler.returned()
+            if exchange.begun:
+                exchange.end()
+                await exchange.handler.returned()
         except BaseException:
             exchange.spawn(exchange.see_off())
             raise
@@ -314,11 +316,25 @@ def _plainly_safe(scope: Scope) -> bool:
 
 def _place(scope: Scope) -> Place:
     path: str = scope["path"]
-    raw = path.encode("utf-8", "surrogatepass")
+    root: str = scope.get("root_path", "")
     if "\ufffd" in path and scope.get("raw_path"):
         # The server could not decode the path; two different ones must not become the same.
-        raw = unquote_to_bytes(scope["raw_path"])
-    root = scope.get("root_path", "").rstrip("/").encode("utf-8", "surrogatepass")
+        return _place_of(root, unquote_to_bytes(scope["raw_path"]))
+    known = _known_place if len(path) <= _LONG else _decoded_place
+    return known(root, path)
+
+
+def _decoded_place(root: str, path: str) -> Place:
+    return _place_of(root, path.encode("utf-8", "surrogatepass"))
+
+
+_LONG: Final = 256
+"""Longer paths would fill the cache."""
+_known_place = lru_cache(512)(_decoded_place)
+
+
+def _place_of(prefix: str, raw: bytes) -> Place:
+    root = prefix.rstrip("/").encode("utf-8", "surrogatepass")
     # Before ASGI 2.4 servers left the prefix out of the path.
     return place(root, raw[len(root) :] if (raw + b"/").startswith(root + b"/") else raw)
 

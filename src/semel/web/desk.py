@@ -237,10 +237,13 @@ def report(answer: Answer) -> None:
         log.error("semel: keep= failed; the outcome is unknown", exc_info=answer.error)
 
 
+_ASKS_FOR_A_LEASE: Final = (Claim, Retake, Resume, Commit)
+
+
 class Performer:
     """Performs the operations of one keyed request: what both colours do alike."""
 
-    __slots__ = ("_begun", "_guard", "_lease", "_made", "_request", "_run", "call")
+    __slots__ = ("_guard", "_lease", "_made", "_request", "_run", "begun", "call")
 
     def __init__(
         self, guard: Guard, ticket: Ticket, call: Call, started: float | None = None
@@ -251,7 +254,8 @@ class Performer:
         lease, max_run = policy.lease_micros / 1_000_000, policy.max_run.total_seconds()
         now = time.monotonic() if started is None else started
         self._lease = Lease(call.identity, call.fence, now, lease, max_run)
-        self._begun = False
+        self.begun = False
+        """The handler was asked for: there is a lease to let go, and a handler to see off."""
         self._run: Run | None = None
         self._made = 0.0 if guard.replays is None else guard.replays.clock()
         self.call = call
@@ -261,9 +265,9 @@ class Performer:
 
         A process that was stopped between claim and run may find its record settled by others.
         """
-        if not self._begun and not self._held():
+        if not self.begun and not self._held():
             return None
-        self._begun = True
+        self.begun = True
         self._lease.identity = op.identity  # it may be alive under the previous settings
         if self._run is None:
             self._run = Run(self._lease, op.course, self._ground())
@@ -285,7 +289,7 @@ class Performer:
         """
         if isinstance(op, Commit):
             self.let_go()
-        if isinstance(op, Claim | Retake | Resume | Commit):
+        if isinstance(op, _ASKS_FOR_A_LEASE):
             self._lease.start(time.monotonic())
 
     def _tell(self, op: StoreOperation[Any], reply: object) -> None:

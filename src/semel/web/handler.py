@@ -59,7 +59,7 @@ class Promise(Generic[T]):
 
     def __init__(self) -> None:
         self.kept = False
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: list[asyncio.Future[T]] = []
 
     def keep(self, value: T) -> None:
         """The first value counts."""
@@ -68,18 +68,27 @@ class Promise(Generic[T]):
         self.kept, self._value = True, value
         for waiter in self._waiting:
             if not waiter.done():
-                waiter.set_result(None)
+                waiter.set_result(value)
 
-    async def wait(self) -> T:
-        if not self.kept:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def wait(self) -> asyncio.Future[T]:
+        """A future of the caller's own, for the value."""
+        waiter: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        if self.kept:
+            waiter.set_result(self._value)
+        else:
             self._waiting.append(waiter)
-            await waiter
-        return self._value
+        return waiter
 
 
 class Handler:
     """One run of the application for one keyed request."""
+
+    __slots__ = (
+        *("_app", "_scope", "_receive", "_send", "_request_body", "_incoming", "_policy"),
+        *("_run", "_task", "_error", "_status", "_headers", "_body", "_size", "_whole", "_digest"),
+        *("_draining", "_discarded", "_broken", "_flowing", "_sent"),
+        *("_outcome", "_released", "_over", "_freed", "_drained"),
+    )
 
     def __init__(
         self,
@@ -95,29 +104,31 @@ class Handler:
         self._receive = receive
         self._send = send
         self._request_body = request_body
-        self._incoming = _body_messages(request_body)
         self._policy = policy
         self._task: asyncio.Task[None] | None = None
+
+    def _begin(self, run: Run) -> None:
+        """From here on it may be run; a replay never comes so far."""
+        self._run = run
+        self._incoming = _body_messages(self._request_body)
         self._error: BaseException | None = None
         self._status = 0
         self._headers: Headers = ()
-        self._body = Spool()
+        self._body: Spool | None = None
+        """What has come of an answer that comes in pieces; most come whole."""
         self._size, self._whole = 0, False
-        self._draining = self._discarded = self._broken = False
+        self._draining = self._discarded = self._broken = self._flowing = self._sent = False
         self._outcome: Promise[HandlerOutcome] = Promise()
-        self._freed: Promise[None] = Promise()
-        """The answer has left, or has begun to flow: either way the application may go on."""
-        self._drained: Promise[Drained] = Promise()
         self._released: Promise[None] = Promise()
         self._over: Promise[None] = Promise()
-        self._flowing = self._sent = False
+        self._freed: Promise[None] | None = None
 
     # ── asked by the exchange ─────────────────────────────────────────────────────────────────────
 
     async def outcome(self, run: Run, running: set[asyncio.Task[Any]]) -> HandlerOutcome:
         """Start the handler and wait for its outcome; asked again, it is the same run."""
         if self._task is None:
-            self._run = run
+            self._begin(run)
             self._task = start_task(self._call_app(), running)
         return await self._outcome.wait()
 
@@ -127,9 +138,10 @@ class Handler:
             if not self._draining:
                 self._draining = True
                 self._digest = hashlib.sha256()
+                self._drained: Promise[Drained] = Promise()
                 await self._send_begun(headers)
             self._flowing = True
-            self._freed.keep(None)
+            self._free()
             if self._over.kept:
                 self._end_stream(self._error)
         return await self._drained.wait()
@@ -139,7 +151,7 @@ class Handler:
             await self._send(
                 {"type": "http.response.start", "status": self._status, "headers": list(headers)}
             )
-            for piece in self._body.pieces():
+            for piece in () if self._body is None else self._body.pieces():
                 await self._forward(piece, more=True)
         except Exception as error:
             # The client is gone and the server says so by raising (ASGI 2.4); the handler hears of
@@ -149,16 +161,17 @@ class Handler:
 
     async def discard(self) -> None:
         """Stop the handler; nothing of its answer is sent."""
-        self._discarded = True
         if self._task is not None:
+            self._discarded = True
             self._task.cancel()
             await self._over.wait()
 
     def release(self) -> None:
         """The answer has left, or nobody waits for it: let the application go on."""
-        self._sent = True
-        self._freed.keep(None)
-        self._released.keep(None)
+        if self._task is not None:
+            self._sent = True
+            self._free()
+            self._released.keep(None)
 
     async def returned(self) -> None:
         """Wait for the application to return, or to raise."""
@@ -167,17 +180,18 @@ class Handler:
 
     def raise_again(self) -> None:
         """Raise what the application raised."""
-        if self._error is not None and not self._discarded:
+        if self._task is not None and self._error is not None and not self._discarded:
             raise self._error
 
     def close(self) -> None:
         self._request_body.close()
-        self._body.close()
+        if self._task is not None and self._body is not None:
+            self._body.close()
 
     # ── the run ───────────────────────────────────────────────────────────────────────────────────
 
     async def _call_app(self) -> None:
-        self._run.enter()
+        self._run.occupy()
         try:
             await self._app(_keepable(self._scope), self._app_receive, self._app_send)
         except BaseException as error:  # raised again where the server waits: see raise_again
@@ -207,7 +221,7 @@ class Handler:
         if self._policy.response == "buffer":
             # The handler finishes whether or not the client is still there, so it is not told;
             # frameworks stop a handler in the middle of its effect when a client hangs up.
-            await self._freed.wait()
+            await self._until_freed()
             if not self._flowing:
                 return {"type": "http.disconnect"}
         return await self._receive()
@@ -215,42 +229,58 @@ class Handler:
     async def _app_send(self, message: Message) -> None:
         kind = message["type"]
         if kind == "http.response.start":
-            await self._begin(message)
+            self._take_head(message)
+            if self._policy.response == "stream":
+                await self._turn_to_stream()
         elif kind == "http.response.body":
-            await self._body_piece(message.get("body", b""), message.get("more_body", False))
+            piece, more = message.get("body", b""), message.get("more_body", False)
+            if not self._status or self._sent:
+                raise RuntimeError("the application sent a body before or after its answer")
+            if self._flowing:
+                await self._flow(piece, more)
+            elif more:
+                await self._buffer(piece)
+            else:
+                self._finish(piece)
+                await self._released.wait()
 
-    async def _begin(self, message: Message) -> None:
+    def _take_head(self, message: Message) -> None:
         if self._status:
             raise RuntimeError("the application started its answer twice")
         # Last of all the status, which says that it has begun: a head that no server would take
         # is none, and what it raises is the outcome.
-        self._headers = tuple((bytes(k), bytes(v)) for k, v in message.get("headers", ()))
+        self._headers = tuple([(bytes(k), bytes(v)) for k, v in message.get("headers", ())])
         self._status = message["status"]
-        if self._policy.response == "stream":
-            await self._turn_to_stream()
 
-    async def _body_piece(self, piece: bytes, more: bool) -> None:
-        if not self._status or self._sent:
-            raise RuntimeError("the application sent a body before or after its answer")
-        if self._flowing:
-            await self._flow(piece, more)
-            return
+    async def _buffer(self, piece: bytes) -> None:
+        if self._body is None:
+            self._body = Spool()
         self._body.write(piece)
-        if not more:
-            await self._finish()
-        elif self._body.size > self._policy.max_response_body and self._policy.mode != "atomic":
+        if self._body.size > self._policy.max_response_body and self._policy.mode != "atomic":
             await self._turn_to_stream()
 
-    async def _finish(self) -> None:
+    def _finish(self, last: bytes) -> None:
+        if self._body is not None or type(last) is not bytes:
+            self._body = self._body or Spool()
+            self._body.write(last)
+            last = self._body.whole()
         error = self._run.error_behind(self._status)
-        response = Response(self._status, self._headers, self._body.whole())
-        self._outcome.keep(Returned(response, error))
-        await self._released.wait()
+        self._outcome.keep(Returned(Response(self._status, self._headers, last), error))
 
     async def _turn_to_stream(self) -> None:
         error = self._run.error_behind(self._status)
         self._outcome.keep(Streaming(self._status, self._headers, error))
-        await self._freed.wait()
+        await self._until_freed()
+
+    async def _until_freed(self) -> None:
+        """Until the answer has left, or has begun to flow: then the application may go on."""
+        if not (self._flowing or self._sent):
+            self._freed = self._freed or Promise()
+            await self._freed.wait()
+
+    def _free(self) -> None:
+        if self._freed is not None:
+            self._freed.keep(None)
 
     async def _flow(self, piece: bytes, more: bool) -> None:
         await self._forward(piece, more)
