@@ -40,14 +40,23 @@ def statement(name: str, **values: str) -> str:
     return re.sub(r"%\((\w+)\)s", lambda match: filled[match[1]], text)
 
 
+ANY_KEY: Final = ("\\set n random(1, 9000000000000000000)",)
+"""Each transaction has a key of its own. Or a client counts: ``i`` is its own, and begins at 0."""
+
+
 def pgbench(
-    server: PostgresServer, url: str, statements: Sequence[str], clients: int, seconds: float
+    server: PostgresServer,
+    url: str,
+    statements: Sequence[str],
+    clients: int,
+    seconds: float,
+    keys: Sequence[str] = ANY_KEY,
 ) -> float:
     """Transactions per second, each of them these statements, one after the other."""
-    options = ["-n", "-M", "prepared", "-c", str(clients), "-j", "2"]
+    options = ["-n", "-M", "prepared", "-c", str(clients), "-j", "2", "-D", "i=0"]
     options += ["-T", str(max(1, round(seconds)))]
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
-        lines = ["\\set n random(1, 9000000000000000000)", *(f"{text};" for text in statements)]
+        lines = [*keys, *(f"{text};" for text in statements)]
         script.write("\n".join(lines) + "\n")
         script.flush()
         done = subprocess.run(

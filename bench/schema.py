@@ -9,8 +9,14 @@ single statements. The schemes differ in how maintenance finds records:
 - swept: the same, with that sweeper at work beside it
 - side: a side table of what is in flight; a row is written by the claim, deleted by the completion
 
-Every round measures each scheme once, in a database of its own. CPU time of the server, WAL and
-size are per pair; they say more than the rate where the machine is busy with other things too.
+With ``--fillfactor`` the shipped scheme is measured with other fillfactors instead: first each key
+is completed right after its claim, then (``lag``) a thousand others are claimed in between, as
+while handlers run; and with its table divided into 16 partitions. The figures are those of a second
+run in the same table, after a vacuum: what the first left behind is used again, or not.
+
+Every round measures each scheme once, in a database of its own. CPU time of the server and WAL
+are per key; they say more than the rate where the machine is busy with other things too. Table and
+indexes are megabytes for a million keys, as they are after the run, without a vacuum.
 """
 
 from __future__ import annotations
@@ -31,6 +37,7 @@ from bench.pgbench import VALUES, pgbench, statement
 from semel.stores import open_backend
 from semel.stores.sql.dialect import SYNTAXES
 from tests.servers.postgres import PostgresServer
+from tests.stores.harness import divide
 
 INDEX: Final = "DROP INDEX semel_record_due"
 SIDE: Final = (
@@ -47,6 +54,9 @@ def leaving(text: str) -> str:
 
 # Leases are past at once: the sweeper has its work.
 CLAIM, COMPLETE = statement("claim", lease="1"), statement("complete")
+FILLFACTORS: Final = (100, 90, 75)
+LAG: Final = 1000
+"""Keys in flight of all clients."""
 CATCH_UP = (
     "WITH due AS MATERIALIZED (SELECT identity AS which FROM semel_record WHERE duty = 'lease'"
     f" AND due_at <= (SELECT {SYNTAXES['postgresql'].now}) ORDER BY due_at LIMIT 500"
@@ -60,26 +70,51 @@ SIDE_COMPLETE = f"DELETE FROM semel_flight WHERE identity = {VALUES['identity']}
 @dataclass
 class Scheme:
     name: str
-    claim: str
-    complete: str
+    statements: tuple[str, ...]
     ddl: tuple[str, ...] = ()
     sweeps: bool = False
+    parts: bool = False
+    lag: int = 0
+    twice: bool = False
     pairs: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     wal: list[float] = field(default_factory=list)
     hot: list[float] = field(default_factory=list)
-    size: list[float] = field(default_factory=list)
+    table: list[float] = field(default_factory=list)
+    indexes: list[float] = field(default_factory=list)
 
 
 def schemes() -> list[Scheme]:
+    also = (with_also(CLAIM, SIDE_CLAIM), with_also(leaving(COMPLETE), SIDE_COMPLETE))
     return [
-        Scheme("none", CLAIM, leaving(COMPLETE), (INDEX,)),
-        Scheme("moved", CLAIM, COMPLETE),
-        Scheme("left", CLAIM, leaving(COMPLETE)),
-        Scheme("swept", CLAIM, leaving(COMPLETE), sweeps=True),
-        Scheme(
-            "side", with_also(CLAIM, SIDE_CLAIM), with_also(leaving(COMPLETE), SIDE_COMPLETE), SIDE
-        ),
+        Scheme("none", (CLAIM, leaving(COMPLETE)), (INDEX,)),
+        Scheme("moved", (CLAIM, COMPLETE)),
+        Scheme("left", (CLAIM, leaving(COMPLETE))),
+        Scheme("swept", (CLAIM, leaving(COMPLETE)), sweeps=True),
+        Scheme("side", also, SIDE),
+    ]
+
+
+def fillings() -> list[Scheme]:
+    made = [
+        Scheme(f"{each}{' lag' if lag else ''}", (CLAIM, COMPLETE), fill(each), lag=lag, twice=True)
+        for lag in (0, LAG)
+        for each in FILLFACTORS
+    ]
+    return [*made, Scheme("parts", (CLAIM, COMPLETE), parts=True, lag=LAG, twice=True)]
+
+
+def fill(factor: int) -> tuple[str, ...]:
+    return (f"ALTER TABLE semel_record SET (fillfactor = {factor})",)
+
+
+def keys_of(scheme: Scheme, clients: int, run: int) -> list[str]:
+    """Each client counts, and completes what it has claimed so many keys ago."""
+    first = f"(:client_id + {1000 * run}) * 1000000000"
+    return [
+        "\\set i :i + 1",
+        f"\\set n {first} + :i",
+        f"\\set old :n - {scheme.lag // clients}",
     ]
 
 
@@ -121,32 +156,55 @@ def measure(server: PostgresServer, scheme: Scheme, clients: int, seconds: int) 
         with psycopg.connect(url, autocommit=True) as connection:
             for text in scheme.ddl:
                 connection.execute(text.encode())
-        pair = (scheme.claim, scheme.complete)
-        (before,) = ask(url, "SELECT pg_current_wal_insert_lsn()")
+        if scheme.parts:
+            divide(url)
+        if scheme.twice:
+            load(server, url, scheme, clients, seconds, 0)
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute("VACUUM semel_record")
+        before = figures(url)
         spent = cpu_seconds(server.pid)
-        if scheme.sweeps:
-            with sweeping(url):
-                rate = pgbench(server, url, pair, clients, seconds)
-        else:
-            rate = pgbench(server, url, pair, clients, seconds)
-        scheme.pairs.append(rate)
-        keep(scheme, url, before, cpu_seconds(server.pid) - spent)
+        scheme.pairs.append(load(server, url, scheme, clients, seconds, 1))
+        keep(scheme, before, figures(url), cpu_seconds(server.pid) - spent)
 
 
-def keep(scheme: Scheme, url: str, before: str, spent: float) -> None:
-    wal, keys, hot, size = ask(
-        url,
-        f"SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '{before}')::float,"
-        " (SELECT count(*) FROM semel_record)::float,"
-        " (SELECT n_tup_hot_upd::float / n_tup_upd FROM pg_stat_user_tables"
-        "  WHERE relname = 'semel_record'),"
-        " (SELECT sum(pg_total_relation_size(c.oid))::float FROM pg_class c"
-        "  WHERE relname IN ('semel_record', 'semel_flight'))",
+def load(
+    server: PostgresServer, url: str, scheme: Scheme, clients: int, seconds: int, run: int
+) -> float:
+    claim, complete = scheme.statements
+    pair = (claim, complete.replace(":n", ":old"))
+    keys = keys_of(scheme, clients, run)
+    if not scheme.sweeps:
+        return pgbench(server, url, pair, clients, seconds, keys)
+    with sweeping(url):
+        return pgbench(server, url, pair, clients, seconds, keys)
+
+
+FIGURES: Final = (
+    "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float,"
+    " (SELECT count(*) FROM semel_record)::float,"
+    " (SELECT sum(n_tup_upd)::float FROM pg_stat_user_tables WHERE relname LIKE 'semel_record%'),"
+    " (SELECT sum(n_tup_hot_upd)::float FROM pg_stat_user_tables"
+    "  WHERE relname LIKE 'semel_record%'),"
+    " sum(pg_table_size(oid))::float, sum(pg_indexes_size(oid))::float FROM pg_class"
+    " WHERE relkind = 'r' AND relname ~ '^semel_(record|flight)'"
+)
+
+
+def figures(url: str) -> tuple[float, ...]:
+    """WAL so far, keys, updates, HOT updates, bytes of the table and of its indexes."""
+    return ask(url, FIGURES)
+
+
+def keep(scheme: Scheme, before: tuple[float, ...], after: tuple[float, ...], spent: float) -> None:
+    wal, keys, updates, hot, table, indexes = (
+        now - then for then, now in zip(before, after, strict=True)
     )
     scheme.cpu.append(1e6 * spent / keys)
     scheme.wal.append(wal / keys)
-    scheme.hot.append(hot)
-    scheme.size.append(size / keys)
+    scheme.hot.append(hot / updates)
+    scheme.table.append(table / keys)
+    scheme.indexes.append(indexes / keys)
 
 
 def main() -> None:
@@ -155,20 +213,23 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=8)
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--fsync", action="store_true", help="durable, on disk; else in memory")
+    parser.add_argument("--fillfactor", action="store_true", help="fillfactors and partitions")
     given = parser.parse_args()
-    measured = schemes()
+    measured = fillings() if given.fillfactor else schemes()
     settings = {"max_wal_size": "8GB", "full_page_writes": "on", "shared_buffers": "512MB"}
     with PostgresServer(fsync=given.fsync, settings=settings) as server:
         for _ in range(given.rounds):
             for scheme in measured:
                 measure(server, scheme, given.clients, given.seconds)
-    print(f"{'scheme':8} {'pairs/s':>8} {'CPU us':>7} {'WAL B':>7} {'HOT':>5} {'stored B':>9}")
+    head = ("pairs/s", "CPU us", "WAL B", "HOT", "table MB", "index MB")
+    print(f"{'scheme':8} " + " ".join(f"{title:>8}" for title in head))
     for scheme in measured:
-        print(
-            f"{scheme.name:8} {statistics.median(scheme.pairs):8.0f}"
-            f" {statistics.median(scheme.cpu):7.0f} {statistics.median(scheme.wal):7.0f}"
-            f" {statistics.median(scheme.hot):5.0%} {statistics.median(scheme.size):9.0f}"
-        )
+        figures = (scheme.pairs, scheme.cpu, scheme.wal, scheme.hot, scheme.table, scheme.indexes)
+        middle = [statistics.median(each) for each in figures]
+        shown = [
+            f"{each:8.0%}" if place == 3 else f"{each:8.0f}" for place, each in enumerate(middle)
+        ]
+        print(f"{scheme.name:8} " + " ".join(shown))
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ CREATE TABLE semel_record (
            OR (request IS NOT NULL AND patience IS NOT NULL AND abandon_at IS NOT NULL)),
     -- Only a dead letter is looked at by nobody.
     CHECK (due_at IS NOT NULL OR state = 'unknown')
-) WITH (fillfactor = 75);
+) WITH (fillfactor = 90);
 
 CREATE INDEX semel_record_due ON semel_record (duty, due_at);
 
