@@ -146,9 +146,20 @@ class Cut:
     def __init__(self) -> None:
         self.why: list[str] = []
 
-    def sever(self, why: str) -> None:
+    def sever(self, why: str) -> bool:
         self.why.append(why)
         raise RuntimeError("and fails at it")
+
+
+class Stubborn:
+    """A transaction that ends when it is severed for the second time."""
+
+    def __init__(self) -> None:
+        self.why: list[str] = []
+
+    def sever(self, why: str) -> bool:
+        self.why.append(why)
+        return len(self.why) > 1
 
 
 def test_a_transaction_is_severed_after_max_run_and_not_renewed_before(
@@ -165,6 +176,42 @@ def test_a_transaction_is_severed_after_max_run_and_not_renewed_before(
     assert cut.why == ["the handler ran longer than max_run"]
     assert len(leases) == 0
     assert not lease.held(wall.seconds)
+
+
+def test_a_transaction_that_cannot_be_severed_yet_is_severed_later(
+    wall: Wall, store: Flaky, caplog: pytest.LogCaptureFixture
+) -> None:
+    leases, lease = held(store, wall, max_run=60)
+    lease.transaction = stubborn = Stubborn()
+    lease.is_transaction()
+    wall.seconds = 1_060
+    again = leases.run_once(store)
+    assert (len(leases), len(stubborn.why), again) == (1, 1, 1_065)
+    leases.run_once(store)
+    assert len(stubborn.why) == 1
+    wall.seconds = again
+    assert leases.run_once(store) == float("inf")
+    assert (len(leases), len(stubborn.why)) == (0, 2)
+    assert caplog.text.count("longer than max_run") == 1
+
+
+def test_what_is_opened_after_max_run_is_severed_at_once(wall: Wall, store: Flaky) -> None:
+    leases, lease = held(store, wall, max_run=60)
+    wall.seconds = 1_060
+    leases.run_once(store)
+    lease.transaction = opened = Stubborn()
+    assert opened.why == ["the handler ran longer than max_run"]
+
+
+def test_a_transaction_is_severed_when_its_lease_is_lost(wall: Wall, store: Flaky) -> None:
+    """Whoever has the record now needs the lock; nothing of it could be committed anyway."""
+    leases, lease = held(store, wall)
+    lease.transaction = cut = Cut()
+    store.perform(Release(lease.identity, lease.fence, retention=10**9, reason="by hand"))
+    wall.seconds += 20
+    leases.run_once(store)
+    assert cut.why == ["the lease was lost"]
+    assert len(leases) == 0
 
 
 def test_what_outlives_max_run_ends_though_another_lease_cannot_be_renewed(

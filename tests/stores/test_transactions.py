@@ -309,6 +309,74 @@ def test_severed_in_the_middle_of_a_statement_it_ends(world: World) -> None:
     until(lambda: world.try_begin(op.identity)).roll_back()
 
 
+def test_severed_while_the_application_makes_the_rows_it_is_to_write(lite: World) -> None:
+    act, op = lite.begun()
+    connection = act.connection
+    asked, go_on = threading.Event(), threading.Event()
+
+    def rows() -> Iterator[tuple[int]]:
+        yield (1,)
+        asked.set()
+        assert go_on.wait(20)
+        yield (2,)
+
+    with ThreadPoolExecutor(1) as threads:
+        writing = threads.submit(connection.executemany, "INSERT INTO orders VALUES (?)", rows())
+        assert asked.wait(20)
+        assert act.inner.sever("it took too long")
+        until(lambda: lite.try_begin(op.identity)).roll_back()
+        go_on.set()
+        with pytest.raises(sqlite3.ProgrammingError):
+            writing.result(20)
+    act.roll_back()
+    assert lite.orders() == []
+
+
+def test_severed_in_a_statement_within_the_rows_of_another(lite: World) -> None:
+    act, op = lite.begun()
+    connection = act.connection
+    connection.execute("INSERT INTO orders VALUES (1), (2)")
+    rows = connection.execute("SELECT id FROM orders")
+    assert next(rows) == (1,)
+    began = threading.Event()
+    connection.create_function("began", 0, began.set)
+    step = "SELECT i + 1 FROM n WHERE began() IS NULL"
+    long = f"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL {step}) SELECT max(i) FROM n"
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(connection.execute, long)
+        assert began.wait(20)
+        assert act.inner.sever("it took too long")
+        with pytest.raises((sqlite3.Error, SemelError)):
+            running.result(20)
+    until(lambda: lite.try_begin(op.identity)).roll_back()
+    with pytest.raises(sqlite3.ProgrammingError):
+        next(rows)
+    act.roll_back()
+    assert lite.orders() == []
+
+
+def test_a_function_that_does_not_return_is_not_severed_and_that_is_said(lite: World) -> None:
+    act, op = lite.begun()
+    connection = act.connection
+    called, go_on = threading.Event(), threading.Event()
+
+    def hang() -> int:
+        called.set()
+        return int(go_on.wait(20))
+
+    connection.create_function("hang", 0, hang)
+    with ThreadPoolExecutor(1) as threads:
+        hanging = threads.submit(connection.execute, "SELECT hang()")
+        assert called.wait(20)
+        assert not act.inner.sever("it took too long")
+        go_on.set()
+        with suppress(sqlite3.Error):
+            hanging.result(20)
+    assert act.inner.sever("it took too long")
+    until(lambda: lite.try_begin(op.identity)).roll_back()
+    act.roll_back()
+
+
 def test_severed_after_its_end_it_harms_nobody(world: World) -> None:
     options: dict[str, Any] = {} if world.is_sqlite else {"pool_size": 1}
     backend = world.open(**options)

@@ -1,4 +1,5 @@
-"""Points that are nested, run side by side, or named alike are refused before anything is sent."""
+"""Points that are nested, run side by side, named alike, or come too late are refused before
+anything is sent."""
 
 import asyncio
 import json
@@ -154,6 +155,34 @@ def nested(depth: int) -> Any:
 
 def too_deep(key: str) -> Any:
     return nested(100_000)
+
+
+TOO_LONG = "the handler ran longer than max_run"
+
+
+def test_a_phase_after_max_run(bench: Bench) -> None:
+    """Nobody looks after the lease any more: a phase that hangs would keep its locks for ever."""
+    entered: list[int] = []
+
+    def handler(op: semel.Operation) -> Any:
+        op._run.lease.end(TOO_LONG)
+        return op.phase("late", lambda: entered.append(1))
+
+    assert bench.run(handler).code == "handler-failed"
+    assert entered == []
+    assert bench.record() == ("failed_retryable", [])
+
+
+def test_a_phase_after_max_run_in_an_event_loop(bench: Bench) -> None:
+    entered: list[int] = []
+
+    async def handler(op: semel.AsyncOperation) -> Any:
+        op._run.lease.end(TOO_LONG)
+        return await op.phase("late", lambda: entered.append(1))
+
+    assert bench.arun(handler).code == "handler-failed"
+    assert entered == []
+    assert bench.record() == ("failed_retryable", [])
 
 
 def test_a_result_that_is_nested_too_deep(bench: Bench) -> None:

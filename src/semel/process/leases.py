@@ -13,12 +13,16 @@ from semel.stores.base import Store
 
 _RETRY: Final = 10
 """A renewal that failed is tried again after a tenth of the lease."""
+_SEVER_AGAIN: Final = 5.0
+"""Seconds before a transaction that could not be severed is tried again."""
+_OVERRUN: Final = "the handler ran longer than max_run"
+_LOST: Final = "the lease was lost"
 
 
 class Severable(Protocol):
     """A transaction, as far as it matters here."""
 
-    def sever(self, why: str) -> None: ...
+    def sever(self, why: str) -> bool: ...
 
 
 class Lease:
@@ -29,7 +33,9 @@ class Lease:
     """
 
     __slots__ = (
+        "_transaction",
         "duration",
+        "ended",
         "ends_at",
         "fence",
         "good_until",
@@ -37,7 +43,6 @@ class Lease:
         "lost",
         "max_run",
         "renew_at",
-        "transaction",
     )
 
     def __init__(
@@ -48,8 +53,9 @@ class Lease:
         self.duration = duration
         self.max_run = max_run
         self.lost = False
-        self.transaction: Severable | None = None
-        """What the handler has open; it must not outlive ``max_run``."""
+        self.ended: str | None = None
+        """Why nobody looks after it any more: what is opened now would stay open."""
+        self._transaction: Severable | None = None
         self.start(started)
 
     def start(self, now: float) -> None:
@@ -63,11 +69,24 @@ class Lease:
         self.good_until = float("inf")
         self.renew_at = self.ends_at
 
-    def overrun(self) -> None:
-        """Past ``max_run``: left to lapse, so that no key is held for ever."""
-        if self.transaction is not None:
-            self.lost = True
-            self.transaction.sever("the handler ran longer than max_run")
+    @property
+    def transaction(self) -> Severable | None:
+        """What the handler has open; it must not outlive the lease's end."""
+        return self._transaction
+
+    @transaction.setter
+    def transaction(self, opened: Severable | None) -> None:
+        self._transaction = opened
+        if opened is not None and self.ended is not None:
+            opened.sever(self.ended)  # its end, seen by another thread, came just before
+
+    def end(self, why: str) -> bool:
+        """Left to lapse, without a transaction; False when that is to be tried again."""
+        self.ended = why
+        if self._transaction is None:
+            return True
+        self.lost = True
+        return self._transaction.sever(why)
 
     def held(self, now: float) -> bool:
         """Whether the store still agrees, for all this process can know."""
@@ -104,12 +123,21 @@ class Leases:
         return min((lease.renew_at for lease in list(self._held.values())), default=float("inf"))
 
     def _end(self, lease: Lease) -> None:
-        self.discard(lease)
-        log.warning("semel: a handler runs longer than max_run; its key is taken from it")
+        """Past ``max_run``: no key is held for ever."""
+        if lease.ended is None:
+            log.warning("semel: a handler runs longer than max_run; its key is taken from it")
+        self._sever(lease, _OVERRUN)
+
+    def _sever(self, lease: Lease, why: str) -> None:
         try:
-            lease.overrun()
+            severed = lease.end(why)
         except Exception:  # none may end the others' leases
             log.exception("semel: a transaction could not be severed")
+            severed = True
+        if severed:
+            self.discard(lease)
+        else:
+            lease.renew_at = lease.ends_at = self._clock() + _SEVER_AGAIN
 
     def _renew(self, lease: Lease, store: Store) -> bool:
         asked_at = self._clock()
@@ -123,10 +151,10 @@ class Leases:
             return not isinstance(error, StoreError)
         if isinstance(reply, Lost):
             lease.lost = True
-            self.discard(lease)
             log.warning(
                 "semel: a lease was lost while its handler runs; its answer will be refused"
             )
+            self._sever(lease, _LOST)
         else:
             lease.good_until = asked_at + lease.duration
             lease.renew_at = asked_at + lease.duration / 3

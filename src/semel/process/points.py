@@ -12,9 +12,9 @@ from semel.core import evidence
 from semel.core.contract import Operation, StoreOperation
 from semel.core.evidence import Absent, CannotTell, Happened, Inquiry
 from semel.core.flow import Flow, Step, arun, run, wind_up
-from semel.core.runner import Abandoned, Ask, Did, Do, Held, Pause, Raised
+from semel.core.runner import Abandoned, Ask, Begin, Did, Do, Held, Pause, Raised
 from semel.core.steps import Deed, Holder, call, phase
-from semel.errors import ConfigurationError
+from semel.errors import ConfigurationError, LeaseLost
 from semel.log import log
 from semel.process.current import Run
 from semel.process.jitter import pause_before
@@ -37,6 +37,12 @@ def _holder(self: _Colour) -> Holder:
             "on_lapse='resume'"
         )
     return Holder(given.lease.identity, given.lease.fence, given.course)
+
+
+def _demand_time(self: _Colour) -> None:
+    """A phase that hangs is ended with its lease: without one nobody would end it."""
+    if (why := self._run.lease.ended) is not None:
+        raise LeaseLost(f"no phase can begin: {why}")
 
 
 def _calling(self: _Colour, deed: Deed, repeatable: bool) -> Flow[Any]:
@@ -68,6 +74,9 @@ class Points:
 
     def _perform(self, op: Operation[Any]) -> Any:
         match op:
+            case Begin():
+                _demand_time(self)
+                return self._transact.perform(op)
             case Do(function, arguments):
                 self._run.transaction = self._transact.transaction
                 return _did(function, arguments)
@@ -150,6 +159,9 @@ class AsyncPoints:
     async def _perform(self, op: Operation[Any]) -> Any:
         match op:
             case StoreOperation():
+                return await self._transact.perform(op)
+            case Begin():
+                _demand_time(self)
                 return await self._transact.perform(op)
             case Do(function, arguments):
                 self._run.transaction = self._transact.transaction

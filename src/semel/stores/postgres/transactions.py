@@ -67,15 +67,16 @@ class OpenTransaction:
             self._sessions = self._shelf.open(self._handout.another)
         return self._sessions.session
 
-    def sever(self, why: str) -> None:
+    def sever(self, why: str) -> bool:
         # Before its end has begun the link is nobody else's, so nobody else's line is cut.
         with self._fate:
             if self._ends or self._severed is not None or self._turn.foreign:
-                return
+                return True
             self._severed = StoreUnavailable(f"PostgreSQL: {why}", applied=False)
             self._hold = None
             hang_up(self._link)
             self._forfeit()
+            return True
 
     def _forfeit(self) -> None:
         """Its place in the pool is free, however long its handler hangs on."""

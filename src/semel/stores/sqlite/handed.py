@@ -9,7 +9,8 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable
+import weakref
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,7 @@ from semel.stores.sqlite.file import make_durable, opening_error, outage, upgrad
 PATIENCE: Final = 1.0
 """Seconds in which a statement notices that it is interrupted; a function it calls may not."""
 _LOOK: Final = 0.005
+_NO_MORE: Final = object()
 
 
 class HandedCursor(sqlite3.Cursor):
@@ -35,7 +37,21 @@ class HandedCursor(sqlite3.Cursor):
 
     def executemany(self, sql: str, seq_of_parameters: Iterable[Any], /) -> Self:
         with self.connection.turn:
-            return super().executemany(sql, seq_of_parameters)
+            return super().executemany(sql, self._given(iter(seq_of_parameters)))
+
+    def _given(self, parameters: Iterator[Any]) -> Iterator[Any]:
+        """The application makes these, for as long as it takes: meanwhile the turn is free."""
+        turn = self.connection.turn
+        while True:
+            turn.release()
+            try:
+                row = next(parameters, _NO_MORE)
+            finally:
+                turn.acquire()
+            _ = self.connection.in_transaction  # raises where it was closed in the meantime
+            if row is _NO_MORE:
+                return
+            yield row
 
     def fetchone(self) -> Any:
         with self.connection.turn:
@@ -66,6 +82,7 @@ class HandedConnection(sqlite3.Connection):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.turn = threading.RLock()
+        self._cursors: weakref.WeakSet[HandedCursor] = weakref.WeakSet()
         super().__init__(*arguments, **options)
 
     def take_over(self) -> bool:
@@ -78,10 +95,20 @@ class HandedConnection(sqlite3.Connection):
                 self.interrupt()
         return True
 
+    def close_cursors(self) -> None:
+        """In one's own turn. While one is in the middle of its rows an interruption goes on, which
+        would stop a ROLLBACK as well, and what it reads stays locked beyond ``close``."""
+        for cursor in list(self._cursors):
+            with suppress(sqlite3.Error):  # being filled, it has none
+                sqlite3.Cursor.close(cursor)
+
     def cursor(self, factory: Any = HandedCursor) -> Any:
         if not (isinstance(factory, type) and issubclass(factory, HandedCursor)):
             raise refused("cursor(factory), and set row_factory")
-        return super().cursor(factory)
+        with self.turn:
+            made = super().cursor(factory)
+            self._cursors.add(made)
+            return made
 
     # sqlite3's own would make cursors of its own.
 

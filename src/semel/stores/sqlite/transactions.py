@@ -166,12 +166,13 @@ class OpenTransaction:
     def roll_back_now(self) -> None:
         self._break_off(StoreUnavailable("the transaction was rolled back", applied=False))
 
-    def sever(self, why: str) -> None:
+    def sever(self, why: str) -> bool:
         self._handed = True
-        if self._connection.take_over():
-            self._turn.release()
-            self._break_off(StoreUnavailable(f"SQLite: {why}", applied=False))
-        # Else a function of the application's, called by SQLite, does not return: nothing ends it.
+        if not self._connection.take_over():
+            return False  # a function of the application's, called by SQLite, does not return
+        self._turn.release()
+        self._break_off(StoreUnavailable(f"SQLite: {why}", applied=False))
+        return True
 
     def _break_off(self, error: SemelError) -> None:
         """Whoever is still in the middle of a statement is stopped."""
@@ -187,6 +188,7 @@ class OpenTransaction:
     def _end(self, *, reusable: bool) -> None:
         self.over = True
         self._hold = None
+        self._connection.close_cursors()
         clean = roll_back(self._connection)
         self._desk.give_back(
             self, self._connection, reusable=reusable and clean and not self._handed
