@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from itertools import permutations
 from typing import Any
@@ -149,7 +150,9 @@ class TestAPlainHandler:
         assert isinstance(settling(quick, identity, Happened(result)), Unusable)
         assert quick.state(identity) is State.UNKNOWN
 
-    @pytest.mark.parametrize("render", [lambda said: None, lambda said: said.nothing])
+    @pytest.mark.parametrize(
+        "render", [lambda said: None, lambda said: said.nothing, lambda said: sys.exit(1)]
+    )
     def test_a_render_that_fails_leaves_it_unknown(self, quick: Scene, render: Any) -> None:
         identity = quick.unknown()
         came = settling(quick, identity, Happened(), ietf(render=render))

@@ -1,7 +1,9 @@
 """The worker's loop that runs stored requests: one that takes long holds up no other."""
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +28,11 @@ async def eventually(condition: Callable[[], bool]) -> None:
 class Yard:
     """A deferred route whose handlers end when they are told to."""
 
-    def __init__(self, backend: Any) -> None:
+    def __init__(self, backend: Any, **options: Any) -> None:
         self.guard = semel.Guard(
-            backend, tenant=None, policy=semel.accepted(mode="deferred", required=True)
+            backend, tenant=None, policy=semel.accepted(mode="deferred", required=True, **options)
         )
-        self.app = self.guard.asgi(self._handle)
+        self.app: Any = self.guard.asgi(self._handle)
         self.began: list[str] = []
         self.ended: list[str] = []
         self.may_end: dict[str, asyncio.Event] = {}
@@ -41,11 +43,22 @@ class Yard:
             raise RuntimeError("this application has no lifespan")
         name = scope["path"]
         self.began.append(name)
+        if name.startswith("/exit"):
+            sys.exit(1)
         if name in self.may_end:
             await self.may_end[name].wait()
         self.ended.append(name)
         await send({"type": "http.response.start", "status": 201, "headers": []})
         await send({"type": "http.response.body", "body": b"done"})
+
+    def handle_blocking(self, environ: Any, start_response: Any) -> list[bytes]:
+        name = environ["PATH_INFO"]
+        self.began.append(name)
+        if name.startswith("/exit"):
+            sys.exit(1)
+        self.ended.append(name)
+        start_response("201 Created", [])
+        return [b"done"]
 
     async def accept(self, name: str, *, slow: bool = False) -> None:
         if slow:
@@ -142,6 +155,47 @@ def test_stopped_it_takes_nothing_more_and_finishes_what_runs(
         yard.may_end["/slow"].set()
         await round_
         assert yard.ended == ["/slow"]
+        await yard.guard.aclose()
+
+    runner.run(work())
+
+
+def test_handlers_that_hang_do_not_take_all_the_places(
+    backend: Any, runner: asyncio.Runner
+) -> None:
+    async def work() -> None:
+        soon = timedelta(milliseconds=300)
+        yard = Yard(backend, lease=soon, max_run=soon)
+        for name in ("/one", "/two"):
+            await yard.accept(name, slow=True)
+        runs = yard.runs(at_once=2)
+        round_ = asyncio.create_task(runs.run_once())
+        await yard.until(["/one", "/two"], ended=False)
+        await yard.accept("/quick")
+        await yard.until(["/quick"])
+        assert yard.ended == ["/quick"]
+        await round_
+        for name in ("/one", "/two"):
+            yard.may_end[name].set()
+        await yard.until(["/one", "/two"])
+        await yard.guard.aclose()
+
+    runner.run(work())
+
+
+@pytest.mark.parametrize("colour", ["asgi", "wsgi"])
+def test_an_application_that_exits_does_not_end_the_worker(
+    backend: Any, runner: asyncio.Runner, colour: str
+) -> None:
+    async def work() -> None:
+        yard = Yard(backend)
+        for name in ("/exit1", "/a", "/exit2", "/b"):
+            await yard.accept(name)
+        if colour == "wsgi":
+            yard.app = yard.guard.wsgi(yard.handle_blocking)
+        assert (await yard.runs().run_once()).done == 4
+        assert sorted(yard.ended) == ["/a", "/b"]
+        assert sorted(yard.began) == ["/a", "/b", "/exit1", "/exit2"]
         await yard.guard.aclose()
 
     runner.run(work())

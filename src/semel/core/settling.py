@@ -61,7 +61,7 @@ class Unusable:
     """It happened, but what was said of it cannot be kept; the record stays unknown."""
 
     reason: str
-    error: Exception | None = None
+    error: BaseException | None = None
 
 
 @frozen
@@ -210,7 +210,7 @@ def _happened(
             kept = journal.encode(points.settling(evidence.result))
             return SettleCall(record.identity, record.fence, fence, kept, said)
         kept = snapshot.encode(_snapshot(case, evidence, policy))
-    except Exception as error:  # render= and what a probe returns are the application's
+    except (Exception, SystemExit) as error:  # render= and what a probe returns are another's
         return Unusable(f"what happened cannot be kept: {type(error).__name__}", error)
     times = (policy.retention_micros, policy.tombstone_micros)
     return SettleHappened(record.identity, record.fence, fence, kept, *times, said)

@@ -21,6 +21,7 @@ from semel.core.policy import Policy
 from semel.core.taking import not_run, take, turned_away
 from semel.core.upkeep import Due, Listed, Work
 from semel.effects.asking import Runner
+from semel.effects.calling import in_thread
 from semel.effects.counts import Counts, told
 from semel.effects.lifespan import Lifespan
 from semel.effects.policies import Policies
@@ -189,7 +190,7 @@ class Runs:
             return await self._put_down(case, turned_away(case, fence, str(error)), error)
         errand = Errand(case, fence, request, started, pause, overdue)
         try:
-            await self._send_through(errand)
+            await self._in_time(errand, policy)
         except Exception as error:
             if not errand.reached:
                 reason = f"raised {type(error).__name__}"
@@ -210,8 +211,8 @@ class Runs:
             reason = "the application turned a worker's run away before its guard"
             return await self._put_down(case, turned_away(case, fence, reason), None)
         if errand.answer is None:
-            # Cut off on its way out, as by a time limit around the guard. The handler may be at it
-            # still: freed here, the request would be run a second time beside it.
+            # Cut off on its way out, by a time limit around the guard or by `_in_time`. The handler
+            # may be at it still: freed here, the request would be run a second time beside it.
             log.warning("semel: %s goes on without its worker", named(case))
             return "left_running"
         log.info("semel: %s was run: %s", named(case), errand.answer.outcome)
@@ -228,11 +229,25 @@ class Runs:
             self._guard.attendant.pursue(op)
         return "put_down"
 
+    async def _in_time(self, errand: Errand, policy: Policy) -> None:
+        """Until its lease is over in any case: handlers that hang must not take all the places."""
+        limit = asyncio.timeout(policy.max_run.total_seconds() + policy.lease_micros / 1_000_000)
+        try:
+            async with limit:
+                await self._send_through(errand)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        except (asyncio.CancelledError, Exception):
+            raise
+        except BaseException as error:  # sys.exit() in an application must not end the worker
+            raise RuntimeError(f"it raised {type(error).__name__}") from error
+
     async def _send_through(self, errand: Errand) -> None:
         if self._lifespan is not None:
             await run_asgi(self._app, errand, self._lifespan.state)
         else:
-            await asyncio.to_thread(run_wsgi, self._app, errand)
+            await in_thread(lambda: run_wsgi(self._app, errand))
 
 
 class _Shift:
