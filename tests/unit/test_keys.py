@@ -246,6 +246,15 @@ def by_the_recipe(scope: Scope, key: str) -> bytes:
     return hashed.digest()
 
 
+@pytest.mark.parametrize("length", [1, 255, 256, 257, 4096])
+def test_what_is_remembered_of_a_scope_changes_no_identity(length: int) -> None:
+    path = "/" + "a" * (length - 1)
+    for kind in ("route", "tenant"):
+        scope = Scope("t", "POST", path, kind)
+        for key in ("k" * 16, "k" * 17, "k" * 16):
+            assert identity(scope, key) == by_the_recipe(scope, key)
+
+
 def test_no_two_identity_vectors_share_an_identity() -> None:
     made = [vector["identity"] for vector in VECTORS["identities"]]
     assert len(set(made)) == len(made)
