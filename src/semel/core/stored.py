@@ -84,5 +84,12 @@ def decode(blob: bytes) -> StoredRequest:
             key=head["key"],
             principal=head["principal"],
         )
-    except (struct.error, ValueError, TypeError, KeyError) as error:
+    except (
+        struct.error,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise StoreCorrupt(f"a stored request cannot be read: {error}") from error

@@ -19,6 +19,9 @@ from semel.core.stored import StoredRequest
 
 ERRAND: Final = "semel.errand"
 
+_MADE_HERE: Final = (b"content-length", b"transfer-encoding", b"idempotency-key")
+"""Headers that a second one of, though ``carry=`` may name it, would spoil."""
+
 
 class Errand:
     """A record that a worker holds, on its way to its handler."""
@@ -156,10 +159,11 @@ def run_wsgi(app: Any, errand: Errand) -> None:
 
 
 def _headers(request: StoredRequest) -> Iterable[tuple[bytes, bytes]]:
-    yield b"host", b"semel-worker"
+    if not any(name == b"host" for name, _ in request.headers):
+        yield b"host", b"semel-worker"
     yield b"content-length", b"%d" % len(request.body)
     yield b"idempotency-key", request.key.encode("latin-1")
-    yield from request.headers
+    yield from (line for line in request.headers if line[0] not in _MADE_HERE)
 
 
 def _decoded(path: str) -> str:
