@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 import semel
+from semel.core.model import Identity
 from semel.web.asgi import Middleware
 from tests.servers import PostgresServer
 from tests.web.bank import (
@@ -103,6 +104,17 @@ def test_the_effect_carries_the_key_that_the_handler_was_given(make_bank: MakeBa
 
     one = make_bank(script)
     assert [(one.send().body.decode(),)] == one.ledger.ask("SELECT key FROM semel_effect")
+
+
+def test_an_effect_that_an_earlier_use_of_the_key_wrote_is_not_passed_over_in_silence(
+    make_bank: MakeBank,
+) -> None:
+    one = make_bank(pay())
+    assert one.send().status == 201
+    ((identity,),) = one.ledger.ask("SELECT identity FROM semel_record")
+    one.guard.operator().evict(Identity(bytes(identity)), by="ann", reason="a test")
+    assert one.send().status == 500  # else it would answer that its receipt is on the way
+    assert one.ledger.all() == (1, 1, [])
 
 
 @pytest.mark.parametrize("status", [401, 403, 429, 500, 503])

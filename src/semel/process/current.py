@@ -21,7 +21,7 @@ from semel.process.leases import Lease
 
 if TYPE_CHECKING:
     from semel.core.model import Origin
-    from semel.core.outbox import Enqueue
+    from semel.core.outbox import Enqueue, Kept
     from semel.core.steps import Deed
     from semel.stores.base import AsyncTransaction, Backend, Store, Transaction
 
@@ -151,8 +151,7 @@ class Operation(_Known):
         ``which`` tells apart several of one name; the key is made of both.
         """
         op = _enqueue(self._run, name, which, payload, order, delay)
-        self._run.ground.join(self.transaction).perform(op)
-        return op.key
+        return _written(op, self._run.ground.join(self.transaction).perform(op))
 
 
 class AsyncOperation(_Known):
@@ -192,8 +191,7 @@ class AsyncOperation(_Known):
         """`Operation.effect`, awaited."""
         op = _enqueue(self._run, name, which, payload, order, delay)
         transaction: Any = self._run.open_transaction()
-        await transaction.perform(op)
-        return op.key
+        return _written(op, await transaction.perform(op))
 
 
 def _deed(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Deed:
@@ -229,6 +227,17 @@ def _enqueue(
     run.effects.add(key)
     after: Micros = delay // timedelta(microseconds=1)
     return Enqueue(key, identity, name, body, order, after)
+
+
+def _written(op: Enqueue, kept: Kept) -> str:
+    """Its key; passed over in silence, a second effect of that key would never be delivered."""
+    if not kept.applied:
+        raise ConfigurationError(
+            f"effect {op.name!r} is in the outbox already, from an earlier point or an earlier use "
+            "of this Idempotency-Key: tell several of one name apart by which=, and keep delivered "
+            "effects no longer than keys (keep= of guard.effect)"
+        )
+    return op.key
 
 
 class Run:
