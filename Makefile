@@ -38,9 +38,10 @@ $(STAMP): requirements/test.txt pyproject.toml
 demo: install
 	@$(BIN)/semel demo $(ARGS)
 
-# Most tests wait for processes and databases, so they share the cores; a file stays together.
+# Most tests wait for processes and databases, so there are more of them than cores; a file stays
+# together.
 test: install
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+	$(BIN)/pytest -n 3 --dist loadfile $(ARGS)
 
 # Minutes to an hour: campaigns that kill, race and fill up. They print their figures.
 proof: install

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from semel.core.contract import Accepted, Claim, Complete, Recall, Renew, StoreOperation
+from semel.core.contract import Claim, Complete, Recall, Renew, StoreOperation
 from semel.core.model import Case, Fence, Identity, OnLapse, State
 from semel.core.outbox import BrowseEffects, Enqueue, Shelf, TakeEffects
 from semel.core.states import Event, sources
@@ -374,21 +374,6 @@ def test_renewed_records_are_put_off_and_never_clog_the_sweep(
             or ()
         )
         assert late == 0
-
-
-def test_requests_in_quick_succession_do_not_all_queue_up_to_notify(
-    postgres_url: str, backend: PostgresBackend
-) -> None:
-    """Commits that notify wait for each other, and would share no flush of the log."""
-    store = backend.blocking()
-    with psycopg.connect(postgres_url, autocommit=True) as listener:
-        listener.execute("LISTEN semel_work")
-        ops = [accept(new_identity(), new_fence()) for _ in range(100)]
-        moments = [reply.now for op in ops if isinstance(reply := store.perform(op), Accepted)]
-        listener.execute("SELECT 1")
-        told = len(list(listener.notifies(timeout=0)))
-    assert len(moments) == len(ops)
-    assert 1 <= told <= (moments[-1] - moments[0]) // 100_000 + 2
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 from contextlib import suppress
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import psycopg
@@ -382,8 +382,12 @@ _ACTIVE = pq.TransactionStatus.ACTIVE
 
 
 def _cancel(request: pq.abc.PGcancel) -> None:
-    with suppress(psycopg.Error):
-        request.cancel()
+    """Several times: one that is there before the statement has begun is no use to anybody, and one
+    that comes when the connection is gone does no harm."""
+    for pause in (0, 0.05, 0.3, 2, 10):
+        sleep(pause)
+        with suppress(psycopg.Error):
+            request.cancel()
 
 
 def hang_up(link: Link) -> None:
