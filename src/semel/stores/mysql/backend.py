@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 from datetime import timedelta
-from typing import TypeAlias, TypeVar
+from functools import partial
 
-from semel.core.contract import StoreOperation
 from semel.stores.base import AsyncStore, Capabilities, Store
 from semel.stores.mysql import migration
 from semel.stores.mysql.awaited import AwaitedPool
 from semel.stores.mysql.blocking import BlockingPool
 from semel.stores.mysql.faults import verdict
 from semel.stores.mysql.kinds import KINDS
-from semel.stores.mysql.settings import parse
+from semel.stores.mysql.settings import Settings, parse
+from semel.stores.places import Awaited, Blocking, PerLoop, PerProcess
 from semel.stores.sql.awaited_lanes import AwaitedLanes
 from semel.stores.sql.blocking_lanes import BlockingLanes
-
-R = TypeVar("R")
-
-_Place: TypeAlias = tuple[int, asyncio.AbstractEventLoop]
 
 
 class MysqlBackend:
@@ -50,10 +44,8 @@ class MysqlBackend:
             "durable": durable,
         }
         self._settings = parse(url, options)
-        # Keyed by process, so that a forked child finds nothing of its parent's. No lock, which a
-        # fork could copy while it is held: dict.setdefault is atomic.
-        self._blocking: dict[int, BlockingLanes] = {}
-        self._awaited: dict[_Place, AwaitedLanes] = {}
+        self.blocking_lanes = PerProcess(partial(_blocking_lanes, self._settings))
+        self.awaited_lanes = PerLoop(partial(_awaited_lanes, self._settings))
 
     def __repr__(self) -> str:
         return f"MysqlBackend({self.url!r})"
@@ -67,66 +59,26 @@ class MysqlBackend:
         return Capabilities(durable=self._settings.durable, shared=True, transactions=False)
 
     def blocking(self) -> Store:
-        return _Blocking(self)
+        return Blocking(self.blocking_lanes)
 
     def awaited(self) -> AsyncStore:
-        return _Awaited(self)
+        return Awaited(self.awaited_lanes)
 
     def migrate(self) -> int:
         return migration.migrate(self._settings)
 
     def close(self) -> None:
-        if lanes := self._blocking.pop(os.getpid(), None):
+        if lanes := self.blocking_lanes.pop():
             lanes.close()
 
     async def aclose(self) -> None:
-        if lanes := self._awaited.pop(_place(), None):
+        if lanes := self.awaited_lanes.pop():
             await lanes.aclose()
 
-    def blocking_lanes(self) -> BlockingLanes:
-        pid = os.getpid()
-        lanes = self._blocking.get(pid)
-        if lanes is None:
-            pool, timeout = BlockingPool(self._settings), self._settings.timeout
-            lanes = self._blocking.setdefault(pid, BlockingLanes(pool, KINDS, verdict, timeout))
-        return lanes
 
-    def awaited_lanes(self) -> AwaitedLanes:
-        place = _place()
-        lanes = self._awaited.get(place)
-        if lanes is None:
-            _tidy(self._awaited)
-            pool, timeout = AwaitedPool(self._settings), self._settings.timeout
-            lanes = self._awaited.setdefault(place, AwaitedLanes(pool, KINDS, verdict, timeout))
-        return lanes
+def _blocking_lanes(settings: Settings) -> BlockingLanes:
+    return BlockingLanes(BlockingPool(settings), KINDS, verdict, settings.timeout)
 
 
-def _place() -> _Place:
-    return os.getpid(), asyncio.get_running_loop()
-
-
-def _tidy(lanes: dict[_Place, AwaitedLanes]) -> None:
-    """After loops that ended without closing what they had opened."""
-    for other in [key for key in list(lanes) if key[1].is_closed()]:
-        if forgotten := lanes.pop(other, None):
-            forgotten.abandon()
-
-
-class _Blocking:
-    __slots__ = ("_backend",)
-
-    def __init__(self, backend: MysqlBackend) -> None:
-        self._backend = backend
-
-    def perform(self, op: StoreOperation[R], /) -> R:
-        return self._backend.blocking_lanes().perform(op)
-
-
-class _Awaited:
-    __slots__ = ("_backend",)
-
-    def __init__(self, backend: MysqlBackend) -> None:
-        self._backend = backend
-
-    async def perform(self, op: StoreOperation[R], /) -> R:
-        return await self._backend.awaited_lanes().perform(op)
+def _awaited_lanes(settings: Settings) -> AwaitedLanes:
+    return AwaitedLanes(AwaitedPool(settings), KINDS, verdict, settings.timeout)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Final
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from semel.errors import ConfigurationError
+from semel.stores.options import count, flag, seconds
 
 SCHEMES: Final = ("mysql", "mariadb")
 PORT: Final = 3306
 OWN: Final = ("pool_size", "timeout", "migrate", "durable")
 SERVER: Final = ("socket", "ssl", "ssl_ca", "ssl_cert", "ssl_key")
-_WORDS: Final = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +57,10 @@ def parse(url: str, options: Mapping[str, object]) -> Settings:
         password=unquote(parts.password or ""),
         database=database,
         tls=_tls(asked),
-        pool_size=_count(own.get("pool_size", 10)),
-        timeout=_seconds(own.get("timeout", 5.0)),
-        migrate=_flag("migrate", own.get("migrate", False)),
-        durable=_flag("durable", own.get("durable", True)),
+        pool_size=count("pool_size", own.get("pool_size", 10)),
+        timeout=seconds("timeout", own.get("timeout", 5.0)),
+        migrate=flag("migrate", own.get("migrate", False)),
+        durable=flag("durable", own.get("durable", True)),
     )
 
 
@@ -98,7 +96,7 @@ def _port(parts: SplitResult) -> int:
 def _tls(asked: Mapping[str, str]) -> ssl.SSLContext | None:
     """Encrypted means verified: against the system's authorities, or those in ``ssl_ca``."""
     given = [name for name in SERVER if name.startswith("ssl_") and name in asked]
-    if not _flag("ssl", asked.get("ssl", bool(given))):
+    if not flag("ssl", asked.get("ssl", bool(given))):
         return None
     try:
         context = ssl.create_default_context(cafile=asked.get("ssl_ca"))
@@ -117,29 +115,3 @@ def _printable(parts: SplitResult, asked: Mapping[str, str]) -> str:
     shown = {name: value for name, value in asked.items() if name in SERVER}
     options = f"?{urlencode(shown, safe='/')}" if shown else ""
     return f"{parts.scheme}://{user}{host}{port}{quote(unquote(parts.path))}{options}"
-
-
-def _seconds(value: object) -> float:
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    try:
-        seconds = float(value) if isinstance(value, str | int | float) else math.nan
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise ConfigurationError(f"timeout={value!r}: expected seconds, more than 0")
-    return seconds
-
-
-def _count(value: object) -> int:
-    count = int(value) if isinstance(value, str) and value.isdecimal() else value
-    if type(count) is not int or count < 1:
-        raise ConfigurationError(f"pool_size={value!r}: expected a whole number, at least 1")
-    return count
-
-
-def _flag(name: str, value: object) -> bool:
-    flag = _WORDS.get(value.lower()) if isinstance(value, str) else value
-    if type(flag) is not bool:
-        raise ConfigurationError(f"{name}={value!r}: expected on or off")
-    return flag

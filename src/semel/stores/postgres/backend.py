@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 from datetime import timedelta
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, overload
+from functools import partial
+from typing import Any, Final, overload
 
 import psycopg
 
-from semel.core.contract import Found, NoRecord, StoreOperation
+from semel.core.contract import Found, NoRecord
 from semel.core.model import Identity
 from semel.stores.base import AsyncStore, AsyncTransaction, Capabilities, Store, Transaction
 from semel.stores.holds import Holds
+from semel.stores.places import Awaited, Blocking, PerLoop, PerProcess
 from semel.stores.postgres import migration
 from semel.stores.postgres.awaited import AwaitedPool
 from semel.stores.postgres.blocking import BlockingPool
 from semel.stores.postgres.faults import verdict
 from semel.stores.postgres.joined import AsyncJoinedStore, JoinedStore
 from semel.stores.postgres.kinds import KINDS
-from semel.stores.postgres.settings import parse
+from semel.stores.postgres.settings import Settings, parse
 from semel.stores.postgres.transactions import TransactionPool
 from semel.stores.postgres.transactions_awaited import AwaitedTransactions
 from semel.stores.sql.awaited_lanes import AwaitedLanes
 from semel.stores.sql.blocking_lanes import BlockingLanes
-
-R = TypeVar("R")
-_Pool = TypeVar("_Pool", bound="_Abandonable")
-
-_Place: TypeAlias = tuple[int, asyncio.AbstractEventLoop]
 
 CAPABILITIES: Final = Capabilities(durable=True, shared=True, transactions=True)
 
@@ -60,12 +55,10 @@ class PostgresBackend:
             "migrate": migrate,
         }
         self._settings = parse(url, options)
-        # Keyed by process, so that a forked child finds nothing of its parent's. No lock, which a
-        # fork could copy while it is held: dict.setdefault is atomic.
-        self._blocking: dict[int, BlockingLanes] = {}
-        self._awaited: dict[_Place, AwaitedLanes] = {}
-        self._transactions: dict[int, TransactionPool] = {}
-        self._awaited_transactions: dict[_Place, AwaitedTransactions] = {}
+        self.blocking_lanes = PerProcess(partial(_blocking_lanes, self._settings))
+        self.awaited_lanes = PerLoop(partial(_awaited_lanes, self._settings))
+        self.transaction_pool = PerProcess(partial(TransactionPool, self._settings))
+        self.awaited_transactions = PerLoop(partial(AwaitedTransactions, self._settings))
         self._holds = Holds()
 
     def __repr__(self) -> str:
@@ -80,10 +73,10 @@ class PostgresBackend:
         return CAPABILITIES
 
     def blocking(self) -> Store:
-        return _Blocking(self)
+        return Blocking(self.blocking_lanes)
 
     def awaited(self) -> AsyncStore:
-        return _Awaited(self)
+        return Awaited(self.awaited_lanes)
 
     @overload
     def on(self, connection: psycopg.Connection[Any]) -> Store: ...
@@ -128,79 +121,21 @@ class PostgresBackend:
         return migration.migrate(self._settings)
 
     def close(self) -> None:
-        if pool := self._blocking.pop(os.getpid(), None):
+        if pool := self.blocking_lanes.pop():
             pool.close()
-        if transactions := self._transactions.pop(os.getpid(), None):
+        if transactions := self.transaction_pool.pop():
             transactions.close()
 
     async def aclose(self) -> None:
-        if pool := self._awaited.pop(_place(), None):
+        if pool := self.awaited_lanes.pop():
             await pool.aclose()
-        if transactions := self._awaited_transactions.pop(_place(), None):
+        if transactions := self.awaited_transactions.pop():
             await transactions.aclose()
 
-    def blocking_lanes(self) -> BlockingLanes:
-        pid = os.getpid()
-        lanes = self._blocking.get(pid)
-        if lanes is None:
-            pool, timeout = BlockingPool(self._settings), self._settings.timeout
-            lanes = self._blocking.setdefault(pid, BlockingLanes(pool, KINDS, verdict, timeout))
-        return lanes
 
-    def awaited_lanes(self) -> AwaitedLanes:
-        place = _place()
-        lanes = self._awaited.get(place)
-        if lanes is None:
-            _tidy(self._awaited)
-            pool, timeout = AwaitedPool(self._settings), self._settings.timeout
-            lanes = self._awaited.setdefault(place, AwaitedLanes(pool, KINDS, verdict, timeout))
-        return lanes
-
-    def transaction_pool(self) -> TransactionPool:
-        pid = os.getpid()
-        pool = self._transactions.get(pid)
-        return pool or self._transactions.setdefault(pid, TransactionPool(self._settings))
-
-    def awaited_transactions(self) -> AwaitedTransactions:
-        place = _place()
-        pool = self._awaited_transactions.get(place)
-        if pool is None:
-            _tidy(self._awaited_transactions)
-            made = AwaitedTransactions(self._settings)
-            pool = self._awaited_transactions.setdefault(place, made)
-        return pool
+def _blocking_lanes(settings: Settings) -> BlockingLanes:
+    return BlockingLanes(BlockingPool(settings), KINDS, verdict, settings.timeout)
 
 
-def _place() -> _Place:
-    return os.getpid(), asyncio.get_running_loop()
-
-
-class _Abandonable(Protocol):
-    def abandon(self) -> None: ...
-
-
-def _tidy(pools: dict[_Place, _Pool]) -> None:
-    """After loops that ended without closing what they had opened."""
-    for other in [key for key in list(pools) if key[1].is_closed()]:
-        if forgotten := pools.pop(other, None):
-            forgotten.abandon()
-
-
-class _Blocking:
-    __slots__ = ("_backend",)
-
-    def __init__(self, backend: PostgresBackend) -> None:
-        self._backend = backend
-
-    def perform(self, op: StoreOperation[R], /) -> R:
-        return self._backend.blocking_lanes().perform(op)
-
-
-class _Awaited:
-    __slots__ = ("_backend",)
-
-    def __init__(self, backend: PostgresBackend) -> None:
-        self._backend = backend
-
-    async def perform(self, op: StoreOperation[R], /) -> R:
-        return await self._backend.awaited_lanes().perform(op)
+def _awaited_lanes(settings: Settings) -> AwaitedLanes:
+    return AwaitedLanes(AwaitedPool(settings), KINDS, verdict, settings.timeout)

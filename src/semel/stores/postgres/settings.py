@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Final
 from urllib.parse import quote, unquote, urlencode
 
@@ -13,12 +12,12 @@ from psycopg import ProgrammingError, pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from semel.errors import ConfigurationError
+from semel.stores.options import count, flag, seconds
 from semel.stores.postgres.lineage import Lineage
 
 SCHEMES: Final = ("postgresql://", "postgres://")
 OWN: Final = ("pool_size", "timeout", "prepare", "migrate")
 _SECRET: Final = ("password", "sslpassword", "oauth_client_secret")
-_WORDS: Final = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +49,15 @@ def parse(url: str, options: Mapping[str, object]) -> Settings:
     bare, own = _split(url)
     own |= {name: value for name, value in options.items() if value is not None}
     params = _libpq_params(bare)
-    timeout = _seconds(own.get("timeout", 5.0))
+    timeout = seconds("timeout", own.get("timeout", 5.0))
     return Settings(
         url=_printable(params),
         lineage=Lineage(make_conninfo("", **(_defaults(timeout) | params))),
         secrets=tuple(value for name in _SECRET if (value := params.get(name))),
-        pool_size=_count(own.get("pool_size", 10)),
+        pool_size=count("pool_size", own.get("pool_size", 10)),
         timeout=timeout,
-        prepare=None if own.get("prepare", "auto") == "auto" else _flag("prepare", own["prepare"]),
-        migrate=_flag("migrate", own.get("migrate", False)),
+        prepare=None if own.get("prepare", "auto") == "auto" else flag("prepare", own["prepare"]),
+        migrate=flag("migrate", own.get("migrate", False)),
     )
 
 
@@ -134,29 +133,3 @@ def _authority(rest: dict[str, str]) -> str:
     shown = (f"[{host}]" if ":" in host else host for host in hosts)
     pairs = zip(shown, ports, strict=False)
     return ",".join(f"{host}:{port}" if port else host for host, port in pairs)
-
-
-def _seconds(value: object) -> float:
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    try:
-        seconds = float(value) if isinstance(value, str | int | float) else math.nan
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise ConfigurationError(f"timeout={value!r}: expected seconds, more than 0")
-    return seconds
-
-
-def _count(value: object) -> int:
-    count = int(value) if isinstance(value, str) and value.isdecimal() else value
-    if type(count) is not int or count < 1:
-        raise ConfigurationError(f"pool_size={value!r}: expected a whole number, at least 1")
-    return count
-
-
-def _flag(name: str, value: object) -> bool:
-    flag = _WORDS.get(value.lower()) if isinstance(value, str) else value
-    if type(flag) is not bool:
-        raise ConfigurationError(f"{name}={value!r}: expected on or off")
-    return flag

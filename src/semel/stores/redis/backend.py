@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 from datetime import timedelta
-from typing import Final, TypeAlias, TypeVar
+from functools import partial
+from typing import Final
 
-from semel.core.contract import StoreOperation
 from semel.stores.base import AsyncStore, Capabilities, Finding, Store
+from semel.stores.places import Awaited, Blocking, PerLoop, PerProcess
 from semel.stores.redis.awaited import AwaitedPool
 from semel.stores.redis.blocking import BlockingPool
 from semel.stores.redis.keys import Keys
 from semel.stores.redis.settings import parse
-
-R = TypeVar("R")
-
-_Place: TypeAlias = tuple[int, asyncio.AbstractEventLoop]
 
 CAPABILITIES: Final = Capabilities(durable=False, shared=True, transactions=False, outbox=False)
 """Not durable, however the server is set up: a failover may lose what was acknowledged."""
@@ -71,10 +66,8 @@ class RedisBackend:
         }
         self._settings = parse(url, options)
         self._keys = Keys(self._settings.prefix)
-        # Keyed by process, so that a forked child finds nothing of its parent's. No lock, which a
-        # fork could copy while it is held: dict.setdefault is atomic.
-        self._blocking: dict[int, BlockingPool] = {}
-        self._awaited: dict[_Place, AwaitedPool] = {}
+        self.blocking_pool = PerProcess(partial(BlockingPool, self._settings, self._keys))
+        self.awaited_pool = PerLoop(partial(AwaitedPool, self._settings, self._keys))
 
     def __repr__(self) -> str:
         return f"RedisBackend({self.url!r})"
@@ -88,10 +81,10 @@ class RedisBackend:
         return CAPABILITIES
 
     def blocking(self) -> Store:
-        return _Blocking(self)
+        return Blocking(self.blocking_pool)
 
     def awaited(self) -> AsyncStore:
-        return _Awaited(self)
+        return Awaited(self.awaited_pool)
 
     def examine(self) -> tuple[Finding, ...]:
         """What this store cannot promise, and what is wrong with its servers."""
@@ -104,52 +97,9 @@ class RedisBackend:
         return 0
 
     def close(self) -> None:
-        if pool := self._blocking.pop(os.getpid(), None):
+        if pool := self.blocking_pool.pop():
             pool.close()
 
     async def aclose(self) -> None:
-        if pool := self._awaited.pop(_place(), None):
+        if pool := self.awaited_pool.pop():
             await pool.aclose()
-
-    def blocking_pool(self) -> BlockingPool:
-        pid = os.getpid()
-        pool = self._blocking.get(pid)
-        return pool or self._blocking.setdefault(pid, BlockingPool(self._settings, self._keys))
-
-    def awaited_pool(self) -> AwaitedPool:
-        place = _place()
-        pool = self._awaited.get(place)
-        if pool is None:
-            self._tidy()
-            pool = self._awaited.setdefault(place, AwaitedPool(self._settings, self._keys))
-        return pool
-
-    def _tidy(self) -> None:
-        """After loops that ended without closing what they had opened."""
-        for other in [key for key in list(self._awaited) if key[1].is_closed()]:
-            if forgotten := self._awaited.pop(other, None):
-                forgotten.abandon()
-
-
-def _place() -> _Place:
-    return os.getpid(), asyncio.get_running_loop()
-
-
-class _Blocking:
-    __slots__ = ("_backend",)
-
-    def __init__(self, backend: RedisBackend) -> None:
-        self._backend = backend
-
-    def perform(self, op: StoreOperation[R], /) -> R:
-        return self._backend.blocking_pool().perform(op)
-
-
-class _Awaited:
-    __slots__ = ("_backend",)
-
-    def __init__(self, backend: RedisBackend) -> None:
-        self._backend = backend
-
-    async def perform(self, op: StoreOperation[R], /) -> R:
-        return await self._backend.awaited_pool().perform(op)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import re
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from semel.errors import ConfigurationError
+from semel.stores.options import seconds
 
 SCHEMES: Final = ("redis", "rediss", "redis+unix", "rediscluster")
 PORT: Final = 6379
@@ -160,18 +159,6 @@ def _printable(scheme: str, user: str | None, where: str) -> str:
 # ── options ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _seconds(name: str, value: object) -> float:
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    try:
-        seconds = float(value) if isinstance(value, str | int | float) else math.nan
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise ConfigurationError(f"{name}={value!r}: expected seconds, more than 0")
-    return seconds
-
-
 def _count(name: str, value: object) -> int:
     count = int(value) if isinstance(value, str) and value.isdecimal() else value
     if type(count) is not int or count < 0:
@@ -205,12 +192,12 @@ def _file(name: str, value: object) -> str:
 
 
 OPTIONS: Final[Mapping[str, Callable[[str, object], Any]]] = {
-    "timeout": _seconds,
+    "timeout": seconds,
     "prefix": _prefix,
     "durability": _durability,
     "allow_eviction": _flag,
     "wait_replicas": _count,
-    "wait_timeout": _seconds,
+    "wait_timeout": seconds,
     "tls": _flag,
     "ca_file": _file,
     "cert_file": _file,
