@@ -32,6 +32,17 @@ def gunicorn(
     return AppServer(command, env)
 
 
+def answers(port: int) -> bool:
+    """Whether there is a server on this port whose worker is up."""
+    with (
+        suppress(OSError),
+        socket.create_connection(("127.0.0.1", port), timeout=START_SECONDS) as sock,
+    ):
+        sock.sendall(NOT_HTTP)
+        return sock.recv(1) != b""
+    return False
+
+
 class AppServer(Scoped):
     """One server on one port of 127.0.0.1, the same port after every restart.
 
@@ -68,18 +79,9 @@ class AppServer(Scoped):
             command = [part.format(fd=fd) for part in self._command]
             self._child = Child(command, folder=self._folder, env=self._env, fds=[fd])
         for _ in self._child.attempts():
-            if self._answers():
+            if answers(self.port):
                 return self
         raise AssertionError("attempts() ends by raising")
-
-    def _answers(self) -> bool:
-        with (
-            suppress(OSError),
-            socket.create_connection(("127.0.0.1", self.port), timeout=START_SECONDS) as sock,
-        ):
-            sock.sendall(NOT_HTTP)
-            return sock.recv(1) != b""
-        return False
 
     def stop(self) -> int:
         """SIGTERM, the graceful end; waits for it and returns the exit code."""
