@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import httpx
+import httpx2
 import pytest
 import requests
 import requests.adapters
@@ -53,6 +54,13 @@ class Order:
 
 def by_httpx(order: Order) -> None:
     with httpx.Client(
+        trust_env=False, timeout=order.patience, proxy=order.proxy, follow_redirects=True
+    ) as client:
+        client.request(order.method, order.url, content=BODY).raise_for_status()
+
+
+def by_httpx2(order: Order) -> None:
+    with httpx2.Client(
         trust_env=False, timeout=order.patience, proxy=order.proxy, follow_redirects=True
     ) as client:
         client.request(order.method, order.url, content=BODY).raise_for_status()
@@ -123,6 +131,7 @@ def by_urllib(order: Order) -> None:
 
 CLIENTS: Mapping[str, Callable[[Order], None]] = {
     "httpx": by_httpx,
+    "httpx2": by_httpx2,
     "awaited httpx": by_awaited_httpx,
     "requests": by_requests,
     "urllib3": by_urllib3,
@@ -296,7 +305,11 @@ def by_httpx_digest(url: str) -> None:
     httpx.post(url, content=BODY, auth=httpx.DigestAuth("a", "b"), trust_env=False)
 
 
-@pytest.mark.parametrize("call", [by_requests_digest, by_httpx_digest])
+def by_httpx2_digest(url: str) -> None:
+    httpx2.post(url, content=BODY, auth=httpx2.DigestAuth("a", "b"), trust_env=False)
+
+
+@pytest.mark.parametrize("call", [by_requests_digest, by_httpx_digest, by_httpx2_digest])
 def test_a_password_that_was_asked_for_means_a_request_before(call: Callable[[str], None]) -> None:
     with Provider(say(CHALLENGE), once=True) as provider:
         error = failure(lambda: call(f"http://127.0.0.1:{provider.port}/charge"))
@@ -306,7 +319,7 @@ def test_a_password_that_was_asked_for_means_a_request_before(call: Callable[[st
 
 # ── proxies ───────────────────────────────────────────────────────────────────────────────────────
 
-PROXIED = ["httpx", "awaited httpx", "requests", "urllib3", "aiohttp"]
+PROXIED = ["httpx", "httpx2", "awaited httpx", "requests", "urllib3", "aiohttp"]
 
 
 @pytest.mark.parametrize("client", PROXIED)

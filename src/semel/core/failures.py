@@ -41,6 +41,28 @@ Rule = Sent | By | None
 
 _NO, _MAYBE = Sent.NOT_SENT, Sent.AMBIGUOUS
 
+_HTTPX: Final[Mapping[str, Rule]] = {
+    "ConnectError": _NO,
+    "ConnectTimeout": _NO,
+    "PoolTimeout": _NO,
+    "ProxyError": _NO,  # the tunnel was refused; nothing goes through before it stands
+    "UnsupportedProtocol": _NO,
+    "InvalidURL": _NO,
+    "HTTPStatusError": By.STATUS,
+    # LocalProtocolError too: a body shorter than announced is noticed after most was sent.
+    "RequestError": _MAYBE,
+}
+_HTTPCORE: Final[Mapping[str, Rule]] = {
+    "ConnectError": _NO,
+    "ConnectTimeout": _NO,
+    "PoolTimeout": _NO,
+    "ProxyError": _NO,
+    "UnsupportedProtocol": _NO,
+    "NetworkError": _MAYBE,
+    "TimeoutException": _MAYBE,
+    "ProtocolError": _MAYBE,
+}
+
 # The most derived class that is listed decides; what a library adds later is in doubt by its base.
 KNOWN: Final[Mapping[str, Mapping[str, Rule]]] = {
     "semel": {"NotExecuted": _NO, "OutcomeUnknown": _MAYBE},
@@ -62,27 +84,10 @@ KNOWN: Final[Mapping[str, Mapping[str, Rule]]] = {
     },
     "http": {"InvalidURL": _NO, "HTTPException": _MAYBE},
     "urllib": {"HTTPError": By.STATUS, "ContentTooShortError": _MAYBE, "URLError": By.WITHIN},
-    "httpx": {
-        "ConnectError": _NO,
-        "ConnectTimeout": _NO,
-        "PoolTimeout": _NO,
-        "ProxyError": _NO,  # the tunnel was refused; nothing goes through before it stands
-        "UnsupportedProtocol": _NO,
-        "InvalidURL": _NO,
-        "HTTPStatusError": By.STATUS,
-        # LocalProtocolError too: a body shorter than announced is noticed after most was sent.
-        "RequestError": _MAYBE,
-    },
-    "httpcore": {
-        "ConnectError": _NO,
-        "ConnectTimeout": _NO,
-        "PoolTimeout": _NO,
-        "ProxyError": _NO,
-        "UnsupportedProtocol": _NO,
-        "NetworkError": _MAYBE,
-        "TimeoutException": _MAYBE,
-        "ProtocolError": _MAYBE,
-    },
+    "httpx": _HTTPX,
+    "httpx2": _HTTPX,
+    "httpcore": _HTTPCORE,
+    "httpcore2": _HTTPCORE,
     "urllib3": {
         "ConnectTimeoutError": _NO,
         "NewConnectionError": _NO,
@@ -427,7 +432,9 @@ def _sent_before(frame: FrameType) -> bool:
     if place in _SENT_BEFORE or module.partition(".")[0] in _RETRIERS:
         return True
     match module, function:
-        case "httpx._client", "_send_handling_redirects" | "_send_handling_auth":
+        case "httpx._client" | "httpx2._client", (
+            "_send_handling_redirects" | "_send_handling_auth"
+        ):
             return bool(frame.f_locals.get("history"))
         case "aiohttp.client", "_request":
             return bool(frame.f_locals.get("history")) or _reconnected(frame.f_locals)
