@@ -26,6 +26,7 @@ from semel.errors import (
 )
 from semel.guard import Guard
 from semel.process.current import AsyncOperation, Operation, current
+from semel.process.events import Event
 from semel.web.routing import Route
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ __all__ = [
     "CannotTell",
     "ConfigurationError",
     "Delivery",
+    "Event",
     "Fingerprint",
     "GiveUp",
     "Guard",

@@ -20,6 +20,7 @@ from semel.effects.registry import Deliverer, Registry
 from semel.errors import ConfigurationError
 from semel.log import log
 from semel.process.attendant import Attendant
+from semel.process.events import Events, Subscriber
 from semel.process.familiar import Familiar
 from semel.process.replay_cache import ReplayCache, outlast
 from semel.process.transact import transactional
@@ -52,7 +53,8 @@ class Guard:
     ``store`` is a URL (``sqlite:///semel.db``, ``postgresql://…``, ``memory://``) or a backend.
     ``tenant`` names the verified caller of a request; ``tenant=None`` says out loud that there is
     only one. ``policy`` holds for every route without one of its own. ``name`` tells apart guards
-    of several applications on one store.
+    of several applications on one store. ``on_event`` is told what happens: a function of a
+    `semel.Event`, or several.
     """
 
     def __init__(
@@ -70,10 +72,13 @@ class Guard:
         status: str = "/semel/status",
         maintenance: timedelta | None = timedelta(seconds=60),
         replay_cache: timedelta | None = None,
+        on_event: Subscriber | Sequence[Subscriber] | None = None,
     ) -> None:
         if tenant is not None and not callable(tenant):
             raise ConfigurationError("tenant= takes a function of the request, or None")
         self.tenant = tenant
+        self.events = Events(on_event)
+        """Where everything worth a number or a line of the log is told."""
         self.backend = _backend(store, migrate)
         self._secrets = _secrets(secrets)
         self._bound: dict[int, tuple[Policy, Policy]] = {}
@@ -333,6 +338,7 @@ class Guard:
         if attendant is not None:
             attendant.stop()
         self.backend.close()
+        self.events.close()
 
     async def aclose(self) -> None:
         """`close`, for the running event loop too."""

@@ -5,11 +5,13 @@ A generated piece stands between two comments in a page; a test compares it with
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 
 from semel.core.model import State
 from semel.core.states import TABLE, Event, Rule
+from semel.process.catalogue import CATALOGUE
 from semel.stores.sql.dialect import SYNTAXES, query_sources
 from tests.docs.pages import Page, pages
 
@@ -58,7 +60,20 @@ def _label(event: str) -> str:
     return event.replace(":", "")  # a colon ends a label
 
 
-PIECES: dict[str, Callable[[], str]] = {"state-table": table, "state-diagram": diagram}
+def events() -> str:
+    lines = ["| event | when | fields | level of its log line |", "|---|---|---|---|"]
+    for name, kind in CATALOGUE.items():
+        fields = ", ".join(f"`{field}`" for field in kind.fields)
+        level = logging.getLevelName(kind.level).lower() if kind.level else "none"
+        lines.append(f"| `{name}` | {kind.meaning} | {fields} | {level} |")
+    return "\n".join(lines)
+
+
+PIECES: dict[str, Callable[[], str]] = {
+    "state-table": table,
+    "state-diagram": diagram,
+    "event-table": events,
+}
 
 
 def rewritten(page: Page) -> str:

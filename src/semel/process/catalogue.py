@@ -1,0 +1,180 @@
+"""The kinds of events there are: their fields, their line in the log, and what they mean.
+
+One table. docs/reference/events.md says the same, and a test compares them; another sees that every
+event that is told has the fields it has here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+from semel.core.frozen import frozen
+
+Field: TypeAlias = str | int | float | bool | None
+
+NONE, DEBUG, INFO, WARNING, ERROR = 0, 10, 20, 30, 40
+"""Levels of the log, which is loaded by whoever says something; 0: no line."""
+
+
+@frozen
+class Kind:
+    """One kind of event."""
+
+    fields: tuple[str, ...]
+    level: int
+    """Of its line in the log, unless the event says otherwise."""
+    text: str
+    """Its line, with fields by name; ``%(error)s`` is what was raised."""
+    meaning: str
+
+
+_RECORD: Final = ("where", "identity")
+"""Method and path, and the first digits of the identity, as ``semel unknown`` takes them."""
+
+CATALOGUE: Final[Mapping[str, Kind]] = {
+    # ── requests ─────────────────────────────────────────────────────────────────────────────────
+    "exchange": Kind(
+        (
+            "outcome",
+            "reserved",
+            "route",
+            "method",
+            "policy",
+            "tenant",
+            "status",
+            "replayed",
+            "from_memory",
+            "lost_fence",
+            "by",
+            "identity",
+            "key",
+            "seconds",
+            "store_seconds",
+            "store_operations",
+            "handler_seconds",
+            "waiting_seconds",
+        ),
+        NONE,
+        "%(method)s %(route)s: %(outcome)s: %(error)s",
+        "A keyed request was answered.",
+    ),
+    "refusal": Kind(
+        ("code", "status", "route", "method", "policy"),
+        NONE,
+        "%(method)s %(route)s: %(code)s: %(error)s",
+        "A request was turned away before its key was looked up.",
+    ),
+    "key.suspicious": Kind(
+        ("route", "key"),
+        WARNING,
+        "a key looks like personal data: %(key)s",
+        "A key that looks like an e-mail address or a telephone number was taken.",
+    ),
+    # ── leases and writes ────────────────────────────────────────────────────────────────────────
+    "lease.renewed": Kind(("identity",), NONE, "a lease was renewed", "A handler is still at it."),
+    "lease.lost": Kind(
+        ("identity",),
+        WARNING,
+        "a lease was lost while its handler runs; its answer will be refused",
+        "The store says that a lease is another's by now.",
+    ),
+    "lease.overrun": Kind(
+        ("identity",),
+        WARNING,
+        "a handler runs longer than max_run; its key is taken from it",
+        "A handler ran longer than `max_run`.",
+    ),
+    "lapse": Kind(
+        ("count",),
+        NONE,
+        "%(count)s leases were past",
+        "Requests found leases that were past, and whoever held them gone.",
+    ),
+    "write.lost": Kind(
+        ("why",),
+        ERROR,
+        "%(why)s",
+        "An outcome could not be recorded although it was tried again and again.",
+    ),
+    # ── the store ────────────────────────────────────────────────────────────────────────────────
+    "store.error": Kind(
+        ("during", "operation"),
+        WARNING,
+        "the store failed (%(during)s): %(error)s",
+        "The store gave no usable answer.",
+    ),
+    "store.health": Kind(
+        ("up", "seconds", "circuit"),
+        NONE,
+        "the store is up: %(up)s",
+        "Somebody asked whether the store can be reached.",
+    ),
+    "depths": Kind(
+        ("pending", "in_progress", "unknown", "dead", "waiting_effects", "dead_effects"),
+        NONE,
+        "depths",
+        "How much there is of what somebody must look after, counted by maintenance.",
+    ),
+    # ── background loops ─────────────────────────────────────────────────────────────────────────
+    "maintenance": Kind(
+        (
+            "note",
+            "lapse",
+            "lapse_release",
+            "lapse_requeue",
+            "abandon",
+            "expire",
+            "forget",
+            "effects",
+            "events",
+            "more",
+            "seconds",
+        ),
+        INFO,
+        "maintenance: %(note)s",
+        "A round of maintenance ended.",
+    ),
+    "leader": Kind(
+        ("leading",),
+        INFO,
+        "maintenance is with this process: %(leading)s",
+        "This process leads maintenance from now on, or does not any more.",
+    ),
+    "round.failed": Kind(
+        ("loop",),
+        WARNING,
+        "a round of %(loop)s failed: %(error)s",
+        "A background loop met an error, and comes again later.",
+    ),
+    "reconcile": Kind(
+        (*_RECORD, "came", "state", "reason", "by"),
+        INFO,
+        "%(where)s [%(identity)s]: %(came)s: %(reason)s",
+        "A record with an unknown outcome was asked about, or told about.",
+    ),
+    "run": Kind(
+        (*_RECORD, "came"),
+        INFO,
+        "%(where)s [%(identity)s] was run: %(came)s",
+        "A worker ran a stored request.",
+    ),
+    "delivery": Kind(
+        ("effect", "ending", "tries", "reason"),
+        NONE,
+        "an effect %(effect)r, try %(tries)s: %(ending)s: %(reason)s",
+        "A try at delivering an effect ended.",
+    ),
+    "inbox": Kind(
+        ("source", "came", "reason"),
+        INFO,
+        "an event of %(source)s: %(came)s: %(reason)s",
+        "A provider's webhook was taken in, or refused.",
+    ),
+    "operator": Kind(
+        ("act", "by", "identity", "reason"),
+        WARNING,
+        "%(by)s: %(act)s %(identity)s: %(reason)s",
+        "An operator settled, gave up, evicted or retried something.",
+    ),
+}
