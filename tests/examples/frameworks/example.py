@@ -46,7 +46,9 @@ class ExampleServer(Scoped):
             self.port: int = listener.getsockname()[1]
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         place = {"PORT": str(self.port), "SHOP_FOLDER": str(self.folder)}
-        self._env = {"PATH": path, "PYTHONUNBUFFERED": "1", **place, **(env or {})}
+        # gunicorn puts a socket there, which would be everybody's.
+        own = {"XDG_RUNTIME_DIR": str(self.folder), "PYTHONUNBUFFERED": "1"}
+        self._env = {"PATH": path, **own, **place, **(env or {})}
         self._child: Child | None = None
 
     def start(self) -> Self:
