@@ -17,6 +17,8 @@ from semel.log import log
 F = TypeVar("F")
 
 TAG: Final = "__semel_policy__"
+OPT: Final = "semel"
+"""Under which name Litestar's ``opt`` holds a policy."""
 
 _tags: list[Policy] = []
 """Every policy that tags an endpoint of this process; without any, no router need be asked."""
@@ -76,7 +78,7 @@ def find_flask_tag(app: Any, environ: Mapping[str, Any]) -> Tagged | None:
         return None  # no route, another method, a redirect: Flask answers that itself
     method = environ["REQUEST_METHOD"]
     view = flask.view_functions.get(rule.endpoint)
-    policy = _tag_of(getattr(view, "view_class", view), method)
+    policy = policy_of(getattr(view, "view_class", view), method)
     return Tagged(policy, f"{method} {rule.rule}") if policy is not None else None
 
 
@@ -115,15 +117,15 @@ def _find(routes: Iterable[Any], scope: Mapping[str, Any], prefix: str) -> Tagge
         if match.name != "FULL":
             continue
         path = prefix + (getattr(route, "path", "") or "")
-        inner = _below(route)
+        inner = below(route)
         if inner:
             return _find(inner, {**scope, **child}, path)
-        policy = _tag_of(getattr(route, "endpoint", None), scope["method"])
+        policy = policy_of(getattr(route, "endpoint", None), scope["method"])
         return Tagged(policy, f"{scope['method']} {path}") if policy is not None else None
     return None
 
 
-def _below(route: Any) -> Iterable[Any] | None:
+def below(route: Any) -> Iterable[Any] | None:
     """The routes inside one: of a mounted application, or of a router that FastAPI included."""
     included = getattr(route, "effective_candidates", None)
     if included is not None:
@@ -134,7 +136,7 @@ def _below(route: Any) -> Iterable[Any] | None:
     return getattr(route, "routes", None) or _routes_of(getattr(route, "app", None))
 
 
-def _tag_of(endpoint: Any, method: str) -> Policy | None:
+def policy_of(endpoint: Any, method: str) -> Policy | None:
     """On the function, below a `partial`, on the class, or on the class's method."""
     endpoint = getattr(endpoint, "func", endpoint)
     policy: Policy | None = getattr(endpoint, TAG, None)

@@ -1,0 +1,198 @@
+"""The routes of an application, and what each of them says about keys.
+
+``inventory(app)`` needs no running server and no store: it reads routers, as `tags` does for one
+request. Each framework has a reader that yields its routes; what is said of them is found once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from semel.core.frozen import frozen
+from semel.core.policy import SAFE_METHODS, Policy
+from semel.web.routing import Place, listed
+from semel.web.tags import below, policy_of
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+
+Said = Literal["tag", "listed", "default", "none"]
+
+
+@frozen
+class Listed:
+    """One method of one route.
+
+    ``said``: by a tag on the endpoint, in ``Guard(routes=…)``, not at all so that the guard's
+    default holds, or there is no guard around it.
+    """
+
+    method: str
+    path: str
+    policy: Policy | None
+    said: Said
+
+    @property
+    def coverage(self) -> Literal["enforces", "accepts", "ignores"]:
+        """What becomes of a key that is sent to it, or left out."""
+        if self.policy is None or self.method not in self.policy.methods:
+            return "ignores"
+        return "enforces" if self.policy.required else "accepts"
+
+
+@frozen
+class Entry:
+    """What a router tells of one method of a route, and the guard that stands before it."""
+
+    method: str
+    path: str
+    endpoint: Any
+    guard: Guard | None
+    policy: Policy | None = None
+    """Said in another way than by a tag on the endpoint."""
+
+
+def inventory(app: Any) -> list[Listed]:
+    """Every route of ``app`` by method, in the order of its router; HEAD and OPTIONS left out."""
+    return [_listed(entry) for entry in _entries(app, None, "")]
+
+
+def _listed(entry: Entry) -> Listed:
+    method, path, guard = entry.method, entry.path, entry.guard
+    if guard is None or method in SAFE_METHODS:
+        return Listed(method, path, None, "none")
+    sample = _sample(path)
+    route = listed(guard.routes, method, Place(sample, sample))
+    if route is not None:
+        return Listed(method, path, route.policy, "listed")
+    policy = entry.policy or policy_of(entry.endpoint, method)
+    if policy is not None:
+        return Listed(method, path, policy, "tag")
+    return Listed(method, path, guard.policy, "default")
+
+
+_PARAMETER: Final = re.compile(r"[{<](?:(?P<first>\w+):)?(?P<second>\w+)(?::(?P<third>\w+))?[}>]")
+_SAMPLES: Final = {
+    "int": "1",
+    "float": "1.5",
+    "uuid": "8e03978e-40d5-43e8-bc93-6894a57f9324",
+}
+
+
+def _sample(path: str) -> str:
+    """A path that the route would answer, to be compared with listed ones."""
+
+    def value(found: re.Match[str]) -> str:
+        return next((_SAMPLES[kind] for kind in found.groups() if kind in _SAMPLES), "x")
+
+    return _PARAMETER.sub(value, path)
+
+
+# ── readers ───────────────────────────────────────────────────────────────────────────────────────
+
+Reader = Callable[[Any, "Guard | None", str], Iterable[Entry]]
+
+
+def _entries(app: Any, guard: Guard | None, prefix: str) -> Iterator[Entry]:
+    """Look below whatever wraps the application for the one that has routes."""
+    for _ in range(32):
+        guard = guard or _guard_of(app)  # of several, the outermost one guards
+        reader = _reader_of(app)
+        if reader is not None:
+            yield from reader(app, guard, prefix)
+            return
+        app = getattr(app, "app", None)
+        if app is None:
+            return
+
+
+def _guard_of(app: Any) -> Guard | None:
+    """On a middleware of ours, or among those that an application is told to put around itself."""
+    from semel.guard import Guard
+
+    entries = (*_sequence(app, "user_middleware"), *_sequence(app, "middleware"))
+    told = (getattr(entry, "kwargs", {}).get("guard") for entry in entries)
+    guards = (getattr(app, "guard", None), *told)
+    return next((guard for guard in guards if isinstance(guard, Guard)), None)
+
+
+def _sequence(app: Any, name: str) -> Iterable[Any]:
+    found: Any = getattr(app, name, ())
+    return found if type(found) in (list, tuple) else ()
+
+
+def _reader_of(app: Any) -> Reader | None:
+    if hasattr(app, "asgi_router") and hasattr(app, "route_handler_method_map"):
+        return _litestar
+    routes = getattr(app, "routes", None)
+    return _starlette if hasattr(routes, "__iter__") else None
+
+
+def _starlette(app: Any, guard: Guard | None, prefix: str) -> Iterator[Entry]:
+    """Starlette and FastAPI."""
+    yield from _routes(app.routes, guard, prefix)
+
+
+def _routes(routes: Iterable[Any], guard: Guard | None, prefix: str) -> Iterator[Entry]:
+    for given in routes:
+        route = getattr(given, "starlette_route", None) or given
+        path = prefix + (getattr(route, "path", "") or "")
+        inner = below(route)
+        endpoint = getattr(route, "endpoint", None)
+        if hasattr(route, "effective_candidates"):
+            yield from _routes(inner or (), guard, prefix)  # whose paths have its prefix already
+        elif endpoint is None:
+            yield from _mounted(route, guard, path)
+        elif hasattr(route, "path_regex") and not _is_websocket(route):
+            for method in _methods(getattr(route, "methods", None), endpoint):
+                yield Entry(method, path, endpoint, guard)
+
+
+def _mounted(route: Any, guard: Guard | None, path: str) -> Iterator[Entry]:
+    app = getattr(route, "app", None)
+    found = list(_entries(app, guard, path))
+    if found or app is None or hasattr(app, "lookup_path"):  # static files change nothing
+        yield from found
+    elif not getattr(route, "routes", None):
+        yield Entry("*", f"{path}/{{path:path}}", app, guard or _guard_of(app))
+
+
+def _is_websocket(route: Any) -> bool:
+    return "WebSocket" in type(route).__name__
+
+
+def _methods(methods: Iterable[str] | None, endpoint: Any) -> list[str]:
+    """Of a class that answers by its methods those that it has."""
+    if methods is None and isinstance(endpoint, type):
+        methods = [name for name in _VERBS if hasattr(endpoint, name.lower())]
+    return sorted(set(methods or ("*",)) - {"HEAD", "OPTIONS"})
+
+
+_VERBS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "QUERY")
+
+
+def _litestar(app: Any, guard: Guard | None, prefix: str) -> Iterator[Entry]:
+    from semel.web.tags import OPT
+
+    for route in app.routes:
+        handlers: dict[str, Any] = getattr(route, "route_handler_map", None) or {}
+        for method in _methods(handlers, None) if handlers else ():
+            handler = _handler(handlers[method])
+            said: Policy | None = handler.opt.get(OPT)
+            yield Entry(method, prefix + route.path, handler.fn, guard, said)
+        if hasattr(route, "route_handler") and not handlers and not _is_websocket(route):
+            yield from _mounted_asgi(route, guard, prefix)
+
+
+def _handler(entry: Any) -> Any:
+    """Litestar 2 keeps it beside the model of its arguments."""
+    return entry[0] if hasattr(entry, "__getitem__") else entry
+
+
+def _mounted_asgi(route: Any, guard: Guard | None, prefix: str) -> Iterator[Entry]:
+    handler, path = route.route_handler, prefix + route.path.rstrip("/")
+    if getattr(handler, "is_mount", False) and not getattr(handler, "is_static", False):
+        found = list(_entries(handler.fn, guard, path))
+        yield from found or [Entry("*", f"{path}/{{path:path}}", handler.fn, guard)]

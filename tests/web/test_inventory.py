@@ -1,0 +1,174 @@
+"""The list of an application's routes says of each what it does with keys, and leaves none out."""
+
+from typing import Any, cast
+
+import pytest
+from fastapi import APIRouter, FastAPI
+from litestar import Controller, Litestar, Router, asgi, get, patch
+from litestar import post as litestar_post
+from litestar.middleware import DefineMiddleware
+from litestar.params import FromPath
+from starlette.applications import Starlette
+from starlette.endpoints import HTTPEndpoint
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.staticfiles import StaticFiles
+
+import semel
+from semel.web.inventory import Listed, inventory
+from tests.web.conftest import MakeGuard
+
+STRICT = semel.ietf(required=True, methods={"POST", "DELETE"})
+
+
+async def plain(request: Request) -> Response:
+    return PlainTextResponse("plain")
+
+
+@semel.Guard("memory://", tenant=None).route(STRICT)
+async def tagged(request: Request) -> Response:
+    return PlainTextResponse("tagged")
+
+
+class Both(HTTPEndpoint):
+    async def get(self, request: Request) -> Response:
+        return PlainTextResponse("got")
+
+    @semel.Guard("memory://", tenant=None).route(STRICT)
+    async def post(self, request: Request) -> Response:
+        return PlainTextResponse("posted")
+
+    async def patch(self, request: Request) -> Response:
+        return PlainTextResponse("patched")
+
+
+async def opaque(scope: Any, receive: Any, send: Any) -> None:
+    """An application without a router."""
+
+
+def told(app: Any) -> set[tuple[str, str, str, str]]:
+    return {(e.method, e.path, e.said, e.coverage) for e in inventory(app)}
+
+
+def starlette(*more: Any) -> Starlette:
+    inner = Starlette(routes=[Route("/deep", plain, methods=["PUT"])])
+    return Starlette(
+        routes=[
+            Route("/tagged/{id:int}", tagged, methods=["POST", "DELETE", "PATCH"]),
+            Route("/plain", plain, methods=["POST"]),
+            Route("/listed/{id:uuid}", plain, methods=["POST"]),
+            Route("/both", Both),
+            Mount("/m", routes=[Mount("/n", inner)]),
+            Mount("/static", StaticFiles(directory=".")),
+            Mount("/opaque", opaque),
+            WebSocketRoute("/socket", plain),
+            *more,
+        ]
+    )
+
+
+STARLETTE = {
+    ("POST", "/tagged/{id:int}", "tag", "enforces"),
+    ("DELETE", "/tagged/{id:int}", "tag", "enforces"),
+    ("PATCH", "/tagged/{id:int}", "tag", "ignores"),
+    ("POST", "/plain", "default", "accepts"),
+    ("POST", "/listed/{id:uuid}", "listed", "enforces"),
+    ("GET", "/both", "none", "ignores"),
+    ("POST", "/both", "tag", "enforces"),
+    ("PATCH", "/both", "default", "accepts"),
+    ("PUT", "/m/n/deep", "default", "ignores"),
+    ("*", "/opaque/{path:path}", "default", "ignores"),
+}
+LISTED = [semel.Route("*", "/listed/{id:uuid}", semel.ietf(required=True))]
+
+
+def test_a_starlette_application_guarded_from_outside(make_guard: MakeGuard) -> None:
+    assert told(make_guard(routes=LISTED).asgi(starlette())) == STARLETTE
+
+
+def test_a_starlette_application_guarded_by_its_middleware(make_guard: MakeGuard) -> None:
+    app = starlette()
+    app.add_middleware(semel.Middleware, guard=make_guard(routes=LISTED))
+    assert told(app) == STARLETTE
+
+
+def test_without_a_guard_nothing_is_covered() -> None:
+    assert {entry.said for entry in inventory(starlette())} == {"none"}
+
+
+def test_a_guard_around_a_mounted_application_covers_that_one_alone(make_guard: MakeGuard) -> None:
+    inner = make_guard().asgi(Starlette(routes=[Route("/x", tagged, methods=["POST"])]))
+    app = Starlette(routes=[Mount("/m", inner), Route("/y", plain, methods=["POST"])])
+    assert told(app) == {("POST", "/m/x", "tag", "enforces"), ("POST", "/y", "none", "ignores")}
+
+
+def test_fastapi_routers_and_sub_applications(make_guard: MakeGuard) -> None:
+    router, sub, app = APIRouter(prefix="/v1"), FastAPI(openapi_url=None), FastAPI(openapi_url=None)
+    for host in (router, sub, app):
+        host.add_api_route("/x/{id}", tagged, methods=["POST"], response_model=None)
+    app.add_api_route("/forgotten", plain, methods=["POST"], response_model=None)
+    outer = APIRouter()
+    outer.include_router(router, prefix="/a")
+    app.include_router(outer, prefix="/shop")
+    app.mount("/sub", sub)
+    app.add_middleware(semel.Middleware, guard=make_guard())
+    assert told(app) == {
+        ("POST", "/x/{id}", "tag", "enforces"),
+        ("POST", "/shop/a/v1/x/{id}", "tag", "enforces"),
+        ("POST", "/sub/x/{id}", "tag", "enforces"),
+        ("POST", "/forgotten", "default", "accepts"),
+    }
+
+
+class Accounts(Controller):
+    path = "/accounts"
+
+    @get("/")
+    async def all(self) -> dict[str, int]:
+        return {}
+
+    @litestar_post("/{id:int}")
+    @semel.Guard("memory://", tenant=None).route(STRICT)
+    async def open(self, id: FromPath[int]) -> dict[str, int]:  # noqa: A002
+        return {}
+
+    @patch("/{id:int}")
+    async def change(self, id: FromPath[int]) -> dict[str, int]:  # noqa: A002
+        return {}
+
+
+@litestar_post("/x", opt={"semel": STRICT}, sync_to_thread=True)
+def by_opt() -> dict[str, int]:
+    return {}
+
+
+@asgi("/opaque", is_mount=True, copy_scope=True)
+async def mounted(scope: Any, receive: Any, send: Any) -> None:
+    """An application without a router."""
+
+
+LITESTAR = {
+    ("GET", "/r/accounts", "none", "ignores"),
+    ("POST", "/r/accounts/{id:int}", "tag", "enforces"),
+    ("PATCH", "/r/accounts/{id:int}", "default", "accepts"),
+    ("POST", "/x", "tag", "enforces"),
+    ("*", "/opaque/{path:path}", "default", "ignores"),
+}
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_litestar_routers_controllers_and_mounts(inside: bool, make_guard: MakeGuard) -> None:
+    guard, middleware = make_guard(), cast("Any", semel.Middleware)
+    app: Any = Litestar(
+        [Router("/r", route_handlers=[Accounts]), by_opt, mounted],
+        middleware=[DefineMiddleware(middleware, guard=guard)] if inside else [],
+        openapi_config=None,
+    )
+    assert told(app if inside else guard.asgi(app)) == LITESTAR
+
+
+def test_an_entry_says_what_a_policy_does_with_its_method() -> None:
+    assert Listed("POST", "/x", None, "none").coverage == "ignores"
+    assert Listed("PUT", "/x", semel.ietf(), "tag").coverage == "ignores"
+    assert Listed("POST", "/x", semel.ietf(), "default").coverage == "accepts"
