@@ -10,7 +10,7 @@ from semel.core import keys
 from semel.core.admission import Call, Ticket
 from semel.core.answers import Answer, Outcome
 from semel.core.exchange import exchange
-from semel.core.flow import run
+from semel.core.flow import Step, run
 from semel.core.frozen import frozen, replace
 from semel.core.keys import Malformed
 from semel.core.model import Headers, HeaderView, Request, Response
@@ -59,7 +59,7 @@ class Job:
         self.flow = exchange(self.call, guard.enrol(f"once {name}", policy))
 
     def run(self, function: Callable[[], Any]) -> Once:
-        from semel.web.wsgi import BlockingExchange
+        from semel.web.blocking import BlockingExchange
 
         if (known := self._recollected()) is not None:
             return self._told(known)
@@ -71,12 +71,12 @@ class Job:
         return self._told(answer)
 
     async def arun(self, function: Callable[[], Awaitable[Any]]) -> Once:
-        from semel.web.asgi import AwaitedExchange
+        from semel.web.awaited import AwaitedExchange
 
         if (known := self._recollected()) is not None:
             return self._told(known)
         performer = AwaitedExchange(self.guard, self.ticket, self.call, _AsyncFunction(function))
-        answer = await performer.drive(self.flow)
+        answer: Answer = await performer.drive(Step(self.flow))
         performer.end()
         return self._told(answer)
 

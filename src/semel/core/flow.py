@@ -69,18 +69,25 @@ class Step:
         self._feed, self._value = self._throw, error
 
 
+Stops: TypeAlias = tuple[type[Operation[Any]], ...]
+"""Operations that whoever drives a flow performs itself, in its own time."""
+
+
 def run(flow: Flow[T], perform: Perform) -> T:
     """Drive ``flow`` to its end, blocking."""
-    result: T = _drive(Step(flow), perform)
+    result: T = run_on(Step(flow), perform)
     return result
 
 
-def _drive(step: Step, perform: Perform) -> Any:
+def run_on(step: Step, perform: Perform, stops: Stops = ()) -> Any:
+    """Drive a flow on to its end, or to the first of ``stops``, which is returned unperformed."""
     while True:
         try:
             op = step.advance()
         except StopIteration as done:
             return done.value
+        if isinstance(op, stops):
+            return op
         _perform(step, op, perform)
 
 
@@ -102,16 +109,18 @@ def _wind_up(step: Step, op: Operation[Any], perform: Perform) -> None:
         _perform(step, op, perform)
     else:
         step.fail(Interrupted())
-    _drive(step, perform)
+    run_on(step, perform)
 
 
-async def arun(step: Step, perform: AsyncPerform) -> Any:
-    """Drive a flow to its end. Cancelled, it stays at ``step.op`` for ``wind_up`` to take over."""
+async def arun(step: Step, perform: AsyncPerform, stops: Stops = ()) -> Any:
+    """`run_on`, awaited. Cancelled, it stays at ``step.op`` for ``wind_up`` to take over."""
     while True:
         try:
             op = step.advance()
         except StopIteration as done:
             return done.value
+        if isinstance(op, stops):
+            return op
         try:
             step.reply(await perform(op))
         except Exception as error:

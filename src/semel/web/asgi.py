@@ -8,47 +8,28 @@ settles its record.
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Coroutine
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
-from semel.core.admission import Call, Refused, Ticket
+from semel.core.admission import Refused, Ticket
 from semel.core.answers import Answer
-from semel.core.contract import Operation, StoreOperation
-from semel.core.flow import Flow, Step, arun, wind_up
-from semel.core.model import Headers, HeaderView, Request, Response
+from semel.core.flow import Step, arun
+from semel.core.model import HeaderView, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
-from semel.core.runner import (
-    Await,
-    Discard,
-    Drain,
-    Drained,
-    HandlerOutcome,
-    Invoke,
-    Pause,
-    Pursue,
-    Render,
-)
 from semel.errors import ConfigurationError
 from semel.log import log
-from semel.process.current import Run
-from semel.process.jitter import pause_before
 from semel.process.transact import AsyncTransact
-from semel.stores.base import AsyncStore
-from semel.web.desk import BIG, MARK, Desk, Performer, report, too_late
-from semel.web.errands import Errand, find_errand
-from semel.web.handler import AsgiApp, Handler, Message, Receive, Scope, Send, start_task
+from semel.web.awaited import AwaitedExchange
+from semel.web.desk import BIG, MARK, Desk, Opened, report
+from semel.web.handler import AsgiApp, Handler, Message, Receive, Scope, Send
 from semel.web.message import Spool
 from semel.web.routing import Place, place
 from semel.web.tags import find_tag
 
 if TYPE_CHECKING:
     from semel.guard import Guard
-
-R = TypeVar("R")
 
 
 class Middleware:
@@ -100,38 +81,27 @@ class Middleware:
             return None  # the client left before it had said what it wants
         if isinstance(body, Response):
             return await _send(body, send)
-        call = await self._call(ticket, where, body)
-        if isinstance(call, Answer):
+        opened = await self._open(ticket, where, label, body, scope)
+        if isinstance(opened, Answer):
             body.close()
-            return await self._answer(call, send)
-        errand = find_errand(scope)
-        if errand is not None:
-            adopted = self._desk.adopt(call, errand)
-            if adopted is None:
-                body.close()
-                return await _send(refuse("no-such-operation"), send)
-            call = adopted
-        elif (answer := self._desk.recollect(call)) is not None:
-            body.close()
-            return await self._answer(answer, send)
+            return await self._answer(opened, send)
+        call = opened.call
         scope[MARK] = call.identity
         handler = Handler(self.app, scope, receive, send, body, call.policy)
-        started = None if errand is None else errand.started
-        exchange = AwaitedExchange(self.guard, ticket, call, handler, started)
-        flow = self._desk.serve(call, label) if errand is None else self._desk.resume(call)
-        return await self._exchange(exchange, flow, send, errand)
+        exchange = AwaitedExchange(self.guard, ticket, call, handler, opened.started)
+        return await self._exchange(exchange, opened, send)
 
-    async def _call(self, ticket: Ticket, where: Place, body: Spool) -> Call | Answer:
+    async def _open(
+        self, ticket: Ticket, where: Place, label: str, body: Spool, scope: Scope
+    ) -> Opened | Answer:
         if body.size < BIG:
-            return self._desk.call(ticket, where, body)
-        return await asyncio.to_thread(self._desk.call, ticket, where, body)
+            return self._desk.open(ticket, where, label, body, scope)
+        return await asyncio.to_thread(self._desk.open, ticket, where, label, body, scope)
 
-    async def _exchange(
-        self, exchange: AwaitedExchange, flow: Flow[Answer], send: Send, errand: Errand | None
-    ) -> None:
-        answer = await exchange.drive(flow)
-        if errand is not None:
-            errand.answer = answer
+    async def _exchange(self, exchange: AwaitedExchange, opened: Opened, send: Send) -> None:
+        answer = await exchange.drive(Step(opened.flow))
+        if opened.errand is not None:
+            opened.errand.answer = answer
         try:
             await self._answer(answer, send)
             if exchange.begun:
@@ -184,127 +154,6 @@ class Middleware:
         running = {task for task in self.guard.running if task.get_loop() is loop}
         if running:
             await asyncio.wait(running, timeout=self.guard.drain.total_seconds())
-
-
-class AwaitedHandler(Protocol):
-    """What runs under the lease: an ASGI application, or a coroutine function."""
-
-    async def outcome(self, run: Run, running: set[asyncio.Task[Any]]) -> HandlerOutcome: ...
-    async def drain(self, headers: Headers) -> Drained: ...
-    async def discard(self) -> None: ...
-    def release(self) -> None: ...
-    async def returned(self) -> None: ...
-    def close(self) -> None: ...
-    def raise_again(self) -> None: ...
-
-
-class AwaitedExchange(Performer):
-    """Performs the operations of one keyed request, awaited."""
-
-    __slots__ = ("_store", "_transact", "handler")
-
-    def __init__(
-        self,
-        guard: Guard,
-        ticket: Ticket,
-        call: Call,
-        handler: AwaitedHandler,
-        started: float | None = None,
-    ) -> None:
-        super().__init__(guard, ticket, call, started)
-        self._store: AsyncStore = guard.backend.awaited()
-        self._transact: AsyncTransact | None = None
-        if call.policy.mode == "atomic":
-            left = guard.attendant.settled
-            self._transact = AsyncTransact(guard.backend, left, self._lease.max_run)
-        self.handler = handler
-
-    async def drive(self, flow: Flow[Answer]) -> Answer:
-        """Run the exchange; when its caller is cancelled it is finished without one."""
-        step = Step(flow)
-        try:
-            answer: Answer = await arun(step, self.perform)
-        except asyncio.CancelledError:
-            self.spawn(self.finish_alone(step))
-            raise
-        except BaseException:
-            self.end()  # a surprise: at least the lease must run out and the handler end
-            self.handler.close()
-            if self._transact is not None:
-                self.spawn(self._transact.end())
-            raise
-        return answer
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        start_task(work, self._guard.running)
-
-    async def perform(self, op: Operation[R]) -> R:
-        if isinstance(op, StoreOperation):
-            self._before(op)
-            reply: R = await (self._transact or self._store).perform(op)
-            if self._transact is None or self._transact.transaction is None:
-                self._tell(op, reply)  # within a transaction nothing has changed yet
-            return reply
-        answer: R = await self._attend(op)
-        return answer
-
-    async def _attend(self, op: Operation[Any]) -> Any:
-        match op:
-            case Invoke():
-                run = self._begin(op)
-                if run is None:
-                    return too_late()
-                if self._transact is not None:
-                    run.transaction = self._transact.transaction
-                return await self.handler.outcome(run, self._guard.running)
-            case Drain(headers):
-                return await self.handler.drain(headers)
-            case Discard():
-                return await self.handler.discard()
-            case Await(identity, fence, patience):
-                return await self._guard.attendant.waiters.await_(identity, fence, patience)
-            case Pause(attempt=attempt):
-                await asyncio.sleep(pause_before(attempt))
-                return self._held()
-            case Pursue(write, claim):
-                return self._guard.attendant.pursue(write, claim)
-            case Render(response):
-                return await self._render(response)
-            case _ if self._transact is not None:
-                self._before(op)
-                return await self._transact.perform(op)
-            case _:
-                raise AssertionError(f"no way to perform {op!r}")
-
-    async def _render(self, response: Response) -> Response:
-        on_replay = self.call.policy.on_replay
-        if on_replay is None:
-            return response
-        rendered = on_replay(self._request, response)
-        current_state: Response = await rendered if inspect.isawaitable(rendered) else rendered
-        return current_state
-
-    def end(self) -> None:
-        """The answer has left, or nobody waits for it."""
-        self.let_go()
-        self.handler.release()
-
-    async def finish_alone(self, step: Step) -> None:
-        """The client is gone: carry on to the end without it."""
-        try:
-            report(await wind_up(step, self.perform))
-        finally:
-            await self.see_off()
-
-    async def see_off(self) -> None:
-        """Let the application run out, though nobody is left to tell what it raises."""
-        self.end()
-        await self.handler.returned()
-        self.handler.close()
-        try:
-            self.handler.raise_again()
-        except Exception as error:
-            log.error("semel: a handler failed after its client had left", exc_info=error)
 
 
 def _plainly_safe(scope: Scope) -> bool:

@@ -23,7 +23,7 @@ from semel.core.contract import (
 )
 from semel.core.exchange import exchange, execute
 from semel.core.flow import Flow
-from semel.core.frozen import replace
+from semel.core.frozen import frozen, replace
 from semel.core.keys import mask
 from semel.core.model import Identity, OnLapse, Origin, Request, Response
 from semel.core.policy import Policy
@@ -36,7 +36,7 @@ from semel.log import log
 from semel.process.current import Ground, Run, current_run
 from semel.process.fences import new_fence
 from semel.process.leases import Lease
-from semel.web.errands import Errand
+from semel.web.errands import Errand, find_errand
 from semel.web.message import Spool
 from semel.web.routing import Place, listed, pretended
 from semel.web.tags import Tagged
@@ -52,6 +52,20 @@ MARK: Final = "semel.identity"
 
 BIG: Final = 64 * 1024
 """A body this large takes long to fingerprint: not in the thread of an event loop."""
+
+
+@frozen
+class Opened:
+    """An exchange that can be driven; ``errand``: by a worker, who holds the record already."""
+
+    call: Call
+    flow: Flow[Answer]
+    errand: Errand | None
+
+    @property
+    def started(self) -> float | None:
+        """When a worker asked for the lease."""
+        return None if self.errand is None else self.errand.started
 
 
 class Desk:
@@ -98,7 +112,23 @@ class Desk:
             return False
         return ticket.identity(ticket.policy) == mark
 
-    def call(self, ticket: Ticket, place: Place, body: Spool) -> Call | Answer:
+    def open(
+        self, ticket: Ticket, place: Place, label: str, body: Spool, raw: Any
+    ) -> Opened | Answer:
+        """The exchange of an admitted request; an answer where it is known without one."""
+        call = self._call(ticket, place, body)
+        if isinstance(call, Answer):
+            return call
+        errand = find_errand(raw)
+        if errand is None:
+            known = self._recollect(call)
+            return Opened(call, self._serve(call, label), None) if known is None else known
+        adopted = self._adopt(call, errand)
+        if adopted is None:
+            return Answer(refuse("no-such-operation"), Outcome.INTERRUPTED)
+        return Opened(adopted, execute(adopted, Claimed(0, 0, again=True)), errand)
+
+    def _call(self, ticket: Ticket, place: Place, body: Spool) -> Call | Answer:
         """Add what the body means, with a fence made before the first try."""
         try:
             call = ticket.call(body, new_fence(), self.guard.familiar.meet)
@@ -159,16 +189,16 @@ class Desk:
         """An operation's calls have probes by their names."""
         return policy.lapse is OnLapse.RESUME and bool(self.guard.registry.probes)
 
-    def recollect(self, call: Call) -> Answer | None:
+    def _recollect(self, call: Call) -> Answer | None:
         """The answer, where this process may repeat it without asking the store."""
         replays = self.guard.replays
         return None if replays is None else replays.answer(call)
 
-    def serve(self, call: Call, label: str) -> Flow[Answer]:
+    def _serve(self, call: Call, label: str) -> Flow[Answer]:
         """The exchange, after the first request of a route has compared its settings."""
         return exchange(call, self.guard.enrol(label, call.policy))
 
-    def adopt(self, call: Call, errand: Errand) -> Call | None:
+    def _adopt(self, call: Call, errand: Errand) -> Call | None:
         """A worker's run of a stored request; None when it is not the request it was.
 
         Whoever authentication says it is now, or the settings, make another key of it.
@@ -190,10 +220,6 @@ class Desk:
             requeue=errand.requeue,
             request=None,
         )
-
-    def resume(self, call: Call) -> Flow[Answer]:
-        """Run what a worker holds already."""
-        return execute(call, Claimed(0, 0, again=True))
 
 
 def _identity(name: str) -> Identity | None:
@@ -235,6 +261,17 @@ def report(answer: Answer) -> None:
         log.error("semel: %s", answer.error)
     elif isinstance(answer.error, KeepFailed):
         log.error("semel: keep= failed; the outcome is unknown", exc_info=answer.error)
+
+
+def spoken(answer: Answer) -> Response | None:
+    """What is sent, in a thread of the server's own; the handler's exception where nothing is."""
+    report(answer)
+    error = answer.error
+    if error is not None and answer.reraise:
+        if answer.response is None or not isinstance(error, Exception):
+            raise error
+        log.error("semel: a handler raised", exc_info=error)
+    return answer.response
 
 
 _ASKS_FOR_A_LEASE: Final = (Claim, Retake, Resume, Commit)

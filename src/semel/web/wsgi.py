@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from semel.core.admission import Call, Refused, Ticket
+from semel.core.admission import Refused, Ticket
 from semel.core.answers import Answer
-from semel.core.contract import Operation, StoreOperation
 from semel.core.flow import run
 from semel.core.model import Headers, HeaderView, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
-from semel.core.runner import (
-    Abandoned,
-    Await,
-    Discard,
-    Drain,
-    Drained,
-    HandlerOutcome,
-    Invoke,
-    Pause,
-    Pursue,
-    Raised,
-    Render,
-    Returned,
-    Streaming,
-)
-from semel.log import log
+from semel.core.runner import Abandoned, Drained, HandlerOutcome, Raised, Returned, Streaming
 from semel.process.current import Run
-from semel.process.jitter import pause_before
 from semel.process.transact import Transact
-from semel.web.desk import MARK, Desk, Performer, report, too_late
-from semel.web.errands import find_errand
+from semel.web.blocking import BlockingExchange
+from semel.web.desk import MARK, Desk, spoken
 from semel.web.message import Spool
 from semel.web.routing import Place, place
 from semel.web.tags import find_flask_tag
@@ -45,8 +27,6 @@ if TYPE_CHECKING:
 Environ: TypeAlias = dict[str, Any]
 StartResponse: TypeAlias = Callable[..., Callable[[bytes], object]]
 WsgiApp: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
-
-R = TypeVar("R")
 
 _PIECE: Final = 64 * 1024
 _LONGEST_LENGTH: Final = 20
@@ -97,20 +77,11 @@ class WsgiMiddleware:
         body = _read_body(ticket.policy, environ)
         if isinstance(body, Response):
             return _send(body, start_response)
-        call = self._desk.call(ticket, where, body)
-        if isinstance(call, Answer):
+        opened = self._desk.open(ticket, where, label, body, environ)
+        if isinstance(opened, Answer):
             body.close()
-            return self._answer(call, start_response)
-        errand = find_errand(environ)
-        if errand is not None:
-            adopted = self._desk.adopt(call, errand)
-            if adopted is None:
-                body.close()
-                return _send(refuse("no-such-operation"), start_response)
-            call = adopted
-        elif (answer := self._desk.recollect(call)) is not None:
-            body.close()
-            return self._answer(answer, start_response)
+            return self._answer(opened, start_response)
+        call, errand = opened.call, opened.errand
         environ = {
             **environ,
             "wsgi.input": body.reader(),
@@ -118,11 +89,9 @@ class WsgiMiddleware:
             MARK: call.identity,
         }
         handler = _Handler(self.app, environ, start_response, call.policy)
-        started = None if errand is None else errand.started
-        exchange = BlockingExchange(self.guard, ticket, call, handler, started)
-        flow = self._desk.serve(call, label) if errand is None else self._desk.resume(call)
+        exchange = BlockingExchange(self.guard, ticket, call, handler, opened.started)
         try:
-            answer = run(flow, exchange.perform)
+            answer = run(opened.flow, exchange.perform)
             if errand is not None:
                 errand.answer = answer
             return _Body(self._answer(answer, start_response), handler.close)
@@ -134,89 +103,8 @@ class WsgiMiddleware:
             exchange.end()
 
     def _answer(self, answer: Answer, start_response: StartResponse) -> Iterable[bytes]:
-        report(answer)
-        error = answer.error
-        if error is not None and answer.reraise:
-            if answer.response is None or not isinstance(error, Exception):
-                raise error
-            log.error("semel: a handler raised", exc_info=error)
-        return () if answer.response is None else _send(answer.response, start_response)
-
-
-class BlockingHandler(Protocol):
-    """What runs under the lease: a WSGI application, or a function."""
-
-    def outcome(self, run: Run) -> HandlerOutcome: ...
-    def drain(self, headers: Headers) -> Drained: ...
-    def close(self) -> None: ...
-
-
-class BlockingExchange(Performer):
-    """Performs the operations of one keyed request, blocking."""
-
-    __slots__ = ("_handler", "_store", "_transact")
-
-    def __init__(
-        self,
-        guard: Guard,
-        ticket: Ticket,
-        call: Call,
-        handler: BlockingHandler,
-        started: float | None = None,
-    ) -> None:
-        super().__init__(guard, ticket, call, started)
-        self._handler = handler
-        self._store = guard.backend.blocking()
-        self._transact: Transact | None = None
-        if call.policy.mode == "atomic":
-            left = guard.attendant.settled
-            self._transact = Transact(guard.backend, left, self._lease.max_run)
-
-    def perform(self, op: Operation[R]) -> R:
-        if isinstance(op, StoreOperation):
-            self._before(op)
-            reply: R = (self._transact or self._store).perform(op)
-            if self._transact is None or self._transact.transaction is None:
-                self._tell(op, reply)  # within a transaction nothing has changed yet
-            return reply
-        answer: R = self._attend(op)
-        return answer
-
-    def _attend(self, op: Operation[Any]) -> Any:
-        match op:
-            case Invoke():
-                run = self._begin(op)
-                if run is None:
-                    return too_late()
-                if self._transact is not None:
-                    run.transaction = self._transact.transaction
-                return self._handler.outcome(run)
-            case Drain(headers):
-                return self._handler.drain(headers)
-            case Discard():
-                return self._handler.close()
-            case Await(identity, fence, patience):
-                room = self._guard.max_waiters
-                return self._guard.attendant.waiters.wait(identity, fence, patience, room)
-            case Pause(attempt=attempt):
-                time.sleep(pause_before(attempt))
-                return self._held()
-            case Pursue(write, claim):
-                return self._guard.attendant.pursue(write, claim)
-            case Render(response):
-                on_replay = self.call.policy.on_replay
-                return response if on_replay is None else on_replay(self._request, response)
-            case _ if self._transact is not None:
-                self._before(op)
-                return self._transact.perform(op)
-            case _:
-                raise AssertionError(f"no way to perform {op!r}")
-
-    def end(self) -> None:
-        """The answer is there, or nothing is: nothing stays open or leased."""
-        if self._transact is not None:
-            self._transact.end()
-        self.let_go()
+        response = spoken(answer)
+        return () if response is None else _send(response, start_response)
 
 
 class _Handler:
