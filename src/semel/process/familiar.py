@@ -31,3 +31,9 @@ class Familiar:
         self._slots[slot] = 1
         self._marks += 1
         return False
+
+    def forget(self, identity: Identity) -> None:
+        """It was not met after all: it was turned away before anybody looked."""
+        slot = int.from_bytes(identity[:3], "big") % self.SLOTS
+        self._marks -= self._slots[slot]
+        self._slots[slot] = 0
