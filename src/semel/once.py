@@ -21,6 +21,7 @@ from semel.errors import ConfigurationError, OutcomeUnknown, Refused
 from semel.process.current import Run
 from semel.process.fences import new_fence
 from semel.web.desk import report
+from semel.web.protection import at_once
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -61,7 +62,7 @@ class Job:
     def run(self, function: Callable[[], Any]) -> Once:
         from semel.web.blocking import BlockingExchange
 
-        if (known := self._recollected()) is not None:
+        if (known := at_once(self.guard, self.call)) is not None:
             return self._told(known)
         performer = BlockingExchange(self.guard, self.ticket, self.call, _Function(function))
         try:
@@ -73,17 +74,12 @@ class Job:
     async def arun(self, function: Callable[[], Awaitable[Any]]) -> Once:
         from semel.web.awaited import AwaitedExchange
 
-        if (known := self._recollected()) is not None:
+        if (known := at_once(self.guard, self.call)) is not None:
             return self._told(known)
         performer = AwaitedExchange(self.guard, self.ticket, self.call, _AsyncFunction(function))
         answer: Answer = await performer.drive(Step(self.flow))
         performer.end()
         return self._told(answer)
-
-    def _recollected(self) -> Answer | None:
-        """The answer, where this process may repeat it without asking the store."""
-        replays = self.guard.replays
-        return None if replays is None else replays.answer(self.call)
 
     def _told(self, answer: Answer) -> Once:
         """The function's result, its exception, or why it may not run."""
@@ -168,8 +164,8 @@ class _Function:
     def drain(self, headers: Headers) -> Drained:
         raise AssertionError("a function does not stream")
 
-    def close(self) -> None:
-        """Nothing to close."""
+    def discard(self) -> None:
+        raise AssertionError("a function does not stream")
 
 
 class _AsyncFunction:

@@ -19,6 +19,7 @@ from semel.core.runner import (
     Pursue,
     Render,
 )
+from semel.errors import StoreUnavailable
 from semel.process.current import Run
 from semel.process.jitter import pause_before
 from semel.process.transact import Transact
@@ -35,7 +36,7 @@ class BlockingHandler(Protocol):
 
     def outcome(self, run: Run) -> HandlerOutcome: ...
     def drain(self, headers: Headers) -> Drained: ...
-    def close(self) -> None: ...
+    def discard(self) -> None: ...
 
 
 class BlockingExchange(Performer):
@@ -60,14 +61,20 @@ class BlockingExchange(Performer):
             self._transact = Transact(guard.backend, left, self._lease.max_run)
 
     def perform(self, op: Operation[R]) -> R:
-        if isinstance(op, StoreOperation):
+        asked = time.monotonic()
+        try:
+            if not isinstance(op, StoreOperation):
+                answer: R = self._attend(op)
+                return answer
             self._before(op)
             reply: R = (self._transact or self._store).perform(op)
-            if self._transact is None or self._transact.transaction is None:
-                self._tell(op, reply)  # within a transaction nothing has changed yet
-            return reply
-        answer: R = self._attend(op)
-        return answer
+        except StoreUnavailable:
+            self._unheard(asked)
+            raise
+        self._heard(reply)
+        if self._transact is None or self._transact.transaction is None:
+            self._tell(op, reply)  # within a transaction nothing has changed yet
+        return reply
 
     def _attend(self, op: Operation[Any]) -> Any:
         match op:
@@ -81,7 +88,7 @@ class BlockingExchange(Performer):
             case Drain(headers):
                 return self._handler.drain(headers)
             case Discard():
-                return self._handler.close()
+                return self._handler.discard()
             case Await(identity, fence, patience):
                 room = self._guard.max_waiters
                 return self._guard.attendant.waiters.wait(identity, fence, patience, room)
@@ -95,7 +102,9 @@ class BlockingExchange(Performer):
                 return response if on_replay is None else on_replay(self._request, response)
             case _ if self._transact is not None:
                 self._before(op)
-                return self._transact.perform(op)
+                reply = self._transact.perform(op)
+                self._heard(reply)
+                return reply
             case _:
                 raise AssertionError(f"no way to perform {op!r}")
 

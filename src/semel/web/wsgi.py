@@ -48,8 +48,8 @@ class WsgiMiddleware:
                 return _send(answer, start_response)
             if "HTTP_IDEMPOTENCY_KEY" not in environ:
                 return self.app(environ, start_response)
-        where = place(_octets(environ, "SCRIPT_NAME"), _octets(environ, "PATH_INFO"))
-        ticket, label = self._desk.admit(_request(environ, where.path), where)
+        where = place(octets(environ, "SCRIPT_NAME"), octets(environ, "PATH_INFO"))
+        ticket, label = self._desk.admit(request_of(environ, where.path), where)
         if isinstance(ticket, Ticket) and not self._desk.covers(ticket, environ.get(MARK)):
             return self._guarded(ticket, where, label, environ, start_response)
         if isinstance(ticket, Refused):
@@ -60,8 +60,8 @@ class WsgiMiddleware:
         """What the status resource says; None where the address is not one of it."""
         if self.guard.status not in environ.get("PATH_INFO", ""):
             return None
-        where = place(_octets(environ, "SCRIPT_NAME"), _octets(environ, "PATH_INFO"))
-        flow = self._desk.status(_request(environ, where.path), where)
+        where = place(octets(environ, "SCRIPT_NAME"), octets(environ, "PATH_INFO"))
+        flow = self._desk.status(request_of(environ, where.path), where)
         if flow is None:
             return None
         return run(flow, Transact(self.guard.backend).perform)
@@ -74,7 +74,7 @@ class WsgiMiddleware:
         environ: Environ,
         start_response: StartResponse,
     ) -> Iterable[bytes]:
-        body = _read_body(ticket.policy, environ)
+        body = read_body(ticket.policy, environ)
         if isinstance(body, Response):
             return _send(body, start_response)
         opened = self._desk.open(ticket, where, label, body, environ)
@@ -214,6 +214,8 @@ class _Handler:
         if close is not None:
             close()
 
+    discard = close
+
 
 class _Body:
     """An answer that runs the application's own clean-up once the server is done with it."""
@@ -226,16 +228,17 @@ class _Body:
         return iter(self._pieces)
 
 
-def _octets(environ: Environ, name: str) -> bytes:
+def octets(environ: Environ, name: str) -> bytes:
+    """A value of the environ as the bytes that came."""
     value: str = environ.get(name, "")
     return value.encode("latin-1")
 
 
-def _request(environ: Environ, path: str) -> Request:
+def request_of(environ: Environ, path: str) -> Request:
     return Request(
         method=environ["REQUEST_METHOD"].upper(),  # frameworks route "post" as "POST"
         path=path,
-        query=_octets(environ, "QUERY_STRING"),
+        query=octets(environ, "QUERY_STRING"),
         headers=HeaderView(tuple(_headers(environ))),
         raw=environ,
     )
@@ -255,14 +258,17 @@ def _headers(environ: Environ) -> Iterator[tuple[bytes, bytes]]:
         yield name.replace("_", "-").lower().encode("latin-1"), value.encode("latin-1")
 
 
-def _read_body(policy: Policy, environ: Environ) -> Spool | Response:
-    """The whole body, or a refusal: too large, or the client left before its end."""
+def read_body(policy: Policy, environ: Environ, begun: Spool | None = None) -> Spool | Response:
+    """The whole body, or a refusal: too large, or the client left before its end.
+
+    ``begun`` is what was read of it already.
+    """
     length = _content_length(environ)
     if length is not None and length < 0:
         return refuse("malformed-body", detail="The Content-Length is not a number.")
     if length is not None and length > policy.max_request_body:
         return refuse("body-too-large")
-    body, stream = Spool(), environ["wsgi.input"]
+    body, stream = begun or Spool(), environ["wsgi.input"]
     while length is None or body.size < length:
         piece = stream.read(_PIECE if length is None else min(_PIECE, length - body.size))
         if not piece:
