@@ -76,7 +76,11 @@ def find_flask_tag(app: Any, environ: Mapping[str, Any]) -> Tagged | None:
         rule, _ = flask.url_map.bind_to_environ(environ).match(return_rule=True)
     except Exception:
         return None  # no route, another method, a redirect: Flask answers that itself
-    method = environ["REQUEST_METHOD"]
+    return tagged_view(flask, rule, environ["REQUEST_METHOD"])
+
+
+def tagged_view(flask: Any, rule: Any, method: str) -> Tagged | None:
+    """The tag of the view that Flask has for a rule."""
     view = flask.view_functions.get(rule.endpoint)
     policy = policy_of(getattr(view, "view_class", view), method)
     return Tagged(policy, f"{method} {rule.rule}") if policy is not None else None
