@@ -12,10 +12,12 @@ import flask
 import flask.views
 import pytest
 from flask.testing import FlaskClient
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from werkzeug.test import TestResponse
 
 import semel
 from semel.web.flask import Semel, operation, session, transaction
+from semel.web.inventory import inventory
 
 PEOPLE = {"Bearer ann": "ann", "Bearer ben": "ben"}
 
@@ -594,6 +596,56 @@ class TestTransactions:
             transaction.execute("SELECT 1")
         with pytest.raises(LookupError):
             _ = operation.identity
+
+
+class TestTheInventory:
+    def listed(self, app: Any) -> dict[str, tuple[str, str]]:
+        entries = [entry for entry in inventory(app) if entry.method != "GET"]
+        return {f"{e.method} {e.path}": (e.said, e.coverage) for e in entries}
+
+    @pytest.fixture
+    def app(self) -> flask.Flask:
+        tagging = semel.Guard("memory://", tenant=None)
+
+        class Bills(flask.views.MethodView):
+            @tagging.route(semel.ietf(required=True))
+            def post(self) -> str:
+                return "billed"
+
+            def patch(self) -> str:
+                return "changed"
+
+        @Semel().view(semel.ietf())
+        def pay(number: int) -> str:
+            return "paid"
+
+        app, bills = flask.Flask("shop"), flask.Blueprint("bills", "bills")
+        bills.add_url_rule("/", view_func=Bills.as_view("bills"))
+        app.register_blueprint(bills, url_prefix="/bills")
+        app.add_url_rule("/pay/<int:number>", "pay", pay, methods=["POST"])
+        app.add_url_rule("/forgotten", "forgotten", lambda: "", methods=["DELETE"])
+        return app
+
+    def test_of_an_application_with_the_extension(self, app: flask.Flask) -> None:
+        Semel(app, semel.Guard("memory://", tenant=None))
+        assert self.listed(app) == {
+            "POST /bills/": ("tag", "enforces"),
+            "PATCH /bills/": ("default", "accepts"),
+            "POST /pay/<int:number>": ("tag", "accepts"),
+            "DELETE /forgotten": ("default", "ignores"),
+        }
+
+    def test_with_a_guard_around_it(self, app: flask.Flask) -> None:
+        guard = semel.Guard("memory://", tenant=None)
+        inside = self.listed(guard.wsgi(app.wsgi_app))
+        app.wsgi_app = guard.wsgi(app.wsgi_app)  # type: ignore[method-assign]
+        assert self.listed(app) == inside
+        assert inside["POST /bills/"] == ("tag", "enforces")
+        mounted = self.listed(DispatcherMiddleware(app, {"/shop": app}))
+        assert mounted["POST /shop/bills/"] == mounted["POST /bills/"] == ("tag", "enforces")
+
+    def test_without_any(self, app: flask.Flask) -> None:
+        assert set(self.listed(app).values()) == {("none", "ignores")}
 
 
 def test_an_accepted_request_is_asked_about_through_the_applications_own_authentication(

@@ -103,7 +103,10 @@ def _entries(app: Any, guard: Guard | None, prefix: str) -> Iterator[Entry]:
         if reader is not None:
             yield from reader(app, guard, prefix)
             return
+        for mount, mounted in _named(app, "mounts").items():  # Werkzeug's dispatcher
+            yield from _entries(mounted, guard, prefix + mount)
         app = getattr(app, "app", None)
+        app = getattr(app, "__self__", app)  # Flask, of which its ``wsgi_app`` is given
         if app is None:
             return
 
@@ -114,8 +117,22 @@ def _guard_of(app: Any) -> Guard | None:
 
     entries = (*_sequence(app, "user_middleware"), *_sequence(app, "middleware"))
     told = (getattr(entry, "kwargs", {}).get("guard") for entry in entries)
-    guards = (getattr(app, "guard", None), *told)
+    guards = (getattr(app, "guard", None), *told, *_around_flask(app))
     return next((guard for guard in guards if isinstance(guard, Guard)), None)
+
+
+def _around_flask(app: Any) -> Iterator[Guard | None]:
+    """Those that its ``wsgi_app`` is wrapped in, outermost first, then that of an extension."""
+    wrapped: Any = getattr(app, "wsgi_app", None)
+    for _ in range(32):
+        yield getattr(wrapped, "guard", None)
+        wrapped = getattr(wrapped, "app", None)
+    yield getattr(_named(app, "extensions").get("semel"), "guard", None)
+
+
+def _named(app: Any, name: str) -> dict[str, Any]:
+    found: Any = getattr(app, name, None)
+    return found if hasattr(found, "items") else {}
 
 
 def _sequence(app: Any, name: str) -> Iterable[Any]:
@@ -126,6 +143,8 @@ def _sequence(app: Any, name: str) -> Iterable[Any]:
 def _reader_of(app: Any) -> Reader | None:
     if hasattr(app, "asgi_router") and hasattr(app, "route_handler_method_map"):
         return _litestar
+    if hasattr(app, "url_map") and hasattr(app, "view_functions"):
+        return _flask
     routes = getattr(app, "routes", None)
     return _starlette if hasattr(routes, "__iter__") else None
 
@@ -196,3 +215,11 @@ def _mounted_asgi(route: Any, guard: Guard | None, prefix: str) -> Iterator[Entr
     if getattr(handler, "is_mount", False) and not getattr(handler, "is_static", False):
         found = list(_entries(handler.fn, guard, path))
         yield from found or [Entry("*", f"{path}/{{path:path}}", handler.fn, guard)]
+
+
+def _flask(app: Any, guard: Guard | None, prefix: str) -> Iterator[Entry]:
+    for rule in app.url_map.iter_rules():
+        view = app.view_functions.get(rule.endpoint)
+        endpoint = getattr(view, "view_class", view)
+        for method in _methods(rule.methods, endpoint):
+            yield Entry(method, prefix + rule.rule, endpoint, guard)
