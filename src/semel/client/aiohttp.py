@@ -1,0 +1,129 @@
+"""A client for aiohttp."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Unpack, cast
+
+from semel.client.awaiting import AwaitingCaller
+from semel.client.caller import Headers, JournalLike, Options, Prepared, one_shot
+from semel.client.model import Answer, Call
+from semel.errors import ConfigurationError
+
+try:
+    import aiohttp
+    from aiohttp.abc import AbstractStreamWriter
+    from yarl import URL
+except ImportError as missing:
+    raise ConfigurationError(
+        "semel.client.aiohttp needs aiohttp: pip install 'semel[aiohttp]'"
+    ) from missing
+
+__all__ = ["AsyncClient"]
+
+
+class AsyncClient(AwaitingCaller[aiohttp.ClientResponse]):
+    """Calls through your own `aiohttp.ClientSession`; an answer is read whole before you get it."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, *, journal: JournalLike, **options: Unpack[Options]
+    ) -> None:
+        super().__init__(journal=journal, **options)
+        self._session = session
+
+    async def _prepare(self, method: str, url: str, **arguments: Any) -> Prepared:
+        return await _prepared(self._session, method, url, **arguments)
+
+    async def _exchange(
+        self, call: Call, method: str, url: str, headers: Headers, body: bytes
+    ) -> Answer:
+        async with self._session.request(
+            method,
+            URL(url, encoded=True),
+            data=body or None,
+            headers=headers,
+            allow_redirects=False,
+            raise_for_status=False,
+            **call.options,
+        ) as response:
+            read = await response.read()
+        lowered = {name.lower(): text for name, text in response.headers.items()}
+        return Answer(response.status, lowered, read, response)
+
+    def _own_headers(self) -> Iterable[str]:
+        return list(self._session.headers)
+
+
+async def _prepared(
+    session: aiohttp.ClientSession,
+    method: str,
+    url: Any,
+    *,
+    params: Any = None,
+    data: Any = None,
+    json: Any = None,
+    headers: Any = None,
+    **options: Any,
+) -> Prepared:
+    if set(options) - {"timeout"}:
+        raise TypeError(f"unknown arguments: {', '.join(sorted(options))}")
+    whole = session._build_url(url)
+    if params:
+        whole = whole.extend_query(params)
+    if json is not None and data is not None:
+        raise ConfigurationError("give json= or data=, not both")
+    body, media = await _body(data) if json is None else _json(session, json)
+    merged = {str(name): str(text) for name, text in dict(headers or {}).items()}
+    if media and "content-type" not in {name.lower() for name in merged}:
+        merged["Content-Type"] = media
+    return Prepared(method, str(whole), tuple(merged.items()), body, options)
+
+
+def _json(session: aiohttp.ClientSession, given: Any) -> tuple[bytes, str]:
+    return session.json_serialize(given).encode(), "application/json"
+
+
+async def _body(data: Any) -> tuple[bytes, str | None]:
+    """The bytes, and what type they are."""
+    if data is None:
+        return b"", None
+    if isinstance(data, bytes):
+        return data, None
+    if isinstance(data, str):
+        return data.encode(), "text/plain; charset=utf-8"
+    if isinstance(data, aiohttp.FormData):
+        return await _collected(data)
+    if isinstance(data, Mapping | list | tuple):
+        return await _collected(aiohttp.FormData(cast(Any, data)))
+    raise one_shot(data)
+
+
+async def _collected(form: aiohttp.FormData) -> tuple[bytes, str]:
+    payload, collected = form(), _Collected()
+    await payload.write(collected)
+    return bytes(collected.octets), payload.headers["Content-Type"]
+
+
+class _Collected(AbstractStreamWriter):
+    """Takes what would be sent."""
+
+    def __init__(self) -> None:
+        self.octets = bytearray()
+
+    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        self.octets += chunk
+
+    async def write_eof(self, chunk: bytes = b"") -> None:
+        self.octets += chunk
+
+    async def drain(self) -> None:
+        """Nobody has to be waited for."""
+
+    def enable_compression(self, encoding: str = "deflate", strategy: int | None = None) -> None:
+        raise NotImplementedError
+
+    def enable_chunking(self) -> None:
+        raise NotImplementedError
+
+    async def write_headers(self, status_line: str, headers: Any) -> None:
+        raise NotImplementedError

@@ -1,0 +1,86 @@
+"""How long and how often: full-jitter backoff within a budget, and Retry-After."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_tz
+from typing import Final
+
+from semel.core.frozen import frozen
+from semel.errors import ConfigurationError
+
+_DIGITS: Final = re.compile(r"[0-9]+")
+_LONGEST_NUMBER: Final = 12
+"""Digits: a wait of thirty thousand years is as good as any longer one."""
+
+
+@frozen
+class Budget:
+    """What one logical call may spend.
+
+    ``tries`` counts tries that failed; waiting for a request that is under way costs time only.
+    ``within`` is looked at between tries: the last one may take as long as its time-out allows.
+    """
+
+    tries: int = 8
+    within: timedelta = timedelta(minutes=2)
+    first_pause: timedelta = timedelta(milliseconds=200)
+    longest_pause: timedelta = timedelta(seconds=20)
+
+    def __post_init__(self) -> None:
+        if self.tries < 1:
+            raise ConfigurationError("a budget has one try at least")
+        if not timedelta(0) < self.first_pause <= self.longest_pause <= self.within:
+            raise ConfigurationError("a budget needs 0 < first_pause <= longest_pause <= within")
+
+    def ceiling(self, attempt: int) -> float:
+        """The longest pause after so many tries before, in seconds."""
+        grown = self.first_pause.total_seconds() * 2.0 ** min(attempt, 64)
+        return min(self.longest_pause.total_seconds(), grown)
+
+    def pause(
+        self, attempt: int, elapsed: float, retry_after: float | None
+    ) -> tuple[float, float] | None:
+        """Between which the next pause lies; None: the budget does not reach so far.
+
+        Full jitter: from nothing (or what the server asked for) up to the ceiling. Less than a
+        first pause is not worth another try; without that, the rest of a budget would be spent in
+        ever smaller pauses.
+        """
+        left = self.within.total_seconds() - elapsed
+        least = retry_after or 0.0
+        if least + self.first_pause.total_seconds() > left:
+            return None
+        return least, min(left, least + self.ceiling(attempt))
+
+
+def retry_after(value: str | None, date: str | None, wall: float) -> float | None:
+    """The seconds that a Retry-After asks for (RFC 9110, 10.2.3); None where it says nothing.
+
+    A moment is counted from the answer's own ``Date`` where it has one: the server's clock need
+    not be ours.
+    """
+    value = (value or "").strip()
+    if _DIGITS.fullmatch(value):
+        return float(value if len(value) <= _LONGEST_NUMBER else "9" * _LONGEST_NUMBER)
+    moment = _moment(value)
+    if moment is None:
+        return None
+    said = _moment((date or "").strip())
+    return max(0.0, moment - (wall if said is None else said))
+
+
+def _moment(text: str) -> float | None:
+    """Seconds since 1970 of an HTTP date in any of its three forms; None for anything else."""
+    if not text or len(text) > 64:
+        return None
+    try:
+        read = parsedate_tz(text)
+        if read is None:
+            return None
+        year, month, day, hour, minute, second, *_, offset = read
+        moment = datetime(year, month, day, hour, minute, min(second, 59), tzinfo=UTC)
+        return moment.timestamp() - (offset or 0)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None

@@ -1,0 +1,108 @@
+"""What a call can end with, other than an answer::
+
+    SemelError
+    └── CallError              one logical call; has its key, and says whether it is still pending
+        ├── Refused            the server refused it, and no repetition changes that
+        │   ├── KeyReused      the key was used for another request
+        │   ├── KeyExpired     the key is too old: its answer is no longer kept
+        │   └── AnswerLost     it was executed once; its answer cannot be had again
+        ├── OutcomeUnknown     it may have happened; only evidence can tell (a semel.OutcomeUnknown)
+        └── BudgetSpent        tries or time ran out, and surely nothing was executed
+            └── Unanswered     tries or time ran out; it may have happened (a semel.OutcomeUnknown)
+
+Messages show a key masked; the attribute ``key`` has the real one. Those in doubt are also
+`semel.OutcomeUnknown`, so that a guarded handler that makes the call is not taken to have done
+nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from semel import errors
+from semel.client.model import Answer, Call
+from semel.core.keys import mask
+
+__all__ = [
+    "AnswerLost",
+    "BudgetSpent",
+    "CallError",
+    "KeyExpired",
+    "KeyReused",
+    "OutcomeUnknown",
+    "Refused",
+    "Unanswered",
+]
+
+
+class CallError(errors.SemelError):
+    """One logical call did not come to its answer.
+
+    ``pending``: it is still in the journal, and `resume` will take it up again.
+    ``response``: the HTTP library's last answer, if there was one.
+    """
+
+    pending = False
+
+    def __init__(self, message: str, call: Call, answer: Answer | None = None) -> None:
+        super().__init__(f"{message} ({call.place}, key {mask(call.key)})")
+        self.call = call
+        self.key = call.key
+        self.status: int | None = None if answer is None else answer.status
+        self.response: Any = None if answer is None else answer.native
+
+
+class Refused(CallError):
+    """The server refused the call; ``code`` is that of the problem."""
+
+    def __init__(
+        self, message: str, call: Call, answer: Answer | None = None, code: str = ""
+    ) -> None:
+        super().__init__(message, call, answer)
+        self.code = code
+
+
+class KeyReused(Refused):
+    """The key was first used with another request. Nothing was executed for this one."""
+
+
+class KeyExpired(Refused):
+    """The key is too old for its answer to be known. Nothing was executed by this try.
+
+    Look whether the operation happened before you make a new key.
+    """
+
+
+class AnswerLost(Refused):
+    """The operation was executed once and is not run again; read its result where it lives."""
+
+
+class OutcomeUnknown(CallError, errors.OutcomeUnknown):
+    """It may have happened, and this client cannot find out now. Never make a new key for it."""
+
+    pending = True
+
+
+class BudgetSpent(CallError):
+    """Tries or time ran out. ``__cause__`` is the last failure, where there was no answer."""
+
+    pending = True
+
+    def __init__(
+        self,
+        message: str,
+        call: Call,
+        answer: Answer | None = None,
+        *,
+        tries: int = 0,
+        elapsed: float = 0.0,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message, call, answer)
+        self.tries = tries
+        self.elapsed = elapsed
+        self.retry_after = retry_after
+
+
+class Unanswered(BudgetSpent, errors.OutcomeUnknown):
+    """Tries or time ran out, and one of them may have been executed."""

@@ -1,0 +1,285 @@
+"""The journal: calls are written down before they are sent, so that a crash forgets none.
+
+One SQLite file (WAL, synchronous=FULL), which several processes may share. It holds requests, so
+only its owner may read it.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Self
+
+from semel.client import rows
+from semel.client.holders import is_dead, this_process
+from semel.client.model import Answer, Call
+from semel.client.rows import Entry, Row
+from semel.core.frozen import replace
+from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreError, StoreUnavailable
+
+APPLICATION: Final = 0x53454D4A
+"""SQLite's application_id: "SEMJ"."""
+VERSION: Final = 1
+LEASE: Final = 60.0
+"""Seconds that a call is held at least; longer while it waits."""
+_PURGED: Final = 100
+"""Rows that one finished call may take along."""
+_SQL: Final = Path(__file__).with_name("sql")
+
+
+@cache
+def _query(name: str) -> str:
+    return (_SQL / f"{name}.sql").read_text(encoding="utf-8")
+
+
+class Journal:
+    """A journal in a file. Opens on first use, again in a forked child, and may be shared.
+
+    ``keep``: how long finished calls are remembered. ``keep_answers``: the largest body of an
+    answer that is kept with them, in bytes; of a larger one only its size is.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        keep: timedelta = timedelta(days=2),
+        keep_answers: int = 64 * 1024,
+        timeout: float = 5.0,
+    ) -> None:
+        if keep <= timedelta(0) or keep_answers < 0 or timeout <= 0:
+            raise ConfigurationError("keep, keep_answers and timeout cannot be negative")
+        self.path = Path(path)
+        self._keep, self._keep_answers, self._timeout = keep, keep_answers, timeout
+        self._opened: _Opened | None = None
+        self._opening = threading.Lock()
+
+    # ── for people and programs ───────────────────────────────────────────────────────────────────
+
+    def pending(self) -> list[Entry]:
+        """All calls without an answer, oldest first, held ones included."""
+        return [rows.entry(row, held=self._is_held(row)) for row in self._rows("pending")]
+
+    def finished(self, limit: int = 100) -> list[Entry]:
+        """The latest calls that are finished, with what is kept of their answers."""
+        return [rows.entry(row, held=False) for row in self._rows("finished", limit=limit)]
+
+    def forget(self, call: Call) -> None:
+        """Strike a call, whatever became of it: nobody will resume it."""
+        self._write("forget", id=call.row)
+
+    def close(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None and opened.pid == os.getpid():
+            with opened.lock:
+                opened.connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ── for the client ────────────────────────────────────────────────────────────────────────────
+
+    def begin(self, call: Call) -> Call | Entry:
+        """The call, written down; or what its key stands for already."""
+        written = rows.request(call)
+        held = {"held_by": this_process(), "held_until": time.time() + LEASE}
+        for row in self._write("begin", **written, **held):
+            return replace(call, row=row["id"])
+        found = self._rows("find", method=call.method, url=call.url, key=call.key)
+        if not found:
+            return self.begin(call)  # forgotten in between
+        is_other = found[0]["fingerprint"] != written["fingerprint"]
+        return replace(rows.entry(found[0], held=self._is_held(found[0])), is_other=is_other)
+
+    def take(self, entry: Entry) -> Call | None:
+        """Hold a pending call that nobody alive holds; None: somebody does, or it is finished."""
+        call = entry.call
+        found = self._rows("find", method=call.method, url=call.url, key=call.key)
+        if not found or found[0]["finished_at"] is not None or self._is_held(found[0]):
+            return None
+        row = found[0]
+        seen = {"id": row["id"], "seen_by": row["held_by"], "seen_until": row["held_until"]}
+        held = {"held_by": this_process(), "held_until": time.time() + LEASE}
+        taken = self._write("take", **seen, **held)
+        return replace(rows.entry(row, held=True).call, resumed=True) if taken else None
+
+    def hold(self, call: Call, seconds: float) -> None:
+        if seconds > LEASE / 2:  # else what it has already will do
+            until = time.time() + seconds + LEASE
+            self._write("hold", id=call.row, held_by=this_process(), held_until=until)
+
+    def let_go(self, call: Call) -> None:
+        self._write("let_go", id=call.row, held_by=this_process())
+
+    def point(self, call: Call, url: str) -> None:
+        self._write("point", id=call.row, status_url=url)
+
+    def conclude(self, call: Call, answer: Answer) -> None:
+        now = time.time()
+        kept = answer.body if len(answer.body) <= self._keep_answers else None
+        with self._transaction() as connection:
+            connection.execute(_query("conclude"), rows.answer(call, answer, kept, now))
+            before = now - self._keep.total_seconds()
+            connection.execute(_query("purge"), {"before": before, "limit": _PURGED})
+
+    def _is_held(self, row: Row) -> bool:
+        holder = row["held_by"]
+        return bool(holder) and row["held_until"] > time.time() and not is_dead(holder)
+
+    # ── the file ──────────────────────────────────────────────────────────────────────────────────
+
+    def _rows(self, query: str, **values: Any) -> list[Row]:
+        with self._using() as connection:
+            return [dict(row) for row in connection.execute(_query(query), values)]
+
+    def _write(self, query: str, **values: Any) -> list[Row]:
+        with self._transaction() as connection:
+            return [dict(row) for row in connection.execute(_query(query), values)]
+
+    @contextmanager
+    def _transaction(self) -> Generator[sqlite3.Connection]:
+        with self._using() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _using(self) -> Generator[sqlite3.Connection]:
+        opened = self._open()
+        with opened.lock:
+            try:
+                yield opened.connection
+            except sqlite3.Error as error:
+                raise _named(error, self.path) from error
+
+    def _open(self) -> _Opened:
+        opened = self._opened
+        if opened is not None and opened.pid == os.getpid():
+            return opened
+        if opened is not None:
+            # A parent's connection must not be used here, nor closed: SQLite would tidy up.
+            _INHERITED.append(opened)
+            self._opening = threading.Lock()
+        with self._opening:
+            if self._opened is None or self._opened.pid != os.getpid():
+                self._opened = _Opened(self.path, self._timeout)
+            return self._opened
+
+
+class _Opened:
+    """A connection of this process."""
+
+    def __init__(self, path: Path, timeout: float) -> None:
+        self.pid = os.getpid()
+        self.lock = threading.Lock()
+        _make_private(path)
+        try:
+            self.connection = sqlite3.connect(
+                path, timeout=timeout, isolation_level=None, check_same_thread=False
+            )
+            self.connection.row_factory = sqlite3.Row
+        except sqlite3.Error as error:
+            raise _named(error, path) from error
+        try:
+            _prepare(self.connection, path, time.monotonic() + timeout)
+        except sqlite3.Error as error:
+            self.connection.close()
+            raise _named(error, path) from error
+        except BaseException:
+            self.connection.close()
+            raise
+
+
+_INHERITED: list[_Opened] = []
+
+
+def _make_private(path: Path) -> None:
+    """The file, for its owner only; SQLite gives its companions the same mode."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise ConfigurationError(
+            f"the journal {path} cannot be opened: {error.strerror}"
+        ) from error
+    if stat.S_IMODE(mode) & 0o077:
+        raise ConfigurationError(
+            f"the journal {path} holds requests, and others may read it: chmod 600 {path}"
+        )
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, deadline: float) -> None:
+    mode = _journal_mode(connection, deadline)
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA secure_delete = ON")
+    if mode != "wal":
+        raise ConfigurationError(f"{path} cannot be used: is it on a network file system?")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        _make_or_check(connection, path)
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _journal_mode(connection: sqlite3.Connection, deadline: float) -> str:
+    # Processes that switch a new file at the same time get BUSY at once, without the busy timeout.
+    while True:
+        try:
+            return str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                raise
+            time.sleep(0.005)
+
+
+def _make_or_check(connection: sqlite3.Connection, path: Path) -> None:
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if empty and not application and not version:
+        for statement in _query("schema").split(";\n"):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+        return
+    if application != APPLICATION:
+        raise ConfigurationError(f"{path} is no journal of semel's; nothing in it was changed")
+    if version != VERSION:
+        raise SchemaError(f"the journal {path} has version {version}, this semel reads {VERSION}")
+    found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if found != "ok":
+        raise _damaged(path)
+
+
+def _damaged(path: Path) -> StoreCorrupt:
+    return StoreCorrupt(
+        f"the journal {path} is damaged: calls in it may be pending. Move it away, look at it by "
+        "hand, and start with a new one"
+    )
+
+
+def _named(error: sqlite3.Error, path: Path) -> StoreError:
+    """Driver errors by their meaning; a damaged file is not an outage that passes."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return _damaged(path)
+    return StoreUnavailable(f"the journal {path} cannot be written or read: {error}")

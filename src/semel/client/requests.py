@@ -1,0 +1,95 @@
+"""A client for requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Unpack
+
+from semel.client.blocking import BlockingCaller
+from semel.client.caller import Headers, JournalLike, Options, Prepared, one_shot
+from semel.client.model import Answer, Call, Pairs
+from semel.errors import ConfigurationError
+
+try:
+    import requests
+    from requests.structures import CaseInsensitiveDict
+except ImportError as missing:
+    raise ConfigurationError(
+        "semel.client.requests needs requests: pip install 'semel[requests]'"
+    ) from missing
+
+__all__ = ["Client"]
+
+_PATIENCE = 30.0
+"""Seconds. requests alone would wait for ever."""
+
+
+class Client(BlockingCaller[requests.Response]):
+    """Calls through your own `requests.Session`, with its authentication, proxies and adapters.
+
+    Each try waits 30 seconds for the connection and for each part of the answer, unless
+    ``timeout=`` of a call says otherwise.
+    """
+
+    def __init__(
+        self, session: requests.Session, *, journal: JournalLike, **options: Unpack[Options]
+    ) -> None:
+        super().__init__(journal=journal, **options)
+        self._session = session
+
+    def _prepare(self, method: str, url: str, **arguments: Any) -> Prepared:
+        return _prepared(self._session, method, url, **arguments)
+
+    def _exchange(self, call: Call, method: str, url: str, headers: Headers, body: bytes) -> Answer:
+        request = requests.Request(method, url, headers=dict(headers), data=body or None)
+        prepared = self._session.prepare_request(request)
+        prepared.url = url  # the session's own parameters are in it already
+        settings: Any = self._session.merge_environment_settings(url, {}, False, None, None)
+        timeout = call.options.get("timeout", _PATIENCE)
+        response = self._session.send(prepared, allow_redirects=False, timeout=timeout, **settings)
+        lowered = {name.lower(): text for name, text in response.headers.items()}
+        return Answer(response.status_code, lowered, response.content, response)
+
+    def _own_headers(self) -> Iterable[str]:
+        return list(self._session.headers)
+
+
+def _prepared(
+    session: requests.Session,
+    method: str,
+    url: str,
+    *,
+    params: Any = None,
+    data: Any = None,
+    json: Any = None,
+    files: Any = None,
+    headers: Any = None,
+    timeout: Any = _PATIENCE,
+) -> Prepared:
+    request = requests.Request(
+        method, url, headers=headers, params=params, data=data, json=json, files=files
+    )
+    prepared = session.prepare_request(request)
+    given = _given(prepared, headers)
+    return Prepared(method, prepared.url or url, given, _body(prepared), {"timeout": timeout})
+
+
+def _body(prepared: requests.PreparedRequest) -> bytes:
+    body: Any = prepared.body
+    if body is None:
+        return b""
+    if not isinstance(body, str | bytes):
+        raise one_shot(body)
+    return body.encode() if isinstance(body, str) else body
+
+
+def _given(prepared: requests.PreparedRequest, headers: Any) -> Pairs:
+    """The headers of this call alone, and the type of its body; the session adds its own again."""
+    merged: Any = CaseInsensitiveDict(headers or {})
+    if "Content-Type" in prepared.headers:
+        merged["Content-Type"] = prepared.headers["Content-Type"]
+    return tuple([(name, _text(text)) for name, text in merged.items() if text is not None])
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else value

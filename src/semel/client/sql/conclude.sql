@@ -1,0 +1,9 @@
+-- conclude: keep the answer, forget the request.
+-- takes: id finished_at answer_status answer_size answer_body seal
+-- gives: nothing
+-- why: whoever has the answer may write it down, whoever holds the call: it is the same answer.
+UPDATE call
+SET finished_at = :finished_at, answer_status = :answer_status, answer_size = :answer_size,
+    answer_body = :answer_body, seal = :seal, headers = NULL, body = NULL, status_url = NULL,
+    held_by = '', held_until = 0
+WHERE id = :id
