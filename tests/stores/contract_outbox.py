@@ -13,6 +13,7 @@ from semel.core.outbox import (
     Effects,
     Enqueue,
     Fail,
+    FindEffect,
     Note,
     RenewEffects,
     Requeue,
@@ -70,7 +71,13 @@ class Taking:
         kept = harness.perform(Enqueue("key", identity, "mail", payload, "order"))
         assert kept.applied
         (effect,) = take(harness).effects
-        assert effect == Effect("key", identity, "mail", payload, "order", 1, effect.created_at)
+        assert effect == Effect(
+            *("key", identity, "mail", payload, "order", 1, effect.created_at),
+            due_at=effect.due_at,
+            leased_until=effect.leased_until,
+        )
+        assert near(harness, effect.due_at, kept.now + LEASE)
+        assert near(harness, effect.leased_until, kept.now + LEASE)
         assert near(harness, effect.created_at, kept.now)
 
     def test_a_key_is_written_once(self, harness: Harness) -> None:
@@ -394,6 +401,22 @@ class DeadLetters:
         assert harness.perform(Requeue("key")).applied
         assert take(harness).effects == ()
         assert deliver(harness, "key", fence)
+
+    def test_one_is_found_wherever_it_is(self, harness: Harness) -> None:
+        put(harness, "key", "other", delay=MINUTE)
+        (seen,) = (found := harness.perform(FindEffect("key"))).effects
+        assert near(harness, seen.due_at, found.now + MINUTE)
+        assert (seen.key, seen.tries, seen.leased_until) == ("key", 0, None)
+        harness.travel(MINUTE)
+        (taken, _) = take(harness, fence := new_fence()).effects
+        found = harness.perform(FindEffect("key"))
+        assert found.effects == (taken,)
+        assert near(harness, taken.leased_until, found.now + LEASE)
+        harness.perform(Fail("key", fence, "refused", None))
+        (seen,) = harness.perform(FindEffect("key")).effects
+        assert (seen.error, seen.due_at, seen.leased_until) == ("refused", None, None)
+        assert seen.dead_at is not None
+        assert harness.perform(FindEffect("KEY")).effects == ()
 
     def test_a_page_goes_on_where_the_last_one_ended(self, harness: Harness) -> None:
         made = ["A", "B", "a", "b", "é", "😀"]

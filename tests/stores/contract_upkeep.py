@@ -33,8 +33,10 @@ from semel.core.upkeep import (
     Lead,
     Reap,
     Retire,
+    Scan,
     Sweep,
     Tended,
+    WhoLeads,
     Work,
 )
 from tests.stores.contract import (
@@ -68,6 +70,14 @@ def browse(harness: Harness, *states: State, dead: bool = False) -> set[Identity
     cases = harness.perform(Browse(states, ALL, dead=dead)).cases
     assert [case.record.identity for case in cases] == sorted(c.record.identity for c in cases)
     return {case.record.identity for case in cases}
+
+
+def scan(harness: Harness, *states: State) -> set[Identity]:
+    page = harness.perform(Scan(states, ALL))
+    identities = [each.identity for each in page.glimpses]
+    assert identities == sorted(identities)
+    assert page.until is None
+    return {*identities}
 
 
 def sweep(harness: Harness, limit: int = ALL) -> dict[str, int]:
@@ -211,6 +221,53 @@ class Browsing:
         applied(harness, Advance(identity, fence, b"journal"))
         (case,) = harness.perform(Browse((State.IN_PROGRESS,), ALL)).cases
         assert case == recall(harness, identity)
+
+
+class Scanning:
+    def test_every_state_can_be_listed(self, harness: Harness) -> None:
+        made = {state: {reach(harness, state)[0] for _ in range(2)} for state in State}
+        for state in State:
+            assert scan(harness, state) == made[state]
+        assert scan(harness, *UNSETTLED) == set().union(*(made[state] for state in UNSETTLED))
+        assert scan(harness, *State) == set().union(*made.values())
+
+    @pytest.mark.parametrize("states", [(State.UNKNOWN,), (State.COMPLETED,), tuple(State)])
+    def test_pages_are_bounded_and_end(self, harness: Harness, states: tuple[State, ...]) -> None:
+        made = [reach(harness, state)[0] for _ in range(3) for state in State]
+        wanted = sorted(made if len(states) > 1 else made[list(State).index(states[0]) :: 6])
+        pages: list[Identity] = []
+        after: Identity | None = None
+        for _ in range(10):  # 18 records at 2 a page, and an empty one
+            page = harness.perform(Scan(states, 2, after))
+            assert len(page.glimpses) <= 2
+            pages += [each.identity for each in page.glimpses]
+            if page.until is None:
+                break
+            after = page.until
+        assert page.until is None
+        assert pages == wanted
+
+    def test_a_glimpse_shows_what_the_record_has(self, harness: Harness) -> None:
+        for state in State:
+            identity, _ = reach(harness, state)
+            case = recall(harness, identity)
+            record = case.record
+            (seen,) = harness.perform(Scan((state,), ALL)).glimpses
+            assert (seen.identity, seen.state, seen.origin) == (identity, state, case.origin)
+            for name in ("on_lapse", "created_at", "leased_until", "expires_at", "forget_at"):
+                assert getattr(seen, name) == getattr(record, name)
+            assert (seen.due_at, seen.tries, seen.reason) == (
+                case.due_at,
+                case.tries,
+                record.reason,
+            )
+            assert seen.size == (None if record.snapshot is None else len(record.snapshot))
+
+    def test_listing_changes_nothing(self, harness: Harness) -> None:
+        identity, _ = reach(harness, State.COMPLETED)
+        before = recall(harness, identity)
+        harness.race([Scan(tuple(State), ALL) for _ in range(4)])
+        assert recall(harness, identity) == before
 
 
 class Sweeping:
@@ -524,6 +581,16 @@ class Leading:
         harness.perform(Lead("sweeper", fence, 0))
         harness.travel(1)
         assert harness.perform(Lead("sweeper", new_fence(), LEASE)).leading
+
+    def test_who_leads_can_be_seen_without_leading(self, harness: Harness) -> None:
+        assert harness.perform(WhoLeads("sweeper")).until is None
+        led = harness.perform(Lead("sweeper", new_fence(), LEASE))
+        assert harness.perform(WhoLeads("sweeper")).until == led.until
+        harness.travel(2 * LEASE)
+        seen = harness.perform(WhoLeads("sweeper"))
+        assert seen.until is not None
+        assert seen.until < seen.now
+        assert harness.perform(WhoLeads("reaper")).until is None
 
     def test_offices_are_apart(self, harness: Harness) -> None:
         assert harness.perform(Lead("sweeper", new_fence(), LEASE)).leading

@@ -113,6 +113,26 @@ class Case:
 
 
 @frozen
+class Glimpse:
+    """What a list shows of a record: neither its request nor its answer was read for it."""
+
+    identity: Identity
+    state: State
+    on_lapse: OnLapse
+    origin: Origin
+    created_at: Micros
+    leased_until: Micros | None
+    expires_at: Micros | None
+    forget_at: Micros | None
+    due_at: Micros | None
+    """As in `Case`."""
+    tries: int
+    reason: str | None
+    size: int | None
+    """Of its answer, as it is stored; None: it has none."""
+
+
+@frozen
 class Effect:
     """One outside side effect, from the outbox."""
 
@@ -131,6 +151,10 @@ class Effect:
     dead_at: Micros | None = None
     delivered_at: Micros | None = None
     provider_id: str | None = None
+    due_at: Micros | None = None
+    """Waiting: when it may be taken. Delivered: when it is forgotten. Dead: None."""
+    leased_until: Micros | None = None
+    """A worker has it until then."""
 
 
 class HeaderView(Mapping[str, str]):

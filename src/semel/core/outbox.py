@@ -122,6 +122,13 @@ class BrowseEffects(StoreOperation[Effects]):
 
 
 @frozen
+class FindEffect(StoreOperation[Effects]):
+    """The effect of this key, or none."""
+
+    key: str
+
+
+@frozen
 class Requeue(StoreOperation[Kept]):
     """A dead effect is tried again, from now, with all its tries; or dropped for good.
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from semel.core.contract import StoreOperation
 from semel.core.frozen import frozen
-from semel.core.model import Case, Fence, Identity, Micros, State
+from semel.core.model import Case, Fence, Glimpse, Identity, Micros, State
 
 
 @frozen
@@ -19,6 +19,15 @@ class Listed:
     cases: tuple[Case, ...]
     now: Micros
     next_due: Micros | None = None
+
+
+@frozen
+class Scanned:
+    """The records of a page; ``until``: how far was looked. None: to the end, there are no more."""
+
+    glimpses: tuple[Glimpse, ...]
+    until: Identity | None
+    now: Micros
 
 
 @frozen
@@ -39,6 +48,14 @@ class Led:
 
     leading: bool
     until: Micros
+    now: Micros
+
+
+@frozen
+class Leading:
+    """Until when somebody leads, or led; None: nobody ever did."""
+
+    until: Micros | None
     now: Micros
 
 
@@ -87,6 +104,19 @@ class Browse(StoreOperation[Listed]):
 
 
 @frozen
+class Scan(StoreOperation[Scanned]):
+    """A page of a list, in the order of identities past ``after``, which is no order of time.
+
+    It costs what ``limit`` says, however many records there are: where a store cannot find some
+    states by themselves it looks at ``limit`` records, and tells of those that have one of them.
+    """
+
+    states: tuple[State, ...]
+    limit: int
+    after: Identity | None = None
+
+
+@frozen
 class Sweep(StoreOperation[Tended]):
     """Lapse leases that are past, as `Lapse` does, at most ``limit``; resumable ones are left."""
 
@@ -118,6 +148,13 @@ class Lead(StoreOperation[Led]):
     name: str
     fence: Fence
     lease: Micros
+
+
+@frozen
+class WhoLeads(StoreOperation[Leading]):
+    """Look whether anybody does ``name``; nothing is changed."""
+
+    name: str
 
 
 @frozen

@@ -25,7 +25,7 @@ from semel.core.contract import (
     Take,
 )
 from semel.core.frozen import frozen, replace
-from semel.core.model import Case, Fence, Micros, OnLapse, Origin, Record, State
+from semel.core.model import Case, Fence, Glimpse, Micros, OnLapse, Origin, Record, State
 from semel.core.states import Event, Proof, rule
 from semel.core.upkeep import Abandon
 from semel.stores.due import due_at
@@ -71,6 +71,23 @@ class Entry:
             self.resource,
             self.tries,
             due_at(self.record, self.due_at),
+        )
+
+    def glimpse(self) -> Glimpse:
+        record = self.record
+        return Glimpse(
+            record.identity,
+            record.state,
+            record.on_lapse,
+            self.origin,
+            record.created_at,
+            record.leased_until,
+            record.expires_at,
+            record.forget_at,
+            due_at(record, self.due_at),
+            self.tries,
+            record.reason,
+            None if record.snapshot is None else len(record.snapshot),
         )
 
 

@@ -14,6 +14,7 @@ from semel.core.outbox import (
     Effects,
     Enqueue,
     Fail,
+    FindEffect,
     Kept,
     Note,
     Noted,
@@ -36,6 +37,9 @@ class _Slot:
     fence: Fence | None = None
     leased_until: Micros | None = None
 
+    def told(self) -> Effect:
+        return replace(self.effect, due_at=self.due_at, leased_until=self.leased_until)
+
     def taken(self, now: Micros) -> bool:
         return self.leased_until is not None and self.leased_until > now
 
@@ -56,6 +60,7 @@ class Outbox:
             Deliver: self._deliver,
             Fail: self._fail,
             BrowseEffects: self._browse,
+            FindEffect: self._find,
             Requeue: self._requeue,
             Note: self._note,
         }
@@ -95,7 +100,7 @@ class Outbox:
         free = [slot for due, _, slot in named if due <= now and _first(slot, waiting, now)]
         taken = [self._lease(slot, op, now) for slot in free[: op.limit]]
         taken.sort(key=lambda slot: slot.place)
-        effects = tuple([slot.effect for slot in taken])
+        effects = tuple([slot.told() for slot in taken])
         if effects and len(effects) >= op.limit:
             return Effects(effects, now, now)
         return Effects(effects, now, next((due for due, _, _ in named if due > now), None))
@@ -147,10 +152,14 @@ class Outbox:
         return Kept(True, now)
 
     def _browse(self, op: BrowseEffects, now: Micros) -> Effects:
-        effects = [slot.effect for slot in self._slots.values() if slot.state is op.shelf]
+        effects = [slot.told() for slot in self._slots.values() if slot.state is op.shelf]
         effects = [effect for effect in effects if effect.key > (op.after or "")]
         effects.sort(key=lambda effect: effect.key)
         return Effects(tuple(effects[: op.limit]), now)
+
+    def _find(self, op: FindEffect, now: Micros) -> Effects:
+        slot = self._slots.get(op.key)
+        return Effects(() if slot is None else (slot.told(),), now)
 
     def _requeue(self, op: Requeue, now: Micros) -> Kept:
         slot = self._slots.get(op.key)

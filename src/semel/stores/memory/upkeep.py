@@ -15,13 +15,17 @@ from semel.core.upkeep import (
     Browse,
     Due,
     Lead,
+    Leading,
     Led,
     Listed,
     Reap,
     Retire,
     Retired,
+    Scan,
+    Scanned,
     Sweep,
     Tended,
+    WhoLeads,
     Work,
 )
 from semel.stores.memory.fields import (
@@ -56,10 +60,12 @@ class Upkeep:
         return {
             Due: self._due,
             Browse: self._browse,
+            Scan: self._scan,
             Sweep: self._sweep,
             Abandon: self._abandon,
             Reap: self._reap,
             Lead: self._lead,
+            WhoLeads: self._who_leads,
             Retire: self._retire,
         }
 
@@ -82,6 +88,14 @@ class Upkeep:
         return Listed(
             tuple([case for case in cases if case.record.identity > after][: op.limit]), now
         )
+
+    def _scan(self, op: Scan, now: Micros) -> Scanned:
+        after = op.after or b""
+        past = [entry for entry in self._entries() if entry.record.identity > after]
+        page = sorted(past, key=lambda entry: entry.record.identity)[: op.limit]
+        until = page[-1].record.identity if len(page) < len(past) else None
+        glimpses = tuple([entry.glimpse() for entry in page if entry.record.state in op.states])
+        return Scanned(glimpses, until, now)
 
     def _sweep(self, op: Sweep, now: Micros) -> Tended:
         def lapse(entry: Entry) -> Event | None:
@@ -142,8 +156,12 @@ class Upkeep:
     def _lead(self, op: Lead, now: Micros) -> Led:
         leader = self._leaders.get(indexed(op.name))
         if leader is None or leader.fence == op.fence or leader.until <= now:
-            leader = self._leaders[op.name] = _Leader(op.fence, now + op.lease)
+            leader = self._leaders[indexed(op.name)] = _Leader(op.fence, now + op.lease)
         return Led(leader.fence == op.fence, leader.until, now)
+
+    def _who_leads(self, op: WhoLeads, now: Micros) -> Leading:
+        leader = self._leaders.get(indexed(op.name))
+        return Leading(None if leader is None else leader.until, now)
 
     def _retire(self, op: Retire, now: Micros) -> Retired:
         resource, tenant = shown(op.resource), shown(op.tenant)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from semel.core.contract import Applied, Lost, Written
-from semel.core.model import Case, Identity, Micros, Record, State
+from semel.core.model import Case, Glimpse, Identity, Micros, Record, State
 from semel.errors import StoreCorrupt
 from semel.stores.sql import rows
 
@@ -18,6 +18,7 @@ Answer: TypeAlias = Any
 
 _RECORD = 12
 _REST = 9
+_GLIMPSE = 13
 _STATES = {state.value.encode(): state for state in State}
 
 
@@ -75,6 +76,18 @@ def case(identity: Identity, answer: Answer, rest: Answer) -> Case | None:
     own = (text(more[0]), text(more[1]), text(more[2]), text(more[3]), more[4], more[5])
     tries = 0 if more[7] is None else time(more[7])
     return rows.case((*row, *own, optional_text(more[6]), tries, optional_time(more[8]), 0))
+
+
+def glimpse(identity: Identity, answer: Answer, size: object) -> Glimpse | None:
+    """None when there is none."""
+    found = fields(answer, _GLIMPSE)
+    if found[0] is None:
+        return None
+    texts = [text(each) for each in found[:6]]
+    times = [time(found[6]), *map(optional_time, found[7:11])]
+    tries = 0 if found[11] is None else time(found[11])
+    reason = optional_text(found[12])
+    return rows.glimpse((identity, *texts, *times, tries, reason, size, 0))
 
 
 def _row(identity: Identity, answer: Answer) -> tuple[Any, ...] | None:

@@ -46,7 +46,7 @@ from semel.core.contract import (
 )
 from semel.core.model import Identity, Micros
 from semel.core.outbox import Note, Noted
-from semel.core.upkeep import Lead, Led
+from semel.core.upkeep import Lead, Leading, Led, WhoLeads
 from semel.errors import ConfigurationError, StoreCorrupt
 from semel.stores.redis import answers
 from semel.stores.redis.answers import Answer
@@ -236,6 +236,13 @@ def _lead(op: Lead, keys: Keys) -> Plan[Led]:
     return Led(leading == 1, answers.time(until), answers.time(now))
 
 
+def _who_leads(op: WhoLeads, keys: Keys) -> Plan[Leading]:
+    bucket, key = keys.named("leader", indexed(op.name))
+    (answer,) = yield (Call(bucket, script("who_leads"), (key,), ()),)
+    until, now = answers.fields(answer, 2)
+    return Leading(answers.optional_time(until), answers.time(now))
+
+
 def _note(op: Note, keys: Keys) -> Plan[Noted]:
     event = f"{indexed(op.source)}\0{indexed(op.event)}"
     bucket = bucket_for(event)
@@ -259,6 +266,7 @@ NAMED: Final[Mapping[type[StoreOperation[Any]], Make]] = {
     Recall: _recall,
     Register: _register,
     Lead: _lead,
+    WhoLeads: _who_leads,
     Note: _note,
     **dict.fromkeys(
         (
@@ -268,6 +276,7 @@ NAMED: Final[Mapping[type[StoreOperation[Any]], Make]] = {
             outbox.Deliver,
             outbox.Fail,
             outbox.BrowseEffects,
+            outbox.FindEffect,
             outbox.Requeue,
         ),
         _no_outbox,

@@ -15,7 +15,7 @@ from hashlib import sha1
 from typing import Any, Final, NamedTuple
 
 from semel.core.contract import StoreOperation
-from semel.core.model import Case, Identity, Micros, OnLapse, State
+from semel.core.model import Case, Glimpse, Identity, Micros, OnLapse, State
 from semel.core.states import Event
 from semel.core.upkeep import (
     Abandon,
@@ -25,6 +25,8 @@ from semel.core.upkeep import (
     Reap,
     Retire,
     Retired,
+    Scan,
+    Scanned,
     Sweep,
     Tended,
     Work,
@@ -224,14 +226,7 @@ def _some(buckets: Sequence[int], sizes: Mapping[int, int]) -> list[int]:
 def _page(
     op: Browse, keys: Keys, duties: Sequence[str], buckets: Sequence[int], limit: int
 ) -> Plan[list[Case]]:
-    told = yield [
-        _command(bucket, "ZRANGE", keys.index(bucket, duty), 0, -1)
-        for bucket in buckets
-        for duty in duties
-    ]
-    after = op.after or b""
-    members = {Identity(each) for answer in told for each in answers.fields(answer, 0)}
-    identities = sorted(each for each in members if each > after)
+    identities = yield from _members(keys, duties, buckets, op.after or b"")
     found: list[Case] = []
     for start in range(0, len(identities), PAGE):
         cases = yield from _cases(keys, identities[start : start + PAGE])
@@ -241,8 +236,52 @@ def _page(
     return found[:limit]
 
 
+def _members(
+    keys: Keys, duties: Sequence[str], buckets: Sequence[int], after: bytes
+) -> Plan[list[Identity]]:
+    """The identities in these indexes, in their order."""
+    told = yield [
+        _command(bucket, "ZRANGE", keys.index(bucket, duty), 0, -1)
+        for bucket in buckets
+        for duty in duties
+    ]
+    members = {Identity(each) for answer in told for each in answers.fields(answer, 0)}
+    return sorted(each for each in members if each > after)
+
+
 def _shown(op: Browse, case: Case) -> bool:
     return case.record.state in op.states and not (op.dead and case.due_at is not None)
+
+
+def _scan(op: Scan, keys: Keys) -> Plan[Scanned]:
+    """Bucket by bucket, which is the order of identities, until the page is full."""
+    duties = [duty for duty in DUTIES if STATES_OF[duty] & {*op.states}]
+    first = 0 if op.after is None else bucket_of(op.after)
+    (said,) = yield _clock((first,))
+    sizes = yield from _sizes(keys, duties, first)
+    buckets, seen = sorted(sizes), list[Identity]()
+    while buckets and len(seen) <= op.limit:
+        some = _some(buckets, sizes)
+        del buckets[: len(some)]
+        seen += yield from _members(keys, duties, some, op.after or b"")
+    page = seen[: op.limit]
+    until = page[-1] if page and (buckets or len(seen) > len(page)) else None
+    glimpses = yield from _glimpses(keys, page)
+    found = tuple([each for each in glimpses if each.state in op.states])
+    return Scanned(found, until, _micros(said))
+
+
+def _glimpses(keys: Keys, identities: Sequence[Identity]) -> Plan[list[Glimpse]]:
+    """What is gone by now is left out."""
+    found: list[Glimpse] = []
+    for start in range(0, len(identities), PAGE):
+        page = identities[start : start + PAGE]
+        told = yield [on_record("glimpse", keys, identity) for identity in page]
+        for identity, answer in zip(page, told, strict=True):
+            _, row, size = answers.fields(answer, 3)
+            if seen := answers.glimpse(identity, row, size):
+                found.append(seen)
+    return found
 
 
 # ── maintenance ───────────────────────────────────────────────────────────────────────────────────
@@ -344,6 +383,7 @@ def made(tenant: str, resource: str) -> bytes:
 ROUNDS: Final[Mapping[type[StoreOperation[Any]], Make]] = {
     Due: _due,
     Browse: _browse,
+    Scan: _scan,
     Sweep: _sweep,
     Abandon: _abandon,
     Reap: _reap,

@@ -13,6 +13,7 @@ from semel.core.outbox import (
     Effects,
     Enqueue,
     Fail,
+    FindEffect,
     Kept,
     Note,
     Noted,
@@ -113,6 +114,11 @@ def _browse_effects(op: BrowseEffects) -> Plan[Effects]:
     return Effects(tuple([effect(row) for row in rows]), (yield from clock_of(rows)))
 
 
+def _find_effect(op: FindEffect) -> Plan[Effects]:
+    rows = yield Statement("find_effect", {"key": op.key})
+    return Effects(tuple([effect(row) for row in rows]), (yield from clock_of(rows)))
+
+
 def _requeue(op: Requeue) -> Plan[Kept]:
     if op.drop:
         return _write("drop_effect", op.key, {}, lambda state, fence, leased_until: state is None)
@@ -137,6 +143,7 @@ PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
     Deliver: _deliver,
     Fail: _fail,
     BrowseEffects: _browse_effects,
+    FindEffect: _find_effect,
     Requeue: _requeue,
     Note: _note,
 }

@@ -14,17 +14,21 @@ from semel.core.upkeep import (
     Browse,
     Due,
     Lead,
+    Leading,
     Led,
     Listed,
     Reap,
     Retire,
     Retired,
+    Scan,
+    Scanned,
     Sweep,
     Tended,
+    WhoLeads,
     Work,
 )
 from semel.errors import StoreUnavailable
-from semel.stores.sql.rows import cases, states, time_and_now, told
+from semel.stores.sql.rows import cases, glimpse, states, time_and_now, told
 from semel.stores.sql.steps import Plan, Statement, clock_of, names
 from semel.stores.texts import indexed, shown
 
@@ -65,6 +69,22 @@ def _browse(op: Browse) -> Plan[Listed]:
     }
     rows = yield Statement("browse_unsettled" if {*op.states} <= UNSETTLED else "browse", params)
     return Listed(cases(rows), (yield from clock_of(rows)))
+
+
+def _scan(op: Scan) -> Plan[Scanned]:
+    params: dict[str, object] = {
+        "after": FIRST if op.after is None else op.after,
+        "limit": op.limit,
+    }
+    if {*op.states} <= UNSETTLED:
+        params["names"] = names([state.value for state in op.states])
+        rows = yield Statement("scan_unsettled", params)
+    else:
+        rows = yield Statement("scan", params)
+    page = [glimpse(row) for row in rows]
+    until = page[-1].identity if page and len(page) >= op.limit else None
+    found = tuple([each for each in page if each.state in op.states])
+    return Scanned(found, until, (yield from clock_of(rows)))
 
 
 def _sweep(op: Sweep) -> Plan[Tended]:
@@ -119,6 +139,13 @@ def _lead(op: Lead) -> Plan[Led]:
     return Led(leading, until, now)
 
 
+def _who_leads(op: WhoLeads) -> Plan[Leading]:
+    rows = yield Statement("read_leader", {"name": indexed(op.name)})
+    if not rows:
+        return Leading(None, (yield from clock_of(())))
+    return Leading(*time_and_now(rows))
+
+
 def _retire(op: Retire) -> Plan[Retired]:
     params = {"resource": shown(op.resource), "tenant": shown(op.tenant)}
     rows = yield Statement("retire", params)
@@ -128,9 +155,11 @@ def _retire(op: Retire) -> Plan[Retired]:
 PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
     Due: _due,
     Browse: _browse,
+    Scan: _scan,
     Sweep: _sweep,
     Abandon: _abandon,
     Reap: _reap,
     Lead: _lead,
+    WhoLeads: _who_leads,
     Retire: _retire,
 }

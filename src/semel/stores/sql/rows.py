@@ -10,6 +10,7 @@ from semel.core.model import (
     Case,
     Effect,
     Fence,
+    Glimpse,
     Identity,
     Micros,
     OnLapse,
@@ -18,7 +19,7 @@ from semel.core.model import (
     State,
 )
 from semel.errors import StoreCorrupt
-from semel.stores.due import due_at
+from semel.stores.due import due_at, next_look
 
 Row: TypeAlias = Sequence[Any]
 Rows: TypeAlias = Sequence[Row]
@@ -87,6 +88,38 @@ def cases(rows: Rows) -> tuple[Case, ...]:
     return tuple([case(row) for row in rows])
 
 
+def glimpse(row: Row) -> Glimpse:
+    """A glimpse from the columns of ``scan``."""
+    if len(row) != GLIMPSE_COLUMNS:
+        raise StoreCorrupt(f"the store answered {len(row)} columns for a glimpse")
+    state = _state(row[1])
+    leased_until, expires_at, forget_at, chosen = (
+        None if row[place] is None else _time(row[place], "time") for place in (8, 9, 10, 11)
+    )
+    return Glimpse(
+        identity=Identity(_bytes(row[0], 32, "identity")),
+        state=state,
+        on_lapse=_on_lapse(row[2]),
+        origin=Origin(
+            _text(row[3], "tenant"),
+            _text(row[4], "method"),
+            _text(row[5], "path"),
+            _text(row[6], "key"),
+        ),
+        created_at=_time(row[7], "created_at"),
+        leased_until=leased_until,
+        expires_at=expires_at,
+        forget_at=forget_at,
+        due_at=next_look(state, leased_until, expires_at, forget_at, chosen),
+        tries=_count(row[12], "tries"),
+        reason=None if row[13] is None else _text(row[13], "reason"),
+        size=None if row[14] is None else _count(row[14], "size"),
+    )
+
+
+GLIMPSE_COLUMNS = 16
+
+
 def case_and_now(rows: Rows) -> tuple[Case | None, Micros]:
     """The one row of ``recall``; no case when its identity is NULL."""
     row = _only(rows, CASE_COLUMNS)
@@ -109,10 +142,12 @@ def effect(row: Row) -> Effect:
         dead_at=None if row[8] is None else _time(row[8], "dead_at"),
         delivered_at=None if row[9] is None else _time(row[9], "delivered_at"),
         provider_id=None if row[10] is None else _text(row[10], "provider_id"),
+        due_at=None if row[11] is None else _time(row[11], "due_at"),
+        leased_until=None if row[12] is None else _time(row[12], "leased_until"),
     )
 
 
-EFFECT_COLUMNS = 12
+EFFECT_COLUMNS = 14
 
 
 def effect_state(rows: Rows) -> tuple[str | None, Fence | None, Micros | None, Micros]:

@@ -22,8 +22,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from semel.core.contract import Claim, Found, NoRecord, Read, Recall, StoreOperation
 from semel.core.model import Identity
-from semel.core.outbox import BrowseEffects
-from semel.core.upkeep import Browse, Due
+from semel.core.outbox import BrowseEffects, FindEffect
+from semel.core.upkeep import Browse, Due, Scan, WhoLeads
 from semel.errors import ConfigurationError, StoreUnavailable
 from semel.stores.base import (
     AsyncStore,
@@ -45,7 +45,7 @@ R = TypeVar("R")
 DEFAULT_TIMEOUT = 5.0
 _NOT_HERE = object()
 
-LISTINGS: Final = (Due, Browse, BrowseEffects)
+LISTINGS: Final = (Due, Browse, Scan, BrowseEffects, FindEffect, WhoLeads)
 """They may read much, and need no write lock for it; in an event loop, a thread does."""
 
 

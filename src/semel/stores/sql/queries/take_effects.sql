@@ -18,4 +18,4 @@ UPDATE semel_effect
 SET fence = :fence, tries = tries + 1, leased_until = {now} + :lease, due_at = {now} + :lease
 WHERE place {chosen} AND state = 'waiting'
 RETURNING place, key, identity, name, payload, order_key, tries, created_at, error, dead_at,
-          delivered_at, provider_id, {now}
+          delivered_at, provider_id, due_at, leased_until, {now}
