@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from werkzeug.test import TestResponse
 
 import semel
+from semel.effects.runs import Runs
 from semel.web.flask import Semel, operation, session, transaction
 from semel.web.inventory import inventory
 
@@ -648,18 +648,33 @@ class TestTheInventory:
         assert set(self.listed(app).values()) == {("none", "ignores")}
 
 
-def test_an_accepted_request_is_asked_about_through_the_applications_own_authentication(
-    shop: Shop,
-) -> None:
-    @shop.app.post("/pay")
-    @shop.guard.route(semel.accepted(required=True, mode="deferred"))
-    def pay() -> str:
-        return "paid"
+@pytest.mark.parametrize("asks", ["Flask's request", "semel's request"])
+async def test_a_worker_runs_what_was_accepted_as_its_caller(asks: str) -> None:
+    app = flask.Flask("office")
 
-    reply = shop.post("/pay", new_key())
+    def who(request: Any) -> str | None:
+        return semel.principal(request) or PEOPLE.get(
+            flask.request.headers.get("Authorization", "")
+        )
+
+    by_request = who if asks == "semel's request" else lambda _: who(flask.request)
+    guard = semel.Guard("memory://", tenant=by_request)
+    Semel(app, guard)
+
+    @app.post("/pay")
+    @guard.route(semel.accepted(required=True, mode="deferred"))
+    def pay() -> str:
+        return f"paid {flask.request.get_data(as_text=True)} by {who(flask.request)}"
+
+    client = app.test_client()
+    ann, ben = ({"Authorization": f"Bearer {name}"} for name in ("ann", "ben"))
+    key = {"Idempotency-Key": new_key()}
+    reply = client.post("/pay", headers={**ann, **key}, data="five")
     assert reply.status_code == 202
     where = reply.headers["Location"]
-    assert shop.client.get(where).status_code == 401
-    for who, status in (("ann", 202), ("ben", 404)):
-        asked = shop.client.get(where, headers={"Authorization": f"Bearer {who}"})
-        assert asked.status_code == status, json.dumps(asked.json)
+    assert [client.get(where, headers=h).status_code for h in (ann, ben, {})] == [202, 404, 401]
+    runs = Runs(guard, app)
+    assert (await runs.run_once()).done == 1
+    await runs.aclose()
+    assert client.get(where, headers=ann).text == "paid five by ann"
+    await guard.aclose()

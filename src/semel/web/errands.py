@@ -68,8 +68,9 @@ def find_errand(request: Any) -> Errand | None:
         if isinstance(place, Mapping):
             found: object = place.get(ERRAND)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
             return found if isinstance(found, Errand) else None
-    meta = getattr(request, "META", None)  # Django's name for the environ
-    return None if meta is None else find_errand(meta)
+    # Django's name for the environ; or semel's own request, of which that is inside.
+    inner = getattr(request, "META", None) or getattr(request, "raw", None)
+    return None if inner is None else find_errand(inner)
 
 
 def asgi_scope(errand: Errand, state: Any = None) -> dict[str, Any]:
