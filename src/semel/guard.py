@@ -357,7 +357,8 @@ class Guard:
         if attendant is None:
             # No lock, which a fork could copy while it is held: dict.setdefault is atomic, and of
             # several threads that come first together all get the same one.
-            attendant = self._attendants.setdefault(generation, Attendant(self.backend.blocking))
+            attendant = Attendant(self.backend.blocking, events=self.events)
+            attendant = self._attendants.setdefault(generation, attendant)
             self._maintain()
         return attendant
 

@@ -450,7 +450,7 @@ async def test_a_renewal_that_fails_is_tried_again(
     outbox.write("k")
     loop = outbox.loop(lease=timedelta(milliseconds=15))
     assert (await loop.run_once()).note == "delivered 1"
-    assert quiet.text.count("could not be renewed") == 2
+    assert quiet.text.count("(deliver, RenewEffects): no answer") == 2
 
 
 # ── stopping ──────────────────────────────────────────────────────────────────────────────────────

@@ -27,11 +27,12 @@ from semel.core.outbox import Note
 from semel.core.policy import ietf
 from semel.core.runner import Rest
 from semel.core.upkeep import Abandon, Lead, Reap, Sweep, Tended
-from semel.effects.counts import Counts, told
 from semel.effects.maintenance import LEADER, Embedded, Maintenance, pace_for
+from semel.effects.rounds import told
 from semel.errors import ConfigurationError, StoreUnavailable
 from semel.guard import Guard
 from semel.stores import open_backend
+from tests.ears import listen
 from tests.effects.doubts import DAY, HOUR, KEY, MINUTE, Scene, fresh_fence
 
 PROJECT = Path(__file__).parents[2]
@@ -154,13 +155,15 @@ class TestTheLoop:
         caplog.set_level(logging.DEBUG, "semel")
         quick.held()
         quick.travel(2 * MINUTE)
+        ear = listen(quick.guard)
         loop = Maintenance(quick.guard, interval=timedelta(seconds=60))
         first, second = await loop.run_once(), await loop.run_once()
         assert (first.done, first.note) == (1, "lapse 1")
         assert (second.done, second.note) == (0, "")
         assert first.next_due_in is not None
         assert 30 <= first.next_due_in <= 60
-        assert loop.counts.copy() == {"maintenance.rounds": 2, "maintenance.lapse": 1}
+        assert [event["lapsed"] for event in ear.all("maintenance")] == [1, 0]
+        assert (ear.total("lapse"), ear.total("doubt")) == (1, 1)
         lines = [(each.levelno, each.getMessage()) for each in caplog.records]
         assert (logging.INFO, "semel: maintenance: lapse 1") in lines
         assert (logging.DEBUG, "semel: maintenance: nothing to do") in lines
@@ -237,6 +240,7 @@ class TestEmbedded:
 
     def test_the_thread_starts_once_works_and_ends(self, quick: Scene) -> None:
         embedded = Embedded(quick.guard, interval=timedelta(milliseconds=20))
+        ear = listen(quick.guard)
         identity = quick.held()
         quick.travel(2 * MINUTE)
         embedded.start()
@@ -244,7 +248,8 @@ class TestEmbedded:
         until(lambda: quick.state(identity) is State.UNKNOWN)
         embedded.stop()
         embedded.stop()
-        assert embedded.counts["maintenance.lapse"] == 1
+        assert ear.total("maintenance", "lapsed") == 1
+        assert ear.one("leader")["leading"] is True
 
     def test_who_stops_in_the_middle_of_a_round_need_not_finish_it(self, quick: Scene) -> None:
         for _ in range(3):
@@ -391,8 +396,4 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def test_counts_are_told_in_order_and_zeros_left_out() -> None:
-    counts = Counts()
-    counts.add("b")
-    counts.add_all({"a": 2, "c": 0})
-    assert told(counts.copy()) == "a 2, b 1"
-    assert counts["a"] == 2
+    assert told({"b": 1, "a": 2, "c": 0}) == "a 2, b 1"

@@ -31,6 +31,7 @@ from semel.core.runner import Ask
 from semel.core.settling import Passed, Settled, Undecided
 from semel.effects.policies import Policies
 from semel.effects.reconcile import Reconciler
+from tests.ears import listen
 from tests.effects.doubts import DAY, HOUR, MINUTE, SECOND, Scene, fresh_fence, scene_on
 
 ANSWER = Response(201, (), b"paid")
@@ -221,6 +222,7 @@ class TestTheLoop:
         quick.guard.routes = (semel.Route("POST", "/payments", ietf(probe=provider)),)
         records = [quick.unknown() for _ in range(5)]
         later = quick.unknown(probe_after=HOUR)
+        ear = listen(quick.guard)
         reconciler = Reconciler(quick.guard)
         came = await reconciler.run_once()
         assert (came.done, came.note) == (5, "settled 5")
@@ -229,7 +231,7 @@ class TestTheLoop:
         came = await reconciler.run_once()
         assert came.done == 0
         assert came.next_due_in == pytest.approx(3600, abs=60)
-        assert reconciler.counts["reconcile.settled"] == 5
+        assert ear.tally("reconcile", "came") == {"settled": 5}
 
     @pytest.mark.parametrize("store", ["sqlite-async", "postgresql-async"])
     async def test_on_a_real_store(

@@ -29,6 +29,7 @@ from semel.core.runner import Unwoken, Woken
 from semel.errors import SchemaError, StoreUnavailable
 from semel.process import pursuit
 from semel.process.attendant import Attendant
+from semel.process.events import Events
 from semel.process.leases import Lease, Leases
 from semel.process.pursuit import Pursuits
 from semel.stores.base import Store
@@ -107,7 +108,7 @@ def state(store: Flaky, identity: Identity) -> State | None:
 def held(store: Flaky, wall: Wall, *, max_run: float = 900) -> tuple[Leases, Lease]:
     identity = new_identity()
     lease = Lease(identity, claim(store, identity), wall.seconds, 60, max_run)
-    leases = Leases(wall.monotonic)
+    leases = Leases(wall.monotonic, Events())
     leases.add(lease)
     return leases, lease
 
@@ -307,7 +308,7 @@ def test_a_let_go_lease_is_not_renewed(wall: Wall, store: Flaky) -> None:
 def test_a_write_is_pursued_until_the_store_takes_it(wall: Wall, store: Flaky) -> None:
     identity = new_identity()
     fence = claim(store, identity)
-    pursuits = Pursuits(wall.monotonic)
+    pursuits = Pursuits(wall.monotonic, Events())
     pursuits.add(Complete(identity, fence, b"", SECOND, SECOND))
     store.down = True
     for _ in range(5):
@@ -320,7 +321,7 @@ def test_a_write_is_pursued_until_the_store_takes_it(wall: Wall, store: Flaky) -
 
 def test_a_retraction_waits_for_a_claim_that_is_still_on_its_way(wall: Wall, store: Flaky) -> None:
     identity, fence = new_identity(), Fence(os.urandom(16))
-    pursuits = Pursuits(wall.monotonic)
+    pursuits = Pursuits(wall.monotonic, Events())
     pursuits.add(Release(identity, fence, SECOND))
     wall.seconds = pursuits.run_once(store)
     assert len(pursuits) == 1, "an absent record is no proof that the claim will not land"
@@ -333,7 +334,7 @@ def test_a_retraction_waits_for_a_claim_that_is_still_on_its_way(wall: Wall, sto
 def test_a_pursuit_ends_when_another_fence_holds_the_record(wall: Wall, store: Flaky) -> None:
     identity = new_identity()
     claim(store, identity)
-    pursuits = Pursuits(wall.monotonic)
+    pursuits = Pursuits(wall.monotonic, Events())
     pursuits.add(Release(identity, Fence(os.urandom(16)), SECOND))
     assert pursuits.run_once(store) == float("inf")
     assert state(store, identity) is State.IN_PROGRESS
@@ -342,7 +343,7 @@ def test_a_pursuit_ends_when_another_fence_holds_the_record(wall: Wall, store: F
 def test_an_outage_ends_the_round_so_that_leases_are_not_kept_waiting(
     wall: Wall, store: Flaky
 ) -> None:
-    pursuits = Pursuits(wall.monotonic)
+    pursuits = Pursuits(wall.monotonic, Events())
     for _ in range(5):
         pursuits.add(Release(new_identity(), Fence(os.urandom(16)), SECOND))
     store.down = True
@@ -352,7 +353,7 @@ def test_an_outage_ends_the_round_so_that_leases_are_not_kept_waiting(
 
 
 def test_a_write_that_is_refused_for_good_holds_up_no_other(wall: Wall, store: Flaky) -> None:
-    pursuits = Pursuits(wall.monotonic)
+    pursuits = Pursuits(wall.monotonic, Events())
     first, second = new_identity(), new_identity()
     for identity in (first, second):
         pursuits.add(Release(identity, claim(store, identity), SECOND))
@@ -368,7 +369,7 @@ def test_too_many_pursuits_make_room_without_spoiling_the_round(
     wall: Wall, store: Flaky, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pursuit, "_LIMIT", 1)
-    pursuits = Pursuits(wall.monotonic)
+    pursuits = Pursuits(wall.monotonic, Events())
     identity = new_identity()
     first = Complete(identity, claim(store, identity), b"", SECOND, SECOND)
     pursuits.add(first)
@@ -383,7 +384,7 @@ def test_an_outcome_that_is_never_recorded_is_told(
 ) -> None:
     identity = new_identity()
     fence = claim(store, identity)
-    pursuits = Pursuits(wall.monotonic)
+    pursuits = Pursuits(wall.monotonic, Events())
     pursuits.add(Complete(identity, fence, b"", SECOND, SECOND))
     if late:
         store.perform(Release(identity, fence, SECOND))
@@ -396,7 +397,7 @@ def test_an_outcome_that_is_never_recorded_is_told(
 
 
 def test_a_pursuit_is_given_up_at_its_horizon(wall: Wall, store: Flaky) -> None:
-    pursuits = Pursuits(wall.monotonic)
+    pursuits = Pursuits(wall.monotonic, Events())
     pursuits.add(Release(new_identity(), Fence(os.urandom(16)), SECOND))
     store.down = True
     wall.seconds += 16 * 60
@@ -492,7 +493,7 @@ def test_the_thread_renews_a_short_lease_by_itself(store: Flaky) -> None:
 
 
 def test_what_needs_a_claim_is_pursued_with_it(wall: Wall, store: Flaky) -> None:
-    pursuits = Pursuits(wall.monotonic)
+    pursuits = Pursuits(wall.monotonic, Events())
     identity, fence = new_identity(), Fence(os.urandom(16))
     store.down = True
     pursuits.add(Suspend(identity, fence, "in doubt", None), _claim(identity, fence))
@@ -505,7 +506,7 @@ def test_what_needs_a_claim_is_pursued_with_it(wall: Wall, store: Flaky) -> None
 def test_what_needs_a_claim_that_is_another_s_by_now_is_given_up_and_said(
     wall: Wall, store: Flaky, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pursuits = Pursuits(wall.monotonic)
+    pursuits = Pursuits(wall.monotonic, Events())
     identity, fence = new_identity(), Fence(os.urandom(16))
     claim(store, identity)
     pursuits.add(Suspend(identity, fence, "in doubt", None), _claim(identity, fence))

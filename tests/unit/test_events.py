@@ -62,10 +62,12 @@ def test_a_line_of_the_log_says_what_was_raised_and_of_strangers_where(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     hub = Events()
-    hub.emit("store.error", error=semel.StoreUnavailable("no answer"), during="renew")
+    hub.emit(
+        "store.error", error=semel.StoreUnavailable("no answer"), during="renew", operation="Renew"
+    )
     hub.emit("round.failed", error=ValueError("a bug"), loop="run")
     own, strange = caplog.records
-    assert own.getMessage() == "semel: the store failed (renew): no answer"
+    assert own.getMessage() == "semel: the store failed (renew, Renew): no answer"
     assert own.exc_info is None
     assert vars(own)["semel_error"] == "StoreUnavailable"
     assert strange.exc_info is not None

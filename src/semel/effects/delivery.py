@@ -20,7 +20,7 @@ from semel.effects.calling import Calls
 from semel.effects.registry import Deliverer
 from semel.effects.rounds import Round
 from semel.errors import ConfigurationError
-from semel.log import log
+from semel.process.catalogue import ERROR, NONE, WARNING
 from semel.process.fences import new_fence
 from semel.stores.base import AsyncStore
 
@@ -37,6 +37,15 @@ _REST: Final = 0.1
 _REPORT_EVERY: Final = 1.0
 _LAST_WORDS: Final = 5.0
 """Seconds in which a cancelled round may still record what it knows."""
+
+
+_LEVELS: Final = {
+    Ending.DELIVERED: NONE,
+    Ending.FAILED: WARNING,
+    Ending.DEAD: ERROR,
+    Ending.OVERTAKEN: WARNING,
+    Ending.UNRECORDED: WARNING,
+}
 
 
 class Deliveries:
@@ -90,7 +99,7 @@ class Deliveries:
         """
         if not self.names:
             return Round(0)
-        crew = _Crew(self._guard.backend.awaited(), self._guard.registry.deliverers, self._luck)
+        crew = _Crew(self._guard, self._luck)
         renewing = asyncio.create_task(self._renew(crew))
         try:
             return await self._work(crew)
@@ -145,19 +154,20 @@ class Deliveries:
                 try:
                     await crew.store.perform(RenewEffects(fence, lease))
                 except Exception as error:  # whatever it is, the next one may be renewed
-                    log.warning("semel: the lease of a delivery could not be renewed: %s", error)
+                    self._guard.events.emit(
+                        "store.error", error=error, during="deliver", operation="RenewEffects"
+                    )
 
 
 class _Crew:
     """The deliveries under way in one round."""
 
-    def __init__(
-        self, store: AsyncStore, deliverers: dict[str, Deliverer], luck: Callable[[], float]
-    ) -> None:
-        self.store = store
+    def __init__(self, guard: Guard, luck: Callable[[], float]) -> None:
+        self.store: AsyncStore = guard.backend.awaited()
+        self._events = guard.events
         self.tasks: set[asyncio.Task[None]] = set()
         self.fences: Counter[Fence] = Counter()
-        self._deliverers = deliverers
+        self._deliverers = guard.registry.deliverers
         self._luck = luck
         self._calls = Calls()
         self._endings: Counter[Ending] = Counter()
@@ -187,10 +197,9 @@ class _Crew:
         step = Step(deliver(effect, _rules(deliverer), fence, self._luck()))
         try:
             self._note(effect, await self._carry_through(step, deliverer))
-        except Exception:
+        except Exception as error:
             # A bug of a store or of ours; the lease passes, and it is tried again.
-            log.exception("semel: a delivery of %r broke off", effect.name)
-            self._endings[Ending.UNRECORDED] += 1
+            self._note(effect, Report(Ending.UNRECORDED, "it broke off"), error)
         finally:
             self.fences[fence] -= 1
             self.fences += Counter()  # drops those with nothing under way
@@ -218,21 +227,17 @@ class _Crew:
             case _:
                 raise TypeError(f"not an operation of a delivery: {op!r}")
 
-    def _note(self, effect: Effect, report: Report) -> None:
+    def _note(self, effect: Effect, report: Report, error: Exception | None = None) -> None:
         self._endings[report.ending] += 1
-        if report.ending is Ending.DEAD:
-            log.error(
-                "semel: an effect %r is a dead letter after %d tries: %s",
-                effect.name,
-                effect.tries,
-                report.error,
-            )
-        elif report.ending is Ending.FAILED:
-            log.warning(
-                "semel: try %d at an effect %r failed: %s", effect.tries, effect.name, report.error
-            )
-        elif report.ending is not Ending.DELIVERED:
-            log.warning("semel: a delivery of %r was %s", effect.name, report.ending)
+        self._events.emit(
+            "delivery",
+            level=_LEVELS[report.ending] if error is None else ERROR,
+            error=error,
+            effect=effect.name,
+            ending=report.ending.value,
+            tries=effect.tries,
+            reason=report.error,
+        )
 
 
 def _rules(deliverer: Deliverer) -> Rules:

@@ -21,9 +21,9 @@ from semel.core.settling import Passed, Running, Settled, Undecided, Unusable, c
 from semel.effects import signing
 from semel.effects.asking import Runner
 from semel.effects.policies import Policies
-from semel.effects.reconcile import named
+from semel.effects.reconcile import named, tell
 from semel.errors import ConfigurationError, StoreError
-from semel.log import log
+from semel.process.catalogue import ERROR, INFO, NONE, WARNING
 from semel.process.fences import new_fence
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ class Inbox:
         root: str,
         clock: Callable[[], float],
     ) -> None:
+        self._guard = guard
         self._source = source
         self._reader = reader
         self._verify = verify
@@ -133,9 +134,9 @@ class Inbox:
         if isinstance(event, Response):
             return event
         try:
-            return self._answer(event, self._runner.run(self._flow(event)))
+            return self._answer(self._runner.run(self._flow(event)))
         except StoreError as error:
-            return _unavailable(self._source, error)
+            return self._unavailable(error)
 
     async def areceive(self, headers: GivenHeaders, body: bytes) -> Response:
         """`receive`, awaited."""
@@ -143,9 +144,9 @@ class Inbox:
         if isinstance(event, Response):
             return event
         try:
-            return self._answer(event, await self._runner.arun(self._flow(event)))
+            return self._answer(await self._runner.arun(self._flow(event)))
         except StoreError as error:
-            return _unavailable(self._source, error)
+            return self._unavailable(error)
 
     async def asgi(self, scope: Any, receive: Any, send: Any) -> None:
         """The ASGI application: ``Mount("/webhooks/bank", inbox.asgi)``."""
@@ -168,12 +169,10 @@ class Inbox:
         try:
             stamp = self._verify(headers, body)
         except Exception as error:  # verify= meets whatever strangers send
-            why = error if isinstance(error, ValueError) else type(error).__name__
-            log.warning("semel: a webhook of %s was refused: %s", self._source, why)
-            return _refused()
+            why = str(error) if isinstance(error, ValueError) else type(error).__name__
+            return self._refused(why)
         if stamp is None or not self._timely(stamp):
-            log.warning("semel: a webhook of %s was refused: forged, or old", self._source)
-            return _refused()
+            return self._refused("forged, or old")
         return Event(stamp.event, stamp.sent_at, headers, body)
 
     def _timely(self, stamp: Stamp) -> bool:
@@ -186,16 +185,14 @@ class Inbox:
 
     # ── out ───────────────────────────────────────────────────────────────────────────────────────
 
-    def _answer(self, event: Event, came: Reception) -> Response:
+    def _answer(self, came: Reception) -> Response:
         match came:
             case Known():
-                return _said(200, "known")
+                return self._say(200, "known", NONE)
             case Ignored(reason):
-                log.info("semel: an event of %s is ignored: %s", self._source, reason)
-                return _said(200, "ignored")
+                return self._say(200, "ignored", INFO, reason)
             case Unread(error):
-                log.error("semel: an event of %s was not read", self._source, exc_info=error)
-                return _said(500, "not read")
+                return self._say(500, "not read", ERROR, "it was not read", error=error)
             case Taken():
                 return self._taken(came)
             case _:
@@ -205,28 +202,47 @@ class Inbox:
         which = named(came.case)
         match came.settlement:
             case Settled(state):
-                log.info("semel: %s was settled by %s: %s", which, self._source, state)
-                return _said(200, "settled")
+                tell(self._guard, came.case, "settled", INFO, by="webhook", state=state)
+                return self._say(200, "settled", NONE)
             case Passed(state):
                 if contradicts(came.evidence, state):
-                    log.error(
-                        "semel: %s is %s, and %s says otherwise: compare the ledgers",
-                        *(which, state, self._source),
-                    )
-                return _said(200, "settled before")
+                    why = f"{which} is {state}, and the event says otherwise: compare the ledgers"
+                    return self._say(200, "settled before", ERROR, why)
+                return self._say(200, "settled before", NONE)
             case Undecided(reason):
-                log.info("semel: %s stays unknown: %s", which, reason)
-                return _said(200, "noted")
+                return self._say(200, "noted", INFO, f"{which} stays unknown: {reason}")
             case Unusable(reason, error):
-                log.error("semel: %s stays unknown: %s", which, reason, exc_info=error)
-                return _said(500, "not usable")
+                why = f"{which} stays unknown: {reason}"
+                return self._say(500, "not usable", ERROR, why, error=error)
             case Running(_, until, now):
                 # Whoever holds the lease will say more than the event can: a whole answer. Should
                 # it die instead, the event is wanted, so it must not be taken for delivered.
                 seconds = min(_LONGEST_RETRY, max(1, -(-(until - now) // 1_000_000)))
-                return _said(503, "still running", retry_after=seconds)
+                return self._say(503, "still running", NONE, retry_after=seconds)
             case _:
                 assert_never(came.settlement)
+
+    def _refused(self, why: str) -> Response:
+        return self._say(401, "refused", WARNING, why)
+
+    def _unavailable(self, error: StoreError) -> Response:
+        self._guard.events.emit("store.error", error=error, during="inbox", operation="take_in")
+        return self._say(503, "store unavailable", NONE, retry_after=_RETRY)
+
+    def _say(
+        self,
+        status: int,
+        came: str,
+        level: int,
+        reason: str | None = None,
+        *,
+        error: BaseException | None = None,
+        retry_after: int | None = None,
+    ) -> Response:
+        self._guard.events.emit(
+            "inbox", level=level, error=error, source=self._source, came=came, reason=reason
+        )
+        return _said(status, came, retry_after=retry_after)
 
 
 def _standard(secrets: tuple[bytes, ...], tolerance: timedelta, clock: Any) -> Verify:
@@ -264,18 +280,9 @@ def _said(status: int, word: str, *, retry_after: int | None = None) -> Response
     return Response(status, headers, json.dumps({"status": word}).encode())
 
 
-def _refused() -> Response:
-    return _said(401, "refused")
-
-
 def too_large() -> Response:
     return _said(413, "too large")
 
 
 def wrong_method() -> Response:
     return _said(405, "send events with POST")
-
-
-def _unavailable(source: str, error: StoreError) -> Response:
-    log.error("semel: an event of %s could not be taken in: %s", source, error)
-    return _said(503, "store unavailable", retry_after=_RETRY)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
@@ -15,12 +17,13 @@ from semel.core.contract import Operation
 from semel.core.flow import Interrupted, run
 from semel.core.maintenance import ONE_WRITER, PACE, Pace, Upkeep, tend
 from semel.core.runner import Rest
+from semel.core.states import Event as StateEvent
 from semel.core.upkeep import Lead
 from semel.effects.asking import Runner
-from semel.effects.counts import Counts, told
-from semel.effects.rounds import Round
+from semel.effects.rounds import Round, told
 from semel.errors import ConfigurationError, StoreError
 from semel.log import log
+from semel.process.catalogue import DEBUG, ERROR, INFO
 from semel.process.fences import new_fence
 from semel.process.jitter import jitter
 
@@ -38,6 +41,10 @@ _SHORTEST_WAIT: Final = 0.05
 """Seconds to leave to the traffic between a round that was cut short and the next."""
 
 
+_LAPSES: Final = (StateEvent.LAPSE, StateEvent.LAPSE_RELEASE, StateEvent.LAPSE_REQUEUE)
+"""What a lease that is past came to; of the first nobody knows what became of it."""
+
+
 def pace_for(backend: Backend) -> Pace:
     return ONE_WRITER if backend.capabilities.one_writer else PACE
 
@@ -51,7 +58,6 @@ class Maintenance:
         *,
         interval: timedelta = INTERVAL,
         pace: Pace | None = None,
-        counts: Counts | None = None,
     ) -> None:
         if interval <= timedelta(0):
             raise ConfigurationError("maintenance: interval= is above zero")
@@ -59,11 +65,12 @@ class Maintenance:
         self._interval = interval.total_seconds()
         self._pace = pace or pace_for(guard.backend)
         self._runner = Runner(guard)
-        self.counts = Counts() if counts is None else counts
 
     async def run_once(self) -> Round:
         """One round of everything."""
-        return self._came_to(await self._runner.arun(tend(self._guard.policy, self._pace)))
+        began = time.monotonic()
+        upkeep = await self._runner.arun(tend(self._guard.policy, self._pace))
+        return self._came_to(upkeep, began)
 
     def run_once_blocking(self, stopping: threading.Event) -> Round:
         """The same, for a thread; cut short when it is to end."""
@@ -75,18 +82,32 @@ class Maintenance:
                 raise Interrupted
             return cast("R", None)
 
-        return self._came_to(run(tend(self._guard.policy, self._pace), perform))
+        began = time.monotonic()
+        return self._came_to(run(tend(self._guard.policy, self._pace), perform), began)
 
-    def _came_to(self, upkeep: Upkeep) -> Round:
-        note = told(upkeep.counts)
-        self.counts.add("maintenance.rounds")
-        self.counts.add_all({f"maintenance.{name}": n for name, n in upkeep.counts.items()})
-        log.log(_INFO if note else _DEBUG, "semel: maintenance: %s", note or "nothing to do")
+    def _came_to(self, upkeep: Upkeep, began: float) -> Round:
+        note, counts = told(upkeep.counts), Counter(upkeep.counts)
+        doubts, lapsed = counts[_LAPSES[0]], sum(counts[each] for each in _LAPSES)
+        events = self._guard.events
+        if lapsed:
+            events.emit("lapse", count=lapsed, by="maintenance")
+        if doubts:
+            events.emit("doubt", count=doubts, why="lapsed")
+        events.emit(
+            "maintenance",
+            level=INFO if note else DEBUG,
+            note=note or "nothing to do",
+            lapsed=lapsed,
+            abandoned=counts[StateEvent.ABANDON],
+            expired=counts[StateEvent.EXPIRE],
+            forgotten=counts[StateEvent.FORGET],
+            effects=counts["effects"],
+            events=counts["events"],
+            more=upkeep.more,
+            seconds=time.monotonic() - began,
+        )
         wait = _SHORTEST_WAIT if upkeep.more else self._interval * jitter()
         return Round(sum(upkeep.counts.values()), wait, note)
-
-
-_DEBUG, _INFO = 10, 20  # logging's, which is loaded by whoever says something
 
 
 class Embedded:
@@ -96,7 +117,6 @@ class Embedded:
         self._guard = guard
         self._interval = interval.total_seconds()
         self._maintenance = Maintenance(guard, interval=interval)
-        self.counts = self._maintenance.counts
         self._fence = new_fence()
         self._led = False
         self._thread: threading.Thread | None = None
@@ -135,7 +155,7 @@ class Embedded:
         led = self._guard.backend.blocking().perform(Lead(LEADER, self._fence, lease))
         if led.leading != self._led:
             self._led = led.leading
-            log.info("semel: maintenance is %s this process", "led by" if self._led else "not with")
+            self._guard.events.emit("leader", leading=self._led)
         if not led.leading:
             left = (led.until - led.now) / 1_000_000
             return Round(0, max(_SHORTEST_WAIT, left) + self._interval * (1 - jitter()))
@@ -146,12 +166,16 @@ class Embedded:
         while not self._stopping.wait(wait):
             try:
                 wait = self.run_once().next_due_in or self._interval
-            except StoreError as error:
-                log.warning("semel: maintenance could not reach the store: %s", error)
+            except Exception as error:
+                self._failed(error)
                 wait = self._interval * jitter()
-            except Exception:
-                log.exception("semel: a round of maintenance failed")
-                wait = self._interval * jitter()
+
+    def _failed(self, error: Exception) -> None:
+        events = self._guard.events
+        if isinstance(error, StoreError):
+            events.emit("store.error", error=error, during="maintenance", operation="round")
+        else:
+            events.emit("round.failed", level=ERROR, error=error, loop="maintain")
 
     def _resign(self) -> None:
         try:

@@ -27,14 +27,15 @@ from semel.core.model import Case, Effect, Identity, Micros, OnLapse, Origin, St
 from semel.core.outbox import BrowseEffects, Requeue, Shelf
 from semel.core.policy import Policy
 from semel.core.reconciling import Inspection, reconcile
-from semel.core.settling import Settlement, Witness
+from semel.core.settling import Settled, Settlement, Witness
 from semel.core.settling import settle as settling
 from semel.core.upkeep import Browse
 from semel.effects.asking import Runner
 from semel.effects.policies import Policies
-from semel.effects.reconcile import report
+from semel.effects.reconcile import report, tell
 from semel.errors import ConfigurationError
-from semel.log import log
+from semel.process.catalogue import INFO
+from semel.process.events import short
 from semel.process.fences import new_fence
 from semel.process.replay_cache import outlast
 
@@ -84,7 +85,12 @@ class Operator:
         policy = self._policies.of(found.case)
         witness = Witness("operator", by, reason)
         flow = settling(found.case, found.now, evidence, policy, new_fence(), witness)
-        return self._runner.run(flow)
+        settlement = self._runner.run(flow)
+        if isinstance(settlement, Settled):
+            self._tell("settled", by, reason, identity)
+            state = settlement.state.value
+            tell(self._guard, found.case, "settled", INFO, by="operator", state=state)
+        return settlement
 
     def probe_now(self, identity: Identity) -> Inspection | None:
         """Ask its probe at once, however old it is; a dead letter stays one if nobody can tell."""
@@ -95,7 +101,7 @@ class Operator:
         if doubt.probe is None:
             raise ConfigurationError("nobody can be asked: its route and its call have no probe")
         inspection = self._runner.run(reconcile(doubt, new_fence(), 1.0, insist=True))
-        report(doubt, inspection)
+        report(self._guard, doubt, inspection)
         return inspection
 
     def bury(
@@ -110,7 +116,10 @@ class Operator:
         tombstone = self._policies.of(found.case).tombstone_micros
         said = Witness("operator", by, reason).says("given up")
         seen = found.case.record.fence
-        return self._ask(EvictUnknown(identity, seen, new_fence(), tombstone, said, free))
+        written = self._ask(EvictUnknown(identity, seen, new_fence(), tombstone, said, free))
+        if not isinstance(written, Lost):
+            self._tell("gave up", by, reason, identity)
+        return written
 
     def evict(self, identity: Identity, *, by: str, reason: str) -> Written | None:
         """Remove a settled record: its key may run again. None when there is no such record.
@@ -126,7 +135,7 @@ class Operator:
             written = self._ask(Evict(identity, found.case.record.fence))
             if isinstance(written, Lost):
                 return written
-            log.warning("semel: %s evicted %s: %s", by, identity.hex()[:16], reason)
+            self._tell("evicted", by, reason, identity)
         time.sleep(outlast(self._guard.backend.blocking(), self._guard.replays))
         return written
 
@@ -155,6 +164,11 @@ class Operator:
     def drop_dead(self, key: str) -> bool:
         """Delete a dead effect for good; False when there is no such dead effect."""
         return self._is_dead(key) and self._ask(Requeue(key, drop=True)).applied
+
+    def _tell(self, act: str, by: str, reason: str, identity: Identity) -> None:
+        self._guard.events.emit(
+            "operator", act=act, by=by, identity=short(identity), reason=reason or "no reason given"
+        )
 
     def _is_dead(self, key: str) -> bool:
         """A store takes what is done already for success; a mistyped key must not be one."""

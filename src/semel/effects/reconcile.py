@@ -12,11 +12,11 @@ from semel.core.reconciling import Doubt, GivenUp, Inspection, pause, reconcile
 from semel.core.settling import Passed, Running, Settled, Undecided, Unusable
 from semel.core.upkeep import Due, Work
 from semel.effects.asking import PATIENCE, Runner
-from semel.effects.counts import Counts, told
 from semel.effects.policies import Policies
-from semel.effects.rounds import Round
+from semel.effects.rounds import Round, told
 from semel.errors import StoreCorrupt, StoreError
-from semel.log import log
+from semel.process.catalogue import ERROR, INFO
+from semel.process.events import short
 from semel.process.fences import new_fence
 from semel.process.jitter import jitter
 
@@ -43,14 +43,12 @@ class Reconciler:
         batch: int = 50,
         at_once: int = 8,
         patience: timedelta = PATIENCE,
-        counts: Counts | None = None,
     ) -> None:
         self._guard = guard
         self._policies = Policies(guard, app, root)
         self._runner = Runner(guard, patience)
         self._batch = batch
         self._at_once = at_once
-        self.counts = Counts() if counts is None else counts
 
     async def run_once(self) -> Round:
         """Ask about everything that is due, up to a batch."""
@@ -84,45 +82,68 @@ class Reconciler:
         try:
             inspection = await self._runner.arun(reconcile(doubt, new_fence(), jitter()))
         except StoreError as error:
-            log.error("semel: an unknown outcome could not be looked after: %s", error)
-            self.counts.add("reconcile.failed")
+            tell(self._guard, case, "failed", ERROR, reason=str(error), error=error)
             return "failed"
-        word = report(doubt, inspection)
-        self.counts.add(f"reconcile.{word}")
-        return word
+        return report(self._guard, doubt, inspection)
 
     async def _put_off(self, case: Case, again_in: Micros | None, error: Exception) -> str:
         record = case.record
-        log.error("semel: %s cannot be asked about", named(case), exc_info=error)
+        word = "undecided" if again_in else "given_up"
+        tell(self._guard, case, word, ERROR, reason="it cannot be asked about", error=error)
         op = Inquire(record.identity, record.fence, case.tries, again_in)
         await self._runner.aperform(op)
-        self.counts.add("reconcile.undecided" if again_in else "reconcile.given_up")
-        return "undecided" if again_in else "given_up"
+        return word
 
 
-def report(doubt: Doubt, inspection: Inspection) -> str:
-    """Log what came of a question, and give it one word for counters."""
-    which = named(doubt.case)
+def report(guard: Guard, doubt: Doubt, inspection: Inspection, by: str = "probe") -> str:
+    """Tell what came of a question; one word for it."""
+    case = doubt.case
     match inspection:
         case Settled(state):
-            log.info("semel: %s was settled: %s", which, state)
-            return "settled"
+            return tell(guard, case, "settled", INFO, by=by, state=state)
         case Undecided(reason, error):
-            level = log.info if error is None else log.error
-            level("semel: %s stays unknown: %s", which, reason, exc_info=error)
-            return "undecided"
+            level = INFO if error is None else ERROR
+            return tell(guard, case, "undecided", level, by=by, reason=reason, error=error)
         case Unusable(reason, error):
-            log.error("semel: %s stays unknown: %s", which, reason, exc_info=error)
-            return "undecided"
+            return tell(guard, case, "undecided", ERROR, by=by, reason=reason, error=error)
         case GivenUp(reason):
-            log.error("semel: %s is a dead letter: %s", which, reason)
-            return "given_up"
+            return tell(guard, case, "given_up", ERROR, by=by, reason=f"a dead letter: {reason}")
         case Running() | Passed():
             return "passed"
         case _:
             assert_never(inspection)
 
 
+def tell(
+    guard: Guard,
+    case: Case,
+    came: str,
+    level: int,
+    *,
+    by: str = "probe",
+    state: str | None = None,
+    reason: str | None = None,
+    error: BaseException | None = None,
+) -> str:
+    """What ``by`` has found out about a record, or not; ``came`` again."""
+    guard.events.emit(
+        "reconcile",
+        level=level,
+        error=error,
+        where=where(case),
+        identity=short(case.record.identity),
+        came=came,
+        state=state,
+        reason=reason or state,
+        by=by,
+    )
+    return came
+
+
+def where(case: Case) -> str:
+    return f"{case.origin.method} {case.origin.path}"
+
+
 def named(case: Case) -> str:
     """A record in a line of the log: never its key."""
-    return f"{case.origin.method} {case.origin.path} [{case.record.identity.hex()[:16]}]"
+    return f"{where(case)} [{short(case.record.identity)}]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from semel.core.frozen import frozen
@@ -18,6 +19,11 @@ class Round:
     done: int
     next_due_in: float | None = None
     note: str = ""
+
+
+def told(numbers: Mapping[str, int]) -> str:
+    """``forget 40, lapse 2`` for a line of the log; empty where nothing was done."""
+    return ", ".join(f"{name} {number}" for name, number in sorted(numbers.items()) if number)
 
 
 class Loop(Protocol):

@@ -22,13 +22,14 @@ from semel.core.taking import not_run, take, turned_away
 from semel.core.upkeep import Due, Listed, Work
 from semel.effects.asking import Runner
 from semel.effects.calling import in_thread
-from semel.effects.counts import Counts, told
 from semel.effects.lifespan import Lifespan
 from semel.effects.policies import Policies
-from semel.effects.reconcile import named
-from semel.effects.rounds import Round
+from semel.effects.reconcile import named, where
+from semel.effects.rounds import Round, told
 from semel.errors import ConfigurationError, StoreCorrupt, StoreError
 from semel.log import log
+from semel.process.catalogue import ERROR, INFO, WARNING
+from semel.process.events import short
 from semel.process.fences import new_fence
 from semel.process.jitter import jitter
 from semel.web.errands import Errand, run_asgi, run_wsgi
@@ -63,7 +64,6 @@ class Runs:
         batch: int = 64,
         at_once: int = 4,
         report: Callable[[Round], None] | None = None,
-        counts: Counts | None = None,
     ) -> None:
         if not callable(app):
             raise ConfigurationError("the application to run requests through must be callable")
@@ -77,7 +77,6 @@ class Runs:
         self._wake = asyncio.Event()
         self._lifespan = Lifespan(app) if is_async(app) else None
         self._stopping = False
-        self.counts = Counts() if counts is None else counts
 
     def wake(self) -> None:
         """There may be something new; also while a round is at work."""
@@ -124,7 +123,9 @@ class Runs:
                 except StoreError as error:
                     if not shift.begun:
                         raise
-                    log.warning("semel: what else is to be run is not known: %s", error)
+                    self._guard.events.emit(
+                        "store.error", error=error, during="run", operation="Due"
+                    )
                     due_in = _AFTER_A_FAILURE
                 if not shift.backlog:
                     break
@@ -165,13 +166,23 @@ class Runs:
         try:
             word = await self._take_and_run(case, now - case.record.created_at)
         except StoreError as error:
-            log.error("semel: %s could not be run: %s", named(case), error)
-            word = "failed"
-        except Exception:  # the application's router; the others must not suffer for it
-            log.exception("semel: %s could not be run", named(case))
-            word = "failed"
-        self.counts.add(f"runs.{word}")
+            return self._tell(case, "failed", ERROR, error)
+        except Exception as error:  # the application's router; the others must not suffer for it
+            return self._tell(case, "failed", ERROR, error)
         return word
+
+    def _tell(
+        self, case: Case, came: str, level: int = INFO, error: BaseException | None = None
+    ) -> str:
+        self._guard.events.emit(
+            "run",
+            level=level,
+            error=error,
+            where=where(case),
+            identity=short(case.record.identity),
+            came=came,
+        )
+        return came
 
     async def _take_and_run(self, case: Case, age: Micros) -> str:
         fence, started = new_fence(), time.monotonic()
@@ -213,15 +224,13 @@ class Runs:
         if errand.answer is None:
             # Cut off on its way out, by a time limit around the guard or by `_in_time`. The handler
             # may be at it still: freed here, the request would be run a second time beside it.
-            log.warning("semel: %s goes on without its worker", named(case))
-            return "left_running"
-        log.info("semel: %s was run: %s", named(case), errand.answer.outcome)
-        return errand.answer.outcome.value
+            return self._tell(case, "left_running", WARNING)
+        return self._tell(case, errand.answer.outcome.value)
 
     async def _put_down(
         self, case: Case, op: StoreOperation[Written], error: Exception | None
     ) -> str:
-        log.error("semel: %s could not be run", named(case), exc_info=error)
+        self._tell(case, "put_down", ERROR, error)
         try:
             await self._runner.aperform(op)
         except StoreError:

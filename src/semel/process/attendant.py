@@ -14,7 +14,7 @@ from typing import Final
 
 from semel.core.contract import Claim, StoreOperation, Written
 from semel.core.model import Identity
-from semel.log import log
+from semel.process.events import Events
 from semel.process.leases import Lease, Leases
 from semel.process.pursuit import Pursuits
 from semel.process.waiters import Waiters
@@ -28,17 +28,22 @@ class Attendant:
     """Owns the thread; the thread starts with the first thing there is to do."""
 
     def __init__(
-        self, store: Callable[[], Store], clock: Callable[[], float] = time.monotonic
+        self,
+        store: Callable[[], Store],
+        clock: Callable[[], float] = time.monotonic,
+        events: Events | None = None,
     ) -> None:
+        events = events or Events()
         self._store = store
         self._clock = clock
+        self._events = events
         self._wake = threading.Condition()
         self._next_round = float("inf")
         self._thread: threading.Thread | None = None
         self._stopping = False
-        self.leases = Leases(clock)
-        self.pursuits = Pursuits(clock)
-        self.waiters = Waiters(clock, self._rouse)
+        self.leases = Leases(clock, events)
+        self.pursuits = Pursuits(clock, events)
+        self.waiters = Waiters(clock, self._rouse, events)
 
     def hold(self, lease: Lease) -> None:
         """Renew ``lease`` until it is let go."""
@@ -91,9 +96,9 @@ class Attendant:
         while self._rest():
             try:
                 again = self.run_once()
-            except Exception:
+            except Exception as error:
                 # The thread must outlive any surprise: without it leases lapse under live handlers.
-                log.exception("semel: a round of the attendant failed")
+                self._events.emit("round.failed", error=error, loop="attendant")
                 again = self._clock() + _IDLE
             with self._wake:
                 self._next_round = min(self._next_round, again)

@@ -86,10 +86,16 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         "A handler ran longer than `max_run`.",
     ),
     "lapse": Kind(
-        ("count",),
+        ("count", "by"),
         NONE,
-        "%(count)s leases were past",
-        "Requests found leases that were past, and whoever held them gone.",
+        "leases that were past: %(count)s",
+        "Leases were past and whoever held them gone: found by a `request` or by `maintenance`.",
+    ),
+    "doubt": Kind(
+        ("count", "why"),
+        NONE,
+        "outcomes nobody knows: %(count)s (%(why)s)",
+        "Records became `unknown`: their handlers said so (`suspended`), or their leases `lapsed`.",
     ),
     "write.lost": Kind(
         ("why",),
@@ -101,7 +107,7 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
     "store.error": Kind(
         ("during", "operation"),
         WARNING,
-        "the store failed (%(during)s): %(error)s",
+        "the store failed (%(during)s, %(operation)s): %(error)s",
         "The store gave no usable answer.",
     ),
     "store.health": Kind(
@@ -120,12 +126,10 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
     "maintenance": Kind(
         (
             "note",
-            "lapse",
-            "lapse_release",
-            "lapse_requeue",
-            "abandon",
-            "expire",
-            "forget",
+            "lapsed",
+            "abandoned",
+            "expired",
+            "forgotten",
             "effects",
             "events",
             "more",
@@ -156,7 +160,7 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
     "run": Kind(
         (*_RECORD, "came"),
         INFO,
-        "%(where)s [%(identity)s] was run: %(came)s",
+        "a worker's run of %(where)s [%(identity)s]: %(came)s (%(error)s)",
         "A worker ran a stored request.",
     ),
     "delivery": Kind(
@@ -172,9 +176,9 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         "A provider's webhook was taken in, or refused.",
     ),
     "operator": Kind(
-        ("act", "by", "identity", "reason"),
+        ("act", "by", "identity", "effect", "reason"),
         WARNING,
-        "%(by)s: %(act)s %(identity)s: %(reason)s",
-        "An operator settled, gave up, evicted or retried something.",
+        "%(by)s %(act)s %(identity)s: %(reason)s",
+        "An operator did something to a record or an effect: `settled`, `gave up`, `evicted` …",
     ),
 }

@@ -67,6 +67,11 @@ class Event:
         return self.fields.get(field, default)
 
 
+def short(identity: bytes) -> str:
+    """As much of an identity as events and the log show, and commands take for it."""
+    return identity.hex()[:16]
+
+
 Subscriber: TypeAlias = Callable[[Event], object]
 
 
@@ -129,6 +134,8 @@ def _write(
     shown = _Shown(fields, error=_sentence(error))
     # What semel raises itself says all in its message; of others it matters where it comes from.
     own = error is None or type(error).__module__.startswith("semel.")
+    if error is not None and own and "%(error)s" not in text:
+        text += ": %(error)s"
     log.log(level, f"semel: {text}", shown, exc_info=None if own else error, extra=extra)
 
 

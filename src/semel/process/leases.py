@@ -9,6 +9,7 @@ from semel.core.contract import Lost, Renew
 from semel.core.model import Fence, Identity
 from semel.errors import StoreError
 from semel.log import log
+from semel.process.events import Events, short
 from semel.stores.base import Store
 
 _RETRY: Final = 10
@@ -96,8 +97,9 @@ class Lease:
 class Leases:
     """Every lease held in this process. Adding and discarding are single dict operations."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], events: Events) -> None:
         self._clock = clock
+        self._events = events
         self._held: dict[Fence, Lease] = {}
 
     def __len__(self) -> int:
@@ -125,7 +127,7 @@ class Leases:
     def _end(self, lease: Lease) -> None:
         """Past ``max_run``: no key is held for ever."""
         if lease.ended is None:
-            log.warning("semel: a handler runs longer than max_run; its key is taken from it")
+            self._events.emit("lease.overrun", identity=short(lease.identity))
         self._sever(lease, _OVERRUN)
 
     def _sever(self, lease: Lease, why: str) -> None:
@@ -146,16 +148,15 @@ class Leases:
                 Renew(lease.identity, lease.fence, int(lease.duration * 1_000_000))
             )
         except Exception as error:  # also a wrong schema, or a bug: none may end the others' leases
-            log.warning("semel: a lease could not be renewed: %s", error)
+            self._events.emit("store.error", error=error, during="renew", operation="Renew")
             lease.renew_at = self._clock() + lease.duration / _RETRY
             return not isinstance(error, StoreError)
         if isinstance(reply, Lost):
             lease.lost = True
-            log.warning(
-                "semel: a lease was lost while its handler runs; its answer will be refused"
-            )
+            self._events.emit("lease.lost", identity=short(lease.identity))
             self._sever(lease, _LOST)
         else:
             lease.good_until = asked_at + lease.duration
             lease.renew_at = asked_at + lease.duration / 3
+            self._events.emit("lease.renewed", identity=short(lease.identity))
         return True

@@ -10,7 +10,7 @@ from typing import Final
 
 from semel.core.contract import Applied, Claim, Complete, StoreOperation, Written
 from semel.errors import StoreError
-from semel.log import log
+from semel.process.events import Events
 from semel.process.jitter import jitter
 from semel.stores.base import Store
 
@@ -40,8 +40,9 @@ class _Pursuit:
 class Pursuits:
     """A queue of writes, each tried again with growing, jittered pauses until acknowledged."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], events: Events) -> None:
         self._clock = clock
+        self._events = events
         self._lock = threading.Lock()
         self._queue: deque[_Pursuit] = deque()
 
@@ -54,7 +55,7 @@ class Pursuits:
         with self._lock:
             if len(self._queue) >= _LIMIT:
                 self._queue.popleft()
-                log.error("semel: too many unacknowledged writes, the oldest is given up")
+                self._lost("too many unacknowledged writes, the oldest is given up")
             self._queue.append(_Pursuit(op, claim, now))
         return now
 
@@ -86,7 +87,8 @@ class Pursuits:
                 store.perform(item.claim)
             reply = store.perform(item.op)
         except Exception as error:  # also a wrong schema, or a bug: the others are not to suffer
-            log.warning("semel: a write is still unacknowledged: %s", error)
+            name = type(item.op).__name__
+            self._events.emit("store.error", error=error, during="pursue", operation=name)
             self._again(item)
             return not isinstance(error, StoreError)
         if isinstance(reply, Applied):
@@ -94,7 +96,7 @@ class Pursuits:
         elif reply.record is not None:
             self._drop(item)
             if item.tells_outcome:
-                log.error("semel: an outcome came too late to be recorded; see the record's own")
+                self._lost("an outcome came too late to be recorded; see the record's own")
         else:
             # The claim it takes back may still be on its way: look again until it can no longer be.
             self._again(item)
@@ -108,7 +110,10 @@ class Pursuits:
         if now >= item.give_up_at:
             self._drop(item)
             if item.tells_outcome:
-                log.error("semel: an outcome could not be recorded in time")
+                self._lost("an outcome could not be recorded in time")
+
+    def _lost(self, why: str) -> None:
+        self._events.emit("write.lost", why=why)
 
     def _drop(self, item: _Pursuit) -> None:
         with self._lock, contextlib.suppress(ValueError):  # it may have made room for another

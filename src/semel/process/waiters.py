@@ -14,7 +14,7 @@ from semel.core.contract import Found, NoRecord, Read
 from semel.core.model import Fence, Identity, Micros, State
 from semel.core.runner import Unwoken, Woken
 from semel.errors import StoreUnavailable
-from semel.log import log
+from semel.process.events import Events
 from semel.process.jitter import jitter
 from semel.stores.base import Store
 
@@ -82,8 +82,11 @@ class _Watch:
 class Waiters:
     """The waiting room."""
 
-    def __init__(self, clock: Callable[[], float], rouse: Callable[[float], None]) -> None:
+    def __init__(
+        self, clock: Callable[[], float], rouse: Callable[[float], None], events: Events
+    ) -> None:
         self._clock = clock
+        self._events = events
         self._rouse = rouse
         self._lock = threading.Lock()
         self._watches: dict[Identity, _Watch] = {}
@@ -153,7 +156,7 @@ class Waiters:
         try:
             reply = store.perform(Read(watch.identity))
         except Exception as error:  # also a damaged record, or a bug: the others wait for theirs
-            log.warning("semel: a record that requests wait for could not be read: %s", error)
+            self._events.emit("store.error", error=error, during="wait", operation="Read")
             self._later(watch)
             return not isinstance(error, StoreUnavailable)
         if isinstance(reply, NoRecord) and watch.fence is None and not watch.hurried:
