@@ -45,22 +45,26 @@ class Middleware:
         if kind == "http" and self.guard.status in scope["path"]:
             answer = await self._status(scope)
             if answer is not None:
-                return await _send(answer, send)
+                return await send_response(answer, send)
         if kind == "http" and not _plainly_safe(scope):
-            where = _place(scope)
-            ticket, label = self._desk.admit(_request(scope, where.path), where)
-            if isinstance(ticket, Ticket) and not self._desk.covers(ticket, scope.get(MARK)):
-                return await self._guarded(ticket, where, label, scope, receive, send)
-            if isinstance(ticket, Refused):
-                return await _send(ticket.response, send)
-        elif kind == "lifespan":
+            return await self._serve(scope, receive, send)
+        if kind == "lifespan":
             return await self._lifespan(scope, receive, send)
         return await self.app(scope, receive, send)
 
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        where = where_is(scope)
+        ticket, label = self._desk.admit(request_of(scope, where.path), where)
+        if isinstance(ticket, Refused):
+            return await send_response(ticket.response, send)
+        if ticket is None or self._desk.covers(ticket, scope.get(MARK)):
+            return await self.app(scope, receive, send)
+        return await self._guarded(ticket, where, label, scope, receive, send)
+
     async def _status(self, scope: Scope) -> Response | None:
         """What the status resource says; None where the address is not one of it."""
-        where = _place(scope)
-        flow = self._desk.status(_request(scope, where.path), where)
+        where = where_is(scope)
+        flow = self._desk.status(request_of(scope, where.path), where)
         if flow is None:
             return None
         transact = AsyncTransact(self.guard.backend)
@@ -76,11 +80,11 @@ class Middleware:
         receive: Receive,
         send: Send,
     ) -> None:
-        body = await _read_body(ticket.policy, receive)
+        body = await read_body(ticket.policy, receive)
         if body is None:
             return None  # the client left before it had said what it wants
         if isinstance(body, Response):
-            return await _send(body, send)
+            return await send_response(body, send)
         opened = await self._open(ticket, where, label, body, scope)
         if isinstance(opened, Answer):
             body.close()
@@ -89,7 +93,7 @@ class Middleware:
         scope[MARK] = call.identity
         handler = Handler(self.app, scope, receive, send, body, call.policy)
         exchange = AwaitedExchange(self.guard, ticket, call, handler, opened.started)
-        return await self._exchange(exchange, opened, send)
+        return await self._exchange(exchange, handler, opened, send)
 
     async def _open(
         self, ticket: Ticket, where: Place, label: str, body: Spool, scope: Scope
@@ -98,25 +102,27 @@ class Middleware:
             return self._desk.open(ticket, where, label, body, scope)
         return await asyncio.to_thread(self._desk.open, ticket, where, label, body, scope)
 
-    async def _exchange(self, exchange: AwaitedExchange, opened: Opened, send: Send) -> None:
+    async def _exchange(
+        self, exchange: AwaitedExchange, handler: Handler, opened: Opened, send: Send
+    ) -> None:
         answer = await exchange.drive(Step(opened.flow))
         if opened.errand is not None:
             opened.errand.answer = answer
         try:
             await self._answer(answer, send)
-            if exchange.begun:
+            if handler.started:
                 exchange.end()
-                await exchange.handler.returned()
+                await handler.returned()
         except BaseException:
             exchange.spawn(exchange.see_off())
             raise
-        exchange.handler.close()
-        exchange.handler.raise_again()
+        handler.close()
+        handler.raise_again()
 
     async def _answer(self, answer: Answer, send: Send) -> None:
         report(answer)
         if answer.response is not None:
-            await _send(answer.response, send)
+            await send_response(answer.response, send)
 
     # ── start-up and shutdown ─────────────────────────────────────────────────────────────────────
 
@@ -163,7 +169,7 @@ def _plainly_safe(scope: Scope) -> bool:
     )
 
 
-def _place(scope: Scope) -> Place:
+def where_is(scope: Scope) -> Place:
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     if "\ufffd" in path and scope.get("raw_path"):
@@ -188,7 +194,7 @@ def _place_of(prefix: str, raw: bytes) -> Place:
     return place(root, raw[len(root) :] if (raw + b"/").startswith(root + b"/") else raw)
 
 
-def _request(scope: Scope, path: str) -> Request:
+def request_of(scope: Scope, path: str) -> Request:
     return Request(
         method=scope["method"].upper(),
         path=path,
@@ -198,9 +204,14 @@ def _request(scope: Scope, path: str) -> Request:
     )
 
 
-async def _read_body(policy: Policy, receive: Receive) -> Spool | Response | None:
-    """The whole body, a refusal when it is too large, or None when the client left."""
-    body = Spool()
+async def read_body(
+    policy: Policy, receive: Receive, body: Spool | None = None
+) -> Spool | Response | None:
+    """The whole body, a refusal when it is too large, or None when the client left.
+
+    ``body``: what has come of it already.
+    """
+    body = body or Spool()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -214,7 +225,7 @@ async def _read_body(policy: Policy, receive: Receive) -> Spool | Response | Non
             return body
 
 
-async def _send(response: Response, send: Send) -> None:
+async def send_response(response: Response, send: Send) -> None:
     headers = list(response.headers)
     if response.body and not any(name.lower() == b"content-length" for name, _ in headers):
         headers.append((b"content-length", str(len(response.body)).encode()))

@@ -107,10 +107,12 @@ class Handler:
         self._policy = policy
         self._task: asyncio.Task[None] | None = None
 
-    def _begin(self, run: Run) -> None:
+    @property
+    def started(self) -> bool:
+        return self._task is not None
+
+    def _begin(self) -> None:
         """From here on it may be run; a replay never comes so far."""
-        self._run = run
-        self._incoming = _body_messages(self._request_body)
         self._error: BaseException | None = None
         self._status = 0
         self._headers: Headers = ()
@@ -128,7 +130,9 @@ class Handler:
     async def outcome(self, run: Run, running: set[asyncio.Task[Any]]) -> HandlerOutcome:
         """Start the handler and wait for its outcome; asked again, it is the same run."""
         if self._task is None:
-            self._begin(run)
+            self._begin()
+            self._run = run
+            self._incoming = body_messages(self._request_body)
             self._task = start_task(self._call_app(), running)
         return await self._outcome.wait()
 
@@ -190,10 +194,14 @@ class Handler:
 
     # ── the run ───────────────────────────────────────────────────────────────────────────────────
 
-    async def _call_app(self) -> None:
+    def _enter(self) -> None:
+        """The context of the application's task is its own."""
         self._run.occupy()
+
+    async def _call_app(self) -> None:
+        self._enter()
         try:
-            await self._app(_keepable(self._scope), self._app_receive, self._app_send)
+            await self._app(keepable(self._scope), self._app_receive, self._app_send)
         except BaseException as error:  # raised again where the server waits: see raise_again
             self._error = error
         self._stopped(self._error)
@@ -299,17 +307,20 @@ class Handler:
             self._drained.keep(Drained(self._size, self._digest.digest(), self._whole, error))
 
 
-def _body_messages(body: Spool) -> Iterator[Message]:
-    """The request's body as the server would deliver it, the end marked on the last piece."""
+def body_messages(body: Spool, taken: int = 0) -> Iterator[Message]:
+    """The request's body as the server would deliver it, the end marked on the last piece.
+
+    ``taken``: how much of it was delivered before.
+    """
     held: bytes | None = None
     for piece in body.pieces():
         if held is not None:
             yield {"type": "http.request", "body": held, "more_body": True}
-        held = piece
+        held, taken = piece[taken:] or None, max(0, taken - len(piece))
     yield {"type": "http.request", "body": held or b"", "more_body": False}
 
 
-def _keepable(scope: Scope) -> Scope:
+def keepable(scope: Scope) -> Scope:
     extensions = scope.get("extensions")
     if not extensions or _UNKEEPABLE.isdisjoint(extensions):
         return scope

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from semel.core.frozen import frozen
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.web.routing import Place, listed
-from semel.web.tags import below, policy_of
+from semel.web.tags import below, litestar_policy, policy_of
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -54,9 +54,12 @@ class Entry:
     """Said in another way than by a tag on the endpoint."""
 
 
-def inventory(app: Any) -> list[Listed]:
-    """Every route of ``app`` by method, in the order of its router; HEAD and OPTIONS left out."""
-    return [_listed(entry) for entry in _entries(app, None, "")]
+def inventory(app: Any, guard: Guard | None = None) -> list[Listed]:
+    """Every route of ``app`` by method, in the order of its router; HEAD and OPTIONS left out.
+
+    ``guard``: one that is known to stand around it, out of its own sight.
+    """
+    return [_listed(entry) for entry in _entries(app, guard, "")]
 
 
 def _listed(entry: Entry) -> Listed:
@@ -193,14 +196,11 @@ _VERBS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "QUERY")
 
 
 def _litestar(app: Any, guard: Guard | None, prefix: str) -> Iterator[Entry]:
-    from semel.web.tags import OPT
-
     for route in app.routes:
         handlers: dict[str, Any] = getattr(route, "route_handler_map", None) or {}
         for method in _methods(handlers, None) if handlers else ():
             handler = _handler(handlers[method])
-            said: Policy | None = handler.opt.get(OPT)
-            yield Entry(method, prefix + route.path, handler.fn, guard, said)
+            yield Entry(method, prefix + route.path, None, guard, litestar_policy(handler, method))
         if hasattr(route, "route_handler") and not handlers and not _is_websocket(route):
             yield from _mounted_asgi(route, guard, prefix)
 

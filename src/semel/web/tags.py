@@ -6,6 +6,7 @@ importing the frameworks they belong to.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -52,16 +53,29 @@ class Tagged:
 
 def find_tag(app: Any, scope: Mapping[str, Any]) -> Tagged | None:
     """Ask the application's router which endpoint will answer, and look for a tag on it."""
+    handler = litestar_handler(app, scope) if "litestar" in sys.modules else None
+    if handler is not None:
+        return _litestar_tag(handler, scope)
     if not _tags:
         return None
-    # What is guarded comes first: in a mounted application ``scope["app"]`` is the outer one.
-    routes = _routes_of(app)
-    if routes is None:
-        routes = _routes_of(scope.get("app"))
+    routes = _all_routes(app, scope)
     if routes is None:
         _warn_once()
         return None
-    return _find(routes, scope, "")
+    route, path = _find(routes, scope, "")
+    policy = policy_of(getattr(route, "endpoint", None), scope["method"])
+    return Tagged(policy, f"{scope['method']} {path}") if policy is not None else None
+
+
+def find_route(app: Any, scope: Mapping[str, Any]) -> Any:
+    """The route of Starlette's or FastAPI's that will answer, if any."""
+    return _find(_all_routes(app, scope) or (), scope, "")[0]
+
+
+def _all_routes(app: Any, scope: Mapping[str, Any]) -> Iterable[Any] | None:
+    # What is guarded comes first: in a mounted application ``scope["app"]`` is the outer one.
+    routes = _routes_of(app)
+    return _routes_of(scope.get("app")) if routes is None else routes
 
 
 def find_flask_tag(app: Any, environ: Mapping[str, Any]) -> Tagged | None:
@@ -111,7 +125,8 @@ def _routes_of(app: Any) -> Iterable[Any] | None:
     return None
 
 
-def _find(routes: Iterable[Any], scope: Mapping[str, Any], prefix: str) -> Tagged | None:
+def _find(routes: Iterable[Any], scope: Mapping[str, Any], prefix: str) -> tuple[Any, str]:
+    """The route that will answer, and its whole path."""
     for given in routes:
         route = getattr(given, "starlette_route", None) or given
         matches = getattr(route, "matches", None)
@@ -122,11 +137,8 @@ def _find(routes: Iterable[Any], scope: Mapping[str, Any], prefix: str) -> Tagge
             continue
         path = prefix + (getattr(route, "path", "") or "")
         inner = below(route)
-        if inner:
-            return _find(inner, {**scope, **child}, path)
-        policy = policy_of(getattr(route, "endpoint", None), scope["method"])
-        return Tagged(policy, f"{scope['method']} {path}") if policy is not None else None
-    return None
+        return _find(inner, {**scope, **child}, path) if inner else (route, path)
+    return None, prefix
 
 
 def below(route: Any) -> Iterable[Any] | None:
@@ -146,4 +158,51 @@ def policy_of(endpoint: Any, method: str) -> Policy | None:
     policy: Policy | None = getattr(endpoint, TAG, None)
     if policy is None and isinstance(endpoint, type):
         policy = getattr(getattr(endpoint, method.lower(), None), TAG, None)
+    return policy
+
+
+# ── Litestar ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def litestar_handler(app: Any, scope: Mapping[str, Any]) -> Any:
+    """Litestar's own word for an endpoint; None where Litestar is not, or has none to answer.
+
+    Its middlewares stand behind its router, which leaves word in the scope. From outside the
+    router is asked.
+    """
+    handler = scope.get("route_handler")
+    if handler is not None:
+        return handler if hasattr(handler, "fn") else None
+    litestar = _litestar_of(app)
+    if litestar is None:
+        return None
+    path: str = scope["path"]
+    root = scope.get("root_path", "")
+    below = path[len(root) :] if root and (path + "/").startswith(root + "/") else path
+    try:
+        return litestar.asgi_router.handle_routing(
+            path="/" + below.strip("/"), method=scope["method"]
+        )[1]
+    except Exception:
+        return None  # no route, another method: Litestar answers that itself
+
+
+def _litestar_of(app: Any) -> Any:
+    for _ in range(32):
+        if app is None or hasattr(app, "asgi_router"):
+            return app
+        app = getattr(app, "app", None)
+    return None
+
+
+def _litestar_tag(handler: Any, scope: Mapping[str, Any]) -> Tagged | None:
+    method = scope["method"]
+    policy = litestar_policy(handler, method)
+    label = scope.get("path_template") or min(handler.paths, default="")
+    return Tagged(policy, f"{method} {label}") if policy is not None else None
+
+
+def litestar_policy(handler: Any, method: str) -> Policy | None:
+    """On the function, or in ``opt`` of the handler, its controller, router or application."""
+    policy: Policy | None = policy_of(handler.fn, method) or handler.opt.get(OPT)
     return policy

@@ -1,0 +1,70 @@
+"""FastAPI: keys are claimed after its dependencies, and told of in its OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from semel.web.gate import StandIn, gated, is_gated
+from semel.web.gated import GatedMiddleware
+from semel.web.handler import Scope
+from semel.web.openapi import describe
+from semel.web.tags import find_route
+
+try:
+    from fastapi import FastAPI
+    from fastapi import Response as FastapiResponse
+except ImportError as error:
+    raise ImportError(
+        "guard.fastapi() needs FastAPI: pip install 'semel[fastapi]'", name=error.name
+    ) from error
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+
+
+class FastapiMiddleware(GatedMiddleware):
+    """Guards a FastAPI application: dependencies first, then the claim, then the endpoint."""
+
+    def make_wait(self, scope: Scope) -> bool:
+        """A plain route of Starlette's has no dependencies: there the claim comes first."""
+        dependant: Any = getattr(find_route(self.app, scope), "dependant", None)
+        if dependant is None or dependant.call is None:
+            return False
+        if not is_gated(dependant.call):
+            # FastAPI calls whatever stands here, after all dependencies are solved.
+            dependant.call = gated(dependant.call, _turned_back)
+        return True
+
+
+def _turned_back(status: int) -> FastapiResponse:
+    return FastapiResponse(status_code=status)
+
+
+def protect(app: FastAPI, guard: Guard) -> None:
+    """What `Guard.fastapi` does."""
+    app.add_middleware(FastapiMiddleware, guard=guard)
+    document(app, guard)
+
+
+def document(app: FastAPI, guard: Guard) -> None:
+    """Add keys to an application's OpenAPI document; for one that is mounted in a guarded one."""
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        made = app.openapi_schema is None
+        schema = plain()
+        if made:
+            describe(schema, app, guard)
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+async def transaction() -> Any:
+    """A dependency: the connection of the operation that runs, in ``mode="atomic"``."""
+    return StandIn("transaction")
+
+
+async def session() -> Any:
+    """A dependency: its SQLAlchemy Session, or AsyncSession in a coroutine."""
+    return StandIn("session")

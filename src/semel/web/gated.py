@@ -1,0 +1,254 @@
+"""The ASGI adapter with a gate before the endpoint; see `gate`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from semel.core.admission import Refused, Ticket
+from semel.core.answers import Answer
+from semel.core.contract import Operation
+from semel.core.model import Response
+from semel.core.policy import Policy
+from semel.core.problems import refuse
+from semel.core.runner import Await, HandlerOutcome, Raised, Unwoken
+from semel.errors import NotExecuted
+from semel.process.current import Run
+from semel.web.asgi import Middleware, read_body, request_of, send_response, where_is
+from semel.web.awaited import AwaitedExchange
+from semel.web.desk import MARK, Opened
+from semel.web.gate import Gate, TurnedBack, Verdict, at_gate
+from semel.web.handler import (
+    AsgiApp,
+    Handler,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    body_messages,
+    keepable,
+    start_task,
+)
+from semel.web.message import Spool
+from semel.web.routing import Place
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+
+
+class GatedHandler(Handler):
+    """One run of an application that waits before its endpoint."""
+
+    __slots__ = ("_ended", "_oversize", "_said", "_taken", "gate", "scope")
+
+    def __init__(
+        self, app: AsgiApp, scope: Scope, receive: Receive, send: Send, policy: Policy
+    ) -> None:
+        self.scope = keepable(scope)
+        """What the application gets, and leaves its notes in."""
+        super().__init__(app, self.scope, receive, send, Spool(), policy)
+        self.gate = Gate()
+        self._taken = 0
+        """How much of the body the application has read on its way to the gate."""
+        self._ended = self._oversize = False
+        self._said = 503
+
+    async def approach(self, running: set[asyncio.Task[Any]]) -> bool:
+        """Start the application; whether it has come to the gate, and not to an end before."""
+        self._begin()
+        self._task = start_task(self._call_app(), running)
+        try:
+            await self.gate.reached.wait()
+        except asyncio.CancelledError:
+            self._task.cancel()  # nothing is claimed: the application hears of it as without us
+            raise
+        return not self._over.kept
+
+    async def rest(self) -> Spool | Response | None:
+        """The whole body, of which the application may have left something unread."""
+        if self._oversize:
+            return refuse("body-too-large")
+        if self._ended:
+            return self._request_body
+        return await read_body(self._policy, self._receive, self._request_body)
+
+    async def outcome(self, run: Run, running: set[asyncio.Task[Any]]) -> HandlerOutcome:
+        if self._over.kept and not self.gate.verdict.kept:
+            return Raised(NotExecuted("the application gave up before its endpoint was called"))
+        self._run = run
+        unread = body_messages(self._request_body, self._taken)
+        self._incoming = iter(()) if self._ended else unread
+        self.gate.verdict.keep(run)
+        return await self._outcome.wait()
+
+    async def answer(self, message: Message) -> None:
+        """Send on behalf of the guard, and remember what an application turned back is told."""
+        if message["type"] == "http.response.start":
+            self._said = message["status"]
+        await self._send(message)
+
+    async def refuse(self, response: Response | None) -> None:
+        """Turn back; without a response when the client has left."""
+        if response is not None:
+            await send_response(response, self.answer)
+        self.release()
+
+    def wave_through(self) -> None:
+        """The request takes no part."""
+        self.gate.verdict.keep(None)
+
+    def release(self) -> None:
+        """Whoever still waits at the gate turns back; the first verdict counts."""
+        self.gate.verdict.keep(TurnedBack(self._said))
+        super().release()
+
+    async def run_out(self) -> None:
+        """See to the end of an application; one that is not guarded hears of a cancellation."""
+        try:
+            await self.returned()
+        except asyncio.CancelledError:
+            if self._task is not None:
+                self._task.cancel()
+            raise
+        self.close()
+        self.raise_again()
+
+    # ── what the application meets ────────────────────────────────────────────────────────────────
+
+    def _enter(self) -> None:
+        at_gate(self.gate)
+
+    def _stopped(self, error: BaseException | None) -> None:
+        super()._stopped(error)
+        self.gate.reached.keep(None)
+
+    async def _app_receive(self) -> Message:
+        if isinstance(await self._decided(), Run):
+            return await super()._app_receive()
+        message = await self._receive()
+        if message["type"] == "http.request" and not self.gate.verdict.kept:
+            self._note(message)
+        return message
+
+    def _note(self, message: Message) -> None:
+        self._ended = not message.get("more_body", False)
+        self._oversize = self._request_body.size > self._policy.max_request_body
+        if not self._oversize:  # else it is refused at the gate, and need not be kept
+            self._request_body.write(message.get("body", b""))
+            self._taken = self._request_body.size
+
+    async def _app_send(self, message: Message) -> None:
+        verdict = await self._decided()
+        if isinstance(verdict, Run):
+            await super()._app_send(message)
+        elif verdict is None:
+            await self._send(message)
+
+    async def _decided(self) -> Verdict:
+        """None on the way to the gate; there an application neither speaks nor reads."""
+        if self.gate.called or self.gate.reached.kept:
+            return await self.gate.arrive()
+        return None
+
+
+class GatedMiddleware(Middleware):
+    """Guards an application whose endpoints can be made to wait; the others as ever."""
+
+    def __init__(self, app: AsgiApp, guard: Guard) -> None:
+        super().__init__(app, guard)
+        self._threads: list[object] = []
+        """Those that hold a thread of the framework's while they wait for another's answer."""
+
+    def make_wait(self, scope: Scope) -> bool:
+        """Whether the endpoint that will answer waits at the gate."""
+        raise NotImplementedError
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})  # made further in it would be out of sight for tenant=
+        if not self.make_wait(scope):
+            return await super()._serve(scope, receive, send)
+        where = where_is(scope)
+        policy = self._desk.policy_at(request_of(scope, where.path), where)
+        if not policy.required and not _has_key(scope):
+            return await self._unguarded(scope, receive, send)
+        handler = GatedHandler(self.app, scope, receive, send, policy)
+        if await handler.approach(self.guard.running):
+            opened = await self._at_gate(handler, where)
+            if opened is not None:
+                return await self._exchange(*opened, handler.answer)
+        return await handler.run_out()
+
+    async def _unguarded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A request that a dependency makes of its own application does not wait at its gate."""
+        leave = at_gate(None)
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            leave()
+
+    async def _at_gate(
+        self, handler: GatedHandler, where: Place
+    ) -> tuple[AwaitedExchange, Handler, Opened] | None:
+        try:
+            return await self._opened(handler, where)
+        except BaseException:
+            handler.release()
+            raise
+
+    async def _opened(
+        self, handler: GatedHandler, where: Place
+    ) -> tuple[AwaitedExchange, Handler, Opened] | None:
+        """The exchange to be driven; None when the request is answered, or takes no part."""
+        scope = handler.scope
+        ticket, label = self._desk.admit(request_of(scope, where.path), where)
+        if isinstance(ticket, Refused):
+            await handler.refuse(ticket.response)
+            return None
+        if ticket is None or self._desk.covers(ticket, scope.get(MARK)):
+            handler.wave_through()
+            return None
+        body = await handler.rest()
+        if not isinstance(body, Spool):
+            await handler.refuse(body)
+            return None
+        opened = await self._open(ticket, where, label, body, scope)
+        if isinstance(opened, Answer):
+            await self._answer(opened, handler.answer)
+            handler.release()
+            return None
+        scope[MARK] = opened.call.identity
+        exchange = self._exchange_of(ticket, opened, handler)
+        return exchange, handler, opened
+
+    def _exchange_of(
+        self, ticket: Ticket, opened: Opened, handler: GatedHandler
+    ) -> AwaitedExchange:
+        given = (self.guard, ticket, opened.call, handler, opened.started)
+        if handler.gate.in_thread:
+            return _InThread(*given, threads=self._threads)
+        return AwaitedExchange(*given)
+
+
+class _InThread(AwaitedExchange):
+    """Of those that hold a thread while they wait there are ``max_waiters`` at most."""
+
+    __slots__ = ("_threads",)
+
+    def __init__(self, *given: Any, threads: list[object]) -> None:
+        super().__init__(*given)
+        self._threads = threads
+
+    async def _attend(self, op: Operation[Any]) -> Any:
+        if not isinstance(op, Await):
+            return await super()._attend(op)
+        if len(self._threads) >= self._guard.max_waiters:
+            return Unwoken()
+        self._threads.append(self)
+        try:
+            return await super()._attend(op)
+        finally:
+            self._threads.remove(self)
+
+
+def _has_key(scope: Scope) -> bool:
+    return any(name == b"idempotency-key" for name, _ in scope["headers"])

@@ -1,0 +1,216 @@
+"""What an OpenAPI document (3.0 or 3.1) says of routes that take keys.
+
+The same for every framework: plain dictionaries, made from a route's policy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, MutableMapping
+from datetime import timedelta
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+from semel.core.keys import MAX_HEADER_BYTES, MAX_KEY_LENGTH, MIN_KEY_LENGTH
+from semel.core.policy import Policy
+from semel.core.problems import CATALOGUE
+from semel.web.inventory import inventory
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+
+HEADER: Final = "Idempotency-Key"
+PROBLEM: Final = "IdempotencyProblem"
+"""The name of the problem documents' schema among the components."""
+
+_UUID: Final = (
+    "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[47][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}"
+)
+
+
+def describe(document: MutableMapping[str, Any], app: Any, guard: Guard) -> None:
+    """Add the header, its answers and their headers to every operation that takes keys."""
+    described = False
+    for entry in inventory(app, guard):
+        path: Any = document.get("paths", {}).get(_template(entry.path), {})
+        operation: Any = path.get(entry.method.lower())
+        if operation is None or entry.policy is None or entry.coverage == "ignores":
+            continue
+        extend(operation, entry.policy, guard)
+        described = True
+    if described:
+        components: Any = document.setdefault("components", {})
+        components.setdefault("schemas", {})[PROBLEM] = problem_schema()
+
+
+def _template(path: str) -> str:
+    """OpenAPI's form of a path, without the convertors of its parameters."""
+    return re.sub(r"\{(\w+):\w+\}", r"{\1}", path)
+
+
+def extend(operation: MutableMapping[str, Any], policy: Policy, guard: Guard) -> None:
+    """Add all that one operation's policy says; what is said already stays."""
+    _add_parameter(operation.setdefault("parameters", []), policy)
+    responses: Any = operation.setdefault("responses", {})
+    for status, response in responses.items():
+        if str(status).startswith("2"):
+            response.setdefault("headers", {}).update(answer_headers(policy))
+    for status, codes in refusals(policy, guard).items():
+        response = responses.setdefault(status, {"description": _phrase(status, codes)})
+        response.setdefault("content", {})["application/problem+json"] = _content(codes)
+        if status in _LATER:
+            response.setdefault("headers", {})["Retry-After"] = _RETRY_AFTER
+    if policy.in_flight == "accept":
+        responses.setdefault("202", _accepted())
+
+
+def _add_parameter(parameters: list[Any], policy: Policy) -> None:
+    """An endpoint that reads the header itself has announced it: once is enough."""
+    parameters[:] = [
+        given
+        for given in parameters
+        if (given.get("in"), given.get("name", "").lower()) != ("header", HEADER.lower())
+    ]
+    parameters.append(parameter(policy))
+
+
+def parameter(policy: Policy) -> dict[str, Any]:
+    """The header, in the format that the route asks for."""
+    return {
+        "name": HEADER,
+        "in": "header",
+        "required": policy.required,
+        "description": _explained(policy),
+        "schema": key_schema(policy),
+    }
+
+
+def key_schema(policy: Policy) -> dict[str, Any]:
+    """A client's check before it sends; the server takes the key quoted too."""
+    if policy.key == "uuid":
+        pattern = f'^"{_UUID}"$' if policy.strict else f"^{_UUID}$"
+        return {"type": "string", "pattern": pattern, **({} if policy.strict else _IS_UUID)}
+    shortest = MIN_KEY_LENGTH if policy.key == "opaque" else 1
+    if policy.strict:
+        sizes = {"minLength": shortest + 2, "maxLength": MAX_HEADER_BYTES}
+        return {"type": "string", **sizes, "pattern": '^".*"$'}
+    return {"type": "string", "minLength": shortest, "maxLength": MAX_KEY_LENGTH}
+
+
+_IS_UUID: Final = {"format": "uuid"}
+
+
+def _explained(policy: Policy) -> str:
+    what = "A UUID of version 4 or 7" if policy.key == "uuid" else "A string of your own making"
+    need = "Required" if policy.required else "Optional"
+    return (
+        f"{need}. {what}, one for each operation: a retry with the same key and the same request "
+        "gets the first answer and has no second effect. An answer is kept for "
+        f"{_spoken(policy.retention)}."
+    )
+
+
+def _spoken(duration: timedelta) -> str:
+    seconds = duration // timedelta(seconds=1)
+    for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds % size == 0 and seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} seconds"
+
+
+# ── answers ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def refusals(policy: Policy, guard: Guard) -> dict[str, list[str]]:
+    """The codes of the refusals a client may meet, by status."""
+    found: dict[str, list[str]] = {}
+    for code in _codes(policy, guard):
+        reused = code == "key-reused"
+        status = policy.mismatch_status if reused else CATALOGUE[code].status
+        found.setdefault(str(status), []).append(code)
+    return dict(sorted(found.items()))
+
+
+def _codes(policy: Policy, guard: Guard) -> Iterator[str]:
+    if policy.required:
+        yield "missing-key"
+    yield from ("malformed-key", "key-reused", "body-too-large")
+    if guard.tenant is not None:
+        yield "tenant-missing"
+    if policy.in_flight != "accept":
+        yield "in-flight"
+    if isinstance(policy.in_flight, timedelta):
+        yield "attempt-failed"
+    if policy.mode == "deferred":
+        yield "abandoned"
+    if policy.mode != "atomic":
+        yield "outcome-unknown"
+    yield "body-not-kept"
+    if policy.on_retired == "refuse":
+        yield "replay-impossible"
+    if policy.tombstone_micros or policy.age_micros is not None:
+        yield "key-expired"
+    if guard.limiter is not None:
+        yield from ("too-fast", "too-many-keys")
+    yield from ("store-unavailable", "not-executed", "completion-not-durable")
+
+
+_LATER: Final = ("409", "429", "503")
+"""Statuses that may come with a Retry-After."""
+_RETRY_AFTER: Final[Mapping[str, Any]] = {
+    "description": "Seconds to wait before the same request is sent again, where that may help.",
+    "schema": {"type": "integer", "minimum": 1},
+}
+
+
+def _phrase(status: str, codes: list[str]) -> str:
+    return f"{HTTPStatus(int(status)).phrase}: {', '.join(CATALOGUE[c].title for c in codes)}."
+
+
+def _content(codes: list[str]) -> dict[str, Any]:
+    code = {"type": "object", "properties": {"code": {"type": "string", "enum": codes}}}
+    return {"schema": {"allOf": [{"$ref": f"#/components/schemas/{PROBLEM}"}, code]}}
+
+
+def _accepted() -> dict[str, Any]:
+    where = {"description": "Where to ask for the answer.", "schema": {"type": "string"}}
+    return {
+        "description": "Accepted: the operation is under way.",
+        "headers": {"Location": where, "Retry-After": _RETRY_AFTER},
+    }
+
+
+def answer_headers(policy: Policy) -> dict[str, Any]:
+    """What semel adds to the answers of a route."""
+    return {
+        policy.replay_header: {
+            "description": "`true` when this is an earlier answer to the same key.",
+            "schema": {"type": "string", "enum": ["true", "false"]},
+        },
+        "Idempotency-Expires": {
+            "description": "Until when the answer is kept.",
+            "schema": {"type": "string"},
+        },
+    }
+
+
+def problem_schema() -> dict[str, Any]:
+    """RFC 9457, with semel's two members."""
+    text = {"type": "string"}
+    return {
+        "title": "Idempotency problem",
+        "description": "Why a request with an Idempotency-Key was not executed now.",
+        "type": "object",
+        "required": ["type", "title", "status", "detail", "code", "retryable"],
+        "properties": {
+            "type": {"type": "string", "format": "uri"},
+            "title": text,
+            "status": {"type": "integer"},
+            "detail": text,
+            "code": {"type": "string", "description": "Stable; for programs."},
+            "retryable": {
+                "type": "boolean",
+                "description": "Whether the same request with the same key may succeed later.",
+            },
+        },
+    }
