@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import asyncio
     from pathlib import Path
 
+    from fastapi import FastAPI
+
     from semel.effects.inbox import Inbox
     from semel.effects.maintenance import Embedded
     from semel.effects.operator import Operator
@@ -136,6 +138,15 @@ class Guard:
         from semel.web.wsgi import WsgiMiddleware
 
         return WsgiMiddleware(app, guard=self)
+
+    def fastapi(self, app: FastAPI) -> None:
+        """Guard a FastAPI application: its dependencies run first, then the key is claimed.
+
+        Its OpenAPI document tells of the header, its format and the refusals.
+        """
+        from semel.web.fastapi import protect
+
+        protect(app, self)
 
     def route(self, policy: Policy) -> Callable[[F], F]:
         """Tag an endpoint with a policy of its own; the adapter finds it through the router."""
