@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import flask
 import flask.views
+import httpx
 import pytest
 from flask.testing import FlaskClient
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
@@ -349,6 +350,27 @@ class TestExceptions:
         assert (first.status_code, first.text) == (502, "perhaps")
         assert (again.status_code, again.json["code"]) == (409, "outcome-unknown")
         assert len(shop.ran) == 1
+
+    @pytest.mark.parametrize(
+        ("error", "policy", "ran"),
+        [
+            (httpx.ReadTimeout("no answer"), semel.ietf(), 1),
+            (httpx.ConnectError("not sent"), semel.payments(probe=None), 2),
+        ],
+    )
+    def test_what_failed_behind_an_errorhandlers_answer_is_learnt_of(
+        self, shop: Shop, error: Exception, policy: semel.Policy, ran: int
+    ) -> None:
+        shop.app.register_error_handler(type(error), lambda _: ("bad gateway", 502))
+
+        @shop.app.post("/pay")
+        @shop.guard.route(policy)
+        def pay() -> str:
+            shop.ran.append(1)
+            raise error
+
+        assert shop.twice("/pay")[0].status_code == 502
+        assert len(shop.ran) == ran
 
     def test_not_executed_is_a_503_that_may_be_tried_again(self, shop: Shop) -> None:
         @shop.app.post("/pay")
