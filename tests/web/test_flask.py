@@ -355,7 +355,7 @@ class TestExceptions:
         ("error", "policy", "ran"),
         [
             (httpx.ReadTimeout("no answer"), semel.ietf(), 1),
-            (httpx.ConnectError("not sent"), semel.payments(probe=None), 2),
+            (semel.NotExecuted("not sent"), semel.payments(probe=None), 2),
         ],
     )
     def test_what_failed_behind_an_errorhandlers_answer_is_learnt_of(
