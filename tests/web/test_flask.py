@@ -613,6 +613,16 @@ class TestTransactions:
             bank.twice(path)
         assert self.rows(tmp_path) == (0 if broken else 2)
 
+    def test_an_async_view_writes_in_it_too(self, bank: Shop, tmp_path: Path) -> None:
+        @bank.app.post("/pay")
+        async def pay() -> str:
+            transaction.execute("CREATE TABLE paid (amount INT)")
+            transaction.execute("INSERT INTO paid VALUES (5)")
+            return str(await operation.effect("receipt", {"amount": 5}))
+
+        first, again = bank.twice("/pay")
+        assert (first.status_code, again.text, self.rows(tmp_path)) == (200, first.text, 1)
+
     def test_outside_a_keyed_request_there_is_none(self, shop: Shop) -> None:
         with pytest.raises(LookupError):
             transaction.execute("SELECT 1")

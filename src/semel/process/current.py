@@ -190,8 +190,9 @@ class AsyncOperation(_Known):
     ) -> str:
         """`Operation.effect`, awaited."""
         op = _enqueue(self._run, name, which, payload, order, delay)
-        transaction: Any = self._run.open_transaction()
-        return _written(op, await transaction.perform(op))
+        kept: Any = self._run.open_transaction().perform(op)
+        # An ``async def`` view of Flask's runs in a loop of its own, over a blocking transaction.
+        return _written(op, await kept if hasattr(kept, "__await__") else kept)
 
 
 def _deed(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Deed:
