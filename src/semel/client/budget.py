@@ -44,15 +44,16 @@ class Budget:
     ) -> tuple[float, float] | None:
         """Between which the next pause lies; None: the budget does not reach so far.
 
-        Full jitter: from nothing (or what the server asked for) up to the ceiling. Less than a
-        first pause is not worth another try; without that, the rest of a budget would be spent in
-        ever smaller pauses.
+        Full jitter: from nothing up to the ceiling; where the server says how long, from that up
+        to twice as long. Less than a first pause is not worth another try; without that, the rest
+        of a budget would be spent in ever smaller pauses.
         """
+        first = self.first_pause.total_seconds()
         left = self.within.total_seconds() - elapsed
-        least = retry_after or 0.0
-        if least + self.first_pause.total_seconds() > left:
-            return None
-        return least, min(left, least + self.ceiling(attempt))
+        least, spread = 0.0, self.ceiling(attempt)
+        if retry_after is not None:
+            least, spread = retry_after, min(spread, max(first, retry_after))
+        return None if least + first > left else (least, min(left, least + spread))
 
 
 def retry_after(value: str | None, date: str | None, wall: float) -> float | None:

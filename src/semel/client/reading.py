@@ -159,7 +159,8 @@ def _by_code(
     if retryable and code in _WAITING:
         return UnderWay(None, after)
     if retryable:
-        return Again(after, executed=code not in _NOT_EXECUTED)
+        unexecuted = code in _NOT_EXECUTED or answer.status in _NOT_RUN
+        return Again(after, executed=not unexecuted)
     if code in _OUTCOMES:
         return End()
     if answer.status in _SHUT_OUT:

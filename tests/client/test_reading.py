@@ -1,0 +1,176 @@
+"""What answers mean: semel's, Stripe's, and those of servers that are neither."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from semel.client.model import Answer
+from semel.client.reading import (
+    Again,
+    End,
+    Refusal,
+    SendInstead,
+    ShutOut,
+    UnderWay,
+    Why,
+    read,
+    read_status,
+)
+from semel.core.problems import CATALOGUE
+from tests.client.answers import accepted, answer, call, problem
+
+STATUS = "https://api.example:8443/semel/status/9f"
+
+
+def stripe(status: int, kind: str, code: str | None = None, **headers: str) -> Answer:
+    return answer(status, {"error": {"type": kind, "code": code}}, **headers)
+
+
+END, SHUT_OUT = End(), ShutOut()
+
+SEMELS: list[tuple[Answer, object]] = [
+    (problem("key-reused"), Refusal(Why.KEY_REUSED, "key-reused")),
+    (problem("key-reused", status=400), Refusal(Why.KEY_REUSED, "key-reused")),
+    (problem("in-flight", retry_after=1), UnderWay(None, 1.0)),
+    (problem("attempt-failed", retry_after=1), Again(1.0, executed=False)),
+    (problem("outcome-unknown"), Refusal(Why.OUTCOME_UNKNOWN, "outcome-unknown")),
+    (problem("outcome-unknown", status=500), Refusal(Why.OUTCOME_UNKNOWN, "outcome-unknown")),
+    (problem("outcome-unknown", retryable=True, retry_after=2_000_000), UnderWay(None, 2.0)),
+    (problem("key-expired"), Refusal(Why.KEY_EXPIRED, "key-expired")),
+    (problem("replay-impossible"), Refusal(Why.ANSWER_LOST, "replay-impossible")),
+    (problem("body-not-kept"), Refusal(Why.ANSWER_LOST, "body-not-kept")),
+    (problem("missing-key"), Refusal(Why.REFUSED, "missing-key")),
+    (problem("abandoned"), Refusal(Why.REFUSED, "abandoned")),
+    (problem("misconfigured"), Refusal(Why.REFUSED, "misconfigured")),
+    (problem("tenant-missing"), SHUT_OUT),
+    (problem("store-unavailable", retry_after=1), Again(1.0, executed=False)),
+    (problem("not-executed"), Again(None, executed=False)),
+    (problem("completion-not-durable"), Again(None, executed=True)),
+    (problem("handler-failed"), Again(None, executed=True)),
+    (problem("handler-failed", retryable=False), END),
+    (accepted(), UnderWay(STATUS, 1.0)),
+]
+STRIPES: list[tuple[Answer, object]] = [
+    (stripe(400, "idempotency_error"), Refusal(Why.KEY_REUSED, "key-reused")),
+    (stripe(409, "idempotency_error", "idempotency_key_in_use"), UnderWay(None, None)),
+    (stripe(409, "invalid_request_error", "lock_timeout"), UnderWay(None, None)),
+    (stripe(402, "card_error", "card_declined"), END),
+    (stripe(500, "api_error"), Again(None, executed=True)),
+    (stripe(500, "api_error", stripe_should_retry="false"), END),
+    (stripe(500, "api_error", idempotent_replayed="true"), END),
+    (stripe(409, "invalid_request_error", stripe_should_retry="true"), Again(None, executed=True)),
+    (stripe(429, "rate_limit", retry_after="3"), Again(3.0, executed=False)),
+]
+OTHERS: list[tuple[Answer, object]] = [
+    *((answer(status), END) for status in (200, 201, 202, 204, 301, 303, 400, 404, 409, 422)),
+    *((answer(status), END) for status in (501, 505)),
+    *((answer(status), SHUT_OUT) for status in (401, 403, 407)),
+    *((answer(status), Again(None, executed=True)) for status in (500, 502, 503, 504)),
+    *((answer(status), Again(None, executed=False)) for status in (408, 425, 429)),
+    (answer(409, retry_after="2"), UnderWay(None, 2.0)),
+    (answer(500, {"retryable": False}), END),
+    (answer(409, {"retryable": True}), Again(None, executed=True)),
+    # The examples of the IETF draft.
+    (
+        answer(422, {"title": "Idempotency-Key is already used"}),
+        Refusal(Why.KEY_REUSED, "key-reused"),
+    ),
+    (
+        answer(409, {"title": "A request is outstanding for this Idempotency-Key"}),
+        UnderWay(None, None),
+    ),
+    # Kept: the same key would only bring it again.
+    (answer(500, idempotency_expires="Mon, 16 Nov 2026 12:00:00 GMT"), END),
+    (answer(503, {"retryable": True}, idempotent_replayed="true"), END),
+    # An application's own: no address to ask, or one in its own words.
+    (answer(202, {"status": "pending"}), END),
+    (answer(202, {"status": "queued", "location": "/jobs/1"}, location="/jobs/1"), END),
+    (accepted(idempotent_replayed="true"), END),
+    # Problems that only look like semel's.
+    (answer(409, {"code": "outcome-unknown", "type": "about:blank"}), END),
+    (answer(410, {"code": "key-expired"}), END),
+]
+
+
+@pytest.mark.parametrize(("given", "means"), [*SEMELS, *STRIPES, *OTHERS])
+def test_an_answer_means(given: Answer, means: object) -> None:
+    assert read(call(), given, 0.0) == means
+
+
+@pytest.mark.parametrize("code", CATALOGUE)
+def test_every_problem_is_repeated_exactly_where_it_says_so(code: str) -> None:
+    """Whatever is added to the catalogue later: what is not retryable is not sent again."""
+    for retryable in (True, False):
+        reading = read(call(), problem(code, retryable=retryable), 0.0)
+        assert isinstance(reading, Again | UnderWay) is retryable
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "https://elsewhere.example/semel/status/9f",
+        "//elsewhere.example/semel/status/9f",
+        "http://api.example:8443/semel/status/9f",
+        "https://api.example/semel/status/9f",
+        "https://api.example:99999/x",
+        "https://[bad/x",
+    ],
+)
+def test_a_status_is_never_asked_for_at_another_server(location: str) -> None:
+    assert read(call(), accepted(location), 0.0) == UnderWay(None, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "means"),
+    [
+        (accepted(), UnderWay(STATUS, 1.0)),
+        (answer(201, {"paid": 1}, idempotent_replayed="true"), END),
+        (answer(500, idempotent_replayed="true"), END),
+        (problem("outcome-unknown"), Refusal(Why.OUTCOME_UNKNOWN, "outcome-unknown")),
+        (problem("key-expired"), Refusal(Why.KEY_EXPIRED, "key-expired")),
+        (problem("attempt-failed", retry_after=1), SendInstead()),
+        (problem("no-such-operation"), SendInstead()),
+        (problem("store-unavailable", retry_after=1), Again(1.0, executed=False)),
+        (answer(502), Again(None, executed=True)),
+        # Whatever answers there, it is not the call's answer.
+        *((answer(status), SendInstead()) for status in (200, 204, 302, 401, 404)),
+    ],
+)
+def test_the_status_resource_means(given: Answer, means: object) -> None:
+    assert read_status(call(), given, 0.0) == means
+
+
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["code", "type", "status", "location", "error", "retryable", "title"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=8,
+)
+names = ("retry-after", "location", "stripe-should-retry", "idempotent-replayed", "date")
+
+
+@given(st.integers(200, 599), json_values, st.dictionaries(st.sampled_from(names), st.text()))
+def test_no_answer_however_odd_breaks_the_reading(
+    status: int, document: Any, headers: dict[str, str]
+) -> None:
+    given = answer(status, document)
+    odd = Answer(status, {**given.headers, **headers}, given.body)
+    for reader in (read, read_status):
+        reading: object = reader(call(), odd, 0.0)
+        assert isinstance(reading, End | Refusal | UnderWay | Again | ShutOut | SendInstead)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 100_000, b"1" * 5_000])
+def test_a_body_that_is_no_json_is_judged_by_its_status(body: bytes) -> None:
+    odd = Answer(503, {"content-type": "application/problem+json"}, body)
+    assert read(call(), odd, 0.0) == Again(None, executed=True)
