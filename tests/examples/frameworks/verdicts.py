@@ -70,7 +70,7 @@ def a_declined_payment_is_kept(shop: Shop) -> None:
     key = new_key()
     with shop.runs("payments", 1):
         first = shop.post("payments", DECLINED, key)
-        assert (first.status, json.loads(first.body)) == (402, {"error": "declined"})
+        assert (first.status, b"declined" in first.body) == (402, True)
         same(first, shop.post("payments", DECLINED, key))
 
 
