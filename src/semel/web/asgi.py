@@ -63,13 +63,7 @@ class Middleware:
 
     async def _status(self, scope: Scope) -> Response | None:
         """What the status resource says; None where the address is not one of it."""
-        where = where_is(scope)
-        flow = self._desk.status(request_of(scope, where.path), where)
-        if flow is None:
-            return None
-        transact = AsyncTransact(self.guard.backend)
-        response: Response = await arun(Step(flow), transact.perform)
-        return response
+        return await tell_status(self._desk, scope)
 
     async def _guarded(
         self,
@@ -145,21 +139,43 @@ class Middleware:
         await self.app(scope, watched_receive, watched_send)
 
     async def _check(self, send: Send) -> None:
-        """A wrong setting stops the start; a store that is down does not: requests fail closed."""
         try:
-            await asyncio.to_thread(self.guard.start)
+            await check_settings(self.guard)
         except ConfigurationError as error:
             await send({"type": "lifespan.startup.failed", "message": f"semel: {error}"})
             raise
-        except Exception as error:
-            log.error("semel: the store could not be opened; keyed requests fail closed: %s", error)
 
     async def drain(self) -> None:
-        """Wait for handlers and writes whose clients have left."""
-        loop = asyncio.get_running_loop()
-        running = {task for task in self.guard.running if task.get_loop() is loop}
-        if running:
-            await asyncio.wait(running, timeout=self.guard.drain.total_seconds())
+        await drain(self.guard)
+
+
+async def check_settings(guard: Guard) -> None:
+    """A wrong setting stops the start; a store that is down does not: requests fail closed."""
+    try:
+        await asyncio.to_thread(guard.start)
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        log.error("semel: the store could not be opened; keyed requests fail closed: %s", error)
+
+
+async def drain(guard: Guard) -> None:
+    """Wait for handlers and writes whose clients have left."""
+    loop = asyncio.get_running_loop()
+    running = {task for task in guard.running if task.get_loop() is loop}
+    if running:
+        await asyncio.wait(running, timeout=guard.drain.total_seconds())
+
+
+async def tell_status(desk: Desk, scope: Scope) -> Response | None:
+    """How a request that was accepted is doing; None where the address names none."""
+    where = where_is(scope)
+    flow = desk.status(request_of(scope, where.path), where)
+    if flow is None:
+        return None
+    transact = AsyncTransact(desk.guard.backend)
+    response: Response = await arun(Step(flow), transact.perform)
+    return response
 
 
 def _plainly_safe(scope: Scope) -> bool:

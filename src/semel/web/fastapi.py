@@ -1,17 +1,17 @@
 """FastAPI: keys are claimed after its dependencies, and told of in its OpenAPI document."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from semel.web.desk import Desk
 from semel.web.gate import StandIn, gated, is_gated
-from semel.web.gated import GatedMiddleware
+from semel.web.gated import GatedMiddleware, status_at
 from semel.web.handler import Scope
 from semel.web.openapi import describe
-from semel.web.tags import find_route
+from semel.web.tags import find_route, find_tag
 
 try:
-    from fastapi import FastAPI
+    from fastapi import FastAPI, Request
     from fastapi import Response as FastapiResponse
 except ImportError as error:
     raise ImportError(
@@ -40,13 +40,28 @@ def _turned_back(status: int) -> FastapiResponse:
     return FastapiResponse(status_code=status)
 
 
-def protect(app: FastAPI, guard: Guard) -> None:
+def protect(app: FastAPI, guard: "Guard", dependencies: Sequence[Any] = ()) -> None:
     """What `Guard.fastapi` does."""
     app.add_middleware(FastapiMiddleware, guard=guard)
+    desk = Desk(guard, app, find_tag)
+
+    async def status(request: Request) -> FastapiResponse:
+        told = await status_at(desk, request.scope)
+        response = FastapiResponse(told.body, told.status)
+        response.raw_headers += told.headers
+        return response
+
+    app.add_api_route(
+        guard.status + "/{operation}",
+        status,
+        methods=["GET", "HEAD"],
+        dependencies=dependencies,
+        include_in_schema=False,
+    )
     document(app, guard)
 
 
-def document(app: FastAPI, guard: Guard) -> None:
+def document(app: FastAPI, guard: "Guard") -> None:
     """Add keys to an application's OpenAPI document; for one that is mounted in a guarded one."""
     plain = app.openapi
 

@@ -14,9 +14,16 @@ from semel.core.problems import refuse
 from semel.core.runner import Await, HandlerOutcome, Raised, Unwoken
 from semel.errors import NotExecuted
 from semel.process.current import Run
-from semel.web.asgi import Middleware, read_body, request_of, send_response, where_is
+from semel.web.asgi import (
+    Middleware,
+    read_body,
+    request_of,
+    send_response,
+    tell_status,
+    where_is,
+)
 from semel.web.awaited import AwaitedExchange
-from semel.web.desk import MARK, Opened
+from semel.web.desk import MARK, Desk, Opened
 from semel.web.gate import Gate, TurnedBack, Verdict, at_gate
 from semel.web.handler import (
     AsgiApp,
@@ -163,6 +170,10 @@ class GatedMiddleware(Middleware):
         """Whether the endpoint that will answer waits at the gate."""
         raise NotImplementedError
 
+    async def _status(self, scope: Scope) -> Response | None:
+        """Told by a route of its own, behind the application's authentication."""
+        return None
+
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope.setdefault("state", {})  # made further in it would be out of sight for tenant=
         if not self.make_wait(scope):
@@ -248,6 +259,11 @@ class _InThread(AwaitedExchange):
             return await super()._attend(op)
         finally:
             self._threads.remove(self)
+
+
+async def status_at(desk: Desk, scope: Scope) -> Response:
+    """What the route that tells of accepted requests answers."""
+    return await tell_status(desk, scope) or refuse("no-such-operation")
 
 
 def _has_key(scope: Scope) -> bool:
