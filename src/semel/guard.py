@@ -139,14 +139,15 @@ class Guard:
 
         return WsgiMiddleware(app, guard=self)
 
-    def fastapi(self, app: FastAPI) -> None:
+    def fastapi(self, app: FastAPI, *, dependencies: Sequence[Any] = ()) -> None:
         """Guard a FastAPI application: its dependencies run first, then the key is claimed.
 
-        Its OpenAPI document tells of the header, its format and the refusals.
+        Its OpenAPI document tells of the header, its format and the refusals. ``dependencies``:
+        those of the route that tells how accepted requests are doing.
         """
         from semel.web.fastapi import protect
 
-        protect(app, self)
+        protect(app, self, dependencies)
 
     def route(self, policy: Policy) -> Callable[[F], F]:
         """Tag an endpoint with a policy of its own; the adapter finds it through the router."""
