@@ -1,6 +1,8 @@
 """The shop with its guard taken out, or put in wrongly, to see the verdicts fail.
 
-``CONTROL`` says which: ``right`` is as an example should be.
+``CONTROL`` says which. ``unguarded``: there is none. ``careless``: it stands outside of
+authentication and knows no tenants, forgets everything with its process, commits orders by
+themselves, and believes that a transfer which raised did not happen. ``right``: none of that.
 """
 
 import os
@@ -20,11 +22,9 @@ from tests.web.waiting import auntil
 
 FOLDER = Path(os.environ["SHOP_FOLDER"])
 CONTROL = os.environ["CONTROL"]
-STORE = "memory://" if CONTROL == "forgetful" else f"sqlite:///{FOLDER / 'semel.db'}"
-MODE: Any = "leased" if CONTROL in ("forgetful", "two commits") else "atomic"
-TRANSFERS = {
-    "trusting": semel.ietf(required=True),
-}.get(CONTROL, semel.payments(required=True, probe=None))
+CARELESS = CONTROL == "careless"
+STORE = "memory://" if CARELESS else f"sqlite:///{FOLDER / 'semel.db'}"
+TRANSFERS = semel.ietf(required=True) if CARELESS else semel.payments(required=True, probe=None)
 
 
 def tenant_of(request: semel.Request) -> Any:
@@ -33,11 +33,11 @@ def tenant_of(request: semel.Request) -> Any:
 
 guard = semel.Guard(
     STORE,
-    tenant=None if CONTROL in ("shared", "outside") else tenant_of,
+    tenant=None if CARELESS else tenant_of,
     routes=[
         semel.Route("POST", "/payments", semel.ietf(required=True, key="uuid")),
         semel.Route("POST", "/transfers", TRANSFERS),
-        semel.Route("POST", "/orders", semel.ietf(mode=MODE)),
+        semel.Route("POST", "/orders", semel.ietf(mode="leased" if CARELESS else "atomic")),
     ],
 )
 
@@ -97,7 +97,7 @@ def orders() -> sqlite3.Connection:
 async def order(request: Request) -> Response:
     wanted = await order_of(request)
     happened(request, "orders", wanted["amount"])
-    if MODE == "atomic" and CONTROL != "unguarded":
+    if CONTROL == "right":
         semel.current().transaction.execute("INSERT INTO orders VALUES (?)", (wanted["amount"],))
     else:
         with orders() as connection:
@@ -127,11 +127,8 @@ routes = [
 orders().close()
 (FOLDER / "effects.log").touch()
 bare = Starlette(routes=routes)
-app: ASGIApp
-match CONTROL:
-    case "unguarded":
-        app = Authentication(bare)
-    case "outside":
-        app = guard.asgi(Authentication(bare))
-    case _:
-        app = Authentication(guard.asgi(bare))
+app: ASGIApp = Authentication(guard.asgi(bare))
+if CONTROL == "unguarded":
+    app = Authentication(bare)
+elif CARELESS:
+    app = guard.asgi(Authentication(bare))

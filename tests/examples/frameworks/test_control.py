@@ -18,11 +18,13 @@ PASSED_WITHOUT_A_GUARD = {verdicts.a_body_the_framework_refuses_has_no_effect}
 
 SEEN: dict[str, set[Verdict]] = {
     "unguarded": {*VERDICTS} - PASSED_WITHOUT_A_GUARD,
-    "shared": {verdicts.two_tenants_with_one_key_are_independent},
-    "outside": {verdicts.without_a_valid_token_there_is_no_answer_not_even_a_kept_one},
-    "trusting": {verdicts.an_exception_in_a_transfer_leaves_it_unknown_for_good},
-    "two commits": {verdicts.an_order_that_fails_leaves_no_row_and_may_be_tried_again},
-    "forgetful": {verdicts.a_server_killed_in_the_middle_of_a_payment_does_not_pay_twice},
+    "careless": {
+        verdicts.two_tenants_with_one_key_are_independent,
+        verdicts.without_a_valid_token_there_is_no_answer_not_even_a_kept_one,
+        verdicts.an_exception_in_a_transfer_leaves_it_unknown_for_good,
+        verdicts.an_order_that_fails_leaves_no_row_and_may_be_tried_again,
+        verdicts.a_server_killed_in_the_middle_of_a_payment_does_not_pay_twice,
+    },
 }
 """What is wrong with a shop, and the verdicts that must see it."""
 
