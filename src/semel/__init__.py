@@ -11,6 +11,7 @@ from semel.core.policy import Policy, accepted, ietf, payments, stripe
 from semel.errors import (
     ConfigurationError,
     GiveUp,
+    KeyMissing,
     LeaseLost,
     NotExecuted,
     OperationChanged,
@@ -27,11 +28,13 @@ from semel.errors import (
 from semel.guard import Guard
 from semel.process.current import AsyncOperation, Operation, current
 from semel.process.events import Event
+from semel.process.limits import Limits, Rate
 from semel.web.routing import Route
 
 if TYPE_CHECKING:
     from semel.core.delivery import Delivery
     from semel.effects.sending import Webhook
+    from semel.stores.encryption import Encryption
     from semel.web.asgi import Middleware
     from semel.web.errands import principal
 
@@ -43,19 +46,23 @@ __all__ = [
     "CannotTell",
     "ConfigurationError",
     "Delivery",
+    "Encryption",
     "Event",
     "Fingerprint",
     "GiveUp",
     "Guard",
     "Happened",
     "Inquiry",
+    "KeyMissing",
     "LeaseLost",
+    "Limits",
     "Middleware",
     "NotExecuted",
     "Operation",
     "OperationChanged",
     "OutcomeUnknown",
     "Policy",
+    "Rate",
     "RecipeChanged",
     "Refused",
     "Request",
@@ -81,6 +88,7 @@ _LATER = {
     "Middleware": "semel.web.asgi",
     # Most applications need none of these.
     "Delivery": "semel.core.delivery",
+    "Encryption": "semel.stores.encryption",
     "Webhook": "semel.effects.sending",
     "principal": "semel.web.errands",
 }

@@ -20,6 +20,7 @@ from typing import Any, Final, cast
 from semel.core.fingerprint import Recipe
 from semel.core.policy import OPTION_NAMES, Policy, accepted, ietf, payments, stripe
 from semel.errors import ConfigurationError
+from semel.process.limits import Limits, Rate
 from semel.web.routing import Route
 
 PREFIX: Final = "SEMEL_"
@@ -40,6 +41,8 @@ class Settings:
     status: str = "/semel/status"
     maintenance: timedelta | None = timedelta(seconds=60)
     replay_cache: timedelta | None = None
+    breaker: timedelta | None = timedelta(seconds=10)
+    limits: Limits | None = None
     secrets: Mapping[str, str] | None = field(default=None, repr=False)
     policy: Policy | None = None
     routes: tuple[Route, ...] = ()
@@ -115,6 +118,7 @@ _SCALARS: Final[dict[str, Reader]] = {
     "status": _text,
     "maintenance": _interval,
     "replay_cache": _interval,
+    "breaker": _interval,
 }
 
 
@@ -153,10 +157,34 @@ def _read(file: Path, option: str, given: Any) -> Any:
             return {key_id: _text(where, secret) for key_id, secret in _table(where, given).items()}
         case "policy":
             return _policy(where, given)
+        case "limits":
+            return _limits(where, _table(where, given))
         case "routes":
             return tuple(_route(where, table) for table in _list(where, given))
         case _:
             return _SCALARS[option](where, given)
+
+
+_RATE: Final = re.compile(r"(\d+)\s*/\s*(\d+(?:\.\d+)?\s*)?(ms|s|m|h|d)")
+
+
+def _rate(where: str, given: object) -> Rate:
+    found = _RATE.fullmatch(given) if isinstance(given, str) else None
+    if found is None:
+        raise ConfigurationError(
+            f"{where} must be a rate such as '100/s' or '10/5m', not {given!r}"
+        )
+    return Rate(int(found[1]), _duration(where, f"{found[2] or 1}{found[3]}"))
+
+
+_LIMITS: Final[dict[str, Reader]] = {"new_keys": _rate, "lookups": _rate, "active_keys": _count}
+
+
+def _limits(where: str, table: dict[str, Any]) -> Limits:
+    for option in table:
+        _known(f"{where}: {option}", option, _LIMITS)
+    read = {option: _LIMITS[option](f"{where}: {option}", it) for option, it in table.items()}
+    return Limits(**read)
 
 
 def _table(where: str, given: Any) -> dict[str, Any]:

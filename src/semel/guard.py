@@ -20,8 +20,10 @@ from semel.effects.registry import Deliverer, Registry
 from semel.errors import ConfigurationError
 from semel.log import log
 from semel.process.attendant import Attendant
+from semel.process.breaker import Breaker
 from semel.process.events import Events, Subscriber
 from semel.process.familiar import Familiar
+from semel.process.limits import Limiter, Limits
 from semel.process.replay_cache import ReplayCache, outlast
 from semel.process.transact import transactional
 from semel.stores import open_backend
@@ -74,6 +76,8 @@ class Guard:
         status: str = "/semel/status",
         maintenance: timedelta | None = timedelta(seconds=60),
         replay_cache: timedelta | None = None,
+        limits: Limits | None = None,
+        breaker: timedelta | None = timedelta(seconds=10),
         on_event: Subscriber | Sequence[Subscriber] | None = None,
     ) -> None:
         if tenant is not None and not callable(tenant):
@@ -97,6 +101,10 @@ class Guard:
         self.familiar = Familiar()
         self.replays = None if replay_cache is None else ReplayCache(replay_cache)
         """Answers that may be repeated without asking the store."""
+        self.limiter = None if limits is None else Limiter(_limits(limits))
+        """What each tenant has asked for lately, in this process."""
+        self.breaker = None if breaker is None else Breaker(breaker)
+        """Whether the store is worth asking."""
         self._attendants: dict[int, Attendant] = {}
         self._interval = _positive(maintenance)
         self._maintenance: Embedded | None = None
@@ -120,6 +128,8 @@ class Guard:
             "status": settings.status,
             "maintenance": settings.maintenance,
             "replay_cache": settings.replay_cache,
+            "limits": settings.limits,
+            "breaker": settings.breaker,
         }
         if settings.store is not None:
             said["store"] = settings.store
@@ -441,6 +451,12 @@ def _positive(maintenance: timedelta | None) -> timedelta | None:
     if maintenance is not None and not ok:
         raise ConfigurationError("maintenance= takes the time between rounds, a timedelta, or None")
     return maintenance
+
+
+def _limits(limits: Limits) -> Limits:
+    if not isinstance(limits, Limits):
+        raise ConfigurationError("limits= takes semel.Limits(...), or None")
+    return limits
 
 
 def _status(path: str) -> str:

@@ -42,6 +42,7 @@ from semel.core.model import Response
 from semel.core.problems import refuse
 from semel.core.runner import Discard, Drain, Invoke, Pause, Pursue, Returned, Streaming
 from semel.core.snapshot import Snapshot
+from semel.core.turned_away import TurnedAway
 from semel.core.verdict import Verdict
 from semel.errors import ConfigurationError, StoreCorrupt, StoreError
 
@@ -59,6 +60,8 @@ def exchange(call: Call, before: Flow[None] | None = None) -> Flow[Answer]:
         entry = yield from enter(call, call.policy.patience_micros)
     except Interrupted:
         return Answer(None, Outcome.INTERRUPTED)
+    except TurnedAway as error:
+        return error.answer
     except StoreError as error:
         return closed(call, error)
     except ConfigurationError as error:

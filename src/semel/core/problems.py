@@ -170,6 +170,22 @@ CATALOGUE: Final = _catalogue(
         True,
     ),
     Problem(
+        "too-fast",
+        429,
+        "Too many requests",
+        "This caller sends more keys, or asks about them more often, than it may. Nothing was "
+        "executed. Wait, then send the request again unchanged.",
+        True,
+    ),
+    Problem(
+        "too-many-keys",
+        429,
+        "Too many keys are alive",
+        "This caller has as many keys on record as it may have, so no new one is taken. Nothing "
+        "was executed. Wait until some have expired, then send the request again unchanged.",
+        True,
+    ),
+    Problem(
         "store-unavailable",
         503,
         "Idempotency cannot be guaranteed now",

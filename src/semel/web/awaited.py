@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -22,6 +23,7 @@ from semel.core.runner import (
     Pursue,
     Render,
 )
+from semel.errors import StoreUnavailable
 from semel.log import log
 from semel.process.current import Run
 from semel.process.jitter import pause_before
@@ -87,14 +89,20 @@ class AwaitedExchange(Performer):
         start_task(work, self._guard.running)
 
     async def perform(self, op: Operation[R]) -> R:
-        if isinstance(op, StoreOperation):
+        asked = time.monotonic()
+        try:
+            if not isinstance(op, StoreOperation):
+                answer: R = await self._attend(op)
+                return answer
             self._before(op)
             reply: R = await (self._transact or self._store).perform(op)
-            if self._transact is None or self._transact.transaction is None:
-                self._tell(op, reply)  # within a transaction nothing has changed yet
-            return reply
-        answer: R = await self._attend(op)
-        return answer
+        except StoreUnavailable:
+            self._unheard(asked)
+            raise
+        self._heard(reply)
+        if self._transact is None or self._transact.transaction is None:
+            self._tell(op, reply)  # within a transaction nothing has changed yet
+        return reply
 
     async def _attend(self, op: Operation[Any]) -> Any:
         match op:
@@ -120,7 +128,9 @@ class AwaitedExchange(Performer):
                 return await self._render(response)
             case _ if self._transact is not None:
                 self._before(op)
-                return await self._transact.perform(op)
+                reply = await self._transact.perform(op)
+                self._heard(reply)
+                return reply
             case _:
                 raise AssertionError(f"no way to perform {op!r}")
 

@@ -10,7 +10,6 @@ from urllib.parse import unquote
 
 from semel.core.admission import Call, Refused, Ticket, admit, who_asks
 from semel.core.answers import Answer, Outcome
-from semel.core.conclusions import KeepFailed
 from semel.core.contract import (
     Applied,
     Claim,
@@ -31,13 +30,15 @@ from semel.core.problems import refuse
 from semel.core.runner import Commit, Invoke, Raised
 from semel.core.status import StatusCall, answered, status
 from semel.core.stored import StoredRequest, carried, encode
-from semel.errors import NotExecuted, OperationChanged
+from semel.errors import NotExecuted
 from semel.log import log
 from semel.process.current import Ground, Run, current_run
 from semel.process.fences import new_fence
 from semel.process.leases import Lease
+from semel.web.accounts import Account, tell_refusal
 from semel.web.errands import Errand, find_errand
 from semel.web.message import Spool
+from semel.web.protection import Fare, at_once, status_refused
 from semel.web.routing import Place, listed, pretended
 from semel.web.tags import Tagged
 
@@ -81,10 +82,10 @@ class Desk:
         """Whether a request takes part, and the label of the route whose policy says so."""
         policy, label = self._policy_for(request, place)
         ticket = admit(request, policy, self.guard.tenant)
-        if isinstance(ticket, Refused) and ticket.error is not None:
-            log.error("semel: tenant=, session= or key= failed", exc_info=ticket.error)
-        if isinstance(ticket, Ticket) and ticket.suspicious:
-            log.warning("semel: a key looks like personal data: %s", mask(ticket.key))
+        if isinstance(ticket, Refused):
+            tell_refusal(self.guard.events, ticket, policy, request.method, label)
+        elif ticket is not None and ticket.suspicious:
+            self.guard.events.emit("key.suspicious", route=label, key=mask(ticket.key))
         return ticket, label
 
     def _policy_for(self, request: Request, place: Place) -> tuple[Policy, str]:
@@ -116,17 +117,21 @@ class Desk:
         self, ticket: Ticket, place: Place, label: str, body: Spool, raw: Any
     ) -> Opened | Answer:
         """The exchange of an admitted request; an answer where it is known without one."""
+        account = Account(self.guard.events, ticket, label)
         call = self._call(ticket, place, body)
         if isinstance(call, Answer):
-            return call
+            return account.at_once(call)
         errand = find_errand(raw)
         if errand is None:
-            known = self._recollect(call)
-            return Opened(call, self._serve(call, label), None) if known is None else known
+            known = at_once(self.guard, call)
+            if known is not None:
+                return account.at_once(known, call)
+            return Opened(call, account.follow(call, self._serve(call, label)), None)
         adopted = self._adopt(call, errand)
         if adopted is None:
             return Answer(refuse("no-such-operation"), Outcome.INTERRUPTED)
-        return Opened(adopted, execute(adopted, Claimed(0, 0, again=True)), errand)
+        flow = execute(adopted, Claimed(0, 0, again=True))
+        return Opened(adopted, account.follow(adopted, flow), errand)
 
     def _call(self, ticket: Ticket, place: Place, body: Spool) -> Call | Answer:
         """Add what the body means, with a fence made before the first try."""
@@ -163,6 +168,9 @@ class Desk:
             return answered(refuse("tenant-missing"))
         if identity is None:
             return answered(refuse("no-such-operation"))
+        refused = status_refused(self.guard, who)
+        if refused is not None:
+            return answered(refused)
         call = StatusCall(
             identity=identity,
             tenant=who,
@@ -188,11 +196,6 @@ class Desk:
     def _names_probes(self, policy: Policy) -> bool:
         """An operation's calls have probes by their names."""
         return policy.lapse is OnLapse.RESUME and bool(self.guard.registry.probes)
-
-    def _recollect(self, call: Call) -> Answer | None:
-        """The answer, where this process may repeat it without asking the store."""
-        replays = self.guard.replays
-        return None if replays is None else replays.answer(call)
 
     def _serve(self, call: Call, label: str) -> Flow[Answer]:
         """The exchange, after the first request of a route has compared its settings."""
@@ -248,19 +251,7 @@ def _stored(ticket: Ticket, place: Place, body: Spool) -> bytes:
 
 
 def report(answer: Answer) -> None:
-    """One line for what an operator should see; never a key."""
-    if answer.outcome is Outcome.REPLAYED and answer.error is None and not answer.zombie:
-        return
-    if answer.outcome in (Outcome.STORE_ERROR, Outcome.MISCONFIGURED, Outcome.NOT_DURABLE):
-        log.error("semel: %s: %s", answer.outcome, answer.error)
-    elif answer.zombie:
-        log.warning("semel: a handler finished after its lease was lost: %s", answer.outcome)
-    elif answer.outcome is Outcome.REPLAYED and answer.error is not None:
-        log.error("semel: on_replay failed", exc_info=answer.error)
-    elif isinstance(answer.error, OperationChanged):
-        log.error("semel: %s", answer.error)
-    elif isinstance(answer.error, KeepFailed):
-        log.error("semel: keep= failed; the outcome is unknown", exc_info=answer.error)
+    """Told by the flow's `Account`."""
 
 
 def spoken(answer: Answer) -> Response | None:
@@ -280,7 +271,7 @@ _ASKS_FOR_A_LEASE: Final = (Claim, Retake, Resume, Commit)
 class Performer:
     """Performs the operations of one keyed request: what both colours do alike."""
 
-    __slots__ = ("_guard", "_lease", "_made", "_request", "_run", "begun", "call")
+    __slots__ = ("_fare", "_guard", "_lease", "_made", "_request", "_run", "begun", "call")
 
     def __init__(
         self, guard: Guard, ticket: Ticket, call: Call, started: float | None = None
@@ -296,6 +287,8 @@ class Performer:
         self._run: Run | None = None
         self._made = 0.0 if guard.replays is None else guard.replays.clock()
         self.call = call
+        limiter = guard.limiter
+        self._fare = None if limiter is None or call.alone else Fare(limiter, call)
 
     def _begin(self, op: Invoke) -> Run | None:
         """From here on the lease is renewed; None when it is too late to begin.
@@ -328,6 +321,20 @@ class Performer:
             self.let_go()
         if isinstance(op, _ASKS_FOR_A_LEASE):
             self._lease.start(time.monotonic())
+        if self._fare is not None and not self.begun:
+            self._fare.before(op)
+
+    def _heard(self, reply: object) -> None:
+        """The store has answered."""
+        if self._guard.breaker is not None:
+            self._guard.breaker.succeeded()
+        if self._fare is not None and not self.begun:
+            self._fare.after(reply)
+
+    def _unheard(self, asked: float) -> None:
+        """The store gave no answer to what it was asked then."""
+        if self._guard.breaker is not None:
+            self._guard.breaker.failed(asked)
 
     def _tell(self, op: StoreOperation[Any], reply: object) -> None:
         """Those who wait for this record learn at once that it has changed."""

@@ -1,0 +1,78 @@
+"""What stands before the store: a tenant's limits, and the breaker while the store is out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from semel.core.admission import Call
+from semel.core.answers import Answer
+from semel.core.contract import Accept, Claim, Found, Operation, Stale
+from semel.core.model import Response
+from semel.core.problems import refuse
+from semel.core.runner import Occupied
+from semel.core.turned_away import TurnedAway, resting, throttled
+from semel.process.limits import Limiter, Toll
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+
+_MAKES_A_RECORD: Final = (Claim, Accept)
+_MADE_NONE: Final = (Found, Stale, Occupied)
+
+
+def at_once(guard: Guard, call: Call) -> Answer | None:
+    """The answer for which the store is not asked: a remembered one, or a refusal."""
+    replays, limiter, breaker = guard.replays, guard.limiter, guard.breaker
+    answer = None if replays is None else replays.answer(call)
+    toll, tenant = _expected(call, answer), call.origin.tenant
+    if limiter is not None and (over := limiter.charge(tenant, toll)) is not None:
+        if toll is Toll.NEW_KEY:
+            guard.familiar.forget(call.identity)
+        return throttled(over.code, over.wait)
+    if answer is None and breaker is not None and (wait := breaker.refuses()) is not None:
+        if limiter is not None:
+            limiter.give_back(tenant, toll)
+        return resting(call, wait)
+    return answer
+
+
+def _expected(call: Call, answer: Answer | None = None) -> Toll:
+    """What a request is for, as far as can be known before the store is asked."""
+    return Toll.LOOKUP if call.familiar or answer is not None else Toll.NEW_KEY
+
+
+def status_refused(guard: Guard, tenant: str) -> Response | None:
+    """Why the status of a request is not told now, for which the store is not asked."""
+    limiter, breaker = guard.limiter, guard.breaker
+    over = None if limiter is None else limiter.charge(tenant, Toll.LOOKUP)
+    if over is not None:
+        return refuse(over.code, retry_after=over.wait)
+    wait = None if breaker is None else breaker.refuses()
+    return None if wait is None else refuse("store-unavailable", retry_after=wait)
+
+
+class Fare:
+    """What one request was charged for, corrected by what it turns out to be."""
+
+    __slots__ = ("_limiter", "_tenant", "_toll")
+
+    def __init__(self, limiter: Limiter, call: Call) -> None:
+        self._limiter = limiter
+        self._tenant = call.origin.tenant
+        self._toll = _expected(call)
+
+    def before(self, op: Operation[Any]) -> None:
+        """A look-up that is to make a record is a new key, and may be one too many."""
+        if self._toll is Toll.NEW_KEY or not isinstance(op, _MAKES_A_RECORD):
+            return
+        over = self._limiter.charge(self._tenant, Toll.NEW_KEY)
+        if over is not None:
+            raise TurnedAway(throttled(over.code, over.wait))
+        self._limiter.give_back(self._tenant, Toll.LOOKUP)
+        self._toll = Toll.NEW_KEY
+
+    def after(self, reply: object) -> None:
+        """A new key that was there already is a look-up."""
+        if self._toll is Toll.NEW_KEY and isinstance(reply, _MADE_NONE):
+            self._limiter.convert(self._tenant)
+            self._toll = Toll.LOOKUP
