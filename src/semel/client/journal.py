@@ -32,6 +32,8 @@ LEASE: Final = 60.0
 """Seconds that a call is held at least; longer while it waits."""
 _PURGED: Final = 100
 """Rows that one finished call may take along."""
+_HEADER: Final = 512
+"""Bytes of the smallest page: no database is smaller."""
 _SQL: Final = Path(__file__).with_name("sql")
 
 
@@ -134,8 +136,10 @@ class Journal:
             connection.execute(_query("purge"), {"before": before, "limit": _PURGED})
 
     def _is_held(self, row: Row) -> bool:
-        holder = row["held_by"]
-        return bool(holder) and row["held_until"] > time.time() and not is_dead(holder)
+        holder, until = row["held_by"], row["held_until"]
+        if not isinstance(holder, str) or not isinstance(until, float):
+            return False  # damaged; reading the row says so
+        return bool(holder) and until > time.time() and not is_dead(holder)
 
     # ── the file ──────────────────────────────────────────────────────────────────────────────────
 
@@ -165,7 +169,7 @@ class Journal:
         with opened.lock:
             try:
                 yield opened.connection
-            except sqlite3.Error as error:
+            except _ERRORS as error:
                 raise _named(error, self.path) from error
 
     def _open(self) -> _Opened:
@@ -198,7 +202,7 @@ class _Opened:
             raise _named(error, path) from error
         try:
             _prepare(self.connection, path, time.monotonic() + timeout)
-        except sqlite3.Error as error:
+        except _ERRORS as error:
             self.connection.close()
             raise _named(error, path) from error
         except BaseException:
@@ -207,6 +211,8 @@ class _Opened:
 
 
 _INHERITED: list[_Opened] = []
+_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
+"""What the driver raises; the second where a damaged file puts odd bytes into its message."""
 
 
 def _make_private(path: Path) -> None:
@@ -218,6 +224,8 @@ def _make_private(path: Path) -> None:
         raise ConfigurationError(
             f"the journal {path} cannot be opened: {error.strerror}"
         ) from error
+    if 0 < path.stat().st_size < _HEADER:
+        raise _damaged(path)  # SQLite would take the stump for an empty file, and begin anew
     if stat.S_IMODE(mode) & 0o077:
         raise ConfigurationError(
             f"the journal {path} holds requests, and others may read it: chmod 600 {path}"
@@ -256,7 +264,7 @@ def _make_or_check(connection: sqlite3.Connection, path: Path) -> None:
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if empty and not application and not version:
-        for statement in _query("schema").split(";\n"):
+        for statement in _schema():
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
@@ -265,9 +273,16 @@ def _make_or_check(connection: sqlite3.Connection, path: Path) -> None:
         raise ConfigurationError(f"{path} is no journal of semel's; nothing in it was changed")
     if version != VERSION:
         raise SchemaError(f"the journal {path} has version {version}, this semel reads {VERSION}")
-    found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
-    if found != "ok":
+    made = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master").fetchall()}
+    checked = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if made != set(_schema()) or checked != "ok":
         raise _damaged(path)
+
+
+def _schema() -> list[str]:
+    """The statements, as SQLite remembers them: from CREATE on."""
+    parts = _query("schema").split(";\n")
+    return [part[part.index("CREATE") :] for part in parts if "CREATE" in part]
 
 
 def _damaged(path: Path) -> StoreCorrupt:
@@ -277,9 +292,10 @@ def _damaged(path: Path) -> StoreCorrupt:
     )
 
 
-def _named(error: sqlite3.Error, path: Path) -> StoreError:
+def _named(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> StoreError:
     """Driver errors by their meaning; a damaged file is not an outage that passes."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
+    # Errors of the driver's own have no code: it could not decode what SQLite gave it.
+    if code in (sqlite3.SQLITE_OK, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return _damaged(path)
     return StoreUnavailable(f"the journal {path} cannot be written or read: {error}")
