@@ -512,6 +512,18 @@ class TestTheDecorator:
         assert (refused.status_code, refused.json["code"]) == (400, "missing-key")
         guard.close()
 
+    def test_on_async_views_and_methods_of_views(self, shop: Shop) -> None:
+        class Bills(flask.views.MethodView):
+            @shop.semel.view(semel.ietf(required=True))
+            async def post(self) -> str:
+                shop.ran.append(operation.identity)
+                return "billed"
+
+        shop.app.add_url_rule("/bills", view_func=Bills.as_view("bills"))
+        first, again = shop.twice("/bills")
+        assert (first.text, again.text, replayed(again)) == ("billed", "billed", "true")
+        assert (len(shop.ran), shop.post("/bills").status_code) == (1, 400)
+
     def test_needs_no_application_yet(self) -> None:
         guard = semel.Guard("memory://", tenant=None)
         extension = Semel(guard=guard)
@@ -558,6 +570,22 @@ class TestApplications:
     def test_twice_around_one_application_is_a_mistake(self, shop: Shop) -> None:
         with pytest.raises(semel.ConfigurationError, match="already"):
             Semel(shop.app, shop.guard)
+
+    def test_a_key_is_the_same_to_the_extension_and_to_a_guard_around(self) -> None:
+        guard = semel.Guard("memory://", tenant=None)
+        apps = [flask.Flask("within"), flask.Flask("around")]
+        for app in apps:
+            app.add_url_rule("/pay/<path:who>", "pay", lambda who: who, methods=["POST"])
+        Semel(apps[0], guard)
+        apps[1].wsgi_app = guard.wsgi(apps[1].wsgi_app)  # type: ignore[method-assign]
+        key, where = {"Idempotency-Key": new_key()}, "/pay/caf%C3%A9%2Fann?sum=5"
+        told = [
+            app.test_client().post(where, headers=key, json={"a": 1}, base_url="http://x/shop")
+            for app in apps
+        ]
+        assert [replayed(answer) for answer in told] == ["false", "true"]
+        assert told[0].text == told[1].text == "café/ann"
+        guard.close()
 
     def test_inside_a_guard_around_the_application_nothing_is_claimed_twice(self) -> None:
         app, guard = flask.Flask("both"), semel.Guard("memory://", tenant=None)
