@@ -20,6 +20,8 @@ from semel.core.contract import (
     Conflicting,
     Evict,
     EvictUnknown,
+    Fetch,
+    Fetched,
     Forget,
     Found,
     Inquire,
@@ -44,6 +46,7 @@ from semel.core.contract import (
     Written,
 )
 from semel.core.model import Fence, Identity, Micros, OnLapse, Origin, Record, State
+from semel.core.snapshot import LARGE, brief, is_head
 from semel.core.states import TABLE, Event, rule
 from semel.errors import ConfigurationError
 from tests.stores.harness import RACERS, Harness
@@ -556,13 +559,33 @@ class Bytes:
         for identity, fence in fences.items():
             assert existing(harness, identity).fence == fence
 
-    def test_a_large_snapshot_comes_back_byte_by_byte(self, harness: Harness) -> None:
+    @pytest.mark.parametrize("size", [LARGE, LARGE + 1, 5_000_000])
+    def test_of_a_large_snapshot_the_head_comes_and_the_whole_is_fetched(
+        self, harness: Harness, size: int
+    ) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS)
-        snapshot = os.urandom(5_000_000)
+        snapshot = os.urandom(size)
         applied(harness, complete(identity, fence, snapshot))
-        reply = harness.perform(claim(identity, new_fence()))
-        assert isinstance(reply, Found)
-        assert reply.record.snapshot == snapshot
+        claimed = harness.perform(claim(identity, new_fence()))
+        assert isinstance(claimed, Found)
+        refused = lost(harness, Release(identity, new_fence(), RETENTION))
+        told = brief(snapshot)
+        assert is_head(told) is (size > LARGE)
+        for record in (claimed.record, existing(harness, identity), refused):
+            assert record is not None
+            assert record.snapshot == told
+        assert harness.perform(Fetch(identity, fence, told)) == Fetched(snapshot)
+
+    def test_only_the_answer_of_a_completed_record_s_own_fence_is_fetched(
+        self, harness: Harness
+    ) -> None:
+        identity, fence = reach(harness, State.COMPLETED)
+        assert isinstance(harness.perform(Fetch(identity, new_fence(), b"")), NoRecord)
+        assert isinstance(harness.perform(Fetch(new_identity(), fence, b"")), NoRecord)
+        assert harness.perform(Fetch(identity, fence, b"")) == Fetched(SNAPSHOT)
+        opened, holder = reach(harness, State.IN_PROGRESS)
+        applied(harness, Open(opened, holder, b"an open receipt"))
+        assert isinstance(harness.perform(Fetch(opened, holder, b"")), NoRecord)
 
     def test_an_empty_snapshot_is_a_snapshot(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS)

@@ -19,6 +19,7 @@ from semel.core.contract import (
     Claim,
     Claimed,
     Complete,
+    Fetch,
     Found,
     Lost,
     NoRecord,
@@ -29,6 +30,7 @@ from semel.core.contract import (
 )
 from semel.core.frozen import replace
 from semel.core.model import Fence, Identity, State
+from semel.core.snapshot import LARGE, brief
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 from semel.stores.base import AsyncStore
 from semel.stores.mysql import MysqlBackend
@@ -245,16 +247,18 @@ async def test_a_stale_holder_completes_nothing_in_a_batch(mariadb_url: str) -> 
         assert {reply.record.state for reply in read} == {State.IN_PROGRESS}
 
 
-async def test_large_answers_travel_alone_in_both_directions(mariadb_url: str) -> None:
+async def test_large_answers_are_written_and_fetched_alone(mariadb_url: str) -> None:
     async with opened(mariadb_url, timeout=30) as store:
         ops = [claim(number) for number in range(40)]
-        bodies = [secrets.token_bytes(size) for size in (10, BIG - 1, BIG, BIG + 1, 500_000) * 8]
+        bodies = [secrets.token_bytes(size) for size in (10, LARGE, BIG, BIG + 1, 500_000) * 8]
         await together(store, ops)
         done = await together(store, [complete(*each) for each in zip(ops, bodies, strict=True)])
         assert {type(reply) for reply in done} == {Applied}
         replies = await together(store, [rival(op) for op in ops])
         replies += await together(store, [Read(op.identity) for op in ops])
-        assert [reply.record.snapshot for reply in replies] == bodies * 2
+        assert [reply.record.snapshot for reply in replies] == [*map(brief, bodies)] * 2
+        whole = await together(store, [Fetch(op.identity, op.fence, b"") for op in ops])
+        assert [reply.snapshot for reply in whole] == bodies
 
 
 # ── one member's trouble is its own ───────────────────────────────────────────────────────────────

@@ -26,6 +26,8 @@ from semel.core.contract import (
     Applied,
     Claim,
     Claimed,
+    Fetch,
+    Fetched,
     Found,
     Lost,
     NoRecord,
@@ -220,9 +222,8 @@ def test_tls_is_spoken_and_the_certificate_is_checked(
             assert isinstance(
                 harness.perform(complete(ops[0].identity, ops[0].fence, snapshot)), Applied
             )
-            found = harness.record(ops[0].identity)
-            assert found is not None
-            assert found.snapshot == snapshot
+            fetched = harness.perform(Fetch(ops[0].identity, ops[0].fence, b""))
+            assert fetched == Fetched(snapshot)
         with opened(url, colour) as harness:
             not_done(harness, Read(new_identity()))
     with pytest.raises(ConfigurationError, match="TLS"), opened(f"{url}&ca_file=/none") as harness:
@@ -471,9 +472,7 @@ def test_sixteen_megabytes_come_back_and_hold_up_nobody_for_long(
         ops: list[StoreOperation[Any]] = [complete(*held[0], snapshot)]
         ops += [complete(identity, fence, b"small") for identity, fence in held[1:]]
         assert all(isinstance(reply, Applied) for reply in harness.race(ops))
-        found = harness.record(held[0][0])
-        assert found is not None
-        assert found.snapshot == snapshot
+        assert harness.perform(Fetch(*held[0], b"")) == Fetched(snapshot)
 
 
 @COLOURS

@@ -35,6 +35,7 @@ ORIGIN = Origin("tenant", "POST", "/", "key")
 OPERATIONS: list[StoreOperation[Any]] = [
     contract.Claim(IDENTITY, FENCE, "v1:", b"", ORIGIN, 1),
     contract.Read(IDENTITY),
+    contract.Fetch(IDENTITY, FENCE, b""),
     contract.Retake(IDENTITY, SEEN, FENCE, 1),
     contract.Renew(IDENTITY, FENCE, 1),
     contract.Open(IDENTITY, FENCE, b""),
@@ -223,7 +224,7 @@ def test_a_placeholder_that_the_header_does_not_name_is_an_error(source: str) ->
 
 def test_placeholders_and_clock_are_written_as_the_driver_wants_them() -> None:
     source = "-- takes: a\n-- why: 100 % :safe\nSELECT :a, x::bigint, 5 % 2, {now}"
-    made = _compile("query", source, Syntax("any", "%({})s", "clock()", "", "", ""))
+    made = _compile("query", source, Syntax("any", "%({})s", "clock()", "", "", "", ""))
     assert made.text == "SELECT %(a)s, x::bigint, 5 %% 2, clock()"
 
 

@@ -8,7 +8,7 @@ from typing import assert_never
 
 from semel.core import replay, snapshot
 from semel.core.admission import Call
-from semel.core.contract import Recall, Recalled
+from semel.core.contract import Fetch, NoRecord, Recall, Recalled
 from semel.core.flow import Flow, ask
 from semel.core.frozen import frozen, replace
 from semel.core.model import Micros, Record, Response, State
@@ -91,11 +91,24 @@ def _who_is_asked(call: Call) -> Flow[Call]:
     return replace(call, can_ask=not given_up)
 
 
+def kept_answer(record: Record) -> Flow[Snapshot | None]:
+    """What was kept of a completed record; None when it is another by now."""
+    blob = record.snapshot or b""
+    if snapshot.is_head(blob):
+        reply = yield from ask(Fetch(record.identity, record.fence, blob))
+        if isinstance(reply, NoRecord):
+            return None
+        blob = reply.snapshot
+    return snapshot.decode(blob)
+
+
 def _replay(call: Call, record: Record) -> Flow[Answer]:
     try:
-        kept = snapshot.decode(record.snapshot or b"")
+        kept = yield from kept_answer(record)
     except StoreError as error:
         return closed(call, error)
+    if kept is None:
+        return in_flight(call)
     answer = _repeated(call, record, kept)
     response = answer.response
     if call.policy.on_replay is None or answer.outcome is Outcome.RECEIPT or response is None:

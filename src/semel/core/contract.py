@@ -9,6 +9,8 @@ Rules every store keeps:
 
 - Times in replies and rows come from the store's own clock; ``now`` tells which instant it used.
 - ``Claim`` is insert-or-read in one round trip. It never changes an existing record.
+- Of a large answer a record brings the head only (`core/snapshot.py`), but for those who look
+  after it (`Case`); ``Fetch`` gives the whole.
 - Every other write names the fence it believes in and changes nothing when the record has another.
 - Finding one's own fence already applied is success, so a lost answer is simply asked again.
 - Every record tells when somebody must look at it next (``due_at``): the end of a lease, the next
@@ -53,6 +55,13 @@ class Found:
 
     record: Record
     now: Micros
+
+
+@frozen
+class Fetched:
+    """The whole answer of a record."""
+
+    snapshot: bytes
 
 
 @frozen
@@ -184,6 +193,18 @@ class Read(StoreOperation[Found | NoRecord]):
     """Look, change nothing."""
 
     identity: Identity
+
+
+@frozen
+class Fetch(StoreOperation[Fetched | NoRecord]):
+    """The answer of a completed record, while it has this fence: it never changes then.
+
+    ``head``: what the record brought of it.
+    """
+
+    identity: Identity
+    fence: Fence
+    head: bytes
 
 
 @frozen

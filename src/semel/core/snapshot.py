@@ -3,15 +3,17 @@
 A snapshot without its body is a *receipt*; an *open* receipt belongs to an answer that is still
 being streamed. Stores see only the encoded bytes.
 
-Layout: ``S1`` · flags · CRC-32 of the rest, seeded with the flags · status, size and lengths ·
-version · digest · headers · body. The checksum turns a damaged
-row into a refusal instead of a wrong answer.
+Layout: ``S1`` · flags · half a SHA-256 of flags and rest · status, size and lengths · version ·
+digest · headers · body. The checksum turns a damaged row into a refusal instead of a wrong answer.
+It comes early, so that the *head* of a large snapshot, which is all that a store tells of it unless
+it is fetched, proves the bytes that somebody else has kept.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
+from hashlib import sha256
 from typing import Final
 
 from semel.core.frozen import frozen
@@ -19,11 +21,20 @@ from semel.core.model import Header, Headers, Response
 from semel.errors import StoreCorrupt
 
 _MAGIC: Final = b"S1"
-_HEAD: Final = struct.Struct(">2sBI")
+_HEAD: Final = struct.Struct(">2sB16s")
 _FIXED: Final = struct.Struct(">HQHHH")  # status, size, header count, version and digest lengths
 _PAIR: Final = struct.Struct(">HI")
 
 _HAS_BODY, _WHOLE, _OPEN, _DEFLATED, _VERSIONED = 1, 2, 4, 8, 16
+
+LARGE: Final = 32 * 1024
+"""Stored bytes; of more than this a store tells the head, unless they are fetched."""
+
+HEAD: Final = 64
+"""Bytes of a head, which follow its mark."""
+
+_MARK: Final = b"\0"
+"""No snapshot begins like this."""
 
 COMPRESS_OVER: Final = 16 * 1024
 """Below this, compressing costs more time than the bytes are worth."""
@@ -68,7 +79,13 @@ def encode(snapshot: Snapshot) -> bytes:
         parts += (_PAIR.pack(len(name), len(text)), name, text)
     parts.append(body)
     rest = b"".join(parts)
-    return _HEAD.pack(_MAGIC, flags, zlib.crc32(rest, flags)) + rest
+    return _HEAD.pack(_MAGIC, flags, _checksum(flags, rest)) + rest
+
+
+def _checksum(flags: int, rest: bytes) -> bytes:
+    seeded = sha256(b"%c" % flags)
+    seeded.update(rest)
+    return seeded.digest()[:16]
 
 
 def _pack_body(snapshot: Snapshot) -> tuple[bytes, int]:
@@ -85,6 +102,21 @@ def _pack_body(snapshot: Snapshot) -> tuple[bytes, int]:
     return snapshot.body, flags
 
 
+def brief(blob: bytes) -> bytes:
+    """A large one's head; any other as it is."""
+    return _MARK + blob[:HEAD] if len(blob) > LARGE else blob
+
+
+def is_head(blob: bytes) -> bool:
+    """It has to be fetched."""
+    return blob[:1] == _MARK
+
+
+def begins(blob: bytes, head: bytes) -> bool:
+    """``blob`` is what ``head`` is the head of, if it is whole."""
+    return blob.startswith(head[1:]) and len(head) > HEAD
+
+
 def decode(blob: bytes) -> Snapshot:
     """The snapshot that was encoded; anything else is StoreCorrupt."""
     try:
@@ -95,7 +127,7 @@ def decode(blob: bytes) -> Snapshot:
 
 def _decode(blob: bytes) -> Snapshot:
     magic, flags, checksum = _HEAD.unpack_from(blob)
-    if magic != _MAGIC or zlib.crc32(blob[_HEAD.size :], flags) != checksum:
+    if magic != _MAGIC or _checksum(flags, blob[_HEAD.size :]) != checksum:
         raise StoreCorrupt("a stored response is damaged: its checksum does not match")
     at = _HEAD.size
     status, size, count, version_length, digest_length = _FIXED.unpack_from(blob, at)

@@ -15,6 +15,8 @@ from semel.core.contract import (
     Applied,
     Claim,
     Claimed,
+    Fetch,
+    Fetched,
     Found,
     Lost,
     NoRecord,
@@ -25,7 +27,9 @@ from semel.core.contract import (
     StoreOperation,
     Written,
 )
+from semel.core.frozen import replace
 from semel.core.model import Identity, Micros, Record, State
+from semel.core.snapshot import brief
 from semel.core.states import TABLE, Event
 from semel.errors import StoreCorrupt
 from semel.stores.memory.fields import Entry, Write, allowed, already, changed, event_of, fields
@@ -47,6 +51,7 @@ class Records:
             Claim: self._claim,
             Accept: self._accept,
             Read: self._read,
+            Fetch: self._fetch,
             Recall: self._recall,
             **writes,
         }
@@ -63,7 +68,14 @@ class Records:
 
     def _read(self, op: Read, now: Micros) -> Found | NoRecord:
         entry = self.entries.get(op.identity)
-        return NoRecord(now) if entry is None else Found(entry.record, now)
+        return NoRecord(now) if entry is None else Found(_brief(entry.record), now)
+
+    def _fetch(self, op: Fetch, now: Micros) -> Fetched | NoRecord:
+        entry = self.entries.get(op.identity)
+        record = None if entry is None or entry.record.fence != op.fence else entry.record
+        if record is None or record.state is not State.COMPLETED or record.snapshot is None:
+            return NoRecord(now)
+        return Fetched(record.snapshot)
 
     def _recall(self, op: Recall, now: Micros) -> Recalled | NoRecord:
         entry = self.entries.get(op.identity)
@@ -100,7 +112,13 @@ class Records:
             return Applied(None, now) if left is None else _applied(left.record, now)
         if already(op, TARGET[event], entry.record, now):
             return _applied(entry.record, now)
-        return Lost(entry.record, now)
+        return Lost(_brief(entry.record), now)
+
+
+def _brief(record: Record) -> Record:
+    """As requests get it: of a large answer the head."""
+    told = None if record.snapshot is None else brief(record.snapshot)
+    return record if told is record.snapshot else replace(record, snapshot=told)
 
 
 def _new_record(op: Claim | Accept, event: Event, end: Micros, now: Micros) -> Record:
@@ -128,12 +146,12 @@ def _claim_again(op: Claim, found: Record, now: Micros) -> Claimed | Found:
     held = found.fence == op.fence and found.state is State.IN_PROGRESS
     if held and found.leased_until is not None and not found.lapsed(now):
         return Claimed(found.leased_until, now)
-    return Found(found, now)
+    return Found(_brief(found), now)
 
 
 def _accept_again(op: Accept, found: Record, now: Micros) -> Accepted | Found:
     own = found.fence == op.fence and found.state is State.PENDING
-    return Accepted(now) if own else Found(found, now)
+    return Accepted(now) if own else Found(_brief(found), now)
 
 
 def _applied(record: Record, now: Micros) -> Applied:

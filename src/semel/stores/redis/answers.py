@@ -58,6 +58,12 @@ def _no_text() -> str:
     raise StoreCorrupt("a field does not hold text")
 
 
+def data(value: object) -> bytes:
+    if type(value) is not bytes:
+        raise StoreCorrupt("a field does not hold bytes")
+    return value
+
+
 def optional_text(value: object) -> str | None:
     return None if value is None else text(value)
 

@@ -20,6 +20,8 @@ from semel.core.contract import (
     Conflicting,
     Evict,
     EvictUnknown,
+    Fetch,
+    Fetched,
     Forget,
     Found,
     Inquire,
@@ -148,6 +150,12 @@ def _read(op: Read, keys: Keys) -> Plan[Found | NoRecord]:
     return NoRecord(answers.time(now)) if record is None else Found(record, answers.time(now))
 
 
+def _fetch(op: Fetch, keys: Keys) -> Plan[Fetched | NoRecord]:
+    (answer,) = yield (on_record("fetch", keys, op.identity, op.fence),)
+    now, kept = answers.fields(answer, 2)
+    return NoRecord(answers.time(now)) if kept is None else Fetched(answers.data(kept))
+
+
 def _recall(op: Recall, keys: Keys) -> Plan[Recalled | NoRecord]:
     (answer,) = yield (on_record("recall", keys, op.identity),)
     now, row, rest = answers.fields(answer, 3)
@@ -263,6 +271,7 @@ NAMED: Final[Mapping[type[StoreOperation[Any]], Make]] = {
     Claim: _claim,
     Accept: _accept,
     Read: _read,
+    Fetch: _fetch,
     Recall: _recall,
     Register: _register,
     Lead: _lead,

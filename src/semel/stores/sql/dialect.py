@@ -2,7 +2,8 @@
 
 A query is one file, ``queries/<name>.sql`` or ``queries/<dialect>/<name>.sql`` where databases
 differ. Its header says which parameters it ``takes:``; a placeholder that the header does not name
-is an error when the dialect is loaded. ``{now}`` is the clock; ``{among}`` compares with the
+is an error when the dialect is loaded. ``{now}`` is the clock; ``{answer}`` is the column
+``snapshot``, of a large one its head (`core/snapshot.py`); ``{among}`` compares with the
 parameter ``names``, a JSON array of texts; ``{locked}`` takes row locks and waits for none;
 ``{chosen}`` compares with the column ``which`` of the query's part ``due``. A query for many rows
 at once names the columns of one in ``rows:`` and has ``{rows}`` where the values go.
@@ -20,6 +21,7 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
+from semel.core.snapshot import HEAD, LARGE
 from semel.errors import SemelError
 from semel.stores.sql.returning import without_returning
 
@@ -42,6 +44,7 @@ class Syntax:
     name: str
     placeholder: str
     now: str
+    answer: str
     among: str
     locked: str
     chosen: str
@@ -53,12 +56,19 @@ class Syntax:
     """A column that has to be quoted."""
 
 
+def _answer(length: str, marked: str) -> str:
+    head = marked.format(f"substr(snapshot, 1, {HEAD})")
+    return f"CASE WHEN {length} > {LARGE} THEN {head} ELSE snapshot END"
+
+
 SYNTAXES: Mapping[str, Syntax] = {
     # SQLite's own clock has milliseconds at best, and tests move time: the store binds its clock.
     "sqlite": Syntax(
         "sqlite",
         ":{}",
         ":now",
+        # A text to SQLite, which holds any bytes, made bytes again.
+        answer=_answer("length(snapshot)", "CAST(x'00' || {} AS BLOB)"),
         among="IN (SELECT value FROM json_each(:names))",
         locked="",  # there is one writer
         chosen="IN (SELECT which FROM due)",
@@ -68,6 +78,7 @@ SYNTAXES: Mapping[str, Syntax] = {
         "postgresql",
         "%({})s",
         "(extract(epoch from clock_timestamp()) * 1000000)::bigint",
+        answer=_answer("octet_length(snapshot)", r"'\x00'::bytea || {}"),
         among="= ANY (ARRAY(SELECT json_array_elements_text(CAST(:names AS json))))",
         locked="FOR UPDATE SKIP LOCKED",
         # As an array, they are few to the planner, which knows no limit that is a parameter and
@@ -79,6 +90,7 @@ SYNTAXES: Mapping[str, Syntax] = {
         "mysql",
         ":{}",  # the store writes the values itself: neither driver has another way
         "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
+        answer=_answer("LENGTH(snapshot)", "CONCAT(x'00', {})"),
         among="IN (:names)",
         locked="FOR UPDATE SKIP LOCKED",
         chosen="IN (:picked)",
@@ -162,6 +174,7 @@ def _compile(name: str, source: str, syntax: Syntax) -> Query:
     text = text.replace("%", "%%") if "%" in syntax.placeholder else text
     text = _PLACEHOLDER.sub(lambda match: syntax.placeholder.format(match[1]), text)
     text = text.replace("{now}", syntax.now).replace("{chosen}", syntax.chosen)
+    text = text.replace("{answer}", syntax.answer)
     text = _spelled(" ".join(text.split()), syntax)
     return Query(name, text, takes, () if syntax.returning else without_returning(text))
 

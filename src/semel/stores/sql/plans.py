@@ -20,6 +20,8 @@ from semel.core.contract import (
     Conflicting,
     Evict,
     EvictUnknown,
+    Fetch,
+    Fetched,
     Forget,
     Found,
     Inquire,
@@ -47,7 +49,14 @@ from semel.core.contract import (
 from semel.core.model import Fence, Micros, OnLapse, Record, State
 from semel.errors import StoreUnavailable
 from semel.stores.sql import plans_outbox, plans_upkeep
-from semel.stores.sql.rows import Row, Rows, case_and_now, recipe, record_and_now
+from semel.stores.sql.rows import (
+    Row,
+    Rows,
+    answer_and_now,
+    case_and_now,
+    recipe,
+    record_and_now,
+)
 from semel.stores.sql.steps import Done, Plan, Statement, write
 from semel.stores.texts import exact, shown
 
@@ -142,6 +151,13 @@ def claim_reply(op: Claim, record: Record, now: Micros) -> Claimed | Found:
 def _read(op: Read) -> Plan[Found | NoRecord]:
     record, now = record_and_now((yield Statement("read", {"identity": op.identity})))
     return NoRecord(now) if record is None else Found(record, now)
+
+
+def _fetch(op: Fetch) -> Plan[Fetched | NoRecord]:
+    answer, now = answer_and_now(
+        (yield Statement("fetch", {"identity": op.identity, "fence": op.fence}))
+    )
+    return NoRecord(now) if answer is None else Fetched(answer)
 
 
 def _recall(op: Recall) -> Plan[Recalled | NoRecord]:
@@ -349,6 +365,7 @@ _PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
     Claim: _claim,
     Accept: _accept,
     Read: _read,
+    Fetch: _fetch,
     Recall: _recall,
     Retake: _retake,
     Take: _take,

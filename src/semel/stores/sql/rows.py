@@ -39,6 +39,12 @@ def record_and_now(rows: Rows) -> tuple[Record | None, Micros]:
     return (None if row[0] is None else record(row)), now
 
 
+def answer_and_now(rows: Rows) -> tuple[bytes | None, Micros]:
+    """The one row of ``fetch``."""
+    answer, now = _only(rows, 2)
+    return (None if answer is None else _bytes(answer, None, "snapshot")), _time(now, "now")
+
+
 def record(row: Row) -> Record:
     """A record from the first thirteen columns."""
     found = Record(

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from semel.core.contract import Claim, Found, NoRecord, Read, Recall, StoreOperation
+from semel.core.contract import Claim, Fetch, Found, NoRecord, Read, Recall, StoreOperation
 from semel.core.model import Identity
 from semel.core.outbox import BrowseEffects, FindEffect
 from semel.core.upkeep import Browse, Due, Scan, WhoLeads
@@ -148,7 +148,7 @@ class SqliteBackend:
         if isinstance(op, Claim) and engine.contended:
             record, now = engine.look(op.identity)
             return _NOT_HERE if record is None else claim_reply(op, record, now)
-        if isinstance(op, (Recall, *LISTINGS)):
+        if isinstance(op, (Fetch, Recall, *LISTINGS)):
             return engine.ask(plan(op))
         return _NOT_HERE
 

@@ -6,7 +6,7 @@
 -- gives: 2, now: stored · 0, now, the record · 3: too old
 -- why: as claim.
 local fence, patience, fresh_until = ARGV[2], tonumber(ARGV[10]), number(ARGV[11])
-local row = redis.call('HMGET', KEY, unpack(RECORD))
+local row = brief()
 if row[1] then
   if row[2] == fence and row[1] == 'pending' then return {2, now} end
   return {0, now, row}

@@ -6,7 +6,7 @@
 -- why: one call, and nothing is written when the record exists. A lease that is past is not handed
 --      out again. Out of memory this is refused, and nothing is begun that could not be ended.
 local fence, fresh_until = ARGV[2], number(ARGV[11])
-local row = redis.call('HMGET', KEY, unpack(RECORD))
+local row = brief()
 if row[1] then
   local leased_until = number(row[7])
   if row[2] == fence and row[1] == 'in_progress' and leased_until and leased_until > now then

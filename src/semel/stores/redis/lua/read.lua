@@ -4,4 +4,4 @@
 -- gives: now, the record; state is nil when there is none
 -- why: not declared free of writes, so that a replica refuses it: what is decided here must not rest
 --      on what a replica has not heard of yet.
-return {now, redis.call('HMGET', KEY, unpack(RECORD))}
+return {now, brief()}

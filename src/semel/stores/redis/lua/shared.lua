@@ -44,6 +44,14 @@ local function look()
   }
 end
 
+-- The record as requests get it: of a large answer the head, which a script "fetch" gives whole.
+local function brief()
+  local row = redis.call('HMGET', KEY, unpack(RECORD))
+  local answer = row[10]
+  if answer and #answer > 32768 then row[10] = '\0' .. string.sub(answer, 1, 64) end
+  return row
+end
+
 local function lapsed(found)
   return found.state == 'in_progress' and found.leased_until and found.leased_until <= now
 end
@@ -110,7 +118,7 @@ local function gone()
 end
 
 local function lost()
-  return {0, now, redis.call('HMGET', KEY, unpack(RECORD))}
+  return {0, now, brief()}
 end
 
 -- What is kept, and for how long.

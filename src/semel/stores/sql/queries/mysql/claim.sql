@@ -17,5 +17,5 @@ SELECT :identity, 'in_progress', :fence, :fingerprint, :fields, :tenant, :method
 FROM DUAL
 WHERE @semel_found IS NULL AND (:fresh_until IS NULL OR :fresh_until >= {now});
 SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-       expires_at, forget_at, snapshot, reason, retired_at, {now}
+       expires_at, forget_at, {answer}, reason, retired_at, {now}
 FROM semel_record WHERE identity = :identity

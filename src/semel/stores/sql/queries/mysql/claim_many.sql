@@ -2,8 +2,7 @@
 -- event: claim
 -- takes: identity fence fingerprint fields tenant method path key on_lapse lease fresh_until
 --        request
--- gives: the new and the existing records and now, in any order. No row where claim gives none, nor
---        for an answer above 64 KiB: those go alone, so that no batch is slow or large because of one
+-- gives: the new and the existing records and now, in any order. No row where claim gives none
 -- why: one round trip and one commit, and nothing is written or locked where a record exists: a look,
 --      which takes no lock, notes those as bits. Each parameter is a list, one value per row, in the
 --      order of identities, which is the order of the locks; lease is a JSON array, and gives the
@@ -21,6 +20,6 @@ FROM JSON_TABLE(:lease, '$[*]' COLUMNS (n FOR ORDINALITY, lease BIGINT PATH '$')
 WHERE ((@semel_found >> (n - 1)) & 1) = 0
   AND (ELT(n, :fresh_until) IS NULL OR CAST(ELT(n, :fresh_until) AS SIGNED) >= {now});
 SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-       expires_at, forget_at, snapshot, reason, retired_at, {now}
+       expires_at, forget_at, {answer}, reason, retired_at, {now}
 FROM semel_record
-WHERE identity IN (:identity) AND (snapshot IS NULL OR LENGTH(snapshot) <= 65536)
+WHERE identity IN (:identity)

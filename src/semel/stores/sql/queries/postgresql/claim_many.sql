@@ -3,8 +3,7 @@
 -- takes: identity fence fingerprint fields tenant method path key on_lapse lease fresh_until
 --        request
 -- gives: for a new record its identity, fence, leased_until and now, its state being NULL; for an
---        existing one the record and now; in any order. No row where claim gives none, nor for an
---        answer above 64 KiB: those go alone, so that no batch is slow or large because of one
+--        existing one the record and now; in any order. No row where claim gives none
 -- why: one commit for all. Each parameter is an array, one element per row; no identity may be in
 --      it twice. Rows are locked in the order of identities, as every batch does it. Waiting for
 --      another's lock ends soon, for all wait: set_config is local to this one statement.
@@ -44,8 +43,8 @@ SELECT there.*
 FROM (SELECT identity FROM given EXCEPT SELECT identity FROM inserted) AS known
 CROSS JOIN LATERAL (
     SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-           expires_at, forget_at, snapshot, reason, retired_at, {now}
+           expires_at, forget_at, {answer}, reason, retired_at, {now}
     FROM semel_record
-    WHERE identity = known.identity AND (snapshot IS NULL OR octet_length(snapshot) <= 65536)
+    WHERE identity = known.identity
     OFFSET 0
 ) AS there
