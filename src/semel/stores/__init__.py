@@ -11,7 +11,8 @@ __all__ = ["open_backend"]
 
 _KNOWN = (
     "memory://, sqlite:///file.db, postgresql://user@host/database, mysql://user@host/database, "
-    "redis://host:port/0, rediscluster://host:port,host:port"
+    "redis://host:port/0, rediscluster://host:port,host:port, "
+    "django://default"
 )
 
 
@@ -31,6 +32,8 @@ def open_backend(url: str, **options: Any) -> Backend:
             return _mysql(url, options)
         case "redis" | "rediss" | "redis+unix" | "rediscluster":
             return _redis(url, options)
+        case "django":
+            return _django(url, options)
         case other:
             # The rest of the URL may hold a password: only the scheme is shown.
             raise ConfigurationError(f"unknown store {other!r}; known are {_KNOWN}")
@@ -87,3 +90,15 @@ def _redis(url: str, options: dict[str, Any]) -> Backend:
         ) from missing
     options.pop("migrate", None)  # there is nothing to migrate
     return RedisBackend(url, **options)
+
+
+def _django(url: str, options: dict[str, Any]) -> Backend:
+    try:
+        from semel.stores.django import DjangoBackend
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] not in ("django", "asgiref"):
+            raise
+        raise ConfigurationError(
+            "django:// needs Django; install it with: pip install 'semel[django]'"
+        ) from missing
+    return DjangoBackend(url, **options)

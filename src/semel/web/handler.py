@@ -39,9 +39,7 @@ _UNKEEPABLE: Final = frozenset(
 """Server extensions that send something past the body messages; not offered to a keyed request."""
 
 
-def start_task(
-    work: Coroutine[Any, Any, None], running: set[asyncio.Task[Any]]
-) -> asyncio.Task[None]:
+def start_task(work: Coroutine[Any, Any, T], running: set[asyncio.Task[Any]]) -> asyncio.Task[T]:
     """A task that goes on without its caller: ``running`` holds it until it ends."""
     task = asyncio.get_running_loop().create_task(work)
     running.add(task)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from semel.core.admission import Refused, Ticket
@@ -231,6 +232,7 @@ class AwaitedStream(Generic[F]):
         self._pieces = handler.pieces()
         self._tally = Tally()
         self._over = False
+        self._loop = asyncio.get_running_loop()
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -254,16 +256,29 @@ class AwaitedStream(Generic[F]):
         if not self._over:
             await self._end(whole=False, error=None)
 
+    def close(self) -> None:
+        """The same from any thread, for who cannot wait for it."""
+        if not self._over:
+            with suppress(RuntimeError):  # a loop that is closed: the open receipt lapses
+                self._loop.call_soon_threadsafe(self._break_off)
+
+    def _break_off(self) -> None:
+        if not self._over:
+            self._start_end(whole=False, error=None)
+
     def __del__(self) -> None:
         if not self._over:
             self._exchange.let_go()  # dropped by its server: the open receipt lapses
 
     async def _end(self, *, whole: bool, error: BaseException | None) -> None:
+        await self._start_end(whole=whole, error=error).wait()
+
+    def _start_end(self, *, whole: bool, error: BaseException | None) -> Promise[None]:
         """In a task, since whoever asked may be cancelled already."""
         self._over = True
         ended: Promise[None] = Promise()
         self._exchange.spawn(self._conclude(self._tally.drained(whole=whole, error=error), ended))
-        await ended.wait()
+        return ended
 
     async def _conclude(self, drained: Drained, ended: Promise[None]) -> None:
         self._step.reply(drained)

@@ -1,4 +1,8 @@
-"""The store inside the caller's own transaction: executes there, never commits, never retries."""
+"""The store inside the caller's own transaction: executes there, never commits, never retries.
+
+On plain cursors, whatever kind the connection makes: those that bind parameters themselves, as
+Django's do, cannot read binary results.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +31,10 @@ class JoinedStore:
         try:
             asked = next(steps)
             while True:
-                cursor = self._connection.cursor(binary=True, row_factory=tuple_row)
-                cursor.execute(_text(asked.name), asked.params)
+                cursor: psycopg.Cursor[Any] = psycopg.Cursor(
+                    self._connection, row_factory=tuple_row
+                )
+                cursor.execute(_text(asked.name), asked.params, binary=True)
                 asked = steps.send(cursor.fetchall())
         except psycopg.Error as error:
             raise faults.verdict(faults.joined(error), doubt=True) from error
@@ -48,8 +54,10 @@ class AsyncJoinedStore:
         try:
             asked = next(steps)
             while True:
-                cursor = self._connection.cursor(binary=True, row_factory=tuple_row)
-                await cursor.execute(_text(asked.name), asked.params)
+                cursor: psycopg.AsyncCursor[Any] = psycopg.AsyncCursor(
+                    self._connection, row_factory=tuple_row
+                )
+                await cursor.execute(_text(asked.name), asked.params, binary=True)
                 asked = steps.send(await cursor.fetchall())
         except psycopg.Error as error:
             raise faults.verdict(faults.joined(error), doubt=True) from error

@@ -49,11 +49,14 @@ def begin(link: Link, identity: Identity | None, limit: float | None) -> Exchang
     if identity is None:
         yield from command(link, _BEGIN + b"; SAVEPOINT semel")
         return [(True,)]
-    asked = b"; SELECT pg_try_advisory_xact_lock(%d)" % lock_of(identity)
-    if limit is not None:
-        asked += _LIMIT % ((max(1, int(limit * 1000)),) * 2)
-    result = yield from command(link, _BEGIN + asked)
+    result = yield from command(link, _BEGIN + b"; " + locking(identity, limit))
     return [(result.get_value(0, 0) == b"t",)]
+
+
+def locking(identity: Identity, limit: float | None) -> bytes:
+    """A statement that tries the lock, and sets how long its transaction may lie idle."""
+    asked = b"SELECT pg_try_advisory_xact_lock(%d)" % lock_of(identity)
+    return asked if limit is None else asked + _LIMIT % ((max(1, int(limit * 1000)),) * 2)
 
 
 def perform(link: Link, op: StoreOperation[object]) -> Exchange:

@@ -74,7 +74,7 @@ class OpenTransaction:
                 return True
             self._severed = StoreUnavailable(f"PostgreSQL: {why}", applied=False)
             self._hold = None
-            hang_up(self._link)
+            hang_up(self._link._pgconn)
             self._forfeit()
             return True
 
@@ -320,13 +320,13 @@ class TransactionPool(BlockingPool):
             except Fault:
                 link.close()
         else:
-            cancel(link)
+            cancel(link._pgconn)
             link.close()
         self._free_slot(link)
 
     def sever(self, link: Link) -> None:
         """Somebody is in the middle of a statement: cut the line, and leave the rest to them."""
-        hang_up(link)
+        hang_up(link._pgconn)
         self._free_slot(link)
 
     def forfeit(self, link: Link) -> None:
@@ -370,9 +370,8 @@ class TransactionPool(BlockingPool):
             link.close()
 
 
-def cancel(link: Link) -> None:
+def cancel(pgconn: pq.abc.PGconn) -> None:
     """End a statement that the server may still be busy with: it keeps the locks until then."""
-    pgconn = link._pgconn
     if pgconn.status == pq.ConnStatus.OK and pgconn.transaction_status == _ACTIVE:
         with suppress(psycopg.Error):
             threading.Thread(target=_cancel, args=(pgconn.get_cancel(),), daemon=True).start()
@@ -390,12 +389,12 @@ def _cancel(request: pq.abc.PGcancel) -> None:
             request.cancel()
 
 
-def hang_up(link: Link) -> None:
+def hang_up(pgconn: pq.abc.PGconn) -> None:
     """Without touching libpq's connection, which another thread is using; it is told by a poll."""
-    cancel(link)
+    cancel(pgconn)
     with (
         suppress(OSError, psycopg.Error),
         # Asked now: libpq closes a socket that failed, and its number may be another's by now.
-        socket.socket(fileno=os.dup(link._pgconn.socket)) as line,
+        socket.socket(fileno=os.dup(pgconn.socket)) as line,
     ):
         line.shutdown(socket.SHUT_RDWR)

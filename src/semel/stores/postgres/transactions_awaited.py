@@ -245,7 +245,7 @@ class AwaitedTransactions(AwaitedPool):
             self._forfeited.discard(wire)
             wire.close()
         elif not usable:
-            cancel(wire.link)
+            cancel(wire.link._pgconn)
             self._put(wire, False)
         elif wipe:
             self.watch(wire, steps.wipe(wire.link), self._put).add_done_callback(_heard)
@@ -258,7 +258,7 @@ class AwaitedTransactions(AwaitedPool):
         if wire in self._forfeited:
             self._forfeited.discard(wire)  # it is cut already, and its place is given away
             return
-        hang_up(wire.link)
+        hang_up(wire.link._pgconn)
         self._hand_on(None)
 
     def forfeit(self, wire: Wire) -> None:

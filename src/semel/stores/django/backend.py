@@ -1,0 +1,200 @@
+"""What a ``django://`` URL names."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar, cast
+from urllib.parse import parse_qsl, urlsplit
+
+from django.db import utils as django_errors
+
+from semel.core.contract import Found, NoRecord, Read, StoreOperation
+from semel.core.model import Identity
+from semel.errors import ConfigurationError, SchemaError, SemelError
+from semel.stores.base import (
+    AsyncStore,
+    AsyncTransaction,
+    Backend,
+    Capabilities,
+    Store,
+    Transaction,
+    Transactional,
+)
+from semel.stores.django.database import Database
+from semel.stores.django.engines import Engine, engine, missing
+from semel.stores.django.migration import migrate
+from semel.stores.django.through import AwaitedThroughDjango, ThroughDjango
+from semel.stores.django.transactions import (
+    AwaitedDjangoTransaction,
+    DjangoTransaction,
+    in_thread,
+)
+from semel.stores.holds import Holds
+
+R = TypeVar("R")
+
+_OPTIONS: Final = ("pool_size", "timeout")
+_CAPABILITIES: Final = {
+    "sqlite": Capabilities(durable=True, shared=True, transactions=True, one_writer=True),
+    "postgresql": Capabilities(durable=True, shared=True, transactions=True),
+    "mysql": Capabilities(durable=True, shared=True, transactions=False),
+}
+
+
+class DjangoBackend:
+    """Records in the database of a Django project.
+
+    Claims and completions go through semel's own pools, with the settings of the alias. With
+    mode="atomic", and in a phase, the transaction is one on Django's own connection. While Django's
+    tests are run everything is: a test case takes with it what its requests have left.
+
+    pool_size, timeout: those of semel's own pools, also in the URL's query.
+    """
+
+    def __init__(self, url: str, **options: Any) -> None:
+        alias, asked = parse(url)
+        options.pop("migrate", None)  # by `manage.py migrate`
+        self._url = f"django://{alias}"
+        self._options = {**asked, **options}
+        self._database = Database(alias)
+        self._backends: dict[str, Backend] = {}
+        self._holds = Holds()
+
+    def __repr__(self) -> str:
+        return f"DjangoBackend({self.url!r})"
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return _CAPABILITIES[self._database.engine]
+
+    def blocking(self) -> Store:
+        if self._database.private:
+            return ThroughDjango(self._database.wrapper, self._engine)
+        return _Advised(self._own().blocking())
+
+    def awaited(self) -> AsyncStore:
+        if self._database.private:
+            return AwaitedThroughDjango(self.blocking)
+        return _AwaitedAdvised(self._own().awaited())
+
+    def on(self, connection: Any) -> Any:
+        """The same store in a transaction of Django's, given as its connection or a driver's."""
+        if not hasattr(connection, "settings_dict"):
+            own: Any = self._own()
+            return own.on(connection)
+        if not connection.in_atomic_block:
+            raise ConfigurationError("on(connection) works inside of transaction.atomic()")
+        return self._engine.joined(connection)
+
+    # ── transactions ─────────────────────────────────────────────────────────────────────────────
+
+    def begin(self, identity: Identity | None, limit: float | None = None) -> Transaction | None:
+        """A transaction on the calling thread's connection; None when another has the key."""
+        hold = self._holds.take(identity)
+        if hold is None:
+            return None
+        wrapper = self._database.wrapper
+        for again in (True, False):
+            opened = DjangoTransaction(wrapper, self._engine, hold)
+            try:
+                wrapper.ensure_connection()
+                return opened if opened.begin(identity, limit) else None
+            except SemelError:
+                raise
+            except Exception as error:
+                # A connection that Django has kept may have died meanwhile: a new one may do.
+                stale = isinstance(error, django_errors.OperationalError | _driver_errors())
+                if not (again and stale and not wrapper.in_atomic_block):
+                    raise self._engine.judged(error, applied=False) from error
+                wrapper.close()
+        raise AssertionError("the second try returns or raises")
+
+    async def abegin(
+        self, identity: Identity | None, limit: float | None = None
+    ) -> AsyncTransaction | None:
+        opened = await in_thread(self.begin, identity, limit)
+        if opened is None:
+            return None
+        return AwaitedDjangoTransaction(cast("DjangoTransaction", opened))
+
+    def ascertain(self, identity: Identity) -> Found | NoRecord:
+        """What a commit in doubt came to."""
+        if self._database.private:
+            return self.blocking().perform(Read(identity))
+        return cast("Transactional", self._own()).ascertain(identity)
+
+    async def aascertain(self, identity: Identity) -> Found | NoRecord:
+        return await in_thread(self.ascertain, identity)
+
+    # ── life ─────────────────────────────────────────────────────────────────────────────────────
+
+    def migrate(self) -> int:
+        """`manage.py migrate` does the same, and remembers that it did."""
+        if self._database.private:
+            migrate(self._database.wrapper)
+        return self._own().migrate()
+
+    def close(self) -> None:
+        for backend in list(self._backends.values()):
+            backend.close()
+
+    async def aclose(self) -> None:
+        for backend in list(self._backends.values()):
+            await backend.aclose()
+
+    @property
+    def _engine(self) -> Engine:
+        return engine(self._database.engine)
+
+    def _own(self) -> Backend:
+        """semel's own on the same database, which is another one while tests are run."""
+        name = self._database.name
+        made = self._backends.get(name)
+        return made or self._backends.setdefault(name, self._database.backend(self._options))
+
+
+class _Advised:
+    """Says how Django's users make tables that are missing."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def perform(self, op: StoreOperation[R], /) -> R:
+        try:
+            return self._store.perform(op)
+        except SchemaError as error:
+            raise missing(error) from error
+
+
+class _AwaitedAdvised:
+    """The same, awaited."""
+
+    def __init__(self, store: AsyncStore) -> None:
+        self._store = store
+
+    async def perform(self, op: StoreOperation[R], /) -> R:
+        try:
+            return await self._store.perform(op)
+        except SchemaError as error:
+            raise missing(error) from error
+
+
+def _driver_errors() -> tuple[type[Exception], ...]:
+    import sys
+
+    psycopg: Any = sys.modules.get("psycopg")
+    return () if psycopg is None else (psycopg.OperationalError,)
+
+
+def parse(url: str) -> tuple[str, dict[str, str]]:
+    """The alias and the options of ``django://alias?pool_size=5``."""
+    parts = urlsplit(url)
+    if not parts.netloc or parts.path not in ("", "/"):
+        raise ConfigurationError("write django://default, with an alias of Django's DATABASES")
+    options = dict(parse_qsl(parts.query))
+    if unknown := sorted(options.keys() - set(_OPTIONS)):
+        raise ConfigurationError(f"unknown option of a Django store: {', '.join(unknown)}")
+    return parts.netloc, options

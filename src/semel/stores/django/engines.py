@@ -1,0 +1,221 @@
+"""What a transaction on Django's own connection needs of SQLite and of PostgreSQL."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, Protocol, TypeVar
+
+from django.db import utils as django_errors
+
+from semel.core.contract import StoreOperation
+from semel.core.model import Identity
+from semel.errors import ConfigurationError, SchemaError, SemelError, StoreUnavailable
+from semel.stores.base import Store
+from semel.stores.clock import system_clock
+from semel.stores.holds import ENDED
+from semel.stores.sql.plans import plan
+
+R = TypeVar("R")
+
+_MIGRATE: Final = (
+    "the database of Django has no tables of semel, or old ones: put 'semel.web.django' into "
+    "INSTALLED_APPS and run `manage.py migrate`"
+)
+
+
+class Engine(Protocol):
+    """One kind of database."""
+
+    def begin(self, wrapper: Any, enter: Callable[[], None]) -> bool:
+        """Open the transaction by ``enter``; False when it is kept from that by another."""
+        ...
+
+    def lock(self, wrapper: Any, identity: Identity | None, limit: float | None) -> bool:
+        """The identity's lock, tried and never waited for, as the transaction's first statement."""
+        ...
+
+    def joined(self, wrapper: Any) -> Store:
+        """The store within the open transaction."""
+        ...
+
+    def in_transaction(self, wrapper: Any) -> bool: ...
+
+    def judged(self, error: BaseException, *, applied: bool | None) -> SemelError:
+        """What an error of the driver, or of Django's around it, means."""
+        ...
+
+    def committing(self, wrapper: Any) -> Any:
+        """Around a commit: raises where the server cannot vouch for what it called a success."""
+        ...
+
+    def sever(self, wrapper: Any) -> bool:
+        """End the connection from any thread; False where that cannot be done."""
+        ...
+
+
+def engine(name: str) -> Engine:
+    """The one for sqlite or postgresql."""
+    return SqliteEngine() if name == "sqlite" else PostgresEngine()
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The driver's own error, which Django's stands for."""
+    return error.__cause__ or error if isinstance(error, django_errors.Error) else error
+
+
+def missing(error: SemelError) -> SemelError:
+    """Tables that are not there are Django's to make."""
+    return SchemaError(_MIGRATE) if isinstance(error, SchemaError) else error
+
+
+class SqliteEngine:
+    """There is one writer at a time: whoever is begun has every lock there is."""
+
+    def begin(self, wrapper: Any, enter: Callable[[], None]) -> bool:
+        # With the write lock from the start: who reads first may not be let write later.
+        mode, wrapper.transaction_mode = wrapper.transaction_mode, "IMMEDIATE"
+        try:
+            enter()
+        except django_errors.OperationalError as error:
+            cause = _cause(error)
+            if isinstance(cause, sqlite3.Error) and _busy(cause):
+                return False  # it may hold this very key
+            raise
+        finally:
+            wrapper.transaction_mode = mode
+        return True
+
+    def lock(self, wrapper: Any, identity: Identity | None, limit: float | None) -> bool:
+        return True
+
+    def joined(self, wrapper: Any) -> Store:
+        return _SqliteJoined(wrapper.connection)
+
+    def in_transaction(self, wrapper: Any) -> bool:
+        return bool(wrapper.connection is not None and wrapper.connection.in_transaction)
+
+    def judged(self, error: BaseException, *, applied: bool | None) -> SemelError:
+        from semel.stores.sqlite.file import outage
+
+        cause = _cause(error)
+        if isinstance(cause, sqlite3.OperationalError) and "no such savepoint" in str(cause):
+            return ConfigurationError(ENDED)
+        if isinstance(cause, sqlite3.Error):
+            return missing(outage(cause, applied=applied))
+        return StoreUnavailable(f"SQLite: {cause}", applied=applied)
+
+    @contextmanager
+    def committing(self, wrapper: Any) -> Generator[None]:
+        yield
+
+    def sever(self, wrapper: Any) -> bool:
+        """A statement is stopped; what a handler does between statements is not.
+
+        Rolled back under its hands, its next write would be one by itself, and stay.
+        """
+        with suppress(Exception):
+            wrapper.connection.interrupt()
+        return False
+
+
+class _SqliteJoined:
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def perform(self, op: StoreOperation[R], /) -> R:
+        from semel.stores.sqlite.file import outage, run
+
+        try:
+            return run(self._connection, plan(op), system_clock())
+        except sqlite3.Error as error:
+            raise missing(outage(error, applied=False)) from error
+
+
+def _busy(error: sqlite3.Error) -> bool:
+    from semel.stores.sqlite.file import is_busy
+
+    return is_busy(error)
+
+
+class PostgresEngine:
+    """The identity's advisory lock, as in semel's own transactions."""
+
+    def begin(self, wrapper: Any, enter: Callable[[], None]) -> bool:
+        enter()
+        return True
+
+    def lock(self, wrapper: Any, identity: Identity | None, limit: float | None) -> bool:
+        from psycopg import Cursor
+
+        from semel.stores.postgres.transaction_steps import locking
+
+        # Whatever Django's setting: each statement must see what was committed before it.
+        level = b"" if wrapper.savepoint_ids else b"SET TRANSACTION ISOLATION LEVEL READ COMMITTED;"
+        asked = b"SELECT true" if identity is None else locking(identity, limit)
+        cursor: Cursor[Any] = Cursor(wrapper.connection)
+        cursor.execute(level + asked)
+        while cursor.nextset():
+            pass
+        row = cursor.fetchone()
+        return bool(row and row[0])
+
+    def joined(self, wrapper: Any) -> Store:
+        from semel.stores.postgres.joined import JoinedStore
+
+        return _PostgresJoined(JoinedStore(wrapper.connection))
+
+    def in_transaction(self, wrapper: Any) -> bool:
+        from semel.stores.postgres.transaction_steps import FAILED, IN_TRANSACTION
+
+        if wrapper.connection is None:
+            return False
+        return wrapper.connection.pgconn.transaction_status in (IN_TRANSACTION, FAILED)
+
+    def judged(self, error: BaseException, *, applied: bool | None) -> SemelError:
+        import psycopg
+
+        from semel.stores.postgres.faults import joined, verdict
+        from semel.stores.postgres.transaction_steps import refused_commit
+
+        cause = _cause(error)
+        if not isinstance(cause, psycopg.Error):
+            return StoreUnavailable(f"PostgreSQL: {cause}", applied=applied)
+        fault = joined(cause)
+        if applied is None:
+            return refused_commit(fault)
+        return missing(verdict(fault, doubt=False))
+
+    @contextmanager
+    def committing(self, wrapper: Any) -> Generator[None]:
+        connection, unsure = wrapper.connection, list[Any]()
+
+        def noticed(notice: Any) -> None:
+            if notice.source_function == "SyncRepWaitForLSN":
+                unsure.append(notice)
+
+        connection.add_notice_handler(noticed)
+        try:
+            yield
+        finally:
+            connection.remove_notice_handler(noticed)
+        if unsure:
+            raise StoreUnavailable("PostgreSQL: committed here, but no standby confirmed it")
+
+    def sever(self, wrapper: Any) -> bool:
+        from semel.stores.postgres.transactions import hang_up
+
+        hang_up(wrapper.connection.pgconn)
+        return True
+
+
+class _PostgresJoined:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def perform(self, op: StoreOperation[R], /) -> R:
+        try:
+            return self._store.perform(op)
+        except SemelError as error:
+            raise missing(error) from error

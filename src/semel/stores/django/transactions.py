@@ -1,0 +1,225 @@
+"""Transactions on Django's own connection: what the ORM writes commits with the record.
+
+Two of Django's atomic blocks, one in the other: the outer one holds the record, the inner one is
+the handler's, so that its writes can be undone and the record kept. Both are entered and left by
+the thread that the handler runs in, since Django's connections belong to threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, NoReturn, TypeVar, cast
+
+from asgiref.sync import sync_to_async
+from django.db import transaction
+
+from semel.core.contract import StoreOperation
+from semel.core.model import Identity
+from semel.errors import ConfigurationError, SemelError, StoreUnavailable
+from semel.log import log
+from semel.stores.django.engines import Engine
+from semel.stores.holds import ENDED, OVER, Hold, in_event_loop
+
+R = TypeVar("R")
+
+_NESTED: Final = (
+    "a transaction of Django's is open around this request, so nothing here could be made durable: "
+    "leave out transaction.atomic around the guard, or put @transaction.non_atomic_requests on the "
+    "view where ATOMIC_REQUESTS opened it"
+)
+_LEFT_OPEN: Final = "the handler left an atomic block of Django's open, or closed one of semel's"
+
+
+class _Undone(Exception):
+    """Leaves an atomic block without its writes."""
+
+
+class DjangoTransaction:
+    """See `semel.stores.base.Transaction`."""
+
+    def __init__(self, wrapper: Any, engine: Engine, hold: Hold) -> None:
+        self._wrapper = wrapper
+        self._engine = engine
+        self._hold: Hold | None = hold
+        self._outer = transaction.atomic(using=wrapper.alias, durable=True)
+        self._inner: Any = None
+        self._end: SemelError | str | None = None
+        self._severed: StoreUnavailable | None = None
+
+    def begin(self, identity: Identity | None, limit: float | None) -> bool:
+        """False, holding nothing, when another transaction has the identity's lock."""
+        blocks: list[Any] = self._wrapper.atomic_blocks
+        if blocks and not blocks[-1]._from_testcase:
+            raise ConfigurationError(_NESTED)
+        if not self._engine.begin(self._wrapper, self._outer.__enter__):
+            return False
+        try:
+            won = self._engine.lock(self._wrapper, identity, limit)
+            if won and identity is None:
+                self.savepoint()
+        except BaseException:
+            self._leave()
+            raise
+        if not won:
+            self._leave()
+        return won
+
+    @property
+    def connection(self) -> Any:
+        """Django's own; the ORM needs none."""
+        if self._end is not None:
+            raise ConfigurationError(OVER)
+        return self._wrapper
+
+    @property
+    def session(self) -> NoReturn:
+        raise ConfigurationError("in Django the ORM is in the transaction already: use a model")
+
+    def perform(self, op: StoreOperation[R], /) -> R:
+        if in_event_loop():  # an async view, whose statements are Django's thread's to make
+            awaited: Any = sync_to_async(self._perform, thread_sensitive=True)(op)
+            return awaited  # type: ignore[no-any-return]
+        return self._perform(op)
+
+    def _perform(self, op: StoreOperation[R]) -> R:
+        self._demand_open()
+        return self._engine.joined(self._wrapper).perform(op)
+
+    def savepoint(self) -> None:
+        self._inner = transaction.atomic(using=self._wrapper.alias)
+        self._judged(self._inner.__enter__)
+
+    def flush(self) -> None:
+        """The handler is done: its block is left as Django would, by `set_rollback` too."""
+        self._leave_inner(None)
+
+    def undo(self) -> None:
+        self._leave_inner(_Undone())
+
+    def _leave_inner(self, error: _Undone | None) -> None:
+        self._demand_open()
+        inner, self._inner = self._inner, None
+        if inner is None:
+            return
+        blocks: list[Any] = self._wrapper.atomic_blocks
+        if not blocks or blocks[-1] is not inner:
+            raise ConfigurationError(_LEFT_OPEN)
+        self._judged(lambda: inner.__exit__(type(error) if error else None, error, None))
+
+    def _judged(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as error:
+            raise self._engine.judged(error, applied=False) from error
+
+    def _demand_open(self) -> None:
+        if self._severed is not None:
+            raise self._severed
+        if self._end is not None:
+            raise ConfigurationError(OVER)
+        if not self._engine.in_transaction(self._wrapper):
+            if self._wrapper.connection is None or self._wrapper.closed_in_transaction:
+                raise StoreUnavailable("Django's connection was lost", applied=False)
+            raise ConfigurationError(ENDED)
+
+    # ── the end ───────────────────────────────────────────────────────────────────────────────────
+
+    def commit(self) -> None:
+        if self._end is None:
+            self._end = self._committed() or "committed"
+            self._hold = None
+        if isinstance(self._end, SemelError):
+            raise self._end
+
+    def _committed(self) -> SemelError | None:
+        try:
+            self._leave_inner(None)
+        except SemelError as error:
+            self._leave()
+            return error
+        wrapper = self._wrapper
+        nested = bool(wrapper.savepoint_ids)
+        hooks: list[Any] = wrapper.run_on_commit
+        if not nested:
+            wrapper.run_on_commit = []  # what they raise must not be taken for a failed commit
+        try:
+            with self._engine.committing(wrapper):
+                self._outer.__exit__(None, None, None)
+        except SemelError as error:
+            return error
+        except Exception as error:
+            return self._engine.judged(error, applied=None)
+        if not nested:
+            self._run_hooks(hooks)
+        return None
+
+    def _run_hooks(self, hooks: list[Any]) -> None:
+        self._wrapper.run_on_commit = hooks
+        try:
+            self._wrapper.run_and_clear_commit_hooks()
+        except Exception:
+            log.exception("semel: a function given to transaction.on_commit raised")
+
+    def roll_back(self) -> None:
+        if self._end is None:
+            self._end = StoreUnavailable("the transaction was rolled back", applied=False)
+            self._leave()
+
+    def _leave(self) -> None:
+        """Out of every block that was opened since, without their writes."""
+        self._end = self._end or "left"
+        self._hold = None
+        blocks: list[Any] = self._wrapper.atomic_blocks
+        while self._outer in blocks:
+            block = blocks[-1]
+            with suppress(Exception):
+                block.__exit__(_Undone, _Undone(), None)
+            if blocks and blocks[-1] is block:
+                blocks.pop()
+
+    def sever(self, why: str) -> bool:
+        if self._end is not None:
+            return True
+        self._severed = StoreUnavailable(f"{self._wrapper.vendor}: {why}", applied=False)
+        return self._engine.sever(self._wrapper)
+
+
+class AwaitedDjangoTransaction:
+    """The same from an event loop: each step in the thread that Django's async code uses."""
+
+    def __init__(self, blocking: DjangoTransaction) -> None:
+        self._blocking = blocking
+
+    @property
+    def connection(self) -> Any:
+        return self._blocking.connection
+
+    @property
+    def session(self) -> Any:
+        return self._blocking.session
+
+    async def perform(self, op: StoreOperation[R], /) -> R:
+        return cast("R", await in_thread(self._blocking.perform, op))
+
+    async def savepoint(self) -> None:
+        await in_thread(self._blocking.savepoint)
+
+    async def undo(self) -> None:
+        await in_thread(self._blocking.undo)
+
+    async def flush(self) -> None:
+        await in_thread(self._blocking.flush)
+
+    async def commit(self) -> None:
+        await in_thread(self._blocking.commit)
+
+    async def roll_back(self) -> None:
+        await in_thread(self._blocking.roll_back)
+
+    def sever(self, why: str) -> bool:
+        return self._blocking.sever(why)
+
+
+async def in_thread(work: Callable[..., R], *arguments: Any) -> R:
+    return await sync_to_async(work, thread_sensitive=True)(*arguments)

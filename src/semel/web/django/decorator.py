@@ -1,0 +1,216 @@
+"""The decorator: keys are claimed where it stands, for views that authenticate by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from asgiref.sync import sync_to_async
+from django.core.handlers.exception import response_for_exception
+from django.db import connections, transaction
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+
+from semel.core.policy import Policy
+from semel.core.problems import refuse
+from semel.log import log
+from semel.process.current import current_run
+from semel.web.django.requests import asked, plain, rewind, takes_no_part
+from semel.web.django.responses import AwaitedDjangoFace, DjangoFace
+from semel.web.django.routes import CLAIMS, is_async
+from semel.web.tags import Tagged, tag
+from semel.web.views import Views
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+
+V = TypeVar("V", bound=Callable[..., Any])
+
+_HANDLERS: Final = (
+    *("post", "put", "patch", "delete"),
+    *("create", "update", "partial_update", "destroy"),
+)
+"""Methods of a class that may change something; the second row are a viewset's."""
+
+
+def guarded(guard: Guard, policy: Policy | None = None) -> Callable[[V], V]:
+    """Claim keys where this stands: on a view, on a method of a class, or on a class.
+
+    For views of Django REST framework, which authenticate when they are called, and below
+    decorators that do so, such as ``login_required``.
+    """
+    bound = guard.policy if policy is None else guard.bind(policy)
+
+    def decorate(view: V) -> V:
+        if isinstance(view, type):
+            return cast("V", _class(guard, bound, view))
+        return cast("V", _function(guard, bound, view))
+
+    return decorate
+
+
+def _class(guard: Guard, policy: Policy, kind: type) -> type:
+    """Its handlers one by one in REST framework, where ``dispatch`` is what authenticates."""
+    rest = hasattr(kind, "perform_authentication")
+    for name in [name for name in (_HANDLERS if rest else ("dispatch",)) if hasattr(kind, name)]:
+        method: Any = getattr(kind, name)
+        if not hasattr(method, CLAIMS):
+            setattr(kind, name, _function(guard, policy, method))
+    return tag(policy)(kind)
+
+
+def _function(guard: Guard, policy: Policy, view: Callable[..., Any]) -> Callable[..., Any]:
+    label = f"{view.__module__}.{view.__qualname__}"
+
+    def find_tag(app: Any, raw: Any) -> Tagged:
+        return Tagged(policy, f"{raw.method} {label}")
+
+    if is_async(view):
+        from semel.web.django.middleware import DjangoViews
+
+        awaited = DjangoViews(guard, AwaitedDjangoFace(), find_tag)
+        made: Any = _awaited(awaited, view)
+    else:
+        made = _blocking(Views[HttpResponseBase](guard, DjangoFace(), find_tag), view)
+    setattr(made, CLAIMS, guard)
+    made._non_atomic_requests = _EVERY
+    return cast("Callable[..., Any]", tag(policy)(made))
+
+
+def _blocking(views: Views[HttpResponseBase], view: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(view)
+    def claimed(*arguments: Any, **named: Any) -> Any:
+        request = _request(arguments)
+        if takes_no_part(plain(request)):
+            return view(*arguments, **named)
+        if _in_transaction():
+            return DjangoFace().whole(refuse("misconfigured"), None)
+        answered = _answered(request, _atomic(view), arguments, named)
+        return views.call(asked(request), answered)
+
+    return claimed
+
+
+def _awaited(views: Any, view: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(view)
+    async def claimed(*arguments: Any, **named: Any) -> Any:
+        request = _request(arguments)
+        if takes_no_part(plain(request)):
+            return await view(*arguments, **named)
+        return await views.call(asked(request), _aanswered(request, view, arguments, named))
+
+    return claimed
+
+
+def _request(arguments: tuple[Any, ...]) -> Any:
+    """The first that is one: before it, a method has its view."""
+    return next(it for it in arguments if isinstance(plain(it), HttpRequest))
+
+
+# ── what the view answers ─────────────────────────────────────────────────────────────────────────
+
+
+def _answered(
+    request: Any, view: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]
+) -> Callable[[], HttpResponseBase]:
+    """Exceptions become answers here, as they would further out: a 404 is kept like any other."""
+
+    def call() -> HttpResponseBase:
+        rewind(request)
+        try:
+            return _rendered(request, view(*arguments, **named))
+        except Exception as error:
+            _note(error)
+            return _for_exception(request, error)
+
+    return call
+
+
+def _aanswered(
+    request: Any, view: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]
+) -> Callable[[], Awaitable[HttpResponseBase]]:
+    async def call() -> HttpResponseBase:
+        rewind(request)
+        try:
+            response = await view(*arguments, **named)
+            return await sync_to_async(_rendered)(request, response)
+        except Exception as error:
+            _note(error)
+            return await sync_to_async(_for_exception, thread_sensitive=False)(request, error)
+
+    return call
+
+
+def _note(error: Exception) -> None:
+    running = current_run()
+    if running is not None:
+        running.note(error)
+
+
+def _rest_view(request: Any) -> Any:
+    """The view of Django REST framework that a request was made for; None for Django's own."""
+    context: dict[str, Any] = getattr(request, "parser_context", None) or {}
+    return context.get("view")
+
+
+def _for_exception(request: Any, error: Exception) -> HttpResponseBase:
+    view = _rest_view(request)
+    if view is not None:
+        try:
+            return _rendered(request, view.handle_exception(error))
+        except Exception as unhandled:
+            error = unhandled
+    response: HttpResponseBase = response_for_exception(plain(request), error)
+    return response
+
+
+def _rendered(request: Any, response: Any) -> HttpResponseBase:
+    view = _rest_view(request)
+    if view is not None:
+        response = view.finalize_response(request, response, *view.args, **view.kwargs)
+    if hasattr(response, "render"):
+        response = response.render()
+    if not isinstance(response, HttpResponseBase):
+        raise TypeError(f"the view returned no HttpResponse, but {type(response).__name__}")
+    return response
+
+
+# ── transactions of Django's own ──────────────────────────────────────────────────────────────────
+
+
+class _Every(set[str]):
+    """Of all databases: Django would commit after the answer was kept. See `_atomic`."""
+
+    def __contains__(self, alias: object) -> bool:
+        return True
+
+
+_EVERY: Final = _Every()
+
+
+def _in_transaction() -> bool:
+    """Whether one is open around the guard, so that its commit may fail after the answer is kept.
+
+    That of a test case is not: nothing of a test is to stay.
+    """
+    if current_run() is not None:
+        return False  # within another guarded view, whose transaction it may be
+    for wrapper in connections.all(initialized_only=True):
+        blocks: list[Any] = wrapper.atomic_blocks
+        if any(not block._from_testcase for block in blocks):
+            log.error(
+                "semel: a transaction is open around a guarded view: put "
+                "@transaction.non_atomic_requests on it, outermost (ATOMIC_REQUESTS holds within)"
+            )
+            return True
+    return False
+
+
+def _atomic(view: Callable[..., Any]) -> Callable[..., Any]:
+    """ATOMIC_REQUESTS, within the exchange: what is kept must have been committed."""
+    free: set[str] = getattr(view, "_non_atomic_requests", set())
+    for alias, told in connections.settings.items():
+        if told["ATOMIC_REQUESTS"] and alias not in free:
+            view = transaction.atomic(using=alias)(view)
+    return view

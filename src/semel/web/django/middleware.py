@@ -1,0 +1,189 @@
+"""The middleware: keys are claimed after Django's authentication, around the view."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from asgiref.sync import (
+    SyncToAsync,
+    ThreadSensitiveContext,
+    markcoroutinefunction,
+    sync_to_async,
+)
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.utils.module_loading import import_string
+
+from semel.core.admission import Refused, Ticket
+from semel.core.flow import Step, arun, run
+from semel.core.model import Response
+from semel.core.problems import refuse
+from semel.guard import Guard
+from semel.log import log
+from semel.process.current import current_run
+from semel.process.transact import AsyncTransact, Transact
+from semel.web.django.requests import Body, asked, rewind, takes_no_part
+from semel.web.django.responses import AwaitedDjangoFace, DjangoFace
+from semel.web.django.routes import (
+    authenticates_itself,
+    claims_itself,
+    find_django_tag,
+    is_async,
+    policy_at,
+    resolved,
+)
+from semel.web.handler import start_task
+from semel.web.views import Asked, Views
+from semel.web.views_awaited import AwaitedViews
+
+SETTING: Final = "SEMEL_GUARD"
+
+
+def guard_of_settings() -> Guard:
+    """The guard that ``SEMEL_GUARD`` names, such as ``shop.guards.guard``."""
+    named = getattr(settings, SETTING, None)
+    if not isinstance(named, str):
+        raise ImproperlyConfigured(f"{SETTING} must name a semel.Guard: 'shop.guards.guard'")
+    found = import_string(named)
+    if not isinstance(found, Guard):
+        raise ImproperlyConfigured(f"{SETTING}: {named} is no semel.Guard")
+    return found
+
+
+class Middleware:
+    """Guards the views of a project. In MIDDLEWARE it comes after AuthenticationMiddleware."""
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self.get_response = get_response
+        self.guard = guard_of_settings()
+        self._views = Views[HttpResponseBase](self.guard, DjangoFace(), find_django_tag)
+        self._awaited = DjangoViews(self.guard, AwaitedDjangoFace(), find_django_tag)
+        self._is_async = is_async(get_response)
+        if self._is_async:
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> Any:
+        if self._is_async:
+            return self._acall(request)
+        if self.guard.status in request.path_info:
+            flow = self._views.desk.status(*_told(request))
+            if flow is not None:
+                return _made(run(flow, Transact(self.guard.backend).perform))
+        if takes_no_part(request) or (refused := self._left_to_view(request)) is PASS:
+            return self.get_response(request)
+        if refused is not None:
+            return refused
+        return self._views.call(asked(request), lambda: self._answered(request))
+
+    def _answered(self, request: HttpRequest) -> HttpResponseBase:
+        rewind(request)
+        response: HttpResponseBase = self.get_response(request)
+        return response
+
+    async def _acall(self, request: HttpRequest) -> Any:
+        if self.guard.status in request.path_info:
+            flow = await sync_to_async(self._views.desk.status)(*_told(request))
+            if flow is not None:
+                return _made(await arun(Step(flow), AsyncTransact(self.guard.backend).perform))
+        if takes_no_part(request) or (refused := self._left_to_view(request)) is PASS:
+            return await self.get_response(request)
+        if refused is not None:
+            return refused
+
+        async def answered() -> HttpResponseBase:
+            rewind(request)
+            response: HttpResponseBase = await self.get_response(request)
+            return response
+
+        return await self._awaited.call(asked(request), answered)
+
+    def _left_to_view(self, request: HttpRequest) -> Any:
+        """PASS where the view makes the claim itself; a refusal where it would have to."""
+        match = resolved(request)
+        if match is None:
+            return PASS  # Django's own 404
+        method = request.method or ""
+        if claims_itself(match.func, method):
+            policy = policy_at(match.func, method) or self.guard.policy
+            body = None
+            if "HTTP_IDEMPOTENCY_KEY" in request.META:
+                body = Body(request).keep(policy)
+            return PASS if body is None else _made(body)
+        if authenticates_itself(match.func):
+            return self._unclaimed(request, match)
+        return None
+
+    def _unclaimed(self, request: HttpRequest, match: Any) -> Any:
+        """A view of Django REST framework's that nobody decorated.
+
+        Claimed here, its answers would be repeated to whoever knows a key; ignored, a key would
+        protect from nothing.
+        """
+        method = request.method or ""
+        policy = policy_at(match.func, method) or self.guard.policy
+        keyed = "HTTP_IDEMPOTENCY_KEY" in request.META or policy.required
+        if method not in policy.methods or not keyed:
+            return PASS
+        log.error(
+            "semel: %s is a view of Django REST framework, which authenticates by itself: put "
+            "@semel.web.django.guarded on its method, so that keys are claimed after that",
+            match.view_name or match.route,
+        )
+        return _made(refuse("misconfigured"))
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> None:
+        """Django, or another middleware, is about to turn it into an answer."""
+        running = current_run()
+        if running is not None:
+            running.note(exception)
+
+
+PASS: Final = object()
+"""The request goes on untouched."""
+
+
+def _told(request: HttpRequest) -> tuple[Any, Any]:
+    given = asked(request)
+    return given.request, given.place
+
+
+def _made(response: Response) -> HttpResponseBase:
+    return DjangoFace().whole(response, None)
+
+
+class DjangoViews(AwaitedViews[HttpResponseBase]):
+    """In an event loop: what belongs to threads stays in one thread for the whole exchange."""
+
+    async def admit(self, asked: Asked) -> tuple[Ticket | Refused | None, str]:
+        if "idempotency-key" not in asked.request.headers:
+            return await super().admit(asked)
+        # ``request.user`` may be a question to the database.
+        return await sync_to_async(self.desk.admit)(asked.request, asked.place)
+
+    async def call(
+        self, asked: Asked, view: Callable[[], Awaitable[HttpResponseBase]]
+    ) -> HttpResponseBase:
+        """In a task and a thread of its own: Django ends those of a request with its client."""
+        return await asyncio.shield(start_task(self._apart(asked, view), self.guard.running))
+
+    async def _apart(
+        self, asked: Asked, view: Callable[[], Awaitable[HttpResponseBase]]
+    ) -> HttpResponseBase:
+        context = ThreadSensitiveContext()
+        SyncToAsync.thread_sensitive_context.set(context)  # in this task alone
+        try:
+            return await super().call(asked, view)
+        finally:
+            thread = SyncToAsync.context_to_thread_executor.pop(context, None)
+            if thread is not None:
+                # Connections belong to their thread, which ends here.
+                await asyncio.get_running_loop().run_in_executor(thread, connections.close_all)
+                thread.shutdown(wait=False)

@@ -1,0 +1,130 @@
+"""Django's requests as semel reads them, with bodies that views can still read."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from django.http import HttpRequest
+
+from semel.core.frozen import replace
+from semel.core.model import Request, Response
+from semel.core.policy import SAFE_METHODS, Policy
+from semel.core.problems import refuse
+from semel.log import log
+from semel.web.message import Spool
+from semel.web.routing import Place, place
+from semel.web.views import Asked
+
+_PIECE: Final = 64 * 1024
+_KEPT: Final = "_semel_body"
+"""On a request: its body, kept before anybody could use it up."""
+
+
+_STREAM: Final = "_semel_stream"
+"""On a request: what its body is read from, once it has been read."""
+
+
+def plain(request: Any) -> HttpRequest:
+    """Django's own request, below that of Django REST framework."""
+    inner: HttpRequest = getattr(request, "_request", request)
+    return inner
+
+
+def takes_no_part(request: HttpRequest) -> bool:
+    """A safe method without a key: most requests, and nothing to look up for them."""
+    return request.method in SAFE_METHODS and "HTTP_IDEMPOTENCY_KEY" not in request.META
+
+
+def asked(request: Any) -> Asked:
+    """``request``: Django's, or the one of Django REST framework with whom that authenticated."""
+    inner: Any = plain(request)
+    told, where = _told(inner)
+    marks = inner.scope if hasattr(inner, "scope") else inner.META
+    return Asked(replace(told, raw=request), where, marks, Body(inner).read)
+
+
+def _told(request: Any) -> tuple[Request, Place]:
+    if hasattr(request, "scope"):
+        from semel.web import asgi
+
+        where = asgi.where_is(request.scope)
+        return asgi.request_of(request.scope, where.path), where
+    from semel.web.wsgi import request_of
+
+    where = _place(request.META)
+    return request_of(request.META, where.path), where
+
+
+def _place(environ: dict[str, Any]) -> Place:
+    """Django has decoded the path already, and what was no UTF-8 it has percent-encoded again.
+
+    So a percent sign may be one that was sent or one that Django made: there the server's own note
+    of the address tells.
+    """
+    root: str = environ["SCRIPT_NAME"]
+    below: str = environ["PATH_INFO"]
+    noted = environ.get("RAW_URI") or environ.get("REQUEST_URI")
+    if "%" in root + below and noted:
+        octets, prefix = unquote_to_bytes(_path_of(noted)), root.encode()
+        if (octets + b"/").startswith(prefix.rstrip(b"/") + b"/"):
+            return place(prefix, octets[len(prefix) :])
+    return place(root.encode(), below.encode())
+
+
+def _path_of(address: str) -> str:
+    path = address.partition("?")[0]
+    return path if path.startswith("/") else urlsplit(path).path
+
+
+class Body:
+    """The body of one request."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+
+    def read(self, policy: Policy) -> Spool | Response:
+        """The whole of it; the request is left as if nobody had read of it."""
+        kept = getattr(self._request, _KEPT, None)
+        return self._read(policy.max_request_body) if kept is None else kept
+
+    def keep(self, policy: Policy) -> Response | None:
+        """Before anybody can use it up, as parsers do; a refusal where it is too large."""
+        body = self._read(policy.max_request_body)
+        if isinstance(body, Response):
+            return body
+        setattr(self._request, _KEPT, body)
+        return None
+
+    def _read(self, limit: int) -> Spool | Response:
+        request, body = self._request, Spool()
+        if hasattr(request, "_body"):
+            body.write(request._body)
+        elif request._read_started:
+            log.error(
+                "semel: the body of %s was read before its key could be claimed: put "
+                "semel.web.django.Middleware into MIDDLEWARE, above whatever reads bodies",
+                request.path,
+            )
+            return refuse("misconfigured")
+        else:
+            while body.size <= limit and (piece := request._stream.read(_PIECE)):
+                body.write(piece)
+            request._stream = body.reader()
+            setattr(request, _STREAM, request._stream)
+        if body.size > limit:
+            return refuse("body-too-large")
+        return refuse("malformed-body") if self._is_short(body) else body
+
+    def _is_short(self, body: Spool) -> bool:
+        """The client left before its end."""
+        stated = str(self._request.META.get("CONTENT_LENGTH") or "")
+        return stated.isdecimal() and body.size < int(stated[:20])
+
+
+def rewind(request: Any) -> None:
+    """To the start of a body that was kept: comparing it has read it through."""
+    inner: Any = plain(request)
+    stream = getattr(inner, _STREAM, None)
+    if stream is not None and inner._stream is stream and not inner._read_started:
+        stream.seek(0)

@@ -1,0 +1,113 @@
+"""Views of Django's: which one will answer, what tags it carries, and all there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import asgiref.sync
+
+from semel.core.policy import Policy
+from semel.web.tags import Tagged, any_tags, policy_of
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+
+CLAIMS: Final = "__semel_claims__"
+"""On a view, or a method of one, that makes the claim itself: it is `guarded`."""
+
+
+def find_django_tag(app: Any, raw: Any) -> Tagged | None:
+    """The tag of the view that will answer a request of Django's, or a pretended one."""
+    if not any_tags():
+        return None
+    match = resolved(raw)
+    if match is None:
+        return None
+    method: str = getattr(raw, "method", None) or raw["REQUEST_METHOD"]
+    policy = policy_at(match.func, method)
+    return None if policy is None else Tagged(policy, f"{method} /{match.route}")
+
+
+def resolved(raw: Any) -> Any:
+    """What the URL resolver says of a request; None where it will answer 404."""
+    from django.urls import Resolver404, get_resolver
+
+    path: str = getattr(raw, "path_info", None) or _pretended(raw["PATH_INFO"])
+    try:
+        return get_resolver(getattr(raw, "urlconf", None)).resolve(path)
+    except Resolver404:
+        return None
+
+
+def _pretended(path: str) -> str:
+    return path.encode("latin-1").decode("utf-8", "replace")
+
+
+def is_async(view: Any) -> bool:
+    """Django marks some that are no coroutine functions by themselves."""
+    return bool(asgiref.sync.iscoroutinefunction(view))  # pyright: ignore[reportDeprecated]
+
+
+def policy_at(view: Any, method: str) -> Policy | None:
+    """On the view function, its class, or the class's method."""
+    if policy := policy_of(view, method):
+        return policy
+    kind = view_class(view)
+    handler = method_of(view, method)
+    return (policy_of(handler, method) if handler is not None else None) or (
+        None if kind is None else policy_of(kind, method)
+    )
+
+
+def claims_itself(view: Any, method: str) -> bool:
+    return hasattr(view, CLAIMS) or hasattr(method_of(view, method), CLAIMS)
+
+
+def view_class(view: Any) -> Any:
+    """The class behind a view function; Django REST framework has its own name for it."""
+    return getattr(view, "view_class", None) or getattr(view, "cls", None)
+
+
+def method_of(view: Any, method: str) -> Any:
+    """The method of a class that answers; a viewset's goes by the name of its action."""
+    actions: dict[str, str] = getattr(view, "actions", None) or {}
+    name = actions.get(method.lower(), method.lower())
+    return getattr(view_class(view), name, None)
+
+
+def authenticates_itself(view: Any) -> bool:
+    """A view of Django REST framework: nobody is authenticated before it is called."""
+    return hasattr(view_class(view), "perform_authentication")
+
+
+_VERBS: Final = ("get", "post", "put", "patch", "delete")
+
+
+def routes(guard: Guard | None) -> Iterator[tuple[str, str, Any, Guard | None, Policy | None]]:
+    """Method, path, view, guard and policy of every route of the project."""
+    from django.urls import get_resolver
+
+    for path, view in _patterns(get_resolver(), ""):
+        for method in _methods(view):
+            handler = method_of(view, method) if view_class(view) is not None else view
+            own: Any = getattr(view, CLAIMS, None) or getattr(handler, CLAIMS, None)
+            around = None if authenticates_itself(view) else guard
+            yield method, path, view, own or around, policy_at(view, method)
+
+
+def _patterns(resolver: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    for pattern in resolver.url_patterns:
+        path = prefix + str(pattern.pattern)
+        if hasattr(pattern, "url_patterns"):
+            yield from _patterns(pattern, path)
+        else:
+            yield f"/{path}", pattern.callback
+
+
+def _methods(view: Any) -> list[str]:
+    kind = view_class(view)
+    if kind is None:
+        return [verb.upper() for verb in getattr(view, "__semel_methods__", ())] or ["*"]
+    actions: dict[str, str] = getattr(view, "actions", None) or {}
+    return [verb.upper() for verb in actions or _VERBS if actions or hasattr(kind, verb)]
