@@ -20,7 +20,7 @@ from semel.core.settling import ONCE
 from semel.errors import ConfigurationError, OutcomeUnknown, Refused
 from semel.process.current import Run
 from semel.process.fences import new_fence
-from semel.web.desk import report
+from semel.web.accounts import Account
 from semel.web.protection import at_once
 
 if TYPE_CHECKING:
@@ -57,13 +57,15 @@ class Job:
         # A worker finds the probe of a function by its name, or the guard's own; no other.
         can_ask = name in guard.registry.probes or guard.policy.probe is not None
         self.call = replace(call, can_ask=can_ask)
-        self.flow = exchange(self.call, guard.enrol(f"once {name}", policy))
+        label = f"once {name}"
+        self._account = Account(guard.events, self.ticket, label)
+        self.flow = self._account.follow(self.call, exchange(self.call, guard.enrol(label, policy)))
 
     def run(self, function: Callable[[], Any]) -> Once:
         from semel.web.blocking import BlockingExchange
 
         if (known := at_once(self.guard, self.call)) is not None:
-            return self._told(known)
+            return self._told(self._account.at_once(known, self.call))
         performer = BlockingExchange(self.guard, self.ticket, self.call, _Function(function))
         try:
             answer = run(self.flow, performer.perform)
@@ -75,7 +77,7 @@ class Job:
         from semel.web.awaited import AwaitedExchange
 
         if (known := at_once(self.guard, self.call)) is not None:
-            return self._told(known)
+            return self._told(self._account.at_once(known, self.call))
         performer = AwaitedExchange(self.guard, self.ticket, self.call, _AsyncFunction(function))
         answer: Answer = await performer.drive(Step(self.flow))
         performer.end()
@@ -83,7 +85,6 @@ class Job:
 
     def _told(self, answer: Answer) -> Once:
         """The function's result, its exception, or why it may not run."""
-        report(answer)
         if answer.reraise and answer.error is not None and not answer.zombie:
             raise answer.error
         response = answer.response

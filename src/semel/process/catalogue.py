@@ -62,7 +62,7 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
     "refusal": Kind(
         ("code", "status", "route", "method", "policy"),
         NONE,
-        "%(method)s %(route)s: %(code)s: %(error)s",
+        "%(method)s %(route)s: %(code)s: tenant=, session= or key= failed: %(error)s",
         "A request was turned away before its key was looked up.",
     ),
     "key.suspicious": Kind(
@@ -115,6 +115,12 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         NONE,
         "the store is up: %(up)s",
         "Somebody asked whether the store can be reached.",
+    ),
+    "breaker": Kind(
+        ("circuit",),
+        WARNING,
+        "the circuit to the store is %(circuit)s",
+        "The circuit breaker opened: requests are refused at once. Or it closed again.",
     ),
     "depths": Kind(
         ("pending", "in_progress", "unknown", "dead", "waiting_effects", "dead_effects"),
