@@ -22,7 +22,7 @@ from semel.errors import ConfigurationError
 from semel.log import log
 from semel.process.transact import AsyncTransact
 from semel.web.awaited import AwaitedExchange
-from semel.web.desk import BIG, MARK, Desk, Opened, report
+from semel.web.desk import BIG, MARK, Desk, Opened
 from semel.web.handler import AsgiApp, Handler, Message, Receive, Scope, Send
 from semel.web.message import Spool
 from semel.web.routing import Place, place
@@ -114,7 +114,6 @@ class Middleware:
         handler.raise_again()
 
     async def _answer(self, answer: Answer, send: Send) -> None:
-        report(answer)
         if answer.response is not None:
             await send_response(answer.response, send)
 

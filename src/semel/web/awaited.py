@@ -29,7 +29,7 @@ from semel.process.current import Run
 from semel.process.jitter import pause_before
 from semel.process.transact import AsyncTransact
 from semel.stores.base import AsyncStore
-from semel.web.desk import Performer, report, too_late
+from semel.web.desk import Performer, too_late
 from semel.web.handler import start_task
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class AwaitedExchange(Performer):
     async def finish_alone(self, step: Step) -> None:
         """The client is gone: carry on to the end without it."""
         try:
-            report(await wind_up(step, self.perform))
+            await wind_up(step, self.perform)
         finally:
             await self.see_off()
 

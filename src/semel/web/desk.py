@@ -250,13 +250,8 @@ def _stored(ticket: Ticket, place: Place, body: Spool) -> bytes:
     )
 
 
-def report(answer: Answer) -> None:
-    """Told by the flow's `Account`."""
-
-
 def spoken(answer: Answer) -> Response | None:
     """What is sent, in a thread of the server's own; the handler's exception where nothing is."""
-    report(answer)
     error = answer.error
     if error is not None and answer.reraise:
         if answer.response is None or not isinstance(error, Exception):

@@ -20,7 +20,6 @@ from semel.core.policy import SAFE_METHODS, Policy
 from semel.errors import ConfigurationError, SemelError
 from semel.process.current import current, current_run
 from semel.process.transact import Transact
-from semel.web.desk import report
 from semel.web.message import Spool
 from semel.web.routing import Place, place
 from semel.web.tags import Tagged, any_tags, find_flask_tag, tag, tagged_view
@@ -239,7 +238,6 @@ class _Views(Views[flask.Response]):
         """
         error, settled = answer.error, answer.outcome in (Outcome.RELEASED, Outcome.SUSPENDED)
         if answer.reraise and settled and not isinstance(error, SemelError) and error is not None:
-            report(answer)
             if made is not None:
                 made.close()
             raise error

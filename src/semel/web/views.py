@@ -28,7 +28,7 @@ from semel.core.runner import (
 )
 from semel.process.current import Run
 from semel.web.blocking import BlockingExchange
-from semel.web.desk import MARK, Desk, FindTag, Opened, report, spoken
+from semel.web.desk import MARK, Desk, FindTag, Opened, spoken
 from semel.web.message import Spool
 from semel.web.routing import Place
 
@@ -310,7 +310,6 @@ class Stream(Generic[F]):
         self._step.reply(self._tally.drained(whole=whole, error=error))
         try:
             answer: Answer = run_on(self._step, self._exchange.perform)
-            report(answer)
             if self._errand is not None:
                 self._errand.answer = answer
         finally:

@@ -27,7 +27,7 @@ from semel.core.runner import (
 )
 from semel.process.current import Run
 from semel.web.awaited import AwaitedExchange
-from semel.web.desk import BIG, MARK, Desk, FindTag, Opened, report, spoken
+from semel.web.desk import BIG, MARK, Desk, FindTag, Opened, spoken
 from semel.web.handler import Promise, start_task
 from semel.web.message import Spool
 from semel.web.views import STREAMS, Asked, Maker, Parts, Tally, said, unkeepable
@@ -284,7 +284,6 @@ class AwaitedStream(Generic[F]):
         self._step.reply(drained)
         try:
             answer: Answer = await self._exchange.drive(self._step)
-            report(answer)
             if self._errand is not None:
                 self._errand.answer = answer
         finally:
