@@ -8,11 +8,14 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 from fastapi import FastAPI
 from flask import Flask
 from flask import Response as FlaskResponse
+from litestar import Litestar, post
+from litestar import Response as LitestarResponse
+from litestar.response import Stream
 from starlette.applications import Starlette
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
@@ -21,7 +24,9 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 import semel
+from semel.web.flask import Semel
 from semel.web.handler import AsgiApp
+from semel.web.litestar import SemelPlugin
 from semel.web.wsgi import Environ, StartResponse
 from tests.web.drive import KEY, AsgiDriver, Driver, WsgiDriver
 from tests.web.effects import Effects
@@ -142,6 +147,14 @@ def fastapi(act: Act, guard: semel.Guard, effects: Effects) -> AsgiApp:
     return app
 
 
+def gated(act: Act, guard: semel.Guard, effects: Effects) -> AsgiApp:
+    app = FastAPI(exception_handlers=handlers(act))
+    app.state.mapped = act.mapped
+    app.add_api_route("/x", endpoint(act, effects), methods=["POST"], response_model=None)
+    guard.fastapi(app)
+    return app
+
+
 def around_base_http(act: Act, guard: semel.Guard, effects: Effects) -> AsgiApp:
     app = starlette(act, effects)
     app.add_middleware(BaseHTTPMiddleware, dispatch=untouched)
@@ -154,6 +167,30 @@ def inside_base_http(act: Act, guard: semel.Guard, effects: Effects) -> AsgiApp:
     app.add_middleware(semel.Middleware, guard=guard)
     app.add_middleware(BaseHTTPMiddleware, dispatch=untouched)
     return app
+
+
+def litestar(act: Act, guard: semel.Guard, effects: Effects) -> AsgiApp:
+    @post("/x")
+    async def handle() -> LitestarResponse[Any]:
+        name = effects.happen(KEY)
+        if act.begun:
+            pieces = broken_off(act, name)
+            return Stream(pieces, status_code=act.status, media_type="text/plain")
+        act.raise_()
+        body = None if act.status in (204, 303) else name
+        return LitestarResponse(body, status_code=act.status, media_type="text/plain")
+
+    def mapped(request: Any, error: Exception) -> LitestarResponse[Any]:
+        return LitestarResponse("mapped", status_code=act.mapped, media_type="text/plain")
+
+    app = Litestar(
+        [handle],
+        plugins=[SemelPlugin(guard)],
+        exception_handlers=dict.fromkeys(MAPPED, mapped) if act.mapped else {},
+        openapi_config=None,
+        logging_config=None,
+    )
+    return cast("AsgiApp", app)
 
 
 # ── WSGI ──────────────────────────────────────────────────────────────────────────────────────────
@@ -178,7 +215,7 @@ def pieces(act: Act, name: bytes) -> Iterator[bytes]:
     act.raise_()
 
 
-def flask(act: Act, guard: semel.Guard, effects: Effects) -> Any:
+def flask_app(act: Act, effects: Effects) -> Flask:
     app = Flask("positions")
     app.config["PROPAGATE_EXCEPTIONS"] = False
     app.logger.disabled = True
@@ -197,7 +234,17 @@ def flask(act: Act, guard: semel.Guard, effects: Effects) -> Any:
 
     for kind in MAPPED if act.mapped else ():
         app.register_error_handler(kind, lambda error: FlaskResponse("mapped", act.mapped))
-    return guard.wsgi(app.wsgi_app)
+    return app
+
+
+def flask(act: Act, guard: semel.Guard, effects: Effects) -> Any:
+    return guard.wsgi(flask_app(act, effects).wsgi_app)
+
+
+def flask_extension(act: Act, guard: semel.Guard, effects: Effects) -> Any:
+    app = flask_app(act, effects)
+    Semel(app, guard)
+    return app
 
 
 # ── all of them ───────────────────────────────────────────────────────────────────────────────────
@@ -207,10 +254,12 @@ ASGI: dict[str, Build] = {
     "starlette, guard.asgi": outside,
     "starlette, add_middleware": inside,
     "fastapi, add_middleware": fastapi,
+    "fastapi, guard.fastapi": gated,
+    "litestar": litestar,
     "around BaseHTTPMiddleware": around_base_http,
     "inside BaseHTTPMiddleware": inside_base_http,
 }
-WSGI: dict[str, Build] = {"wsgi": bare, "flask": flask}
+WSGI: dict[str, Build] = {"wsgi": bare, "flask": flask, "flask, Semel": flask_extension}
 ALL = {**ASGI, **WSGI}
 
 

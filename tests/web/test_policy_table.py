@@ -45,7 +45,7 @@ class Row(NamedTuple):
 
 
 FRAMEWORKS = frozenset(positions.ALL) - {"asgi", "wsgi"}
-NOT_SILENT = frozenset({"flask"})
+NOT_SILENT = frozenset({"flask", "flask, Semel", "litestar"})
 
 
 def caused() -> Exception:
@@ -131,7 +131,7 @@ ROWS: dict[str, Row] = {
         "receipt",
         "unknown",
         # Elsewhere the exception comes out of a task group, with a cancellation behind it.
-        frozenset({"asgi", "wsgi", "flask"}),
+        frozenset({"asgi", "wsgi", "flask", "flask, Semel"}),
     ),
     "returns without an answer": Row(
         Act(silent=True), "release", "keep", "unknown", frozenset(positions.ALL) - NOT_SILENT
