@@ -63,9 +63,14 @@ class Policies:
 
 
 def _router(app: Any) -> tuple[Any, FindTag]:
-    """The application whose router is asked, and how: Flask's is inside what wraps it."""
+    """The application whose router is asked, and how: Flask's and Django's are inside what wraps
+    them."""
     inner = app
     for _ in range(32):
+        if hasattr(inner, "_middleware_chain"):  # a handler of Django's
+            from semel.web.django.routes import find_django_tag
+
+            return inner, find_django_tag
         if hasattr(getattr(inner, "__self__", inner), "url_map"):
             return inner, find_flask_tag
         inner = getattr(inner, "app", None)

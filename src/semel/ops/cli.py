@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 
 
 def main() -> None:
     """Run the command line."""
+    if "DJANGO_SETTINGS_MODULE" in os.environ:
+        sys.path.insert(0, str(Path.cwd()))  # as from its manage.py, a project finds its settings
     try:
         from semel.ops.commands import semel
     except ModuleNotFoundError as missing:

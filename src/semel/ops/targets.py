@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from pathlib import Path
 from traceback import extract_tb
@@ -46,6 +47,7 @@ def _imported(module: str) -> Any:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
+        _set_up_django()
         return importlib.import_module(module)
     except ModuleNotFoundError as missing:
         if missing.name is not None and f"{module}.".startswith(f"{missing.name}."):
@@ -55,6 +57,14 @@ def _imported(module: str) -> Any:
         raise _broken(module, missing) from missing
     except Exception as error:
         raise _broken(module, error) from error
+
+
+def _set_up_django() -> None:
+    """A project's modules cannot be imported before its applications are loaded."""
+    if "DJANGO_SETTINGS_MODULE" in os.environ:
+        import django
+
+        django.setup()
 
 
 def _broken(module: str, error: Exception) -> ConfigurationError:

@@ -148,6 +148,8 @@ def _reader_of(app: Any) -> Reader | None:
         return _litestar
     if hasattr(app, "url_map") and hasattr(app, "view_functions"):
         return _flask
+    if hasattr(app, "_middleware_chain"):
+        return _django
     routes = getattr(app, "routes", None)
     return _starlette if hasattr(routes, "__iter__") else None
 
@@ -223,3 +225,11 @@ def _flask(app: Any, guard: Guard | None, prefix: str) -> Iterator[Entry]:
         endpoint = getattr(view, "view_class", view)
         for method in _methods(rule.methods, endpoint):
             yield Entry(method, prefix + rule.rule, endpoint, guard)
+
+
+def _django(app: Any, guard: Guard | None, prefix: str) -> Iterator[Entry]:
+    """Of the whole project: a handler of Django's has no routes of its own."""
+    from semel.web.django.routes import routes
+
+    for method, path, view, guarding, policy in routes(guard):
+        yield Entry(method, prefix + path, view, guarding, policy)

@@ -36,7 +36,7 @@ class Database:
             settings: Mapping[str, Any] = connections.settings[self.alias]
         except KeyError:
             raise ConfigurationError(f"Django's DATABASES has no {self.alias!r}") from None
-        except ImproperlyConfigured as error:
+        except (ImproperlyConfigured, ImportError) as error:
             raise ConfigurationError(
                 f"django://{self.alias} needs Django's settings: set DJANGO_SETTINGS_MODULE "
                 f"({' '.join(str(error).split())[:120]})"

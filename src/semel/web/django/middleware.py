@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from asgiref.sync import (
+    AsyncToSync,
     SyncToAsync,
     ThreadSensitiveContext,
     markcoroutinefunction,
@@ -27,6 +28,7 @@ from semel.guard import Guard
 from semel.log import log
 from semel.process.current import current_run
 from semel.process.transact import AsyncTransact, Transact
+from semel.stores.django.database import testing
 from semel.web.django.requests import Body, asked, rewind, takes_no_part
 from semel.web.django.responses import AwaitedDjangoFace, DjangoFace
 from semel.web.django.routes import (
@@ -179,6 +181,8 @@ class DjangoViews(AwaitedViews[HttpResponseBase]):
     ) -> HttpResponseBase:
         context = ThreadSensitiveContext()
         SyncToAsync.thread_sensitive_context.set(context)  # in this task alone
+        if not testing():  # a test's transaction is in its own thread
+            AsyncToSync.executors.current = None
         try:
             return await super().call(asked, view)
         finally:

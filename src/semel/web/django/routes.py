@@ -84,16 +84,31 @@ def authenticates_itself(view: Any) -> bool:
 _VERBS: Final = ("get", "post", "put", "patch", "delete")
 
 
-def routes(guard: Guard | None) -> Iterator[tuple[str, str, Any, Guard | None, Policy | None]]:
-    """Method, path, view, guard and policy of every route of the project."""
+def routes(
+    around: Guard | None,
+) -> Iterator[tuple[str, str, Any, Guard | None, Policy | None]]:
+    """Method, path, view, guard and policy of every route of the project.
+
+    ``around``: a guard that the whole project is wrapped in, as any WSGI or ASGI application.
+    """
     from django.urls import get_resolver
 
+    around = around or _installed()
     for path, view in _patterns(get_resolver(), ""):
         for method in _methods(view):
-            handler = method_of(view, method) if view_class(view) is not None else view
-            own: Any = getattr(view, CLAIMS, None) or getattr(handler, CLAIMS, None)
-            around = None if authenticates_itself(view) else guard
-            yield method, path, view, own or around, policy_at(view, method)
+            own = getattr(view, CLAIMS, None) or getattr(method_of(view, method), CLAIMS, None)
+            outer = None if authenticates_itself(view) else around
+            yield method, path, view, own or outer, policy_at(view, method)
+
+
+def _installed() -> Guard | None:
+    """The guard of the middleware, where it is in the settings."""
+    from django.conf import settings
+
+    from semel.web.django.middleware import Middleware, guard_of_settings
+
+    named = f"{Middleware.__module__.rpartition('.')[0]}.{Middleware.__qualname__}"
+    return guard_of_settings() if named in settings.MIDDLEWARE else None
 
 
 def _patterns(resolver: Any, prefix: str) -> Iterator[tuple[str, Any]]:
@@ -106,8 +121,20 @@ def _patterns(resolver: Any, prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _methods(view: Any) -> list[str]:
+    """Of a class those that it has; a function answers whatever it is sent, unless it is told."""
     kind = view_class(view)
     if kind is None:
-        return [verb.upper() for verb in getattr(view, "__semel_methods__", ())] or ["*"]
+        return _allowed(view) or ["GET", "POST"]
     actions: dict[str, str] = getattr(view, "actions", None) or {}
     return [verb.upper() for verb in actions or _VERBS if actions or hasattr(kind, verb)]
+
+
+def _allowed(view: Any) -> list[str]:
+    """What ``require_POST`` and the like were told, which they keep to themselves."""
+    while view is not None:
+        names: tuple[str, ...] = getattr(getattr(view, "__code__", None), "co_freevars", ())
+        if "request_method_list" in names:
+            told = view.__closure__[names.index("request_method_list")].cell_contents
+            return [method for method in told if method not in ("HEAD", "OPTIONS")]
+        view = getattr(view, "__wrapped__", None)
+    return []
