@@ -1,0 +1,338 @@
+"""The store is killed, or hangs, under load, and comes back: nothing runs without a claim.
+
+Executions are counted by the effects log, claims by asking the store behind semel's back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from threading import Event
+from typing import Any, Protocol
+
+import psycopg
+import pytest
+
+import semel
+from tests.servers import PostgresServer, ValkeyServer, gunicorn, uvicorn
+from tests.web.client import Client, Reply, new_key
+from tests.web.colours import COLOURS, driver, once
+from tests.web.conftest import MakeGuard
+from tests.web.drive import Ask, Driver
+from tests.web.effects import Effects
+from tests.web.waiting import until
+
+THREADS = 6
+
+
+class Outage(Protocol):
+    """A store that can be taken away and brought back."""
+
+    url: str
+
+    def begin(self) -> None: ...
+    def end(self) -> None: ...
+    def claimed(self) -> set[str]:
+        """The keys on record, asked behind semel's back."""
+        ...
+
+
+class KilledPostgres:
+    def __init__(self, server: PostgresServer, url: str) -> None:
+        self._server = server
+        self.url = url
+
+    def begin(self) -> None:
+        self._server.kill()
+
+    def end(self) -> None:
+        self._server.start()
+
+    def claimed(self) -> set[str]:
+        with psycopg.connect(self.url) as connection:
+            return {key for (key,) in connection.execute("SELECT key FROM semel_record")}
+
+
+class KilledValkey:
+    def __init__(self, server: ValkeyServer) -> None:
+        self._server = server
+        self.url = server.url
+
+    def begin(self) -> None:
+        self._server.kill()
+
+    def end(self) -> None:
+        self._server.start()
+
+    def claimed(self) -> set[str]:
+        with self._server.client as client:
+            hashes = [
+                name for name in client.scan_iter(count=1_000) if client.type(name) == b"hash"
+            ]
+            found = [client.hget(name, "key") for name in hashes]
+        return {key.decode() for key in found if isinstance(key, bytes)}
+
+
+class LockedSqlite:
+    """Another program keeps the file to itself."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self.url = f"sqlite:///{path}?timeout=0.2"
+
+    def begin(self) -> None:
+        until(self._locked)
+
+    def _locked(self) -> bool:
+        try:
+            self._lock.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError:
+            return False
+        return True
+
+    def end(self) -> None:
+        self._lock.execute("ROLLBACK")
+
+    def claimed(self) -> set[str]:
+        return {key for (key,) in self._lock.execute("SELECT key FROM semel_record")}
+
+
+@contextmanager
+def postgres(folder: Path) -> Iterator[Outage]:
+    # A server of its own, whose commits outlive its processes.
+    with PostgresServer(settings={"synchronous_commit": "on"}) as server, server.database() as url:
+        yield KilledPostgres(server, url)
+
+
+@contextmanager
+def valkey(folder: Path) -> Iterator[Outage]:
+    with ValkeyServer({"appendfsync": "always"}) as server:
+        yield KilledValkey(server)
+
+
+@contextmanager
+def sqlite(folder: Path) -> Iterator[Outage]:
+    yield LockedSqlite(folder / "keys.db")
+
+
+@dataclass
+class Load:
+    """Many threads, each with one new key after the other, until told to stop."""
+
+    client: Client
+    replies: dict[str, list[Reply]] = field(default_factory=dict)
+    _stop: Event = field(default_factory=Event)
+
+    def run(self) -> None:
+        while not self._stop.is_set():
+            key = new_key()
+            self.replies[key] = []
+            self.replies[key].append(self.client.post("/pay", key))
+
+    def count(self, status: int) -> int:
+        return sum(reply.status == status for seen in list(self.replies.values()) for reply in seen)
+
+    def keys(self) -> set[str]:
+        return set(self.replies)
+
+    def stop(self) -> None:
+        self._stop.set()
+
+
+@contextmanager
+def applying(client: Client) -> Iterator[Load]:
+    load = Load(client)
+    with ThreadPoolExecutor(THREADS) as pool:
+        running = [pool.submit(load.run) for _ in range(THREADS)]
+        try:
+            yield load
+        finally:
+            load.stop()
+        for each in running:
+            each.result()
+
+
+STORES = {"postgres": postgres, "valkey": valkey, "sqlite": sqlite}
+
+
+@pytest.mark.parametrize("case", ["starlette-postgres", "bare-valkey", "flask-sqlite"])
+def test_a_store_that_is_killed_under_load_runs_nothing_and_comes_back_without_a_restart(
+    case: str, tmp_path: Path
+) -> None:
+    framework, _, store = case.partition("-")
+    log = tmp_path / "effects"
+    with STORES[store](tmp_path) as outage:
+        env = {
+            "SEMEL_TEST_STORE": outage.url,
+            "SEMEL_TEST_FRAMEWORK": framework,
+            "SEMEL_TEST_EFFECTS": str(log),
+        }
+        server = (
+            uvicorn("tests.web.app:app", env=env)
+            if framework == "starlette"
+            else gunicorn("tests.web.wsgi_app:application", threads=THREADS, env=env)
+        )
+        with server as app:
+            client, effects = Client(app.url), Effects(log)
+            with applying(client) as load:
+                until(lambda: load.count(201) >= 30)
+                pid = app.pid
+                outage.begin()
+                before, refused = load.keys(), load.count(503)
+                until(lambda: load.count(503) >= refused + 100)
+                meanwhile = load.keys() - before
+                ran = {effect.key for effect in effects.all()}
+                assert not ran & meanwhile, "a handler ran although nothing could be claimed"
+                outage.end()
+                served = load.count(201)
+                until(lambda: load.count(201) >= served + 30)
+            assert app.pid == pid
+            some = sorted(load.keys())[:: 1 + len(load.keys()) // 60]
+            finals = {key: client.insist("/pay", key) for key in some}
+            assert {reply.status for reply in finals.values()} == {201}
+            times = [effect.key for effect in effects.all()]
+            assert len(times) == len(set(times)), "a key was executed twice"
+            assert set(times) <= outage.claimed(), "a handler ran without a claim"
+            assert set(finals) <= set(times)
+            refusals = [r for seen in load.replies.values() for r in seen if r.status == 503]
+            assert {reply.code for reply in refusals} <= {
+                "store-unavailable",
+                "completion-not-durable",
+            }
+            assert all(int(reply.one("retry-after") or 0) >= 1 for reply in refusals)
+
+
+# ── a store that hangs ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def hanging() -> Iterator[ValkeyServer]:
+    with ValkeyServer() as server:
+        yield server
+
+
+@pytest.fixture
+def guarded(make_guard: MakeGuard, runner: asyncio.Runner) -> Iterator[Callable[..., semel.Guard]]:
+    """Guards whose connections are closed in the loop they were opened in."""
+    made: list[semel.Guard] = []
+
+    def make(*given: str, **options: Any) -> semel.Guard:
+        made.append(make_guard(*given, **options))
+        return made[-1]
+
+    yield make
+    for guard in made:
+        runner.run(guard.aclose())
+
+
+@contextmanager
+def stopped(server: ValkeyServer) -> Iterator[None]:
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+def timed(send: Driver) -> tuple[float, Reply]:
+    begun = time.monotonic()
+    reply = send(Ask(key=new_key()))
+    return time.monotonic() - begun, reply
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_while_a_store_hangs_requests_are_refused_at_once_and_then_served_again(
+    colour: str,
+    hanging: ValkeyServer,
+    guarded: MakeGuard,
+    effects: Effects,
+    runner: asyncio.Runner,
+) -> None:
+    guard = guarded(f"{hanging.url}?timeout=0.15&prefix={colour}", breaker=timedelta(seconds=1))
+    send = driver(colour, guard, once(effects), runner)
+    assert send().status == 200
+    with stopped(hanging):
+        until(
+            lambda: (
+                send(Ask(key=new_key())).status
+                and guard.breaker
+                and guard.breaker.circuit == "open"
+            )
+        )
+        seen = [timed(send) for _ in range(30)]
+        assert {(reply.status, reply.code) for _, reply in seen} == {(503, "store-unavailable")}
+        assert statistics.median(took for took, _ in seen) < 0.05, "each waited for a time-out"
+        assert len(effects.all()) == 1
+    until(lambda: send(Ask(key=new_key())).status == 200)
+    assert guard.breaker is not None
+    assert guard.breaker.circuit == "closed"
+
+
+# ── what the breaker must not touch ───────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_an_open_breaker_keeps_no_outcome_from_being_recorded(
+    colour: str,
+    hanging: ValkeyServer,
+    guarded: MakeGuard,
+    effects: Effects,
+    runner: asyncio.Runner,
+) -> None:
+    """The handler opens it by itself; its own completion goes through, and closes it."""
+    guard = guarded(f"{hanging.url}?prefix=complete-{colour}")
+    breaker = guard.breaker
+    assert breaker is not None
+    circuits: list[str] = []
+
+    def handle() -> object:
+        for _ in range(10):
+            breaker.failed(time.monotonic() - 1)
+        circuits.append(breaker.circuit)
+        return once(effects)()
+
+    send = driver(colour, guard, handle, runner)  # type: ignore[arg-type]
+    first = send()
+    assert (first.status, circuits, breaker.circuit) == (200, ["open"], "closed")
+    assert send().body == first.body
+    assert len(effects.all()) == 1
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_without_a_breaker_every_request_tries(
+    colour: str,
+    guarded: MakeGuard,
+    effects: Effects,
+    runner: asyncio.Runner,
+) -> None:
+    assert guarded(breaker=None).breaker is None
+    send = driver(colour, guarded(breaker=None), once(effects), runner)
+    assert send().status == 200
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_trials_that_are_refused_by_a_limit_are_not_spent(
+    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+) -> None:
+    guard = make_guard(limits=semel.Limits(new_keys=semel.Rate(1, timedelta(hours=1))))
+    send = driver(colour, guard, once(effects), runner)
+    assert send().status == 200
+    breaker = guard.breaker
+    assert breaker is not None
+    for _ in range(10):
+        breaker.failed(time.monotonic() - 1)
+    until(lambda: breaker._clock() >= breaker._try_at)
+    assert send(Ask(key=new_key())).code == "too-fast"
+    assert send().replayed, "the trial was another's to spend"
+    assert breaker.circuit == "closed"
