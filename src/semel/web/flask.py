@@ -111,14 +111,19 @@ class Guarded:
         signals.request_started.connect(self._copy, app)
         app.add_url_rule(f"{guard.status}/<name>", "semel_status", self.status)
 
-    def dispatch(self) -> Any:
-        """Flask's own dispatch, as the handler of an exchange where the request takes part."""
+    def dispatch(self, *context: Any) -> Any:
+        """Flask's own dispatch, as the handler of an exchange where the request takes part.
+
+        ``context``: what later versions of Flask give it.
+        """
         request = flask.request
         if request.method in SAFE_METHODS or request.routing_exception is not None:
-            return self._dispatch()
+            return self._dispatch(*context)
         if self._claims_itself(request):
-            return self._dispatch()
-        return self._views.call(self._asked(), lambda: self._answered(self._dispatch))
+            return self._dispatch(*context)
+        return self._views.call(
+            self._asked(), lambda: self._answered(lambda: self._dispatch(*context))
+        )
 
     def decorated(
         self,
