@@ -15,13 +15,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from semel.core.fingerprint import Recipe
 from semel.core.policy import OPTION_NAMES, Policy, accepted, ietf, payments, stripe
 from semel.errors import ConfigurationError
 from semel.process.limits import Limits, Rate
 from semel.web.routing import Route
+
+if TYPE_CHECKING:
+    from semel.stores.encryption import Encryption
 
 PREFIX: Final = "SEMEL_"
 FILE: Final = "semel.toml"
@@ -41,9 +44,12 @@ class Settings:
     status: str = "/semel/status"
     maintenance: timedelta | None = timedelta(seconds=60)
     replay_cache: timedelta | None = None
+    replay_bodies: int = 0
+    replay_shared: str | None = field(default=None, repr=False)
     breaker: timedelta | None = timedelta(seconds=10)
     limits: Limits | None = None
     secrets: Mapping[str, str] | None = field(default=None, repr=False)
+    encryption: Encryption | None = None
     policy: Policy | None = None
     routes: tuple[Route, ...] = ()
 
@@ -118,6 +124,9 @@ _SCALARS: Final[dict[str, Reader]] = {
     "status": _text,
     "maintenance": _interval,
     "replay_cache": _interval,
+    "replay_bodies": _count,
+    "replay_shared": _text,
+    "encryption": lambda where, given: _key_list(where, given),
     "breaker": _interval,
 }
 
@@ -157,12 +166,42 @@ def _read(file: Path, option: str, given: Any) -> Any:
             return {key_id: _text(where, secret) for key_id, secret in _table(where, given).items()}
         case "policy":
             return _policy(where, given)
+        case "encryption":
+            return _encryption(where, _table(where, given))
         case "limits":
             return _limits(where, _table(where, given))
         case "routes":
             return tuple(_route(where, table) for table in _list(where, given))
         case _:
             return _SCALARS[option](where, given)
+
+
+def _encryption(where: str, table: dict[str, Any]) -> Encryption:
+    """``current``, ``keys`` and, while values from before are there, ``accept_plain``."""
+    from semel.stores.encryption import Encryption
+
+    for option in table:
+        _known(f"{where}: {option}", option, ("current", "keys", "accept_plain"))
+    keys = _table(f"{where}: keys", table.get("keys"))
+    if not all(isinstance(key, str) for key in keys.values()):
+        raise ConfigurationError(f"{where}: keys must be text, in base64")  # not shown, not even so
+    plain = _truth(f"{where}: accept_plain", table.get("accept_plain", False))
+    return Encryption(keys, _text(f"{where}: current", table.get("current")), accept_plain=plain)
+
+
+def _key_list(where: str, given: object) -> Encryption:
+    """``id:key,id:key`` from the environment: the first is the current one."""
+    from semel.stores.encryption import Encryption
+
+    words = [word.strip() for word in _text(where, given).split(",")]
+    pairs = [word.rpartition(":") for word in words if word != _PLAIN]
+    if not pairs or not all(name and colon for name, colon, _ in pairs):
+        raise ConfigurationError(f"{where} must be written id:key,id:key, the current one first")
+    keys = {name: key for name, _, key in pairs}
+    return Encryption(keys, pairs[0][0], accept_plain=_PLAIN in words)
+
+
+_PLAIN: Final = "accept_plain"
 
 
 _RATE: Final = re.compile(r"(\d+)\s*/\s*(\d+(?:\.\d+)?\s*)?(ms|s|m|h|d)")

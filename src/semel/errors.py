@@ -9,7 +9,8 @@ Expected outcomes are values; what is raised is an outage, a bug or a wrong sett
     │   └── RecipeChanged       scope or fingerprint settings differ from the recorded ones
     ├── StoreError
     │   ├── StoreUnavailable    the store did not answer; the write may or may not have happened
-    │   └── StoreCorrupt        the store answered something that cannot be true
+    │   ├── StoreCorrupt        the store answered something that cannot be true
+    │   └── KeyMissing          what is stored is encrypted with a key this process does not have
     ├── Refused                 raised by guard.once: the key may not run now, or not ever
     ├── NotExecuted             raised by handlers: nothing happened, a retry may run
     ├── GiveUp                  raised by deliverers: no further try will help, a dead letter
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ConfigurationError",
     "GiveUp",
+    "KeyMissing",
     "LeaseLost",
     "NotExecuted",
     "OperationChanged",
@@ -82,6 +84,13 @@ class StoreUnavailable(StoreError):
 
 class StoreCorrupt(StoreError):
     """The store holds or returned something that cannot be true."""
+
+
+class KeyMissing(StoreError):
+    """What is stored is encrypted with a key this process was not given.
+
+    It is not damaged: nothing is given up over it, and with the key it can be read.
+    """
 
 
 class Refused(SemelError):

@@ -28,6 +28,7 @@ from semel.process.replay_cache import ReplayCache, outlast
 from semel.process.transact import transactional
 from semel.stores import open_backend
 from semel.stores.base import Backend, performer
+from semel.stores.bodies import nearer
 from semel.web.routing import Route
 from semel.web.tags import tag
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from semel.effects.maintenance import Embedded
     from semel.effects.operator import Operator
     from semel.once import Once
+    from semel.stores.encryption import Encryption
     from semel.web.asgi import Middleware
     from semel.web.handler import AsgiApp
     from semel.web.wsgi import WsgiApp, WsgiMiddleware
@@ -76,6 +78,9 @@ class Guard:
         status: str = "/semel/status",
         maintenance: timedelta | None = timedelta(seconds=60),
         replay_cache: timedelta | None = None,
+        replay_bodies: int = 0,
+        replay_shared: str | None = None,
+        encryption: Encryption | None = None,
         limits: Limits | None = None,
         breaker: timedelta | None = timedelta(seconds=10),
         on_event: Subscriber | Sequence[Subscriber] | None = None,
@@ -85,7 +90,8 @@ class Guard:
         self.tenant = tenant
         self.events = Events(on_event)
         """Where everything worth a number or a line of the log is told."""
-        self.backend = _backend(store, migrate)
+        opened = nearer(_backend(store, migrate), replay_bodies, replay_shared)
+        self.backend = opened if encryption is None else _sealed(opened, encryption)
         self._secrets = _secrets(secrets)
         self._bound: dict[int, tuple[Policy, Policy]] = {}
         self.hides_runs = False
@@ -128,6 +134,9 @@ class Guard:
             "status": settings.status,
             "maintenance": settings.maintenance,
             "replay_cache": settings.replay_cache,
+            "replay_bodies": settings.replay_bodies,
+            "replay_shared": settings.replay_shared,
+            "encryption": settings.encryption,
             "limits": settings.limits,
             "breaker": settings.breaker,
         }
@@ -444,6 +453,12 @@ def _backend(store: str | Backend, migrate: bool) -> Backend:
     if isinstance(store, Backend):
         return store
     raise ConfigurationError(f"the store must be a URL or a backend, not {type(store).__name__}")
+
+
+def _sealed(backend: Backend, encryption: Encryption) -> Backend:
+    from semel.stores.sealed import sealed
+
+    return sealed(backend, encryption)
 
 
 def _positive(maintenance: timedelta | None) -> timedelta | None:

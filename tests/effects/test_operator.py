@@ -92,15 +92,18 @@ class TestSettling:
             Operator(quick.guard).settle(quick.unknown(), Absent(final=True), by=" ", reason="")
 
     def test_a_record_that_is_not_there(self, quick: Scene) -> None:
-        assert Operator(quick.guard).settle(NOBODY, Absent(final=True), by="ann") is None
+        assert (
+            Operator(quick.guard).settle(NOBODY, Absent(final=True), by="ann", reason="seen")
+            is None
+        )
         assert Operator(quick.guard).probe_now(NOBODY) is None
         assert Operator(quick.guard).bury(NOBODY, by="ann", reason="x") is None
 
     def test_a_colleague_was_faster(self, scene: Scene) -> None:
         identity = scene.unknown()
         operator = Operator(scene.guard)
-        operator.settle(identity, Happened(ANSWER), by="bob")
-        came = operator.settle(identity, Absent(final=True), by="ann")
+        operator.settle(identity, Happened(ANSWER), by="bob", reason="seen")
+        came = operator.settle(identity, Absent(final=True), by="ann", reason="seen")
         assert isinstance(came, Passed)
         assert scene.state(identity) is State.COMPLETED
 
@@ -159,10 +162,10 @@ def test_dead_effects_are_listed_tried_again_and_dropped(scene: Scene) -> None:
         ("one", "refused"),
         ("two", "refused"),
     ]
-    assert operator.retry_dead("one")
-    assert operator.drop_dead("two")
+    assert operator.retry_dead("one", by="ann", reason="fixed")
+    assert operator.drop_dead("two", by="ann", reason="fixed")
     assert list(operator.list_dead()) == []
-    assert not operator.retry_dead("one")  # it is not dead any more
-    assert not operator.drop_dead("two")
+    assert not operator.retry_dead("one", by="ann", reason="fixed")  # it is not dead any more
+    assert not operator.drop_dead("two", by="ann", reason="fixed")
     taken = scene.harness.perform(TakeEffects(Fence(b"f" * 16), ("mail",), 9, MINUTE))
     assert [each.key for each in taken.effects] == ["one"]

@@ -339,5 +339,6 @@ def test_evidence_that_comes_too_late_and_says_otherwise_is_noticed() -> None:
 
 def test_a_witness_says_one_printable_line_of_bounded_length() -> None:
     said = Witness("operator", "ann\n", "because\x00" + "x" * 1000).says("happened", "ch\r\n7")
-    assert said.isprintable()
-    assert len(said) == 500
+    assert said.by.isprintable()
+    assert said.reason.isprintable()
+    assert len(said.reason) == 500

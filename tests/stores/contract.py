@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from semel.core.acts import Act
 from semel.core.contract import (
     Accept,
     Accepted,
@@ -45,6 +46,7 @@ from semel.core.contract import (
     Take,
     Written,
 )
+from semel.core.custody import Erase
 from semel.core.model import Fence, Identity, Micros, OnLapse, Origin, Record, State
 from semel.core.snapshot import LARGE, brief, is_head
 from semel.core.states import TABLE, Event, rule
@@ -59,6 +61,7 @@ PATIENCE = 600 * MINUTE
 REQUEST = b"POST /payments\0"
 ORIGIN = Origin("tenant", "POST", "/payments", "a-key-of-the-client")
 SNAPSHOT = b'{"paid": true}'
+ACT = Act("tests", "to see what it does")
 
 
 def new_identity() -> Identity:
@@ -100,7 +103,7 @@ def complete(identity: Identity, fence: Fence, snapshot: bytes = SNAPSHOT) -> Co
 
 
 def settle_happened(identity: Identity, seen: Fence, snapshot: bytes = b"it") -> SettleHappened:
-    return SettleHappened(identity, seen, new_fence(), snapshot, RETENTION, TOMBSTONE, "asked")
+    return SettleHappened(identity, seen, new_fence(), snapshot, RETENTION, TOMBSTONE, ACT)
 
 
 @dataclass(frozen=True)
@@ -168,25 +171,26 @@ KINDS = {
     "settle_happened": Kind(Event.SETTLE_HAPPENED, settle_happened, keeps_fence=False),
     "settle_absent": Kind(
         Event.SETTLE_ABSENT,
-        lambda i, f: SettleAbsent(i, f, new_fence(), RETENTION, "voided"),
+        lambda i, f: SettleAbsent(i, f, new_fence(), RETENTION, ACT),
         keeps_fence=False,
     ),
     "settle_call": Kind(
         Event.SETTLE_CALL,
-        lambda i, f: SettleCall(i, f, new_fence(), b"result", "asked"),
+        lambda i, f: SettleCall(i, f, new_fence(), b"result", ACT),
         keeps_fence=False,
         on_lapse=OnLapse.RESUME,
     ),
     "inquire": Kind(Event.INQUIRE, lambda i, f: Inquire(i, f, 0, MINUTE), repeats=False),
-    "evict": Kind(Event.EVICT, Evict),
+    "evict": Kind(Event.EVICT, lambda i, f: Evict(i, f, ACT)),
     "evict_unknown": Kind(
         Event.EVICT_FORCED,
-        lambda i, f: EvictUnknown(i, f, new_fence(), TOMBSTONE, "given up"),
+        lambda i, f: EvictUnknown(i, f, new_fence(), TOMBSTONE, ACT),
         keeps_fence=False,
     ),
+    "erase": Kind(Event.ERASE, lambda i, f: Erase(i, f, ACT)),
     "free_unknown": Kind(
         Event.EVICT_FREED,
-        lambda i, f: EvictUnknown(i, f, new_fence(), TOMBSTONE, "given up", free=True),
+        lambda i, f: EvictUnknown(i, f, new_fence(), TOMBSTONE, ACT, free=True),
         keeps_fence=False,
     ),
 }
@@ -222,7 +226,7 @@ def reach(
         applied(harness, steps[state])
     if state is State.EXPIRED:
         seen, fence = fence, new_fence()
-        applied(harness, EvictUnknown(identity, seen, fence, TOMBSTONE, "given up"))
+        applied(harness, EvictUnknown(identity, seen, fence, TOMBSTONE, ACT))
     return identity, fence
 
 
@@ -500,7 +504,7 @@ class Lives:
         before = existing(harness, identity)
         assert (before.expires_at, before.forget_at) == (None, None)
         assert lost(harness, Forget(identity, fence)) == before
-        assert lost(harness, Evict(identity, fence)) == before
+        assert lost(harness, Evict(identity, fence, ACT)) == before
         assert isinstance(harness.perform(claim(identity, new_fence())), Found)
 
     def test_an_open_receipt_stays_as_evidence_when_the_lease_lapses(
@@ -533,7 +537,7 @@ class Lives:
         applied(harness, Suspend(identity, fence, "read timed out"))
         assert existing(harness, identity).reason == "read timed out"
         applied(harness, settle_happened(identity, fence))
-        assert existing(harness, identity).reason == "asked"
+        assert existing(harness, identity).reason == ACT.line
 
 
 class Bytes:
@@ -666,7 +670,7 @@ class Races:
         identity, fence = reach(harness, State.UNKNOWN)
         ops: list[StoreOperation[Written]] = [complete(identity, fence, b"late")]
         ops.append(settle_happened(identity, fence, b"settled"))
-        ops.append(SettleAbsent(identity, fence, new_fence(), RETENTION, "voided"))
+        ops.append(SettleAbsent(identity, fence, new_fence(), RETENTION, ACT))
         outcomes = [isinstance(reply, Applied) for reply in harness.race(ops)]
         assert outcomes.count(True) == 1
         expected = (b"late", b"settled", None)[outcomes.index(True)]

@@ -22,7 +22,7 @@ from semel.core.outbox import (
 )
 from semel.core.upkeep import Reap
 from semel.errors import ConfigurationError
-from tests.stores.contract import LEASE, MINUTE, RETENTION, new_fence, new_identity
+from tests.stores.contract import ACT, LEASE, MINUTE, RETENTION, new_fence, new_identity
 from tests.stores.contract_work import near
 from tests.stores.harness import RACERS, Harness
 
@@ -222,7 +222,7 @@ class Ordered:
         put(harness, "2", "3", order="a")
         fence = new_fence()
         assert keys(take(harness, fence)) == ["2"]
-        assert harness.perform(Requeue("1")).applied
+        assert harness.perform(Requeue("1", ACT)).applied
         assert take(harness).effects == ()
         deliver(harness, "2", fence)
         assert keys(take(harness)) == ["1"]
@@ -368,8 +368,8 @@ class Delivering:
 class DeadLetters:
     def test_a_dead_effect_is_tried_again_with_all_its_tries(self, harness: Harness) -> None:
         fence = dead(harness, "key")
-        assert harness.perform(Requeue("key")).applied
-        assert harness.perform(Requeue("key")).applied
+        assert harness.perform(Requeue("key", ACT)).applied
+        assert harness.perform(Requeue("key", ACT)).applied
         assert browse(harness, Shelf.DEAD) == []
         assert not deliver(harness, "key", fence)
         assert not fail(harness, "key", fence)
@@ -378,19 +378,19 @@ class DeadLetters:
 
     def test_a_dead_effect_is_dropped_for_good(self, harness: Harness) -> None:
         dead(harness, "key")
-        assert harness.perform(Requeue("key", drop=True)).applied
-        assert harness.perform(Requeue("key", drop=True)).applied
+        assert harness.perform(Requeue("key", ACT, drop=True)).applied
+        assert harness.perform(Requeue("key", ACT, drop=True)).applied
         assert all(browse(harness, shelf) == [] for shelf in Shelf)
-        assert not harness.perform(Requeue("key")).applied
+        assert not harness.perform(Requeue("key", ACT)).applied
 
     def test_only_dead_effects_are_dropped(self, harness: Harness) -> None:
         put(harness, "waiting", "delivered")
         fence = new_fence()
         take(harness, fence)
         deliver(harness, "delivered", fence)
-        assert not harness.perform(Requeue("waiting", drop=True)).applied
-        assert not harness.perform(Requeue("delivered", drop=True)).applied
-        assert not harness.perform(Requeue("delivered")).applied
+        assert not harness.perform(Requeue("waiting", ACT, drop=True)).applied
+        assert not harness.perform(Requeue("delivered", ACT, drop=True)).applied
+        assert not harness.perform(Requeue("delivered", ACT)).applied
         assert browse(harness, Shelf.WAITING) == ["waiting"]
         assert browse(harness, Shelf.DELIVERED) == ["delivered"]
 
@@ -398,7 +398,7 @@ class DeadLetters:
         put(harness, "key")
         fence = new_fence()
         take(harness, fence)
-        assert harness.perform(Requeue("key")).applied
+        assert harness.perform(Requeue("key", ACT)).applied
         assert take(harness).effects == ()
         assert deliver(harness, "key", fence)
 

@@ -32,6 +32,7 @@ from semel.core.contract import (
 )
 from semel.core.model import Case, Fence, Identity, OnLapse, State
 from tests.stores.contract import (
+    ACT,
     EVERY_STATE,
     LEASE,
     MINUTE,
@@ -228,7 +229,7 @@ class Deferred:
         identity, fence = reach(harness, State.IN_PROGRESS, deferred=True)
         applied(harness, Advance(identity, fence, b"calls"))
         applied(harness, Suspend(identity, fence))
-        applied(harness, EvictUnknown(identity, fence, new_fence(), TOMBSTONE, "given up"))
+        applied(harness, EvictUnknown(identity, fence, new_fence(), TOMBSTONE, ACT))
         case = recall(harness, identity)
         assert (case.request, case.journal) == (None, None)
         assert case.due_at == case.record.forget_at
@@ -363,11 +364,11 @@ class Points:
         applied(harness, Advance(identity, old, b"intent"))
         applied(harness, Suspend(identity, old, "timed out", probe_after=0))
         applied(harness, Inquire(identity, old, 0, MINUTE))
-        op = SettleCall(identity, old, new_fence(), b"result", "found at the provider")
+        op = SettleCall(identity, old, new_fence(), b"result", ACT)
         assert applied(harness, op).state is State.IN_PROGRESS
         case = recall(harness, identity)
         assert (case.request, case.journal, case.tries) == (REQUEST, b"result", 0)
-        assert case.record.reason == "found at the provider"
+        assert case.record.reason == ACT.line
         assert case.record.lapsed(now_of(harness))
         assert lost(harness, complete(identity, old)) == case.record
         applied(harness, Resume(identity, op.fence, new_fence(), LEASE))
@@ -380,7 +381,7 @@ class Points:
     ) -> None:
         identity, fence = reach(harness, State.UNKNOWN, on_lapse)
         before = existing(harness, identity)
-        assert lost(harness, SettleCall(identity, fence, new_fence(), b"", "asked")) == before
+        assert lost(harness, SettleCall(identity, fence, new_fence(), b"", ACT)) == before
 
     @pytest.mark.parametrize("journal", [None, b"without the intent"])
     def test_an_absent_call_leaves_a_journal_for_the_retry(
@@ -389,7 +390,7 @@ class Points:
         identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
         applied(harness, Advance(identity, fence, b"with the intent"))
         applied(harness, Suspend(identity, fence))
-        applied(harness, SettleAbsent(identity, fence, new_fence(), RETENTION, "voided", journal))
+        applied(harness, SettleAbsent(identity, fence, new_fence(), RETENTION, ACT, journal))
         assert recall(harness, identity).journal == (journal or b"with the intent")
 
 
@@ -464,7 +465,7 @@ class Inquiries:
         identity, fence = self.unknown(harness)
         applied(harness, Inquire(identity, fence, 0, MINUTE))
         settled, again = new_fence(), new_fence()
-        applied(harness, SettleAbsent(identity, fence, settled, RETENTION, "voided"))
+        applied(harness, SettleAbsent(identity, fence, settled, RETENTION, ACT))
         applied(harness, Retake(identity, settled, again, LEASE))
         applied(harness, Suspend(identity, again, "timed out", 0))
         assert recall(harness, identity).tries == 0

@@ -27,6 +27,7 @@ from semel.stores.redis.keys import Keys
 from semel.stores.redis.plans import Call
 from tests.servers import ValkeyServer
 from tests.stores.contract import (
+    ACT,
     KINDS,
     LEASE,
     ORIGIN,
@@ -188,7 +189,7 @@ def waiting(harness: Harness, identity: Identity, fence: Fence) -> None:
 
 def begun_anew(harness: Harness, identity: Identity, fence: Fence, end: State) -> None:
     """A settled record goes, and its key starts another epoch."""
-    applied(harness, Evict(identity, fence))
+    applied(harness, Evict(identity, fence, ACT))
     other = new_fence()
     harness.perform(claim(identity, other))
     ends: dict[State, StoreOperation[Written]] = {

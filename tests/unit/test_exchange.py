@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from semel.core import snapshot
+from semel.core.acts import Act
 from semel.core.answers import Answer, Outcome
 from semel.core.conclusions import KeepFailed
 from semel.core.contract import (
@@ -386,7 +387,9 @@ def test_a_deferred_request_that_is_asked_for_again_is_put_back_in_the_end(
     store, fence = world.store, Fence(b"\xdd" * 16)
     store.perform(Take(asked.identity, asked.fence, fence, SECOND))
     store.perform(Suspend(asked.identity, fence))
-    store.perform(SettleAbsent(asked.identity, fence, Fence(b"\xee" * 16), SECOND, "operator"))
+    store.perform(
+        SettleAbsent(asked.identity, fence, Fence(b"\xee" * 16), SECOND, Act("ann", "voided"))
+    )
     world.faults[Release] = deque([fault])
     again = replace(call(policy=asked.policy), request=b"stored")
     assert code(world.serve(again)) == "store-unavailable"
@@ -449,10 +452,10 @@ def _lapse_and_settle(world: World, holder: Any, happened: bool) -> None:
     if happened:
         kept = snapshot.encode(snapshot.Snapshot(200, (), b"settled"))
         settle: Any = SettleHappened(
-            holder.identity, holder.fence, NEW, kept, 99 * SECOND, SECOND, "ledger"
+            holder.identity, holder.fence, NEW, kept, 99 * SECOND, SECOND, Act("ann", "ledger")
         )
     else:
-        settle = SettleAbsent(holder.identity, holder.fence, NEW, 99 * SECOND, "ledger")
+        settle = SettleAbsent(holder.identity, holder.fence, NEW, 99 * SECOND, Act("ann", "ledger"))
     assert isinstance(world.store.perform(settle), Applied)
 
 
@@ -497,7 +500,7 @@ def test_a_zombie_whose_record_was_evicted_does_not_bring_it_back(world: World) 
 
     def evict() -> None:
         _lapse_and_settle(world, first, happened=True)
-        world.store.perform(Evict(first.identity, NEW))
+        world.store.perform(Evict(first.identity, NEW, Act("ann", "test")))
 
     world.during_handler = evict
     world.outcomes.append(answered())
@@ -547,7 +550,7 @@ def test_a_waiter_gets_the_leaders_answer(world: World) -> None:
     seen = Complete(leader.identity, leader.fence, kept, 99 * SECOND, SECOND)
     world.store.perform(seen)
     completed = _woken(world, leader)
-    world.store.perform(Evict(leader.identity, leader.fence))
+    world.store.perform(Evict(leader.identity, leader.fence, Act("ann", "test")))
     _busy(world)
     world.wakes.append(completed)
     answer = world.serve(call(policy=PATIENT))

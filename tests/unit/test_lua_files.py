@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from semel.core import contract, outbox, upkeep
+from semel.core import contract, custody, outbox, upkeep
 from semel.core.contract import StoreOperation
 from semel.core.model import State
 from semel.core.states import TABLE, Event
@@ -65,7 +65,7 @@ def test_a_script_names_only_the_states_its_events_lead_to(name: str) -> None:
 
 def test_every_operation_of_a_store_has_a_plan() -> None:
     asked: set[type[StoreOperation[Any]]] = set()
-    for module in (contract, upkeep, outbox):
+    for module in (contract, upkeep, outbox, custody):
         for each in vars(module).values():
             if isinstance(each, type) and issubclass(each, StoreOperation):
                 asked.add(each)

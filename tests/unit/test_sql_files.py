@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from semel.core import contract, outbox, upkeep
+from semel.core import contract, custody, outbox, upkeep
+from semel.core.acts import Act, Verb
 from semel.core.contract import StoreOperation
 from semel.core.model import Fence, Identity, OnLapse, Origin, State
 from semel.core.states import TABLE, Event, sources
@@ -32,6 +33,7 @@ DIALECTS = pytest.mark.parametrize("name", SYNTAXES)
 
 IDENTITY, FENCE, SEEN = Identity(bytes(32)), Fence(b"f" * 16), Fence(b"s" * 16)
 ORIGIN = Origin("tenant", "POST", "/", "key")
+ACT = Act("ann", "because")
 OPERATIONS: list[StoreOperation[Any]] = [
     contract.Claim(IDENTITY, FENCE, "v1:", b"", ORIGIN, 1),
     contract.Read(IDENTITY),
@@ -44,18 +46,18 @@ OPERATIONS: list[StoreOperation[Any]] = [
     contract.Suspend(IDENTITY, FENCE),
     contract.Lapse(IDENTITY, SEEN, 1),
     contract.Forget(IDENTITY, SEEN),
-    contract.SettleHappened(IDENTITY, SEEN, FENCE, b"", 1, 1, "evidence"),
-    contract.SettleAbsent(IDENTITY, SEEN, FENCE, 1, "evidence"),
-    contract.Evict(IDENTITY, SEEN),
-    contract.EvictUnknown(IDENTITY, SEEN, FENCE, 1, "reason"),
-    contract.EvictUnknown(IDENTITY, SEEN, FENCE, 1, "reason", free=True),
+    contract.SettleHappened(IDENTITY, SEEN, FENCE, b"", 1, 1, ACT),
+    contract.SettleAbsent(IDENTITY, SEEN, FENCE, 1, ACT),
+    contract.Evict(IDENTITY, SEEN, ACT),
+    contract.EvictUnknown(IDENTITY, SEEN, FENCE, 1, ACT),
+    contract.EvictUnknown(IDENTITY, SEEN, FENCE, 1, ACT, free=True),
     contract.Register("route", "recipe"),
     contract.Accept(IDENTITY, FENCE, "v1:", b"", ORIGIN, b"", 1),
     contract.Recall(IDENTITY),
     contract.Take(IDENTITY, SEEN, FENCE, 1),
     contract.Resume(IDENTITY, SEEN, FENCE, 1),
     contract.Advance(IDENTITY, FENCE, b""),
-    contract.SettleCall(IDENTITY, SEEN, FENCE, b"", "evidence"),
+    contract.SettleCall(IDENTITY, SEEN, FENCE, b"", ACT),
     contract.Inquire(IDENTITY, SEEN, 0, 1),
     upkeep.Due(upkeep.Work.PENDING, 1),
     upkeep.Browse((State.UNKNOWN,), 1),
@@ -75,10 +77,17 @@ OPERATIONS: list[StoreOperation[Any]] = [
     outbox.Fail("key", FENCE, "error", 1),
     outbox.BrowseEffects(outbox.Shelf.DEAD, 1),
     outbox.FindEffect("key"),
-    outbox.Requeue("key"),
-    outbox.Requeue("key", drop=True),
+    outbox.Requeue("key", ACT),
+    outbox.Requeue("key", ACT, drop=True),
     outbox.Note("source", "event", 1),
     outbox.Note("source", "event", None),
+    custody.Erase(IDENTITY, SEEN, ACT),
+    custody.ListBelongings("tenant", 1),
+    custody.ListUnlike(b"E1", 1),
+    *(custody.Reseal(IDENTITY, SEEN, part, b"", b"") for part in custody.Part),
+    custody.ResealEffect("key", b"", b""),
+    custody.Remark(Verb.ERASE, ACT, "tenant"),
+    custody.BrowseAudit(1),
 ]
 FOLLOWING = {
     "read_recipe",
@@ -198,7 +207,12 @@ def test_a_plan_gives_what_its_statement_takes(name: str, op: StoreOperation[Any
 
 
 def test_every_operation_of_a_store_has_a_plan() -> None:
-    named = [*vars(contract).values(), *vars(upkeep).values(), *vars(outbox).values()]
+    named = [
+        *vars(contract).values(),
+        *vars(upkeep).values(),
+        *vars(outbox).values(),
+        *vars(custody).values(),
+    ]
     every = {item for item in named if isinstance(item, type)}
     asked = {item for item in every if issubclass(item, StoreOperation)} - {StoreOperation}
     assert {type(op) for op in OPERATIONS} == asked

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 import semel
+from semel.core.acts import Act
 from semel.core.contract import (
     Claim,
     Complete,
@@ -304,9 +305,11 @@ def settled(memory: MemoryBackend, seen: Fence, kept: bytes | None) -> None:
     identity = only(memory).identity
     fence = Fence(b"operator" * 2)
     if kept is not None:
-        memory.perform(SettleHappened(identity, seen, fence, kept, MINUTE, MINUTE, "seen"))
+        memory.perform(
+            SettleHappened(identity, seen, fence, kept, MINUTE, MINUTE, Act("ann", "seen"))
+        )
     else:
-        memory.perform(SettleAbsent(identity, seen, fence, MINUTE, "not there"))
+        memory.perform(SettleAbsent(identity, seen, fence, MINUTE, Act("ann", "not there")))
 
 
 def test_a_late_holder_completes_an_unknown_record_with_its_evidence(

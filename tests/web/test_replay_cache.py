@@ -12,6 +12,7 @@ from typing import Literal
 import pytest
 
 import semel
+from semel.core.acts import Act
 from semel.core.contract import Evict
 from semel.core.enrolment import announce
 from semel.core.flow import run
@@ -29,6 +30,7 @@ from tests.web.drive import Ask
 from tests.web.effects import Effects
 from tests.web.served import databases_of, store_url
 
+ACT = Act("ann", "to see what it does")
 MINUTE = timedelta(minutes=1)
 """No test outlives it."""
 SHORT = timedelta(milliseconds=300)
@@ -45,7 +47,7 @@ def take_away(backend: Backend) -> int:
     store = backend.blocking()
     cases = store.perform(Browse((State.COMPLETED,), 100)).cases
     for case in cases:
-        store.perform(Evict(case.record.identity, case.record.fence))
+        store.perform(Evict(case.record.identity, case.record.fence, ACT))
     return len(cases)
 
 
@@ -298,6 +300,6 @@ def test_evicting_again_waits_again(nodes: Nodes) -> None:
     found = operator.find(Address("", "POST", "/x", key))
     assert found is not None
     identity, fence = found.case.record.identity, found.case.record.fence
-    nodes.tool.backend.blocking().perform(Evict(identity, fence))
+    nodes.tool.backend.blocking().perform(Evict(identity, fence, ACT))
     assert operator.evict(identity, by="ann", reason="sent by mistake") is None
     assert nodes.other.post("/x", key).body != body

@@ -13,6 +13,8 @@ Rules every store keeps:
   after it (`Case`); ``Fetch`` gives the whole.
 - Every other write names the fence it believes in and changes nothing when the record has another.
 - Finding one's own fence already applied is success, so a lost answer is simply asked again.
+- What people and evidence do beside the way of requests comes with an `Act`, which is put on record
+  in the same step: there is no such write without its entry.
 - Every record tells when somebody must look at it next (``due_at``): the end of a lease, the next
   probe, the end of retention. What is not due costs maintenance nothing.
 """
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Generic, TypeAlias, TypeVar
 
+from semel.core.acts import Act
 from semel.core.frozen import frozen
 from semel.core.model import (
     Case,
@@ -358,7 +361,7 @@ class SettleHappened(StoreOperation[Written]):
     snapshot: bytes
     retention: Micros
     tombstone: Micros
-    evidence: str
+    act: Act
 
 
 @frozen
@@ -372,7 +375,7 @@ class SettleAbsent(StoreOperation[Written]):
     seen: Fence
     fence: Fence
     retention: Micros
-    evidence: str
+    act: Act
     journal: bytes | None = None
 
 
@@ -388,7 +391,7 @@ class SettleCall(StoreOperation[Written]):
     seen: Fence
     fence: Fence
     journal: bytes
-    evidence: str
+    act: Act
 
 
 @frozen
@@ -411,6 +414,7 @@ class Evict(StoreOperation[Written]):
 
     identity: Identity
     seen: Fence
+    act: Act
 
 
 @frozen
@@ -421,7 +425,7 @@ class EvictUnknown(StoreOperation[Written]):
     seen: Fence
     fence: Fence
     tombstone: Micros
-    reason: str
+    act: Act
     free: bool = False
 
 

@@ -18,7 +18,8 @@ from semel.core.frozen import frozen
 from semel.core.model import Effect, Fence, Micros
 from semel.core.outbox import Deliver, Fail, Kept
 from semel.core.runner import Rest
-from semel.errors import GiveUp, RetryLater, StoreCorrupt, StoreUnavailable
+from semel.core.sealing import demand_opened
+from semel.errors import GiveUp, KeyMissing, RetryLater, StoreCorrupt, StoreUnavailable
 
 _SECOND: Final = 1_000_000
 _LONGEST_ERROR: Final = 500
@@ -120,6 +121,9 @@ def deliver(effect: Effect, rules: Rules, fence: Fence, luck: float) -> Flow[Rep
         delivery = delivery_of(effect)
     except StoreCorrupt as error:
         return (yield from _fail(effect, fence, told(error), None))
+    except KeyMissing as error:
+        again_in = next_pause(effect.tries, rules, luck, error)
+        return (yield from _fail(effect, fence, told(error), again_in))
     try:
         reply = yield from ask(Send(delivery))
     except Interrupted:
@@ -152,6 +156,7 @@ def next_pause(tries: int, rules: Rules, luck: float, error: BaseException) -> M
 
 def delivery_of(effect: Effect) -> Delivery:
     """What a deliverer gets to see; a payload that is no JSON is StoreCorrupt."""
+    demand_opened(effect.payload, "the payload of an effect")
     try:
         payload = json.loads(effect.payload)
     except (ValueError, RecursionError) as error:

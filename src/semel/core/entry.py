@@ -132,7 +132,7 @@ def meet(call: Call, found: Found) -> Flow[_Step]:
     if record.forgettable(now):
         yield from ask(Forget(call.identity, record.fence))
         return (yield from _seize(call, claim_of(call)))
-    if not call.prints.match(record):
+    if _differs(call, record):
         return mismatch(call, record)
     if record.lapsed(now) and record.on_lapse is OnLapse.RESUME:
         # One that was begun as an operation and is none any more is left to whoever knows it.
@@ -145,6 +145,11 @@ def meet(call: Call, found: Found) -> Flow[_Step]:
     if record.state in (State.IN_PROGRESS, State.PENDING):
         return _Busy(record)
     return (yield from from_record(call, record, now))
+
+
+def _differs(call: Call, record: Record) -> bool:
+    """An erased record has no fingerprint any more, and refuses everything alike."""
+    return record.fingerprint != "" and not call.prints.match(record)
 
 
 def _retake(
@@ -197,8 +202,10 @@ def _wait(call: Call, record: Record, patience: Micros) -> Flow[Found | Answer]:
 
 def hand_in(call: Call) -> Flow[Answer]:
     """Leave the request to the worker; 202 until it has been run."""
+    looks = call.familiar
     for _ in range(_ROUNDS):
-        reply = yield from ask(_accept(call))
+        reply = yield from _hand_over(call, looks)
+        looks = False
         match reply:
             case Accepted():
                 return accepted(call, State.PENDING, Outcome.ACCEPTED)
@@ -211,6 +218,15 @@ def hand_in(call: Call) -> Flow[Answer]:
             case _:
                 assert_never(reply)
     return in_flight(call)
+
+
+def _hand_over(call: Call, looks: bool) -> Flow[Accepted | Found | Stale]:
+    """As `_look`: what was met before is read, and its request not sent again."""
+    if looks:
+        reply = yield from ask(Read(call.identity))
+        if isinstance(reply, Found):
+            return reply
+    return (yield from ask(_accept(call)))
 
 
 def _accept(call: Call) -> Accept:
@@ -234,7 +250,7 @@ def _meet_deferred(call: Call, record: Record, now: Micros) -> Flow[Answer | Non
     if record.forgettable(now):
         yield from ask(Forget(call.identity, record.fence))
         return None
-    if not call.prints.match(record):
+    if _differs(call, record):
         return mismatch(call, record)
     if record.state is State.FAILED_RETRYABLE:
         # Settled as not done: asked for again, it goes back to the queue.

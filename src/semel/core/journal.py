@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from semel.core.frozen import frozen, replace
+from semel.core.sealing import demand_opened
 from semel.errors import StoreCorrupt
 
 _MAGIC: Final = b"J1"
@@ -96,6 +97,8 @@ def decode(blob: bytes | None) -> Journal:
     try:
         magic, checksum = _HEAD.unpack_from(blob)
         rest = blob[_HEAD.size :]
+        if magic != _MAGIC:
+            demand_opened(blob, "a journal")
         if magic != _MAGIC or zlib.crc32(rest) != checksum:
             raise StoreCorrupt("a journal is damaged: its checksum does not match")
         return Journal(tuple(_point(*entry) for entry in json.loads(rest)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import ClassVar
 
+from semel.core.acts import Act
 from semel.core.contract import StoreOperation
 from semel.core.frozen import frozen
 from semel.core.model import Effect, Fence, Identity, Micros
@@ -136,6 +137,7 @@ class Requeue(StoreOperation[Kept]):
     """
 
     key: str
+    act: Act
     drop: bool = False
 
 

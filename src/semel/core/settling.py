@@ -10,6 +10,7 @@ import json
 from typing import Any, Final, TypeAlias, assert_never
 
 from semel.core import journal, replay, snapshot
+from semel.core.acts import Act, act
 from semel.core.contract import (
     Applied,
     Lapse,
@@ -35,7 +36,7 @@ PROVIDER_ID: Final = b"semel-provider-id"
 """The header of a receipt that names what the provider made."""
 
 _LONGEST: Final = 500
-"""Characters of evidence that are kept: it is for people, and may come from outside."""
+"""Characters of a provider's id that are kept: it is for people, and comes from outside."""
 
 _JSON: Final[Headers] = ((b"content-type", b"application/json"),)
 
@@ -92,12 +93,11 @@ class Witness:
     name: str
     reason: str = ""
 
-    def says(self, verdict: str, provider_id: str | None = None) -> str:
-        """The line that is kept with the record."""
+    def says(self, verdict: str, provider_id: str | None = None) -> Act:
+        """What is kept with the record, and in the audit table."""
         which = f" ({provider_id})" if provider_id else ""
         why = f": {self.reason}" if self.reason else ""
-        line = f"{self.source} {self.name}: {verdict}{which}{why}"
-        return "".join(c if c.isprintable() else " " for c in line)[:_LONGEST]
+        return act(f"{self.source} {self.name}", f"{verdict}{which}{why}")
 
 
 def settle(

@@ -18,6 +18,7 @@ from typing import Final
 
 from semel.core.frozen import frozen
 from semel.core.model import Header, Headers, Response
+from semel.core.sealing import demand_opened
 from semel.errors import StoreCorrupt
 
 _MAGIC: Final = b"S1"
@@ -117,6 +118,17 @@ def begins(blob: bytes, head: bytes) -> bool:
     return blob.startswith(head[1:]) and len(head) > HEAD
 
 
+def is_sound(blob: bytes) -> bool:
+    """Its bytes are those its head was made for, or it is of another make that proves itself."""
+    if blob[:2] != _MAGIC:
+        return True
+    try:
+        _, flags, checksum = _HEAD.unpack_from(blob)
+    except struct.error:
+        return False
+    return bool(_checksum(flags, blob[_HEAD.size :]) == checksum)
+
+
 def decode(blob: bytes) -> Snapshot:
     """The snapshot that was encoded; anything else is StoreCorrupt."""
     try:
@@ -127,6 +139,8 @@ def decode(blob: bytes) -> Snapshot:
 
 def _decode(blob: bytes) -> Snapshot:
     magic, flags, checksum = _HEAD.unpack_from(blob)
+    if magic != _MAGIC:
+        demand_opened(blob, "a stored response")
     if magic != _MAGIC or _checksum(flags, blob[_HEAD.size :]) != checksum:
         raise StoreCorrupt("a stored response is damaged: its checksum does not match")
     at = _HEAD.size

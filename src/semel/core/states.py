@@ -42,6 +42,7 @@ class Event(StrEnum):
     EVICT = "evict"
     EVICT_FORCED = "evict, forced"
     EVICT_FREED = "evict, forced and freed on purpose"
+    ERASE = "erase"
 
 
 class Proof(StrEnum):
@@ -138,6 +139,9 @@ TABLE: Final[tuple[Rule, ...]] = (
     Rule(_EXPIRED, Event.EVICT, None, Proof.SEEN_FENCE, "operator", burns=True),
     Rule(_UNKNOWN, Event.EVICT_FORCED, _EXPIRED, Proof.SEEN_FENCE, "operator", burns=True),
     Rule(_UNKNOWN, Event.EVICT_FREED, None, Proof.SEEN_FENCE, "operator", burns=True),
+    Rule(_COMPLETED, Event.ERASE, _EXPIRED, Proof.SEEN_FENCE, "operator"),
+    Rule(_FAILED, Event.ERASE, _EXPIRED, Proof.SEEN_FENCE, "operator"),
+    Rule(_EXPIRED, Event.ERASE, _EXPIRED, Proof.SEEN_FENCE, "operator"),
 )
 
 _BY_STEP: Final = {(rule.source, rule.event): rule for rule in TABLE}

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from semel.core.frozen import frozen
 from semel.core.model import Headers, HeaderView
+from semel.core.sealing import demand_opened
 from semel.errors import StoreCorrupt
 
 _MAGIC: Final = b"Q1"
@@ -71,6 +72,8 @@ def decode(blob: bytes) -> StoredRequest:
     try:
         magic, checksum, length = _HEAD.unpack_from(blob)
         said, body = blob[_HEAD.size : _HEAD.size + length], blob[_HEAD.size + length :]
+        if magic != _MAGIC:
+            demand_opened(blob, "a stored request")
         if magic != _MAGIC or zlib.crc32(body, zlib.crc32(said)) != checksum:
             raise StoreCorrupt("a stored request is damaged: its checksum does not match")
         head = json.loads(said)

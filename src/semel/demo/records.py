@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 from semel.core import keys, snapshot
+from semel.core.acts import act
 from semel.core.contract import Applied, Found, Read, SettleHappened
 from semel.core.keys import Scope
 from semel.core.model import Fence, Identity, Record
@@ -57,7 +58,7 @@ class Records:
                 snapshot=snapshot.encode(answer),
                 retention=POLICY.retention_micros,
                 tombstone=POLICY.tombstone_micros,
-                evidence=f"provider's ledger: {charge.id}",
+                act=act("demo", f"in the provider's ledger: {charge.id}"),
             )
         )
         return isinstance(reply, Applied)

@@ -6,11 +6,12 @@ Blocking; the commands of `semel unknown` and `semel dlq` are made of these.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
-from semel.core import keys
+from semel.core import erasing, keys
+from semel.core.acts import Act, act
 from semel.core.contract import (
     Evict,
     EvictUnknown,
@@ -21,6 +22,8 @@ from semel.core.contract import (
     StoreOperation,
     Written,
 )
+from semel.core.custody import BrowseAudit, Entry
+from semel.core.erasing import Erasure
 from semel.core.evidence import Evidence
 from semel.core.frozen import frozen
 from semel.core.model import Case, Effect, Identity, Micros, OnLapse, Origin, State
@@ -40,6 +43,7 @@ from semel.process.fences import new_fence
 from semel.process.replay_cache import outlast
 
 if TYPE_CHECKING:
+    from semel.effects.rotation import Rotation
     from semel.guard import Guard
 
 R = TypeVar("R")
@@ -74,11 +78,10 @@ class Operator:
         return None
 
     def settle(
-        self, identity: Identity, evidence: Evidence, *, by: str, reason: str = ""
+        self, identity: Identity, evidence: Evidence, *, by: str, reason: str
     ) -> Settlement | None:
         """Settle by what ``by`` has found out; None when there is no such record."""
-        if not by.strip():
-            raise ConfigurationError("say who settles it: by=")
+        Act(by, reason)  # refuses empty words, which the witness's own would hide
         found = self._ask(Recall(identity))
         if isinstance(found, NoRecord):
             return None
@@ -108,8 +111,7 @@ class Operator:
         self, identity: Identity, *, by: str, reason: str, free: bool = False
     ) -> Written | None:
         """Give an unknown record up: its key is expired; or, with ``free``, may run again."""
-        if not by.strip() or not reason.strip():
-            raise ConfigurationError("say who gives it up, and why: by=, reason=")
+        Act(by, reason)
         found = self._ask(Recall(identity))
         if isinstance(found, NoRecord):
             return None
@@ -127,17 +129,78 @@ class Operator:
         Returns when no process repeats its answer any more: after the longest ``replay_cache``.
         Asked again it waits again, since nobody knows how long ago the first time was.
         """
-        if not by.strip() or not reason.strip():
-            raise ConfigurationError("say who evicts it, and why: by=, reason=")
+        said = by_operator(by, reason)
         found = self._ask(Recall(identity))
         written: Written | None = None
         if isinstance(found, Recalled):
-            written = self._ask(Evict(identity, found.case.record.fence))
+            written = self._ask(Evict(identity, found.case.record.fence, said))
             if isinstance(written, Lost):
                 return written
             self._tell("evicted", by, reason, identity)
         time.sleep(outlast(self._guard.backend.blocking(), self._guard.replays))
         return written
+
+    def erase(
+        self,
+        tenant: str,
+        *,
+        by: str,
+        reason: str,
+        progress: Callable[[Erasure], None] | None = None,
+    ) -> Erasure:
+        """Erase what is kept of a tenant's settled records; tombstones refuse a second run.
+
+        What is unsettled is left, and told. It reads the whole table, in pages. Returns when no
+        process repeats an erased answer any more. Asked again, it erases what has come since.
+        """
+        if not tenant:
+            raise ConfigurationError("say whose records: tenant=")
+        said = by_operator(by, reason)
+        self._runner.run(erasing.begin(tenant, said))
+        done = self._runner.run(erasing.step(tenant, said, Erasure()))
+        while done.after is not None:
+            if progress is not None:
+                progress(done)
+            done = self._runner.run(erasing.step(tenant, said, done))
+        self._runner.run(erasing.end(tenant, said, done))
+        self._tell("erased a tenant", by, reason, None)
+        time.sleep(outlast(self._guard.backend.blocking(), self._guard.replays))
+        return done
+
+    def rotate(
+        self, *, by: str, reason: str, progress: Callable[[Rotation], None] | None = None
+    ) -> Rotation:
+        """Encrypt anew, under the current key, whatever is not; safe beside traffic."""
+        from semel.effects.rotation import Rotator
+
+        done = Rotator(self._guard, by_operator(by, reason)).run(progress)
+        self._tell("rotated the keys", by, reason, None)
+        return done
+
+    def audit(
+        self,
+        *,
+        identity: Identity | None = None,
+        verb: str | None = None,
+        by: str | None = None,
+        since: Micros | None = None,
+    ) -> Iterator[Entry]:
+        """What was done, newest first; ``by`` is part of the name, ``since`` a time of the store's.
+
+        Filters are applied to what is read: the audit is small beside the records.
+        """
+        before: str | None = None
+        while True:
+            page = self._ask(BrowseAudit(_PAGE, before)).entries
+            for entry in page:
+                if since is not None and entry.at < since:
+                    return
+                wanted = identity in (None, entry.identity) and verb in (None, entry.verb)
+                if wanted and (by is None or by in entry.by):
+                    yield entry
+            if len(page) < _PAGE:
+                return
+            before = page[-1].place
 
     def list_unknown(self, *, dead: bool = False) -> Iterator[tuple[Case, Micros]]:
         """Every record in doubt, with the store's time: unknown ones, and such whose lease is past.
@@ -157,18 +220,19 @@ class Operator:
         """Every effect that could not be delivered."""
         return effects(self._guard, Shelf.DEAD)
 
-    def retry_dead(self, key: str) -> bool:
+    def retry_dead(self, key: str, *, by: str, reason: str) -> bool:
         """Try a dead effect again from now on; False when there is no such dead effect."""
-        return self._is_dead(key) and self._ask(Requeue(key)).applied
+        said = by_operator(by, reason)
+        return self._is_dead(key) and self._ask(Requeue(key, said)).applied
 
-    def drop_dead(self, key: str) -> bool:
+    def drop_dead(self, key: str, *, by: str, reason: str) -> bool:
         """Delete a dead effect for good; False when there is no such dead effect."""
-        return self._is_dead(key) and self._ask(Requeue(key, drop=True)).applied
+        said = by_operator(by, reason)
+        return self._is_dead(key) and self._ask(Requeue(key, said, drop=True)).applied
 
-    def _tell(self, act: str, by: str, reason: str, identity: Identity) -> None:
-        self._guard.events.emit(
-            "operator", act=act, by=by, identity=short(identity), reason=reason or "no reason given"
-        )
+    def _tell(self, act: str, by: str, reason: str, identity: Identity | None) -> None:
+        which = "-" if identity is None else short(identity)
+        self._guard.events.emit("operator", act=act, by=by, identity=which, reason=reason)
 
     def _is_dead(self, key: str) -> bool:
         """A store takes what is done already for success; a mistyped key must not be one."""
@@ -187,6 +251,12 @@ class Operator:
             scope = keys.Scope(where.tenant, origin.method, path, policy.scope)
             yield Identity(keys.identity(scope, key))
             policy = policy.previous
+
+
+def by_operator(by: str, reason: str) -> Act:
+    """The act of a person; both must say something."""
+    Act(by, reason)
+    return act(f"operator {by}", reason)
 
 
 def effects(guard: Guard, shelf: Shelf, name: str | None = None) -> Iterator[Effect]:

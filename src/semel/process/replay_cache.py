@@ -19,7 +19,7 @@ from semel.core.enrolment import announce
 from semel.core.flow import run
 from semel.core.frozen import frozen, replace
 from semel.core.model import Identity, Micros, Record, State
-from semel.errors import ConfigurationError, StoreCorrupt
+from semel.errors import ConfigurationError, StoreError
 from semel.stores.base import Store, performer
 
 LONGEST: Final = timedelta(minutes=5)
@@ -81,7 +81,7 @@ class ReplayCache:
             return
         try:
             kept = snapshot.decode(record.snapshot)
-        except StoreCorrupt:
+        except StoreError:
             return
         size = _OVERHEAD + len(kept.body or b"") + sum(len(k) + len(v) for k, v in kept.headers)
         if size <= self._half:

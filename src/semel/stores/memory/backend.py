@@ -11,6 +11,8 @@ from semel.core.frozen import frozen
 from semel.core.model import Micros
 from semel.stores.base import AsyncStore, Capabilities, Clock, Store
 from semel.stores.clock import system_clock
+from semel.stores.memory.audit import Audit
+from semel.stores.memory.custody import Custody
 from semel.stores.memory.outbox import Outbox
 from semel.stores.memory.records import Records
 from semel.stores.memory.upkeep import Upkeep
@@ -36,12 +38,14 @@ class MemoryBackend:
         self._clock = clock
         self._lock = threading.Lock()
         self._recipes: dict[str, _Recipe] = {}
-        records, outbox = Records(), Outbox()
+        audit = Audit()
+        records, outbox = Records(audit), Outbox(audit)
         self._answers: Mapping[type[StoreOperation[Any]], Answer] = {
             Register: self._register,
             **records.answers(),
             **Upkeep(records, outbox).answers(),
             **outbox.answers(),
+            **Custody(records, outbox, audit).answers(),
         }
 
     @property

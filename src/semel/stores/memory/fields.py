@@ -24,6 +24,7 @@ from semel.core.contract import (
     Suspend,
     Take,
 )
+from semel.core.custody import Erase
 from semel.core.frozen import frozen, replace
 from semel.core.model import Case, Fence, Glimpse, Micros, OnLapse, Origin, Record, State
 from semel.core.states import Event, Proof, rule
@@ -39,7 +40,7 @@ Taking: TypeAlias = Take | Resume | Retake
 
 Settling: TypeAlias = SettleHappened | SettleAbsent | SettleCall | EvictUnknown
 
-Write: TypeAlias = Holding | Taking | Settling | Lapse | Forget | Inquire | Evict
+Write: TypeAlias = Holding | Taking | Settling | Lapse | Forget | Inquire | Evict | Erase
 """The operations that change an existing record."""
 
 
@@ -139,6 +140,7 @@ _EVENTS: Final[dict[type[Write], Event]] = {
     SettleCall: Event.SETTLE_CALL,
     Inquire: Event.INQUIRE,
     Evict: Event.EVICT,
+    Erase: Event.ERASE,
 }
 
 
@@ -158,6 +160,8 @@ def allowed(op: Write, event: Event, entry: Entry, now: Micros) -> bool:
             return not resumable
         case Inquire():
             return entry.tries == op.tries
+        case Erase():
+            return bool(entry.origin.key)  # one without was erased before
         case _:
             return True
 
@@ -205,7 +209,7 @@ def already(op: Write, target: State | None, found: Record, now: Micros) -> bool
             return found.state in _RELEASED and found.fence == op.fence
         case Lapse() if found.on_lapse is OnLapse.RELEASE:
             return found.state in _RELEASED and found.fence == op.seen
-        case Lapse() | Forget() | Evict():
+        case Lapse() | Forget() | Evict() | Erase():
             return found.state is target and found.fence == op.seen
         case _:
             return found.state is target and found.fence == op.fence and not found.lapsed(now)
@@ -230,6 +234,10 @@ def fields(op: Write, event: Event, entry: Entry, now: Micros) -> dict[str, Any]
             return {"tries": entry.tries + 1, "due_at": _later(now, op.again_in)}
         case Forget() | Evict():
             return {}
+        case Erase():
+            origin = replace(entry.origin, tenant="", path="", key="")
+            said = {"fingerprint": "", "fields": b"", "reason": "erased"}
+            return EMPTIED | said | {"origin": origin, "resource": None}
         case _:
             return _of_the_settler(op, now)
 
@@ -278,16 +286,16 @@ def _of_the_settler(op: Settling, now: Micros) -> dict[str, Any]:
     burnt: dict[str, Any] = {"fence": op.fence}
     match op:
         case SettleHappened():
-            return kept_fields(op, now) | burnt | {"reason": shown(op.evidence)}
+            return kept_fields(op, now) | burnt | {"reason": shown(op.act.line)}
         case SettleAbsent():
             journal = {} if op.journal is None else {"journal": op.journal}
-            return _released(op.retention, now) | burnt | journal | {"reason": shown(op.evidence)}
+            return _released(op.retention, now) | burnt | journal | {"reason": shown(op.act.line)}
         case SettleCall():
             resumable = {"leased_until": now, "journal": op.journal, "tries": 0, "snapshot": None}
-            return resumable | burnt | {"reason": shown(op.evidence)}
+            return resumable | burnt | {"reason": shown(op.act.line)}
         case EvictUnknown():
             times = {"leased_until": None, "expires_at": now, "forget_at": now + op.tombstone}
-            return burnt | times | EMPTIED | {"reason": shown(op.reason)}
+            return burnt | times | EMPTIED | {"reason": shown(op.act.line)}
         case _:
             assert_never(op)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from semel.core.acts import Verb
 from semel.core.contract import StoreOperation
 from semel.core.frozen import frozen, replace
 from semel.core.model import Effect, Fence, Micros
@@ -23,6 +24,7 @@ from semel.core.outbox import (
     Shelf,
     TakeEffects,
 )
+from semel.stores.memory.audit import Audit
 from semel.stores.texts import exact, indexed, shown
 
 
@@ -47,7 +49,8 @@ class _Slot:
 class Outbox:
     """Effects by key, events by source."""
 
-    def __init__(self) -> None:
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
         self._slots: dict[str, _Slot] = {}
         self._places = 0
         self._events: dict[tuple[str, str], Micros] = {}
@@ -166,12 +169,29 @@ class Outbox:
         if slot is None or slot.state is not Shelf.DEAD:
             done = slot is None if op.drop else slot is not None and slot.state is Shelf.WAITING
             return Kept(done, now)
+        verb, after = (Verb.DROP, None) if op.drop else (Verb.RETRY, Shelf.WAITING.value)
+        self._audit.note(
+            verb,
+            op.act,
+            now,
+            identity=slot.effect.identity,
+            subject=op.key,
+            states=(slot.state.value, after),
+        )
         if op.drop:
             del self._slots[op.key]
         else:
             effect = replace(slot.effect, tries=0, dead_at=None)
             self._keep(replace(slot, effect=effect, state=Shelf.WAITING, fence=None, due_at=now))
         return Kept(True, now)
+
+    def exchange(self, key: str, old: bytes, new: bytes) -> bool:
+        """Other bytes for a payload that mean the same."""
+        slot = self._slots.get(key)
+        if slot is None or slot.effect.payload != old:
+            return False
+        self._keep(replace(slot, effect=replace(slot.effect, payload=new)))
+        return True
 
     def _note(self, op: Note, now: Micros) -> Noted:
         event = indexed(op.source), indexed(op.event)

@@ -15,6 +15,7 @@ from semel.core.contract import (
     Applied,
     Claim,
     Claimed,
+    Evict,
     Fetch,
     Fetched,
     Found,
@@ -27,12 +28,23 @@ from semel.core.contract import (
     StoreOperation,
     Written,
 )
+from semel.core.custody import Erase
 from semel.core.frozen import replace
 from semel.core.model import Identity, Micros, Record, State
 from semel.core.snapshot import brief
 from semel.core.states import TABLE, Event
 from semel.errors import StoreCorrupt
-from semel.stores.memory.fields import Entry, Write, allowed, already, changed, event_of, fields
+from semel.stores.memory.audit import VERBS, Audit
+from semel.stores.memory.fields import (
+    Entry,
+    Settling,
+    Write,
+    allowed,
+    already,
+    changed,
+    event_of,
+    fields,
+)
 from semel.stores.texts import exact
 
 TARGET: Final = {row.event: row.target for row in TABLE}
@@ -41,8 +53,9 @@ TARGET: Final = {row.event: row.target for row in TABLE}
 class Records:
     """Every record, by identity."""
 
-    def __init__(self) -> None:
+    def __init__(self, audit: Audit) -> None:
         self.entries: dict[Identity, Entry] = {}
+        self._audit = audit
 
     def answers(self) -> dict[type[StoreOperation[Any]], Callable[[Any, Micros], object]]:
         writes: dict[type[StoreOperation[Any]], Callable[[Any, Micros], object]]
@@ -108,11 +121,19 @@ class Records:
         if entry is None:
             return Applied(None, now) if TARGET[event] is None else Lost(None, now)
         if allowed(op, event, entry, now):
+            self._note(op, event, entry, now)
             left = self.happen(event, entry, fields(op, event, entry, now))
             return Applied(None, now) if left is None else _applied(left.record, now)
         if already(op, TARGET[event], entry.record, now):
             return _applied(entry.record, now)
         return Lost(_brief(entry.record), now)
+
+    def _note(self, op: Write, event: Event, entry: Entry, now: Micros) -> None:
+        """Put an act on record; most writes are none."""
+        if isinstance(op, Settling | Evict | Erase):
+            target = TARGET[event]
+            states = entry.record.state.value, None if target is None else target.value
+            self._audit.note(VERBS[event], op.act, now, identity=op.identity, states=states)
 
 
 def _brief(record: Record) -> Record:

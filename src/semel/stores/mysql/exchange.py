@@ -35,7 +35,10 @@ MANY: Final = frozenset(("claim_many", "complete_many"))
 """One statement writes, for a batch, which waits for nobody: one of many is not to hold up all."""
 
 _TEXTS: Final = frozenset(
-    ("tenant", "resource", "recipe", "previous", "key", "name", "order_key", "source", "event")
+    (
+        *("tenant", "resource", "recipe", "previous", "key", "name", "order_key", "source"),
+        *("event", "subject"),
+    )
 )
 """Columns of text that is kept as bytes, for the sake of comparing it exactly."""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from semel.core.contract import StoreOperation
+from semel.stores.redis.custody import CUSTODY
 from semel.stores.redis.faults import Fault, Remedy, verdict
 from semel.stores.redis.keys import Keys
 from semel.stores.redis.plans import NAMED, WRITES, Call, Plan
@@ -19,7 +20,7 @@ from semel.stores.redis.wire import pack
 
 R = TypeVar("R")
 
-PLANS: Final = {**NAMED, **WRITES, **ROUNDS}
+PLANS: Final[dict[type[StoreOperation[Any]], Any]] = {**NAMED, **WRITES, **ROUNDS, **CUSTODY}
 
 HOPS: Final = 16
 """How often a call is led elsewhere, or sent again at once, before that is an error."""

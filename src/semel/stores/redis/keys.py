@@ -11,7 +11,7 @@ from binascii import crc_hqx
 from hashlib import sha256
 from typing import Final
 
-from semel.core.model import Identity
+from semel.core.model import Fence, Identity
 
 BUCKETS: Final = 1024
 SLOTS: Final = 16_384
@@ -59,6 +59,14 @@ class Keys:
 
     def events(self, bucket: int) -> bytes:
         return self._heads[bucket] + b"events"
+
+    def audit(self, bucket: int) -> bytes:
+        """A stream: what was done to the bucket's records beside the way of requests."""
+        return self._heads[bucket] + b"audit"
+
+    def body(self, identity: Identity, fence: Fence) -> bytes:
+        """Of an answer that is kept here beside another store."""
+        return self._heads[bucket_of(identity)] + b"body:" + identity + fence
 
     def pulse(self, bucket: int) -> bytes:
         """Written before a WAIT, so that it waits for everything the node did until then."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from semel.core import outbox
+from semel.core.acts import Act
 from semel.core.contract import (
     Accept,
     Accepted,
@@ -174,18 +175,34 @@ def _write(name: str, words: Callable[[Any], tuple[Word | None, ...]]) -> Make:
     return plan
 
 
+def audited(name: str, words: Callable[[Any], tuple[Word | None, ...]]) -> Make:
+    """A write that puts its act on record; ``words`` begin behind the identity."""
+
+    def plan(op: Any, keys: Keys) -> Plan[Written]:
+        call = on_record(name, keys, op.identity, *words(op))
+        audit = keys.audit(call.bucket)
+        (answer,) = yield (call._replace(keys=(*call.keys, audit)),)
+        return answers.written(op.identity, answer)
+
+    return plan
+
+
+def signed(act: Act) -> tuple[Word, Word]:
+    return shown(act.by), shown(act.reason)
+
+
 def _shown(text: str | None) -> str | None:
     return None if text is None else shown(text)
 
 
-_settle_happened = _write(
+_settle_happened = audited(
     "settle_happened",
-    lambda op: (op.seen, op.fence, op.snapshot, op.retention, op.tombstone, shown(op.evidence)),
+    lambda op: (op.seen, op.fence, op.snapshot, op.retention, op.tombstone, *signed(op.act)),
 )
-_evict_forced = _write(
-    "evict_unknown", lambda op: (op.seen, op.fence, op.tombstone, shown(op.reason))
+_evict_forced = audited(
+    "evict_unknown", lambda op: (op.seen, op.fence, op.tombstone, *signed(op.act))
 )
-_evict_freed = _write("free_unknown", lambda op: (op.seen,))
+_evict_freed = audited("free_unknown", lambda op: (op.seen, *signed(op.act)))
 
 
 def _evict_unknown(op: EvictUnknown, keys: Keys) -> Plan[Written]:
@@ -208,15 +225,13 @@ WRITES: Final[Mapping[type[StoreOperation[Any]], Make]] = {
     Lapse: _write("lapse", lambda op: (op.seen, op.retention)),
     Forget: _write("forget", lambda op: (op.seen,)),
     SettleHappened: _settle_happened,
-    SettleAbsent: _write(
+    SettleAbsent: audited(
         "settle_absent",
-        lambda op: (op.seen, op.fence, op.retention, shown(op.evidence), op.journal),
+        lambda op: (op.seen, op.fence, op.retention, *signed(op.act), op.journal),
     ),
-    SettleCall: _write(
-        "settle_call", lambda op: (op.seen, op.fence, op.journal, shown(op.evidence))
-    ),
+    SettleCall: audited("settle_call", lambda op: (op.seen, op.fence, op.journal, *signed(op.act))),
     Inquire: _write("inquire", lambda op: (op.seen, op.tries, op.again_in)),
-    Evict: _write("evict", lambda op: (op.seen,)),
+    Evict: audited("evict", lambda op: (op.seen, *signed(op.act))),
     EvictUnknown: _evict_unknown,
 }
 
@@ -260,7 +275,7 @@ def _note(op: Note, keys: Keys) -> Plan[Noted]:
     return Noted(before == 1, answers.time(now))
 
 
-def _no_outbox(op: StoreOperation[Any], keys: Keys) -> Plan[Any]:
+def no_outbox(op: StoreOperation[Any], keys: Keys) -> Plan[Any]:
     raise ConfigurationError(
         "Redis has no outbox: an effect must be written in the transaction that wants it; use a "
         "store in the application's own database (SQLite, PostgreSQL)"
@@ -288,6 +303,6 @@ NAMED: Final[Mapping[type[StoreOperation[Any]], Make]] = {
             outbox.FindEffect,
             outbox.Requeue,
         ),
-        _no_outbox,
+        no_outbox,
     ),
 }

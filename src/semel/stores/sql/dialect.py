@@ -8,6 +8,9 @@ parameter ``names``, a JSON array of texts; ``{locked}`` takes row locks and wai
 ``{chosen}`` compares with the column ``which`` of the query's part ``due``. A query for many rows
 at once names the columns of one in ``rows:`` and has ``{rows}`` where the values go.
 
+A query that ``audits:`` names an act and the state it leads to; its entry is written with it
+(`audited`).
+
 Where a database cannot tell what a write did, a query comes to several statements: derived from the
 shared file (`returning`), or written in the dialect's own with ``;`` between them.
 """
@@ -23,6 +26,7 @@ from importlib.resources.abc import Traversable
 
 from semel.core.snapshot import HEAD, LARGE
 from semel.errors import SemelError
+from semel.stores.sql import audited
 from semel.stores.sql.returning import without_returning
 
 _ROOT = files("semel.stores.sql")
@@ -30,6 +34,7 @@ _COMMENT = re.compile(r"--[^\n]*")
 _PLACEHOLDER = re.compile(r"(?<![:\w]):([a-z_]+)")
 _CAST = re.compile(r"CAST\((:\w+|NULL) AS \w+\)")
 _TAKES = re.compile(r"^-- (takes|rows):(.*(?:\n--   .*)*)$", re.MULTILINE)
+_AUDITS = re.compile(r"^-- audits: (\w+) (\w+|-)$", re.MULTILINE)
 _MIGRATION = re.compile(r"(\d{4})_(\w+)\.sql")
 
 
@@ -54,6 +59,10 @@ class Syntax:
     """Whether parameters have no types of their own, and the casts in the files give them one."""
     reserved: str = ""
     """A column that has to be quoted."""
+    nested: bool = False
+    """Whether one statement may hold several writes."""
+    held: str = ""
+    """What locks the rows that are read."""
 
 
 def _answer(length: str, marked: str) -> str:
@@ -84,6 +93,8 @@ SYNTAXES: Mapping[str, Syntax] = {
         # As an array, they are few to the planner, which knows no limit that is a parameter and
         # would rather read the whole table than look up a tenth of it.
         chosen="= ANY (ARRAY(SELECT which FROM due))",
+        nested=True,
+        held="FOR UPDATE",
     ),
     # UTC_TIMESTAMP stands still within a statement, and asks for no time zone.
     "mysql": Syntax(
@@ -97,6 +108,7 @@ SYNTAXES: Mapping[str, Syntax] = {
         returning=False,
         casts=False,
         reserved="key",
+        held="FOR UPDATE",
     ),
 }
 
@@ -105,8 +117,8 @@ SYNTAXES: Mapping[str, Syntax] = {
 class Query:
     """One statement. ``takes``: the parameters a plan gives (the clock, if bound, is extra).
 
-    ``parts``: what it comes to where writes tell nothing. If they have a parameter ``picked``, its
-    values are the rows that the first part gives.
+    ``parts``: what it comes to where one statement will not do. If they have a parameter
+    ``picked``, its values are the rows that the first part gives.
     """
 
     name: str
@@ -171,15 +183,31 @@ def _compile(name: str, source: str, syntax: Syntax) -> Query:
     named: tuple[str, ...] = () if header[1] == "rows" else takes
     if found := set[str](_PLACEHOLDER.findall(text)) ^ set(named):
         raise BadQuery(f"{name}.sql: header and text disagree about {sorted(found)}")
+    text = " ".join(text.split())
+    if audits := _AUDITS.search(source):
+        return _with_entry(name, text, (*takes, *audited.TAKES), audits, syntax)
+    text = _spelled(text, syntax)
+    return Query(name, text, takes, () if syntax.returning else without_returning(text))
+
+
+def _with_entry(
+    name: str, text: str, takes: tuple[str, ...], audits: re.Match[str], syntax: Syntax
+) -> Query:
+    verb, after = audits.groups()
+    if syntax.nested:
+        return Query(name, _spelled(audited.within(text, verb, after), syntax), takes)
+    entry = _spelled(audited.before(text, verb, after, syntax.held), syntax)
+    text = _spelled(text, syntax)
+    return Query(
+        name, text, takes, (entry, *((text,) if syntax.returning else without_returning(text)))
+    )
+
+
+def _spelled(text: str, syntax: Syntax) -> str:
     text = text.replace("%", "%%") if "%" in syntax.placeholder else text
     text = _PLACEHOLDER.sub(lambda match: syntax.placeholder.format(match[1]), text)
     text = text.replace("{now}", syntax.now).replace("{chosen}", syntax.chosen)
     text = text.replace("{answer}", syntax.answer)
-    text = _spelled(" ".join(text.split()), syntax)
-    return Query(name, text, takes, () if syntax.returning else without_returning(text))
-
-
-def _spelled(text: str, syntax: Syntax) -> str:
     if not syntax.casts:
         text = _CAST.sub(r"\1", text)
     if syntax.reserved:

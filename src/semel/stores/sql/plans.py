@@ -48,7 +48,7 @@ from semel.core.contract import (
 )
 from semel.core.model import Fence, Micros, OnLapse, Record, State
 from semel.errors import StoreUnavailable
-from semel.stores.sql import plans_outbox, plans_upkeep
+from semel.stores.sql import plans_custody, plans_outbox, plans_upkeep
 from semel.stores.sql.rows import (
     Row,
     Rows,
@@ -57,7 +57,7 @@ from semel.stores.sql.rows import (
     recipe,
     record_and_now,
 )
-from semel.stores.sql.steps import Done, Plan, Statement, write
+from semel.stores.sql.steps import Done, Plan, Statement, signed, write
 from semel.stores.texts import exact, shown
 
 __all__ = ["Plan", "Row", "Rows", "Statement", "plan"]
@@ -289,7 +289,8 @@ def _settle_happened(op: SettleHappened) -> Plan[Written]:
         "snapshot": op.snapshot,
         "retention": op.retention,
         "tombstone": op.tombstone,
-        "evidence": shown(op.evidence),
+        "evidence": shown(op.act.line),
+        **signed(op.act),
     }
     return write("settle_happened", op.identity, params, _reached(op.fence, State.COMPLETED))
 
@@ -299,8 +300,9 @@ def _settle_absent(op: SettleAbsent) -> Plan[Written]:
         "seen": op.seen,
         "fence": op.fence,
         "retention": op.retention,
-        "evidence": shown(op.evidence),
+        "evidence": shown(op.act.line),
         "journal": op.journal,
+        **signed(op.act),
     }
     return write("settle_absent", op.identity, params, _reached(op.fence, State.FAILED_RETRYABLE))
 
@@ -310,7 +312,8 @@ def _settle_call(op: SettleCall) -> Plan[Written]:
         "seen": op.seen,
         "fence": op.fence,
         "journal": op.journal,
-        "evidence": shown(op.evidence),
+        "evidence": shown(op.act.line),
+        **signed(op.act),
     }
     return write("settle_call", op.identity, params, _reached(op.fence, State.IN_PROGRESS))
 
@@ -321,17 +324,18 @@ def _inquire(op: Inquire) -> Plan[Written]:
 
 
 def _evict(op: Evict) -> Plan[Written]:
-    return write("evict", op.identity, {"seen": op.seen}, _gone)
+    return write("evict", op.identity, {"seen": op.seen, **signed(op.act)}, _gone)
 
 
 def _evict_unknown(op: EvictUnknown) -> Plan[Written]:
     if op.free:
-        return write("free_unknown", op.identity, {"seen": op.seen}, _gone)
+        return write("free_unknown", op.identity, {"seen": op.seen, **signed(op.act)}, _gone)
     params: dict[str, object] = {
         "seen": op.seen,
         "fence": op.fence,
         "tombstone": op.tombstone,
-        "reason": shown(op.reason),
+        "reason": shown(op.act.line),
+        **signed(op.act),
     }
     return write("evict_unknown", op.identity, params, _reached(op.fence, State.EXPIRED))
 
@@ -387,4 +391,5 @@ _PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
     Register: _register,
     **plans_upkeep.PLANS,
     **plans_outbox.PLANS,
+    **plans_custody.PLANS,
 }

@@ -23,7 +23,7 @@ from semel.core.outbox import (
     TakeEffects,
 )
 from semel.stores.sql.rows import effect, effect_state, time_and_now, told
-from semel.stores.sql.steps import Plan, Statement, clock_of, names
+from semel.stores.sql.steps import Plan, Statement, clock_of, names, signed
 from semel.stores.texts import exact, indexed, shown
 
 Done: TypeAlias = Callable[[str | None, Fence | None, Micros | None], bool]
@@ -121,9 +121,14 @@ def _find_effect(op: FindEffect) -> Plan[Effects]:
 
 def _requeue(op: Requeue) -> Plan[Kept]:
     if op.drop:
-        return _write("drop_effect", op.key, {}, lambda state, fence, leased_until: state is None)
+        return _write(
+            "drop_effect", op.key, signed(op.act), lambda state, fence, leased_until: state is None
+        )
     return _write(
-        "requeue_effect", op.key, {}, lambda state, fence, leased_until: state == Shelf.WAITING
+        "requeue_effect",
+        op.key,
+        signed(op.act),
+        lambda state, fence, leased_until: state == Shelf.WAITING,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from semel.core.contract import Applied
+from semel.core.custody import Belonging, Entry, Exhibit
 from semel.core.model import (
     Case,
     Effect,
@@ -204,6 +205,42 @@ def recipe(rows: Rows) -> tuple[str, str | None, Micros | None, Micros]:
         None if previous is None else _text(previous, "previous"),
         None if alive_until is None else _time(alive_until, "alive_until"),
         _time(now, "now"),
+    )
+
+
+def belonging(row: Row) -> Belonging:
+    """A record of a tenant's, from the columns of ``belongings``."""
+    return Belonging(
+        Identity(_bytes(row[0], 32, "identity")), _state(row[1]), Fence(_bytes(row[2], 16, "fence"))
+    )
+
+
+def exhibit(row: Row) -> Exhibit:
+    """The parts of a record, from the columns of ``unlike``."""
+    identity, fence, reason, request, journal, snapshot, _ = row
+    return Exhibit(
+        Identity(_bytes(identity, 32, "identity")),
+        Fence(_bytes(fence, 16, "fence")),
+        None if reason is None else _text(reason, "reason"),
+        None if request is None else _bytes(request, None, "request"),
+        None if journal is None else _bytes(journal, None, "journal"),
+        None if snapshot is None else _bytes(snapshot, None, "snapshot"),
+    )
+
+
+def entry(row: Row) -> Entry:
+    """An act, from the columns of ``browse_audit``."""
+    place, at, verb, actor, reason, identity, subject, before, after, _ = row
+    return Entry(
+        str(place),
+        _time(at, "at"),
+        _text(verb, "verb"),
+        _text(actor, "actor"),
+        _text(reason, "reason"),
+        None if identity is None else Identity(_bytes(identity, 32, "identity")),
+        None if subject is None else _text(subject, "subject"),
+        None if before is None else _text(before, "state_before"),
+        None if after is None else _text(after, "state_after"),
     )
 
 

@@ -6,9 +6,11 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from json import dumps
 from typing import NamedTuple, TypeAlias, TypeVar
 
+from semel.core.acts import Act
 from semel.core.contract import Applied, Lost, Written
 from semel.core.model import Identity, Micros, Record
 from semel.stores.sql.rows import Rows, record_and_now, told, written
+from semel.stores.texts import shown
 
 R = TypeVar("R")
 
@@ -38,6 +40,11 @@ def write(name: str, identity: Identity, params: dict[str, object], done: Done) 
     if record is None:
         return Applied(None, now)
     return Applied(record.state, now, record.leased_until, record.expires_at)
+
+
+def signed(act: Act) -> dict[str, object]:
+    """The parameters of a statement that puts its act on record (`audited`)."""
+    return {"actor": shown(act.by), "why": shown(act.reason)}
 
 
 def clock_of(rows: Rows) -> Plan[Micros]:

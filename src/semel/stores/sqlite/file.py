@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +19,7 @@ R = TypeVar("R")
 
 DIALECT = dialect("sqlite")
 TEXTS = {name: query.text for name, query in DIALECT.queries.items()}
+PARTS = {name: query.parts for name, query in DIALECT.queries.items() if query.parts}
 OLDEST = (3, 37, 0)
 """STRICT tables came with 3.37, RETURNING with 3.35."""
 
@@ -153,7 +155,28 @@ def roll_back(connection: sqlite3.Connection) -> bool:
 
 
 def execute(connection: sqlite3.Connection, statement: Statement, now: Micros) -> Rows:
-    return connection.execute(TEXTS[statement.name], {**statement.params, "now": now}).fetchall()
+    params = {**statement.params, "now": now}
+    if statement.name in PARTS:
+        return _together(connection, PARTS[statement.name], params)
+    return connection.execute(TEXTS[statement.name], params).fetchall()
+
+
+def _together(
+    connection: sqlite3.Connection, parts: Sequence[str], params: dict[str, object]
+) -> Rows:
+    """All of them or none, within the transaction that is open; the rows of the last."""
+    rows: Rows = []
+    connection.execute("SAVEPOINT semel_parts")
+    try:
+        for part in parts:
+            rows = connection.execute(part, params).fetchall()
+    except sqlite3.Error as error:
+        if not spoils_transaction(error):
+            connection.execute("ROLLBACK TO SAVEPOINT semel_parts")
+            connection.execute("RELEASE SAVEPOINT semel_parts")
+        raise
+    connection.execute("RELEASE SAVEPOINT semel_parts")
+    return rows
 
 
 def run(connection: sqlite3.Connection, plan: Plan[R], now: Micros) -> R:

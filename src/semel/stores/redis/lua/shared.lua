@@ -1,6 +1,7 @@
 -- Read before every script that works on one record.
 -- keys: the record, then its bucket's indexes: lease, resume, run, ask, expire, forget, deadline,
---       made. All lie in one slot, for the bucket is their hash tag.
+--       made; of scripts that put an act on record, then the bucket's audit. All lie in one slot, for
+--       the bucket is their hash tag.
 -- arguments: the identity first; what is optional comes last and is left out, a number that is
 --       left out is empty.
 -- why: times come from the server's clock and nowhere else. Everything is checked before the first
@@ -119,6 +120,13 @@ end
 
 local function lost()
   return {0, now, brief()}
+end
+
+-- Put an act on record, before it is done: a script that fails half way is not undone. ``after``: the
+-- state it leads to; none when the record goes.
+local function audit(found, verb, after, by, why)
+  redis.call('XADD', KEYS[10], '*', 'at', digits(now), 'verb', verb, 'by', by, 'reason', why,
+    'identity', identity, 'before', found.state, 'after', after or '')
 end
 
 -- What is kept, and for how long.

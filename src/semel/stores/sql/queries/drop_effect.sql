@@ -1,4 +1,5 @@
 -- drop_effect: a dead effect is given up for good.
+-- audits: drop -
 -- takes: key
 -- gives: now; no row when it is not dead
 -- why: only dead ones: what waits may be under way.

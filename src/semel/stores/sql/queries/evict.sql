@@ -1,5 +1,6 @@
 -- evict: an operator removes a settled record before its time.
 -- event: evict
+-- audits: evict -
 -- takes: identity seen
 -- gives: NULL (no state), NULL, NULL, now; no row when refused or already gone
 -- why: only settled states; what is in flight or unknown needs other means.

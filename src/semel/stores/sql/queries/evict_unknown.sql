@@ -1,5 +1,6 @@
 -- evict_unknown: an operator gives up on an unknown record; its use stays remembered.
 -- event: evict, forced
+-- audits: bury expired
 -- takes: identity seen fence tombstone reason
 -- gives: state, leased_until, expires_at, now; no row when refused
 -- why: a tombstone answers later tries with "not executed again" instead of running them.

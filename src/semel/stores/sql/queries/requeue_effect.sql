@@ -1,4 +1,5 @@
 -- requeue_effect: try a dead effect again, from now, with all its tries.
+-- audits: retry waiting
 -- takes: key
 -- gives: now; no row when it is not dead
 -- why: its fence is burnt: who failed at it has no more to say.

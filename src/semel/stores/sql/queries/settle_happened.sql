@@ -1,5 +1,6 @@
 -- settle_happened: evidence says that it happened; store the answer and burn the old fence.
 -- event: settle: it happened
+-- audits: settle completed
 -- takes: identity seen fence snapshot retention tombstone evidence
 -- gives: state, leased_until, expires_at, now; no row when refused
 -- why: with its fence burnt, the late holder's own completion is refused and it answers from here.

@@ -1,4 +1,4 @@
--- Records, recipes, the outbox, events of providers, leaders, and the list of migrations.
+-- Records, recipes, the outbox, events of providers, leaders, the audit, and the list of migrations.
 --
 -- Text that is compared is kept as bytes: every collation that MariaDB and MySQL share ignores
 -- trailing blanks or the case, and would merge keys, tenants and names that are not the same.
@@ -97,6 +97,19 @@ CREATE TABLE IF NOT EXISTS semel_leader (
     name         VARBINARY(1024) NOT NULL PRIMARY KEY,
     fence        BINARY(16) NOT NULL,
     leased_until BIGINT NOT NULL
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- What people and evidence did to records: written with the act itself, and never deleted.
+CREATE TABLE IF NOT EXISTS semel_audit (
+    place        BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    at           BIGINT NOT NULL,
+    verb         VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    actor        MEDIUMTEXT NOT NULL CHECK (actor <> ''),
+    reason       MEDIUMTEXT NOT NULL CHECK (reason <> ''),
+    identity     BINARY(32),
+    subject      MEDIUMBLOB,
+    state_before VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin,
+    state_after  VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 CREATE TABLE IF NOT EXISTS semel_schema (

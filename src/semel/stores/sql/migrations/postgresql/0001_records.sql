@@ -1,4 +1,4 @@
--- Records, recipes, the outbox, events of providers, leaders, and the list of migrations.
+-- Records, recipes, the outbox, events of providers, leaders, the audit, and the list of migrations.
 --
 -- Whoever looks after records finds them by (duty, due_at): whose turn it is, and from when on. That
 -- completions write this index was measured against leaving it for the sweeper to write: see "One
@@ -105,6 +105,19 @@ CREATE TABLE semel_leader (
     name         text PRIMARY KEY,
     fence        bytea NOT NULL CHECK (octet_length(fence) = 16),
     leased_until bigint NOT NULL
+);
+
+-- What people and evidence did to records: written with the act itself, and never deleted.
+CREATE TABLE semel_audit (
+    place        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at           bigint NOT NULL,
+    verb         text NOT NULL,
+    actor        text NOT NULL CHECK (actor <> ''),
+    reason       text NOT NULL CHECK (reason <> ''),
+    identity     bytea CHECK (octet_length(identity) = 32),
+    subject      text,
+    state_before text,
+    state_after  text
 );
 
 CREATE TABLE semel_schema (

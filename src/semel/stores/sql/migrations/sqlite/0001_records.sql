@@ -1,4 +1,4 @@
--- Records, recipes, the outbox, events of providers, leaders, and the list of migrations.
+-- Records, recipes, the outbox, events of providers, leaders, the audit, and the list of migrations.
 --
 -- An ordinary rowid table with a unique index on the identity: rows carry snapshots of any size,
 -- which would make the tree of a WITHOUT ROWID table deep and its random inserts slow.
@@ -100,6 +100,19 @@ CREATE TABLE semel_leader (
     name         TEXT PRIMARY KEY NOT NULL,
     fence        BLOB NOT NULL CHECK (length(fence) = 16),
     leased_until INTEGER NOT NULL
+) STRICT;
+
+-- What people and evidence did to records: written with the act itself, and never deleted.
+CREATE TABLE semel_audit (
+    place        INTEGER PRIMARY KEY AUTOINCREMENT NOT NULL,
+    at           INTEGER NOT NULL,
+    verb         TEXT NOT NULL,
+    actor        TEXT NOT NULL CHECK (actor <> ''),
+    reason       TEXT NOT NULL CHECK (reason <> ''),
+    identity     BLOB CHECK (length(identity) = 32),
+    subject      TEXT,
+    state_before TEXT,
+    state_after  TEXT
 ) STRICT;
 
 CREATE TABLE semel_schema (

@@ -1,0 +1,66 @@
+"""What an encrypted value looks like in a store, and what is said of one that was not opened.
+
+Layout: ``E1`` · length of the key's id · the id · flags · nonce · ciphertext and tag. Everything
+before the nonce, and where the value belongs (which part, of which record), is authenticated with
+it: moved elsewhere, it does not open. The encryption itself is `stores/encryption.py`.
+
+What cannot be opened is handed on as a *refusal*: bytes that no decoder takes for a value, with the
+reason. So one damaged record spoils no list, and whoever needs its bytes fails closed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from semel.errors import KeyMissing, StoreCorrupt
+
+MAGIC: Final = b"E1"
+_REFUSED: Final = b"X1"
+_KEYLESS: Final = b"X2"
+
+DEFLATED: Final = 1
+COMMON: Final = 2
+"""One answer for many records, so it is bound to none: what maintenance gives up on."""
+
+LONGEST_ID: Final = 64
+
+
+def prefix(key_id: bytes) -> bytes:
+    """How everything begins that was sealed with this key."""
+    return MAGIC + bytes((len(key_id),)) + key_id
+
+
+def parse(blob: bytes) -> tuple[int, bytes, int] | None:
+    """flags, the key's id and where the nonce begins; None for what is not sealed."""
+    if blob[:2] != MAGIC or len(blob) < 4 + blob[2]:
+        return None
+    end = 3 + blob[2]
+    return blob[end], blob[3:end], end + 1
+
+
+class Unopened(Exception):
+    """Why a value cannot be opened: the end of a sentence about it. ``keyless``: for want of a key,
+    and not because something is wrong with it."""
+
+    def __init__(self, reason: str, *, keyless: bool = False) -> None:
+        super().__init__(reason)
+        self.keyless = keyless
+
+
+def refusal(why: Unopened) -> bytes:
+    """Bytes in place of a value that was not opened."""
+    return (_KEYLESS if why.keyless else _REFUSED) + str(why).encode()
+
+
+def demand_opened(blob: bytes, what: str) -> None:
+    """For decoders, of bytes that are not theirs: says so, if encryption is the reason."""
+    said = f"{what} {blob[2:].decode(errors='replace')}"
+    if blob[:2] == _REFUSED:
+        raise StoreCorrupt(said)
+    if blob[:2] == _KEYLESS:
+        raise KeyMissing(said)
+    if (sealed := parse(blob)) is not None:
+        named = sealed[1].decode(errors="replace")
+        raise KeyMissing(
+            f"{what} is encrypted with the key {named!r}, and this process has no encryption="
+        )

@@ -1,0 +1,89 @@
+"""Audit, erasure and encryption, of records and effects in dictionaries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from semel.core.contract import Applied, Lost, StoreOperation, Written
+from semel.core.custody import (
+    Belonging,
+    Belongings,
+    BrowseAudit,
+    Exhibit,
+    Exhibits,
+    ListBelongings,
+    ListUnlike,
+    Part,
+    Remark,
+    Reseal,
+    ResealEffect,
+)
+from semel.core.model import Identity, Micros
+from semel.core.outbox import Kept
+from semel.stores.memory.audit import Audit
+from semel.stores.memory.fields import Entry, changed
+from semel.stores.memory.outbox import Outbox
+from semel.stores.memory.records import Records
+from semel.stores.texts import shown
+
+
+class Custody:
+    """For those who answer for what is kept."""
+
+    def __init__(self, records: Records, outbox: Outbox, audit: Audit) -> None:
+        self._records = records
+        self._outbox = outbox
+        self._audit = audit
+
+    def answers(self) -> dict[type[StoreOperation[Any]], Callable[[Any, Micros], object]]:
+        return {
+            Remark: self._audit.remark,
+            BrowseAudit: self._audit.browse,
+            ListBelongings: self._belongings,
+            ListUnlike: self._unlike,
+            Reseal: self._reseal,
+            ResealEffect: self._reseal_effect,
+        }
+
+    def _page(self, after: Identity | None, limit: int) -> tuple[list[Entry], Identity | None]:
+        past = sorted(each for each in self._records.entries if each > (after or b""))
+        page = past[:limit]
+        until = page[-1] if page and len(page) >= limit else None
+        return [self._records.entries[each] for each in page], until
+
+    def _belongings(self, op: ListBelongings, now: Micros) -> Belongings:
+        page, until = self._page(op.after, op.limit)
+        found = [
+            Belonging(entry.record.identity, entry.record.state, entry.record.fence)
+            for entry in page
+            if shown(entry.origin.tenant) == shown(op.tenant)
+        ]
+        return Belongings(tuple(found), until, now)
+
+    def _unlike(self, op: ListUnlike, now: Micros) -> Exhibits:
+        page, until = self._page(op.after, op.limit)
+        found: list[Exhibit] = []
+        for entry in page:
+            parts = [
+                None if blob is None or blob.startswith(op.prefix) else blob
+                for blob in (entry.request, entry.journal, entry.record.snapshot)
+            ]
+            record = entry.record
+            if any(part is not None for part in parts):
+                found.append(Exhibit(record.identity, record.fence, record.reason, *parts))
+        return Exhibits(tuple(found), until, now)
+
+    def _reseal(self, op: Reseal, now: Micros) -> Written:
+        entry = self._records.entries.get(op.identity)
+        if entry is None:
+            return Lost(None, now)
+        record = entry.record
+        held = record.snapshot if op.part is Part.SNAPSHOT else getattr(entry, op.part.value)
+        if record.fence != op.seen or held != op.old:
+            return Lost(record, now)
+        self._records.entries[op.identity] = changed(entry, record.state, {op.part.value: op.new})
+        return Applied(record.state, now, record.leased_until, record.expires_at)
+
+    def _reseal_effect(self, op: ResealEffect, now: Micros) -> Kept:
+        return Kept(self._outbox.exchange(op.key, op.old, op.new), now)

@@ -1,0 +1,194 @@
+"""Audit, erasure and encryption, over all buckets, without I/O.
+
+Each bucket has an audit of its own, a stream, for an act is put on record by the script that does
+it, and a script's keys lie in one slot. A list of acts asks every bucket for its newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from semel.core.contract import StoreOperation, Written
+from semel.core.custody import (
+    Belonging,
+    Belongings,
+    BrowseAudit,
+    Entries,
+    Entry,
+    Erase,
+    Exhibit,
+    Exhibits,
+    ListBelongings,
+    ListUnlike,
+    Remark,
+    Remarked,
+    Reseal,
+    ResealEffect,
+)
+from semel.core.model import Fence, Identity, Micros
+from semel.errors import ConfigurationError
+from semel.stores.redis import answers
+from semel.stores.redis.answers import Answer
+from semel.stores.redis.keys import BUCKETS, DUTIES, Keys, bucket_for, bucket_of
+from semel.stores.redis.plans import Call, Make, Plan, audited, no_outbox, on_record, signed
+from semel.stores.redis.rounds import _clock, _command, _members, _micros, _sizes, _some
+from semel.stores.redis.scripts import script
+from semel.stores.texts import shown
+
+# ── pages of records ──────────────────────────────────────────────────────────────────────────────
+
+
+class _Page(NamedTuple):
+    identities: list[Identity]
+    until: Identity | None
+    now: Micros
+
+
+def _page(keys: Keys, after: Identity | None, limit: int) -> Plan[_Page]:
+    """The next records, bucket by bucket, which is the order of identities."""
+    first = 0 if after is None else bucket_of(after)
+    (said,) = yield _clock((first,))
+    held = yield from _sizes(keys, DUTIES, first)
+    buckets, seen = sorted(held), list[Identity]()
+    while buckets and len(seen) <= limit:
+        next_ones = _some(buckets, held)
+        del buckets[: len(next_ones)]
+        seen += yield from _members(keys, DUTIES, next_ones, after or b"")
+    page = seen[:limit]
+    until = page[-1] if page and (buckets or len(seen) > len(page)) else None
+    return _Page(page, until, _micros(said))
+
+
+def _belongings(op: ListBelongings, keys: Keys) -> Plan[Belongings]:
+    page = yield from _page(keys, op.after, op.limit)
+    told: Sequence[Answer] = ()
+    if page.identities:
+        told = yield [
+            _command(bucket_of(each), "HMGET", keys.of(each)[0], "tenant", "state", "fence")
+            for each in page.identities
+        ]
+    found = _of_tenant(zip(page.identities, told, strict=True), shown(op.tenant))
+    return Belongings(tuple(found), page.until, page.now)
+
+
+def _of_tenant(told: Iterable[tuple[Identity, Answer]], tenant: str) -> Iterable[Belonging]:
+    """What is gone by now is left out."""
+    for identity, answer in told:
+        whose, state, fence = answers.fields(answer, 3)
+        known = answers.state(state)
+        if known is not None and answers.text(whose) == tenant:
+            yield Belonging(identity, known, Fence(fence))
+
+
+def _unlike(op: ListUnlike, keys: Keys) -> Plan[Exhibits]:
+    page = yield from _page(keys, op.after, op.limit)
+    told: Sequence[Answer] = ()
+    if page.identities:
+        told = yield [on_record("unlike", keys, each, op.prefix) for each in page.identities]
+    found: list[Exhibit] = []
+    for identity, answer in zip(page.identities, told, strict=True):
+        fence, reason, *parts = answers.fields(answer, 5)
+        if fence is not None and any(part is not None for part in parts):
+            said = answers.optional_text(reason)
+            found.append(Exhibit(identity, Fence(fence), said, *parts[:3]))
+    return Exhibits(tuple(found), page.until, page.now)
+
+
+def _reseal(op: Reseal, keys: Keys) -> Plan[Written]:
+    words = (op.seen, op.part.value, op.old, op.new)
+    (answer,) = yield (on_record("reseal", keys, op.identity, *words),)
+    return answers.written(op.identity, answer)
+
+
+# ── audit ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _remark(op: Remark, keys: Keys) -> Plan[Remarked]:
+    bucket = bucket_for(shown(op.subject))
+    words = (op.verb.value, *signed(op.act), shown(op.subject))
+    (answer,) = yield (Call(bucket, script("remark"), (keys.audit(bucket),), words),)
+    return Remarked(answers.time(answers.fields(answer, 1)[0]))
+
+
+class _Place(NamedTuple):
+    """Where an entry stands among those of all buckets."""
+
+    millis: int
+    sequence: int
+    bucket: int
+
+    def __str__(self) -> str:
+        return f"{self.millis}-{self.sequence}-{self.bucket}"
+
+
+def _browse_audit(op: BrowseAudit, keys: Keys) -> Plan[Entries]:
+    before = None if op.before is None else _parsed(op.before)
+    (said,) = yield _clock((0,))
+    told = yield [
+        _command(
+            bucket,
+            *("XREVRANGE", keys.audit(bucket), _from(before, bucket), "-", "COUNT", op.limit),
+        )
+        for bucket in range(BUCKETS)
+    ]
+    found = [
+        (_Place(*_numbers(answers.text(name)), bucket), fields)
+        for bucket, answer in enumerate(told)
+        for name, fields in answers.fields(answer, 0)
+    ]
+    found.sort(key=lambda item: item[0], reverse=True)
+    return Entries(
+        tuple([_entry(place, fields) for place, fields in found[: op.limit]]), _micros(said)
+    )
+
+
+def _from(before: _Place | None, bucket: int) -> str:
+    """The newest of a bucket that comes behind ``before``."""
+    if before is None:
+        return "+"
+    open_end = "" if bucket < before.bucket else "("
+    return f"{open_end}{before.millis}-{before.sequence}"
+
+
+def _parsed(text: str) -> _Place:
+    numbers = text.split("-")
+    if len(numbers) != 3 or not all(each.isascii() and each.isdigit() for each in numbers):
+        raise ConfigurationError("this is no place in the audit of this store")
+    return _Place(*map(int, numbers))
+
+
+def _numbers(name: str) -> tuple[int, int]:
+    millis, _, sequence = name.partition("-")
+    return int(millis), int(sequence)
+
+
+def _entry(place: _Place, flat: Sequence[Any]) -> Entry:
+    held: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
+
+    def text(name: bytes) -> str | None:
+        return answers.optional_text(held.get(name) or None)
+
+    identity = held.get(b"identity")
+    return Entry(
+        str(place),
+        answers.time(held.get(b"at")),
+        answers.text(held.get(b"verb")),
+        answers.text(held.get(b"by")),
+        answers.text(held.get(b"reason")),
+        None if identity is None else Identity(identity),
+        text(b"subject"),
+        text(b"before"),
+        text(b"after"),
+    )
+
+
+CUSTODY: Final[Mapping[type[StoreOperation[Any]], Make]] = {
+    Erase: audited("erase", lambda op: (op.seen, *signed(op.act))),
+    ListBelongings: _belongings,
+    ListUnlike: _unlike,
+    Reseal: _reseal,
+    ResealEffect: no_outbox,
+    Remark: _remark,
+    BrowseAudit: _browse_audit,
+}

@@ -1,0 +1,22 @@
+#!lua flags=allow-oom
+-- erase: a settled record says nothing any more; that its key was used stays remembered.
+-- event: erase
+-- takes: identity seen by why
+-- gives: as every write
+-- why: the identity alone refuses a second run. It is forgotten when it would have been. One without
+--      a key was erased before.
+local found = look()
+if not found then return lost() end
+local settled = found.state == 'completed' or found.state == 'failed_retryable'
+  or found.state == 'expired'
+if settled and found.fence == ARGV[2] then
+  if redis.call('HGET', KEY, 'key') ~= '' then
+    audit(found, 'erase', 'expired', ARGV[3], ARGV[4])
+    change(found, {
+      state = 'expired', snapshot = false, request = false, journal = false, resource = false,
+      reason = 'erased', fingerprint = '', fields = '', tenant = '', path = '', key = '',
+    }, 'forget', found.forget_at)
+  end
+  return applied()
+end
+return lost()

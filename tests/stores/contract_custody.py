@@ -1,0 +1,366 @@
+"""What every store must do for audit, erasure and encryption. Each test has a store of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from semel.core.acts import Act, Verb
+from semel.core.contract import (
+    Advance,
+    Claimed,
+    Complete,
+    Evict,
+    EvictUnknown,
+    Found,
+    Lost,
+    Read,
+    Recall,
+    Recalled,
+    Release,
+    Retake,
+    SettleAbsent,
+    SettleCall,
+    StoreOperation,
+    Suspend,
+    Written,
+)
+from semel.core.custody import (
+    BrowseAudit,
+    Entry,
+    Erase,
+    ListBelongings,
+    ListUnlike,
+    Part,
+    Remark,
+    Reseal,
+    ResealEffect,
+)
+from semel.core.model import Case, Fence, Identity, OnLapse, Origin, State
+from semel.core.outbox import BrowseEffects, Enqueue, Requeue, Shelf
+from semel.core.upkeep import Reap, Retire
+from semel.errors import ConfigurationError
+from tests.stores.contract import (
+    ACT,
+    LEASE,
+    RETENTION,
+    SNAPSHOT,
+    TOMBSTONE,
+    accept,
+    applied,
+    claim,
+    complete,
+    existing,
+    lost,
+    new_fence,
+    new_identity,
+    reach,
+    settle_happened,
+)
+from tests.stores.contract_outbox import dead
+from tests.stores.harness import Harness
+
+ALL = 1_000
+SETTLED = (State.COMPLETED, State.FAILED_RETRYABLE, State.EXPIRED)
+OURS = Origin("ours", "POST", "/payments/bob@example.com", "a-key-of-bob")
+
+
+def audit(harness: Harness, limit: int = ALL) -> tuple[Entry, ...]:
+    return harness.perform(BrowseAudit(limit)).entries
+
+
+def recall(harness: Harness, identity: Identity) -> Case:
+    found = harness.perform(Recall(identity))
+    assert isinstance(found, Recalled)
+    return found.case
+
+
+Doing = Callable[[Identity, Fence], StoreOperation[Written]]
+
+ACTS: dict[str, tuple[Doing, State, OnLapse, Verb, State | None]] = {
+    "settle_happened": (
+        settle_happened,
+        State.UNKNOWN,
+        OnLapse.UNKNOWN,
+        Verb.SETTLE,
+        State.COMPLETED,
+    ),
+    "settle_absent": (
+        lambda i, f: SettleAbsent(i, f, new_fence(), RETENTION, ACT),
+        State.UNKNOWN,
+        OnLapse.UNKNOWN,
+        Verb.SETTLE,
+        State.FAILED_RETRYABLE,
+    ),
+    "settle_call": (
+        lambda i, f: SettleCall(i, f, new_fence(), b"J", ACT),
+        State.UNKNOWN,
+        OnLapse.RESUME,
+        Verb.SETTLE,
+        State.IN_PROGRESS,
+    ),
+    "bury": (
+        lambda i, f: EvictUnknown(i, f, new_fence(), TOMBSTONE, ACT),
+        State.UNKNOWN,
+        OnLapse.UNKNOWN,
+        Verb.BURY,
+        State.EXPIRED,
+    ),
+    "free": (
+        lambda i, f: EvictUnknown(i, f, new_fence(), TOMBSTONE, ACT, free=True),
+        State.UNKNOWN,
+        OnLapse.UNKNOWN,
+        Verb.FREE,
+        None,
+    ),
+    "evict": (
+        lambda i, f: Evict(i, f, ACT),
+        State.FAILED_RETRYABLE,
+        OnLapse.UNKNOWN,
+        Verb.EVICT,
+        None,
+    ),
+    "erase": (
+        lambda i, f: Erase(i, f, ACT),
+        State.COMPLETED,
+        OnLapse.UNKNOWN,
+        Verb.ERASE,
+        State.EXPIRED,
+    ),
+}
+
+
+class Auditing:
+    def test_every_act_has_one_entry_and_what_is_refused_has_none(self, harness: Harness) -> None:
+        for make, source, on_lapse, verb, target in ACTS.values():
+            count = len(audit(harness))
+            identity, fence = reach(harness, source, on_lapse)
+            assert len(audit(harness)) == count  # reaching an unknown record is nobody's act
+            lost(harness, make(identity, new_fence()))
+            assert len(audit(harness)) == count
+            op = make(identity, fence)
+            done = applied(harness, op)
+            applied(harness, op)  # asked again, it is one act still
+            newest, *older = audit(harness)
+            assert len(older) == count
+            assert (newest.verb, newest.by, newest.reason) == (verb, ACT.by, ACT.reason)
+            assert (newest.identity, newest.subject) == (identity, None)
+            assert (newest.before, newest.after) == (source.value, target and target.value)
+            assert abs(newest.at - done.now) <= harness.slack
+
+    def test_of_rivals_one_acts_and_one_entry_tells_who(self, harness: Harness) -> None:
+        identity, fence = reach(harness, State.UNKNOWN)
+        rivals = [Act(f"ann {number}", "to see who is first") for number in range(8)]
+        ops = [SettleAbsent(identity, fence, new_fence(), RETENTION, each) for each in rivals]
+        replies = harness.race(ops)
+        (winner,) = [
+            op for op, reply in zip(ops, replies, strict=True) if reply.__class__ is not Lost
+        ]
+        (entry,) = audit(harness)
+        assert entry.by == winner.act.by
+        assert existing(harness, identity).reason == winner.act.line
+
+    def test_entries_outlive_what_they_are_about(self, harness: Harness) -> None:
+        identity, fence = reach(harness, State.UNKNOWN)
+        applied(harness, SettleAbsent(identity, fence, new_fence(), RETENTION, ACT))
+        before = audit(harness)
+        harness.travel(10 * (RETENTION + TOMBSTONE))
+        assert harness.perform(Reap(ALL)).counts
+        assert harness.record(identity) is None
+        assert [entry.identity for entry in audit(harness)] == [identity]
+        assert len(before) == 1
+
+    def test_the_newest_come_first_and_pages_go_on(self, harness: Harness) -> None:
+        for number in range(5):
+            harness.perform(Remark(Verb.ROTATE, Act("ann", f"step {number}"), "a key"))
+        every = audit(harness)
+        assert [entry.reason for entry in every] == [f"step {n}" for n in (4, 3, 2, 1, 0)]
+        assert {entry.subject for entry in every} == {"a key"}
+        assert all(entry.identity is entry.before is entry.after is None for entry in every)
+        paged: list[Entry] = []
+        while page := harness.perform(BrowseAudit(2, paged[-1].place if paged else None)).entries:
+            assert len(page) <= 2
+            paged += page
+        assert paged == list(every)
+        with pytest.raises(ConfigurationError, match="no place"):
+            harness.perform(BrowseAudit(1, "yesterday"))
+
+    def test_words_of_all_kinds_are_kept(self, harness: Harness) -> None:
+        said = Act("Zoë 💶", 'it\'s "quoted"; -- and \\ more')
+        identity, fence = reach(harness, State.COMPLETED)
+        applied(harness, Evict(identity, fence, said))
+        (entry,) = audit(harness)
+        assert (entry.by, entry.reason) == (said.by, said.reason)
+
+    @pytest.mark.parametrize(("by", "reason"), [("", "x"), ("x", ""), (" ", "x"), ("x", "\t")])
+    def test_nobody_acts_without_a_name_and_a_reason(self, by: str, reason: str) -> None:
+        with pytest.raises(ConfigurationError, match="by=, reason="):
+            Act(by, reason)
+
+
+class AuditingEffects:
+    def test_every_act_on_an_effect_has_an_entry(self, harness: Harness) -> None:
+        dead(harness, "other")
+        assert harness.perform(Requeue("other", ACT, drop=True)).applied
+        assert harness.perform(Requeue("other", ACT, drop=True)).applied  # gone: nothing was done
+        (entry,) = audit(harness)
+        assert (entry.verb, entry.subject) == ("drop", "other")
+        assert (entry.before, entry.after) == ("dead", None)
+        dead(harness, "key")
+        assert harness.perform(Requeue("key", ACT)).applied
+        assert harness.perform(Requeue("key", ACT)).applied  # it waits already
+        newest, _ = audit(harness)
+        assert (newest.verb, newest.subject) == ("retry", "key")
+        assert (newest.before, newest.after) == ("dead", "waiting")
+
+
+class Erasing:
+    def made(self, harness: Harness, tenant: str = "ours") -> tuple[Identity, Fence]:
+        identity, fence = new_identity(), new_fence()
+        origin = Origin(tenant, OURS.method, OURS.path, OURS.key)
+        op = claim(identity, fence, request=b"POST bob")
+        described = type(op)(
+            identity, fence, op.fingerprint, op.fields, origin, LEASE, request=op.request
+        )
+        assert isinstance(harness.perform(described), Claimed)
+        return identity, fence
+
+    def test_what_is_left_says_nothing_and_refuses_still(self, harness: Harness) -> None:
+        identity, fence = self.made(harness)
+        applied(harness, Advance(identity, fence, b"journal"))
+        done = Complete(identity, fence, SNAPSHOT, RETENTION, TOMBSTONE, "bob")
+        applied(harness, done)
+        before = existing(harness, identity)
+        assert applied(harness, Erase(identity, fence, ACT)).state is State.EXPIRED
+        case = recall(harness, identity)
+        record = case.record
+        assert (case.request, case.journal, case.resource, record.snapshot) == (None,) * 4
+        assert case.origin == Origin("", "POST", "", "")
+        assert (record.fingerprint, record.fields, record.reason) == ("", b"", "erased")
+        assert (record.expires_at, record.forget_at) == (before.expires_at, before.forget_at)
+        assert isinstance(harness.perform(claim(identity, new_fence())), Found)
+        assert harness.perform(Retire("bob", "ours")).count == 0
+
+    def test_one_that_was_released_is_not_freed(self, harness: Harness) -> None:
+        """Its journal was what kept a retry from doing things twice."""
+        identity, fence = self.made(harness)
+        applied(harness, Release(identity, fence, RETENTION))
+        applied(harness, Erase(identity, fence, ACT))
+        lost(harness, Retake(identity, fence, new_fence(), LEASE))
+        assert existing(harness, identity).state is State.EXPIRED
+
+    @pytest.mark.parametrize("state", [State.PENDING, State.IN_PROGRESS, State.UNKNOWN])
+    def test_what_is_not_settled_is_left_alone(self, harness: Harness, state: State) -> None:
+        identity, fence = reach(harness, state)
+        before = recall(harness, identity)
+        lost(harness, Erase(identity, fence, ACT))
+        assert recall(harness, identity) == before
+        assert audit(harness) == ()
+
+    def test_a_tombstone_is_forgotten_when_it_would_have_been(self, harness: Harness) -> None:
+        identity, fence = self.made(harness)
+        applied(harness, complete(identity, fence))
+        applied(harness, Erase(identity, fence, ACT))
+        harness.travel(RETENTION + TOMBSTONE - 10_000_000)
+        harness.perform(Reap(ALL))
+        assert harness.record(identity) is not None
+        harness.travel(20_000_000)
+        harness.perform(Reap(ALL))
+        assert harness.record(identity) is None
+
+    def test_a_tenants_records_are_found_page_by_page(self, harness: Harness) -> None:
+        ours = {self.made(harness)[0] for _ in range(5)}
+        for _ in range(4):
+            self.made(harness, "ours ")  # another one, whatever a collation may say
+            self.made(harness, "OURS")
+        found: dict[Identity, State] = {}
+        after: Identity | None = None
+        for _ in range(20):
+            page = harness.perform(ListBelongings("ours", 3, after))
+            found |= {each.identity: each.state for each in page.found}
+            if page.until is None:
+                break
+            after = page.until
+        assert page.until is None
+        assert found == dict.fromkeys(ours, State.IN_PROGRESS)
+
+
+class Resealing:
+    def test_only_what_begins_otherwise_is_told(self, harness: Harness) -> None:
+        identity, fence = new_identity(), new_fence()
+        harness.perform(claim(identity, fence, request=b"E1 request"))
+        applied(harness, Advance(identity, fence, b"E1 journal"))
+        assert harness.perform(ListUnlike(b"E1", ALL)).found == ()
+        (found,) = harness.perform(ListUnlike(b"E2", ALL)).found
+        assert (found.identity, found.fence) == (identity, fence)
+        assert (found.request, found.journal, found.snapshot) == (
+            *(b"E1 request", b"E1 journal"),
+            None,
+        )
+        applied(harness, complete(identity, fence, b"E2 snapshot"))
+        (found,) = harness.perform(ListUnlike(b"E2", ALL)).found
+        assert (found.request, found.journal, found.snapshot) == (None, b"E1 journal", None)
+
+    def test_pages_go_on_and_end(self, harness: Harness) -> None:
+        made = {reach(harness, State.COMPLETED)[0] for _ in range(5)}
+        found: list[Identity] = []
+        after: Identity | None = None
+        for _ in range(10):
+            page = harness.perform(ListUnlike(b"E1", 2, after))
+            assert len(page.found) <= 2
+            found += [each.identity for each in page.found]
+            if page.until is None:
+                break
+            after = page.until
+        assert found == sorted(made)
+
+    @pytest.mark.parametrize("part", Part)
+    def test_bytes_are_exchanged_for_those_that_were_seen(
+        self, harness: Harness, part: Part
+    ) -> None:
+        identity, fence = new_identity(), new_fence()
+        harness.perform(accept(identity, fence))
+        old = recall(harness, identity).request or b""
+        if part is not Part.REQUEST:
+            identity, fence = reach(harness, State.IN_PROGRESS)
+            old = b"\0old"
+            applied(harness, Advance(identity, fence, old))
+        if part is Part.SNAPSHOT:
+            applied(harness, complete(identity, fence, old))
+        before = recall(harness, identity)
+        lost(harness, Reseal(identity, fence, part, b"\0other", b"new"))
+        lost(harness, Reseal(identity, new_fence(), part, old, b"new"))
+        assert recall(harness, identity) == before
+        applied(harness, Reseal(identity, fence, part, old, b"\0new"))
+        after = recall(harness, identity)
+        held = {
+            Part.REQUEST: after.request,
+            Part.JOURNAL: after.journal,
+            Part.SNAPSHOT: after.record.snapshot,
+        }
+        assert held[part] == b"\0new"
+        assert after.record.state is before.record.state
+        assert (after.due_at, after.record.expires_at) == (before.due_at, before.record.expires_at)
+
+    def test_what_is_gone_is_not_made_again(self, harness: Harness) -> None:
+        identity = new_identity()
+        reply = harness.perform(Reseal(identity, new_fence(), Part.SNAPSHOT, b"a", b"b"))
+        assert isinstance(reply, Lost)
+        assert reply.record is None
+        identity, fence = reach(harness, State.IN_PROGRESS)
+        applied(harness, Suspend(identity, fence))
+        lost(harness, Reseal(identity, fence, Part.SNAPSHOT, b"", b"b"))
+        found = harness.perform(Read(identity))
+        assert isinstance(found, Found)
+        assert found.record.snapshot is None
+
+
+class ResealingEffects:
+    def test_a_payload_is_exchanged_for_the_one_that_was_seen(self, harness: Harness) -> None:
+        assert harness.perform(Enqueue("key", None, "mail", b"old")).applied
+        assert not harness.perform(ResealEffect("key", b"other", b"new")).applied
+        assert not harness.perform(ResealEffect("nobody", b"old", b"new")).applied
+        assert harness.perform(ResealEffect("key", b"old", b"new")).applied
+        (effect,) = harness.perform(BrowseEffects(Shelf.WAITING, ALL)).effects
+        assert effect.payload == b"new"
