@@ -77,16 +77,26 @@ class Shop:
 
     # ── asking at once ────────────────────────────────────────────────────────────────────────────
 
-    def at_once(self, count: int, route: str, amount: int, key: str) -> list[Reply]:
-        """The same request on many connections at the same moment."""
-        barrier = Barrier(count)
+    def at_once(self, route: str, amount: int, keys: list[str]) -> list[Reply]:
+        """One request with each key, on connections of their own at the same moment."""
+        barrier = Barrier(len(keys))
 
-        def one(_: int) -> Reply:
+        def one(key: str) -> Reply:
             barrier.wait(SECONDS)
             return self.post(route, amount, key)
 
-        with ThreadPoolExecutor(count) as pool:
-            return list(pool.map(one, range(count)))
+        with ThreadPoolExecutor(len(keys)) as pool:
+            return list(pool.map(one, keys))
+
+    def send_and_leave(self, route: str, amount: int, key: str) -> None:
+        """A client that hangs up as soon as its request has had an effect."""
+        before = self.effects(route)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=SECONDS)
+        body = json.dumps({"amount": amount, "currency": "EUR"})
+        headers = {"authorization": "Bearer alice", "content-type": "application/json"}
+        connection.request("POST", f"/{route}", body, {**headers, "idempotency-key": key})
+        until(lambda: self.effects(route) > before)
+        connection.close()
 
     @contextmanager
     def held(self, route: str, key: str) -> Iterator[Future[Reply]]:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.examples.frameworks.shop import BROKEN, DECLINED, HELD, UNAVAILABLE, Shop, new_key
 from tests.web.client import Reply
+from tests.web.waiting import until
 
 Verdict: TypeAlias = Callable[[Shop], None]
 
@@ -230,7 +231,7 @@ def twenty_at_once_have_one_effect(shop: Shop) -> None:
     for route in ("payments", "transfers", "orders"):
         key = new_key()
         with shop.runs(route, 1):
-            replies = shop.at_once(CROWD, route, 100, key)
+            replies = shop.at_once(route, 100, [key] * CROWD)
             last = shop.post(route, 100, key)
         answered = [reply for reply in replies if reply.status == 201]
         waiting = [reply for reply in replies if reply.status != 201]
@@ -238,6 +239,32 @@ def twenty_at_once_have_one_effect(shop: Shop) -> None:
         assert {reply.body for reply in answered} == {last.body}
         for reply in waiting:
             refused(reply, 409, "in-flight")
+
+
+def twenty_keys_at_once_are_twenty_effects(shop: Shop) -> None:
+    for route in ("payments", "orders"):
+        keys = [new_key() for _ in range(CROWD)]
+        with shop.runs(route, CROWD):
+            replies = shop.at_once(route, 100, keys)
+            assert [reply.status for reply in replies] == [201] * CROWD
+            assert len({reply.body for reply in replies}) == CROWD
+            same(replies[0], shop.post(route, 100, keys[0]))
+
+
+def a_client_that_leaves_does_not_stop_its_payment(shop: Shop) -> None:
+    key = new_key()
+    with shop.runs("payments", 1):
+        shop.send_and_leave("payments", HELD, key)
+        shop.release()
+        reply = until(lambda: _answered(shop, key))
+        (shop.folder / "release").unlink()
+    assert reply is not None
+    assert (reply.status, reply.replayed) == (201, True)
+
+
+def _answered(shop: Shop, key: str) -> Reply | None:
+    reply = shop.post("payments", HELD, key)
+    return None if reply.status == 409 and reply.code == "in-flight" else reply
 
 
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────────
@@ -322,6 +349,8 @@ VERDICTS: Final[tuple[Verdict, ...]] = (
     an_order_and_its_key_are_one_commit,
     a_duplicate_in_flight_is_a_409_that_says_when_to_come_again,
     twenty_at_once_have_one_effect,
+    twenty_keys_at_once_are_twenty_effects,
+    a_client_that_leaves_does_not_stop_its_payment,
     refusals_are_problem_documents_and_never_tell_the_key,
     a_server_killed_in_the_middle_of_a_payment_does_not_pay_twice,
 )
