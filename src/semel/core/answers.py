@@ -32,6 +32,7 @@ class Outcome(StrEnum):
     MISMATCH = "mismatch"
     UNKNOWN = "unknown"
     EXPIRED = "expired"
+    THROTTLED = "throttled"
     STORE_ERROR = "store_error"
     NOT_DURABLE = "not_durable"
     MISCONFIGURED = "misconfigured"
