@@ -1,12 +1,12 @@
 """The commands of `semel`: tables and sentences for people, ``--json`` for programs.
 
-Exit codes: 0 done; 1 it failed, and standard error says why in one sentence; 2 the command line or
-a setting is wrong.
+What a command needs it imports when it runs: `semel --help`, and every completion of a shell, read
+the modules of the command line only. How they speak and end is in `telling`.
 """
 
 from __future__ import annotations
 
-import json
+import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,8 +15,11 @@ import click
 import semel as library
 from semel.ops.dlq import dlq
 from semel.ops.doctor import doctor
+from semel.ops.keys import keys
 from semel.ops.ledger import ledger
-from semel.ops.telling import FAILED, MISUSED, fail, one_sentence
+from semel.ops.outbox import outbox
+from semel.ops.routes import routes
+from semel.ops.telling import FAILED, MISUSED, fail, one_sentence, print_json
 from semel.ops.unknown import unknown
 
 _TEN_YEARS: Final = 10 * 365 * 24 * 3600
@@ -37,8 +40,11 @@ _DEMO_NEEDS = {"rich", "starlette", "uvicorn"}
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(library.__version__, prog_name="semel", message="%(prog)s %(version)s")
-def semel() -> None:
+@click.pass_context
+def semel(context: click.Context) -> None:
     """Make state-changing requests take effect once."""
+    if os.environ.get("NO_COLOR"):
+        context.color = False
 
 
 @semel.command()
@@ -60,7 +66,7 @@ def migrate(url: str | None, as_json: bool) -> None:
         backend = open_backend(store)
         version = backend.migrate()
     if as_json:
-        click.echo(json.dumps({"store": backend.url, "version": version}))
+        print_json({"store": backend.url, "version": version})
     elif version:
         click.echo(f"{backend.url}: schema version {version}")
     else:
@@ -135,5 +141,5 @@ def worker(context: click.Context, /, **given: Any) -> None:
         context.exit(run(Orders(**given)))
 
 
-for each in (doctor, unknown, dlq, ledger):
+for each in (doctor, routes, keys, unknown, dlq, outbox, ledger):
     semel.add_command(each)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from semel.ops.finding import operator
 from semel.ops.telling import (
     FAILED,
     fail,
@@ -15,7 +16,7 @@ from semel.ops.telling import (
     print_json,
     table,
 )
-from semel.ops.unknown import operator, told
+from semel.ops.unknown import told
 
 if TYPE_CHECKING:
     from semel.core.model import Case, Effect

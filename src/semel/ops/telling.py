@@ -1,12 +1,22 @@
-"""How commands speak: one sentence for an error, tables for people, JSON for programs."""
+"""How commands speak: one sentence for an error, tables for people, JSON for programs.
+
+Exit codes, of every command:
+
+0   done, and what was looked at is as it should be
+1   it failed, or what was looked at is not as it should be; a failure is one sentence on standard
+    error
+2   the command line or a setting is wrong: nothing was done
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Sequence
+import os
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 
@@ -16,9 +26,10 @@ if TYPE_CHECKING:
     from semel.core.model import Micros
     from semel.guard import Guard
 
-FAILED, MISUSED = 1, 2
+DONE, FAILED, MISUSED = 0, 1, 2
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 def fail(sentence: str, code: int) -> NoReturn:
@@ -37,6 +48,9 @@ def one_sentence() -> Generator[None, None, None]:
         fail(str(error), MISUSED)
     except SemelError as error:
         fail(str(error), FAILED)
+
+
+# ── what a command is about ───────────────────────────────────────────────────────────────────────
 
 
 def on_a_guard(command: F) -> F:
@@ -67,18 +81,57 @@ def open_guard(guard: str | None, store: str | None) -> Guard:
     return Guard.from_settings(tenant=None, **options)
 
 
+def signed(command: F) -> F:
+    """The options that say who does something, and why: every such act is put on record."""
+    options = (
+        click.option("--by", default=whoever, help="Who does it; the user logged in if not said."),
+        click.option("--reason", required=True, help="Why."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def whoever() -> str:
+    """Who is at the keyboard, as the operating system knows."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a user id without a name
+        return f"uid {os.getuid()}"
+
+
+# ── for people ────────────────────────────────────────────────────────────────────────────────────
+
+COLOURS: Final = {
+    "good": "green",
+    "bad": "red",
+    "doubtful": "yellow",
+}
+
+
+def painted(text: str, how: str) -> str:
+    """Coloured on a terminal; `click.echo` takes it away where nobody would see it."""
+    return click.style(text, fg=COLOURS[how])
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Columns as wide as what is in them."""
     lines = [list(head), *map(list, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        "  ".join(_wide(cell, width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
 
 
-def print_json(document: object) -> None:
-    click.echo(json.dumps(document, indent=2))
+def _width(cell: str) -> int:
+    return len(click.unstyle(cell))
+
+
+def _wide(cell: str, width: int) -> str:
+    return cell + " " * (width - _width(cell))
 
 
 def moment(at: Micros | None) -> str | None:
@@ -95,3 +148,27 @@ def ago(at: Micros, now: Micros) -> str:
         if seconds >= 2 * size:
             return f"{seconds // size}{unit}"
     return f"{seconds}s"
+
+
+def counted(what: str, things: Iterable[T], every: int = 1) -> Iterator[T]:
+    """Tell how far it has come, in one line of standard error that is wiped in the end.
+
+    Only on a terminal: what is written to a file or a pipe has no use for it.
+    """
+    if not sys.stderr.isatty():
+        yield from things
+        return
+    try:
+        for number, thing in enumerate(things, start=1):
+            if number % every == 0:
+                click.echo(f"\r{what}: {number}", nl=False, err=True)
+            yield thing
+    finally:
+        click.echo(f"\r{' ' * (len(what) + 12)}\r", nl=False, err=True)
+
+
+# ── for programs ──────────────────────────────────────────────────────────────────────────────────
+
+
+def print_json(document: object) -> None:
+    click.echo(json.dumps(document, indent=2))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from semel.ops.finding import SHORT, found, operator
 from semel.ops.telling import (
     FAILED,
     MISUSED,
@@ -17,32 +18,19 @@ from semel.ops.telling import (
     moment,
     on_a_guard,
     one_sentence,
-    open_guard,
     print_json,
     table,
 )
 
 if TYPE_CHECKING:
-    from semel.core.contract import Recalled
     from semel.core.evidence import Evidence
-    from semel.core.model import Case, Identity, Micros
+    from semel.core.model import Case, Micros
     from semel.core.reconciling import Inspection
-    from semel.effects.operator import Operator
-
-_SHORT: Final = 16
-"""Digits of an identity that tables show, and that commands take for it."""
 
 
 @click.group()
 def unknown() -> None:
     """Records whose outcome nobody knows."""
-
-
-def operator(guard: str | None, store: str | None, app: str | None) -> Operator:
-    from semel.effects.operator import Operator
-    from semel.ops.targets import app_at
-
-    return Operator(open_guard(guard, store), None if app is None else app_at(app))
 
 
 # ── looking ───────────────────────────────────────────────────────────────────────────────────────
@@ -55,13 +43,13 @@ def operator(guard: str | None, store: str | None, app: str | None) -> Operator:
 def list_(guard: str | None, store: str | None, app: str | None, dead: bool, as_json: bool) -> None:
     """List the records in doubt, lapsed ones included."""
     with one_sentence():
-        found = list(operator(guard, store, app).list_unknown(dead=dead))
+        listed = list(operator(guard, store, app).list_unknown(dead=dead))
     if as_json:
-        return print_json([told(case) for case, _ in found])
-    if not found:
+        return print_json([told(case) for case, _ in listed])
+    if not listed:
         return click.echo("nothing is unknown")
     head = ("IDENTITY", "STATE", "AGE", "TRIES", "NEXT", "TENANT", "WHERE", "KEY", "REASON")
-    click.echo(table(head, (_row(case, now) for case, now in found)))
+    click.echo(table(head, (_row(case, now) for case, now in listed)))
     return None
 
 
@@ -71,7 +59,7 @@ def _row(case: Case, now: Micros) -> tuple[str, ...]:
     record, origin = case.record, case.origin
     coming = "dead" if case.due_at is None else f"in {ago(now, case.due_at)}"
     return (
-        record.identity.hex()[:_SHORT],
+        record.identity.hex()[:SHORT],
         record.state.value,
         ago(record.created_at, now),
         str(case.tries),
@@ -123,8 +111,8 @@ def show(
     IDENTITY is what the list shows, or the whole of it.
     """
     with one_sentence():
-        found = _found(operator(guard, store, app), identity)
-        document = told(found.case) | _history(found.case, call)
+        case = found(operator(guard, store, app), identity).case
+        document = told(case) | _history(case, call)
     if as_json:
         return print_json(document)
     for name, value in document.items():
@@ -168,7 +156,7 @@ def probe(
 
     with one_sentence():
         asker = operator(guard, store, app)
-        came = asker.probe_now(_found(asker, identity).case.record.identity)
+        came = asker.probe_now(found(asker, identity).case.record.identity)
     if as_json:
         print_json({"settled": isinstance(came, Settled), "said": said(came)})
     else:
@@ -228,7 +216,7 @@ def settle(
     _demand_a_verdict(**given)
     with one_sentence():
         settler = operator(guard, store, app)
-        case = _found(settler, identity).case
+        case = found(settler, identity).case
         evidence = _evidence(case, **given)
     if not given["yes"]:
         click.echo(_warning(case, evidence), err=True)
@@ -333,7 +321,7 @@ def bury(
 
     with one_sentence():
         burier = operator(guard, store, app)
-        case = _found(burier, identity).case
+        case = found(burier, identity).case
     if not yes:
         then = "A retry may then have it happen twice." if free else "Retries are refused (410)."
         click.echo(f"{case.origin.method} {case.origin.path}: given up. {then}", err=True)
@@ -343,34 +331,3 @@ def bury(
     if not isinstance(written, Applied):
         fail("not given up: it is not unknown", FAILED)
     click.echo("given up")
-
-
-# ── finding ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def _found(operator: Operator, text: str) -> Recalled:
-    found = operator.find(_identity(operator, text))
-    if found is None:
-        fail("there is no such record", FAILED)
-    return found
-
-
-def _identity(operator: Operator, text: str) -> Identity:
-    """The whole identity, or the one record in doubt whose identity begins so."""
-    from semel.core.model import Identity
-
-    digits = text.lower()
-    if not digits or set(digits) - set("0123456789abcdef"):
-        fail("IDENTITY is written in hexadecimal, as the list shows it", MISUSED)
-    if len(digits) == 64:
-        return Identity(bytes.fromhex(digits))
-    if len(digits) < 8:
-        fail("IDENTITY needs 8 digits or more", MISUSED)
-    found = [
-        case.record.identity
-        for case, _ in operator.list_unknown()
-        if case.record.identity.hex().startswith(digits)
-    ]
-    if len(found) != 1:
-        fail("several records begin so" if found else "no record in doubt begins so", FAILED)
-    return found[0]

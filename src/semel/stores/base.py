@@ -40,11 +40,11 @@ class Capabilities:
 class Finding:
     """Something found out about a store, in a sentence.
 
-    limit: what it cannot promise. refused: it is not used like this. unchecked: it could not be
-    found out.
+    limit: what it cannot promise. refused: it is not used like this. error: it is used, and what is
+    promised is not kept. unchecked: it could not be found out.
     """
 
-    severity: Literal["limit", "refused", "warning", "unchecked"]
+    severity: Literal["limit", "refused", "error", "warning", "unchecked"]
     text: str
 
 
