@@ -37,7 +37,7 @@ class AsyncClient(AwaitingCaller[aiohttp.ClientResponse]):
     async def _exchange(
         self, call: Call, method: str, url: str, headers: Headers, body: bytes
     ) -> Answer:
-        async with self._session.request(
+        response = await self._session.request(
             method,
             URL(url, encoded=True),
             data=body or None,
@@ -45,8 +45,9 @@ class AsyncClient(AwaitingCaller[aiohttp.ClientResponse]):
             allow_redirects=False,
             raise_for_status=False,
             **call.options,
-        ) as response:
-            read = await response.read()
+        )
+        # Read to its end the connection is free again; released, it could not be read once more.
+        read = await response.read()
         lowered = {name.lower(): text for name, text in response.headers.items()}
         return Answer(response.status, lowered, read, response)
 

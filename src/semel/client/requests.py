@@ -47,11 +47,26 @@ class Client(BlockingCaller[requests.Response]):
         settings: Any = self._session.merge_environment_settings(url, {}, False, None, None)
         timeout = call.options.get("timeout", _PATIENCE)
         response = self._session.send(prepared, allow_redirects=False, timeout=timeout, **settings)
+        if not _is_whole(response):
+            raise requests.ConnectionError("the answer was cut short in its headers")
         lowered = {name.lower(): text for name, text in response.headers.items()}
         return Answer(response.status_code, lowered, response.content, response)
 
     def _own_headers(self) -> Iterable[str]:
         return list(self._session.headers)
+
+
+def _is_whole(response: requests.Response) -> bool:
+    """Whether the headers came to their end.
+
+    `http.client` takes headers that end with the connection for whole ones, and the body, whose
+    length was not heard of, for an empty one. In HTTP/1.1 an answer says how its end is told.
+    """
+    if response.status_code in (204, 304) or getattr(response.raw, "version", 11) < 11:
+        return True
+    said = response.headers.get
+    length, coding = said("Content-Length", ""), said("Transfer-Encoding", "").lower()
+    return length.isdecimal() or "chunked" in coding or said("Connection", "").lower() == "close"
 
 
 def _prepared(
