@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from werkzeug.test import TestResponse
 
 import semel
+from semel.core import keys
 from semel.effects.runs import Runs
 from semel.web.flask import Semel, operation, session, transaction
 from semel.web.inventory import inventory
+from tests.web.drive import KEY, Ask, WsgiDriver
 
 PEOPLE = {"Bearer ann": "ann", "Bearer ben": "ben"}
 
@@ -656,6 +659,32 @@ class TestTransactions:
             transaction.execute("SELECT 1")
         with pytest.raises(LookupError):
             _ = operation.identity
+
+
+VECTORS = json.loads((Path(__file__).parents[1] / "unit" / "vectors" / "identity.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [vector for vector in VECTORS["paths"] if vector["decoded_hex"]],  # Flask redirects "" to "/"
+    ids=lambda vector: vector["name"],
+)
+def test_a_view_has_the_identity_of_the_shared_vectors(vector: dict[str, Any]) -> None:
+    """As every adapter: so a key is the same to all of them."""
+    app, guard = flask.Flask("paths"), semel.Guard("memory://", tenant=lambda _: "t1")
+    Semel(app, guard)
+    app.url_map.merge_slashes = False
+    seen: list[bytes] = []
+
+    def note(path: str = "") -> str:
+        seen.append(operation.identity)
+        return "seen"
+
+    app.add_url_rule("/", "root", note, methods=["POST"])
+    app.add_url_rule("/<path:path>", "all", note, methods=["POST"])
+    WsgiDriver(app)(Ask(path=bytes.fromhex(vector["decoded_hex"])))
+    assert seen == [keys.identity(keys.Scope("t1", "POST", vector["canonical"]), KEY)]
+    guard.close()
 
 
 class TestTheInventory:
