@@ -28,6 +28,7 @@ from semel.errors import (
 from semel.guard import Guard
 from semel.process.current import AsyncOperation, Operation, current
 from semel.process.events import Event
+from semel.process.health import Health
 from semel.process.limits import Limits, Rate
 from semel.web.routing import Route
 
@@ -52,6 +53,7 @@ __all__ = [
     "GiveUp",
     "Guard",
     "Happened",
+    "Health",
     "Inquiry",
     "KeyMissing",
     "LeaseLost",

@@ -17,12 +17,13 @@ from semel.core.flow import Flow, run
 from semel.core.frozen import replace
 from semel.core.policy import Policy, ietf
 from semel.effects.registry import Deliverer, Registry
-from semel.errors import ConfigurationError
+from semel.errors import ConfigurationError, SemelError
 from semel.log import log
 from semel.process.attendant import Attendant
-from semel.process.breaker import Breaker
+from semel.process.breaker import Breaker, Circuit
 from semel.process.events import Events, Subscriber
 from semel.process.familiar import Familiar
+from semel.process.health import QUESTION, Health, Look
 from semel.process.limits import Limiter, Limits
 from semel.process.replay_cache import ReplayCache, outlast
 from semel.process.transact import transactional
@@ -109,7 +110,7 @@ class Guard:
         """Answers that may be repeated without asking the store."""
         self.limiter = None if limits is None else Limiter(_limits(limits))
         """What each tenant has asked for lately, in this process."""
-        self.breaker = None if breaker is None else Breaker(breaker)
+        self.breaker = None if breaker is None else Breaker(breaker, tell=_told(self.events))
         """Whether the store is worth asking."""
         self._attendants: dict[int, Attendant] = {}
         self._interval = _positive(maintenance)
@@ -361,6 +362,29 @@ class Guard:
             yield from enrol(f"{self.name}:{label}" if self.name else label, policy)
             self._enrolled.add(label)
 
+    def health(self) -> Health:
+        """Ask the store something, and say whether it answered; for a check of readiness."""
+        look = Look(self.breaker)
+        try:
+            self.backend.blocking().perform(QUESTION)
+        except SemelError as error:
+            return self._felt(look.failed(error))
+        return self._felt(look.answered())
+
+    async def ahealth(self) -> Health:
+        """`health`, awaited."""
+        look = Look(self.breaker)
+        try:
+            await self.backend.awaited().perform(QUESTION)
+        except SemelError as error:
+            return self._felt(look.failed(error))
+        return self._felt(look.answered())
+
+    def _felt(self, health: Health) -> Health:
+        up, seconds, circuit = health.up, health.seconds, health.circuit
+        self.events.emit("store.health", up=up, seconds=seconds, circuit=circuit)
+        return health
+
     def close(self) -> None:
         """Finish what is under way in the background and close the store."""
         if self._maintenance is not None:
@@ -466,6 +490,10 @@ def _positive(maintenance: timedelta | None) -> timedelta | None:
     if maintenance is not None and not ok:
         raise ConfigurationError("maintenance= takes the time between rounds, a timedelta, or None")
     return maintenance
+
+
+def _told(events: Events) -> Callable[[Circuit], None]:
+    return lambda circuit: events.emit("breaker", circuit=circuit)
 
 
 def _limits(limits: Limits) -> Limits:

@@ -23,6 +23,7 @@ def test_the_public_names_are_exactly_these() -> None:
         "GiveUp",
         "Guard",
         "Happened",
+        "Health",
         "Inquiry",
         "KeyMissing",
         "LeaseLost",

@@ -336,3 +336,47 @@ def test_trials_that_are_refused_by_a_limit_are_not_spent(
     assert send(Ask(key=new_key())).code == "too-fast"
     assert send().replayed, "the trial was another's to spend"
     assert breaker.circuit == "closed"
+
+
+# ── health ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_health_says_whether_the_store_answers_and_an_answer_closes_the_breaker(
+    colour: str, hanging: ValkeyServer, guarded: MakeGuard, runner: asyncio.Runner
+) -> None:
+    events: list[semel.Event] = []
+    url = f"{hanging.url}?timeout=0.1&prefix=health-{colour}"
+    guard = guarded(url, on_event=inline(events))
+
+    def look() -> semel.Health:
+        return guard.health() if colour == "wsgi" else runner.run(guard.ahealth())
+
+    well = look()
+    assert (well.up, well.circuit, well.error) == (True, "closed", None)
+    with stopped(hanging):
+        ill = until(lambda: health if (health := look()).circuit == "open" else None)
+        assert ill is not None
+        assert not ill.up
+        assert ill.error
+        assert ill.seconds >= 0.1
+    until(lambda: look().up)
+    assert look().circuit == "closed"
+    assert [event["circuit"] for event in events if event.name == "breaker"] == ["open", "closed"]
+    assert {event["up"] for event in events if event.name == "store.health"} == {True, False}
+
+
+def inline(events: list[semel.Event]) -> Callable[[semel.Event], None]:
+    def note(event: semel.Event) -> None:
+        events.append(event)
+
+    note.inline = True  # type: ignore[attr-defined]
+    return note
+
+
+def test_health_tells_of_a_schema_that_is_missing_and_does_not_raise(
+    make_guard: MakeGuard, postgres_url: str
+) -> None:
+    health = make_guard(postgres_url).health()
+    assert (health.up, health.circuit) == (False, "closed")
+    assert "semel migrate" in (health.error or "")
