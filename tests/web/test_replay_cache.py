@@ -1,13 +1,14 @@
 """Within its window a process answers retries without asking the store; never past it."""
 
 import asyncio
+import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -17,6 +18,7 @@ from semel.core.contract import Evict
 from semel.core.enrolment import announce
 from semel.core.flow import run
 from semel.core.model import Identity, Request, State
+from semel.core.snapshot import LARGE
 from semel.core.upkeep import Browse
 from semel.effects.operator import Address
 from semel.process.replay_cache import ReplayCache
@@ -24,7 +26,7 @@ from semel.stores.base import Backend, performer
 from semel.stores.memory import MemoryBackend
 from tests.servers import AppServer, ValkeyServer, gunicorn, uvicorn
 from tests.web.client import Client, new_key
-from tests.web.colours import COLOURS, driver, once
+from tests.web.colours import COLOURS, Said, driver, once
 from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask
 from tests.web.effects import Effects
@@ -78,6 +80,34 @@ def test_in_the_window_the_store_is_not_asked(
     assert second.headers == third.headers
     assert third.replayed
     assert len(effects.all()) == 1
+
+
+@pytest.mark.parametrize("how", ["asked", "window", "bodies"])
+@pytest.mark.parametrize("mode", ["leased", "atomic"])
+def test_a_large_answer_is_repeated_byte_for_byte(
+    colour: str,
+    how: str,
+    mode: Literal["leased", "atomic"],
+    make_guard: MakeGuard,
+    runner: asyncio.Runner,
+    tmp_path: Path,
+) -> None:
+    """It does not come with its record."""
+    body = os.urandom(3 * LARGE)
+    options: dict[str, Any] = {
+        "asked": {},
+        "window": {"replay_cache": MINUTE},
+        "bodies": {"replay_bodies": 100 * LARGE},
+    }
+    url = f"sqlite:///{tmp_path / 'keys.db'}"
+    guard = make_guard(url, policy=semel.ietf(mode=mode), **options[how])
+    send = driver(colour, guard, lambda: Said(body), runner)
+    replies = [send() for _ in range(3)]
+    assert [reply.body for reply in replies] == [body] * 3
+    assert [reply.replayed for reply in replies] == [False, True, True]
+    if how == "window":
+        assert take_away(guard.backend) == 1
+        assert send().replayed
 
 
 def test_without_a_window_every_replay_asks(

@@ -14,6 +14,7 @@ from semel.core.contract import (
     Applied,
     Claim,
     Claimed,
+    Fetched,
     Found,
     Operation,
     Resume,
@@ -38,7 +39,7 @@ from semel.process.leases import Lease
 from semel.web.accounts import Account, tell_refusal
 from semel.web.errands import Errand, find_errand
 from semel.web.message import Spool
-from semel.web.protection import Fare, at_once, status_refused
+from semel.web.protection import Fare, at_once, protected
 from semel.web.routing import Place, listed, pretended
 from semel.web.tags import Tagged
 
@@ -80,7 +81,12 @@ class Desk:
 
     def admit(self, request: Request, place: Place) -> tuple[Ticket | Refused | None, str]:
         """Whether a request takes part, and the label of the route whose policy says so."""
-        policy, label = self._policy_for(request, place)
+        return self.admit_under(request, *self.ruling(request, place))
+
+    def admit_under(
+        self, request: Request, policy: Policy, label: str
+    ) -> tuple[Ticket | Refused | None, str]:
+        """The same for a request whose policy was found before."""
         ticket = admit(request, policy, self.guard.tenant)
         if isinstance(ticket, Refused):
             tell_refusal(self.guard.events, ticket, policy, request.method, label)
@@ -88,8 +94,8 @@ class Desk:
             self.guard.events.emit("key.suspicious", route=label, key=mask(ticket.key))
         return ticket, label
 
-    def _policy_for(self, request: Request, place: Place) -> tuple[Policy, str]:
-        """A listed route comes first, then a tag on the endpoint, then the default."""
+    def ruling(self, request: Request, place: Place) -> tuple[Policy, str]:
+        """The policy, and its label: of a listed route, else a tag's, else the default."""
         route = listed(self.guard.routes, request.method, place)
         if route is not None:
             return route.policy, route.label
@@ -100,7 +106,7 @@ class Desk:
 
     def policy_at(self, request: Request, place: Place) -> Policy:
         """The policy of a route, for those who look after its records."""
-        return self._policy_for(request, place)[0]
+        return self.ruling(request, place)[0]
 
     def covers(self, ticket: Ticket, mark: object) -> bool:
         """Whether another guard around this one already runs this very request.
@@ -168,9 +174,6 @@ class Desk:
             return answered(refuse("tenant-missing"))
         if identity is None:
             return answered(refuse("no-such-operation"))
-        refused = status_refused(self.guard, who)
-        if refused is not None:
-            return answered(refused)
         call = StatusCall(
             identity=identity,
             tenant=who,
@@ -179,7 +182,8 @@ class Desk:
             cross_origin="origin" in request.headers,
             hidden=self.guard.hides_runs,
         )
-        return status(call, lambda origin: self._rules_at(origin, place.root))
+        flow = status(call, lambda origin: self._rules_at(origin, place.root))
+        return protected(self.guard, who, flow)
 
     def _who(self, request: Request) -> str | None:
         try:
@@ -266,7 +270,10 @@ _ASKS_FOR_A_LEASE: Final = (Claim, Retake, Resume, Commit)
 class Performer:
     """Performs the operations of one keyed request: what both colours do alike."""
 
-    __slots__ = ("_fare", "_guard", "_lease", "_made", "_request", "_run", "begun", "call")
+    __slots__ = (
+        *("_fare", "_found", "_guard", "_lease", "_made", "_request", "_run"),
+        *("begun", "call"),
+    )
 
     def __init__(
         self, guard: Guard, ticket: Ticket, call: Call, started: float | None = None
@@ -280,6 +287,7 @@ class Performer:
         self.begun = False
         """The handler was asked for: there is a lease to let go, and a handler to see off."""
         self._run: Run | None = None
+        self._found: Found | None = None
         self._made = 0.0 if guard.replays is None else guard.replays.clock()
         self.call = call
         limiter = guard.limiter
@@ -335,7 +343,17 @@ class Performer:
         """Those who wait for this record learn at once that it has changed."""
         if op.finishing and isinstance(reply, Applied):
             self._guard.attendant.settled(self._lease.identity)
-        if self._guard.replays is not None and isinstance(reply, Found):
+        if self._guard.replays is not None:
+            self._remember(reply)
+
+    def _remember(self, reply: object) -> None:
+        """What was read may be repeated for a while; a large answer once it was fetched."""
+        if isinstance(reply, Found):
+            self._found = reply
+        elif isinstance(reply, Fetched) and self._found is not None:
+            record = replace(self._found.record, snapshot=reply.snapshot)
+            reply = replace(self._found, record=record)
+        if isinstance(reply, Found) and self._guard.replays is not None:
             self._guard.replays.note(reply, self._made)
 
     def _held(self) -> bool:

@@ -92,6 +92,8 @@ def examine(
     if info.get("role") == "slave" and not settings.cluster:  # there it knows who has what
         raise Fault("READONLY this is a replica", Remedy.AGAIN, broken=True, code="READONLY")
     yield from _server(settings, info)
+    if settings.cache:
+        return
     yield from _eviction(settings, info if config is None else info | config)
     yield from _persistence(settings, info, config)
     yield from _replication(settings, info)

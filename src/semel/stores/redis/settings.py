@@ -49,6 +49,8 @@ class Settings:
     allow_eviction: bool = False
     wait_replicas: int = 0
     wait_timeout: float = 1.0
+    cache: bool = False
+    """It keeps no records, only what can be had elsewhere."""
     tls: bool = False
     ca_file: str | None = None
     cert_file: str | None = None

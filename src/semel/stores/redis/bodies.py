@@ -1,0 +1,70 @@
+"""A cache of answers in Redis, beside another store: by identity and fence.
+
+What is here may be lost, evicted or wrong at any time, so none of the demands on a store of records
+is made of the server. Everything has a time to live, and a checksum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from typing import Any, Final
+
+from semel.stores.bodies import Get, Put
+from semel.stores.places import Awaited, Blocking, PerLoop, PerProcess
+from semel.stores.redis.awaited import AwaitedPool
+from semel.stores.redis.blocking import BlockingPool
+from semel.stores.redis.errand import PLANS
+from semel.stores.redis.keys import Keys, bucket_of
+from semel.stores.redis.plans import Call, Plan
+from semel.stores.redis.settings import parse
+
+PATIENCE: Final = 0.25
+"""Seconds, unless the URL says otherwise: one that takes longer than the store is of no use."""
+
+_SUM: Final = 16
+
+
+def _get(op: Get, keys: Keys) -> Plan[bytes | None]:
+    name = keys.body(op.identity, op.fence)
+    (found,) = yield (Call(bucket_of(op.identity), None, (name,), (b"GET", name)),)
+    if type(found) is not bytes or _sum(found[_SUM:]) != found[:_SUM]:
+        return None
+    return found[_SUM:]
+
+
+def _put(op: Put, keys: Keys) -> Plan[None]:
+    name, kept = keys.body(op.identity, op.fence), _sum(op.body) + op.body
+    words = (b"SET", name, kept, b"EX", op.seconds)
+    yield (Call(bucket_of(op.identity), None, (name,), words),)
+
+
+def _sum(body: bytes) -> bytes:
+    return sha256(body).digest()[:_SUM]
+
+
+_MADE: Final[Mapping[type[Any], Any]] = {Get: _get, Put: _put}
+PLANS.update(_MADE)
+
+
+class RedisBodies:
+    """The cache at a Redis URL, in both colours."""
+
+    def __init__(self, url: str) -> None:
+        settings = parse(url, {} if "timeout=" in url else {"timeout": PATIENCE})
+        settings = replace(settings, cache=True, wait_replicas=0)
+        keys = Keys(settings.prefix)
+        self._threads = PerProcess(partial(BlockingPool, settings, keys))
+        self._loops = PerLoop(partial(AwaitedPool, settings, keys))
+        self.blocking = Blocking(self._threads)
+        self.awaited = Awaited(self._loops)
+
+    def close(self) -> None:
+        if pool := self._threads.pop():
+            pool.close()
+
+    async def aclose(self) -> None:
+        if pool := self._loops.pop():
+            await pool.aclose()

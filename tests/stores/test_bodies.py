@@ -1,0 +1,252 @@
+"""Bodies kept nearer than the store: right when the cache is, wrong, empty or down."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from semel.core.contract import (
+    Applied,
+    Claim,
+    Claimed,
+    Complete,
+    Fetch,
+    Fetched,
+    Forget,
+    Found,
+    NoRecord,
+    Read,
+)
+from semel.core.model import Fence, Identity
+from semel.core.snapshot import LARGE, Snapshot, encode
+from semel.errors import ConfigurationError
+from semel.stores.bodies import Get, Local, NearerBackend, Put, nearer
+from semel.stores.memory import MemoryBackend
+from semel.stores.redis.bodies import RedisBodies
+from tests.servers import ValkeyServer
+from tests.stores.contract import MINUTE, ORIGIN, new_fence, new_identity
+from tests.stores.harness import FakeClock, Portal
+
+COLOURS = pytest.mark.parametrize("colour", ["blocking", "awaited"])
+ROOM = 1_000_000
+
+
+class Counting(MemoryBackend):
+    """Counts how often a body had to come from the store."""
+
+    def __init__(self) -> None:
+        self.time = FakeClock()
+        super().__init__(clock=self.time)
+        self.fetched = 0
+
+    def perform(self, op: Any) -> Any:
+        self.fetched += isinstance(op, Fetch)
+        return super().perform(op)
+
+
+class Node:
+    """One process's view of the store, in either colour."""
+
+    def __init__(self, store: Counting, colour: str, portal: Portal, **how: Any) -> None:
+        self.backend = nearer(store, how.get("room", ROOM), how.get("shared"))
+        self._colour = colour
+        self._portal = portal
+
+    def perform(self, op: Any) -> Any:
+        if self._colour == "blocking":
+            return self.backend.blocking().perform(op)
+        return self._portal.call(self._awaited(op))
+
+    async def _awaited(self, op: Any) -> Any:
+        return await self.backend.awaited().perform(op)
+
+    def replay(self, identity: Identity) -> bytes | None:
+        """As a request does it: read, then fetch."""
+        found = self.perform(Read(identity))
+        assert isinstance(found, Found)
+        reply = self.perform(Fetch(identity, found.record.fence, found.record.snapshot or b""))
+        return reply.snapshot if isinstance(reply, Fetched) else None
+
+    def close(self) -> None:
+        self.backend.close()
+        if self._colour == "awaited":
+            self._portal.call(self.backend.aclose())
+
+
+@pytest.fixture
+def store() -> Counting:
+    return Counting()
+
+
+@pytest.fixture
+def portal() -> Iterator[Portal]:
+    portal = Portal()
+    yield portal
+    portal.close()
+
+
+def answer(size: int = 2 * LARGE) -> bytes:
+    return encode(Snapshot(201, (), os.urandom(size)))
+
+
+def completed(
+    store: MemoryBackend, body: bytes, identity: Identity | None = None
+) -> tuple[Identity, Fence]:
+    identity, fence = identity or new_identity(), new_fence()
+    perform = store.blocking().perform
+    assert isinstance(perform(Claim(identity, fence, "v1:", b"", ORIGIN, MINUTE)), Claimed)
+    assert isinstance(perform(Complete(identity, fence, body, MINUTE, MINUTE)), Applied)
+    return identity, fence
+
+
+def forgotten(store: Counting, identity: Identity, seen: Fence) -> None:
+    store.time.travel(10 * MINUTE)
+    assert isinstance(store.blocking().perform(Forget(identity, seen)), Applied)
+
+
+# ── in the process ────────────────────────────────────────────────────────────────────────────────
+
+
+@COLOURS
+def test_a_body_comes_from_the_store_once(store: Counting, portal: Portal, colour: str) -> None:
+    node, body = Node(store, colour, portal), answer()
+    identity, _ = completed(store, body)
+    assert [node.replay(identity) for _ in range(3)] == [body] * 3
+    assert store.fetched == 1
+
+
+@COLOURS
+def test_a_key_s_second_life_has_its_own_body(store: Counting, portal: Portal, colour: str) -> None:
+    node, first, second = Node(store, colour, portal), answer(), answer()
+    identity, fence = completed(store, first)
+    assert node.replay(identity) == first
+    forgotten(store, identity, fence)
+    completed(store, second, identity)
+    assert node.replay(identity) == second
+
+
+def test_a_body_whose_head_is_another_is_not_given() -> None:
+    local, body = Local(ROOM), answer()
+    asked = Fetch(new_identity(), new_fence(), b"\0" + body[:64])
+    local.put(asked, answer())
+    assert local.get(asked) is None
+    local.put(asked, body)
+    assert local.get(asked) == body
+
+
+def test_a_record_that_is_gone_is_gone(store: Counting, portal: Portal) -> None:
+    node, body = Node(store, "blocking", portal), answer()
+    identity, fence = completed(store, body)
+    assert node.replay(identity) == body
+    forgotten(store, identity, fence)
+    assert isinstance(node.perform(Read(identity)), NoRecord)
+
+
+def test_room_is_never_exceeded() -> None:
+    local = Local(10 * LARGE)
+    names = [(new_identity(), new_fence()) for _ in range(50)]
+    for identity, fence in names:
+        local.put(Fetch(identity, fence, b""), os.urandom(2 * LARGE))
+    halves = (local._young, local._old)
+    assert sum(len(body) for half in halves for body in half.values()) <= 10 * LARGE
+    last = Fetch(*names[-1], b"\0" + local._young[names[-1]][:64])
+    assert local.get(last) is not None
+    local.put(Fetch(new_identity(), new_fence(), b""), os.urandom(6 * LARGE))
+    assert local.get(last) is not None
+
+
+# ── in a Redis, beside the store ──────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def shared(valkey: ValkeyServer) -> str:
+    return f"{valkey.socket_url}?prefix={os.urandom(4).hex()}&timeout=5"
+
+
+@COLOURS
+def test_a_body_one_node_fetched_serves_the_others(
+    store: Counting, portal: Portal, colour: str, shared: str
+) -> None:
+    nodes = [Node(store, colour, portal, room=0, shared=shared) for _ in range(3)]
+    body = answer()
+    identity, _ = completed(store, body)
+    assert [node.replay(identity) for node in nodes] == [body] * 3
+    assert store.fetched == 1
+    for node in nodes:
+        node.close()
+
+
+@COLOURS
+@pytest.mark.parametrize("wrong", ["another answer", "damaged", "damaged at its head", "empty"])
+def test_a_cache_that_is_wrong_is_not_believed(
+    store: Counting, portal: Portal, colour: str, shared: str, wrong: str
+) -> None:
+    node, body = Node(store, colour, portal, room=0, shared=shared), answer()
+    identity, fence = completed(store, body)
+    damaged = bytearray(body)
+    damaged[5 if wrong == "damaged at its head" else -5] ^= 1
+    lies = {"another answer": answer(), "empty": b""}
+    cache = RedisBodies(shared)
+    cache.blocking.perform(Put(identity, fence, lies.get(wrong, bytes(damaged)), 60))
+    assert node.replay(identity) == body
+    assert store.fetched == 1
+    assert cache.blocking.perform(Get(identity, fence)) == body, "it was set right"
+    cache.close()
+    node.close()
+
+
+@COLOURS
+def test_a_cache_that_is_down_costs_one_try_and_no_answer(
+    store: Counting, portal: Portal, colour: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ValkeyServer() as server:
+        url = f"{server.socket_url}?timeout=1"
+        node = Node(store, colour, portal, room=0, shared=url)
+        body = answer()
+        identity, _ = completed(store, body)
+        assert node.replay(identity) == body
+    assert [node.replay(identity) for _ in range(3)] == [body] * 3
+    assert store.fetched == 4
+    assert caplog.text.count("out of use") == 1
+    node.close()
+
+
+def test_a_cache_may_evict_and_forget() -> None:
+    """None of the demands on a store of records: it may drop what it likes, when it likes."""
+    with ValkeyServer(settings={"maxmemory-policy": "allkeys-lru", "maxmemory": "3mb"}) as server:
+        cache = RedisBodies(f"{server.socket_url}?timeout=5")
+        for _ in range(40):
+            cache.blocking.perform(Put(new_identity(), new_fence(), os.urandom(200_000), 60))
+        cache.close()
+
+
+def test_what_is_put_has_a_time_to_live(valkey: ValkeyServer) -> None:
+    prefix = os.urandom(4).hex()
+    cache = RedisBodies(f"{valkey.socket_url}?prefix={prefix}")
+    cache.blocking.perform(Put(new_identity(), new_fence(), b"body", 60))
+    (key,) = valkey.ask("KEYS", f"{prefix}:*")
+    assert 0 < valkey.ask("TTL", key) <= 60
+    cache.close()
+
+
+# ── around the backend ────────────────────────────────────────────────────────────────────────────
+
+
+def test_without_room_and_url_the_backend_is_left_as_it_is(store: Counting) -> None:
+    assert nearer(store, 0, None) is store
+    assert isinstance(nearer(store, 1, None), NearerBackend)
+
+
+@pytest.mark.parametrize("room", [-1, True, 1.5])
+def test_a_room_that_is_none_is_refused(store: Counting, room: Any) -> None:
+    with pytest.raises(ConfigurationError, match="replay_bodies="):
+        nearer(store, room, None)
+
+
+@pytest.mark.parametrize("url", ["memcached://host", "localhost:6379", 7])
+def test_a_shared_cache_is_a_redis(store: Counting, url: Any) -> None:
+    with pytest.raises(ConfigurationError, match="replay_shared="):
+        nearer(store, 0, url)
