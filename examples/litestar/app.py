@@ -11,9 +11,10 @@ from uuid import uuid4
 
 from litestar import Controller, Litestar, Request, Response, get, post
 from litestar.connection import ASGIConnection
-from litestar.di import Provide
+from litestar.di import NamedDependency, Provide
 from litestar.exceptions import NotAuthorizedException
 from litestar.middleware import AbstractAuthenticationMiddleware, AuthenticationResult
+from litestar.params import JSONBody
 
 import semel
 from semel.web.litestar import SemelPlugin, transaction
@@ -68,7 +69,7 @@ class Payments(Controller):
 
     @post()
     @guard.route(semel.ietf(required=True, key="uuid"))
-    async def pay(self, data: Order, request: Caller) -> Response[dict[str, Any]]:
+    async def pay(self, data: JSONBody[Order], request: Caller) -> Response[dict[str, Any]]:
         happened(request, "payments", data.amount)
         match data.amount:
             case 402:
@@ -86,7 +87,7 @@ class Payments(Controller):
 
 
 @post("/transfers", opt={"semel": semel.payments(required=True, probe=None)}, sync_to_thread=True)
-def transfer(data: Order, request: Caller) -> Response[dict[str, Any]]:
+def transfer(data: JSONBody[Order], request: Caller) -> Response[dict[str, Any]]:
     """The policy in ``opt``, which controllers, routers and the application can have as well."""
     happened(request, "transfers", data.amount)
     if data.amount == 500:
@@ -96,7 +97,9 @@ def transfer(data: Order, request: Caller) -> Response[dict[str, Any]]:
 
 @post("/orders", dependencies={"orders": Provide(transaction)})
 @guard.route(semel.ietf(mode="atomic", required=True))
-async def place_order(data: Order, request: Caller, orders: Any) -> dict[str, Any]:
+async def place_order(
+    data: JSONBody[Order], request: Caller, orders: NamedDependency[Any]
+) -> dict[str, Any]:
     """``orders`` is a connection in semel's own transaction: order and key commit together."""
     happened(request, "orders", data.amount)
     row = orders.execute("INSERT INTO orders (amount) VALUES (?)", (data.amount,))
@@ -113,7 +116,7 @@ def count_orders() -> dict[str, int]:
 
 @post("/notes")
 @guard.route(semel.ietf())
-async def note(data: Order, request: Caller) -> Response[dict[str, Any]]:
+async def note(data: JSONBody[Order], request: Caller) -> Response[dict[str, Any]]:
     """A key is honoured, but not demanded."""
     happened(request, "notes", data.amount)
     return made("notes", data)

@@ -46,11 +46,18 @@ if TYPE_CHECKING:
 class GatedHandler(Handler):
     """One run of an application that waits before its endpoint."""
 
-    __slots__ = ("_ended", "_oversize", "_said", "_taken", "gate", "scope")
+    __slots__ = ("_ended", "_oversize", "_said", "_taken", "gate", "ruling", "scope")
 
     def __init__(
-        self, app: AsgiApp, scope: Scope, receive: Receive, send: Send, policy: Policy
+        self,
+        app: AsgiApp,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        policy: Policy,
+        label: str,
     ) -> None:
+        self.ruling = policy, label
         self.scope = keepable(scope)
         """What the application gets, and leaves its notes in."""
         super().__init__(app, self.scope, receive, send, Spool(), policy)
@@ -179,10 +186,11 @@ class GatedMiddleware(Middleware):
         if not self.make_wait(scope):
             return await super()._serve(scope, receive, send)
         where = where_is(scope)
-        policy = self._desk.policy_at(request_of(scope, where.path), where)
+        # Now: on its way to the gate a request's scope becomes that of what is mounted.
+        policy, label = self._desk.ruling(request_of(scope, where.path), where)
         if not policy.required and not _has_key(scope):
             return await self._unguarded(scope, receive, send)
-        handler = GatedHandler(self.app, scope, receive, send, policy)
+        handler = GatedHandler(self.app, scope, receive, send, policy, label)
         if await handler.approach(self.guard.running):
             opened = await self._at_gate(handler, where)
             if opened is not None:
@@ -211,7 +219,8 @@ class GatedMiddleware(Middleware):
     ) -> tuple[AwaitedExchange, Handler, Opened] | None:
         """The exchange to be driven; None when the request is answered, or takes no part."""
         scope = handler.scope
-        ticket, label = self._desk.admit(request_of(scope, where.path), where)
+        request = request_of(scope, where.path)
+        ticket, label = self._desk.admit_under(request, *handler.ruling)
         if isinstance(ticket, Refused):
             await handler.refuse(ticket.response)
             return None
