@@ -1,60 +1,52 @@
-"""Whether a guard can do its work now: for readiness probes."""
+"""Whether the store answers: for checks of readiness."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from semel.core.contract import Read
 from semel.core.frozen import frozen
 from semel.core.model import Identity
-from semel.errors import SemelError
+from semel.errors import SemelError, StoreUnavailable
+from semel.process.breaker import Breaker, Circuit
 
-if TYPE_CHECKING:
-    from semel.guard import Guard
-
-_NOBODY: Final = Identity(b"\0" * 32)
-"""No key has this identity: reading it costs one trip and finds nothing."""
+QUESTION: Final = Read(Identity(b"\0" * 32))
+"""No key has this identity: it costs one trip, changes nothing and finds nothing."""
 
 
 @frozen
 class Health:
-    """``ok``: keyed requests are served. ``error``: in a word, why not; safe to show."""
+    """Whether the store answered, and what the breaker makes of it."""
 
-    ok: bool
-    store: str
-    """Where it is, without password."""
-    circuit: str
-    """``open`` while requests are refused without asking a store that is out."""
+    up: bool
+    circuit: Circuit
+    """``open``: requests are refused at once."""
     seconds: float
+    """How long the answer took."""
     error: str | None = None
+    """In a sentence, why there was none."""
 
 
-def examine(guard: Guard) -> Health:
-    """Ask the store."""
-    asked = time.monotonic()
-    try:
-        guard.backend.blocking().perform(Read(_NOBODY))
-    except SemelError as error:
-        return _told(guard, asked, error)
-    return _told(guard, asked, None)
+class Look:
+    """One question to the store, from when it is put."""
 
+    def __init__(self, breaker: Breaker | None) -> None:
+        self._breaker = breaker
+        self._asked = time.monotonic()
 
-async def aexamine(guard: Guard) -> Health:
-    """`examine`, awaited."""
-    asked = time.monotonic()
-    try:
-        await guard.backend.awaited().perform(Read(_NOBODY))
-    except SemelError as error:
-        return _told(guard, asked, error)
-    return _told(guard, asked, None)
+    def answered(self) -> Health:
+        """An answer closes the breaker."""
+        if self._breaker is not None:
+            self._breaker.succeeded()
+        return self._health(None)
 
+    def failed(self, error: SemelError) -> Health:
+        """Only a store that gave no answer is out; a schema that is missing is another matter."""
+        if self._breaker is not None and isinstance(error, StoreUnavailable):
+            self._breaker.failed(self._asked)
+        return self._health(str(error) or type(error).__name__)
 
-def _told(guard: Guard, asked: float, error: SemelError | None) -> Health:
-    breaker = guard.breaker
-    if error is None and breaker is not None:
-        breaker.succeeded()  # the first news that the store is back may be this one
-    circuit = "closed" if breaker is None else breaker.circuit
-    seconds, why = time.monotonic() - asked, None if error is None else type(error).__name__
-    guard.events.emit("store.health", error=error, up=error is None, seconds=seconds, circuit=circuit)
-    return Health(error is None, guard.backend.url, circuit, seconds, why)
+    def _health(self, error: str | None) -> Health:
+        circuit: Circuit = "closed" if self._breaker is None else self._breaker.circuit
+        return Health(error is None, circuit, time.monotonic() - self._asked, error)
