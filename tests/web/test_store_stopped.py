@@ -24,12 +24,14 @@ import psycopg
 import pytest
 
 import semel
+from semel.core.contract import StoreOperation
 from tests.servers import PostgresServer, ValkeyServer, gunicorn, uvicorn
 from tests.web.client import Client, Reply, new_key
 from tests.web.colours import COLOURS, driver, once
 from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, Driver
 from tests.web.effects import Effects
+from tests.web.faults import FaultyBackend
 from tests.web.waiting import until
 
 THREADS = 6
@@ -380,3 +382,23 @@ def test_health_tells_of_a_schema_that_is_missing_and_does_not_raise(
     health = make_guard(postgres_url).health()
     assert (health.up, health.circuit) == (False, "closed")
     assert "semel migrate" in (health.error or "")
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_questions_for_the_status_are_refused_at_once_and_may_be_the_trial(
+    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+) -> None:
+    store = FaultyBackend()
+    guard = make_guard(store)
+    breaker = guard.breaker
+    assert breaker is not None
+    send = driver(colour, guard, once(effects), runner)
+    ask = Ask("GET", b"/semel/status/" + b"0" * 64, key=None, body=b"")
+    store.fail(StoreOperation)
+    until(lambda: send(ask).status == 503 and breaker.circuit == "open")
+    asked = len(store.seen)
+    assert send(ask).code == "store-unavailable"
+    assert len(store.seen) == asked
+    store.mend()
+    until(lambda: send(ask).status == 404)
+    assert breaker.circuit == "closed"

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.core.admission import Call
 from semel.core.answers import Answer
 from semel.core.contract import Accept, Claim, Found, Operation, Stale
+from semel.core.flow import Flow
 from semel.core.model import Response
 from semel.core.problems import refuse
 from semel.core.runner import Occupied
+from semel.core.status import answered
 from semel.core.turned_away import TurnedAway, resting, throttled
+from semel.errors import StoreUnavailable
+from semel.process.breaker import Breaker
 from semel.process.limits import Limiter, Toll
 
 if TYPE_CHECKING:
@@ -41,14 +47,38 @@ def _expected(call: Call, answer: Answer | None = None) -> Toll:
     return Toll.LOOKUP if call.familiar or answer is not None else Toll.NEW_KEY
 
 
-def status_refused(guard: Guard, tenant: str) -> Response | None:
-    """Why the status of a request is not told now, for which the store is not asked."""
+def protected(guard: Guard, tenant: str, flow: Flow[Response]) -> Flow[Response]:
+    """The flow of a question for the status, or a refusal for which the store is not asked."""
     limiter, breaker = guard.limiter, guard.breaker
     over = None if limiter is None else limiter.charge(tenant, Toll.LOOKUP)
     if over is not None:
-        return refuse(over.code, retry_after=over.wait)
-    wait = None if breaker is None else breaker.refuses()
-    return None if wait is None else refuse("store-unavailable", retry_after=wait)
+        return answered(refuse(over.code, retry_after=over.wait))
+    if breaker is None:
+        return flow
+    wait = breaker.refuses()
+    if wait is not None:
+        return answered(refuse("store-unavailable", retry_after=wait))
+    return _heard(breaker, flow)
+
+
+def _heard(breaker: Breaker, flow: Flow[Response]) -> Flow[Response]:
+    """The same flow; the breaker learns what the store made of it."""
+    feed: Callable[[Any], Operation[Any]] = flow.send
+    value: Any = None
+    while True:
+        try:
+            op = feed(value)
+        except StopIteration as done:
+            response: Response = done.value
+            return response
+        asked = time.monotonic()
+        try:
+            value, feed = (yield op), flow.send
+            breaker.succeeded()
+        except Exception as error:
+            value, feed = error, flow.throw
+            if isinstance(error, StoreUnavailable):
+                breaker.failed(asked)
 
 
 class Fare:
