@@ -1,0 +1,78 @@
+"""A process that pays once: `payer URL JOURNAL ORDER WHEN`. Killed, at WHEN, by its own hand.
+
+WHEN is `before the journal`, `after the journal`, `after the answer` or `never`; killed from
+outside, it waits for an answer that does not come. `journal last` is the control: the journal is
+written after the request is sent, as it must not be.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+import httpx
+
+import semel.client.httpx
+from semel.client import Entry, Journal
+from semel.client.model import Answer, Call, Send
+from semel.core.contract import Operation
+from tests.client.kinds import QUICK
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Dying(Journal):
+    """Dies at one of its writes."""
+
+    def __init__(self, path: str, when: str) -> None:
+        super().__init__(path)
+        self._when = when
+
+    def begin(self, call: Call) -> Call | Entry:
+        if self._when == "before the journal":
+            die()
+        begun = super().begin(call)
+        if self._when == "after the journal":
+            die()
+        return begun
+
+    def conclude(self, call: Call, answer: Answer) -> None:
+        if self._when == "after the answer":
+            die()
+        super().conclude(call, answer)
+
+
+class JournalLast(semel.client.httpx.Client[httpx.Response]):
+    """The mistake that the journal is there to avoid."""
+
+    def _begun(self, call: Call) -> Call:
+        return call
+
+    def _perform(self, op: Operation[Any]) -> Any:
+        reply = super()._perform(op)
+        if isinstance(op, Send):
+            self.journal.begin(op.call)
+        return reply
+
+
+def main(url: str, path: str, order: str, when: str) -> None:
+    kind = JournalLast if when == "journal last" else semel.client.httpx.Client
+    with httpx.Client(trust_env=False, timeout=60) as http, Dying(path, when) as journal:
+        client = kind(
+            http,
+            journal=journal,
+            budget=QUICK,
+            credentials=lambda call: {"Authorization": "Bearer ann's first"},
+            keep_headers=["X-Order"],
+        )
+        how = "" if when.startswith(("before", "after")) else "slow"
+        sale = {"order": order, "how": how}
+        client.post(url, json=sale, headers={"X-Order": order}, name=order)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
