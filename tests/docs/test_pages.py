@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -133,11 +135,12 @@ def test_python_in_the_pages_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    scope: dict[str, object] = {"__name__": "example"}
+    example = ModuleType("example")
+    monkeypatch.setitem(sys.modules, "example", example)  # where Litestar looks names up
     for block in page(name).blocks:
         if block.language == "python" and "run" in block.marks:
             # Padded, so that a traceback shows the line of the page.
-            exec(compile("\n" * block.line + block.text, block.page, "exec"), scope)
+            exec(compile("\n" * block.line + block.text, block.page, "exec"), vars(example))
 
 
 # ── words ─────────────────────────────────────────────────────────────────────────────────────────
@@ -151,6 +154,7 @@ OTHERS_OPTIONS = {
     *("repeatable", "final", "order", "which"),  # Operation.call, Absent, Operation.effect
     "target_session_attrs",  # libpq
     "synchronous",  # SQLite
+    "opt",  # Litestar
     "free",  # EvictUnknown
 }
 _KEBAB = re.compile(r"[a-z]+(?:-[a-z]+)+")
