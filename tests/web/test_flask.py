@@ -80,6 +80,15 @@ class TestWhereTheClaimIsMade:
         for reply in shop.twice(path):
             assert (reply.status_code, replayed(reply)) == (status, None)
 
+    @pytest.mark.parametrize(("said", "status"), [("ignore", 200), ("refuse", 400)])
+    def test_a_key_on_a_safe_method_is_what_the_policy_says(self, said: Any, status: int) -> None:
+        shop = Shop(policy=semel.ietf(safe_methods=said))
+        shop.app.add_url_rule("/look", "look", lambda: "seen")
+        headers = {"Authorization": "Bearer ann", "Idempotency-Key": new_key()}
+        reply = shop.client.get("/look", headers=headers)
+        assert (reply.status_code, replayed(reply)) == (status, None)
+        shop.guard.close()
+
     def test_a_request_without_a_key_runs_each_time(self, shop: Shop) -> None:
         @shop.app.post("/pay")
         def pay() -> str:

@@ -116,10 +116,7 @@ class Guarded:
 
         ``context``: what later versions of Flask give it.
         """
-        request = flask.request
-        if request.method in SAFE_METHODS or request.routing_exception is not None:
-            return self._dispatch(*context)
-        if self._claims_itself(request):
+        if self._stands_aside(flask.request):
             return self._dispatch(*context)
         return self._views.call(
             self._asked(), lambda: self._answered(lambda: self._dispatch(*context))
@@ -158,6 +155,14 @@ class Guarded:
             if running is not None:
                 running.note(error)
             return self.app.make_response(cast("Any", self.app.handle_user_exception(error)))
+
+    def _stands_aside(self, request: flask.Request) -> bool:
+        """No view is called, or none that changes anything, or one that claims by itself."""
+        if request.routing_exception is not None:
+            return True
+        # A key on a safe method may be refused.
+        keyed = "HTTP_IDEMPOTENCY_KEY" in request.environ
+        return (request.method in SAFE_METHODS and not keyed) or self._claims_itself(request)
 
     def _claims_itself(self, request: flask.Request) -> bool:
         view: Any = self.app.view_functions.get(request.endpoint or "")
