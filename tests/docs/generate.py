@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from semel.core.model import State
 from semel.core.states import TABLE, Event, Rule
+from semel.ops.measures import MEASURES
 from semel.process.catalogue import CATALOGUE
 from semel.stores.sql.dialect import SYNTAXES, query_sources
 from tests.docs.pages import Page, pages
@@ -69,10 +70,20 @@ def events() -> str:
     return "\n".join(lines)
 
 
+def metrics() -> str:
+    lines = ["| OpenTelemetry | Prometheus | kind | labels | what |", "|---|---|---|---|---|"]
+    for measure in MEASURES.values():
+        labels = ", ".join(f"`{label}`" for label in measure.labels)
+        names = f"`{measure.name}` | `{measure.prometheus}`"
+        lines.append(f"| {names} | {measure.kind} | {labels} | {measure.help} |")
+    return "\n".join(lines)
+
+
 PIECES: dict[str, Callable[[], str]] = {
     "state-table": table,
     "state-diagram": diagram,
     "event-table": events,
+    "metric-table": metrics,
 }
 
 

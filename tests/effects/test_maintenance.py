@@ -23,7 +23,7 @@ from semel.core.contract import Accept, Claim, Read
 from semel.core.flow import run
 from semel.core.maintenance import ONE_WRITER, PACE, Pace, tend
 from semel.core.model import Fence, Identity, OnLapse, Origin, State
-from semel.core.outbox import Note
+from semel.core.outbox import Enqueue, Note
 from semel.core.policy import ietf
 from semel.core.runner import Rest
 from semel.core.upkeep import Abandon, Lead, Reap, Sweep, Tended
@@ -167,6 +167,21 @@ class TestTheLoop:
         lines = [(each.levelno, each.getMessage()) for each in caplog.records]
         assert (logging.INFO, "semel: maintenance: lapse 1") in lines
         assert (logging.DEBUG, "semel: maintenance: nothing to do") in lines
+
+    def test_it_counts_what_waits_for_those_who_listen(self, scene: Scene) -> None:
+        scene.held()
+        scene.completed()
+        scene.unknown(probe_after=HOUR)
+        scene.unknown(probe_after=None)
+        outbox = scene.guard.backend.capabilities.outbox
+        for key in ("one", "two", "three") if outbox else ():
+            scene.harness.perform(Enqueue(key, None, "mail", b"{}"))
+        ear = listen(scene.guard)
+        Maintenance(scene.guard).run_once_blocking(threading.Event())
+        counted = ear.one("depths").fields
+        records = {"pending": 0, "in_progress": 1, "unknown": 2, "dead": 1}
+        effects = {"waiting_effects": 3, "dead_effects": 0}
+        assert counted == records | (effects if outbox else dict.fromkeys(effects))
 
     async def test_a_round_that_was_cut_short_goes_on_soon(self, quick: Scene) -> None:
         for _ in range(5):

@@ -14,12 +14,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from semel.core.contract import Operation
-from semel.core.flow import Interrupted, run
+from semel.core.flow import Flow, Interrupted, run
 from semel.core.maintenance import ONE_WRITER, PACE, Pace, Upkeep, tend
 from semel.core.runner import Rest
 from semel.core.states import Event as StateEvent
 from semel.core.upkeep import Lead
 from semel.effects.asking import Runner
+from semel.effects.depths import survey
 from semel.effects.rounds import Round, told
 from semel.errors import ConfigurationError, StoreError
 from semel.log import log
@@ -70,7 +71,10 @@ class Maintenance:
         """One round of everything."""
         began = time.monotonic()
         upkeep = await self._runner.arun(tend(self._guard.policy, self._pace))
-        return self._came_to(upkeep, began)
+        round_ = self._came_to(upkeep, began)
+        if self._counts_now(upkeep):
+            self._tell_depths(await self._runner.arun(self._survey()))
+        return round_
 
     def run_once_blocking(self, stopping: threading.Event) -> Round:
         """The same, for a thread; cut short when it is to end."""
@@ -83,7 +87,29 @@ class Maintenance:
             return cast("R", None)
 
         began = time.monotonic()
-        return self._came_to(run(tend(self._guard.policy, self._pace), perform), began)
+        upkeep = run(tend(self._guard.policy, self._pace), perform)
+        round_ = self._came_to(upkeep, began)
+        if self._counts_now(upkeep):
+            self._tell_depths(self._runner.run(self._survey()))
+        return round_
+
+    def _counts_now(self, upkeep: Upkeep) -> bool:
+        """For those who listen, and not in the middle of a long piece of work."""
+        return self._guard.events.heard and not upkeep.more
+
+    def _survey(self) -> Flow[dict[str, int | None]]:
+        return survey(self._guard.backend.capabilities.outbox)
+
+    def _tell_depths(self, depths: dict[str, int | None]) -> None:
+        self._guard.events.emit(
+            "depths",
+            pending=depths["pending"],
+            in_progress=depths["in_progress"],
+            unknown=depths["unknown"],
+            dead=depths["dead"],
+            waiting_effects=depths["waiting_effects"],
+            dead_effects=depths["dead_effects"],
+        )
 
     def _came_to(self, upkeep: Upkeep, began: float) -> Round:
         note, counts = told(upkeep.counts), Counter(upkeep.counts)
