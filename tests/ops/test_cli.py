@@ -4,11 +4,17 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
 import semel
+from semel.ops import commands
+from semel.ops.telling import counted
+from tests.docs.pages import page
 
 
 def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -124,3 +130,90 @@ def test_without_its_extras_the_demo_says_what_to_install(module: str) -> None:
     sentence = one_sentence(done)
     assert module in sentence
     assert "semel[demo]" in sentence
+
+
+# ── every command ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_help_loads_no_framework_no_driver_and_no_table_printer() -> None:
+    """A shell runs it at every press of the tab key."""
+    code = (
+        "import sys; from click.testing import CliRunner; from semel.ops.commands import semel; "
+        "done = CliRunner().invoke(semel, ['--help']); assert done.exit_code == 0; "
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    heavy = "asyncio rich starlette fastapi flask django litestar psycopg pymysql hiredis sqlite3"
+    assert not {*done.stdout.split()} & {*heavy.split()}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_gets_its_completion(shell: str) -> None:
+    line = page("docs/reference/commands.md").section("Shell completion")
+    assert f"_SEMEL_COMPLETE={shell}_source semel" in line
+    done = run(_SEMEL_COMPLETE=f"{shell}_source")
+    assert done.returncode == 0, done.stderr
+    assert f"_SEMEL_COMPLETE={shell}_complete" in done.stdout
+
+
+def test_states_are_completed() -> None:
+    words = {"COMP_WORDS": "semel keys list --state un", "COMP_CWORD": "4"}
+    done = run(_SEMEL_COMPLETE="bash_complete", **words)
+    assert done.stdout.split(",")[1].strip() == "unknown"
+
+
+def groups(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from groups(command, *path, name)
+        else:
+            yield (*path, name), command
+
+
+EVERY = dict(groups(commands.semel))
+
+
+@pytest.mark.parametrize("path", EVERY, ids=" ".join)
+def test_every_list_speaks_json(path: tuple[str, ...]) -> None:
+    if path[-1] in ("list", "show", "doctor", "routes", "ledger", "migrate", "evict", "settle"):
+        assert "--json" in {name for each in EVERY[path].params for name in each.opts}
+
+
+@pytest.mark.parametrize("path", EVERY, ids=" ".join)
+def test_every_option_has_a_word_of_help(path: tuple[str, ...]) -> None:
+    assert EVERY[path].help
+    for each in EVERY[path].params:
+        if isinstance(each, click.Option) and each.name not in ("limit", "content_type"):
+            assert each.help, each.name
+
+
+def test_colours_are_for_terminals_and_not_where_they_are_not_wanted(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/semel.db"
+    plain = CliRunner().invoke(commands.semel, ["doctor", url])
+    assert plain.stdout == f"{url}: fit for use\n"
+    seen = CliRunner().invoke(commands.semel, ["doctor", url], color=True)
+    assert "\x1b[32mfit for use" in seen.stdout
+    wish = {"NO_COLOR": "1"}
+    seen = CliRunner().invoke(commands.semel, ["doctor", url], color=True, env=wish)
+    assert seen.stdout == plain.stdout
+
+
+def test_progress_is_told_on_a_terminal_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert list(counted("entries", range(5), every=2)) == [0, 1, 2, 3, 4]
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert list(counted("entries", range(5), every=2)) == [0, 1, 2, 3, 4]
+    told = capsys.readouterr().err
+    assert "entries: 4" in told
+    assert "entries: 3" not in told
+    assert told.rsplit("\r", 2)[1].strip() == ""  # and wiped
+
+
+def test_a_pipe_that_is_closed_is_no_traceback(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m semel keys list --store memory:// | true"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    assert "Traceback" not in done.stderr

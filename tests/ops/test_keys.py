@@ -87,12 +87,11 @@ class TestListing:
     def test_a_page_says_where_to_go_on(self, scene: Scene) -> None:
         made = sorted(scene.completed().hex() for _ in range(5))
         seen: list[str] = []
-        after: tuple[str, ...] = ()
+        told: dict[str, Any] = {"after": "00" * 32}
         for _ in range(3):
-            done = run(scene, "keys", "list", "--json", "--limit", "2", *after)
-            told = json.loads(done.stdout)
-            seen += [each["identity"] for each in told["records"]]
             after = ("--after", told["after"])
+            told = json.loads(run(scene, "keys", "list", "--json", "--limit", "2", *after).stdout)
+            seen += [each["identity"] for each in told["records"]]
         assert told["after"] is None
         assert seen == made
         done = run(scene, "keys", "list", "--limit", "2")

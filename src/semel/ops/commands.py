@@ -19,7 +19,7 @@ from semel.ops.keys import keys
 from semel.ops.ledger import ledger
 from semel.ops.outbox import outbox
 from semel.ops.routes import routes
-from semel.ops.telling import FAILED, MISUSED, fail, one_sentence, print_json
+from semel.ops.telling import FAILED, MISUSED, fail, one_sentence, patience, print_json
 from semel.ops.unknown import unknown
 
 _TEN_YEARS: Final = 10 * 365 * 24 * 3600
@@ -64,7 +64,8 @@ def migrate(url: str | None, as_json: bool) -> None:
         if store is None:
             fail("which store? Give its URL, or set SEMEL_STORE", MISUSED)
         backend = open_backend(store)
-        version = backend.migrate()
+        with patience(f"migrating {backend.url}"):
+            version = backend.migrate()
     if as_json:
         print_json({"store": backend.url, "version": version})
     elif version:

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from semel.ops.telling import FAILED, on_a_guard, one_sentence, open_guard, print_json, table
+from semel.ops.telling import (
+    FAILED,
+    counted,
+    on_a_guard,
+    one_sentence,
+    open_guard,
+    print_json,
+    table,
+)
 
 if TYPE_CHECKING:
     from semel.effects.ledger import Difference, Entry, Ours, Report
@@ -47,7 +55,7 @@ def ledger(
     with one_sentence():
         report = compare(
             open_guard(guard, store),
-            read(provider, key_field),
+            counted("entries", read(provider, key_field), every=1000),
             name=name,
             since=_utc(since),
             until=_utc(until),

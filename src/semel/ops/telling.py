@@ -85,7 +85,7 @@ def signed(command: F) -> F:
     """The options that say who does something, and why: every such act is put on record."""
     options = (
         click.option("--by", default=whoever, help="Who does it; the user logged in if not said."),
-        click.option("--reason", required=True, help="Why."),
+        click.option("--reason", required=True, help="Why, and how it is known."),
     )
     for option in reversed(options):
         command = option(command)
@@ -165,6 +165,19 @@ def counted(what: str, things: Iterable[T], every: int = 1) -> Iterator[T]:
             yield thing
     finally:
         click.echo(f"\r{' ' * (len(what) + 12)}\r", nl=False, err=True)
+
+
+@contextmanager
+def patience(what: str) -> Generator[None, None, None]:
+    """Say on a terminal what is being waited for, until it is there."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    click.echo(f"{what} ...", nl=False, err=True)
+    try:
+        yield
+    finally:
+        click.echo(f"\r{' ' * (len(what) + 4)}\r", nl=False, err=True)
 
 
 # ── for programs ──────────────────────────────────────────────────────────────────────────────────

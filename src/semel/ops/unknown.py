@@ -19,6 +19,7 @@ from semel.ops.telling import (
     on_a_guard,
     one_sentence,
     print_json,
+    signed,
     table,
 )
 
@@ -200,8 +201,7 @@ def said(came: Inspection | None) -> str:
 )
 @click.option("--content-type", default="application/json", show_default=True)
 @click.option("--provider-id", help="The provider's name for it.")
-@click.option("--by", required=True, help="Who says so.")
-@click.option("--reason", required=True, help="How it is known.")
+@signed
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def settle(
@@ -303,8 +303,7 @@ def _warning(case: Case, evidence: Evidence) -> str:
 @click.argument("identity")
 @on_a_guard
 @click.option("--free", is_flag=True, help="Leave no tombstone: a retry runs it again.")
-@click.option("--by", required=True, help="Who says so.")
-@click.option("--reason", required=True, help="Why.")
+@signed
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def bury(
     identity: str,

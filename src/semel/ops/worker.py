@@ -26,8 +26,7 @@ from semel.effects.worker import DELIVER, LOOPS, MAINTAIN, RUN, Worker
 from semel.errors import ConfigurationError, SemelError
 from semel.guard import Guard
 from semel.ops.targets import app_at, guard_at
-
-DONE, FAILED = 0, 1
+from semel.ops.telling import DONE, FAILED
 
 _BACKSTOP: Final = 10.0
 """Seconds after which a process that is done ends, though a coroutine will not."""
