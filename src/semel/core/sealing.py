@@ -32,7 +32,7 @@ def prefix(key_id: bytes) -> bytes:
 
 def parse(blob: bytes) -> tuple[int, bytes, int] | None:
     """flags, the key's id and where the nonce begins; None for what is not sealed."""
-    if blob[:2] != MAGIC or len(blob) < 4 + blob[2]:
+    if blob[:2] != MAGIC or len(blob) < 3 or len(blob) < 4 + blob[2]:
         return None
     end = 3 + blob[2]
     return blob[end], blob[3:end], end + 1
