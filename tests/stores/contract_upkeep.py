@@ -23,12 +23,14 @@ from semel.core.contract import (
     Suspend,
     Take,
 )
+from semel.core.frozen import replace
 from semel.core.model import Fence, Identity, OnLapse, Origin, State
 from semel.core.outbox import Note
 from semel.core.states import Event
 from semel.core.upkeep import (
     Abandon,
     Browse,
+    Count,
     Due,
     Lead,
     Reap,
@@ -39,9 +41,11 @@ from semel.core.upkeep import (
     WhoLeads,
     Work,
 )
+from semel.stores.texts import shown
 from tests.stores.contract import (
     LEASE,
     MINUTE,
+    ORIGIN,
     PATIENCE,
     RETENTION,
     SNAPSHOT,
@@ -268,6 +272,41 @@ class Scanning:
         before = recall(harness, identity)
         harness.race([Scan(tuple(State), ALL) for _ in range(4)])
         assert recall(harness, identity) == before
+
+
+class Counting:
+    def test_keys_are_counted_by_tenant_and_tombstones_are_not(self, harness: Harness) -> None:
+        assert harness.perform(Count(ALL)).tenants == {}
+        for state in State:
+            reach(harness, state)
+        odd = "zoë  \0\U0001f600"
+        for tenant in ("a", "A", "a ", odd, odd):
+            origin = Origin(tenant, "POST", "/x", "0123456789abcdef")
+            op = replace(claim(new_identity(), new_fence()), origin=origin)
+            assert isinstance(harness.perform(op), Claimed)
+        counted = harness.perform(Count(ALL))
+        assert counted.until is None
+        here = {"a": 1, "A": 1, "a ": 1, shown(odd): 2, shown(ORIGIN.tenant): len(State) - 1}
+        assert counted.tenants == here
+
+    def test_pages_are_bounded_and_end(self, harness: Harness) -> None:
+        for _ in range(7):
+            reach(harness, State.COMPLETED)
+        reach(harness, State.EXPIRED)
+        pages: list[int] = []
+        ended = False
+        after: Identity | None = None
+        for _ in range(10):
+            page = harness.perform(Count(3, after))
+            pages.append(sum(page.tenants.values()))
+            assert page.until is None or after is None or page.until > after
+            if ended := page.until is None:
+                break
+            after = page.until
+        assert ended
+        assert sum(pages) == 7
+        assert max(pages) <= 3
+        assert len(pages) >= 3
 
 
 class Sweeping:

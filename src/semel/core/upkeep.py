@@ -31,6 +31,15 @@ class Scanned:
 
 
 @frozen
+class Counted:
+    """How many keys that are not expired each tenant has on a page; ``until`` as in `Scanned`."""
+
+    tenants: dict[str, int]
+    until: Identity | None
+    now: Micros
+
+
+@frozen
 class Tended:
     """How many records a round of maintenance changed, by event; ``more`` are due already.
 
@@ -112,6 +121,14 @@ class Scan(StoreOperation[Scanned]):
     """
 
     states: tuple[State, ...]
+    limit: int
+    after: Identity | None = None
+
+
+@frozen
+class Count(StoreOperation[Counted]):
+    """Count ``limit`` records by their tenants, in the order of identities past ``after``."""
+
     limit: int
     after: Identity | None = None
 

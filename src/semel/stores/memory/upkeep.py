@@ -8,11 +8,13 @@ from typing import Any
 
 from semel.core.contract import StoreOperation
 from semel.core.frozen import frozen
-from semel.core.model import Fence, Micros, OnLapse, State
+from semel.core.model import Fence, Identity, Micros, OnLapse, State
 from semel.core.states import Event
 from semel.core.upkeep import (
     Abandon,
     Browse,
+    Count,
+    Counted,
     Due,
     Lead,
     Leading,
@@ -61,6 +63,7 @@ class Upkeep:
             Due: self._due,
             Browse: self._browse,
             Scan: self._scan,
+            Count: self._count,
             Sweep: self._sweep,
             Abandon: self._abandon,
             Reap: self._reap,
@@ -89,11 +92,19 @@ class Upkeep:
             tuple([case for case in cases if case.record.identity > after][: op.limit]), now
         )
 
-    def _scan(self, op: Scan, now: Micros) -> Scanned:
+    def _page(self, op: Scan | Count) -> tuple[list[Entry], Identity | None]:
         after = op.after or b""
         past = [entry for entry in self._entries() if entry.record.identity > after]
         page = sorted(past, key=lambda entry: entry.record.identity)[: op.limit]
-        until = page[-1].record.identity if len(page) < len(past) else None
+        return page, page[-1].record.identity if len(page) < len(past) else None
+
+    def _count(self, op: Count, now: Micros) -> Counted:
+        page, until = self._page(op)
+        alive = [entry for entry in page if entry.record.state is not State.EXPIRED]
+        return Counted(dict(Counter(shown(entry.origin.tenant) for entry in alive)), until, now)
+
+    def _scan(self, op: Scan, now: Micros) -> Scanned:
+        page, until = self._page(op)
         glimpses = tuple([entry.glimpse() for entry in page if entry.record.state in op.states])
         return Scanned(glimpses, until, now)
 

@@ -20,6 +20,8 @@ from semel.core.states import Event
 from semel.core.upkeep import (
     Abandon,
     Browse,
+    Count,
+    Counted,
     Due,
     Listed,
     Reap,
@@ -258,17 +260,41 @@ def _scan(op: Scan, keys: Keys) -> Plan[Scanned]:
     duties = [duty for duty in DUTIES if STATES_OF[duty] & {*op.states}]
     first = 0 if op.after is None else bucket_of(op.after)
     (said,) = yield _clock((first,))
-    sizes = yield from _sizes(keys, duties, first)
-    buckets, seen = sorted(sizes), list[Identity]()
-    while buckets and len(seen) <= op.limit:
-        some = _some(buckets, sizes)
-        del buckets[: len(some)]
-        seen += yield from _members(keys, duties, some, op.after or b"")
-    page = seen[: op.limit]
-    until = page[-1] if page and (buckets or len(seen) > len(page)) else None
+    page, until = yield from _next_page(keys, duties, op.limit, op.after)
     glimpses = yield from _glimpses(keys, page)
     found = tuple([each for each in glimpses if each.state in op.states])
     return Scanned(found, until, _micros(said))
+
+
+def _count(op: Count, keys: Keys) -> Plan[Counted]:
+    """As `_scan`; of each record only its tenant and state are read."""
+    first = 0 if op.after is None else bucket_of(op.after)
+    (said,) = yield _clock((first,))
+    page, until = yield from _next_page(keys, DUTIES, op.limit, op.after)
+    tenants: Counter[str] = Counter()
+    for start in range(0, len(page), PAGE):
+        told = yield [
+            _command(bucket_of(each), "HMGET", keys.of(each)[0], "tenant", "state")
+            for each in page[start : start + PAGE]
+        ]
+        for tenant, state in (answers.fields(answer, 2) for answer in told):
+            if tenant is not None and state != b"expired":
+                tenants[bytes(tenant).decode()] += 1
+    return Counted(dict(tenants), until, _micros(said))
+
+
+def _next_page(
+    keys: Keys, duties: Sequence[str], limit: int, after: Identity | None
+) -> Plan[tuple[list[Identity], Identity | None]]:
+    """Bucket by bucket, until the page is full; and the last of it where there is more."""
+    sizes = yield from _sizes(keys, duties, 0 if after is None else bucket_of(after))
+    buckets, seen = sorted(sizes), list[Identity]()
+    while buckets and len(seen) <= limit:
+        some = _some(buckets, sizes)
+        del buckets[: len(some)]
+        seen += yield from _members(keys, duties, some, after or b"")
+    page = seen[:limit]
+    return page, page[-1] if page and (buckets or len(seen) > len(page)) else None
 
 
 def _glimpses(keys: Keys, identities: Sequence[Identity]) -> Plan[list[Glimpse]]:
@@ -384,6 +410,7 @@ ROUNDS: Final[Mapping[type[StoreOperation[Any]], Make]] = {
     Due: _due,
     Browse: _browse,
     Scan: _scan,
+    Count: _count,
     Sweep: _sweep,
     Abandon: _abandon,
     Reap: _reap,

@@ -12,6 +12,8 @@ from semel.core.states import Event
 from semel.core.upkeep import (
     Abandon,
     Browse,
+    Count,
+    Counted,
     Due,
     Lead,
     Leading,
@@ -28,7 +30,7 @@ from semel.core.upkeep import (
     Work,
 )
 from semel.errors import StoreUnavailable
-from semel.stores.sql.rows import cases, glimpse, states, time_and_now, told
+from semel.stores.sql.rows import cases, census, glimpse, states, time_and_now, told
 from semel.stores.sql.steps import Plan, Statement, clock_of, names
 from semel.stores.texts import indexed, shown
 
@@ -85,6 +87,14 @@ def _scan(op: Scan) -> Plan[Scanned]:
     until = page[-1].identity if page and len(page) >= op.limit else None
     found = tuple([each for each in page if each.state in op.states])
     return Scanned(found, until, (yield from clock_of(rows)))
+
+
+def _count(op: Count) -> Plan[Counted]:
+    after = FIRST if op.after is None else op.after
+    rows = yield Statement("census", {"after": after, "limit": op.limit})
+    tenants, seen, last = census(rows)
+    until = last if seen >= op.limit else None
+    return Counted(tenants, until, (yield from clock_of(rows)))
 
 
 def _sweep(op: Sweep) -> Plan[Tended]:
@@ -156,6 +166,7 @@ PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
     Due: _due,
     Browse: _browse,
     Scan: _scan,
+    Count: _count,
     Sweep: _sweep,
     Abandon: _abandon,
     Reap: _reap,

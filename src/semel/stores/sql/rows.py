@@ -40,6 +40,15 @@ def record_and_now(rows: Rows) -> tuple[Record | None, Micros]:
     return (None if row[0] is None else record(row)), now
 
 
+def census(rows: Rows) -> tuple[dict[str, int], int, Identity | None]:
+    """Keys by tenant, how many records were looked at, and the last of them."""
+    counts = {
+        _text(tenant, "tenant"): _count(alive, "count") for tenant, alive, *_ in rows if alive
+    }
+    last = Identity(_bytes(rows[0][3], 32, "identity")) if rows else None
+    return counts, sum(_count(row[2], "count") for row in rows), last
+
+
 def answer_and_now(rows: Rows) -> tuple[bytes | None, Micros]:
     """The one row of ``fetch``."""
     answer, now = _only(rows, 2)
