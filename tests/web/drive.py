@@ -126,6 +126,7 @@ def environ_of(ask: Ask) -> Environ:
         "SCRIPT_NAME": ask.root.encode().decode("latin-1"),
         "PATH_INFO": ask.path.decode("latin-1"),
         "QUERY_STRING": ask.query.decode("latin-1"),
+        "RAW_URI": quote_from_bytes(ask.root.encode() + ask.path),  # as gunicorn notes it
         "SERVER_NAME": "127.0.0.1",
         "SERVER_PORT": "80",
         "SERVER_PROTOCOL": "HTTP/1.1",

@@ -106,7 +106,7 @@ class DjangoBackend:
                 raise
             except Exception as error:
                 # A connection that Django has kept may have died meanwhile: a new one may do.
-                stale = isinstance(error, django_errors.OperationalError | _driver_errors())
+                stale = isinstance(error, (django_errors.OperationalError, *_driver_errors()))
                 if not (again and stale and not wrapper.in_atomic_block):
                     raise self._engine.judged(error, applied=False) from error
                 wrapper.close()

@@ -177,13 +177,13 @@ class PostgresEngine:
         import psycopg
 
         from semel.stores.postgres.faults import joined, verdict
-        from semel.stores.postgres.transaction_steps import refused_commit
+        from semel.stores.postgres.transaction_steps import NO_SUCH_SAVEPOINT, refused_commit
 
         cause = _cause(error)
         if not isinstance(cause, psycopg.Error):
             return StoreUnavailable(f"PostgreSQL: {cause}", applied=applied)
         fault = joined(cause)
-        if applied is None:
+        if applied is None or fault.sqlstate in NO_SUCH_SAVEPOINT:
             return refused_commit(fault)
         return missing(verdict(fault, doubt=False))
 

@@ -29,7 +29,7 @@ _LIMIT: Final = b""",
     CASE WHEN current_setting('idle_in_transaction_session_timeout')::interval
               BETWEEN interval '1 microsecond' AND interval '%d milliseconds' THEN NULL
          ELSE set_config('idle_in_transaction_session_timeout', '%d', true) END"""
-_NO_SUCH_SAVEPOINT: Final = ("3B001", "25P01")
+NO_SUCH_SAVEPOINT: Final = ("3B001", "25P01")
 IDLE: Final = pq.TransactionStatus.IDLE
 IN_TRANSACTION: Final = pq.TransactionStatus.INTRANS
 FAILED: Final = pq.TransactionStatus.INERROR
@@ -156,4 +156,4 @@ def refused_commit(fault: Fault) -> SemelError:
 
 
 def _ended_or(fault: Fault) -> Exception:
-    return ConfigurationError(ENDED) if fault.sqlstate in _NO_SUCH_SAVEPOINT else fault
+    return ConfigurationError(ENDED) if fault.sqlstate in NO_SUCH_SAVEPOINT else fault

@@ -110,6 +110,7 @@ class Body:
         else:
             while body.size <= limit and (piece := request._stream.read(_PIECE)):
                 body.write(piece)
+            request._stream.close()  # as Django does when it has read one
             request._stream = body.reader()
             setattr(request, _STREAM, request._stream)
         if body.size > limit:

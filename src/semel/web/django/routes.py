@@ -33,7 +33,8 @@ def resolved(raw: Any) -> Any:
     """What the URL resolver says of a request; None where it will answer 404."""
     from django.urls import Resolver404, get_resolver
 
-    path: str = getattr(raw, "path_info", None) or _pretended(raw["PATH_INFO"])
+    given: str | None = getattr(raw, "path_info", None)
+    path = _pretended(raw["PATH_INFO"]) if given is None else given
     try:
         return get_resolver(getattr(raw, "urlconf", None)).resolve(path)
     except Resolver404:
@@ -73,7 +74,15 @@ def method_of(view: Any, method: str) -> Any:
     """The method of a class that answers; a viewset's goes by the name of its action."""
     actions: dict[str, str] = getattr(view, "actions", None) or {}
     name = actions.get(method.lower(), method.lower())
-    return getattr(view_class(view), name, None)
+    return _function(getattr(view_class(view), name, None))
+
+
+def _function(handler: Any) -> Any:
+    """The function that ``api_view`` made a class of, which it keeps to itself."""
+    names: tuple[str, ...] = getattr(getattr(handler, "__code__", None), "co_freevars", ())
+    if getattr(handler, "__module__", "") == "rest_framework.decorators" and "func" in names:
+        return handler.__closure__[names.index("func")].cell_contents
+    return handler
 
 
 def authenticates_itself(view: Any) -> bool:

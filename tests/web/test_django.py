@@ -1,0 +1,399 @@
+"""Django's views behind the middleware, in both colours, through Django's own handlers."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.exceptions import PermissionDenied
+from django.http import FileResponse, Http404, HttpResponse, StreamingHttpResponse
+from django.views import View
+from django.views.decorators.csrf import csrf_exempt
+
+import semel
+from semel.core import keys
+from semel.stores.sql.dialect import dialect
+from semel.web.django import guarded
+from tests.web.conftest import MakeGuard
+from tests.web.django_site import GUARD, Site
+from tests.web.drive import KEY, Ask, Driver
+from tests.web.test_identity import VECTORS, named
+
+COLOURS = ("wsgi", "asgi")
+
+Serve = Callable[..., Driver]
+
+
+@pytest.fixture(params=COLOURS)
+def colour(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def serve(colour: str, make_guard: MakeGuard, runner: asyncio.Runner) -> Iterator[Serve]:
+    """Views behind the middleware, or behind whatever else is told."""
+    open_: list[Site] = []
+
+    def begin(guard: semel.Guard | None = None, /, *, site: Any = None, **views: Any) -> Driver:
+        made = {name.replace("__", "/"): view for name, view in views.items()}
+        open_.append(Site(guard or make_guard(), made, **(site or {})))
+        return open_[-1].driver(colour, runner)
+
+    yield begin
+    for site in open_:
+        site.close()
+
+
+class Counted:
+    """A view that counts its calls, in either colour."""
+
+    def __init__(self, answer: Callable[[Any], HttpResponse] | None = None) -> None:
+        self.calls = 0
+        self._answer = answer
+
+    def happen(self, request: Any) -> HttpResponse:
+        self.calls += 1
+        if self._answer is not None:
+            return self._answer(request)
+        return HttpResponse(f"{self.calls} of {request.body.decode()}", status=201)
+
+    def sync(self, request: Any) -> HttpResponse:
+        return self.happen(request)
+
+    def sync_view(self) -> Any:
+        """As a function of its own, to be decorated."""
+        return lambda request: self.happen(request)
+
+    async def awaited(self, request: Any) -> HttpResponse:
+        return self.happen(request)
+
+    def view(self, kind: str) -> Any:
+        if kind == "class":
+            counted = self
+
+            class Payments(View):
+                def post(self, request: Any) -> HttpResponse:
+                    return counted.happen(request)
+
+            return Payments.as_view()
+        return self.awaited if kind == "async" else self.sync
+
+
+@pytest.mark.parametrize("kind", ["sync", "async", "class"])
+def test_a_view_runs_once_and_its_answer_is_repeated(serve: Serve, kind: str) -> None:
+    counted = Counted()
+    send = serve(x=counted.view(kind))
+    first, again = send(Ask(body=b'{"a": 1}')), send(Ask(body=b'{"a": 1}'))
+    assert (first.status, first.body) == (again.status, again.body) == (201, b'1 of {"a": 1}')
+    assert (first.replayed, again.replayed) == (False, True)
+    assert first.one("content-type") == again.one("content-type") == "text/html; charset=utf-8"
+    assert send(Ask(body=b'{"a": 2}')).code == "key-reused"
+    assert counted.calls == 1
+
+
+def test_a_request_without_a_key_passes_with_its_body_unread(serve: Serve) -> None:
+    counted = Counted()
+    send = serve(x=counted.sync)
+    assert [send(Ask(key=None, body=b"abc")).body for _ in range(2)] == [b"1 of abc", b"2 of abc"]
+
+
+@named(VECTORS["paths"])
+def test_the_path_is_that_of_the_shared_vectors(
+    vector: dict[str, Any], colour: str, make_guard: MakeGuard, serve: Serve
+) -> None:
+    seen: list[tuple[str, bytes]] = []
+
+    def note(request: Any, **_: Any) -> HttpResponse:
+        seen.append((paths[-1], semel.current().identity))
+        return HttpResponse()
+
+    paths: list[str] = []
+
+    def tenant(request: semel.Request) -> str:
+        paths.append(request.path)
+        return "t1"
+
+    guard = make_guard(tenant=tenant)
+    views = {"": note, "<path:rest>": note}
+    send = serve(guard, **views)
+    octets = bytes.fromhex(vector["decoded_hex"])
+    answer = send(Ask(path=octets))
+    if not octets and colour == "asgi":
+        assert answer.status == 404  # Django's own resolver finds nothing there
+        return
+    expected = keys.identity(keys.Scope("t1", "POST", vector["canonical"]), KEY)
+    assert seen == [(vector["canonical"], expected)]
+
+
+def test_a_tag_is_found_through_the_resolver(make_guard: MakeGuard, serve: Serve) -> None:
+    guard = make_guard()
+    required = semel.ietf(required=True)
+
+    class Refunds(View):
+        @guard.route(required)
+        def post(self, request: Any, number: int) -> HttpResponse:
+            return HttpResponse(str(number))
+
+    tagged = guard.route(required)(csrf_exempt(Counted().sync_view()))
+    send = serve(
+        guard,
+        **{"tagged": tagged, "refunds/<int:number>": Refunds.as_view(), "free": Counted().sync},
+    )
+    for where, status in [("tagged", 400), ("refunds/7", 400), ("free", 201), ("none", 404)]:
+        assert send(Ask(path=f"/{where}".encode(), key=None)).status == status
+    assert send(Ask(path=b"/refunds/7")).body == b"7"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "calls"),
+    [(Http404("no"), 404, 1), (PermissionDenied("no"), 403, 2), (RuntimeError("no"), 500, 2)],
+)
+def test_what_django_makes_of_exceptions_is_judged_as_any_answer(
+    serve: Serve, error: Exception, status: int, calls: int
+) -> None:
+    def fail(request: Any) -> HttpResponse:
+        raise error
+
+    counted = Counted(fail)
+    send = serve(x=counted.sync)
+    assert [send().status, send().status] == [status, status]
+    assert counted.calls == calls
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_an_exception_that_django_answers_is_still_known(
+    make_guard: MakeGuard, serve: Serve, kind: str
+) -> None:
+    """The policy trusts a 503, but not an exception that may have come after an effect."""
+
+    def fail(request: Any) -> HttpResponse:
+        raise semel.OutcomeUnknown("sent, and then?")
+
+    counted = Counted(fail)
+    send = serve(make_guard(policy=semel.ietf()), x=counted.view(kind))
+    assert send().status == 500
+    assert send().code == "outcome-unknown"
+    assert counted.calls == 1
+
+
+class Soothing:
+    """A middleware that answers for views that failed, as some projects have."""
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: Any) -> Any:
+        return self.get_response(request)
+
+    def process_exception(self, request: Any, exception: Exception) -> HttpResponse:
+        return HttpResponse("never mind", status=503)
+
+
+def test_an_exception_that_another_middleware_answers_is_still_known(
+    make_guard: MakeGuard, serve: Serve
+) -> None:
+    def fail(request: Any) -> HttpResponse:
+        raise TimeoutError("read: the provider may have done it")
+
+    counted = Counted(fail)
+    layers = [f"{__name__}.Soothing", GUARD]
+    policy = semel.payments(probe=None)
+    send = serve(make_guard(policy=policy), site={"MIDDLEWARE": layers}, x=counted.sync)
+    assert send().status == 503
+    assert send().code == "outcome-unknown"
+    assert counted.calls == 1
+
+
+# ── bodies ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def multipart(boundary: str, text: str, file: bytes) -> Ask:
+    parts = (
+        f'--{boundary}\r\ncontent-disposition: form-data; name="note"\r\n\r\n{text}\r\n'
+        f'--{boundary}\r\ncontent-disposition: form-data; name="file"; filename="a.bin"\r\n'
+        "content-type: application/octet-stream\r\n\r\n"
+    ).encode()
+    body = parts + file + f"\r\n--{boundary}--\r\n".encode()
+    kind = f"multipart/form-data; boundary={boundary}"
+    return Ask(body=body, headers=(("content-type", kind), ("content-length", str(len(body)))))
+
+
+def upload(request: Any) -> HttpResponse:
+    file = request.FILES["file"]
+    return HttpResponse(f"{request.POST['note']} {file.size}")
+
+
+@pytest.mark.parametrize("size", [10, 3_000_000])
+def test_a_file_is_uploaded_once_whatever_its_boundary(serve: Serve, size: int) -> None:
+    """The large one is over DATA_UPLOAD_MAX_MEMORY_SIZE, which is not for files."""
+    counted = Counted(upload)
+    send = serve(x=counted.sync)
+    first = send(multipart("one", "hello", b"x" * size))
+    again = send(multipart("another", "hello", b"x" * size))
+    assert first.body == again.body == f"hello {size}".encode()
+    assert send(multipart("one", "hello", b"y" * size)).code == "key-reused"
+    assert counted.calls == 1
+
+
+def test_a_body_over_the_routes_limit_is_refused_before_the_view(
+    make_guard: MakeGuard, serve: Serve
+) -> None:
+    counted = Counted()
+    send = serve(make_guard(policy=semel.ietf(max_request_body=10)), x=counted.sync)
+    assert send(Ask(body=b"x" * 11)).code == "body-too-large"
+    assert send(Ask(body=b"x" * 10)).status == 201
+    assert counted.calls == 1
+
+
+CSRF = "django.middleware.csrf.CsrfViewMiddleware"
+
+
+@pytest.mark.parametrize("layers", [[CSRF, GUARD], [GUARD, CSRF], [CSRF]])
+def test_csrf_protection_reads_a_form_before_the_view_does(
+    serve: Serve, make_guard: MakeGuard, layers: list[str]
+) -> None:
+    """It uses a multipart body up; without the middleware nobody could still compare it."""
+    guard, counted = make_guard(), Counted(upload)
+    view: Any = counted.sync_view()
+    if GUARD not in layers:
+        view = guarded(guard)(view)
+    send = serve(guard, site={"MIDDLEWARE": layers}, x=view)
+    token = "a" * 32
+    ask = multipart("one", "hello", b"1234")
+    headers = (*ask.headers, ("cookie", f"csrftoken={token}"), ("x-csrftoken", token))
+    first = send(Ask(body=ask.body, headers=headers))
+    if GUARD in layers:
+        assert (first.status, first.body) == (200, b"hello 4")
+        assert send(Ask(body=ask.body, headers=headers)).replayed
+    else:
+        assert first.code == "misconfigured"
+    assert counted.calls == (1 if GUARD in layers else 0)
+
+
+def test_a_form_without_its_token_is_refused_and_the_key_stays_free(serve: Serve) -> None:
+    counted = Counted(upload)
+    send = serve(x=counted.sync, site={"MIDDLEWARE": [GUARD, CSRF]})
+    assert send(multipart("one", "hello", b"1234")).status == 403
+    assert counted.calls == 0
+
+
+# ── streams ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def pieces(request: Any) -> Any:
+    return StreamingHttpResponse(iter([b"one ", b"two ", b"three"]), content_type="text/plain")
+
+
+def apieces(request: Any) -> Any:
+    async def made() -> AsyncIterator[bytes]:
+        for piece in (b"one ", b"two ", b"three"):
+            yield piece
+
+    return StreamingHttpResponse(made(), content_type="text/plain")
+
+
+@pytest.mark.parametrize("answer", [pieces, apieces])
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
+def test_a_small_stream_is_kept_whole(serve: Serve, answer: Any) -> None:
+    counted = Counted(answer)
+    send = serve(x=counted.sync)
+    assert send().body == send().body == b"one two three"
+    assert counted.calls == 1
+
+
+@pytest.mark.parametrize("options", [{"response": "stream"}, {"max_response_body": 5}])
+@pytest.mark.parametrize("answer", [pieces, apieces])
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
+def test_a_stream_that_is_not_kept_leaves_a_receipt(
+    make_guard: MakeGuard, serve: Serve, answer: Any, options: dict[str, Any]
+) -> None:
+    counted = Counted(answer)
+    send = serve(make_guard(policy=semel.ietf(**options)), x=counted.sync)
+    first = send()
+    assert (first.status, first.body) == (200, b"one two three")
+    assert first.one("content-type") == "text/plain"
+    assert send().code == "body-not-kept"
+    assert counted.calls == 1
+
+
+def test_a_stream_that_breaks_off_is_not_called_whole(make_guard: MakeGuard, serve: Serve) -> None:
+    def broken(request: Any) -> Any:
+        def made() -> Iterator[bytes]:
+            yield b"one "
+            raise RuntimeError("broken")
+
+        return StreamingHttpResponse(made())
+
+    counted = Counted(broken)
+    send = serve(make_guard(policy=semel.ietf(response="stream")), x=counted.sync)
+    send()
+    assert counted.calls == 1
+    assert send().status == 409
+    assert counted.calls == 1
+
+
+def test_a_file_is_closed_when_it_was_kept(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"contents")
+    opened: list[Any] = []
+
+    def file(request: Any) -> Any:
+        opened.append((tmp_path / "a").open("rb"))
+        return FileResponse(opened[0])
+
+    send = serve(x=Counted(file).sync)
+    first = send()
+    assert first.body == send().body == b"contents"
+    assert [file.closed for file in opened] == [True]
+
+
+def test_cookies_are_the_first_callers_alone(serve: Serve) -> None:
+    def welcome(request: Any) -> HttpResponse:
+        answer = HttpResponse("hello")
+        answer.set_cookie("seen", "a b", max_age=60, httponly=True)
+        answer.set_cookie("other", "1")
+        return answer
+
+    send = serve(x=Counted(welcome).sync)
+    first, again = send(), send()
+    assert [line.strip().split("=")[0] for line in first.all("set-cookie")] == ["seen", "other"]
+    assert "HttpOnly" in first.all("set-cookie")[0]
+    assert again.replayed
+    assert again.all("set-cookie") == []
+
+
+# ── the project ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_file_of_the_schema_has_a_migration_of_djangos() -> None:
+    folder = Path(semel.__file__).parent / "web" / "django" / "migrations"
+    theirs = sorted(path.stem for path in folder.glob("0*.py"))
+    for name in ("sqlite", "postgresql", "mysql"):
+        assert theirs == [f"{it.version:04}_{it.name}" for it in dialect(name).migrations], name
+
+
+def test_the_order_of_the_middleware_is_checked(make_guard: MakeGuard) -> None:
+    from django.test import override_settings
+
+    from semel.web.django.apps import check_middleware
+
+    authentication = "django.contrib.auth.middleware.AuthenticationMiddleware"
+    for order, wrong in [([authentication, GUARD], []), ([GUARD, authentication], ["semel.E001"])]:
+        with override_settings(MIDDLEWARE=order):
+            assert [said.id for said in check_middleware()] == wrong
+
+
+def test_a_deferred_request_is_told_of_at_its_status_address(
+    make_guard: MakeGuard, serve: Serve, tmp_path: Path
+) -> None:
+    policy = semel.accepted(mode="deferred", required=True)
+    guard = make_guard(f"sqlite:///{tmp_path}/semel.db", policy=policy)
+    counted = Counted()
+    send = serve(guard, x=counted.sync)
+    accepted = send()
+    assert (accepted.status, counted.calls) == (202, 0)
+    where = accepted.one("location")
+    assert where is not None
+    told = send(Ask("GET", where.encode(), None))
+    assert (told.status, json.loads(told.body)["status"]) == (202, "pending")

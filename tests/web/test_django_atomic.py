@@ -1,0 +1,391 @@
+"""``django://``: what the ORM writes and the key are one commit of Django's own connection."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connection, connections, transaction
+from django.http import HttpResponse, StreamingHttpResponse
+
+import semel
+from semel.core.contract import NoRecord, Read
+from semel.errors import ConfigurationError
+from semel.web.django import guarded
+from tests.web.client import Reply, new_key
+from tests.web.conftest import MakeGuard
+from tests.web.django_site import GUARD, Row, Site, add_postgres, make_tables
+from tests.web.drive import Ask, Driver
+
+ATOMIC = semel.ietf(mode="atomic")
+
+
+@pytest.fixture(scope="module")
+def sqlite() -> str:
+    make_tables("default")
+    return "default"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def alias(request: pytest.FixtureRequest) -> str:
+    if request.param == "sqlite":
+        return str(request.getfixturevalue("sqlite"))
+    add_postgres(request.getfixturevalue("postgres_url"))
+    return "pg"
+
+
+class Shop:
+    """A project whose only view is an atomic one, and what is left of it in the database."""
+
+    def __init__(self, alias: str, send: Driver, ran: list[str], seen: list[bytes]) -> None:
+        self.alias = alias
+        self.key = new_key()
+        self.ran = ran
+        self._send = send
+        self._seen = seen
+
+    def send(self, body: bytes = b"{}") -> Reply:
+        return self._send(Ask(key=self.key, body=body))
+
+    @property
+    def rows(self) -> int:
+        return Row.objects.using(self.alias).filter(name=self.key).count()
+
+    def record(self) -> Any:
+        found = semel.stores.open_backend(f"django://{self.alias}").blocking()
+        return found.perform(Read(self._seen[-1]))  # type: ignore[arg-type]
+
+    def left(self) -> tuple[int, bool]:
+        """How many rows, and whether there is a record."""
+        return self.rows, not isinstance(self.record(), NoRecord)
+
+
+Begin = Callable[..., Shop]
+
+
+@pytest.fixture
+def begin(make_guard: MakeGuard, runner: asyncio.Runner) -> Iterator[Begin]:
+    open_: list[Site] = []
+
+    def serve(
+        alias: str,
+        act: Callable[[Any], HttpResponse | None],
+        *,
+        colour: str = "wsgi",
+        awaited: Callable[[Any], Any] | None = None,
+        decorated: bool = False,
+        policy: semel.Policy = ATOMIC,
+        **settings: Any,
+    ) -> Shop:
+        guard = make_guard(f"django://{alias}", policy=policy, name=new_key())
+        ran: list[str] = []
+        seen: list[bytes] = []
+
+        def view(request: Any) -> HttpResponse:
+            ran.append(request.headers["idempotency-key"])
+            seen.append(semel.current().identity)
+            Row.objects.using(alias).create(name=ran[-1])
+            return act(request) or HttpResponse(f"{len(ran)}", status=201)
+
+        async def aview(request: Any) -> HttpResponse:
+            ran.append(request.headers["idempotency-key"])
+            seen.append(semel.current().identity)
+            await Row.objects.using(alias).acreate(name=ran[-1])
+            if awaited is not None:
+                await awaited(request)
+            return act(request) or HttpResponse(f"{len(ran)}", status=201)
+
+        made: Any = view if awaited is None else aview
+        if decorated:
+            made = guarded(guard, policy)(made)
+        layers = [] if decorated else [GUARD]
+        open_.append(Site(guard, {"x": made}, **{"MIDDLEWARE": layers, **settings}))
+        return Shop(alias, open_[-1].driver(colour, runner), ran, seen)
+
+    yield serve
+    for site in open_:
+        site.close()
+
+
+def nothing(request: Any) -> None: ...
+
+
+async def anothing(request: Any) -> None: ...
+
+
+def broken(request: Any) -> None:
+    raise RuntimeError("after the row was written")
+
+
+WAYS = [
+    ("wsgi", None, False),
+    ("asgi", None, False),
+    ("wsgi", anothing, False),
+    ("asgi", anothing, False),
+    ("wsgi", None, True),
+    ("asgi", anothing, True),
+]
+ways = pytest.mark.parametrize(
+    ("colour", "awaited", "decorated"),
+    WAYS,
+    ids=[f"{c}-{'async' if a else 'sync'}{'-decorated' * d}" for c, a, d in WAYS],
+)
+
+
+@ways
+def test_the_row_and_the_key_are_one_commit(
+    alias: str, begin: Begin, colour: str, awaited: Any, decorated: bool
+) -> None:
+    shop = begin(alias, nothing, colour=colour, awaited=awaited, decorated=decorated)
+    first, again = shop.send(), shop.send()
+    assert (first.status, again.body, again.replayed) == (201, first.body, True)
+    assert shop.left() == (1, True)
+    assert len(shop.ran) == 1
+
+
+@ways
+def test_what_fails_leaves_nothing_and_may_be_tried_again(
+    alias: str, begin: Begin, colour: str, awaited: Any, decorated: bool
+) -> None:
+    acts = [broken, nothing]
+    shop = begin(
+        alias, lambda _: acts.pop(0)(_), colour=colour, awaited=awaited, decorated=decorated
+    )
+    assert shop.send().status == 500
+    assert shop.left() == (0, False)
+    assert shop.send().status == 201
+    assert shop.left() == (1, True)
+
+
+def test_a_kept_server_error_is_kept_without_its_rows(alias: str, begin: Begin) -> None:
+    shop = begin(alias, broken, policy=semel.stripe(mode="atomic"))
+    assert [shop.send().status for _ in range(2)] == [500, 500]
+    assert shop.left() == (0, True)
+    assert len(shop.ran) == 1
+
+
+@pytest.mark.parametrize("decorated", [False, True])
+def test_atomic_requests_are_within(sqlite: str, begin: Begin, decorated: bool) -> None:
+    connections.settings["default"]["ATOMIC_REQUESTS"] = True
+    try:
+        shop = begin(sqlite, nothing, decorated=decorated)
+        assert (shop.send().status, shop.send().replayed) == (201, True)
+        assert shop.left() == (1, True)
+        shop = begin(sqlite, broken, decorated=decorated)
+        assert shop.send().status == 500
+        assert shop.left() == (0, False)
+    finally:
+        connections.settings["default"]["ATOMIC_REQUESTS"] = False
+
+
+@pytest.mark.parametrize("policy", [ATOMIC, semel.ietf()], ids=["atomic", "leased"])
+def test_a_transaction_around_the_guard_is_refused(
+    sqlite: str, begin: Begin, policy: semel.Policy
+) -> None:
+    """Its commit would come after the answer was kept, and might fail."""
+
+    def around(get_response: Any) -> Any:
+        def middleware(request: Any) -> Any:
+            with transaction.atomic():
+                return get_response(request)
+
+        return middleware
+
+    globals()["around"] = around
+    layers = [f"{__name__}.around"]
+    shop = begin(sqlite, nothing, decorated=True, policy=policy, MIDDLEWARE=layers)
+    assert shop.send().code == "misconfigured"
+    assert shop.ran == []
+
+
+def test_handlers_may_nest_and_undo_transactions_of_their_own(alias: str, begin: Begin) -> None:
+    def nested(request: Any) -> None:
+        with pytest.raises(IntegrityError), transaction.atomic(using=alias):
+            Row.objects.using(alias).create(pk=Row.objects.using(alias).latest("pk").pk)
+        with transaction.atomic(using=alias):
+            Row.objects.using(alias).create(name=request.headers["idempotency-key"])
+            transaction.set_rollback(True, using=alias)
+        with transaction.atomic(using=alias):
+            Row.objects.using(alias).create(name=request.headers["idempotency-key"])
+
+    shop = begin(alias, nested)
+    assert shop.send().status == 201
+    assert shop.left() == (2, True)
+
+
+def test_set_rollback_undoes_the_rows_and_the_answer_stands(alias: str, begin: Begin) -> None:
+    shop = begin(alias, lambda _: transaction.set_rollback(True, using=alias))
+    assert (shop.send().status, shop.send().replayed) == (201, True)
+    assert shop.left() == (0, True)
+
+
+def test_on_commit_runs_after_the_commit_and_only_then(alias: str, begin: Begin) -> None:
+    told: list[tuple[int, bool]] = []
+
+    def hook() -> None:
+        told.append(shop.left())
+
+    def register(request: Any) -> None:
+        transaction.on_commit(hook, using=alias)
+        if len(shop.ran) == 1:
+            raise RuntimeError("the first time it is not committed")
+
+    shop = begin(alias, register)
+    assert [shop.send().status for _ in range(3)] == [500, 201, 201]
+    assert told == [(1, True)]
+
+
+def test_what_a_commit_hook_raises_does_not_undo_the_answer(
+    alias: str, begin: Begin, caplog: pytest.LogCaptureFixture
+) -> None:
+    def hook() -> None:
+        raise RuntimeError("the mail server is away")
+
+    shop = begin(alias, lambda _: transaction.on_commit(hook, using=alias))
+    assert (shop.send().status, shop.send().replayed) == (201, True)
+    assert shop.left() == (1, True)
+    assert "transaction.on_commit raised" in caplog.text
+
+
+@pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK", "COMMIT; BEGIN"])
+def test_a_handler_that_ends_the_transaction_is_found_out(
+    alias: str, begin: Begin, ending: str
+) -> None:
+    def end(request: Any) -> None:
+        with connections[alias].cursor() as cursor:
+            for statement in ending.split(";"):
+                cursor.execute(statement)
+
+    shop = begin(alias, end)
+    assert shop.send().status == 500
+    assert shop.send().code == "outcome-unknown"
+    assert len(shop.ran) == 1
+    assert connections[alias].in_atomic_block is False
+
+
+def test_a_connection_that_died_while_it_was_kept_is_replaced(
+    postgres_url: str, begin: Begin
+) -> None:
+    add_postgres(postgres_url, CONN_MAX_AGE=None)
+    shop = begin("pg", nothing)
+    assert shop.send().status == 201
+    raw = connections["pg"].connection
+    assert raw is not None, "CONN_MAX_AGE keeps it"
+    pid = raw.info.backend_pid
+    Row.objects.using("pg").first()
+    shop.key = new_key()
+    with psycopg_of(postgres_url) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 1000)", (pid,))
+    assert shop.send().status == 201
+    assert shop.left() == (1, True)
+
+
+def psycopg_of(url: str) -> Any:
+    import psycopg
+
+    return psycopg.connect(url, autocommit=True)
+
+
+def test_another_isolation_level_does_not_hide_what_the_lock_protects(
+    postgres_url: str, begin: Begin
+) -> None:
+    from psycopg import IsolationLevel
+
+    add_postgres(postgres_url, OPTIONS={"isolation_level": IsolationLevel.SERIALIZABLE})
+    levels: list[str] = []
+
+    def look(request: Any) -> None:
+        with connections["pg"].cursor() as cursor:
+            cursor.execute("SHOW transaction_isolation")
+            levels.extend(cursor.fetchone() or ())
+
+    shop = begin("pg", look)
+    assert (shop.send().status, levels) == (201, ["read committed"])
+
+
+def test_a_request_that_runs_is_told_at_once(alias: str, begin: Begin) -> None:
+    """From the same process; the other holds nothing, so it can be asked right here."""
+    replies: list[Reply] = []
+
+    def ask_again(request: Any) -> None:
+        def other() -> None:
+            replies.append(shop.send())
+            connections.close_all()
+
+        import threading
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+
+    shop = begin(alias, ask_again)
+    assert shop.send().status == 201
+    assert [reply.code for reply in replies] == ["in-flight"]
+
+
+def test_a_stream_in_a_transaction_is_kept_whole_however_large(alias: str, begin: Begin) -> None:
+    policy = semel.ietf(mode="atomic", max_response_body=4)
+    shop = begin(alias, lambda _: StreamingHttpResponse([b"many", b"bytes"]), policy=policy)
+    first = shop.send()
+    assert (first.body, shop.send().status) == (b"manybytes", 409)
+    assert shop.left() == (1, True)
+
+
+@pytest.mark.parametrize("awaited", [None, anothing])
+def test_an_effect_is_written_in_the_transaction(alias: str, begin: Begin, awaited: Any) -> None:
+    async def write(request: Any) -> None:
+        await semel.current().effect("mail", {"to": 1})
+
+    def also(request: Any) -> None:
+        if awaited is None:
+            semel.current().effect("mail", {"to": 1})
+        with_effects.append(1)
+        if len(with_effects) == 1:
+            raise RuntimeError("the first is undone")
+
+    with_effects: list[int] = []
+    shop = begin(alias, also, awaited=write if awaited else None)
+    assert [shop.send().status for _ in range(2)] == [500, 201]
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM semel_effect WHERE name = 'mail'")
+        assert cursor.fetchone()[0] >= 1
+
+
+# ── the store ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_mysql_has_no_transactions_and_that_is_said_at_the_start() -> None:
+    settings = connections.settings
+    settings["my"] = {**settings["default"], "ENGINE": "django.db.backends.mysql", "NAME": "shop"}
+    with pytest.raises(ConfigurationError, match="no transactions"):
+        semel.Guard("django://my", tenant=None, policy=ATOMIC)
+    del settings["my"]
+
+
+@pytest.mark.parametrize("url", ["django://", "django://none", "django://default?colour=red"])
+def test_what_is_no_database_of_the_project_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError):
+        semel.Guard(url, tenant=None, policy=ATOMIC)
+
+
+def test_missing_tables_are_djangos_to_make(postgres_url: str, begin: Begin) -> None:
+    add_postgres(postgres_url)
+    with psycopg_of(postgres_url) as other:
+        other.execute("DROP TABLE semel_schema, semel_record CASCADE")
+    for policy in (ATOMIC, semel.ietf()):
+        backend = semel.stores.open_backend("django://pg")
+        shop = begin("pg", nothing, policy=policy)
+        assert shop.send().status == 500
+        with pytest.raises(ConfigurationError, match=r"manage\.py migrate"):
+            backend.blocking().perform(Read(b"\0" * 32))  # type: ignore[arg-type]
+        backend.close()
+
+
+def test_the_other_connection_is_left_as_django_had_it(alias: str, begin: Begin) -> None:
+    shop = begin(alias, nothing)
+    shop.send()
+    wrapper = connections[alias]
+    wrapper.ensure_connection()
+    assert wrapper.get_autocommit()
+    assert (wrapper.atomic_blocks, wrapper.savepoint_ids, wrapper.run_on_commit) == ([], [], [])
+    assert connection is not None

@@ -1,0 +1,233 @@
+"""Views of Django REST framework: keys are claimed after it has authenticated."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.web.django_site import GUARD, Site
+
+# REST framework reads Django's settings when it is imported, so they must be there before.
+# isort: split
+from rest_framework import exceptions, serializers
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.decorators import api_view, authentication_classes, permission_classes
+from rest_framework.permissions import BasePermission, IsAuthenticated
+from rest_framework.response import Response
+from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSetMixin
+
+import semel
+from semel.web.django import guarded
+from semel.web.inventory import inventory
+from tests.web.conftest import MakeGuard
+from tests.web.drive import KEY, Ask, Driver
+
+JSON = ("content-type", "application/json")
+
+
+class Caller:
+    is_authenticated = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class Bearer(BaseAuthentication):
+    def authenticate(self, request: Any) -> tuple[Caller, None] | None:
+        name = request.headers.get("Authorization", "")
+        return (Caller(name), None) if name else None
+
+    def authenticate_header(self, request: Any) -> str:
+        return "Bearer"
+
+
+class Curious(BasePermission):
+    """Reads the body before the view is called."""
+
+    def has_permission(self, request: Any, view: Any) -> bool:
+        return "amount" in request.data
+
+
+class Payment(serializers.Serializer[Any]):
+    amount = serializers.IntegerField()
+
+
+def tenant(request: semel.Request) -> str | None:
+    caller = request.raw.user
+    return None if caller is None else caller.name
+
+
+def asking(amount: Any = 1, who: str | None = "alice", key: str | None = KEY) -> Ask:
+    body = json.dumps({"amount": amount}).encode()
+    headers = (JSON, ("content-length", str(len(body))))
+    known = () if who is None else (("authorization", who),)
+    return Ask(key=key, body=body, headers=(*headers, *known))
+
+
+Serve = Callable[..., Driver]
+
+
+@pytest.fixture(params=["wsgi", "asgi"])
+def serve(request: pytest.FixtureRequest, runner: asyncio.Runner) -> Iterator[Serve]:
+    open_: list[Site] = []
+
+    def begin(guard: semel.Guard, view: Any, *, layers: Any = (GUARD,)) -> Driver:
+        open_.append(Site(guard, {"x": view}, MIDDLEWARE=list(layers)))
+        return open_[-1].driver(request.param, runner)
+
+    yield begin
+    for site in open_:
+        site.close()
+
+
+def payments(guard: semel.Guard, ran: list[Any], *permissions: Any) -> dict[str, Any]:
+    """The same view in every way that REST framework has."""
+
+    def pay(request: Any) -> Response:
+        payment = Payment(data=request.data)
+        payment.is_valid(raise_exception=True)
+        ran.append((request.user.name, payment.validated_data["amount"]))
+        if payment.validated_data["amount"] == 500:
+            raise RuntimeError("broken")
+        if payment.validated_data["amount"] == 503:
+            raise exceptions.APIException("away")
+        return Response({"paid": len(ran)}, 201, headers={"X-Paid": "yes"})
+
+    class Told(APIView):
+        authentication_classes = (Bearer,)
+        permission_classes = (IsAuthenticated, *permissions)
+
+    class ByMethod(Told):
+        @guarded(guard)
+        def post(self, request: Any) -> Response:
+            return pay(request)
+
+    @guarded(guard)
+    class ByClass(Told):
+        def post(self, request: Any) -> Response:
+            return pay(request)
+
+    @guarded(guard)
+    class Payments(ViewSetMixin, Told):
+        def create(self, request: Any) -> Response:
+            return pay(request)
+
+    @api_view(["POST"])
+    @authentication_classes([Bearer])
+    @permission_classes([IsAuthenticated, *permissions])
+    @guarded(guard)
+    def by_function(request: Any) -> Response:
+        return pay(request)
+
+    return {
+        "method": ByMethod.as_view(),
+        "class": ByClass.as_view(),
+        "viewset": Payments.as_view({"post": "create"}),
+        "function": by_function,
+    }
+
+
+KINDS = ("method", "class", "viewset", "function")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_key_is_claimed_after_the_framework_has_authenticated(
+    make_guard: MakeGuard, serve: Serve, kind: str
+) -> None:
+    ran: list[Any] = []
+    guard = make_guard(tenant=tenant)
+    send = serve(guard, payments(guard, ran)[kind])
+    first, again = send(asking()), send(asking())
+    assert (first.status, again.body, again.replayed) == (201, b'{"paid":1}', True)
+    for name in ("content-type", "allow", "vary", "x-paid"):
+        assert first.one(name) == again.one(name) is not None, name
+    assert send(asking(who=None)).status == 401
+    assert send(asking(who="bob")).body == b'{"paid":2}'
+    assert ran == [("alice", 1), ("bob", 1)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_framework_answers_is_kept_or_released_like_any_answer(
+    make_guard: MakeGuard, serve: Serve, kind: str
+) -> None:
+    ran: list[Any] = []
+    guard = make_guard(tenant=tenant)
+    send = serve(guard, payments(guard, ran)[kind])
+    wrong = send(asking("much"))
+    assert (wrong.status, list(json.loads(wrong.body))) == (400, ["amount"])
+    assert send(asking("much")).replayed
+    for amount in (500, 503):
+        ran.clear()
+        key = f"{amount}-and-long-enough"
+        assert [send(asking(amount, key=key)).status for _ in range(2)] == [500, 500]
+        assert len(ran) == 2, amount
+
+
+@pytest.mark.parametrize("kind", ["method", "function"])
+def test_an_exception_behind_an_answer_of_the_frameworks_is_known(
+    make_guard: MakeGuard, serve: Serve, kind: str
+) -> None:
+    ran: list[Any] = []
+    guard = make_guard(tenant=tenant, policy=semel.payments(probe=None))
+    send = serve(guard, payments(guard, ran)[kind])
+    assert [send(asking(503)).status, send(asking(503)).code] == [500, "outcome-unknown"]
+    assert len(ran) == 1
+
+
+def form(amount: int) -> Ask:
+    part = 'content-disposition: form-data; name="amount"'
+    body = f"--b\r\n{part}\r\n\r\n{amount}\r\n--b--\r\n".encode()
+    kind = ("content-type", "multipart/form-data; boundary=b")
+    length = ("content-length", str(len(body)))
+    return Ask(body=body, headers=(kind, length, ("authorization", "alice")))
+
+
+@pytest.mark.parametrize("ask", [asking, form])
+@pytest.mark.parametrize("layers", [(GUARD,), ()])
+def test_a_body_that_was_parsed_before_the_view_is_compared_all_the_same(
+    make_guard: MakeGuard, serve: Serve, layers: tuple[str, ...], ask: Callable[[int], Ask]
+) -> None:
+    """The middleware keeps it; without the middleware a form is gone, and that is said."""
+    ran: list[Any] = []
+    guard = make_guard(tenant=tenant)
+    send = serve(guard, payments(guard, ran, Curious)["method"], layers=layers)
+    if ask is form and not layers:
+        assert send(ask(1)).code == "misconfigured"
+        assert ran == []
+        return
+    assert [send(ask(1)).status, send(ask(1)).replayed] == [201, True]
+    assert send(ask(2)).code == "key-reused"
+    assert ran == [("alice", 1)]
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_a_view_that_nobody_decorated_is_not_run_with_a_key_that_protects_nothing(
+    make_guard: MakeGuard, serve: Serve, required: bool
+) -> None:
+    class Forgotten(APIView):
+        def post(self, request: Any) -> Response:
+            return Response("paid")
+
+    guard = make_guard(policy=semel.ietf(required=required))
+    send = serve(guard, Forgotten.as_view())
+    assert send().code == "misconfigured"
+    assert send(Ask(key=None)).status == (500 if required else 200)
+
+
+def test_the_inventory_knows_what_is_guarded_and_what_is_not(
+    make_guard: MakeGuard, serve: Serve
+) -> None:
+    class Forgotten(APIView):
+        def post(self, request: Any) -> Response:
+            return Response("paid")
+
+    guard = make_guard(tenant=tenant, policy=semel.ietf(required=True))
+    known = payments(guard, [])
+    views = [(known[kind], "enforces") for kind in KINDS] + [(Forgotten.as_view(), "ignores")]
+    for view, said in views:
+        app = serve(guard, view).app  # type: ignore[attr-defined]
+        told = [(it.method, it.path, it.coverage) for it in inventory(app)]
+        assert told == [("POST", "/x", said)]
