@@ -29,6 +29,7 @@ class StripeLike:
     def __init__(self) -> None:
         self.charges: list[str] = []
         self.keys: list[str] = []
+        self.paths: list[str] = []
         self.kept: dict[str, Kept] = {}
         self.lock = threading.Lock()
         self.busy = threading.Event()
@@ -56,6 +57,7 @@ class StripeLike:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                stripe.paths.append(self.path)
                 status, document, more = stripe.answer(self.headers["Idempotency-Key"], body)
                 octets = document if isinstance(document, bytes) else json.dumps(document).encode()
                 self.send_response(status)

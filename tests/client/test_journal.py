@@ -352,6 +352,21 @@ def seen(entry: Entry) -> tuple[object, ...]:
     return *parts, made.created_at, entry.finished_at, entry.answer
 
 
+def test_a_row_that_is_gone_is_missed(path: Path, written: Written) -> None:
+    """Each leaf of the table is told that it has one cell less; each row left is whole."""
+    leaf, page = 0x0D, 4096
+    octets = bytearray(written.octets)
+    leaves = [at for at in range(page, len(octets), page) if octets[at] == leaf]
+    assert leaves
+    for at in leaves:
+        cells = int.from_bytes(octets[at + 3 : at + 5])
+        octets[at + 3 : at + 5] = (cells - 1).to_bytes(2)
+    path.touch(0o600)
+    path.write_bytes(octets)
+    with Journal(path) as journal, pytest.raises(StoreCorrupt, match="damaged"):
+        journal.pending()
+
+
 @pytest.mark.parametrize("octets", [b"heeders TEXT", b"hea\x8aers TEXT", b"headers INT "])
 def test_a_schema_that_was_changed_is_damage(path: Path, written: Written, octets: bytes) -> None:
     path.touch(0o600)
