@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
+    from semel.effects.census import Census
     from semel.effects.inbox import Inbox
     from semel.effects.maintenance import Embedded
     from semel.effects.operator import Operator
@@ -115,6 +116,7 @@ class Guard:
         self._attendants: dict[int, Attendant] = {}
         self._interval = _positive(maintenance)
         self._maintenance: Embedded | None = None
+        self._census: Census | None = None
         self.running: set[asyncio.Task[Any]] = set()
         """Handlers and writes that go on although their callers may have left."""
 
@@ -387,8 +389,9 @@ class Guard:
 
     def close(self) -> None:
         """Finish what is under way in the background and close the store."""
-        if self._maintenance is not None:
-            self._maintenance.stop()
+        for background in (self._maintenance, self._census):
+            if background is not None:
+                background.stop()
         attendant = self._attendants.pop(_process.generation, None)
         if attendant is not None:
             attendant.stop()
@@ -419,6 +422,7 @@ class Guard:
 
     def _maintain(self) -> None:
         """Look after the records from this process too, unless workers alone do."""
+        self._count_keys()
         if self._interval is None:
             return
         if self._maintenance is None:
@@ -426,6 +430,17 @@ class Guard:
 
             self._maintenance = Embedded(self, interval=self._interval)
         self._maintenance.start()
+
+    def _count_keys(self) -> None:
+        """Where tenants may have so many keys and no more, every process must know how many."""
+        cap = None if self.limiter is None else self.limiter.limits.active_keys
+        if self.limiter is None or cap is None:
+            return
+        if self._census is None:
+            from semel.effects.census import INTERVAL, Census
+
+            self._census = Census(self, self.limiter, cap, self._interval or INTERVAL)
+        self._census.start()
 
     def bind(self, policy: Policy) -> Policy:
         """``policy`` with this guard's secrets for fingerprints."""

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from semel.core.census import digest
 from semel.errors import ConfigurationError
 from semel.process.limits import Limiter, Limits, OverLimit, Rate, Toll
 
@@ -99,19 +100,19 @@ def test_no_order_of_events_grants_more_than_burst_and_rate(
 
 def test_a_tenant_at_its_cap_gets_no_new_key_and_may_still_look(clock: Clock) -> None:
     limiter = Limiter(Limits(active_keys=100), clock)
-    limiter.count({"a": 98}, again_in=60)
+    limiter.count({digest("a"): 98}, again_in=60)
     assert granted(limiter, "a", NEW, 9) == 2
     assert limiter.charge("a", NEW) == OverLimit("too-many-keys", 60_000_000)
     assert limiter.charge("a", LOOK) is None
     assert granted(limiter, "b", NEW, 200) == 100
-    limiter.count({"a": 99}, again_in=60)
+    limiter.count({digest("a"): 99}, again_in=60)
     assert granted(limiter, "a", NEW, 9) == 1
 
 
 def test_what_was_made_is_counted_from_the_first_charge_after_a_count(clock: Clock) -> None:
     limiter = Limiter(Limits(active_keys=10), clock)
     assert granted(limiter, "a", NEW, 9) == 9
-    limiter.count({"a": 9}, again_in=60)
+    limiter.count({digest("a"): 9}, again_in=60)
     assert limiter.charge("a", NEW) is None
     limiter.convert("a")
     assert granted(limiter, "a", NEW, 9) == 1

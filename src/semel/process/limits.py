@@ -13,9 +13,11 @@ from enum import IntEnum
 from hashlib import sha256
 from typing import Final
 
+from semel.core.census import digest
 from semel.core.frozen import frozen
 from semel.core.model import Micros
 from semel.errors import ConfigurationError
+from semel.stores.texts import shown
 
 TENANTS: Final = 16_384
 """Remembered at most, in each process: about five megabytes."""
@@ -116,7 +118,7 @@ class Limiter:
         self._rates = (limits.new_keys, limits.lookups)
         self._steps = tuple([(r.interval, r.depth) if r else None for r in self._rates])
         self._accounts: dict[str | bytes, _Account] = {}
-        self._active: Mapping[str | bytes, int] = {}
+        self._active: Mapping[str, int] = {}
         self._census = 0
         self._census_due = 0.0
 
@@ -160,8 +162,8 @@ class Limiter:
         if toll is Toll.NEW_KEY:
             account.made -= 1
 
-    def count(self, active: Mapping[str | bytes, int], again_in: float) -> None:
-        """How many keys the largest tenants have, as counted just now, and when next."""
+    def count(self, active: Mapping[str, int], again_in: float) -> None:
+        """How many keys the largest tenants have, by digest, and when they are looked up next."""
         self._active = active
         self._census += 1
         self._census_due = self._clock() + again_in
@@ -172,7 +174,8 @@ class Limiter:
             return None
         if account.census != self._census:
             account.census, account.made = self._census, 0
-        if self._active.get(named(tenant), 0) + account.made < cap:
+        noted = self._active.get(digest(shown(tenant)), 0) if self._active else 0
+        if noted + account.made < cap:
             return None
         left = self._census_due - self._clock()
         return OverLimit("too-many-keys", max(1, int(left * 1_000_000)))
