@@ -23,6 +23,7 @@ from semel.guard import Guard
 from semel.ops.checkup import ENOUGH, checkup
 from semel.ops.commands import semel
 from semel.stores import open_backend
+from semel.stores.encryption import Encryption
 from semel.web.routing import Route
 from tests.effects.doubts import DAY, HOUR, KEY, MINUTE, SECOND, Scene, fresh_fence, scene_on
 
@@ -146,6 +147,24 @@ class TestSettings:
         app = Starlette(routes=[Path_("/quotes", quote, methods=["POST"])])
         assert found(guard) == []
         assert one(guard, guard.asgi(app))[1].startswith("POST /quotes keeps answers for 0:05:00")
+
+
+class TestEncryption:
+    def test_a_key_that_is_missing_and_a_key_that_is_there(self, scene: Scene) -> None:
+        keys, backend = {name: bytes([n]) * 32 for n, name in enumerate("ab")}, scene.guard.backend
+        whole = Guard(backend, tenant=None, encryption=Encryption(keys, "a"))
+        assert whole.backend.capabilities == backend.capabilities
+        identity = scene.held()
+        fence = scene.fences[identity]
+        kept = encode(Snapshot(200, (), b"", 0))
+        whole.backend.blocking().perform(Complete(identity, fence, kept, DAY, DAY))
+        assert found(whole) == []
+        partial = Encryption({"b": keys["b"]}, "b")
+        severity, text = one(Guard(backend, tenant=None, encryption=partial))
+        assert severity == "error"
+        assert "1 of 1 answers cannot be repeated" in text
+        assert "the key 'a'" in text
+        assert "has no encryption=" in one(Guard(backend, tenant=None))[1]
 
 
 class TestRuns:

@@ -149,6 +149,16 @@ class TestShowing:
         told = json.loads(run(scene, "keys", "show", raw.hex(), "--body", "--json").stdout)
         assert told["answer"]["body_base64"] == "/wA="
 
+    def test_what_cannot_be_read_is_told_and_the_rest_shown(self, scene: Scene) -> None:
+        identity = scene.held()
+        op = Complete(identity, scene.fences[identity], b"S1" + bytes(40), HOUR, HOUR)
+        scene.harness.perform(op)
+        done = run(scene, "keys", "show", identity.hex(), "--json")
+        assert done.exit_code == 0, done.output
+        told = json.loads(done.stdout)
+        assert told["state"] == "completed"
+        assert "damaged" in told["answer"]["unreadable"]
+
     def test_how_far_an_operation_came(self, scene: Scene) -> None:
         identity = scene.unknown("made", intent="charged")
         told = json.loads(run(scene, "keys", "show", identity.hex(), "--json").stdout)

@@ -262,11 +262,13 @@ class TestDeadLetters:
         told = json.loads(semel(scene, "dlq", "list", "--json").stdout)
         assert [each["key"] for each in told["effects"]] == ["effect-one", "effect-two"]
         assert [each["identity"] for each in told["records"]] == [identity.hex()]
-        assert semel(scene, "dlq", "retry", "effect-one").returncode == 0
-        assert semel(scene, "dlq", "retry", "effect-one").returncode == 1
-        assert semel(scene, "dlq", "drop", "effect-two").returncode == 1  # nobody said yes
-        assert semel(scene, "dlq", "drop", "effect-two", "--yes").returncode == 0
-        assert semel(scene, "dlq", "drop", "no-such-effect", "--yes").returncode == 1
+        assert semel(scene, "dlq", "retry", "effect-one").returncode == 2  # nobody said why
+        assert semel(scene, "dlq", "retry", "effect-one", *SETTLE).returncode == 0
+        assert semel(scene, "dlq", "retry", "effect-one", *SETTLE).returncode == 1
+        drop = ("dlq", "drop", "effect-two", *SETTLE)
+        assert semel(scene, *drop).returncode == 1  # nobody said yes
+        assert semel(scene, *drop, "--yes").returncode == 0
+        assert semel(scene, "dlq", "drop", "no-such-effect", *SETTLE, "--yes").returncode == 1
         assert json.loads(semel(scene, "dlq", "list", "--json").stdout)["effects"] == []
 
 

@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from semel.core import snapshot
 from semel.core.model import Effect, Glimpse, Micros, OnLapse, State
 from semel.core.outbox import BrowseEffects, Shelf
-from semel.core.upkeep import Scan, Scanned, WhoLeads
+from semel.core.upkeep import Browse, Scan, Scanned, WhoLeads
 from semel.effects.maintenance import INTERVAL, LEADER
 from semel.effects.policies import Policies
+from semel.errors import StoreError
 from semel.guard import SHORTEST_RETENTION
 from semel.stores.base import Finding
 
@@ -33,6 +35,8 @@ MISSED: Final = 3
 """Rounds that maintenance may miss: a leader's lease is as long."""
 LATE: Final = timedelta(hours=1)
 """How long what is past its time may stay, while the reaper works down a backlog."""
+ANSWERS: Final = 100
+"""Answers that are read."""
 ENOUGH: Final = 20
 """Runs of one kind that a quantile can be told of."""
 NEAR: Final = 0.8
@@ -51,6 +55,7 @@ def checkup(guard: Guard, app: Any = None) -> tuple[Finding, ...]:
     found += _waiting(unsettled)
     found += _unknown(unsettled)
     found += _effects(guard)
+    found += _readable(guard)
     found += _runs(policies, sample)
     return tuple(found)
 
@@ -183,6 +188,23 @@ def _effects(guard: Guard) -> Iterator[Finding]:
             "error",
             f"{_many(late)} effects ({names}) are due for more than {PATIENCE.seconds // 60} "
             "minutes: run semel worker with a guard that has deliverers for them",
+        )
+
+
+def _readable(guard: Guard) -> Iterator[Finding]:
+    """Answers that retries will need: encrypted with a key that is not at hand, or damaged."""
+    listed = guard.backend.blocking().perform(Browse((State.COMPLETED,), ANSWERS)).cases
+    wrong: dict[str, int] = defaultdict(int)
+    for case in listed:
+        try:
+            snapshot.decode(case.record.snapshot or b"")
+        except StoreError as error:
+            wrong[str(error)] += 1
+    for said, count in wrong.items():
+        yield Finding(
+            "error",
+            f"{count} of {len(listed)} answers cannot be repeated: {said}; give the guard all keys "
+            "that are in use, Encryption(keys=...), or restore the store from a backup",
         )
 
 

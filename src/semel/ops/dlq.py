@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +14,7 @@ from semel.ops.telling import (
     on_a_guard,
     one_sentence,
     print_json,
+    signed,
     table,
 )
 from semel.ops.unknown import told
@@ -32,31 +33,21 @@ def dlq() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_(guard: str | None, store: str | None, app: str | None, as_json: bool) -> None:
     """List the dead letters."""
+    from semel.ops.keys_shown import effect
+
     with one_sentence():
         opened = operator(guard, store, app)
         effects = list(opened.list_dead())
         records = [case for case, _ in opened.list_unknown(dead=True)]
     if as_json:
         return print_json(
-            {"effects": list(map(_effect, effects)), "records": list(map(told, records))}
+            {"effects": list(map(effect, effects)), "records": list(map(told, records))}
         )
     if not effects and not records:
         return click.echo("there are no dead letters")
     rows = [*map(_effect_row, effects), *map(_record_row, records)]
     click.echo(table(("KIND", "ID", "NAME", "TRIES", "SINCE", "ERROR"), rows))
     return None
-
-
-def _effect(effect: Effect) -> dict[str, Any]:
-    return {
-        "key": effect.key,
-        "name": effect.name,
-        "identity": None if effect.identity is None else effect.identity.hex(),
-        "tries": effect.tries,
-        "created_at": moment(effect.created_at),
-        "dead_at": moment(effect.dead_at),
-        "error": effect.error,
-    }
 
 
 def _effect_row(effect: Effect) -> tuple[str, ...]:
@@ -74,13 +65,16 @@ def _record_row(case: Case) -> tuple[str, ...]:
 @dlq.command()
 @click.argument("key")
 @on_a_guard
-def retry(key: str, guard: str | None, store: str | None, app: str | None) -> None:
+@signed
+def retry(
+    key: str, guard: str | None, store: str | None, app: str | None, by: str, reason: str
+) -> None:
     """Deliver the effect KEY again, from now on and with all its tries.
 
     For a record, use semel unknown probe.
     """
     with one_sentence():
-        if not operator(guard, store, app).retry_dead(key):
+        if not operator(guard, store, app).retry_dead(key, by=by, reason=reason):
             fail("there is no such dead effect", FAILED)
     click.echo("it is tried again")
 
@@ -88,8 +82,17 @@ def retry(key: str, guard: str | None, store: str | None, app: str | None) -> No
 @dlq.command()
 @click.argument("key")
 @on_a_guard
+@signed
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def drop(key: str, guard: str | None, store: str | None, app: str | None, yes: bool) -> None:
+def drop(
+    key: str,
+    guard: str | None,
+    store: str | None,
+    app: str | None,
+    by: str,
+    reason: str,
+    yes: bool,
+) -> None:
     """Delete the effect KEY: it will never be delivered.
 
     For a record, use semel unknown settle or semel unknown bury.
@@ -97,6 +100,6 @@ def drop(key: str, guard: str | None, store: str | None, app: str | None, yes: b
     if not yes:
         click.confirm("The effect will never be delivered. Delete it?", abort=True, err=True)
     with one_sentence():
-        if not operator(guard, store, app).drop_dead(key):
+        if not operator(guard, store, app).drop_dead(key, by=by, reason=reason):
             fail("there is no such dead effect", FAILED)
     click.echo("deleted")

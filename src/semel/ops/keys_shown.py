@@ -12,7 +12,7 @@ from semel.core.model import Effect, Identity
 from semel.core.outbox import FindEffect, Shelf
 from semel.core.settling import in_doubt
 from semel.effects.operator import effects
-from semel.errors import StoreCorrupt
+from semel.errors import StoreError
 from semel.ops.telling import moment
 
 if TYPE_CHECKING:
@@ -47,10 +47,9 @@ def document(guard: Guard, recalled: Recalled, *, body: bool) -> dict[str, Any]:
         "fingerprint": record.fingerprint.rpartition(".")[0],
         "resource": case.resource,
         "reason": record.reason,
-        "in_doubt": in_doubt(case),
+        **_journal(case),
         "request_bytes": None if case.request is None else len(case.request),
         "answer": answer(record, body=body),
-        "points": points(case),
         "effects": [effect(each) for each in effects_of(guard, record.identity)],
     }
 
@@ -61,13 +60,12 @@ def answer(record: Record, *, body: bool) -> dict[str, Any] | None:
         return None
     try:
         kept = snapshot.decode(record.snapshot)
-    except StoreCorrupt as error:
-        return {"unreadable": str(error), "stored_bytes": len(record.snapshot)}
+    except StoreError as error:  # damaged, or encrypted with a key that is not at hand
+        return {"unreadable": str(error)}
     told: dict[str, Any] = {
         "status": kept.status,
         "kept": _kept(kept),
         "bytes": kept.size or len(kept.body or b""),
-        "stored_bytes": len(record.snapshot),
         "schema_version": kept.schema_version,
     }
     return told | _content(kept) if body else told
@@ -92,11 +90,16 @@ def _content(kept: snapshot.Snapshot) -> dict[str, Any]:
         return {"headers": headers, "body_base64": b64encode(kept.body).decode()}
 
 
-def points(case: Case) -> list[dict[str, Any]]:
-    return [
-        {"name": point.name, "kind": point.kind.value, "done": point.done}
-        for point in journal.decode(case.journal).points
-    ]
+def _journal(case: Case) -> dict[str, Any]:
+    """How far an operation came."""
+    try:
+        points = [
+            {"name": point.name, "kind": point.kind.value, "done": point.done}
+            for point in journal.decode(case.journal).points
+        ]
+        return {"in_doubt": in_doubt(case), "points": points}
+    except StoreError as error:
+        return {"in_doubt": None, "points": [], "unreadable": str(error)}
 
 
 def effects_of(guard: Guard, identity: Identity) -> list[Effect]:
