@@ -201,3 +201,23 @@ def test_a_subscriber_that_raises_does_not_change_an_answer(
 
     send = driver(colour, make_guard(on_event=Broken()), lambda: Said(b"x"), runner)
     assert (send().status, send().replayed) == (200, True)
+
+
+def test_a_handler_that_ends_after_its_lease_is_told_to_have_lost_its_fence(
+    make_guard: MakeGuard, caplog: pytest.LogCaptureFixture
+) -> None:
+    now, ear = [MINUTE], Ear()
+    backend = MemoryBackend(clock=lambda: now[0])
+    policy = semel.ietf(effects="none", on_lapse="release")
+    guard = make_guard(backend, on_event=ear, policy=policy, maintenance=None)
+    key = "a-key-that-two-hold"
+
+    def outlived() -> str:
+        now[0] += 20 * MINUTE
+        assert guard.once(key, lambda: "second", name="n").value == "second"
+        return "first"
+
+    assert guard.once(key, outlived, name="n").value == "second"
+    assert [event["lost_fence"] for event in ear.all("exchange")] == [False, True]
+    assert ear.one("fence.lost")["route"] == "once n"
+    assert "ended after its lease was lost" in caplog.text

@@ -86,8 +86,6 @@ def _exchange(event: Event, tenants: Tenants) -> Iterator[Update]:
         yield _one("waiting.duration", route, value=_number(event["waiting_seconds"]))
     if event["from_memory"]:
         yield _one("memory")
-    if event["lost_fence"]:
-        yield _one("fence.lost", route)
 
 
 def _maintenance(event: Event, tenants: Tenants) -> Iterator[Update]:
@@ -144,6 +142,7 @@ _READERS: Final[dict[str, Reader]] = {
     "exchange": _exchange,
     "refusal": _counted("refusal", "code", "route"),
     "key.suspicious": _counted("key.suspicious", "route"),
+    "fence.lost": _counted("fence.lost", "route"),
     "lease.renewed": _lease("renewed"),
     "lease.lost": _lease("lost"),
     "lease.overrun": _lease("overrun"),

@@ -56,13 +56,13 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
             "waiting_seconds",
         ),
         NONE,
-        "%(method)s %(route)s: %(outcome)s: %(error)s",
+        "a request of %(route)s: %(outcome)s: %(error)s",
         "A keyed request was answered.",
     ),
     "refusal": Kind(
         ("code", "status", "route", "method", "policy"),
         NONE,
-        "%(method)s %(route)s: %(code)s: tenant=, session= or key= failed: %(error)s",
+        "a request of %(route)s: tenant=, session= or key= failed: %(error)s",
         "A request was turned away before its key was looked up.",
     ),
     "key.suspicious": Kind(
@@ -78,6 +78,12 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         WARNING,
         "a lease was lost while its handler runs; its answer will be refused",
         "The store says that a lease is another's by now.",
+    ),
+    "fence.lost": Kind(
+        ("route", "outcome", "identity"),
+        WARNING,
+        "a handler of %(route)s ended after its lease was lost: %(outcome)s",
+        "A handler ended after its lease was lost; it answered from the record.",
     ),
     "lease.overrun": Kind(
         ("identity",),

@@ -32,7 +32,7 @@ from semel.core.runner import (
 )
 from semel.core.settling import ONCE
 from semel.errors import OperationChanged, StoreError
-from semel.process.catalogue import DEBUG, ERROR, NONE, WARNING
+from semel.process.catalogue import DEBUG, ERROR, NONE
 from semel.process.events import Events, short
 
 _clock: Final = time.perf_counter
@@ -163,7 +163,7 @@ class Account:
 
     def _tell(self, answer: Answer, at_once: bool = False) -> None:
         level = _level(answer, at_once)
-        if not self._events.heard and not level:
+        if not (self._events.heard or level or answer.zombie):
             return
         ticket, call, outcome = self._ticket, self._call, answer.outcome
         error = answer.error.__cause__ if isinstance(answer.error, KeepFailed) else answer.error
@@ -185,6 +185,9 @@ class Account:
             key=mask(ticket.key),
             **self._measured(answer),
         )
+        if answer.zombie:
+            which = None if call is None else short(call.identity)
+            self._events.emit("fence.lost", route=self._label, outcome=outcome, identity=which)
         if outcome is Outcome.SUSPENDED:
             self._events.emit("doubt", count=1, why="suspended")
 
@@ -221,8 +224,6 @@ def _level(answer: Answer, at_once: bool) -> int:
     if answer.outcome in _FAILED:
         # Refused because the store is out already, it is one of very many.
         return DEBUG if at_once and answer.outcome is Outcome.STORE_ERROR else ERROR
-    if answer.zombie:
-        return WARNING
     ours = isinstance(answer.error, OperationChanged | KeepFailed)
     on_replay = answer.outcome is Outcome.REPLAYED and answer.error is not None
     return ERROR if ours or on_replay else NONE
