@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Annotated, Any
 
 import httpx
@@ -46,6 +47,10 @@ async def bounded() -> AsyncIterator[None]:
 
 def user_of(request: semel.Request) -> Any:
     return request.raw["state"].get("user")
+
+
+def scoped_user(request: semel.Request) -> Any:
+    return request.raw.get("user")
 
 
 class World:
@@ -458,7 +463,7 @@ async def test_a_dependency_that_asks_its_own_application_does_not_wait_at_its_o
 
     @world.app.post("/pay")
     async def pay(
-        user: Annotated[str, Depends(world.caller)], price: Annotated[int, Depends(priced)]
+        price: Annotated[int, Depends(priced)], user: Annotated[str, Depends(world.caller)]
     ) -> int:
         return price
 
@@ -510,7 +515,7 @@ async def test_functions_that_wait_hold_no_more_threads_than_max_waiters(
     world, go = World(make_guard(max_waiters=2)), threading.Event()
 
     @world.app.post("/pay")
-    @world.guard.route(semel.payments(required=True, probe=None))
+    @world.guard.route(semel.ietf(in_flight=timedelta(minutes=5)))
     def pay() -> str:
         world.seen.append("run")
         go.wait(20)
@@ -551,6 +556,67 @@ async def test_a_request_cancelled_before_the_gate_leaves_nothing(world: World) 
     serving.cancel()
     await asyncio.wait_for(cancelled.wait(), 10)
     assert world.seen == []
+
+
+async def test_a_request_cancelled_at_the_gate_lets_the_application_end(world: World) -> None:
+    """It does not read its body, and the guard waits for it."""
+
+    @world.app.post("/pay")
+    async def pay(user: Annotated[str, Depends(world.caller)]) -> None:
+        world.seen.append("run")
+
+    asked = asyncio.Event()
+
+    async def receive() -> Any:
+        asked.set()
+        await asyncio.Event().wait()
+
+    world.guard.fastapi(world.app)
+    wire = Wire(Ask(path=b"/pay", key=KEY, headers=(("authorization", "a1"),)))
+    serving = asyncio.create_task(world.app(scope_of(wire.ask), receive, wire.send))
+    await asked.wait()
+    serving.cancel()
+    await auntil(lambda: not world.guard.running)
+    assert world.seen == ["enter", "exit"]
+
+
+async def test_a_request_that_takes_no_part_is_cancelled_as_without_a_guard(world: World) -> None:
+    running, cancelled = asyncio.Event(), asyncio.Event()
+
+    @world.app.put("/x")
+    async def put() -> None:
+        running.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    world.guard.fastapi(world.app)
+    wire = Wire(Ask("PUT", key=KEY))
+    serving = asyncio.create_task(world.app(scope_of(wire.ask), wire.receive, wire.send))
+    await running.wait()
+    serving.cancel()
+    await cancelled.wait()
+
+
+async def test_the_tenant_is_read_from_the_scope_that_the_application_was_given(
+    make_guard: MakeGuard,
+) -> None:
+    """A server that offers more than can be kept gets a copy of its scope passed on."""
+    world = World(make_guard(tenant=scoped_user))
+
+    async def caller(request: Request) -> None:
+        request.scope["user"] = "alice"
+
+    @world.app.post("/x", dependencies=[Depends(caller)])
+    async def pay() -> str:
+        return "paid"
+
+    world.guard.fastapi(world.app)
+    wire = Wire(Ask(key=KEY))
+    scope = {**scope_of(wire.ask), "extensions": {"http.response.pathsend": {}}}
+    await world.app(scope, wire.receive, wire.send)
+    assert wire.reply().status == 200
 
 
 async def test_a_request_cancelled_behind_the_gate_is_carried_through(world: World) -> None:

@@ -10,6 +10,7 @@ from litestar.middleware import DefineMiddleware
 from litestar.params import FromPath
 from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route, WebSocketRoute
@@ -101,6 +102,24 @@ def test_a_guard_around_a_mounted_application_covers_that_one_alone(make_guard: 
     inner = make_guard().asgi(Starlette(routes=[Route("/x", tagged, methods=["POST"])]))
     app = Starlette(routes=[Mount("/m", inner), Route("/y", plain, methods=["POST"])])
     assert told(app) == {("POST", "/m/x", "tag", "enforces"), ("POST", "/y", "none", "ignores")}
+
+
+def test_a_guard_among_the_middlewares_of_a_route_or_a_mount_covers_it(
+    make_guard: MakeGuard,
+) -> None:
+    ours = [Middleware(semel.Middleware, guard=make_guard())]
+    app = Starlette(
+        routes=[
+            Route("/x", plain, methods=["POST"], middleware=ours),
+            Mount("/m", routes=[Route("/y", tagged, methods=["POST"])], middleware=ours),
+            Route("/z", plain, methods=["POST"]),
+        ]
+    )
+    assert told(app) == {
+        ("POST", "/x", "default", "accepts"),
+        ("POST", "/m/y", "tag", "enforces"),
+        ("POST", "/z", "none", "ignores"),
+    }
 
 
 def test_fastapi_routers_and_sub_applications(make_guard: MakeGuard) -> None:

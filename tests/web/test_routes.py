@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, FastAPI
 from flask import Flask
 from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Host, Mount, Route, Router
@@ -158,6 +159,17 @@ async def test_a_guarded_application_that_is_mounted_finds_its_own_tags(
     outer = Starlette(routes=[Mount("/m", inner)])
     assert (await ask(outer, "/m/x")).code == "missing-key"
     assert (await ask(outer, "/m/y")).status == 200
+
+
+async def test_a_guard_among_the_middlewares_of_a_route_or_a_mount_finds_its_tags(
+    make_guard: MakeGuard,
+) -> None:
+    ours = [Middleware(semel.Middleware, guard=make_guard())]
+    single = Route("/x", tagged, methods=["POST"], middleware=ours)
+    app = Starlette(routes=[single, Mount("/m", routes=[post("/x", tagged)], middleware=ours)])
+    for path in ("/x", "/m/x"):
+        assert (await ask(app, path)).code == "missing-key"
+        assert (await ask(app, path, "8e03978e-40d5-43e8-bc93-6894a57f9324")).status == 200
 
 
 async def test_only_the_tagged_endpoint_has_the_policy(make_guard: MakeGuard) -> None:

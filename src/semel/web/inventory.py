@@ -138,6 +138,16 @@ def _named(app: Any, name: str) -> dict[str, Any]:
     return found if hasattr(found, "items") else {}
 
 
+def _guard_below(app: Any) -> Guard | None:
+    """Among the middlewares of a single route."""
+    for _ in range(32):
+        guard = None if app is None else _guard_of(app)
+        if app is None or guard is not None:
+            return guard
+        app = getattr(app, "app", None)
+    return None
+
+
 def _sequence(app: Any, name: str) -> Iterable[Any]:
     found: Any = getattr(app, name, ())
     return found if type(found) in (list, tuple) else ()
@@ -170,8 +180,9 @@ def _routes(routes: Iterable[Any], guard: Guard | None, prefix: str) -> Iterator
         elif endpoint is None:
             yield from _mounted(route, guard, path)
         elif hasattr(route, "path_regex") and not _is_websocket(route):
+            own = guard or _guard_below(getattr(route, "app", None))
             for method in _methods(getattr(route, "methods", None), endpoint):
-                yield Entry(method, path, endpoint, guard)
+                yield Entry(method, path, endpoint, own)
 
 
 def _mounted(route: Any, guard: Guard | None, path: str) -> Iterator[Entry]:
