@@ -74,7 +74,7 @@ def test_only_headers_that_may_be_kept_reach_the_disk(journal: Journal, path: Pa
 def test_a_finished_call_keeps_its_answer_and_forgets_its_request(
     journal: Journal, path: Path
 ) -> None:
-    journal.conclude(begun(journal, body=b'{"card": "4242"}'), PAID)
+    journal.conclude(begun(journal, body=b'{"card": "4242"}' * 1000), PAID)
     assert journal.pending() == []
     (entry,) = journal.finished()
     assert entry.answer is not None
@@ -352,9 +352,10 @@ def seen(entry: Entry) -> tuple[object, ...]:
     return *parts, made.created_at, entry.finished_at, entry.answer
 
 
-def test_a_row_that_is_gone_is_missed(path: Path, written: Written) -> None:
-    """Each leaf of the table is told that it has one cell less; each row left is whole."""
-    leaf, page = 0x0D, 4096
+@pytest.mark.parametrize("leaf", [0x0D, 0x0A])
+def test_a_row_that_is_gone_is_missed(path: Path, written: Written, leaf: int) -> None:
+    """Each leaf of the table, or of its indexes, has one cell less; what is left is whole."""
+    page = 4096
     octets = bytearray(written.octets)
     leaves = [at for at in range(page, len(octets), page) if octets[at] == leaf]
     assert leaves
