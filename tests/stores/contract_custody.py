@@ -177,7 +177,7 @@ class Auditing:
         every = audit(harness)
         assert [entry.reason for entry in every] == [f"step {n}" for n in (4, 3, 2, 1, 0)]
         assert {entry.subject for entry in every} == {"a key"}
-        assert all(entry.identity is entry.before is entry.after is None for entry in every)
+        assert {(each.identity, each.before, each.after) for each in every} == {(None, None, None)}
         paged: list[Entry] = []
         while page := harness.perform(BrowseAudit(2, paged[-1].place if paged else None)).entries:
             assert len(page) <= 2
@@ -279,10 +279,10 @@ class Erasing:
         for _ in range(20):
             page = harness.perform(ListBelongings("ours", 3, after))
             found |= {each.identity: each.state for each in page.found}
-            if page.until is None:
-                break
             after = page.until
-        assert page.until is None
+            if after is None:
+                break
+        assert after is None
         assert found == dict.fromkeys(ours, State.IN_PROGRESS)
 
 

@@ -77,7 +77,8 @@ def harness(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Harness]:
     """Tests use keys of their own, so they may share it."""
-    yield from harnesses(*request.param.split("-"), tmp_path_factory.mktemp("sealed"))
+    kind, colour = request.param.split("-")
+    yield from harnesses(kind, colour, tmp_path_factory.mktemp("sealed"))
 
 
 @pytest.fixture

@@ -138,3 +138,43 @@ def test_a_wrong_variable_is_told_in_one_sentence(environ: dict[str, str], said:
     with pytest.raises(semel.ConfigurationError) as refused:
         load(None, environ)
     assert said in str(refused.value)
+
+
+KEY = "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE="
+
+
+def test_keys_for_encryption_come_from_the_file_or_the_environment(tmp_path: Path) -> None:
+    path = tmp_path / "shop.toml"
+    path.write_text(
+        '[encryption]\ncurrent = "b"\naccept_plain = true\n\n'
+        f'[encryption.keys]\na = "{KEY}"\nb = "{KEY}"\n'
+    )
+    said = load(path, {}).encryption
+    assert said is not None
+    assert (said.key_ids, said.current, said.accept_plain) == (("a", "b"), "b", True)
+    said = load(path, {"SEMEL_ENCRYPTION": f"c:{KEY}, a:{KEY}"}).encryption
+    assert said is not None
+    assert (said.key_ids, said.current, said.accept_plain) == (("c", "a"), "c", False)
+    said = load(path, {"SEMEL_ENCRYPTION": f"c:{KEY},accept_plain"}).encryption
+    assert said is not None
+    assert said.accept_plain
+    assert KEY not in repr(load(path, {}))
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        'keys = { a = "KEY" }',
+        'current = "a"',
+        'current = "a"\nkeys = { a = 7 }',
+        'current = "a"\nkeys = { a = "short" }',
+        'current = "a"\nkeys = { a = "KEY" }\nplain = true',
+    ],
+)
+def test_keys_for_encryption_that_cannot_be_used_are_refused(table: str, tmp_path: Path) -> None:
+    path = tmp_path / "shop.toml"
+    path.write_text("[encryption]\n" + table.replace("KEY", KEY))
+    with pytest.raises(semel.ConfigurationError) as refused:
+        load(path, {})
+    assert KEY not in str(refused.value)
+    assert "short" not in str(refused.value)

@@ -202,6 +202,10 @@ class Operator:
                 return
             before = page[-1].place
 
+    def now(self) -> Micros:
+        """The time, by the store's clock."""
+        return self._ask(BrowseAudit(1)).now
+
     def list_unknown(self, *, dead: bool = False) -> Iterator[tuple[Case, Micros]]:
         """Every record in doubt, with the store's time: unknown ones, and such whose lease is past.
 

@@ -13,11 +13,13 @@ from typing import Any, Final
 import click
 
 import semel as library
+from semel.ops.audit import audit
 from semel.ops.dlq import dlq
 from semel.ops.doctor import doctor
 from semel.ops.keys import keys
 from semel.ops.ledger import ledger
 from semel.ops.outbox import outbox
+from semel.ops.rotate import erase, rotate
 from semel.ops.routes import routes
 from semel.ops.telling import FAILED, MISUSED, fail, one_sentence, patience, print_json
 from semel.ops.unknown import unknown
@@ -142,5 +144,7 @@ def worker(context: click.Context, /, **given: Any) -> None:
         context.exit(run(Orders(**given)))
 
 
-for each in (doctor, routes, keys, unknown, dlq, outbox, ledger):
+for each in (doctor, routes, keys, unknown, dlq, outbox, ledger, audit):
     semel.add_command(each)
+for each in (rotate, erase):
+    keys.add_command(each)

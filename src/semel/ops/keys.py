@@ -49,7 +49,7 @@ def age(text: str) -> int:
 
 @click.group()
 def keys() -> None:
-    """The records of keys: list them, look at one, evict some."""
+    """The records of keys: list them, look at one, evict some; erase a tenant's, encrypt anew."""
 
 
 # ── list ──────────────────────────────────────────────────────────────────────────────────────────

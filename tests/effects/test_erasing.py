@@ -1,0 +1,194 @@
+"""Erasing a tenant: nothing of it is left, nothing of it runs again, nothing of others changes."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import semel
+from semel.core import erasing
+from semel.core.acts import Act
+from semel.core.contract import Applied, Lost
+from semel.core.custody import Belonging, Belongings, Erase, ListBelongings, Remark
+from semel.core.erasing import Erasure
+from semel.core.flow import run
+from semel.core.model import Fence, Identity, State
+from semel.core.upkeep import Browse
+from semel.errors import ConfigurationError, StoreUnavailable
+from tests.web.colours import COLOURS, Said, driver
+from tests.web.drive import Ask
+
+KEY = "a-key-of-bobs-own-telephone"
+SECRET = "bobs-card-4242"
+
+
+def key(number: int) -> str:
+    return f"{KEY}-{number}"
+
+
+@pytest.fixture
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as one:
+        yield one
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/semel.db"
+
+
+def guard_on(url: str, **options: Any) -> semel.Guard:
+    return semel.Guard(url, tenant=lambda request: "", maintenance=None, **options)
+
+
+def pay(guard: semel.Guard, tenant: str, number: int, result: str = SECRET) -> Any:
+    return guard.once(key(number), lambda: result, name="pay", tenant=tenant)
+
+
+def everything(url: str) -> bytes:
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
+        rows = file.execute("SELECT * FROM semel_record").fetchall()
+    return repr(rows).encode()
+
+
+def test_nothing_of_a_tenant_is_left_and_nothing_runs_again(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(erasing, "PAGE", 4)
+    guard = guard_on(url)
+    for number in range(10):
+        pay(guard, "bob", number)
+        pay(guard, "ann", number, "ann's own")
+    told: list[Erasure] = []
+    done = guard.operator().erase("bob", by="eve", reason="she asked", progress=told.append)
+    assert (done.erased, done.left, done.after) == (10, (), None)
+    assert [each.erased for each in told] == sorted(each.erased for each in told)
+    assert len(told) >= 4
+    left = everything(url)
+    for word in (SECRET, "bob", "pay-of-bob"):
+        assert word.encode() not in left.replace(KEY.encode(), b"")
+    for number in range(10):
+        with pytest.raises(semel.Refused, match="key-expired"):
+            guard.once(key(number), lambda: pytest.fail("it ran again"), name="pay", tenant="bob")
+        assert pay(guard, "ann", number).value == "ann's own"
+    assert guard.operator().erase("bob", by="eve", reason="again").erased == 0
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_retry_learns_that_it_is_over_whatever_it_sends(
+    colour: str, url: str, runner: asyncio.Runner
+) -> None:
+    ran: list[int] = []
+
+    def handle() -> Said:
+        ran.append(1)
+        return Said(b"done")
+
+    guard = semel.Guard(url, tenant=lambda request: "bob", maintenance=None)
+    send = driver(colour, guard, handle, runner)
+    assert send(Ask()).status == 200
+    assert guard.operator().erase("bob", by="eve", reason="asked").erased == 1
+    for body in (b"{}", b'{"other": 1}'):
+        assert send(Ask(body=body)).status == 410
+    assert ran == [1]
+    guard.close()
+
+
+def test_what_is_unsettled_is_told_and_left(url: str) -> None:
+    guard = guard_on(url)
+
+    def doubt() -> None:
+        raise semel.OutcomeUnknown("timed out")
+
+    with pytest.raises(semel.OutcomeUnknown):
+        guard.once(key(0), doubt, name="pay", tenant="bob")
+    pay(guard, "bob", 1)
+    done = guard.operator().erase("bob", by="eve", reason="asked")
+    (case,) = guard.backend.blocking().perform(Browse((State.UNKNOWN,), 9)).cases
+    assert (done.erased, done.left) == (1, (case.record.identity,))
+    assert case.origin.tenant == "bob"
+
+
+def test_it_is_on_record_before_and_after_and_for_every_record(url: str) -> None:
+    guard = guard_on(url)
+    pay(guard, "bob", 0)
+    guard.operator().erase("bob", by="eve", reason="she asked")
+    entries = list(guard.operator().audit(verb="erase"))
+    assert [entry.subject for entry in entries] == ["bob", None, "bob"]
+    assert [entry.by for entry in entries] == ["operator eve"] * 3
+    assert entries[2].reason == "begun: she asked"
+    assert entries[1].identity is not None
+    assert (entries[1].before, entries[1].after) == ("completed", "expired")
+    assert entries[0].reason == "1 records erased, 0 unsettled ones left: she asked"
+
+
+class NoAudit:
+    """A store whose audit cannot be written."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def blocking(self) -> Any:
+        return self
+
+    def perform(self, op: Any) -> Any:
+        if isinstance(op, Remark):
+            raise StoreUnavailable("the audit is full")
+        return self._inner.blocking().perform(op)
+
+
+def test_without_an_entry_nothing_is_erased(url: str) -> None:
+    guard = guard_on(url)
+    pay(guard, "bob", 0)
+    whole, guard.backend = guard.backend, NoAudit(guard.backend)
+    with pytest.raises(StoreUnavailable):
+        guard.operator().erase("bob", by="eve", reason="asked")
+    guard.backend = whole
+    assert pay(guard, "bob", 0).replayed
+
+
+def test_one_that_changes_under_its_eyes_is_told_as_left() -> None:
+    one, two = Identity(b"1" * 32), Identity(b"2" * 32)
+    fence = Fence(b"f" * 16)
+
+    def perform(op: Any) -> Any:
+        if isinstance(op, ListBelongings):
+            found = tuple(Belonging(each, State.COMPLETED, fence) for each in (one, two))
+            return Belongings(found, None, 1)
+        assert isinstance(op, Erase)
+        return Applied(State.EXPIRED, 1) if op.identity == one else Lost(None, 1)
+
+    done = run(erasing.step("bob", Act("eve", "asked"), Erasure()), perform)
+    assert (done.erased, done.left) == (1, (two,))
+
+
+def test_it_returns_when_no_process_repeats_an_erased_answer(url: str) -> None:
+    window = timedelta(milliseconds=300)
+    remembering, tool = guard_on(url, replay_cache=window), guard_on(url)
+    pay(remembering, "bob", 0)
+    remembering.start()
+    assert pay(remembering, "bob", 0).value == SECRET  # it is in its memory now
+    begun = time.monotonic()
+    tool.operator().erase("bob", by="eve", reason="asked")
+    assert time.monotonic() - begun >= window.total_seconds()
+    with pytest.raises(semel.Refused, match="key-expired"):
+        pay(remembering, "bob", 0)
+
+
+@pytest.mark.parametrize(
+    ("tenant", "by", "reason"), [("", "eve", "x"), ("bob", "", "x"), ("bob", "eve", " ")]
+)
+def test_who_why_and_whose_must_be_said(url: str, tenant: str, by: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError):
+        guard_on(url).operator().erase(tenant, by=by, reason=reason)
