@@ -1,8 +1,13 @@
 """Keys: two spellings, one key; and an identity that nothing can merge."""
 
+import base64
 import hashlib
 import json
+import random
+import string
 import uuid
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +193,71 @@ def test_addresses_and_telephone_numbers_are_noticed(key: str) -> None:
 )
 def test_ordinary_keys_are_not_taken_for_personal_data(key: str) -> None:
     assert not looks_like_personal_data(key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "4111111111111111",
+        "order-4242 4242 4242 4242",
+        "pay:5555-5555-5555-4444",
+        "2223003122003222",
+        "card=378282246310005",
+        "card 3782 822463 10005",
+        "30569309025904xx"[:14] + ":refund",
+        "6011111111111117",
+        "DE89370400440532013000",
+        "iban:GB29 NWBK 6016 1331 9268 19",
+        "payout/FR14-2004-1010-0505-0001-3M02-606",
+        "nl91abna0417164300",
+        "NO9386011117947",
+        "transfer BE68 5390 0754 7034.",
+    ],
+)
+def test_numbers_of_cards_and_accounts_are_seen(key: str) -> None:
+    assert looks_like_personal_data(key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "4111111111111112",  # the check digit is wrong
+        "DE89370400440532013001",
+        "1731715200123456",  # microseconds since 1970
+        "41111111111111114111111111111111",
+        "x4111111111111111",
+        "DE8937040044053201300",  # too short
+        "9205590164917312751089",  # a parcel
+    ],
+)
+def test_numbers_that_only_resemble_them_are_not(key: str) -> None:
+    assert not looks_like_personal_data(key)
+
+
+def random_keys(count: int, seed: int) -> Iterator[tuple[str, str]]:
+    """Keys as clients make them, by kind."""
+    chance = random.Random(seed)
+    crockford = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+    made = 1_731_715_200_000
+    for number in range(count):
+        bits = chance.getrandbits(256)
+        octets = bits.to_bytes(32, "big")
+        yield "uuid4", str(uuid.UUID(bytes=octets[:16], version=4))
+        yield "hex uuid", uuid.UUID(bytes=octets[:16], version=4).hex
+        yield "ulid", "01" + "".join(chance.choices(crockford, k=24))
+        yield "sha256", octets.hex()
+        yield "objectid", f"{made // 1000:08x}{octets[:8].hex()}"
+        yield "base64", base64.urlsafe_b64encode(octets[:24]).decode()
+        yield "nanoid", "".join(chance.choices(string.ascii_letters + string.digits + "_-", k=21))
+        yield "snowflake", str((made - 1_288_834_974_657 + number) << 22 | bits & 0x3FFFFF)
+        yield "stamped", f"ord_{made + number}_{bits & 0xFFFF}"
+        yield "base36", "".join(chance.choices(string.ascii_uppercase + string.digits, k=22))
+
+
+@pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.proof)])
+def test_of_random_keys_hardly_one_is_taken_for_personal_data(count: int) -> None:
+    wrong = Counter(kind for kind, key in random_keys(count, 7) if looks_like_personal_data(key))
+    assert max(wrong.values(), default=0) <= 2 + count // 20_000, wrong
 
 
 @given(st.uuids())

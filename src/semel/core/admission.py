@@ -7,6 +7,7 @@ Two steps, because the body is only read for requests that take part: `admit` lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Any, TypeAlias
 
 from semel.core import keys
@@ -151,9 +152,18 @@ class Ticket:
         return Prints(meaning, recipe)
 
     def _fresh_until(self) -> Micros | None:
-        """A UUIDv7 tells its age: past retention its first use may have been forgotten."""
-        born, age = keys.uuid7_milliseconds(self.key), self.policy.age_micros
-        return None if born is None or age is None else born * 1000 + age
+        """A UUIDv7 tells its age: past retention its first use may have been forgotten.
+
+        A time to come proves nothing, so a key that names one is as good as one that names none.
+        """
+        age = self.policy.age_micros
+        if age is None:
+            return None
+        born = keys.uuid7_milliseconds(self.key)
+        times = [] if born is None else [born * 1000]
+        if self.policy.made_at is not None:
+            times += _moment(self.policy.made_at(self.request))
+        return min(times) + age if times else None
 
 
 def admit(request: Request, policy: Policy, tenant: Tenant) -> Ticket | Refused | None:
@@ -209,6 +219,15 @@ def _principal(value: Any) -> str | None:
             f"tenant= must return text, bytes, a number or a UUID, not {type(value).__name__}"
         )
     return str(value) or None
+
+
+def _moment(made: Any) -> list[Micros]:
+    """What ``made_at=`` returned."""
+    if made is None:
+        return []
+    if not isinstance(made, datetime) or made.tzinfo is None:
+        raise TypeError("made_at= must return a datetime with a time zone, or None")
+    return [int(made.timestamp() * 1_000_000)]
 
 
 def _joined(request: Request, name: str) -> str | None:

@@ -152,11 +152,72 @@ _PHONE = re.compile(
 )
 
 
+# The lengths and first digits of the large card networks, alone or in their usual groups.
+_CARD = re.compile(
+    r"(?<![\w+])(?:"
+    r"(?:4\d{3}|5[1-5]\d\d|2[2-7]\d\d|35\d\d|6(?:011|4[4-9]\d|5\d\d))(?:([ -]?)\d{4}\1\d{4}\1\d{4})"
+    r"|3[47]\d\d([ -]?)\d{6}\2\d{5}"
+    r"|3(?:0[0-5]|[68]\d)\d([ -]?)\d{6}\3\d{4}"
+    r")(?![\w+/-])",
+    re.ASCII,
+)
+_IBAN = re.compile(
+    r"(?<![A-Za-z0-9+_])([A-Za-z]{2}\d\d(?:[ -]?[A-Za-z0-9]{4}){2,7}(?:[ -]?[A-Za-z0-9]{1,3})?)"
+    r"(?![A-Za-z0-9+/_])"
+)
+_IBAN_LENGTHS = {  # ISO 13616: the countries by how long theirs are
+    15: "NO",
+    16: "BE",
+    18: "DK FI FO GL NL",
+    19: "MK SI",
+    20: "AT BA EE KZ LT LU",
+    21: "CH HR LI LV",
+    22: "BG BH CR DE GB GE IE ME RS",
+    23: "AE GI IL",
+    24: "AD CZ ES MD PK RO SA SE SK TN",
+    25: "PT",
+    26: "IS TR",
+    27: "FR GR IT MC SM",
+    28: "AL CY DO HU LB PL",
+    29: "BR EG QA UA",
+    30: "JO KW MU",
+    31: "MT",
+}
+_IBAN_LETTERS = (
+    "AD AL BG BH BR CH CR DO FR GB GE GI GR IE IT JO KW KZ LB LI LV MC MD MT MU NL PK QA RO SA SM "
+    "TR UA"
+)
+"""Where account numbers have letters; elsewhere letters say that it is something else."""
+
+
 def looks_like_personal_data(key: str) -> bool:
-    """Whether a key contains what looks like an e-mail address or a telephone number."""
+    """Whether a key contains what looks like an e-mail address, a telephone number, the number of
+    a payment card or of a bank account. Check digits tell the last two from random ones."""
+    if len(key) == 36 and _UUID.fullmatch(key) is not None:
+        return False  # as most are
     if ("@" in key or "%40" in key) and _EMAIL.search(key) is not None:
         return True
-    return _PHONE.search(key) is not None
+    if _PHONE.search(key) is not None:
+        return True
+    if any(_luhn(found[0]) for found in _CARD.finditer(key)):
+        return True
+    return any(_is_iban(found) for found in _IBAN.findall(key))
+
+
+def _luhn(number: str) -> bool:
+    """ISO/IEC 7812-1, annex B."""
+    digits = [int(digit) for digit in reversed(number) if digit.isdecimal()]
+    doubled = [sum(divmod(2 * digit, 10)) for digit in digits[1::2]]
+    return (sum(digits[::2]) + sum(doubled)) % 10 == 0
+
+
+def _is_iban(text: str) -> bool:
+    number = text.replace(" ", "").replace("-", "").upper()
+    if number[:2] not in _IBAN_LENGTHS.get(len(number), ""):
+        return False
+    if number[:2] not in _IBAN_LETTERS and not number[2:].isdecimal():
+        return False
+    return int("".join(str(int(char, 36)) for char in number[4:] + number[:4])) % 97 == 1
 
 
 def mask(key: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypedDict, Unpack
 
 from semel.core.fingerprint import Recipe
@@ -57,6 +57,7 @@ class Policy:
     max_request_body: int = 16 * 1024 * 1024
     max_response_body: int = 16 * 1024 * 1024
     max_request_age: timedelta | None = None
+    made_at: Callable[[Request], datetime | None] | None = None
     response: Literal["buffer", "stream"] = "buffer"
     schema_version: str | None = None
     on_replay: Callable[..., Any] | None = None
@@ -144,6 +145,7 @@ class Options(TypedDict, total=False):
     max_request_body: int
     max_response_body: int
     max_request_age: timedelta | None
+    made_at: Callable[[Request], datetime | None] | None
     response: Literal["buffer", "stream"]
     schema_version: str | None
     on_replay: Callable[..., Any] | None
@@ -306,10 +308,14 @@ def _validate_outcomes(policy: Policy) -> None:
         "effects='none' or effects='transactional'",
     )
     _demand(400 <= policy.mismatch_status <= 499, "mismatch_status must be a 4xx status")
-    for option in ("probe", "on_replay", "session", "render", "principal"):
+    _demand(
+        policy.made_at is None or policy.max_request_age is not None,
+        "made_at= says when a request was made; how old it may be says max_request_age=",
+    )
+    for option in ("probe", "on_replay", "session", "render", "principal", "made_at"):
         value = getattr(policy, option)
         _demand(value is None or callable(value), f"{option}= must be callable or None")
-    for option in ("keep", "key", "session", "render", "principal"):
+    for option in ("keep", "key", "session", "render", "principal", "made_at"):
         plain = not is_async(getattr(policy, option))
         _demand(plain, f"{option}= must be a plain function: nothing awaits it")
     _validate_mode(policy)
