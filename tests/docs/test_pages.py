@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 
 import semel
+from semel.client.caller import Options as ClientOptions
 from semel.config import _SCALARS
 from semel.core.policy import OPTION_NAMES
 from semel.core.problems import CATALOGUE
@@ -172,6 +173,7 @@ def test_no_page_names_an_unknown_problem(page: Page) -> None:
 def test_no_page_names_an_unknown_option(page: Page) -> None:
     named = {found[1] for word in page.code if (found := _OPTION.fullmatch(word))}
     ours = {*OPTION_NAMES, *GUARD, *FINGERPRINT, *OWN, *mysql.OWN, *mysql.SERVER, *OPTIONS, "clock"}
+    ours |= {"journal", *ClientOptions.__annotations__}
     assert named - ours - OTHERS_OPTIONS == set()
 
 
