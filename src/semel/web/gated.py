@@ -183,13 +183,13 @@ class GatedMiddleware(Middleware):
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope.setdefault("state", {})  # made further in it would be out of sight for tenant=
-        if not self.make_wait(scope):
-            return await super()._serve(scope, receive, send)
         where = where_is(scope)
         # Now: on its way to the gate a request's scope becomes that of what is mounted.
         policy, label = self._desk.ruling(request_of(scope, where.path), where)
         if not policy.required and not _has_key(scope):
             return await self._unguarded(scope, receive, send)
+        if not self.make_wait(scope):
+            return await super()._serve(scope, receive, send)
         handler = GatedHandler(self.app, scope, receive, send, policy, label)
         if await handler.approach(self.guard.running):
             opened = await self._at_gate(handler, where)
