@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import inspect
+import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -32,7 +33,7 @@ from semel.core.journal import Journal, Kind
 from semel.core.keys import MAX_HEADER_BYTES, MAX_KEY_LENGTH, MIN_KEY_LENGTH
 from semel.core.model import Response, State
 from semel.core.policy import OPTION_NAMES, Policy
-from semel.core.problems import CATALOGUE, DOCS
+from semel.core.problems import CATALOGUE, DOCS, refuse
 from semel.core.replay import _NOT_KEPT
 from semel.core.runner import Abandoned, HandlerOutcome, Raised, Returned
 from semel.core.verdict import Verdict, judge
@@ -49,7 +50,7 @@ from semel.web.message import IN_MEMORY
 from tests.docs.pages import page, plain
 
 POLICIES = page("docs/reference/policies.md")
-PROBLEMS = page("docs/reference/problems.md")
+PROBLEMS = page("docs/reference/problems/index.md")
 STORES = page("docs/reference/stores.md")
 CONFIGURATION = page("docs/reference/configuration.md")
 COMMANDS = page("docs/reference/commands.md")
@@ -205,18 +206,22 @@ def test_the_limits_of_fingerprints_are_the_ones_in_force() -> None:
 # ── problems and headers ──────────────────────────────────────────────────────────────────────────
 
 
-def test_every_problem_has_a_section_with_its_status_and_whether_to_retry() -> None:
-    assert PROBLEMS.headings == ["Problems", *CATALOGUE]
-    for code, problem in CATALOGUE.items():
-        word = "retryable" if problem.retryable else "not retryable"
-        assert PROBLEMS.section(code).strip().startswith(f"**{problem.status}**, {word}"), code
+def test_every_problem_is_listed_with_its_status_and_whether_to_retry() -> None:
+    listed = PROBLEMS.table("The codes")
+    assert listed == [
+        [f"[`{code}`]({code}.md)", str(each.status), "yes" if each.retryable else "no", each.title]
+        for code, each in CATALOGUE.items()
+    ]
 
 
-def test_a_problems_type_leads_to_its_section() -> None:
-    where, _, fragment = DOCS.partition("#")
-    assert fragment == ""
-    assert where.endswith("/reference/problems/")
-    assert set(CATALOGUE) <= PROBLEMS.anchors
+@pytest.mark.parametrize("code", CATALOGUE)
+def test_a_problems_type_leads_to_its_page(code: str) -> None:
+    problem, word = CATALOGUE[code], ("not retryable", "retryable")[CATALOGUE[code].retryable]
+    told = page(f"docs/{DOCS.partition('.io/')[2]}{code}.md")
+    assert told.headings[0] == code
+    assert told.section(code).strip().startswith(f"**{problem.status}**, {word}")
+    (example,) = told.blocks
+    assert json.loads(example.text) == json.loads(refuse(code).body)
 
 
 def test_every_header_that_is_not_kept_is_named() -> None:

@@ -13,8 +13,8 @@ from typing import Final
 from semel.core.frozen import frozen
 from semel.core.model import Header, Micros, Response
 
-DOCS: Final = "https://semel.readthedocs.io/reference/problems/#"
-"""Where the documentation answers a problem's ``type``."""
+DOCS: Final = "https://semel.readthedocs.io/reference/problems/"
+"""Where the documentation answers a problem's ``type``: a page for each."""
 
 
 @frozen
