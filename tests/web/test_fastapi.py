@@ -615,7 +615,7 @@ async def test_the_tenant_is_read_from_the_scope_that_the_application_was_given(
 
     world.guard.fastapi(world.app)
     wire = Wire(Ask(key=KEY))
-    scope = {**scope_of(wire.ask), "extensions": {"http.response.pathsend": {}}}
+    scope: dict[str, Any] = {**scope_of(wire.ask), "extensions": {"http.response.pathsend": {}}}
     await world.app(scope, wire.receive, wire.send)
     assert wire.reply().status == 200
 
