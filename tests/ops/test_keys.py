@@ -169,6 +169,15 @@ class TestShowing:
         assert (told["in_doubt"], told["reason"]) == ("charged", "TimeoutError")
         assert "  call charged: begun\n" in run(scene, "keys", "show", identity.hex()).stdout
 
+    def test_what_was_done_to_it(self, scene: Scene) -> None:
+        identity = scene.unknown()
+        settle = ("unknown", "settle", identity.hex(), "--absent", "--final")
+        assert run(scene, *settle, *BECAUSE).exit_code == 0
+        told = json.loads(run(scene, "keys", "show", identity.hex(), "--json").stdout)
+        (act,) = told["acts"]
+        assert (act["verb"], "ann" in act["by"]) == ("settle", True)
+        assert " settle by " in run(scene, "keys", "show", identity.hex()).stdout
+
     def test_its_effects(self, scene: Scene) -> None:
         identity = scene.completed()
         key = downstream_key(identity, "mail")

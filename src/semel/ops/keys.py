@@ -210,7 +210,7 @@ def show(
     with one_sentence():
         opened = operator(guard, store, app)
         recalled = _named(opened, identity, **address)
-        shown = document(opened._guard, recalled, body=body)
+        shown = document(opened, recalled, body=body)
     if as_json:
         print_json(shown)
     else:

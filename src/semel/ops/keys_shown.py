@@ -18,14 +18,15 @@ from semel.ops.telling import moment
 if TYPE_CHECKING:
     from semel.core.contract import Recalled
     from semel.core.model import Case, Record
+    from semel.effects.operator import Operator
     from semel.guard import Guard
 
 LOOK: Final = 5_000
 """Effects to look at, on each shelf, for those of one record: no index leads to them."""
 
 
-def document(guard: Guard, recalled: Recalled, *, body: bool) -> dict[str, Any]:
-    """All that is kept of a record, by names that stay."""
+def document(opened: Operator, recalled: Recalled, *, body: bool) -> dict[str, Any]:
+    """All that is kept of a record, by names that stay; what was done to it, in this life of it."""
     case, record, origin = recalled.case, recalled.case.record, recalled.case.origin
     return {
         "identity": record.identity.hex(),
@@ -50,7 +51,11 @@ def document(guard: Guard, recalled: Recalled, *, body: bool) -> dict[str, Any]:
         **_journal(case),
         "request_bytes": None if case.request is None else len(case.request),
         "answer": answer(record, body=body),
-        "effects": [effect(each) for each in effects_of(guard, record.identity)],
+        "effects": [effect(each) for each in effects_of(opened._guard, record.identity)],
+        "acts": [
+            {"at": moment(each.at), "verb": each.verb, "by": each.by, "reason": each.reason}
+            for each in opened.audit(identity=record.identity, since=record.created_at)
+        ],
     }
 
 
@@ -169,6 +174,8 @@ def _brief(value: Any) -> str:
     if not isinstance(value, dict):
         return str(value)
     said = cast("dict[str, Any]", value)
+    if "verb" in said:
+        return f"{said['at']} {said['verb']} by {said['by']}: {said['reason']}"
     if "kind" in said:
         return f"{said['kind']} {said['name']}{'' if said['done'] else ': begun'}"
     tries = f", {said['tries']} tries" if said["tries"] else ""
