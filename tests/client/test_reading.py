@@ -93,12 +93,21 @@ OTHERS: list[tuple[Answer, object]] = [
     # Problems that only look like semel's.
     (answer(409, {"code": "outcome-unknown", "type": "about:blank"}), END),
     (answer(410, {"code": "key-expired"}), END),
+    (answer(410, {"code": "key-expired", "type": "https://a.example/old-key-expired"}), END),
+    (answer(410, {"code": ["key-expired"], "type": "https://a.example/key-expired"}), END),
 ]
 
 
 @pytest.mark.parametrize(("given", "means"), [*SEMELS, *STRIPES, *OTHERS])
 def test_an_answer_means(given: Answer, means: object) -> None:
     assert read(call(), given, 0.0) == means
+
+
+@pytest.mark.parametrize("base", ["https://a.example/#", "https://a.example/p/", "/p/"])
+@pytest.mark.parametrize("end", ["", "/"])
+def test_a_problem_is_known_wherever_its_page_is(base: str, end: str) -> None:
+    given = answer(410, {"code": "key-expired", "type": f"{base}key-expired{end}"})
+    assert read(call(), given, 0.0) == Refusal(Why.KEY_EXPIRED, "key-expired")
 
 
 @pytest.mark.parametrize("code", CATALOGUE)

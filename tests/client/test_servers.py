@@ -19,6 +19,7 @@ from semel.client import (
     Unanswered,
 )
 from semel.client.keys import KeyMaker
+from semel.core.frozen import replace
 from tests.client.conftest import Shop
 from tests.client.kinds import KINDS, QUICK, Client, Reply
 from tests.client.stripelike import StripeLike
@@ -109,8 +110,7 @@ def test_a_time_out_is_followed_by_waiting_for_the_answer(
     kind: str, policy: str, shop: Shop, order: str, journal: Path
 ) -> None:
     """The first try is still being handled when the client comes again."""
-    with opened(kind, journal, patience=0.4) as client:
-        # The second answer may take longer than the first one's time-out: payments waits for it.
+    with opened(kind, journal, patience=0.4, budget=replace(QUICK, tries=50)) as client:
         reply = pay(client, f"{shop.url}/{policy}", order, "slow")
         assert client.pending() == []
     assert reply.status == 201

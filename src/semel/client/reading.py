@@ -8,6 +8,7 @@ would only bring it again.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final, TypeAlias, cast
@@ -82,6 +83,7 @@ _SHUT_OUT: Final = frozenset({401, 403, 407})
 _NOT_RUN: Final = frozenset({408, 425, 429})
 _NEVER: Final = frozenset({501, 505})
 """5xx that no repetition changes."""
+_LAST: Final = re.compile(r"(?<=[/#])[a-z-]+(?=/?$)")
 _STATES: Final = frozenset({"pending", "in_progress", "unknown"})
 _IN_USE: Final = frozenset({"idempotency_key_in_use", "lock_timeout"})
 
@@ -111,11 +113,14 @@ def is_kept(answer: Answer) -> bool:
 
 
 def code_of(document: Mapping[str, Any]) -> str | None:
-    """The code of a problem document of semel's; None of anybody else's."""
-    code, kind = document.get("code"), document.get("type")
-    if isinstance(code, str) and code in CATALOGUE and str(kind).endswith(f"#{code}"):
-        return code
-    return None
+    """The code of a problem document of semel's; None of anybody else's.
+
+    Its type ends with the code, wherever the server's version has its documentation.
+    """
+    code, named = document.get("code"), _LAST.search(str(document.get("type")))
+    if named is None or code != named[0] or code not in CATALOGUE:
+        return None
+    return str(code)
 
 
 def _document(answer: Answer) -> Mapping[str, Any]:
