@@ -27,6 +27,8 @@ from tests.client.wire import Cut, Wire
 from tests.servers.ports import bound_somewhere
 
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+BOTH_COLOURS = pytest.mark.parametrize("kind", ["httpx", "aiohttp"])
+"""For what no library has a part in."""
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +106,7 @@ def test_a_form_with_a_file_is_the_same_bytes_on_every_try(kind: str, stripe: St
     assert b"a.txt" in heard[0]
 
 
-@EVERY_KIND
+@BOTH_COLOURS
 def test_a_body_that_is_too_large_is_refused(kind: str, stripe: StripeLike, journal: Path) -> None:
     refused = pytest.raises(ConfigurationError, match="max_body")
     with opened(kind, journal, max_body=10) as client, refused:
@@ -251,7 +253,7 @@ def lost(client: Client, order: str, **arguments: Any) -> None:
             client.post(f"http://127.0.0.1:{port}/", json={"order": order}, **arguments)
 
 
-@EVERY_KIND
+@BOTH_COLOURS
 def test_a_call_is_not_resumed_without_a_header_that_it_had(
     kind: str, order: str, journal: Path
 ) -> None:
@@ -270,7 +272,7 @@ def test_a_call_is_not_resumed_without_a_header_that_it_had(
 # ── resuming ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@EVERY_KIND
+@BOTH_COLOURS
 def test_a_call_that_is_too_old_is_told_of_and_not_sent(
     kind: str, order: str, journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,7 +290,7 @@ def test_a_call_that_is_too_old_is_told_of_and_not_sent(
             client.post(entry.call.url, json={"order": order}, key=f"own-{order}")
 
 
-@EVERY_KIND
+@BOTH_COLOURS
 def test_where_nobody_answers_the_others_are_not_tried(
     kind: str, order: str, journal: Path, stripe: StripeLike
 ) -> None:
@@ -311,7 +313,7 @@ def test_where_nobody_answers_the_others_are_not_tried(
 # ── when this side breaks ─────────────────────────────────────────────────────────────────────────
 
 
-@EVERY_KIND
+@BOTH_COLOURS
 def test_what_cannot_be_journaled_is_not_sent(kind: str, journal: Path, stripe: StripeLike) -> None:
     opened_journal = Journal(journal, timeout=0.05)
     opened_journal.pending()
@@ -325,7 +327,7 @@ def test_what_cannot_be_journaled_is_not_sent(kind: str, journal: Path, stripe: 
     assert len(stripe.keys) == before
 
 
-@EVERY_KIND
+@BOTH_COLOURS
 def test_an_answer_that_cannot_be_journaled_is_still_an_answer(
     kind: str, journal: Path, stripe: StripeLike, order: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -340,7 +342,7 @@ def test_an_answer_that_cannot_be_journaled_is_still_an_answer(
     assert order not in caplog.text
 
 
-@EVERY_KIND
+@BOTH_COLOURS
 def test_a_bug_in_ones_own_function_takes_the_call_back(
     kind: str, journal: Path, stripe: StripeLike
 ) -> None:
