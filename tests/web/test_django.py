@@ -199,8 +199,7 @@ def test_an_exception_that_another_middleware_answers_is_still_known(
 
     counted = Counted(fail)
     layers = [f"{__name__}.Soothing", GUARD]
-    policy = semel.payments(probe=None)
-    send = serve(make_guard(policy=policy), site={"MIDDLEWARE": layers}, x=counted.sync)
+    send = serve(make_guard(), site={"MIDDLEWARE": layers}, x=counted.sync)
     assert send().status == 503
     assert send().code == "outcome-unknown"
     assert counted.calls == 1
@@ -237,6 +236,13 @@ def test_a_file_is_uploaded_once_whatever_its_boundary(serve: Serve, size: int) 
     assert counted.calls == 1
 
 
+@pytest.mark.parametrize("size", [10, 2_000_000])
+def test_a_view_may_read_its_body_as_a_stream(serve: Serve, size: int) -> None:
+    """The large one is on disk meanwhile, in the very file that it was compared from."""
+    send = serve(x=Counted(lambda request: HttpResponse(str(len(request.read())))).sync)
+    assert send(Ask(body=b"x" * size)).body == str(size).encode()
+
+
 def test_a_body_over_the_routes_limit_is_refused_before_the_view(
     make_guard: MakeGuard, serve: Serve
 ) -> None:
@@ -245,6 +251,14 @@ def test_a_body_over_the_routes_limit_is_refused_before_the_view(
     assert send(Ask(body=b"x" * 11)).code == "body-too-large"
     assert send(Ask(body=b"x" * 10)).status == 201
     assert counted.calls == 1
+
+
+def test_a_body_that_breaks_off_is_refused(serve: Serve) -> None:
+    counted = Counted()
+    send = serve(x=counted.sync)
+    headers = (("content-type", "application/json"), ("content-length", "3"))
+    assert send(Ask(body=b"{}", headers=headers)).code == "malformed-body"
+    assert counted.calls == 0
 
 
 CSRF = "django.middleware.csrf.CsrfViewMiddleware"

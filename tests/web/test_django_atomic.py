@@ -1,9 +1,13 @@
 """``django://``: what the ORM writes and the key are one commit of Django's own connection."""
 
 import asyncio
+import sqlite3
+import unittest
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
+import django.test
 import pytest
 from django.db import IntegrityError, connection, connections, transaction
 from django.http import HttpResponse, StreamingHttpResponse
@@ -16,6 +20,7 @@ from tests.web.client import Reply, new_key
 from tests.web.conftest import MakeGuard
 from tests.web.django_site import GUARD, Row, Site, add_postgres, make_tables
 from tests.web.drive import Ask, Driver
+from tests.web.waiting import until
 
 ATOMIC = semel.ietf(mode="atomic")
 
@@ -178,9 +183,21 @@ def test_atomic_requests_are_within(sqlite: str, begin: Begin, decorated: bool) 
         connections.settings["default"]["ATOMIC_REQUESTS"] = False
 
 
+def test_atomic_requests_hold_within_a_decorated_view_of_any_mode(
+    sqlite: str, begin: Begin
+) -> None:
+    connections.settings["default"]["ATOMIC_REQUESTS"] = True
+    try:
+        shop = begin(sqlite, broken, decorated=True, policy=semel.ietf())
+        assert (shop.send().status, shop.rows) == (500, 0)
+    finally:
+        connections.settings["default"]["ATOMIC_REQUESTS"] = False
+
+
+@pytest.mark.parametrize("decorated", [False, True])
 @pytest.mark.parametrize("policy", [ATOMIC, semel.ietf()], ids=["atomic", "leased"])
 def test_a_transaction_around_the_guard_is_refused(
-    sqlite: str, begin: Begin, policy: semel.Policy
+    sqlite: str, begin: Begin, policy: semel.Policy, decorated: bool
 ) -> None:
     """Its commit would come after the answer was kept, and might fail."""
 
@@ -192,8 +209,8 @@ def test_a_transaction_around_the_guard_is_refused(
         return middleware
 
     globals()["around"] = around
-    layers = [f"{__name__}.around"]
-    shop = begin(sqlite, nothing, decorated=True, policy=policy, MIDDLEWARE=layers)
+    layers = [f"{__name__}.around", *([] if decorated else [GUARD])]
+    shop = begin(sqlite, nothing, decorated=decorated, policy=policy, MIDDLEWARE=layers)
     assert shop.send().code == "misconfigured"
     assert shop.ran == []
 
@@ -351,7 +368,72 @@ def test_an_effect_is_written_in_the_transaction(alias: str, begin: Begin, await
         assert cursor.fetchone()[0] >= 1
 
 
+def test_a_view_that_runs_too_long_commits_nothing(alias: str, begin: Begin) -> None:
+    """Past max_run: on PostgreSQL it is cut off at once, on SQLite when it comes to its end."""
+    cut: list[bool] = []
+
+    def hang(request: Any) -> None:
+        if not cut:
+            cut.append(until(lambda: semel.current()._run.lease.lost))
+
+    brief = timedelta(milliseconds=100)
+    shop = begin(alias, hang, policy=semel.ietf(mode="atomic", lease=brief, max_run=2 * brief))
+    assert shop.send().status == 503
+    assert shop.left() == (0, False)
+    assert shop.send().status == 201
+    assert shop.left() == (1, True)
+
+
 # ── the store ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_transaction_on_sqlite_has_the_write_lock_from_its_start(sqlite: str) -> None:
+    """One that reads first might not be let write after another has."""
+    backend: Any = semel.stores.open_backend("django://default")
+    transaction = backend.begin(b"\1" * 32)
+    other = sqlite3.connect(connections["default"].settings_dict["NAME"], timeout=0)
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        other.execute("BEGIN IMMEDIATE")
+    transaction.roll_back()
+    other.execute("BEGIN IMMEDIATE")
+    other.close()
+
+
+def test_a_transaction_in_another_one_is_refused(sqlite: str) -> None:
+    backend: Any = semel.stores.open_backend("django://default")
+    with transaction.atomic(), pytest.raises(ConfigurationError, match="is open around"):
+        backend.begin(b"\2" * 32)
+
+
+def test_the_tenant_may_be_a_question_to_the_database_in_an_event_loop(
+    sqlite: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    who = Row.objects.create(name=new_key())
+    guard = make_guard(tenant=lambda _: Row.objects.get(pk=who.pk).name)
+    site = Site(guard, {"x": lambda request: HttpResponse("hello")})
+    assert site.driver("asgi", runner)().status == 200
+    site.close()
+
+
+def test_while_djangos_tests_are_run_everything_is_in_their_transaction(sqlite: str) -> None:
+    """On any database: a file here, which semel would otherwise open by itself."""
+    guard = semel.Guard("django://default", tenant=None, name=new_key())
+    key, ran = new_key(), []
+
+    class Case(django.test.TestCase):
+        def test(self) -> None:
+            done = [guard.once(key, lambda: ran.append(1), name="it") for _ in range(2)]
+            assert [once.replayed for once in done] == [False, True]
+
+    django.test.utils.setup_test_environment()
+    try:
+        result = unittest.TestResult()
+        unittest.TestSuite([Case("test")]).run(result)
+    finally:
+        django.test.utils.teardown_test_environment()
+    assert (result.errors, result.failures, ran) == ([], [], [1])
+    assert not guard.once(key, lambda: ran.append(1), name="it").replayed
+    guard.close()
 
 
 def test_mysql_has_no_transactions_and_that_is_said_at_the_start() -> None:

@@ -14,8 +14,8 @@ from django.http.response import HttpResponseBase
 
 from semel.core.policy import Policy
 from semel.core.problems import refuse
-from semel.log import log
 from semel.process.current import current_run
+from semel.web.django.middleware import DjangoViews, in_transaction
 from semel.web.django.requests import asked, plain, rewind, takes_no_part
 from semel.web.django.responses import AwaitedDjangoFace, DjangoFace
 from semel.web.django.routes import CLAIMS, is_async
@@ -67,8 +67,6 @@ def _function(guard: Guard, policy: Policy, view: Callable[..., Any]) -> Callabl
         return Tagged(policy, f"{raw.method} {label}")
 
     if is_async(view):
-        from semel.web.django.middleware import DjangoViews
-
         awaited = DjangoViews(guard, AwaitedDjangoFace(), find_tag)
         made: Any = _awaited(awaited, view)
     else:
@@ -84,7 +82,7 @@ def _blocking(views: Views[HttpResponseBase], view: Callable[..., Any]) -> Calla
         request = _request(arguments)
         if takes_no_part(plain(request)):
             return view(*arguments, **named)
-        if _in_transaction():
+        if in_transaction():
             return DjangoFace().whole(refuse("misconfigured"), None)
         answered = _answered(request, _atomic(view), arguments, named)
         return views.call(asked(request), answered)
@@ -187,24 +185,6 @@ class _Every(set[str]):
 
 
 _EVERY: Final = _Every()
-
-
-def _in_transaction() -> bool:
-    """Whether one is open around the guard, so that its commit may fail after the answer is kept.
-
-    That of a test case is not: nothing of a test is to stay.
-    """
-    if current_run() is not None:
-        return False  # within another guarded view, whose transaction it may be
-    for wrapper in connections.all(initialized_only=True):
-        blocks: list[Any] = wrapper.atomic_blocks
-        if any(not block._from_testcase for block in blocks):
-            log.error(
-                "semel: a transaction is open around a guarded view: put "
-                "@transaction.non_atomic_requests on it, outermost (ATOMIC_REQUESTS holds within)"
-            )
-            return True
-    return False
 
 
 def _atomic(view: Callable[..., Any]) -> Callable[..., Any]:

@@ -83,6 +83,8 @@ class Middleware:
             return self.get_response(request)
         if refused is not None:
             return refused
+        if in_transaction():
+            return _made(refuse("misconfigured"))
         return self._views.call(asked(request), lambda: self._answered(request))
 
     def _answered(self, request: HttpRequest) -> HttpResponseBase:
@@ -146,6 +148,25 @@ class Middleware:
         running = current_run()
         if running is not None:
             running.note(exception)
+
+
+def in_transaction() -> bool:
+    """Whether one is open around the guard, so that its commit may fail after the answer is kept.
+
+    That of a test case is not: nothing of a test is to stay.
+    """
+    if current_run() is not None:
+        return False  # within another guarded view, whose transaction it may be
+    for wrapper in connections.all(initialized_only=True):
+        blocks: list[Any] = wrapper.atomic_blocks
+        if any(not block._from_testcase for block in blocks):
+            log.error(
+                "semel: a transaction is open around a guarded view: leave it out, or put "
+                "@transaction.non_atomic_requests on the view where ATOMIC_REQUESTS opened it (it "
+                "holds within)"
+            )
+            return True
+    return False
 
 
 PASS: Final = object()

@@ -20,10 +20,7 @@ class _Making:
     def whole(self, response: Response, made: HttpResponseBase | None) -> HttpResponseBase:
         if made is not None and _is(made, response):
             return _with_headers(made, response.headers)
-        sent = _with_headers(HttpResponse(response.body, status=response.status), response.headers)
-        if made is not None:
-            sent.cookies = made.cookies  # with all that a header's text would lose
-        return sent
+        return _with_headers(HttpResponse(response.body, status=response.status), response.headers)
 
     def flowing(self, status: int, headers: Headers, pieces: Any) -> HttpResponseBase:
         return _with_headers(StreamingHttpResponse(pieces, status=status), headers)
