@@ -66,10 +66,13 @@ def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/semel.db"
 
 
+def paid(number: int) -> dict[str, int]:
+    return {"paid": number}
+
+
 def fill(guard: semel.Guard, numbers: range) -> None:
     for number in numbers:
-        paid = {"paid": number}
-        guard.once(key(number), partial(dict, paid), name="pay")
+        guard.once(key(number), partial(paid, number), name="pay")
 
 
 def replays(guard: semel.Guard, numbers: range) -> bool:
@@ -150,7 +153,7 @@ def test_what_a_request_writes_meanwhile_stays(sqlite_url: str) -> None:
     raw = backend.inner.blocking()
     (seen,) = raw.perform(ListUnlike(backend.sealer.encryption.prefix, 9)).found
     assert seen.snapshot is not None
-    plain, _ = backend.sealer.reopen(seen, Part.SNAPSHOT, seen.snapshot)
+    plain = backend.sealer.open(seen, Part.SNAPSHOT, seen.snapshot)
     mine = backend.sealer.seal(seen.identity, seen.fence, Part.SNAPSHOT, plain)
     identity = seen.identity
     old.operator().evict(identity, by="ann", reason="to make room")

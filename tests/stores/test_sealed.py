@@ -136,13 +136,17 @@ def test_nothing_that_is_kept_lies_there_in_clear(harness: Harness) -> None:
     assert existing(harness, one).snapshot == secret
 
 
+def _is_operation(item: Any) -> bool:
+    return isinstance(item, type) and issubclass(item, StoreOperation)
+
+
 def test_every_operation_that_carries_bytes_to_keep_is_sealed() -> None:
     proofs = {"identity", "seen", "fence", "after", "fields", "head", "prefix", "old", "new"}
-    carrying = {
+    modules = (operations, upkeep, outbox, custody)
+    named: list[Any] = [item for module in modules for item in vars(module).values()]
+    carrying: set[Any] = {
         item
-        for module in (operations, upkeep, outbox, custody)
-        for item in vars(module).values()
-        if isinstance(item, type) and issubclass(item, StoreOperation)
+        for item in filter(_is_operation, named)
         for name in getattr(item, "__match_args__", ())
         if name not in proofs and "bytes" in str(item.__annotations__[name])
     }

@@ -211,9 +211,13 @@ async def test_a_worker_without_the_key_gives_no_effect_up(
         Enqueue("key", None, "mail", b'"bob"')
     )
     sent: list[Any] = []
+
+    def deliver(delivery: semel.Delivery) -> None:
+        sent.append(delivery.payload)
+
     for given in (Encryption({"old": OLD}, "old"), None):
         without = make_guard(sqlite_url, encryption=given)
-        without.effect("mail")(lambda delivery: sent.append(delivery.payload))
+        without.effect("mail")(deliver)
         await Deliveries(without).run_once()
         assert list(without.operator().list_dead()) == []
         with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as file:
@@ -221,7 +225,7 @@ async def test_a_worker_without_the_key_gives_no_effect_up(
             file.commit()
     assert sent == []
     knowing = make_guard(sqlite_url, encryption=encryption())
-    knowing.effect("mail")(lambda delivery: sent.append(delivery.payload))
+    knowing.effect("mail")(deliver)
     await Deliveries(knowing).run_once()
     assert sent == ["bob"]
 

@@ -10,13 +10,10 @@ from typing import Final
 
 from semel.core.acts import Act, Verb, act
 from semel.core.contract import Applied
-from semel.core.custody import Erase, ListBelongings, Remark
+from semel.core.custody import Belonging, Erase, Remark
 from semel.core.flow import Flow, ask
 from semel.core.frozen import frozen
 from semel.core.model import Identity, State
-
-PAGE: Final = 500
-"""Records that are looked at in one step."""
 
 _SETTLED: Final = (State.COMPLETED, State.FAILED_RETRYABLE, State.EXPIRED)
 
@@ -41,17 +38,8 @@ def end(tenant: str, said: Act, done: Erasure) -> Flow[None]:
     yield from ask(Remark(Verb.ERASE, act(said.by, words), tenant))
 
 
-def step(tenant: str, said: Act, so_far: Erasure) -> Flow[Erasure]:
-    """The next page."""
-    page = yield from ask(ListBelongings(tenant, PAGE, so_far.after))
-    erased, left = so_far.erased, list(so_far.left)
-    for each in page.found:
-        gone = False
-        if each.state in _SETTLED:
-            written = yield from ask(Erase(each.identity, each.fence, said))
-            gone = isinstance(written, Applied)
-        if gone:
-            erased += 1
-        else:
-            left.append(each.identity)
-    return Erasure(erased, tuple(left), page.until)
+def erase(each: Belonging, said: Act) -> Flow[bool]:
+    """One record; False: it is not settled, or was changed by somebody just now."""
+    if each.state not in _SETTLED:
+        return False
+    return isinstance((yield from ask(Erase(each.identity, each.fence, said))), Applied)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
-from semel.core import erasing, keys
+from semel.core import keys
 from semel.core.acts import Act, act
 from semel.core.contract import (
     Evict,
@@ -33,6 +33,7 @@ from semel.core.reconciling import Inspection, reconcile
 from semel.core.settling import Settled, Settlement, Witness
 from semel.core.settling import settle as settling
 from semel.core.upkeep import Browse
+from semel.effects import erasure
 from semel.effects.asking import Runner
 from semel.effects.policies import Policies
 from semel.effects.reconcile import report, tell
@@ -155,14 +156,7 @@ class Operator:
         """
         if not tenant:
             raise ConfigurationError("say whose records: tenant=")
-        said = by_operator(by, reason)
-        self._runner.run(erasing.begin(tenant, said))
-        done = self._runner.run(erasing.step(tenant, said, Erasure()))
-        while done.after is not None:
-            if progress is not None:
-                progress(done)
-            done = self._runner.run(erasing.step(tenant, said, done))
-        self._runner.run(erasing.end(tenant, said, done))
+        done = erasure.erase(self._runner, tenant, by_operator(by, reason), progress)
         self._tell("erased a tenant", by, reason, None)
         time.sleep(outlast(self._guard.backend.blocking(), self._guard.replays))
         return done

@@ -7,9 +7,11 @@ seen by how it begins, and not read twice.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from semel.core.acts import Act, Verb, act
 from semel.core.contract import Applied
@@ -19,7 +21,7 @@ from semel.core.model import Effect, Identity
 from semel.core.outbox import BrowseEffects, Shelf
 from semel.core.sealing import Unopened
 from semel.errors import ConfigurationError, StoreUnavailable
-from semel.stores.sealed import SealedBackend
+from semel.stores.sealed import SealedBackend, is_common
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
 
 PAGE: Final = 100
 """Records whose values are in memory at once."""
+AT_ONCE: Final = 8
+"""Writes under way: they wait for the disk together, and leave most connections to requests."""
+
+_Came: TypeAlias = Literal["resealed", "missed", "unreadable"]
 
 
 @frozen
@@ -59,19 +65,20 @@ class Rotator:
         self._store: Store = guard.backend.inner.blocking()
         self._key = self._sealer.encryption.current
         self._prefix = self._sealer.encryption.prefix
-        self._count = {"resealed": 0, "missed": 0, "unreadable": 0}
+        self._count: Counter[_Came] = Counter()
         self._reason: str | None = None
 
     def run(self, progress: Callable[[Rotation], None] | None = None) -> Rotation:
         """Two rounds: the second takes what was written under the eyes of the first."""
         self._remark(f"begun: {self._said.reason}")
-        for _ in range(2):
-            self._count |= {"missed": 0, "unreadable": 0}
-            for so_far in self._round():
-                if progress is not None:
-                    progress(so_far)
-            if not self._count["missed"]:
-                break
+        with ThreadPoolExecutor(AT_ONCE) as crew:
+            for _ in range(2):
+                self._count = Counter[_Came]({"resealed": self._count["resealed"]})
+                for so_far in self._round(crew):
+                    if progress is not None:
+                        progress(so_far)
+                if not self._count["missed"]:
+                    break
         done = self._so_far()
         self._remark(f"{done.resealed} values, {done.remaining} remain: {self._said.reason}")
         return done
@@ -80,21 +87,22 @@ class Rotator:
         self._store.perform(Remark(Verb.ROTATE, act(self._said.by, words), self._key))
 
     def _so_far(self) -> Rotation:
-        return Rotation(**self._count, reason=self._reason)
+        count = self._count
+        return Rotation(count["resealed"], count["missed"], count["unreadable"], self._reason)
 
-    def _round(self) -> Iterator[Rotation]:
+    def _round(self, crew: ThreadPoolExecutor) -> Iterator[Rotation]:
         after: Identity | None = None
         while True:
             page = self._store.perform(ListUnlike(self._prefix, PAGE, after))
-            for found in page.found:
-                self._record(found)
+            parts = [each for found in page.found for each in self._parts(found)]
+            self._count.update(crew.map(self._exchange, parts))
             yield self._so_far()
             if page.until is None:
                 break
             after = page.until
-        yield from self._effects() if self._outbox else ()
+        yield from self._effects(crew) if self._outbox else ()
 
-    def _record(self, found: Exhibit) -> None:
+    def _parts(self, found: Exhibit) -> Iterator[Callable[[], bool]]:
         parts = {
             Part.REQUEST: found.request,
             Part.JOURNAL: found.journal,
@@ -102,36 +110,36 @@ class Rotator:
         }
         for part, old in parts.items():
             if old is not None:
-                self._exchange(partial(self._reseal, found, part, old))
+                yield partial(self._reseal, found, part, old)
 
     def _reseal(self, found: Exhibit, part: Part, old: bytes) -> bool:
-        plain, common = self._sealer.reopen(found, part, old)
-        seal = self._sealer.seal
-        new = (
-            self._sealer.seal_common(plain)
-            if common
-            else seal(found.identity, found.fence, part, plain)
-        )
+        plain = self._sealer.open(found, part, old)
+        if part is Part.SNAPSHOT and is_common(old, found.reason):
+            new = self._sealer.seal_common(plain)
+        else:
+            new = self._sealer.seal(found.identity, found.fence, part, plain)
         op = Reseal(found.identity, found.fence, part, old, new)
         return isinstance(self._store.perform(op), Applied)
 
-    def _exchange(self, exchange: Callable[[], bool]) -> None:
+    def _exchange(self, exchange: Callable[[], bool]) -> _Came:
         try:
-            came = "resealed" if exchange() else "missed"
+            return "resealed" if exchange() else "missed"
         except Unopened as error:
-            came, self._reason = "unreadable", self._reason or str(error)
+            self._reason = self._reason or str(error)
+            return "unreadable"
         except StoreUnavailable:
-            came = "missed"  # locked by a handler's transaction, say
-        self._count[came] += 1
+            return "missed"  # locked by a handler's transaction, say
 
-    def _effects(self) -> Iterator[Rotation]:
+    def _effects(self, crew: ThreadPoolExecutor) -> Iterator[Rotation]:
         for shelf in Shelf:
             after: str | None = None
             while True:
                 page = self._store.perform(BrowseEffects(shelf, PAGE, after))
-                for effect in page.effects:
-                    if not effect.payload.startswith(self._prefix):
-                        self._exchange(partial(self._reseal_effect, effect))
+                others = [
+                    each for each in page.effects if not each.payload.startswith(self._prefix)
+                ]
+                exchanges = [partial(self._reseal_effect, each) for each in others]
+                self._count.update(crew.map(self._exchange, exchanges))
                 yield self._so_far()
                 if len(page.effects) < PAGE:
                     break

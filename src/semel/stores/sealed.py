@@ -37,17 +37,8 @@ from semel.core.sealing import Unopened
 from semel.core.snapshot import is_head
 from semel.core.upkeep import Abandon, Listed
 from semel.errors import ConfigurationError
-from semel.stores.base import (
-    AsyncStore,
-    AsyncTransaction,
-    Backend,
-    Capabilities,
-    Examined,
-    Finding,
-    Store,
-    Transaction,
-    Transactional,
-)
+from semel.stores.around import Around
+from semel.stores.base import AsyncStore, AsyncTransaction, Backend, Store, Transaction
 from semel.stores.encryption import Encryption
 
 R = TypeVar("R")
@@ -64,8 +55,7 @@ def sealed(backend: Backend, encryption: Encryption) -> Backend:
     """``backend``, encrypted."""
     if not isinstance(encryption, Encryption):
         raise ConfigurationError("encryption= takes semel.Encryption(keys, current=…), or None")
-    kind = _ExaminedBackend if isinstance(backend, Examined) else SealedBackend
-    return kind(backend, Sealer(encryption))
+    return SealedBackend(backend, Sealer(encryption))
 
 
 class Sealer:
@@ -93,16 +83,15 @@ class Sealer:
         place, packed = _place(part, fence), part is Part.SNAPSHOT
         return self.encryption.seal(plain, b"record" + identity, place, packed=packed)
 
-    def reopen(self, found: Exhibit, part: Part, blob: bytes) -> tuple[bytes, bool]:
-        """The plain value, and whether it is bound to no record; raises `Unopened`."""
-        if _is_common(blob, part, found.reason):
-            return self.encryption.open(blob, _COMMON, part.value.encode()), True
-        place = _place(part, found.fence)
-        return self.encryption.open(blob, b"record" + found.identity, place), False
+    def open(self, whose: Record | Exhibit, part: Part, blob: bytes) -> bytes:
+        """The plain value; raises `Unopened`."""
+        if part is Part.SNAPSHOT and is_common(blob, whose.reason):
+            return self.encryption.open(blob, _COMMON, _PLACES[part])
+        return self.encryption.open(blob, b"record" + whose.identity, _place(part, whose.fence))
 
     def seal_common(self, plain: bytes) -> bytes:
         """For many records at once."""
-        place, flags = Part.SNAPSHOT.value.encode(), sealing.COMMON
+        place, flags = _PLACES[Part.SNAPSHOT], sealing.COMMON
         return self.encryption.seal(plain, _COMMON, place, flags=flags, packed=True)
 
     def seal_payload(self, key: str, plain: bytes) -> bytes:
@@ -116,9 +105,8 @@ class Sealer:
     def _part(self, record: Record, part: Part, blob: bytes | None) -> bytes | None:
         if blob is None:
             return None
-        found = Exhibit(record.identity, record.fence, record.reason, None, None, None)
         try:
-            return self.reopen(found, part, blob)[0]
+            return self.open(record, part, blob)
         except Unopened as error:
             return sealing.refusal(error)
 
@@ -126,7 +114,22 @@ class Sealer:
         blob = record.snapshot
         if blob is None or is_head(blob):
             return record
-        return replace(record, snapshot=self._part(record, Part.SNAPSHOT, blob))
+        # Written out: this is on the way of every replay.
+        return Record(
+            record.identity,
+            record.state,
+            record.fence,
+            record.fingerprint,
+            record.fields,
+            record.on_lapse,
+            record.created_at,
+            record.leased_until,
+            record.expires_at,
+            record.forget_at,
+            self._part(record, Part.SNAPSHOT, blob),
+            record.reason,
+            record.retired_at,
+        )
 
     def case(self, case: Case) -> Case:
         record = case.record
@@ -140,7 +143,7 @@ class Sealer:
     def _fetched(self, op: Fetch, reply: Fetched) -> Fetched:
         found = Exhibit(op.identity, op.fence, None, None, None, None)
         try:
-            return Fetched(self.reopen(found, Part.SNAPSHOT, reply.snapshot)[0])
+            return Fetched(self.open(found, Part.SNAPSHOT, reply.snapshot))
         except Unopened as error:
             return Fetched(sealing.refusal(error))
 
@@ -151,14 +154,19 @@ class Sealer:
             return replace(effect, payload=sealing.refusal(error))
 
 
+_PLACES: Final = {part: part.value.encode() for part in Part}
+
+
 def _place(part: Part, fence: Fence) -> bytes:
     """An answer belongs to one life of a key, which its fence names; requests and journals are kept
     when a retry takes the record over."""
-    return part.value.encode() + (fence if part is Part.SNAPSHOT else b"")
+    place = _PLACES[part]
+    return place + fence if part is Part.SNAPSHOT else place
 
 
-def _is_common(blob: bytes, part: Part, reason: str | None) -> bool:
-    if part is not Part.SNAPSHOT or reason != _ABANDONED:
+def is_common(blob: bytes, reason: str | None) -> bool:
+    """Whether an answer is that of many records, and this is one of those that may have it."""
+    if reason != _ABANDONED:
         return False
     parsed = sealing.parse(blob)
     return parsed is not None and bool(parsed[0] & sealing.COMMON)
@@ -173,7 +181,12 @@ def _request(sealer: Sealer, op: Claim | Accept) -> Claim | Accept:
     return replace(op, request=sealer.seal(op.identity, op.fence, Part.REQUEST, op.request))
 
 
-def _snapshot(sealer: Sealer, op: Complete | Open | SettleHappened) -> Any:
+def _complete(sealer: Sealer, op: Complete) -> Complete:
+    kept = sealer.seal(op.identity, op.fence, Part.SNAPSHOT, op.snapshot)
+    return Complete(op.identity, op.fence, kept, op.retention, op.tombstone, op.resource)
+
+
+def _snapshot(sealer: Sealer, op: Open | SettleHappened) -> Any:
     kept = sealer.seal(op.identity, op.fence, Part.SNAPSHOT, op.snapshot)
     return replace(op, snapshot=kept)
 
@@ -195,7 +208,7 @@ def _payload(sealer: Sealer, op: Enqueue) -> Enqueue:
 _DOWN: Final[Mapping[type[Any], Make]] = {
     Claim: _request,
     Accept: _request,
-    Complete: _snapshot,
+    Complete: _complete,
     Open: _snapshot,
     SettleHappened: _snapshot,
     Advance: _journal,
@@ -279,19 +292,16 @@ class _AsyncSealedTransaction(_AsyncSealedStore):
         return getattr(self._inner, name)
 
 
-class SealedBackend:
-    """A backend like the one within, which keeps nothing in clear that is encrypted.
-
-    Whether it has transactions says the one within, by its capabilities.
-    """
+class SealedBackend(Around):
+    """A backend like the one within, which keeps nothing in clear that is encrypted."""
 
     def __init__(self, inner: Backend, sealer: Sealer) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.sealer = sealer
 
     def __getattr__(self, name: str) -> Any:
-        """What only some backends have; a store in the caller's transaction is sealed as well."""
-        found = getattr(self.inner, name)
+        """A store in the caller's own transaction is sealed as well."""
+        found = super().__getattr__(name)
         return self._on(found) if name == "on" else found
 
     def _on(self, on: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -302,14 +312,6 @@ class SealedBackend:
 
         return joined
 
-    @property
-    def url(self) -> str:
-        return self.inner.url
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self.inner.capabilities
-
     def blocking(self) -> Store:
         return _SealedStore(self.inner.blocking(), self.sealer)
 
@@ -317,7 +319,7 @@ class SealedBackend:
         return _AsyncSealedStore(self.inner.awaited(), self.sealer)
 
     def begin(self, identity: Identity | None, limit: float | None = None) -> Transaction | None:
-        begun: Any = self._transactional.begin(identity, limit)
+        begun: Any = super().begin(identity, limit)
         if begun is None:
             return None
         return cast("Transaction", _SealedTransaction(begun, self.sealer))
@@ -325,34 +327,16 @@ class SealedBackend:
     async def abegin(
         self, identity: Identity | None, limit: float | None = None
     ) -> AsyncTransaction | None:
-        begun: Any = await self._transactional.abegin(identity, limit)
+        begun: Any = await super().abegin(identity, limit)
         if begun is None:
             return None
         return cast("AsyncTransaction", _AsyncSealedTransaction(begun, self.sealer))
 
     def ascertain(self, identity: Identity) -> Found | NoRecord:
-        return self._seen(self._transactional.ascertain(identity))
+        return self._seen(super().ascertain(identity))
 
     async def aascertain(self, identity: Identity) -> Found | NoRecord:
-        return self._seen(await self._transactional.aascertain(identity))
+        return self._seen(await super().aascertain(identity))
 
     def _seen(self, reply: Found | NoRecord) -> Found | NoRecord:
         return _found(self.sealer, reply) if isinstance(reply, Found) else reply
-
-    @property
-    def _transactional(self) -> Transactional:
-        return cast("Transactional", self.inner)
-
-    def migrate(self) -> int:
-        return self.inner.migrate()
-
-    def close(self) -> None:
-        self.inner.close()
-
-    async def aclose(self) -> None:
-        await self.inner.aclose()
-
-
-class _ExaminedBackend(SealedBackend):
-    def examine(self) -> tuple[Finding, ...]:
-        return cast("Examined", self.inner).examine()
