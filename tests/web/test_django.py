@@ -14,6 +14,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 import semel
 from semel.core import keys
+from semel.effects.runs import Runs
 from semel.stores.sql.dialect import dialect
 from semel.web.django import guarded
 from tests.web.conftest import MakeGuard
@@ -398,16 +399,36 @@ def test_the_order_of_the_middleware_is_checked(make_guard: MakeGuard) -> None:
             assert [said.id for said in check_middleware()] == wrong
 
 
-def test_a_deferred_request_is_told_of_at_its_status_address(
-    make_guard: MakeGuard, serve: Serve, tmp_path: Path
+def test_a_deferred_request_is_run_by_a_worker_as_its_caller(
+    make_guard: MakeGuard, serve: Serve, runner: asyncio.Runner, tmp_path: Path
 ) -> None:
+    """Through the whole project, whose authentication accepts the worker's word for who asked."""
+
+    def who(request: semel.Request) -> Any:
+        return semel.principal(request.raw) or request.headers.get("authorization")
+
     policy = semel.accepted(mode="deferred", required=True)
-    guard = make_guard(f"sqlite:///{tmp_path}/semel.db", policy=policy)
-    counted = Counted()
-    send = serve(guard, x=counted.sync)
-    accepted = send()
-    assert (accepted.status, counted.calls) == (202, 0)
+    guard = make_guard(f"sqlite:///{tmp_path}/semel.db", tenant=who, policy=policy)
+    callers: list[Any] = []
+
+    def pay(request: Any) -> HttpResponse:
+        callers.append(semel.principal(request))
+        return HttpResponse(request.body, status=201)
+
+    send: Any = serve(guard, x=pay)
+    known = ("authorization", "ann")
+    accepted = send(Ask(body=b"pay", headers=(known,)))
+    assert (accepted.status, callers) == (202, [])
     where = accepted.one("location")
     assert where is not None
-    told = send(Ask("GET", where.encode(), None))
-    assert (told.status, json.loads(told.body)["status"]) == (202, "pending")
+
+    def look(*headers: tuple[str, str]) -> Any:
+        return send(Ask("GET", where.encode(), None, headers=headers))
+
+    assert json.loads(look(known).body)["status"] == "pending"
+    assert look().status == 401
+    assert look(("authorization", "bob")).status == 404
+    assert runner.run(Runs(guard, send.app).run_once()).done == 1
+    assert callers == ["ann"]
+    told = look(known)
+    assert (told.status, told.body) == (201, b"pay")

@@ -96,18 +96,25 @@ def asgi_scope(errand: Errand, state: Any = None) -> dict[str, Any]:
 
 
 async def run_asgi(app: Any, errand: Errand, state: Any = None) -> None:
-    """Send it through; what comes back went to the record, so it is dropped here."""
-    asked = False
+    """Send it through; what comes back went to the record, so it is dropped here.
+
+    Nobody hangs up before it is answered: frameworks stop a handler whose client has left.
+    """
+    import asyncio  # here, because a WSGI process need not load it
+
+    asked, answered = False, asyncio.Event()
 
     async def receive() -> dict[str, Any]:
         nonlocal asked
         if asked:
+            await answered.wait()
             return {"type": "http.disconnect"}
         asked = True
         return {"type": "http.request", "body": errand.request.body, "more_body": False}
 
     async def send(message: Any) -> None:
-        """Nobody is there to read it."""
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            answered.set()
 
     await app(asgi_scope(errand, state), receive, send)
 
