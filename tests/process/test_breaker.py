@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -141,3 +142,41 @@ def test_a_forked_child_recovers_by_itself(breaker: Breaker, clock: Clock) -> No
 def test_a_pause_that_is_none_is_refused(longest: timedelta) -> None:
     with pytest.raises(ConfigurationError, match="breaker="):
         Breaker(longest)
+
+
+class Overtaken(Breaker):
+    """Something happens between taking the trial and saying so."""
+
+    def __init__(self, clock: Clock, meanwhile: Callable[[Overtaken], None]) -> None:
+        super().__init__(timedelta(seconds=4), clock)
+        self._meanwhile: list[Callable[[Overtaken], None]] = [meanwhile]
+
+    def _next_trial(self, now: float) -> None:
+        if self._open and self._meanwhile:
+            self._meanwhile.pop()(self)
+        super()._next_trial(now)
+
+
+def test_whoever_comes_in_the_very_moment_is_not_a_second_trial(clock: Clock) -> None:
+    answers: list[int | None] = []
+    breaker = Overtaken(clock, lambda it: answers.append(it.refuses()))
+    fail(breaker, clock)
+    clock.now += 10
+    assert breaker.refuses() is None
+    assert answers != [None]
+
+
+def test_a_child_forked_in_the_very_moment_still_recovers(clock: Clock) -> None:
+    codes: list[int] = []
+
+    def fork(breaker: Overtaken) -> None:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if breaker.refuses() is None else 1)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    breaker = Overtaken(clock, fork)
+    fail(breaker, clock)
+    clock.now += 10
+    assert breaker.refuses() is None
+    assert codes == [0]

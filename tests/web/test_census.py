@@ -122,20 +122,20 @@ def test_a_note_that_is_damaged_is_counted_anew() -> None:
 def test_more_tenants_than_there_is_room_for_cost_no_more_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(census, "ROOM", 50)
+    monkeypatch.setattr(census, "ROOM", 40)
     monkeypatch.setattr(census, "PAGE", 20)
     store = MemoryBackend()
     fill(store, "large", 100)
     for number in range(200):
         fill(store, f"small {number}", 1)
-
     ask = performer(store.blocking())
 
     def perform(op: Operation[Any]) -> Any:
         return None if isinstance(op, Rest) else ask(op)
 
-    note = run(census.count(100), perform)
-    assert note.active == {digest("large"): 100}
+    note = run(census.count(1), perform)
+    assert note.active[digest("large")] == 100
+    assert len(note.active) <= 60
 
 
 @pytest.mark.parametrize("colour", ["asgi", "wsgi"])

@@ -402,3 +402,18 @@ def test_questions_for_the_status_are_refused_at_once_and_may_be_the_trial(
     store.mend()
     until(lambda: send(ask).status == 404)
     assert breaker.circuit == "closed"
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_what_an_outage_refuses_is_charged_to_nobody(
+    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+) -> None:
+    guard = make_guard(limits=semel.Limits(new_keys=semel.Rate(2, timedelta(hours=1))))
+    breaker = guard.breaker
+    assert breaker is not None
+    send = driver(colour, guard, once(effects), runner)
+    for _ in range(10):
+        breaker.failed(time.monotonic() - 1)
+    assert [send(Ask(key=new_key())).status for _ in range(5)] == [503] * 5
+    breaker.succeeded()
+    assert [send(Ask(key=new_key())).status for _ in range(3)] == [200, 200, 429]
