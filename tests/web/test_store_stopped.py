@@ -109,6 +109,9 @@ class LockedSqlite:
     def claimed(self) -> set[str]:
         return {key for (key,) in self._lock.execute("SELECT key FROM semel_record")}
 
+    def close(self) -> None:
+        self._lock.close()
+
 
 @contextmanager
 def postgres(folder: Path) -> Iterator[Outage]:
@@ -125,7 +128,9 @@ def valkey(folder: Path) -> Iterator[Outage]:
 
 @contextmanager
 def sqlite(folder: Path) -> Iterator[Outage]:
-    yield LockedSqlite(folder / "keys.db")
+    outage = LockedSqlite(folder / "keys.db")
+    yield outage
+    outage.close()
 
 
 @dataclass
@@ -417,3 +422,22 @@ def test_what_an_outage_refuses_is_charged_to_nobody(
     assert [send(Ask(key=new_key())).status for _ in range(5)] == [503] * 5
     breaker.succeeded()
     assert [send(Ask(key=new_key())).status for _ in range(3)] == [200, 200, 429]
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_transaction_that_cannot_begin_opens_the_breaker_and_one_that_can_closes_it(
+    colour: str, tmp_path: Path, guarded: MakeGuard, effects: Effects, runner: asyncio.Runner
+) -> None:
+    outage = LockedSqlite(tmp_path / "keys.db")
+    guard = guarded(outage.url, policy=semel.ietf(mode="atomic"))
+    breaker = guard.breaker
+    assert breaker is not None
+    send = driver(colour, guard, once(effects), runner)
+    assert send().status == 200
+    outage.begin()
+    until(lambda: send(Ask(key=new_key())).status == 503 and breaker.circuit == "open")
+    assert len(effects.all()) == 1
+    outage.end()
+    until(lambda: send(Ask(key=new_key())).status == 200)
+    assert breaker.circuit == "closed"
+    outage.close()
