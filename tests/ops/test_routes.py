@@ -168,6 +168,11 @@ def test_every_route_that_changes_something_is_told(name: str, folder: Path) -> 
     }
 
 
+def test_a_method_that_nobody_knows_may_change_something(folder: Path) -> None:
+    text = STARLETTE.replace('["POST", "PUT"]', '["POST", "PUT", "PURGE"]')
+    assert told(f"{write(folder, text)}:app")["PURGE", "/in/notes"] == "ignores"
+
+
 def test_an_uncovered_route_is_exit_code_1(folder: Path) -> None:
     app = f"{write(folder, STARLETTE)}:app"
     done = run(app)

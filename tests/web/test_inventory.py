@@ -4,6 +4,7 @@ from typing import Any, cast
 
 import pytest
 from fastapi import APIRouter, FastAPI
+from flask import Flask
 from litestar import Controller, Litestar, Router, asgi, get, patch
 from litestar import post as litestar_post
 from litestar.middleware import DefineMiddleware
@@ -15,8 +16,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 import semel
+from semel.web.flask import Semel
 from semel.web.inventory import Listed, inventory
 from tests.web.conftest import MakeGuard
 
@@ -191,3 +194,70 @@ def test_an_entry_says_what_a_policy_does_with_its_method() -> None:
     assert Listed("POST", "/x", None, "none").coverage == "ignores"
     assert Listed("PUT", "/x", semel.ietf(), "tag").coverage == "ignores"
     assert Listed("POST", "/x", semel.ietf(), "default").coverage == "accepts"
+
+
+def bare(environ: Any, start_response: Any) -> list[bytes]:
+    """A WSGI application without a router."""
+    return []
+
+
+def flask(name: str) -> Flask:
+    app = Flask(name, static_folder=None)
+    app.add_url_rule("/pay", "pay", lambda: "", methods=["POST"])
+    return app
+
+
+PAID = ("POST", "/pay", "default", "enforces")
+OPEN = ("POST", "/other/pay", "none", "ignores")
+OPEN_BARE = ("*", "/bare/{path:path}", "none", "ignores")
+
+
+def paying(app: Any) -> set[tuple[str, str, str, str]]:
+    return {each for each in told(app) if each[0] != "GET"}
+
+
+def test_what_is_dispatched_to_before_flask_is_not_guarded_by_its_extension(
+    make_guard: MakeGuard,
+) -> None:
+    app, other = flask("shop"), flask("other")
+    Semel(app, make_guard(policy=STRICT))
+    plain = app.wsgi_app
+    mounts: dict[str, Any] = {"/other": other.wsgi_app, "/bare": bare, "/again": plain}
+    again = ("POST", "/again/pay", "default", "enforces")
+    app.wsgi_app = DispatcherMiddleware(plain, mounts)  # type: ignore[method-assign]
+    assert paying(app) == {PAID, OPEN, OPEN_BARE, again}
+    assert paying(DispatcherMiddleware(app, {"/more": bare})) >= {PAID, OPEN, OPEN_BARE}
+
+
+def test_a_guard_around_a_dispatcher_covers_what_it_dispatches_to(make_guard: MakeGuard) -> None:
+    guard = make_guard(policy=STRICT)
+    covered = {("*", "/{path:path}", "default", "ignores"), ("POST", "/f/pay", *PAID[2:])}
+    assert paying(guard.wsgi(DispatcherMiddleware(bare, {"/f": flask("f")}))) == covered
+    app = flask("shop")
+    mounts: dict[str, Any] = {"/other": flask("other")}
+    app.wsgi_app = guard.wsgi(DispatcherMiddleware(app.wsgi_app, mounts))  # type: ignore[method-assign]
+    assert paying(app) == {PAID, ("POST", "/other/pay", *PAID[2:])}
+
+
+def test_what_answers_where_no_route_does_is_told() -> None:
+    app = Starlette(routes=[Route("/plain", plain, methods=["POST"])])
+    app.router.default = opaque
+    assert told(app) == {
+        ("POST", "/plain", "none", "ignores"),
+        ("*", "/{path:path}", "none", "ignores"),
+    }
+
+
+def test_a_single_path_of_litestars_that_takes_any_method_is_told() -> None:
+    one = asgi("/one", copy_scope=True, signature_namespace={"Any": Any})(opaque)
+    assert ("*", "/one", "none", "ignores") in told(Litestar([one]))
+
+
+def test_a_policy_for_some_values_of_a_parameter_is_none_for_the_route(
+    make_guard: MakeGuard,
+) -> None:
+    listed = ("/x", "/1", "/q/{x}", "/{x:int}/y")
+    guard = make_guard(routes=[semel.Route("POST", path, STRICT) for path in listed])
+    routes = ("/{a}", "/{a:int}", "/q/{a:path}", "/{a}/y")
+    app = guard.asgi(Starlette(routes=[Route(path, plain, methods=["POST"]) for path in routes]))
+    assert {said for _, _, said, _ in told(app)} == {"default"}

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from semel.guard import Guard
     from semel.web.inventory import Listed
 
-CHANGING: Final = ("POST", "PUT", "PATCH", "DELETE", "*")
-"""Methods that change something; ``*``: whatever comes."""
-
 Keys = Literal["enforces", "accepts", "default", "ignores"]
 _COLOURS: Final = {"enforces": "good", "accepts": "good", "default": "doubtful", "ignores": "bad"}
 
@@ -121,10 +118,11 @@ def _opened(app: str, guard: str | None, factory: bool) -> tuple[Any, Guard | No
 
 def audit(app: Any, guard: Guard | None, waived: Sequence[tuple[str, str]] = ()) -> list[Audited]:
     """Every route of ``app`` that changes something, in the order of its router."""
+    from semel.core.policy import SAFE_METHODS
     from semel.web.inventory import inventory
 
     every = inventory(app, guard) or _without_a_router(app, guard)
-    return [_audited(each, waived) for each in every if each.method in CHANGING]
+    return [_audited(each, waived) for each in every if each.method not in SAFE_METHODS]
 
 
 def _audited(each: Listed, waived: Sequence[tuple[str, str]]) -> Audited:

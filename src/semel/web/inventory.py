@@ -78,17 +78,20 @@ def _listed(entry: Entry) -> Listed:
 
 _PARAMETER: Final = re.compile(r"[{<](?:(?P<first>\w+):)?(?P<second>\w+)(?::(?P<third>\w+))?[}>]")
 _SAMPLES: Final = {
-    "int": "1",
-    "float": "1.5",
+    "int": "730291",
+    "float": "730291.5",
     "uuid": "8e03978e-40d5-43e8-bc93-6894a57f9324",
+    "path": "q7vz/x2kd",
 }
+_SAMPLE: Final = "q7vz"
+"""Values that nobody lists a route for: what is said of one value is not said of all."""
 
 
 def _sample(path: str) -> str:
     """A path that the route would answer, to be compared with listed ones."""
 
     def value(found: re.Match[str]) -> str:
-        return next((_SAMPLES[kind] for kind in found.groups() if kind in _SAMPLES), "x")
+        return next((_SAMPLES[kind] for kind in found.groups() if kind in _SAMPLES), _SAMPLE)
 
     return _PARAMETER.sub(value, path)
 
@@ -101,17 +104,32 @@ Reader = Callable[[Any, "Guard | None", str], Iterable[Entry]]
 def _entries(app: Any, guard: Guard | None, prefix: str) -> Iterator[Entry]:
     """Look below whatever wraps the application for the one that has routes."""
     for _ in range(32):
+        bound = getattr(app, "__self__", None)
+        if hasattr(
+            bound, "url_map"
+        ):  # Flask's own ``wsgi_app``: what that is wrapped in is not met
+            yield from _flask(bound, guard or _extension_of(bound), prefix)
+            return
+        app = app if bound is None else bound
         guard = guard or _guard_of(app)  # of several, the outermost one guards
         reader = _reader_of(app)
         if reader is not None:
             yield from reader(app, guard, prefix)
             return
-        for mount, mounted in _named(app, "mounts").items():  # Werkzeug's dispatcher
-            yield from _entries(mounted, guard, prefix + mount)
+        mounts = _named(app, "mounts")  # Werkzeug's dispatcher
+        for mount, mounted in mounts.items():
+            yield from _whole(mounted, guard, prefix + mount)
         app = getattr(app, "app", None)
-        app = getattr(app, "__self__", app)  # Flask, of which its ``wsgi_app`` is given
-        if app is None:
+        if mounts:
+            yield from _whole(app, guard, prefix)
+        if mounts or app is None:
             return
+
+
+def _whole(app: Any, guard: Guard | None, path: str) -> Iterator[Entry]:
+    """The routes of what answers below a path, all of it where they cannot be read."""
+    found = list(_entries(app, guard, path))
+    yield from found or [Entry("*", f"{path}/{{path:path}}", app, guard or _guard_of(app))]
 
 
 def _guard_of(app: Any) -> Guard | None:
@@ -130,7 +148,11 @@ def _around_flask(app: Any) -> Iterator[Guard | None]:
     for _ in range(32):
         yield getattr(wrapped, "guard", None)
         wrapped = getattr(wrapped, "app", None)
-    yield getattr(_named(app, "extensions").get("semel"), "guard", None)
+    yield _extension_of(app)
+
+
+def _extension_of(app: Any) -> Guard | None:
+    return getattr(_named(app, "extensions").get("semel"), "guard", None)
 
 
 def _named(app: Any, name: str) -> dict[str, Any]:
@@ -157,7 +179,7 @@ def _reader_of(app: Any) -> Reader | None:
     if hasattr(app, "asgi_router") and hasattr(app, "route_handler_method_map"):
         return _litestar
     if hasattr(app, "url_map") and hasattr(app, "view_functions"):
-        return _flask
+        return _flask_wrapped
     if hasattr(app, "_middleware_chain"):
         return _django
     routes = getattr(app, "routes", None)
@@ -167,6 +189,9 @@ def _reader_of(app: Any) -> Reader | None:
 def _starlette(app: Any, guard: Guard | None, prefix: str) -> Iterator[Entry]:
     """Starlette and FastAPI."""
     yield from _routes(app.routes, guard, prefix)
+    last = getattr(getattr(app, "router", app), "default", None)
+    if last is not None and getattr(last, "__name__", "") != "not_found":
+        yield from _whole(last, guard, prefix)  # what answers where no route does
 
 
 def _routes(routes: Iterable[Any], guard: Guard | None, prefix: str) -> Iterator[Entry]:
@@ -225,9 +250,24 @@ def _handler(entry: Any) -> Any:
 
 def _mounted_asgi(route: Any, guard: Guard | None, prefix: str) -> Iterator[Entry]:
     handler, path = route.route_handler, prefix + route.path.rstrip("/")
-    if getattr(handler, "is_mount", False) and not getattr(handler, "is_static", False):
-        found = list(_entries(handler.fn, guard, path))
-        yield from found or [Entry("*", f"{path}/{{path:path}}", handler.fn, guard)]
+    if getattr(handler, "is_static", False):
+        return
+    if getattr(handler, "is_mount", False):
+        yield from _whole(handler.fn, guard, path)
+    else:
+        yield Entry("*", path, handler.fn, guard)
+
+
+def _flask_wrapped(app: Any, guard: Guard | None, prefix: str) -> Iterator[Entry]:
+    """Flask, and what is dispatched to before it is asked, which no extension of it guards."""
+    wrapped = app.wsgi_app
+    around = None if guard in _around_flask(app) else guard
+    for _ in range(32):
+        around = around or getattr(wrapped, "guard", None)
+        for mount, mounted in _named(wrapped, "mounts").items():
+            yield from _whole(mounted, around, prefix + mount)
+        wrapped = getattr(wrapped, "app", None)
+    yield from _flask(app, guard, prefix)
 
 
 def _flask(app: Any, guard: Guard | None, prefix: str) -> Iterator[Entry]:
