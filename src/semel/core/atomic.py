@@ -37,7 +37,7 @@ from semel.core.course import Course
 from semel.core.entry import claim_of, enter, meet
 from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import frozen, replace
-from semel.core.model import Micros, State
+from semel.core.model import Fence, Micros, State
 from semel.core.problems import refuse
 from semel.core.runner import (
     Ascertain,
@@ -75,7 +75,7 @@ def atomically(call: Call) -> Flow[Answer]:
         entry = Occupied() if isinstance(woken, Unwoken) else (yield from _enter(call))
     if isinstance(entry, Occupied):
         return in_flight(call)
-    return entry if isinstance(entry, Answer) else (yield from _execute(call))
+    return entry if isinstance(entry, Answer) else (yield from _execute(call, entry))
 
 
 # ── getting in ────────────────────────────────────────────────────────────────────────────────────
@@ -126,6 +126,8 @@ class _Result:
     """The record's write; None: there is to be no record."""
     writes: bool
     """The handler's own writes are kept."""
+    seen: Fence | None = None
+    """The fence that the record had before the transaction, if there was one."""
 
     @property
     def doubtful(self) -> bool:
@@ -133,7 +135,7 @@ class _Result:
         return self.op is not None and (not self.writes or is_ambiguous(self.answer.error))
 
 
-def _execute(call: Call) -> Flow[Answer]:
+def _execute(call: Call, entry: Claimed) -> Flow[Answer]:
     course = Course()
     outcome = yield from ask(Invoke(call.identity, call.fence, course))
     if isinstance(outcome, Streaming):
@@ -145,10 +147,10 @@ def _execute(call: Call) -> Flow[Answer]:
         try:
             yield from ask(Flush())
         except SemelError as error:
-            return (yield from _failed(call, result, error))
+            return (yield from _failed(call, replace(result, seen=entry.seen), error))
         except Exception as error:  # what the database says to the handler's own writes
             result = _result(call, Raised(error), course)
-    return (yield from _settle(call, result))
+    return (yield from _settle(call, replace(result, seen=entry.seen)))
 
 
 def _result(call: Call, outcome: HandlerOutcome, course: Course) -> _Result:
@@ -269,6 +271,9 @@ def _ascertained(call: Call, result: _Result, error: SemelError) -> Flow[Answer]
     record = found.record
     if record.fence == call.fence and record.state in (State.COMPLETED, State.UNKNOWN):
         return _committed(call, answer, record.expires_at)
+    if record.state is State.FAILED_RETRYABLE and record.fence != result.seen:
+        # It was committed, and evidence has settled it since: a stale holder changes nothing.
+        return (yield from as_zombie(call, Lost(record, found.now), answer))
     if record.state is State.FAILED_RETRYABLE or record.forgettable(found.now):
         return (yield from _nothing_kept(call, result, error))
     return (yield from from_record(call, record, found.now))

@@ -50,6 +50,8 @@ class Claimed:
     now: Micros
     again: bool = False
     """Somebody held it before: there may be a journal."""
+    seen: Fence | None = None
+    """The fence it had before, which is burnt."""
 
 
 @frozen

@@ -167,7 +167,7 @@ def _retake(
             yield from _retract(call, error)
         raise
     if isinstance(reply, Applied):
-        return Claimed(reply.leased_until or reply.now, reply.now, again=True)
+        return Claimed(reply.leased_until or reply.now, reply.now, again=True, seen=record.fence)
     if reply.record is not None:
         return Found(reply.record, reply.now)
     return (yield from _seize(call, claim_of(call)))

@@ -77,12 +77,18 @@ def exchange(call: Call, before: Flow[None] | None = None) -> Flow[Answer]:
 def execute(call: Call, entry: Claimed) -> Flow[Answer]:
     """The lease is held: run the handler, then settle the record before a byte is sent."""
     try:
+        return (yield from _run(call, entry))
+    except Interrupted:
+        # Only where nothing is to be written any more, or where the lapse of the lease does it.
+        return Answer(None, Outcome.INTERRUPTED)
+
+
+def _run(call: Call, entry: Claimed) -> Flow[Answer]:
+    try:
         course = yield from _course(call, entry)
     except StoreError as error:
         yield from _give_up(_unread(call, error))
         return closed(call, error)
-    except Interrupted:
-        return Answer(None, Outcome.INTERRUPTED)  # what has begun lapses, and is resumed
     invoked = yield from ask(Invoke(call.identity, call.fence, course))
     outcome, verdict = conclude(call, invoked, course)
     if isinstance(invoked, Streaming) and not isinstance(outcome, Streaming):

@@ -1,0 +1,191 @@
+"""The applications of these worlds: what a handler does outside, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from semel.core import evidence
+from semel.core.contract import Operation
+from semel.core.evidence import Evidence
+from semel.core.flow import Flow
+from semel.core.frozen import frozen
+from semel.core.model import Fence, Identity, Origin, Response
+from semel.core.runner import (
+    Abandoned,
+    Did,
+    HandlerOutcome,
+    Invoke,
+    Raised,
+    Returned,
+    Streaming,
+)
+from semel.core.steps import Deed, Holder, call
+from semel.errors import NotExecuted, OutcomeUnknown
+from semel.web.desk import too_late
+from tests.proof.explorer.plays import Script, Stopped
+
+MADE: Final = b"x-made"
+CALL: Final = "charge"
+
+
+@frozen
+class Choose(Operation[str]):
+    """The handler is about to begin: what will it do? ``late``: its lease has passed."""
+
+    fence: Fence
+
+
+@frozen
+class Send(Operation[None]):
+    """The handler acts: outside, or with ``inside`` through the open transaction."""
+
+    fence: Fence
+    inside: bool
+
+
+@frozen
+class Redone:
+    """The reply of a write that was carried through after its caller had been cancelled."""
+
+    reply: Any
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One way for a handler to go."""
+
+    acts: bool
+    """It has an effect outside."""
+    end: Callable[[bytes], HandlerOutcome]
+    writes: bool = False
+    """It writes through the open transaction."""
+
+
+def _answers(status: int) -> Callable[[bytes], HandlerOutcome]:
+    return lambda run: Returned(Response(status, ((MADE, run),), b"made by " + run))
+
+
+def _raises(error: type[Exception]) -> Callable[[bytes], HandlerOutcome]:
+    return lambda run: Raised(error("as the world wants it"))
+
+
+def _streams(run: bytes) -> HandlerOutcome:
+    return Streaming(200, ((MADE, run),))
+
+
+KINDS: Final[dict[str, Kind]] = {
+    "ok": Kind(True, _answers(201)),
+    "written": Kind(False, _answers(201), writes=True),
+    "declined": Kind(False, _answers(402)),
+    "throttled": Kind(False, _answers(429)),
+    "500": Kind(False, _answers(500)),
+    "500!": Kind(True, _answers(500)),
+    "500w": Kind(False, _answers(500), writes=True),
+    "bug": Kind(False, _raises(ValueError)),
+    "bug!": Kind(True, _raises(ValueError)),
+    "not executed": Kind(False, _raises(NotExecuted)),
+    "doubt": Kind(False, _raises(OutcomeUnknown)),
+    "doubt!": Kind(True, _raises(OutcomeUnknown)),
+    "reset": Kind(False, _raises(ConnectionResetError)),
+    "reset!": Kind(True, _raises(ConnectionResetError)),
+    "stream": Kind(True, _streams),
+}
+"""``!``: it had an effect all the same. What answers or raises without one and says so by its
+status is taken at its word by some policies: that is trust, and `worlds` never breaks it unseen."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way for an operation's call to go."""
+
+    acts: bool
+    end: Callable[[], Did | Raised | Abandoned]
+
+
+WAYS: Final[dict[str, Way]] = {
+    "did": Way(True, lambda: Did("charged")),
+    "not sent": Way(False, lambda: Raised(NotExecuted("refused at the door"))),
+    "reset": Way(False, lambda: Raised(ConnectionResetError())),
+    "reset!": Way(True, lambda: Raised(ConnectionResetError())),
+    "cancelled": Way(False, lambda: Abandoned(Stopped())),
+    "cancelled!": Way(True, lambda: Abandoned(Stopped())),
+}
+
+
+def plain(op: Invoke) -> Generator[Operation[Any], Any, HandlerOutcome]:
+    """A handler without recovery points."""
+    name = yield Choose(op.fence)
+    if name == "late":
+        return too_late()
+    kind = KINDS[name]
+    if kind.writes:
+        yield Send(op.fence, inside=True)
+    if kind.acts:
+        yield Send(op.fence, inside=False)
+    return kind.end(run_of(op.fence))
+
+
+def operation(repeatable: bool, probe: Callable[..., Evidence] | None) -> Script:
+    """A handler with one `op.call`, as `process/points.py` drives it."""
+
+    def script(op: Invoke) -> Generator[Operation[Any], Any, HandlerOutcome]:
+        if (yield Choose(op.fence)) == "late":
+            return too_late()
+        holder = Holder(op.identity, op.fence, op.course)
+        asked = evidence.inquiry(op.identity, Origin("", "POST", "/", ""), CALL, 0)
+        flow = call(holder, Deed(CALL, plain, ()), repeatable, probe, asked)
+        try:
+            charged = yield from _see_through(flow)
+        except Exception as error:
+            return Raised(error)
+        return Returned(Response(201, ((MADE, b"call"),), str(charged).encode()))
+
+    return script
+
+
+def _see_through(flow: Flow[Any]) -> Flow[Any]:
+    """Cancelled in the middle of a write, it is carried through before the handler hears of it."""
+    cancelled = False
+    step: Callable[[], Operation[Any]] = flow.__next__
+    while True:
+        try:
+            op = step()
+        except StopIteration as done:
+            if cancelled:
+                raise Stopped from None
+            return done.value
+        except Exception:
+            if cancelled:
+                raise Stopped from None
+            raise
+        try:
+            reply = yield op
+        except Exception as error:
+            step = _throwing(flow, error)
+            continue
+        if isinstance(reply, Redone):
+            cancelled, reply = True, reply.reply
+        step = _sending(flow, reply)
+
+
+def _sending(flow: Flow[Any], value: Any) -> Callable[[], Operation[Any]]:
+    return lambda: flow.send(value)
+
+
+def _throwing(flow: Flow[Any], error: Exception) -> Callable[[], Operation[Any]]:
+    return lambda: flow.throw(error)
+
+
+def fence_of(name: str, life: int = 0) -> Fence:
+    return Fence(f"{name}{life}".encode().ljust(16, b"."))
+
+
+def run_of(fence: Fence) -> bytes:
+    return fence.rstrip(b".")
+
+
+def happened(identity: Identity, of_call: bool) -> Evidence:
+    result: Any = "charged" if of_call else Response(200, ((MADE, b"settled"),), b"settled")
+    return evidence.Happened(result, provider_id=identity.hex()[:8])

@@ -1,0 +1,74 @@
+"""One step of the memory store, which is the executable reading of the state table, on a state
+that can be hashed: records have numbers, and a step that was made before is remembered."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from semel.core.contract import StoreOperation
+from semel.core.model import Identity, Micros
+from semel.stores.memory.audit import Audit
+from semel.stores.memory.fields import Entry
+from semel.stores.memory.outbox import Outbox
+from semel.stores.memory.records import Records
+from semel.stores.memory.upkeep import Upkeep
+
+Entries: TypeAlias = tuple[int, ...]
+
+
+class Shelf:
+    """The store's code without its dictionary, which is part of the state."""
+
+    def __init__(self, identities: tuple[Identity, ...]) -> None:
+        self._identities = identities
+        audit = Audit()
+        self._records = Records(audit)
+        upkeep = Upkeep(self._records, Outbox(audit))
+        self._answers = {**self._records.answers(), **upkeep.answers()}
+        self._entries: list[Entry | None] = [None]
+        self._numbers: dict[Entry, int] = {}
+        self._ops: list[StoreOperation[Any]] = []
+        self._op_numbers: dict[StoreOperation[Any], int] = {}
+        self._steps: dict[tuple[Entries, int, Micros], tuple[Any, Entries]] = {}
+
+    def op_number(self, op: StoreOperation[Any]) -> int:
+        number = self._op_numbers.get(op)
+        if number is None:
+            number = self._op_numbers[op] = len(self._ops)
+            self._ops.append(op)
+        return number
+
+    def op(self, number: int) -> StoreOperation[Any]:
+        return self._ops[number]
+
+    def entry(self, number: int) -> Entry | None:
+        return self._entries[number]
+
+    def perform(self, entries: Entries, op: int, now: Micros) -> tuple[Any, Entries]:
+        """The reply, and the records afterwards."""
+        key = (entries, op, now)
+        step = self._steps.get(key)
+        if step is None:
+            step = self._steps[key] = self._perform(entries, self._ops[op], now)
+        return step
+
+    def _perform(
+        self, entries: Entries, op: StoreOperation[Any], now: Micros
+    ) -> tuple[Any, Entries]:
+        held = self._records.entries
+        held.clear()
+        for identity, number in zip(self._identities, entries, strict=True):
+            entry = self._entries[number]
+            if entry is not None:
+                held[identity] = entry
+        reply = self._answers[type(op)](op, now)
+        return reply, tuple([self._number(held.get(each)) for each in self._identities])
+
+    def _number(self, entry: Entry | None) -> int:
+        if entry is None:
+            return 0
+        number = self._numbers.get(entry)
+        if number is None:
+            number = self._numbers[entry] = len(self._entries)
+            self._entries.append(entry)
+        return number

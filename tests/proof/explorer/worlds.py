@@ -1,0 +1,190 @@
+"""Worlds: a policy, who takes part, what a handler may do, what may go wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import replace as varied
+from datetime import timedelta
+from typing import Any, Final, Literal
+
+from semel.core.admission import Call
+from semel.core.evidence import Evidence
+from semel.core.frozen import replace
+from semel.core.model import Fence
+from semel.core.policy import Policy, accepted, ietf, payments, stripe
+from tests.proof.explorer.handlers import fence_of
+from tests.unit.world import call
+
+SECOND: Final = 1_000_000
+LEASE: Final = 60 * SECOND
+PAST_LEASE: Final = LEASE + 1
+PAST_RETENTION: Final = 49 * 3600 * SECOND
+
+FAULTS: Final = frozenset({"dies", "applied", "lost", "refused", "late", "cancel"})
+"""What may befall anybody at any step, one by one: its process is killed; its operation is applied
+but unanswered, or not applied and unanswered, or surely not applied, or unanswered and applied
+later; its caller goes away. That its lease passes while it stands still is a jump of the clock."""
+
+
+def ask_provider(_: object) -> Evidence:
+    """Who is asked: the engine answers, from what the provider has seen."""
+    raise AssertionError("nobody calls it")
+
+
+@dataclass(frozen=True)
+class World:
+    name: str
+    policy: Policy
+    kinds: tuple[str, ...] = ("ok",)
+    requests: int = 3
+    faults: int = 1
+    jumps: tuple[int, ...] = (PAST_LEASE,)
+    breaks: frozenset[str] = FAULTS
+    provider: Literal["final", "happened", None] = None
+    """Whether the provider can be asked, and can also say that it did not happen and never will."""
+    together: bool = False
+    """All requests are in one process, where those who wait elect one to act."""
+    strangers: tuple[int, ...] = ()
+    """Requests with the same key and another payload."""
+    elsewhere: tuple[int, ...] = ()
+    """Requests with the same key and payload of another tenant."""
+    familiar: bool = False
+    repeatable: bool = False
+    ways: tuple[str, ...] = ("did",)
+    lives: int = 1
+    """How much reconcilers and workers begin while faults are about."""
+    evicts: bool = False
+    """An operator may evict what is settled."""
+    symmetric: bool = True
+    """Requests that are alike arrive in the order of their names: others differ by names only."""
+    reduced: bool = True
+    """Steps that concern nobody else are not interleaved."""
+
+    @property
+    def resumable(self) -> bool:
+        return self.policy.on_lapse == "resume"
+
+    @property
+    def atomic(self) -> bool:
+        return self.policy.mode == "atomic"
+
+    def call(self, who: int, name: str) -> Call:
+        body = b'{"amount": 2}' if who in self.strangers else b'{"amount": 1}'
+        tenant = "other" if who in self.elsewhere else "one"
+        made = call(body, self.policy, familiar=self.familiar, tenant=tenant)
+        asks = self.policy.probe is not None
+        request = b"the stored request" if self.policy.stores_request else None
+        fence: Fence = fence_of(name)
+        return replace(made, fence=fence, can_ask=asks, request=request, status_at="/status")
+
+    def with_(self, **changes: Any) -> World:
+        return varied(self, **changes)
+
+
+_SHORT: Final[dict[str, Any]] = {"give_up_after": timedelta(minutes=5)}
+_FAILING: Final = ("ok", "500", "not executed")
+_DOUBTFUL: Final = ("ok", "doubt", "doubt!", "reset!")
+
+WORLDS: Final[tuple[World, ...]] = (
+    World("leased-ietf", ietf(**_SHORT), _FAILING),
+    World("leased-ietf-doubt", ietf(probe=ask_provider, **_SHORT), _DOUBTFUL, provider="final"),
+    World("leased-ietf-answers", ietf(**_SHORT), ("ok", "declined", "throttled", "bug")),
+    World("leased-ietf-familiar", ietf(**_SHORT), ("ok", "500"), familiar=True),
+    World("leased-stripe", stripe(**_SHORT), ("ok", "500", "500!", "bug!", "doubt!")),
+    World("leased-accepted", accepted(probe=ask_provider, **_SHORT), _FAILING, provider="happened"),
+    World(
+        "leased-payments",
+        payments(probe=ask_provider, **_SHORT),
+        ("ok", "500", "500!", "not executed"),
+        provider="final",
+    ),
+    World(
+        "leased-payments-together",
+        payments(probe=ask_provider, **_SHORT),
+        ("ok", "bug!", "not executed"),
+        provider="final",
+        together=True,
+    ),
+    World("leased-payments-nobody", payments(probe=None, **_SHORT), ("ok", "500!", "reset")),
+    World(
+        "leased-release",
+        ietf(on_lapse="release", effects="none", **_SHORT),
+        ("declined", "500"),
+    ),
+    World("leased-stream", ietf(response="stream", **_SHORT), ("stream", "500"), requests=2),
+    World(
+        "leased-resume-asked",
+        payments(on_lapse="resume", probe=ask_provider, **_SHORT),
+        provider="final",
+        ways=("did", "not sent", "reset!"),
+        requests=2,
+    ),
+    World(
+        "leased-resume-repeatable",
+        ietf(on_lapse="resume", **_SHORT),
+        repeatable=True,
+        ways=("did", "reset"),
+        requests=2,
+    ),
+    World("leased-mismatch", ietf(**_SHORT), ("ok", "500"), strangers=(2,)),
+    World("leased-tenants", ietf(**_SHORT), ("ok", "500"), elsewhere=(2,)),
+    World("leased-retention", ietf(**_SHORT), ("ok", "500"), requests=2, jumps=(PAST_RETENTION,)),
+    World(
+        "leased-zombie-past-retention",
+        ietf(probe=ask_provider, **_SHORT),
+        ("ok", "declined"),
+        requests=2,
+        faults=0,
+        jumps=(PAST_LEASE, PAST_RETENTION),
+        provider="final",
+    ),
+    World("leased-renewed", ietf(**_SHORT), requests=2, jumps=(LEASE * 2 // 3, LEASE * 2 // 3)),
+    World("leased-evicted", ietf(**_SHORT), ("ok", "500"), requests=2, evicts=True),
+    World("atomic-ietf", ietf(mode="atomic", **_SHORT), ("written", "500w", "declined")),
+    World("atomic-stripe", stripe(mode="atomic", **_SHORT), ("written", "500w")),
+    World("atomic-accepted", accepted(mode="atomic", **_SHORT), ("written", "500w")),
+    World(
+        "atomic-payments",
+        payments(mode="atomic", probe=ask_provider, **_SHORT),
+        ("written", "500w"),
+        provider="final",
+    ),
+    World(
+        "atomic-doubt",
+        ietf(mode="atomic", probe=ask_provider, **_SHORT),
+        # Without an effect: a call outside that dies with its transaction is nobody's promise.
+        ("written", "doubt"),
+        provider="final",
+    ),
+    World(
+        "deferred-accepted",
+        accepted(mode="deferred", required=True, probe=ask_provider, **_SHORT),
+        ("ok", "500", "not executed"),
+        provider="final",
+    ),
+    World(
+        "deferred-release",
+        accepted(
+            mode="deferred", required=True, on_lapse="release", effects="none", **_SHORT
+        ),
+        ("declined", "500"),
+    ),
+    World(
+        "deferred-resume",
+        accepted(
+            mode="deferred", required=True, on_lapse="resume", probe=ask_provider, **_SHORT
+        ),
+        provider="final",
+        ways=("did", "reset!"),
+        requests=2,
+    ),
+    World(
+        "deferred-abandoned",
+        accepted(mode="deferred", required=True, **_SHORT),
+        ("ok",),
+        requests=2,
+        jumps=(3601 * SECOND,),
+    ),
+)
+
+BY_NAME: Final = {world.name: world for world in WORLDS}
