@@ -405,7 +405,7 @@ def test_a_deferred_request_is_run_by_a_worker_as_its_caller(
     """Through the whole project, whose authentication accepts the worker's word for who asked."""
 
     def who(request: semel.Request) -> Any:
-        return semel.principal(request.raw) or request.headers.get("authorization")
+        return semel.principal(request.raw) or request.headers.get("x-user")
 
     policy = semel.accepted(mode="deferred", required=True)
     guard = make_guard(f"sqlite:///{tmp_path}/semel.db", tenant=who, policy=policy)
@@ -416,7 +416,7 @@ def test_a_deferred_request_is_run_by_a_worker_as_its_caller(
         return HttpResponse(request.body, status=201)
 
     send: Any = serve(guard, x=pay)
-    known = ("authorization", "ann")
+    known = ("x-user", "ann")
     accepted = send(Ask(body=b"pay", headers=(known,)))
     assert (accepted.status, callers) == (202, [])
     where = accepted.one("location")
@@ -427,7 +427,7 @@ def test_a_deferred_request_is_run_by_a_worker_as_its_caller(
 
     assert json.loads(look(known).body)["status"] == "pending"
     assert look().status == 401
-    assert look(("authorization", "bob")).status == 404
+    assert look(("x-user", "bob")).status == 404
     assert runner.run(Runs(guard, send.app).run_once()).done == 1
     assert callers == ["ann"]
     told = look(known)

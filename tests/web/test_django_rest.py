@@ -38,7 +38,7 @@ class Caller:
 
 class Bearer(BaseAuthentication):
     def authenticate(self, request: Any) -> tuple[Caller, None] | None:
-        name = request.headers.get("Authorization", "")
+        name = request.headers.get("X-User", "")
         return (Caller(name), None) if name else None
 
     def authenticate_header(self, request: Any) -> str:
@@ -64,7 +64,7 @@ def tenant(request: semel.Request) -> str | None:
 def asking(amount: Any = 1, who: str | None = "alice", key: str | None = KEY) -> Ask:
     body = json.dumps({"amount": amount}).encode()
     headers = (JSON, ("content-length", str(len(body))))
-    known = () if who is None else (("authorization", who),)
+    known = () if who is None else (("x-user", who),)
     return Ask(key=key, body=body, headers=(*headers, *known))
 
 
@@ -185,7 +185,7 @@ def form(amount: int) -> Ask:
     body = f"--b\r\n{part}\r\n\r\n{amount}\r\n--b--\r\n".encode()
     kind = ("content-type", "multipart/form-data; boundary=b")
     length = ("content-length", str(len(body)))
-    return Ask(body=body, headers=(kind, length, ("authorization", "alice")))
+    return Ask(body=body, headers=(kind, length, ("x-user", "alice")))
 
 
 @pytest.mark.parametrize("ask", [asking, form])
