@@ -25,13 +25,16 @@ import pytest
 
 import semel
 from semel.core.contract import StoreOperation
+from semel.stores import open_backend
 from tests.servers import PostgresServer, ValkeyServer, gunicorn, uvicorn
+from tests.web import faulty
 from tests.web.client import Client, Reply, new_key
 from tests.web.colours import COLOURS, driver, once
 from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, Driver
 from tests.web.effects import Effects
 from tests.web.faults import FaultyBackend
+from tests.web.faulty import Faults
 from tests.web.waiting import until
 
 THREADS = 6
@@ -234,7 +237,7 @@ def guarded(make_guard: MakeGuard, runner: asyncio.Runner) -> Iterator[Callable[
     """Guards whose connections are closed in the loop they were opened in."""
     made: list[semel.Guard] = []
 
-    def make(*given: str, **options: Any) -> semel.Guard:
+    def make(*given: Any, **options: Any) -> semel.Guard:
         made.append(make_guard(*given, **options))
         return made[-1]
 
@@ -428,16 +431,17 @@ def test_what_an_outage_refuses_is_charged_to_nobody(
 def test_a_transaction_that_cannot_begin_opens_the_breaker_and_one_that_can_closes_it(
     colour: str, tmp_path: Path, guarded: MakeGuard, effects: Effects, runner: asyncio.Runner
 ) -> None:
-    outage = LockedSqlite(tmp_path / "keys.db")
-    guard = guarded(outage.url, policy=semel.ietf(mode="atomic"))
+    faults = Faults()
+    store = faulty.FaultyBackend(open_backend(f"sqlite:///{tmp_path / 'keys.db'}"), faults)
+    guard = guarded(store, policy=semel.ietf(mode="atomic"))
     breaker = guard.breaker
     assert breaker is not None
     send = driver(colour, guard, once(effects), runner)
     assert send().status == 200
-    outage.begin()
+    faults.at, faults.lasting = 1, True
     until(lambda: send(Ask(key=new_key())).status == 503 and breaker.circuit == "open")
+    assert "begin" in faults.hit
     assert len(effects.all()) == 1
-    outage.end()
+    faults.heal()
     until(lambda: send(Ask(key=new_key())).status == 200)
     assert breaker.circuit == "closed"
-    outage.close()
