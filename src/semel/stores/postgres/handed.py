@@ -23,7 +23,6 @@ from semel.stores.holds import ENDED, OVER, SHARED, in_event_loop, refused
 from semel.stores.postgres.link import Link
 
 RV = TypeVar("RV")
-_INTERVAL = 0.1
 
 
 class Turn:
@@ -115,9 +114,9 @@ class HandedConnection(Connection[Any]):
     def closed(self) -> bool:
         return self._turn.over or super().closed
 
-    def wait(self, gen: PQGen[RV], interval: float = _INTERVAL, timeout: float | None = None) -> RV:
+    def wait(self, gen: PQGen[RV], *how: Any, **named: Any) -> RV:  # its releases differ in how
         with self._turn.taken():
-            return super().wait(gen, interval=interval, timeout=timeout)
+            return super().wait(gen, *how, **named)
 
     def _check_connection_ok(self) -> None:
         self._turn.check()
@@ -164,14 +163,9 @@ class HandedAsyncConnection(AsyncConnection[Any]):
     def closed(self) -> bool:
         return self._turn.over or super().closed
 
-    async def wait(
-        self,
-        gen: PQGen[RV],
-        interval: float = _INTERVAL,
-        timeout: float | None = None,  # noqa: ASYNC109 - psycopg's own signature
-    ) -> RV:
+    async def wait(self, gen: PQGen[RV], *how: Any, **named: Any) -> RV:
         with self._turn.taken():
-            return await super().wait(gen, interval=interval, timeout=timeout)
+            return await super().wait(gen, *how, **named)
 
     def _check_connection_ok(self) -> None:
         self._turn.check()
