@@ -177,7 +177,10 @@ def test_only_what_is_settled_is_asked_for(state: State) -> None:
 
 def test_one_that_was_changed_by_somebody_just_now_is_not_called_erased() -> None:
     each = Belonging(Identity(b"1" * 32), State.COMPLETED, Fence(b"f" * 16))
-    perform: Any = lambda op: Lost(None, 1)  # noqa: E731
+
+    def perform(op: Any) -> Any:
+        return Lost(None, 1)
+
     assert not run(erasing.erase(each, Act("eve", "asked")), perform)
 
 
