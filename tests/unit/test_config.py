@@ -178,3 +178,25 @@ def test_keys_for_encryption_that_cannot_be_used_are_refused(table: str, tmp_pat
         load(path, {})
     assert KEY not in str(refused.value)
     assert "short" not in str(refused.value)
+
+
+def test_limits_and_breaker_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "semel.toml"
+    file.write_text(
+        'breaker = "off"\n[limits]\nnew_keys = "50/s"\nlookups = "10/5m"\nactive_keys = 9\n'
+    )
+    settings = load(file, {})
+    minutes = semel.Rate(10, timedelta(minutes=5))
+    assert settings.limits == semel.Limits(semel.Rate(50), minutes, 9)
+    assert settings.breaker is None
+    assert load(None, {"SEMEL_BREAKER": "3s"}).breaker == timedelta(seconds=3)
+
+
+@pytest.mark.parametrize(
+    "text", ['new_keys = "fast"', "new_keys = 5", 'new_key = "5/s"', 'lookups = "0/s"']
+)
+def test_limits_that_cannot_be_read_are_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "semel.toml"
+    file.write_text(f"[limits]\n{text}\n")
+    with pytest.raises(semel.ConfigurationError):
+        load(file, {})
