@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests import canary
 from tests.servers import MariadbServer, PgBouncer, PostgresServer, ValkeyCluster, ValkeyServer
 from tests.servers import mariadb as mariadb_binaries
 from tests.servers import pgbouncer as pgbouncer_binary
@@ -17,7 +18,23 @@ settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True
 settings.register_profile("explore", deadline=None, max_examples=1_000)
 settings.load_profile(os.environ.get("SEMEL_TEST_HYPOTHESIS", "ci"))
 
-SERVERS = pytest.StashKey[list[str]]()
+LINES = pytest.StashKey[list[str]]()
+"""What is said at the end of the run."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def canaries_watched() -> Iterator[None]:
+    """Nothing that semel says has a key, a body or a token in it (`tests.canary`)."""
+    with canary.watch():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def no_canary_escaped(canaries_watched: None) -> Iterator[None]:
+    canary.escaped.clear()
+    yield
+    found, canary.escaped[:] = list(canary.escaped), []
+    assert not found, "secrets in what semel says:\n" + "\n".join(found)
 
 
 @pytest.fixture(scope="session")
@@ -25,32 +42,32 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def note(request: pytest.FixtureRequest, line: str) -> None:
+def note(request: pytest.FixtureRequest, line: str, what: str = "servers") -> None:
     """Remember for the end of the run which servers the tests had, or why they had none."""
-    lines = request.config.stash.setdefault(SERVERS, [])
-    if line not in lines:
-        lines.append(line)
+    lines = request.config.stash.setdefault(LINES, [])
+    if f"{what}: {line}" not in lines:
+        lines.append(f"{what}: {line}")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """One of several processes tells the one that speaks to people."""
     output: Any = getattr(session.config, "workeroutput", None)
     if output is not None:
-        output["servers"] = session.config.stash.get(SERVERS, [])
+        output["lines"] = session.config.stash.get(LINES, [])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    lines = node.config.stash.setdefault(SERVERS, [])
-    told = getattr(node, "workeroutput", {}).get("servers", [])
+    lines = node.config.stash.setdefault(LINES, [])
+    told = getattr(node, "workeroutput", {}).get("lines", [])
     lines.extend(line for line in told if line not in lines)
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    for line in config.stash.get(SERVERS, []):
-        terminalreporter.write_line(f"servers: {line}")
+    for line in config.stash.get(LINES, []):
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

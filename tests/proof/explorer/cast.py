@@ -16,7 +16,7 @@ from semel.core.settling import in_doubt
 from semel.core.taking import take
 from semel.core.upkeep import Work
 from semel.stores.memory.fields import Entry
-from tests.proof.explorer.handlers import fence_of, operation, plain
+from tests.proof.explorer.handlers import fence_of, operation, plain, run_of
 from tests.proof.explorer.plays import Node, Play, Script, Tree
 from tests.proof.explorer.worlds import SECOND, World, ask_provider
 
@@ -56,6 +56,12 @@ class Cast:
 
     def means_the_same(self, who: int, entry: Entry | None) -> bool:
         return entry is None or who >= self.late or self.calls[who].prints.match(entry.record)
+
+    def runs_elsewhere(self, who: int) -> set[bytes]:
+        """The runs of other tenants."""
+        own = who in self._world.elsewhere
+        others = [each for each in range(self.late) if (each in self._world.elsewhere) != own]
+        return {run_of(self.fences[each]) for each in others}
 
     def case_of(self, node: Node) -> Case | None:
         case: Case | None = getattr(node.root, "case", None)

@@ -14,7 +14,6 @@ from semel.core import keys
 from semel.core.acts import Act
 from semel.core.contract import (
     Applied,
-    Claim,
     Claimed,
     Evict,
     Fetch,
@@ -28,7 +27,7 @@ from semel.core.contract import (
     StoreOperation,
     Take,
 )
-from semel.core.evidence import Absent, CannotTell, Evidence
+from semel.core.evidence import Absent, Evidence
 from semel.core.maintenance import tend
 from semel.core.model import Fence, Record
 from semel.core.model import State as RecordState
@@ -60,7 +59,6 @@ from tests.proof.explorer import promises
 from tests.proof.explorer.cast import Cast
 from tests.proof.explorer.handlers import (
     CALL,
-    KINDS,
     WAYS,
     Choose,
     Redone,
@@ -243,6 +241,7 @@ class Engine:
         self, state: State, who: int, actor: Actor, node: Node, name: str
     ) -> Iterator[Move]:
         promises.p8_only_a_holder_runs(actor.granted)
+        promises.p12_one_waiter_acts(actor.passed_over)
         if state.now >= actor.good_until:
             yield f"{name}.too-late", partial(self._reply, state, who, "late")
             return
@@ -258,6 +257,7 @@ class Engine:
     def _calls(self, state: State, who: int, node: Node, name: str) -> Iterator[Move]:
         assert isinstance(node.op, Do)
         identity = self.cast.identities[self._spot(state, who)]
+        promises.p4_a_call_looks_at_its_lease(node.before is Held)
         promises.p10_same_key_downstream(node.op.arguments[0], keys.downstream_key(identity, CALL))
         for way in self.world.ways:
             yield f"{name}.calls:{way}", partial(self._call, state, who, way)
@@ -460,6 +460,8 @@ class Engine:
             if actor.node < 0 or (each != who and not self.world.together):
                 continue
             if isinstance(self.tree.nodes[actor.node].op, Await):
+                passed = actor._replace(passed_over=not elected)
+                state = with_actor(state, each, passed)
                 state = self._reply(state, each, Woken(found.record, found.now, elected))
                 elected = False
         return state
@@ -508,7 +510,7 @@ class Engine:
         if (spot, state.epochs[spot]) in state.effects:
             return happened(self.cast.identities[spot], self.world.resumable), state
         if self.world.provider != "final":
-            return CannotTell("nothing is seen"), state
+            return Absent(final=False), state
         case = self.cast.case_of(node)
         seen = frozenset() if case is None else frozenset({bytes(case.record.fence)})
         return Absent(final=True), state._replace(voids=state.voids | state.burnt | seen)
@@ -552,6 +554,9 @@ class Engine:
             effect = (0, state.epochs[0])
             state = state._replace(effects=(*state.effects, effect))
             promises.p1_one_effect(state.effects.count(effect))
+            actor = state.actors[who]
+            if actor.node >= 0:
+                state = with_actor(state, who, actor._replace(acted=actor.acted + 1))
         if how == "landed":
             return state
         if how == "unanswered":
@@ -696,6 +701,7 @@ class Engine:
         spot = self._spot(state, who)
         kept = [self._snapshots[number] for at, _, number in state.kept if at == spot]
         promises.check_answer(node.result, kept, actor.acted)
+        promises.p7_answers_stay_in_their_scope(node.result, self.cast.runs_elsewhere(who))
         if who == self.cast.late:
             promises.p12_no_permanent_conflict(node.result)
 
@@ -725,6 +731,3 @@ def _steps_of_maintenance(world: World) -> list[StoreOperation[Any]]:
             op = flow.send(Tended({}, False, 0))
     except StopIteration:
         return steps
-
-
-__all__ = ["KINDS", "Claim", "Engine", "Move"]

@@ -85,7 +85,7 @@ KINDS: Final[dict[str, Kind]] = {
     "500w": Kind(False, _answers(500), writes=True),
     "bug": Kind(False, _raises(ValueError)),
     "bug!": Kind(True, _raises(ValueError)),
-    "not executed": Kind(False, _raises(NotExecuted)),
+    "not-executed": Kind(False, _raises(NotExecuted)),
     "doubt": Kind(False, _raises(OutcomeUnknown)),
     "doubt!": Kind(True, _raises(OutcomeUnknown)),
     "reset": Kind(False, _raises(ConnectionResetError)),
@@ -106,7 +106,7 @@ class Way:
 
 WAYS: Final[dict[str, Way]] = {
     "did": Way(True, lambda: Did("charged")),
-    "not sent": Way(False, lambda: Raised(NotExecuted("refused at the door"))),
+    "not-sent": Way(False, lambda: Raised(NotExecuted("refused at the door"))),
     "reset": Way(False, lambda: Raised(ConnectionResetError())),
     "reset!": Way(True, lambda: Raised(ConnectionResetError())),
     "cancelled": Way(False, lambda: Abandoned(Stopped())),

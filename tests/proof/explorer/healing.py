@@ -27,15 +27,19 @@ class Healer:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._healed: set[State] = set()
+        self.trail: list[str] = []
+        """The steps of the last healing."""
 
     def heal(self, state: State) -> None:
         """Raises Violation where something stays behind."""
         state = state._replace(faults=0, jumps=(), lives=_LIVES)
         if state in self._healed:
             return
+        self.trail.clear()
         after = self._settle(state)
         self._demand_settled(after)
         late = self._engine.cast.late
+        self.trail.append("Z-comes")
         again = with_actor(after, late, Actor(self._engine.cast.roots[late].number))
         self._demand_settled(self._settle(again))
         self._healed.add(state)
@@ -45,6 +49,7 @@ class Healer:
             state = self._run(state)
             if not self._waits_for_time(state):
                 return state
+            self.trail.append("time-passes")
             state = state._replace(now=state.now + PAST_LEASE)
         return state
 
@@ -55,7 +60,9 @@ class Healer:
             if not moves:
                 return state
             steps = [it for it in moves if it[0].partition(".")[2] not in _ONLY_IF_NOTHING_ELSE]
-            state = (steps or moves)[0][1]()
+            label, step = (steps or moves)[0]
+            self.trail.append(label)
+            state = step()
         raise promises.Violation("12 every key is settled", "it goes round for ever")
 
     def _waits_for_time(self, state: State) -> bool:

@@ -95,7 +95,17 @@ def _sending(flow: Flow[Any], value: Any) -> Callable[[], Operation[Any]]:
 class Node:
     """A place in a play: the replies it has had lead here."""
 
-    __slots__ = ("children", "error", "in_handler", "number", "op", "path", "result", "root")
+    __slots__ = (
+        "before",
+        "children",
+        "error",
+        "in_handler",
+        "number",
+        "op",
+        "path",
+        "result",
+        "root",
+    )
 
     def __init__(self, number: int, root: Callable[[], Play], path: tuple[Token, ...]) -> None:
         play = root()
@@ -109,6 +119,8 @@ class Node:
         self.result = play.result
         self.error = play.error
         self.children: dict[Token, Node] = {}
+        self.before: type | None = None
+        """What was asked before."""
 
 
 class Tree:
@@ -128,6 +140,7 @@ class Tree:
         child = node.children.get(token)
         if child is None:
             child = node.children[token] = self._add(node.root, (*node.path, token))
+            child.before = type(node.op)
         return child
 
     def _add(self, root: Callable[[], Play], path: tuple[Token, ...]) -> Node:

@@ -35,6 +35,7 @@ from semel.core.model import OnLapse, State
 from semel.core.runner import Commit
 from semel.core.upkeep import Abandon, Reap, Sweep
 from semel.stores.memory.fields import Entry
+from tests.proof.explorer.handlers import MADE
 
 
 class Violation(Exception):
@@ -218,6 +219,21 @@ def p3_sent_after_it_is_durable(answer: Answer, kept: list[bytes]) -> None:
 def p4_a_zombie_answers_from_the_record(answer: Answer) -> None:
     own = answer.zombie and answer.outcome is Outcome.EXECUTED
     demand("4 stale holders are refused", not own, "a zombie sent its own answer")
+
+
+def p4_a_call_looks_at_its_lease(looked: bool) -> None:
+    demand("4 stale holders are refused", looked, "a call was made without a look at its lease")
+
+
+def p7_answers_stay_in_their_scope(answer: Answer, others: set[bytes]) -> None:
+    headers = () if answer.response is None else answer.response.headers
+    leaked = any(name == MADE and run in others for name, run in headers)
+    demand("7 scopes are apart", not leaked, "the answer of another tenant was sent")
+
+
+def p12_one_waiter_acts(passed_over: bool) -> None:
+    what = "a waiter ran although another was elected"
+    demand("12 every key is settled", not passed_over, what)
 
 
 def p8_only_a_holder_runs(granted: bool) -> None:

@@ -20,13 +20,19 @@ from tests.proof.explorer.worlds import BY_NAME, World
 
 
 class Broken(Exception):
-    """A schedule that breaks a promise. ``str()`` of it can be given to `replay`."""
+    """A schedule that breaks a promise; what is said last can be run to see it again.
 
-    def __init__(self, world: World, schedule: list[str], violation: Violation) -> None:
+    Steps without a number come by themselves, after the faults (`healing`).
+    """
+
+    def __init__(
+        self, world: World, schedule: list[str], violation: Violation, healing: list[str]
+    ) -> None:
         self.world = world
         self.schedule = schedule
         self.violation = violation
         steps = "\n".join(f"  {number:2} {step}" for number, step in enumerate(schedule, 1))
+        steps += "".join(f"\n   - {step}" for step in healing)
         line = " ".join(schedule)
         super().__init__(
             f"{violation}\nin the world {world.name}:\n{steps}\n"
@@ -71,7 +77,7 @@ class _Search:
         self._steps = 0
 
     def all(self) -> Covered:
-        began = time.perf_counter()
+        began = time.process_time()
         sys.setrecursionlimit(max(sys.getrecursionlimit(), 10_000))
         try:
             schedules = self._through(self._engine.start())
@@ -102,7 +108,7 @@ class _Search:
         return 1
 
     def some(self, walks: int, chance: random.Random) -> Covered:
-        began = time.perf_counter()
+        began = time.process_time()
         ends = set[State]()
         try:
             for _ in range(walks):
@@ -123,7 +129,7 @@ class _Search:
         return state
 
     def _covered(self, schedules: int, states: int, began: float) -> Covered:
-        seconds = time.perf_counter() - began
+        seconds = time.process_time() - began
         return Covered(self._world.name, schedules, states, self._steps, seconds)
 
     def _broken(self, violation: Violation) -> Broken:
@@ -133,13 +139,18 @@ class _Search:
 # ── again, and shorter ────────────────────────────────────────────────────────────────────────────
 
 
-def replay(world: World | str, schedule: str) -> None:
-    """Go through one schedule once more; raises Broken as it did the first time."""
+def replay(world: World | str, schedule: str, *, strict: bool = False) -> None:
+    """Go through one schedule once more; raises Broken as it did the first time.
+
+    ``strict``: ValueError for the first step that is not possible where it comes.
+    """
     world = BY_NAME[world] if isinstance(world, str) else world
     steps = schedule.split()
-    taken, violation = _follow(world, steps)
+    taken, violation, healing = _follow(world, steps)
+    if strict and violation is None and taken != steps:
+        raise ValueError(next(b for a, b in zip([*taken, ""], steps, strict=False) if a != b))
     if violation is not None:
-        raise Broken(world, taken, violation)
+        raise Broken(world, taken, violation, healing)
 
 
 def shrunk(world: World, schedule: list[str], violation: Violation) -> Broken:
@@ -147,28 +158,28 @@ def shrunk(world: World, schedule: list[str], violation: Violation) -> Broken:
     size = max(1, len(schedule) // 2)
     while True:
         for at in range(0, len(schedule), size):
-            fewer, found = _follow(world, schedule[:at] + schedule[at + size :])
+            fewer, found, _ = _follow(world, schedule[:at] + schedule[at + size :])
             same = found is not None and found.promise == violation.promise
             if found is not None and same and len(fewer) < len(schedule):
                 schedule, violation = fewer, found
                 break
         else:
             if size == 1:
-                return Broken(world, schedule, violation)
+                return Broken(world, schedule, violation, _follow(world, schedule)[2])
             size //= 2
 
 
-def _follow(world: World, steps: Iterable[str]) -> tuple[list[str], Violation | None]:
+def _follow(world: World, steps: Iterable[str]) -> tuple[list[str], Violation | None, list[str]]:
     """The steps that could be taken; those that were not possible where they came are left out."""
     engine = Engine(world)
-    state, taken = engine.start(), list[str]()
+    state, taken, healer = engine.start(), list[str](), Healer(engine)
     try:
         for label in steps:
             step = dict(engine.moves(state)).get(label)
             if step is not None:
                 taken.append(label)
                 state = step()
-        Healer(engine).heal(state)
+        healer.heal(state)
     except Violation as violation:
-        return taken, violation
-    return taken, None
+        return taken, violation, healer.trail
+    return taken, None, []

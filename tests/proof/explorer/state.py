@@ -34,6 +34,8 @@ class Actor(NamedTuple):
     """Effects it has made."""
     granted: bool = False
     """A store told it that it holds the record."""
+    passed_over: bool = False
+    """It waited, and another was elected to act."""
     pursuits: tuple[Pursuit, ...] = ()
     life: int = 0
     """Of a worker: how often it has begun something."""

@@ -82,7 +82,7 @@ class World:
 
 
 _SHORT: Final[dict[str, Any]] = {"give_up_after": timedelta(minutes=5)}
-_FAILING: Final = ("ok", "500", "not executed")
+_FAILING: Final = ("ok", "500", "not-executed")
 _DOUBTFUL: Final = ("ok", "doubt", "doubt!", "reset!")
 
 WORLDS: Final[tuple[World, ...]] = (
@@ -95,13 +95,13 @@ WORLDS: Final[tuple[World, ...]] = (
     World(
         "leased-payments",
         payments(probe=ask_provider, **_SHORT),
-        ("ok", "500", "500!", "not executed"),
+        ("ok", "500", "500!", "not-executed"),
         provider="final",
     ),
     World(
         "leased-payments-together",
         payments(probe=ask_provider, **_SHORT),
-        ("ok", "bug!", "not executed"),
+        ("ok", "bug!", "not-executed"),
         provider="final",
         together=True,
     ),
@@ -116,7 +116,7 @@ WORLDS: Final[tuple[World, ...]] = (
         "leased-resume-asked",
         payments(on_lapse="resume", probe=ask_provider, **_SHORT),
         provider="final",
-        ways=("did", "not sent", "reset!"),
+        ways=("did", "not-sent", "reset!"),
         requests=2,
     ),
     World(
@@ -159,21 +159,17 @@ WORLDS: Final[tuple[World, ...]] = (
     World(
         "deferred-accepted",
         accepted(mode="deferred", required=True, probe=ask_provider, **_SHORT),
-        ("ok", "500", "not executed"),
+        ("ok", "500", "not-executed"),
         provider="final",
     ),
     World(
         "deferred-release",
-        accepted(
-            mode="deferred", required=True, on_lapse="release", effects="none", **_SHORT
-        ),
+        accepted(mode="deferred", required=True, on_lapse="release", effects="none", **_SHORT),
         ("declined", "500"),
     ),
     World(
         "deferred-resume",
-        accepted(
-            mode="deferred", required=True, on_lapse="resume", probe=ask_provider, **_SHORT
-        ),
+        accepted(mode="deferred", required=True, on_lapse="resume", probe=ask_provider, **_SHORT),
         provider="final",
         ways=("did", "reset!"),
         requests=2,

@@ -1,0 +1,439 @@
+"""Mutants: each takes one guard out of the shipping code. The search must notice every one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+
+from semel.core import atomic, conclusions, entry, exchange, keys, reconciling, settling, steps
+from semel.core import verdict as verdicts
+from semel.core.answers import Answer, Outcome, in_flight
+from semel.core.contract import (
+    Advance,
+    Applied,
+    Claimed,
+    Complete,
+    Found,
+    Lapse,
+    Open,
+    Release,
+    Renew,
+    Retake,
+    SettleAbsent,
+    SettleHappened,
+    Suspend,
+    Take,
+)
+from semel.core.evidence import Absent
+from semel.core.flow import Flow, ask
+from semel.core.frozen import replace
+from semel.core.model import Fence, OnLapse, State
+from semel.core.runner import Abandoned, Await, Held, Woken
+from semel.core.states import Event
+from semel.core.upkeep import Tended
+from semel.core.verdict import Verdict
+from semel.errors import StoreError
+from semel.stores.memory import records, upkeep
+from semel.stores.memory.fields import allowed, fields, proved
+from tests.proof.explorer import cast, worlds
+from tests.proof.explorer.worlds import BY_NAME, World
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    world: World
+    patch: Patch
+    promise: str
+    """The number of the promise that it breaks first; which others follow depends on the search."""
+
+
+MUTANTS: Final[list[Mutant]] = []
+
+
+def mutant(name: str, world: str, promise: str, **changes: Any) -> Callable[[Patch], Patch]:
+    """Small worlds are enough: two requests, a fault only where the mutant needs one."""
+
+    def add(patch: Patch) -> Patch:
+        small = {"requests": 2, "faults": 0, **changes}
+        MUTANTS.append(Mutant(name, BY_NAME[world].with_(**small), patch, promise))
+        return patch
+
+    return add
+
+
+# ── the store: what must be shown for a write ─────────────────────────────────────────────────────
+
+
+def _unfenced(kind: type, *states: State) -> Patch:
+    """A write of this kind is allowed in these states, whatever fence it shows."""
+
+    def lax(op: Any, event: Any, held: Any, now: int) -> bool:
+        if isinstance(op, kind) and held.record.state in states:
+            return True
+        return allowed(op, event, held, now)
+
+    return lambda patch: patch.setattr(records, "allowed", lax)
+
+
+_IN, _UNKNOWN, _FAILED = State.IN_PROGRESS, State.UNKNOWN, State.FAILED_RETRYABLE
+
+mutant("complete without a fence", "leased-ietf-doubt", "4")(_unfenced(Complete, _IN, _UNKNOWN))
+mutant("release without a fence", "leased-ietf-doubt", "4")(_unfenced(Release, _IN))
+mutant("suspend without a fence", "leased-ietf-doubt", "4")(_unfenced(Suspend, _IN))
+mutant("advance without a fence", "leased-resume-repeatable", "4")(_unfenced(Advance, _IN))
+mutant("retake without a fence", "leased-ietf", "5", requests=3)(_unfenced(Retake, _FAILED, _IN))
+mutant("take without a fence", "deferred-accepted", "5", requests=1, faults=1, lives=2)(
+    _unfenced(Take, State.PENDING, _IN, _UNKNOWN)
+)
+mutant("settle without a fence", "leased-accepted", "2", faults=1)(
+    _unfenced(SettleHappened, _UNKNOWN, _IN, _FAILED, State.COMPLETED)
+)
+mutant("lapse without a fence", "leased-ietf-doubt", "5", requests=3, kinds=("ok",))(
+    _unfenced(Lapse, _IN)
+)
+
+
+@mutant("renewal revives a lease that is past", "leased-ietf", "4")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def lax(op: Any, event: Any, held: Any, now: int) -> bool:
+        if isinstance(op, Renew):
+            return proved(event, op.fence, held.record, now)
+        return allowed(op, event, held, now)
+
+    patch.setattr(records, "allowed", lax)
+
+
+@mutant("settling does not burn the fence", "leased-ietf-doubt", "4")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def keeping(op: Any, event: Any, held: Any, now: int) -> dict[str, Any]:
+        written = fields(op, event, held, now)
+        if isinstance(op, SettleHappened | SettleAbsent):
+            written.pop("fence")
+        return written
+
+    patch.setattr(records, "fields", keeping)
+
+
+@mutant("a new claim does not burn the fence", "leased-ietf", "4")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def keeping(op: Any, event: Any, held: Any, now: int) -> dict[str, Any]:
+        written = fields(op, event, held, now)
+        if isinstance(op, Retake):
+            written.pop("fence")
+        return written
+
+    patch.setattr(records, "fields", keeping)
+
+
+@mutant("a claim is retracted without its fence", "leased-ietf", "4", faults=1)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def lax(op: Any, event: Any, held: Any, now: int) -> bool:
+        retracts = isinstance(op, Release) and op.reason == "claim unanswered"
+        if retracts and held.record.state is State.IN_PROGRESS:
+            return True
+        return allowed(op, event, held, now)
+
+    patch.setattr(records, "allowed", lax)
+
+
+@mutant("fences are a counter that begins anew with each row", "leased-zombie-past-retention", "4")
+def _(patch: pytest.MonkeyPatch) -> None:
+    one = Fence(b"1".ljust(16, b"."))
+    own = worlds.World.call
+    patch.setattr(worlds.World, "call", lambda *given: replace(own(*given), fence=one))
+    # The store gives them out, so that nobody takes another's claim for its own.
+    patch.setattr(records, "_claim_again", lambda op, found, now: Found(found, now))
+
+
+# ── the store: time ───────────────────────────────────────────────────────────────────────────────
+
+
+@mutant("a lapsed key is free: the next request runs again", "leased-ietf", "5")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("semel.stores.memory.fields.lapse_event", lambda held: Event.LAPSE_RELEASE)
+
+
+@mutant("the sweeper frees what lapsed", "leased-ietf", "5")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(upkeep, "lapse_event", lambda held: Event.LAPSE_RELEASE)
+
+
+@mutant("a claim takes a lapsed record over", "leased-ietf", "5")
+def _(patch: pytest.MonkeyPatch) -> None:
+    claim = records.Records._claim
+
+    def taking_over(self: records.Records, op: Any, now: int) -> Any:
+        held = self.entries.get(op.identity)
+        if held is not None and held.record.lapsed(now):
+            del self.entries[op.identity]
+        return claim(self, op, now)
+
+    patch.setattr(records.Records, "_claim", taking_over)
+
+
+@mutant("unknown is free after a while", "leased-retention", "5", kinds=("doubt!", "ok"))
+def _(patch: pytest.MonkeyPatch) -> None:
+    def freeing(self: upkeep.Upkeep, op: Any, now: int) -> Tended:
+        for held in self._entries():
+            if held.record.state is _UNKNOWN and held.record.created_at + op.retention < now:
+                freed = {"forget_at": now + op.retention}
+                self._records.happen(Event.SETTLE_ABSENT, held, freed)
+        return Tended({}, False, now)
+
+    patch.setattr(upkeep.Upkeep, "_sweep", freeing)
+
+
+@mutant("unsettled records are purged", "leased-retention", "5", kinds=("doubt!", "ok"))
+def _(patch: pytest.MonkeyPatch) -> None:
+    reap = upkeep.Upkeep._reap
+
+    def purging(self: upkeep.Upkeep, op: Any, now: int) -> Tended:
+        for held in self._entries():
+            if held.record.created_at + 24 * 3600 * worlds.SECOND < now:
+                self._records.happen(Event.FORGET, held, {})
+        return reap(self, op, now)
+
+    patch.setattr(upkeep.Upkeep, "_reap", purging)
+
+
+@mutant("settled records are purged before their time", "leased-ietf", "6")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def purging(self: upkeep.Upkeep, op: Any, now: int) -> Tended:
+        for held in self._entries():
+            if held.record.state is State.COMPLETED:
+                self._records.happen(Event.FORGET, held, {})
+        return Tended({}, False, now)
+
+    patch.setattr(upkeep.Upkeep, "_reap", purging)
+
+
+@mutant("the sweeper does nothing", "leased-ietf", "12", faults=1)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(upkeep.Upkeep, "_sweep", lambda self, op, now: Tended({}, False, now))
+
+
+@mutant("what runs is abandoned", "deferred-abandoned", "5")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def lax(event: Event, fence: Fence, found: Any, now: int) -> bool:
+        if event is Event.ABANDON and found.state is State.IN_PROGRESS:
+            return bool(found.lapsed(now))
+        return proved(event, fence, found, now)
+
+    patch.setattr(upkeep, "proved", lax)
+
+
+# ── the way in ────────────────────────────────────────────────────────────────────────────────────
+
+
+@mutant("no fingerprint check", "leased-mismatch", "9", strangers=(1,))
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(entry, "_differs", lambda call, record: False)
+
+
+@mutant("no fingerprint check in flight", "leased-mismatch", "9", strangers=(1,))
+def _(patch: pytest.MonkeyPatch) -> None:
+    differs = entry._differs
+
+    def when_done(call: Any, record: Any) -> bool:
+        return record.state is State.COMPLETED and differs(call, record)
+
+    patch.setattr(entry, "_differs", when_done)
+
+
+@mutant("an unanswered claim runs the handler", "leased-ietf", "8", faults=1)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def hopeful(call: Any, claim: Any) -> Flow[Any]:
+        try:
+            return (yield from ask(claim))
+        except StoreError:
+            return Claimed(0, 0)
+
+    patch.setattr(entry, "_seize", hopeful)
+
+
+@mutant("a busy key is run all the same", "leased-ietf", "8")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(entry, "in_flight", lambda call: Claimed(0, 0))
+
+
+@mutant("a waiter runs without having been elected", "leased-payments-together", "12", requests=3)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def eager(call: Any, record: Any, patience: int) -> Flow[Any]:
+        reply = yield from ask(Await(call.identity, record.fence, patience))
+        return Found(reply.record, reply.now) if isinstance(reply, Woken) else in_flight(call)
+
+    patch.setattr(entry, "_wait", eager)
+
+
+@mutant("tenants share their keys", "leased-tenants", "7", elsewhere=(1,))
+def _(patch: pytest.MonkeyPatch) -> None:
+    identity = keys.identity
+    patch.setattr(keys, "identity", lambda scope, key: identity(replace(scope, tenant=""), key))
+
+
+# ── what becomes of a run ─────────────────────────────────────────────────────────────────────────
+
+
+@mutant("an error with an effect is released", "leased-payments", "1")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(verdicts._FATE, "unknown", Verdict.RELEASE)
+
+
+@mutant("a reset connection is taken for an error", "leased-ietf-doubt", "1", kinds=("reset!",))
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(verdicts, "is_ambiguous", lambda error: False)
+
+
+@mutant("a cancelled handler is released", "leased-ietf", "1", faults=1)
+def _(patch: pytest.MonkeyPatch) -> None:
+    judge = conclusions.judge
+
+    def lenient(policy: Any, outcome: Any) -> Verdict:
+        return Verdict.RELEASE if isinstance(outcome, Abandoned) else judge(policy, outcome)
+
+    patch.setattr(conclusions, "judge", lenient)
+
+
+@mutant("an answer is sent though it is not durable", "leased-ietf", "3", faults=2)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(exchange, "not_durable", lambda call, answer: answer)
+
+
+@mutant("an answer is sent before it is durable", "leased-ietf", "3")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def at_once(call: Any, op: Any) -> Flow[Any]:
+        return Applied(State.COMPLETED, 0, None, 0)
+        yield
+
+    patch.setattr(exchange, "_insist", at_once)
+
+
+@mutant("a zombie answers what it has made", "leased-ietf-doubt", "3")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def own(call: Any, lost: Any, answer: Answer) -> Flow[Answer]:
+        return replace(answer, outcome=Outcome.EXECUTED)
+        yield
+
+    patch.setattr(exchange, "as_zombie", own)
+
+
+@mutant("a stream begins without its receipt", "leased-stream", "11")
+def _(patch: pytest.MonkeyPatch) -> None:
+    insist = exchange._insist
+
+    def careless(call: Any, op: Any) -> Flow[Any]:
+        if isinstance(op, Open):
+            return Applied(State.IN_PROGRESS, 0, None, 0)
+        return (yield from insist(call, op))
+
+    patch.setattr(exchange, "_insist", careless)
+
+
+# ── recovery points, workers, evidence ────────────────────────────────────────────────────────────
+
+
+@mutant("a call is made without its intent on record", "leased-resume-asked", "1", faults=1)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def unrecorded(holder: Any, deed: Any) -> Flow[None]:
+        holder.course.journal = holder.course.journal.intending(deed.name)
+        return
+        yield
+
+    patch.setattr(steps, "_intend", unrecorded)
+
+
+@mutant("a call is made without a look at its lease", "leased-resume-asked", "4")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def careless(op: Any) -> Flow[Any]:
+        return True if isinstance(op, Held) else (yield from ask(op))
+
+    patch.setattr(steps, "ask", careless)
+
+
+@mutant("a call in doubt is made again, whatever the provider honours", "leased-resume-asked", "1")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def presuming(deed: Any, probe: Any, inquiry: Any) -> Flow[None]:
+        return
+        yield
+
+    patch.setattr(steps, "_inquire", presuming)
+
+
+@mutant("a worker runs what it has not taken", "deferred-accepted", "8")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def grabbing(case: Any, fence: Any, policy: Any) -> Flow[bool]:
+        return True
+        yield
+
+    patch.setattr(cast, "take", grabbing)
+
+
+@mutant("absent for now is taken for absent for ever", "leased-accepted", "1", lives=2)
+def _(patch: pytest.MonkeyPatch) -> None:
+    operation = settling._operation
+
+    def hasty(case: Any, evidence: Any, *rest: Any) -> Any:
+        said = Absent(final=True) if isinstance(evidence, Absent) else evidence
+        return operation(case, said, *rest)
+
+    patch.setattr(settling, "_operation", hasty)
+
+
+@mutant("an unknown record is asked about for ever", "leased-accepted", "12")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reconciling, "hopeless", lambda doubt: None)
+
+
+@mutant("an operation that lapses is released", "leased-resume-asked", "5", faults=1)
+def _(patch: pytest.MonkeyPatch) -> None:
+    # Its journal would be kept; without one the next request begins at the start.
+    def released(self: Any, op: Any, now: int) -> Tended:
+        for held in self._entries():
+            if held.record.lapsed(now) and held.record.on_lapse is OnLapse.RESUME:
+                freed = {"forget_at": now + op.retention, "journal": None, "leased_until": None}
+                self._records.happen(Event.LAPSE_RELEASE, held, freed)
+        return Tended({}, False, now)
+
+    patch.setattr(upkeep.Upkeep, "_sweep", released)
+
+
+# ── transactions ──────────────────────────────────────────────────────────────────────────────────
+
+
+@mutant("a kept failure keeps its writes", "atomic-stripe", "10")
+def _(patch: pytest.MonkeyPatch) -> None:
+    result = atomic._result
+    patch.setattr(atomic, "_result", lambda *given: replace(result(*given), writes=True))
+
+
+@mutant("a commit in doubt is called a success", "atomic-ietf", "3", faults=1)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def presuming(call: Any, result: Any, error: Any) -> Flow[Answer]:
+        return atomic._committed(call, result.answer, 0)
+        yield
+
+    patch.setattr(atomic, "_ascertained", presuming)
+
+
+@mutant("a commit in doubt is called undone", "atomic-ietf", "8", faults=1)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(atomic, "_ascertained", atomic._nothing_kept)
+
+
+@mutant("a stale doubt takes a settled record back", "atomic-payments", "4", faults=1)
+def _(patch: pytest.MonkeyPatch) -> None:
+    ascertained = atomic._ascertained
+
+    def forgetful(call: Any, result: Any, error: Any) -> Flow[Answer]:
+        found = yield from atomic._look_again(call)
+        if isinstance(found, Found) and found.record.state is _FAILED:
+            return (yield from atomic._nothing_kept(call, result, error))
+        return (yield from ascertained(call, result, error))
+
+    patch.setattr(atomic, "_ascertained", forgetful)
