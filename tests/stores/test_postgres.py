@@ -21,6 +21,8 @@ from semel.core.contract import (
     Claim,
     Claimed,
     Complete,
+    Fetch,
+    Fetched,
     Found,
     NoRecord,
     Read,
@@ -692,9 +694,7 @@ def test_a_big_snapshot_comes_back_whole(postgres_url: str) -> None:
         store, op, body = backend.blocking(), claim(), secrets.token_bytes(8_000_000)
         store.perform(op)
         store.perform(complete(op, body))
-        found = store.perform(Read(op.identity))
-        assert isinstance(found, Found)
-        assert found.record.snapshot == body
+        assert store.perform(Fetch(op.identity, op.fence, b"")) == Fetched(body)
 
 
 async def test_a_big_snapshot_comes_back_whole_in_an_event_loop(postgres_url: str) -> None:
@@ -702,9 +702,7 @@ async def test_a_big_snapshot_comes_back_whole_in_an_event_loop(postgres_url: st
         store, op, body = backend.awaited(), claim(), secrets.token_bytes(8_000_000)
         await store.perform(op)
         await store.perform(complete(op, body))
-        found = await store.perform(Read(op.identity))
-        assert isinstance(found, Found)
-        assert found.record.snapshot == body
+        assert await store.perform(Fetch(op.identity, op.fence, b"")) == Fetched(body)
 
 
 def test_one_of_many_threads_wins_a_key(postgres_url: str) -> None:

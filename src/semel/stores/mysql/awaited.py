@@ -18,7 +18,7 @@ from semel.stores.mysql.faults import Fault, not_connected, verdict
 from semel.stores.mysql.migration import migrate
 from semel.stores.mysql.settings import Settings
 from semel.stores.mysql.wire import Wire, dial
-from semel.stores.sql.errand import errand
+from semel.stores.sql.errand import adrive, errand
 from semel.stores.sql.plans import Rows, Statement
 
 R = TypeVar("R")
@@ -39,18 +39,7 @@ class AwaitedPool:
     async def perform(self, op: StoreOperation[R], deadline: float, *, doubt: bool = False) -> R:
         """One operation by itself."""
         steps = errand(op, verdict, doubt=doubt)
-        try:
-            statement = next(steps)
-            while True:
-                try:
-                    rows = await self.execute(statement, deadline)
-                except Fault as fault:
-                    statement = steps.throw(fault)
-                else:
-                    statement = steps.send(rows)
-        except StopIteration as done:
-            reply: R = done.value
-            return reply
+        return await adrive(steps, lambda statement: self.execute(statement, deadline))
 
     async def aclose(self) -> None:
         """Close idle connections now, and those at work when they are done: by their deadline."""

@@ -16,11 +16,11 @@ from typing import TypeVar
 import psycopg
 
 from semel.core.contract import StoreOperation
-from semel.stores.postgres.errand import errand
-from semel.stores.postgres.faults import Fault, not_connected
+from semel.stores.postgres.faults import Fault, not_connected, verdict
 from semel.stores.postgres.link import WRITE, AsyncConnection, Exchange, Link
 from semel.stores.postgres.migration import migrate
 from semel.stores.postgres.settings import Settings
+from semel.stores.sql.errand import adrive, errand
 from semel.stores.sql.plans import Rows, Statement
 
 R = TypeVar("R")
@@ -143,19 +143,8 @@ class AwaitedPool:
 
     async def perform(self, op: StoreOperation[R], deadline: float, *, doubt: bool = False) -> R:
         """One operation by itself."""
-        steps = errand(op, doubt=doubt)
-        try:
-            statement = next(steps)
-            while True:
-                try:
-                    rows = await self.execute(statement, deadline)
-                except Fault as fault:
-                    statement = steps.throw(fault)
-                else:
-                    statement = steps.send(rows)
-        except StopIteration as done:
-            reply: R = done.value
-            return reply
+        steps = errand(op, verdict, doubt=doubt)
+        return await adrive(steps, lambda statement: self.execute(statement, deadline))
 
     async def aclose(self) -> None:
         """Close idle connections now, and those at work when they are done: by their deadline."""

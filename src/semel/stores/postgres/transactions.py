@@ -21,12 +21,14 @@ from semel.core.model import Identity
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
 from semel.stores.holds import ENDED, SHARED, Hold
 from semel.stores.postgres import transaction_steps as steps
-from semel.stores.postgres.blocking import BlockingPool, _ready, wait
-from semel.stores.postgres.faults import Fault, verdict
+from semel.stores.postgres.blocking import BlockingPool, ready, wait
+from semel.stores.postgres.faults import Fault as Refusal
+from semel.stores.postgres.faults import verdict
 from semel.stores.postgres.handed import Handout, Turn
 from semel.stores.postgres.link import Exchange, Link
 from semel.stores.postgres.settings import Settings
 from semel.stores.session_shelf import SessionShelf
+from semel.stores.sql.errand import Fault
 from semel.stores.sql.plans import Rows
 
 if TYPE_CHECKING:
@@ -224,7 +226,7 @@ class BlockingTransaction(OpenTransaction):
             return error
         try:
             wait(self._link, steps.commit(self._link, marked=self._marked), self._pool.deadline())
-        except Fault as fault:
+        except Refusal as fault:
             self._broken = True
             return steps.refused_commit(fault)
         except SemelError as error:
@@ -357,7 +359,7 @@ class TransactionPool(BlockingPool):
     def _has_left(self, link: Link, deadline: float) -> bool:
         leaving = self._leaving.pop(link, None)
         if leaving is None:
-            return not _ready(link, 0, 0.0) or link.alive()
+            return not ready(link, 0, 0.0) or link.alive()
         try:
             wait(link, leaving, deadline)
         except Fault:

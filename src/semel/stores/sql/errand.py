@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import Protocol, TypeAlias, TypeVar
 
 from semel.core.contract import StoreOperation
@@ -70,3 +70,35 @@ def errand(op: StoreOperation[R], verdict: Verdict, *, doubt: bool = False) -> E
         except StopIteration as done:
             reply: R = done.value
             return reply
+
+
+def drive(steps: Errand[R], execute: Callable[[Statement], Rows]) -> R:
+    """Run an errand to its end, blocking."""
+    try:
+        statement = next(steps)
+        while True:
+            try:
+                rows = execute(statement)
+            except Fault as fault:
+                statement = steps.throw(fault)
+            else:
+                statement = steps.send(rows)
+    except StopIteration as done:
+        reply: R = done.value
+        return reply
+
+
+async def adrive(steps: Errand[R], execute: Callable[[Statement], Awaitable[Rows]]) -> R:
+    """The same, awaited."""
+    try:
+        statement = next(steps)
+        while True:
+            try:
+                rows = await execute(statement)
+            except Fault as fault:
+                statement = steps.throw(fault)
+            else:
+                statement = steps.send(rows)
+    except StopIteration as done:
+        reply: R = done.value
+        return reply

@@ -51,7 +51,7 @@ def census(rows: Rows) -> tuple[dict[str, int], int, Identity | None]:
 
 def answer_and_now(rows: Rows) -> tuple[bytes | None, Micros]:
     """The one row of ``fetch``."""
-    answer, now = _only(rows, 2)
+    now, answer = _only(rows, 2)
     return (None if answer is None else _bytes(answer, None, "snapshot")), _time(now, "now")
 
 
