@@ -37,8 +37,12 @@ class StripeLike:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
 
     @property
+    def port(self) -> int:
+        return self._server.server_port
+
+    @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}/v1/charges"
+        return f"http://127.0.0.1:{self.port}/v1/charges"
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()

@@ -6,7 +6,8 @@ import asyncio
 import io
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -291,6 +292,21 @@ def test_a_call_that_is_too_old_is_told_of_and_not_sent(
 
 
 @BOTH_COLOURS
+def test_a_call_of_the_future_is_told_of_and_not_sent(
+    kind: str, order: str, journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was made before the clock was set back: it may be older than it looks."""
+    with opened(kind, journal) as client:
+        lost(client, order)
+        yesterday = time.time() - 86_400
+        monkeypatch.setattr(time, "time", lambda: yesterday)
+        (done,) = client.resume()
+        assert isinstance(done.error, KeyExpired)
+        assert done.error.response is None
+        assert len(client.pending()) == 1
+
+
+@BOTH_COLOURS
 def test_where_nobody_answers_the_others_are_not_tried(
     kind: str, order: str, journal: Path, stripe: StripeLike
 ) -> None:
@@ -311,6 +327,47 @@ def test_where_nobody_answers_the_others_are_not_tried(
 
 
 # ── when this side breaks ─────────────────────────────────────────────────────────────────────────
+
+
+def fail_on(response: Any, **_: Any) -> None:
+    response.close()
+    raise KeyError("a bug in a hook")
+
+
+@contextmanager
+def hooked_httpx(journal: Path) -> Generator[Any]:
+    with (
+        httpx.Client(trust_env=False, event_hooks={"response": [fail_on]}) as http,
+        semel.client.httpx.Client(http, journal=journal, budget=QUICK) as client,
+    ):
+        yield client
+
+
+@contextmanager
+def hooked_requests(journal: Path) -> Generator[Any]:
+    with requests.Session() as session:
+        session.hooks["response"].append(fail_on)
+        with semel.client.requests.Client(session, journal=journal, budget=QUICK) as client:
+            yield client
+
+
+@pytest.mark.parametrize("hooked", [hooked_httpx, hooked_requests])
+def test_a_hook_that_fails_after_the_answer_leaves_the_call_pending(
+    hooked: Callable[[Path], AbstractContextManager[Any]],
+    order: str,
+    journal: Path,
+    stripe: StripeLike,
+) -> None:
+    """It was sent, and executed: to take it back would have it paid twice."""
+    with hooked(journal) as client:
+        with pytest.raises(OutcomeUnknown) as raised:
+            client.post(stripe.url, json={"order": order})
+        assert isinstance(raised.value.__cause__, KeyError)
+        assert [entry.held for entry in client.pending()] == [False]
+    with opened("httpx", journal) as client:
+        (done,) = client.resume()
+    assert done.response.status_code == 200
+    assert stripe.charges.count(order) == 1
 
 
 @BOTH_COLOURS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 import stat
@@ -191,6 +192,26 @@ def test_a_hold_of_a_silent_process_ends_with_time(
         monkeypatch.setattr(time, "time", lambda later=later: real + later)
         (entry,) = journal.pending()
         assert entry.held is held
+
+
+def test_a_hold_is_made_longer_in_time_however_short_the_pauses_are(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, real = begun(journal), time.time()
+    for later in range(0, 200, 20):
+        monkeypatch.setattr(time, "time", lambda later=later: real + later)
+        (entry,) = journal.pending()
+        assert entry.held
+        journal.hold(made, 20.0)
+
+
+def test_a_process_that_ended_holds_nothing_before_its_parent_looks() -> None:
+    script = "from semel.client.holders import this_process; print(this_process())"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        name = child.stdout.read().decode().strip()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert is_dead(name)
 
 
 def test_a_dead_process_holds_nothing() -> None:

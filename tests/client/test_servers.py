@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +215,28 @@ def test_wherever_the_wire_is_cut_there_is_one_effect_and_its_answer(
             assert len(set(shop.keys(this))) == 1
             assert wire.connections >= number + 1
     assert wire.connections > len(CUTS)
+
+
+class Closing(StripeLike):
+    """Says that it will hang up before it says how long its answer is."""
+
+    def answer(self, key: str, body: bytes) -> tuple[int, Any, Mapping[str, str]]:
+        status, document, more = super().answer(key, body)
+        return status, document, {**more, "Connection": "close"}
+
+
+def test_headers_that_are_cut_off_are_not_taken_for_an_empty_answer(
+    order: str, journal: Path
+) -> None:
+    """By `http.client`, below requests, they are."""
+    with Closing() as stripe, opened("requests", journal) as client:
+        for count in range(60, 220, 10):
+            with Wire(stripe.port) as wire:
+                wire.cuts.append(Cut(answer=count))
+                this = f"{order}-{count}"
+                reply = client.post(f"{wire.url}/v1/charges", json={"order": this})
+            assert json.loads(reply.body)["charge"] == len(stripe.charges)
+            assert stripe.charges.count(this) == 1
 
 
 @EVERY_KIND

@@ -45,6 +45,8 @@ KEPT_HEADERS: Final = frozenset(
 """Headers that are safe to keep; of others the journal has only the names."""
 BY_THE_LIBRARY: Final = frozenset({"authorization", "proxy-authorization", "cookie"})
 """Headers that a library adds while sending, by its `auth` and its cookies."""
+CLOCK_CORRECTION: Final = 60.0
+"""Seconds that a clock may be set back without making the age of a call a guess."""
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "QUERY"})
 
 Headers: TypeAlias = Mapping[str, str]
@@ -166,8 +168,12 @@ class Caller(Generic[R]):
         return replace(known, private=call.private, options=call.options, resumed=True)
 
     def _check_age(self, call: Call) -> None:
-        if time.time() - call.created_at > self._resume_within:
+        age = time.time() - call.created_at
+        if age > self._resume_within:
             said = "it is older than servers are trusted to remember keys; nothing was sent"
+            raise KeyExpired(said, call, None, "key-expired")
+        if age < -CLOCK_CORRECTION:
+            said = "by the clock it is not made yet: nobody knows how old it is; nothing was sent"
             raise KeyExpired(said, call, None, "key-expired")
 
     def _check_headers(self, call: Call, given: Iterable[str]) -> None:
@@ -259,11 +265,11 @@ def one_shot(body: object) -> ConfigurationError:
 
 
 def failed(error: Exception) -> Failed:
-    """The failure of a try; what is none, but a bug or a hook's own, is raised again."""
+    """The failure of a try; an answer that a hook of the caller's made an error of is raised."""
     found = classify(error)
-    if found is None or found is Sent.ANSWERED:
+    if found is Sent.ANSWERED:
         raise error
-    return Failed(error, sent=found is not Sent.NOT_SENT)
+    return Failed(error, sent=found is not Sent.NOT_SENT, is_bug=found is None)
 
 
 def tried(result: Answer | Failed) -> Tried:

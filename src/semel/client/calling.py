@@ -105,13 +105,13 @@ def complete(call: Call, budget: Budget, started: float) -> Flow[Answer]:
 
 
 def _not_ours(progress: _Progress, error: Exception) -> Flow[None]:
-    """A bug, in a hook of the caller's perhaps. What was never sent is not sent later either."""
+    """A bug, in a function of the caller's. What was never sent is not sent later either."""
     call = progress.call
     if not progress.doubt:
         yield from ask(Withdraw(call))
         return
     yield from ask(LetGo(call))
-    raise OutcomeUnknown("a try failed on this side, after others were sent", call) from error
+    raise OutcomeUnknown("a try failed on this side, and it may have been sent", call) from error
 
 
 def _to_the_end(progress: _Progress) -> Flow[Answer]:
@@ -140,6 +140,8 @@ def _try(progress: _Progress) -> Flow[tuple[Answer, Reading]]:
         result = tried.result
         if isinstance(result, Failed):
             progress.doubt = progress.doubt or (result.sent and url is None)
+            if result.is_bug:
+                raise result.error
             yield from _back_off(progress, Again(None, executed=False))
             continue
         reading = (read if url is None else read_status)(call, result, tried.wall)

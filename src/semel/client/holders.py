@@ -45,10 +45,11 @@ def _place() -> str:
 
 
 def _born(pid: int) -> str:
-    """When the process started, in ticks since boot; empty when there is none."""
+    """When the process started, in ticks since boot; empty when there is none any more."""
     try:
         # The second field is the command in parentheses and may itself hold any character.
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-        return text.rpartition(")")[2].split()[19]
+        fields = text.rpartition(")")[2].split()
+        return "" if fields[0] in "ZX" else fields[19]  # ended, and its parent has not looked yet
     except (OSError, IndexError):
         return ""

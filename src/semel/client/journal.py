@@ -117,9 +117,9 @@ class Journal:
         return replace(rows.entry(row, held=True).call, resumed=True) if taken else None
 
     def hold(self, call: Call, seconds: float) -> None:
-        if seconds > LEASE / 2:  # else what it has already will do
-            until = time.time() + seconds + LEASE
-            self._write("hold", id=call.row, held_by=this_process(), held_until=until)
+        needed = time.time() + seconds + LEASE / 2
+        held = {"held_by": this_process(), "held_until": needed + LEASE / 2}
+        self._write("hold", id=call.row, needed=needed, **held)
 
     def let_go(self, call: Call) -> None:
         self._write("let_go", id=call.row, held_by=this_process())

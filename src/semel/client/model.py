@@ -79,6 +79,8 @@ class Failed:
 
     error: Exception
     sent: bool
+    is_bug: bool = False
+    """No failure of a request's: a hook of the caller's raised it, before or after it was sent."""
 
 
 @frozen

@@ -60,13 +60,16 @@ def _is_whole(response: requests.Response) -> bool:
     """Whether the headers came to their end.
 
     `http.client` takes headers that end with the connection for whole ones, and the body, whose
-    length was not heard of, for an empty one. In HTTP/1.1 an answer says how its end is told.
+    length was not heard of, for an empty one. Nothing tells these from an answer that really is
+    empty and ends with its connection; servers say the length of those.
     """
-    if response.status_code in (204, 304) or getattr(response.raw, "version", 11) < 11:
+    if response.status_code in (204, 304):
         return True
     said = response.headers.get
-    length, coding = said("Content-Length", ""), said("Transfer-Encoding", "").lower()
-    return length.isdecimal() or "chunked" in coding or said("Connection", "").lower() == "close"
+    if said("Content-Length", "").isdecimal() or "chunked" in said("Transfer-Encoding", "").lower():
+        return True
+    # It ends with its connection. A body is only there where the headers were whole.
+    return bool(response.content)
 
 
 def _prepared(
