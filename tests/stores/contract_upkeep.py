@@ -248,7 +248,8 @@ class Scanning:
             if page.until is None:
                 break
             after = page.until
-        assert page.until is None
+        else:
+            pytest.fail("it does not end")
         assert pages == wanted
 
     def test_a_glimpse_shows_what_the_record_has(self, harness: Harness) -> None:
