@@ -21,8 +21,8 @@ Told = Callable[[str, list[Covered]], None]
 def small(world: World) -> World:
     """Two requests; the second is the odd one, where there is one."""
     strangers, elsewhere = world.strangers and (1,), world.elsewhere and (1,)
-    ways = world.ways[:1] if world.provider == "final" else world.ways
-    return world.with_(requests=2, strangers=strangers, elsewhere=elsewhere, ways=ways)
+    few = {"kinds": world.kinds[:3], "ways": world.ways[:1]}
+    return world.with_(requests=2, strangers=strangers, elsewhere=elsewhere, **few)
 
 
 @pytest.fixture

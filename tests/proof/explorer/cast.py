@@ -44,7 +44,10 @@ class Cast:
             self._script = operation(world.repeatable, asked)
         self.roots = [self._request(who) for who in range(world.requests + 1)]
         self.alike = [self._one_before(who) for who in range(self.size)]
-        self.works = {self._reconciler: (Work.UNKNOWN,), self._worker: (Work.LAPSED,)}
+        self.works: dict[int, tuple[Work, ...]] = {
+            self._reconciler: (Work.UNKNOWN,),
+            self._worker: (Work.LAPSED,),
+        }
         if world.policy.mode == "deferred":
             self.works[self._worker] = (Work.LAPSED, Work.PENDING)
 

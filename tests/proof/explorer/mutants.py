@@ -292,7 +292,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("a cancelled handler is released", "leased-ietf", "1", faults=1)
 def _(patch: pytest.MonkeyPatch) -> None:
-    judge = conclusions.judge
+    judge = verdicts.judge
 
     def lenient(policy: Any, outcome: Any) -> Verdict:
         return Verdict.RELEASE if isinstance(outcome, Abandoned) else judge(policy, outcome)
@@ -308,8 +308,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @mutant("an answer is sent before it is durable", "leased-ietf", "3")
 def _(patch: pytest.MonkeyPatch) -> None:
     def at_once(call: Any, op: Any) -> Flow[Any]:
+        yield from ()
         return Applied(State.COMPLETED, 0, None, 0)
-        yield
 
     patch.setattr(exchange, "_insist", at_once)
 
@@ -317,8 +317,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @mutant("a zombie answers what it has made", "leased-ietf-doubt", "3")
 def _(patch: pytest.MonkeyPatch) -> None:
     def own(call: Any, lost: Any, answer: Answer) -> Flow[Answer]:
+        yield from ()
         return replace(answer, outcome=Outcome.EXECUTED)
-        yield
 
     patch.setattr(exchange, "as_zombie", own)
 
@@ -342,8 +342,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     def unrecorded(holder: Any, deed: Any) -> Flow[None]:
         holder.course.journal = holder.course.journal.intending(deed.name)
-        return
-        yield
+        yield from ()
 
     patch.setattr(steps, "_intend", unrecorded)
 
@@ -359,8 +358,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @mutant("a call in doubt is made again, whatever the provider honours", "leased-resume-asked", "1")
 def _(patch: pytest.MonkeyPatch) -> None:
     def presuming(deed: Any, probe: Any, inquiry: Any) -> Flow[None]:
-        return
-        yield
+        yield from ()
 
     patch.setattr(steps, "_inquire", presuming)
 
@@ -368,8 +366,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @mutant("a worker runs what it has not taken", "deferred-accepted", "8")
 def _(patch: pytest.MonkeyPatch) -> None:
     def grabbing(case: Any, fence: Any, policy: Any) -> Flow[bool]:
+        yield from ()
         return True
-        yield
 
     patch.setattr(cast, "take", grabbing)
 
@@ -415,8 +413,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @mutant("a commit in doubt is called a success", "atomic-ietf", "3", faults=1)
 def _(patch: pytest.MonkeyPatch) -> None:
     def presuming(call: Any, result: Any, error: Any) -> Flow[Answer]:
+        yield from ()
         return atomic._committed(call, result.answer, 0)
-        yield
 
     patch.setattr(atomic, "_ascertained", presuming)
 

@@ -89,3 +89,12 @@ class State(NamedTuple):
 def with_actor(state: State, who: int, actor: Actor) -> State:
     actors = state.actors
     return state._replace(actors=(*actors[:who], actor, *actors[who + 1 :]))
+
+
+def spent(state: State) -> State:
+    """With one fault less to come."""
+    return state._replace(faults=state.faults - 1)
+
+
+def later(state: State) -> State:
+    return state._replace(now=state.now + state.jumps[0], jumps=state.jumps[1:])
