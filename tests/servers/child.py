@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from tests import canary
 from tests.servers import warden
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +74,9 @@ class Child:
     def wait(self, seconds: float = STOP_SECONDS) -> int:
         """The exit code, once the server and everything it started are gone."""
         try:
-            return self._warden.wait(seconds)
+            code = self._warden.wait(seconds)
+            canary.look(f"the log of {self.name}", self.logs())
+            return code
         except subprocess.TimeoutExpired:
             self.kill()
             raise ServerError(f"{self.name} did not end in {seconds} s:\n{self.logs()}") from None
@@ -89,6 +92,7 @@ class Child:
         for pid in below:
             warden.kill(pid, signal.SIGKILL)
         self._warden.wait(STOP_SECONDS)
+        canary.look(f"the log of {self.name}", self.logs())
 
     def logs(self) -> str:
         return self._log.read_text(errors="replace")

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from threading import Barrier
 from typing import Any
 from urllib.parse import urlsplit
-from uuid import uuid4
 
+from tests import canary
+from tests.canary import new_key as new_key
 from tests.web.waiting import until
 
 SECONDS = 30.0
-
-
-def new_key() -> str:
-    return str(uuid4())
+BODY = json.dumps({"note": canary.BODY}).encode()
 
 
 @dataclass(frozen=True)
@@ -27,6 +25,10 @@ class Reply:
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes
+
+    def __post_init__(self) -> None:
+        if self.one("content-type") == "application/problem+json":
+            canary.look("a problem document", self.body)
 
     def all(self, name: str) -> list[str]:
         return [value for header, value in self.headers if header.lower() == name]
@@ -66,7 +68,7 @@ class Client:
         self,
         path: str,
         key: str | None,
-        body: bytes = b"{}",
+        body: bytes = BODY,
         /,
         **headers: str,
     ) -> Reply:
@@ -82,18 +84,18 @@ class Client:
         """Send a whole request and return the connection on which nobody reads the answer."""
         host, _, port = self._host.partition(":")
         sock = socket.create_connection((host, int(port)), timeout=SECONDS)
-        lines = [f"POST {path} HTTP/1.1", f"host: {self._host}", "content-length: 2"]
+        lines = [f"POST {path} HTTP/1.1", f"host: {self._host}", f"content-length: {len(BODY)}"]
         lines += [f"{name}: {value}" for name, value in _headers(key, headers).items()]
-        sock.sendall("\r\n".join([*lines, "", "{}"]).encode())
+        sock.sendall("\r\n".join([*lines, "", ""]).encode() + BODY)
         return sock
 
     def post_half(self, path: str, key: str) -> socket.socket:
         """Send the head of a request and half of its body."""
         host, _, port = self._host.partition(":")
         sock = socket.create_connection((host, int(port)), timeout=SECONDS)
-        lines = [f"POST {path} HTTP/1.1", f"host: {self._host}", "content-length: 2"]
+        lines = [f"POST {path} HTTP/1.1", f"host: {self._host}", f"content-length: {len(BODY)}"]
         lines += [f"{name}: {value}" for name, value in _headers(key, {}).items()]
-        sock.sendall("\r\n".join([*lines, "", "{"]).encode())
+        sock.sendall("\r\n".join([*lines, "", ""]).encode() + BODY[:5])
         return sock
 
     def insist(self, path: str, key: str, **headers: str) -> Reply:
@@ -120,7 +122,7 @@ class Client:
 
 
 def _headers(key: str | None, more: Mapping[str, str]) -> dict[str, str]:
-    headers = {"content-type": "application/json"}
+    headers = {"content-type": "application/json", "x-api-token": canary.TOKEN}
     if key is not None:
         headers["idempotency-key"] = key
     return headers | {name.replace("_", "-"): value for name, value in more.items()}

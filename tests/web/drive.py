@@ -10,7 +10,8 @@ from wsgiref.validate import validator
 
 from semel.web.handler import AsgiApp, Message, Scope
 from semel.web.wsgi import Environ, WsgiApp
-from tests.web.client import Reply
+from tests import canary
+from tests.web.client import BODY, Reply
 
 KEY = "8e03978e-40d5-43e8-bc93-6894a57f9324"
 
@@ -22,14 +23,14 @@ class Ask:
     method: str = "POST"
     path: bytes = b"/x"
     key: str | None = KEY
-    body: bytes = b"{}"
+    body: bytes = BODY
     query: bytes = b""
     root: str = ""
     headers: tuple[tuple[str, str], ...] = (("content-type", "application/json"),)
 
     def all_headers(self) -> list[tuple[str, str]]:
         key = [] if self.key is None else [("idempotency-key", self.key)]
-        return [*self.headers, *key]
+        return [*self.headers, ("x-api-token", canary.TOKEN), *key]
 
 
 class Driver(Protocol):

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from tests import canary
+
 
 @dataclass(frozen=True)
 class Effect:
@@ -26,7 +28,7 @@ class Effects:
 
     def happen(self, key: str) -> str:
         """Execute: from here on it has happened. Returns a nonce no other execution has."""
-        nonce = uuid4().hex
+        nonce = f"{uuid4().hex}-{canary.ANSWER}"
         fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(fd, f"{key} {os.getpid()} {nonce}\n".encode())

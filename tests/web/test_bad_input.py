@@ -235,7 +235,7 @@ def serve(guard: semel.Guard, effects: Effects, **environ: object) -> tuple[Repl
         return [name + environ["wsgi.input"].read()]
 
     server = WsgiDriver(guard.wsgi(app), strict=False)
-    return server.serve({**environ_of(Ask()), **environ}), server
+    return server.serve({**environ_of(Ask(body=b"{}")), **environ}), server
 
 
 @pytest.mark.parametrize(

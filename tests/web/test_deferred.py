@@ -19,6 +19,7 @@ from semel.effects.runs import Runs
 from semel.stores.base import performer
 from semel.web.handler import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse
+from tests.ears import listen
 from tests.stores.harness import Harness, open_harness, server_of
 from tests.web.client import Reply
 from tests.web.colours import COLOURS
@@ -369,13 +370,15 @@ def test_a_run_that_is_cut_off_around_its_guard_is_not_run_beside_itself(
         waiting.cancel()
         raise TimeoutError("it takes too long")
 
+    ear = listen(office.guard)
+
     async def work() -> None:
         runs = Runs(office.guard, hurried)
         await runs.run_once()
         assert office.state(where) == "in_progress"
         go_on.set()
         await asyncio.wait(office.guard.running)
-        assert runs.counts["runs.left_running"] == 1
+        assert ear.tally("run", "came") == {"left_running": 1}
 
     runner.run(work())
     assert len(office.ran) == 1
