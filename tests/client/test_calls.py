@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -20,7 +21,16 @@ import requests
 import semel.client.aiohttp
 import semel.client.httpx
 import semel.client.requests
-from semel.client import Budget, BudgetSpent, Journal, KeyExpired, OutcomeUnknown, Unanswered
+from semel.client import (
+    Budget,
+    BudgetSpent,
+    Call,
+    Entry,
+    Journal,
+    KeyExpired,
+    OutcomeUnknown,
+    Unanswered,
+)
 from semel.errors import ConfigurationError, StoreUnavailable
 from tests.client.kinds import KINDS, QUICK, Client
 from tests.client.stripelike import StripeLike
@@ -472,3 +482,36 @@ def test_a_journal_of_ones_own_is_left_open(journal: Path) -> None:
             client.pending()
         connection = shared._open().connection
         assert connection.execute("SELECT 1").fetchone()[0] == 1
+
+
+def test_a_call_cancelled_while_it_is_written_down_is_free_to_be_resumed(
+    journal: Path, stripe: StripeLike
+) -> None:
+    """The thread that writes goes on without its task."""
+    writing, go_on = threading.Event(), threading.Event()
+
+    class Slow(Journal):
+        def begin(self, call: Call) -> Call | Entry:
+            writing.set()
+            assert go_on.wait(20)
+            return super().begin(call)
+
+        def let_go(self, call: Call) -> None:
+            super().let_go(call)
+            free.set()
+
+    async def cancelled() -> None:
+        async with aiohttp.ClientSession() as session:
+            client = semel.client.aiohttp.AsyncClient(session, journal=slow, budget=QUICK)
+            call = asyncio.create_task(client.post(stripe.url, json={"order": "cancelled"}))
+            assert await asyncio.to_thread(writing.wait, 20)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            go_on.set()
+            await asyncio.wait_for(free.wait(), 5)
+
+    free = asyncio.Event()
+    with Slow(journal) as slow:
+        asyncio.run(cancelled())
+        assert [entry.held for entry in slow.pending()] == [False]

@@ -49,8 +49,7 @@ class AwaitingCaller(Caller[R]):
     ) -> R:
         """Make one logical call, and return its answer."""
         prepared = await self._prepare(method.upper(), url, **arguments)
-        call = self._call(prepared, key, name)
-        return await self._fulfil(await asyncio.to_thread(self._begun, call))
+        return await self._fulfil(await self._written(self._call(prepared, key, name)))
 
     async def post(
         self, url: str, *, key: str | None = None, name: str = "", **arguments: Any
@@ -71,6 +70,19 @@ class AwaitingCaller(Caller[R]):
         return await self.request("DELETE", url, key=key, name=name, **arguments)
 
     # ── driving ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _written(self, call: Call) -> Call:
+        """The call, begun. A thread goes on when its task is cancelled, and holds what it wrote."""
+        writing = asyncio.ensure_future(asyncio.to_thread(self._begun, call))
+        try:
+            return await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            writing.add_done_callback(self._left)
+            raise
+
+    def _left(self, writing: asyncio.Future[Call]) -> None:
+        if not writing.cancelled() and writing.exception() is None:
+            self._journaled(LetGo(writing.result()))
 
     async def _fulfil(self, call: Call) -> R:
         step = Step(complete(call, self._budget, time.monotonic()))
