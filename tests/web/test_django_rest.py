@@ -12,6 +12,7 @@ from tests.web.django_site import GUARD, Site
 
 # REST framework reads Django's settings when it is imported, so they must be there before.
 # isort: split
+from django.views import View
 from rest_framework import exceptions, serializers
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.decorators import api_view, authentication_classes, permission_classes
@@ -234,3 +235,19 @@ def test_the_inventory_knows_what_is_guarded_and_what_is_not(
         app = serve(guard, view).app  # type: ignore[attr-defined]
         told = [(it.method, it.path, it.coverage) for it in inventory(app)]
         assert told == [("POST", "/x", said)]
+
+
+def test_the_inventory_leaves_out_no_method_of_a_class(make_guard: MakeGuard, serve: Serve) -> None:
+    class Odd(View):
+        http_method_names = ("post", "link", "options")
+
+        def post(self, request: Any) -> Any: ...
+        def link(self, request: Any) -> Any: ...
+
+    class ByItself(View):
+        def dispatch(self, request: Any, *_: Any, **__: Any) -> Any: ...
+
+    guard = make_guard(policy=semel.ietf(required=True))
+    for view, methods in ((Odd, ["POST", "LINK"]), (ByItself, ["*"])):
+        app = serve(guard, view.as_view()).app  # type: ignore[attr-defined]
+        assert [it.method for it in inventory(app)] == methods

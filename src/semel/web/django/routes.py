@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import asgiref.sync
@@ -91,6 +91,7 @@ def authenticates_itself(view: Any) -> bool:
 
 
 _VERBS: Final = ("get", "post", "put", "patch", "delete")
+_ASIDE: Final = ("head", "options", "trace")
 
 
 def routes(
@@ -135,7 +136,11 @@ def _methods(view: Any) -> list[str]:
     if kind is None:
         return _allowed(view) or ["GET", "POST"]
     actions: dict[str, str] = getattr(view, "actions", None) or {}
-    return [verb.upper() for verb in actions or _VERBS if actions or hasattr(kind, verb)]
+    if actions:
+        return [verb.upper() for verb in actions]
+    named: Sequence[str] = getattr(kind, "http_method_names", _VERBS)
+    verbs = [verb.upper() for verb in named if hasattr(kind, verb) and verb not in _ASIDE]
+    return verbs or ["*"]  # it answers by itself, in ``dispatch``
 
 
 def _allowed(view: Any) -> list[str]:
