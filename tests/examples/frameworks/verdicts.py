@@ -288,7 +288,7 @@ def refusals_are_problem_documents_and_never_tell_the_key(shop: Shop) -> None:
 def _well_formed(reply: Reply) -> None:
     problem = reply.problem
     assert problem["status"] == reply.status
-    assert problem["type"].endswith(f"#{problem['code']}")
+    assert problem["type"].endswith(f"/{problem['code']}")
     assert isinstance(problem["retryable"], bool)
     assert problem["title"]
     assert problem["detail"]
