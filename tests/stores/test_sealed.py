@@ -72,7 +72,7 @@ def harnesses(kind: str, colour: str, folder: Path) -> Iterator[Harness]:
         harness.close()
 
 
-@pytest.fixture(scope="module", params=["memory-sync", "memory-async", "sqlite-sync"])
+@pytest.fixture(scope="module", params=["memory-async", "sqlite-sync"])
 def harness(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Harness]:
