@@ -1,4 +1,4 @@
-"""Audit, erasure and encryption on every store, in both colours."""
+"""Audit, erasure and encryption on every store; in one colour each, which the plans do not know."""
 
 from __future__ import annotations
 
@@ -20,7 +20,14 @@ from tests.stores.contract import RETENTION, new_fence, reach
 from tests.stores.harness import HARNESSES, OUTBOXES, Harness, open_harness, server_of
 
 
-@pytest.fixture(params=HARNESSES)
+ONE_COLOUR = [
+    name
+    for name in HARNESSES
+    if name.endswith("-sync") or name.replace("-async", "-sync") not in HARNESSES
+]
+
+
+@pytest.fixture(params=ONE_COLOUR)
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     with open_harness(request.param, tmp_path, server_of(request, request.param)) as opened:
         yield opened
@@ -29,7 +36,7 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]
 class WithOutbox:
     """Only where the store has one."""
 
-    @pytest.fixture(params=OUTBOXES)
+    @pytest.fixture(params=[name for name in ONE_COLOUR if name in OUTBOXES])
     def harness(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
         server = server_of(request, request.param)
         with open_harness(request.param, tmp_path, server) as opened:
