@@ -19,7 +19,6 @@ from tests.stores import contract_custody
 from tests.stores.contract import RETENTION, new_fence, reach
 from tests.stores.harness import HARNESSES, OUTBOXES, Harness, open_harness, server_of
 
-
 ONE_COLOUR = [
     name
     for name in HARNESSES
