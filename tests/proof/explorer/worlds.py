@@ -159,23 +159,27 @@ WORLDS: Final[tuple[World, ...]] = (
         accepted(mode="deferred", required=True, probe=ask_provider, **_SHORT),
         ("ok", "500", "not-executed"),
         provider="final",
+        lives=3,
     ),
     World(
         "deferred-release",
         accepted(mode="deferred", required=True, on_lapse="release", effects="none", **_SHORT),
         ("declined", "500"),
+        lives=3,
     ),
     World(
         "deferred-resume",
         accepted(mode="deferred", required=True, on_lapse="resume", probe=ask_provider, **_SHORT),
         provider="final",
         ways=("did", "reset!"),
+        lives=3,
     ),
     World(
         "deferred-abandoned",
         accepted(mode="deferred", required=True, **_SHORT),
         ("ok",),
         jumps=(3601 * SECOND,),
+        lives=3,
     ),
 )
 
