@@ -191,6 +191,7 @@ def test_every_option_has_a_word_of_help(path: tuple[str, ...]) -> None:
 
 def test_colours_are_for_terminals_and_not_where_they_are_not_wanted(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/semel.db"
+    CliRunner().invoke(commands.semel, ["migrate", url])
     plain = CliRunner().invoke(commands.semel, ["doctor", url])
     assert plain.stdout == f"{url}: fit for use\n"
     seen = CliRunner().invoke(commands.semel, ["doctor", url], color=True)

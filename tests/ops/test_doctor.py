@@ -17,6 +17,8 @@ def findings(out: str) -> list[tuple[str, str]]:
 
 
 def test_a_store_that_is_fit_is_said_to_be(tmp_path: Path) -> None:
+    assert run("doctor", f"sqlite:///{tmp_path}/semel.db").returncode == 2, "it is not made"
+    run("migrate", f"sqlite:///{tmp_path}/semel.db")
     done = run("doctor", f"sqlite:///{tmp_path}/semel.db")
     assert done.returncode == 0
     assert done.stdout == f"sqlite:///{tmp_path}/semel.db: fit for use\n"

@@ -331,8 +331,18 @@ class TestWhoseRecords:
         assert done.returncode == 2
 
     def test_from_the_settings(self, tmp_path: Path) -> None:
-        done = self.run("unknown", "list", SEMEL_STORE=f"sqlite:///{tmp_path}/semel.db")
+        store = f"sqlite:///{tmp_path}/semel.db"
+        assert self.run("migrate", SEMEL_STORE=store).returncode == 0
+        done = self.run("unknown", "list", SEMEL_STORE=store)
         assert done.returncode == 0, done.stderr
+
+    def test_a_file_that_is_not_there_is_not_made_to_look_as_if_all_were_well(
+        self, tmp_path: Path
+    ) -> None:
+        done = self.run("unknown", "list", SEMEL_STORE=f"sqlite:///{tmp_path}/typo.db")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "there is no file" in done.stderr
+        assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("guard", ["shop:no_guard", "shop:missing", "missing:guard", "shop"])
     def test_no_guard(self, guard: str, tmp_path: Path) -> None:

@@ -75,10 +75,24 @@ def open_guard(guard: str | None, store: str | None) -> Guard:
         raise ConfigurationError("give --guard or --store, not both")
     if guard is not None:
         return guard_at(guard)
-    if store is None and load().store is None:
+    url = load().store if store is None else store
+    if url is None:
         raise ConfigurationError("whose records? Give --guard or --store, or set SEMEL_STORE")
-    options: dict[str, Any] = {} if store is None else {"store": store}
-    return Guard.from_settings(tenant=None, **options)
+    _demand_file(url)
+    return Guard.from_settings(tenant=None, store=url)
+
+
+def _demand_file(url: str) -> None:
+    """A SQLite file is made when it is opened: a misspelt one would look as if all were well."""
+    from semel.stores import scheme
+
+    if scheme(url) != "sqlite":
+        return
+    from semel.stores.sqlite.backend import parse
+
+    path, _ = parse(url)
+    if not path.exists():
+        raise ConfigurationError(f"there is no file {path}; `semel migrate {url}` would make it")
 
 
 def signed(command: F) -> F:
