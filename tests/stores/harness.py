@@ -278,6 +278,11 @@ HARNESSES = [
     # How a table is divided is the server's affair: one colour tells as much as two.
     if (store, colour) != ("partitioned", "sync")
 ]
+EACH_ONCE = [
+    f"{store}-{'sync' if number % 2 and store != 'partitioned' else 'async'}"
+    for number, store in enumerate(STORES)
+]
+"""For what travels alone: both colours do the same, so each store takes one."""
 OUTBOXES = [name for name in HARNESSES if name.split("-")[0] not in WITHOUT_OUTBOX]
 
 

@@ -1,4 +1,4 @@
-"""What touches everything in a store: each test on a store of its own, in both colours."""
+"""What touches everything in a store: each test on a store of its own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from semel.core.outbox import BrowseEffects, Enqueue, Shelf
 from semel.errors import ConfigurationError
 from tests.stores import contract_outbox, contract_upkeep
-from tests.stores.harness import HARNESSES, OUTBOXES, Harness, open_harness, server_of
+from tests.stores.harness import EACH_ONCE, OUTBOXES, Harness, open_harness, server_of
 
 
-@pytest.fixture(params=HARNESSES)
+@pytest.fixture(params=EACH_ONCE)
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     with open_harness(request.param, tmp_path, server_of(request, request.param)) as opened:
         yield opened
@@ -49,7 +49,7 @@ class TestRetiring(contract_upkeep.Retiring): ...
 class WithOutbox:
     """Only where the store has one."""
 
-    @pytest.fixture(params=OUTBOXES)
+    @pytest.fixture(params=[name for name in EACH_ONCE if name in OUTBOXES])
     def harness(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
         server = server_of(request, request.param)
         with open_harness(request.param, tmp_path, server) as opened:

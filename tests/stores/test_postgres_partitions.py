@@ -11,7 +11,16 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from semel.core.contract import Accept, Applied, Claim, Complete, Read, Recall, StoreOperation
+from semel.core.contract import (
+    Accept,
+    Applied,
+    Claim,
+    Complete,
+    Fetch,
+    Read,
+    Recall,
+    StoreOperation,
+)
 from semel.core.model import Fence, Identity, State
 from semel.core.states import TABLE
 from semel.stores import open_backend
@@ -30,16 +39,23 @@ MODES = pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_pla
 
 ROUNDS = {
     "abandon",
+    "belongings",
     "browse",
     "browse_unsettled",
+    "census",
     "due",
     "expire",
     "next_due",
     "purge",
     "put_off",
+    "scan",
+    "scan_unsettled",
     "sweep",
+    "unlike",
 }
 """What maintenance, workers and lists ask for, which is about many records."""
+BY_HAND = {"erase", "reseal_journal", "reseal_request", "reseal_snapshot"}
+"""What operators ask for, one record at a time."""
 BY_RESOURCE = {"retire"}
 """An application's own call, about all answers that named a resource."""
 
@@ -142,17 +158,18 @@ def test_a_write_touches_one_partition(harness: Harness, mode: str, kind: Any) -
 
 @MODES
 @pytest.mark.parametrize("known", [True, False], ids=["known", "new"])
-@pytest.mark.parametrize("kind", [Claim, Accept, Read, Recall])
+@pytest.mark.parametrize("kind", [Claim, Accept, Read, Fetch, Recall])
 def test_a_claim_or_a_look_touches_one_partition(
     harness: Harness, mode: str, kind: type[StoreOperation[Any]], known: bool
 ) -> None:
-    identity, _ = reach(harness, State.COMPLETED)
+    identity, fence = reach(harness, State.COMPLETED)
     if not known:
         identity = Identity(hashlib.sha256(identity).digest())
     ops: dict[type[StoreOperation[Any]], StoreOperation[Any]] = {
         Claim: claim(identity, new_fence()),
         Accept: accept(identity, new_fence()),
         Read: Read(identity),
+        Fetch: Fetch(identity, fence, b""),
         Recall: Recall(identity),
     }
     name, params = asked_first(ops[kind])
@@ -200,13 +217,15 @@ def test_every_statement_about_records_is_accounted_for() -> None:
     tried = {
         asked_first(kind.make(Identity(bytes(32)), Fence(bytes(16))))[0] for kind in KINDS.values()
     }
-    tried |= {"claim", "accept", "read", "recall"} | {many.statement for many in MANY.values()}
+    tried |= {"claim", "accept", "read", "recall", "fetch"} | {
+        many.statement for many in MANY.values()
+    }
     about = {
         name
         for name, asked in dialect(DIALECT).queries.items()
         if re.search(r"\bsemel_record\b", asked.text)
     }
-    assert about == tried | ROUNDS | BY_RESOURCE
+    assert about == tried | ROUNDS | BY_HAND | BY_RESOURCE
 
 
 def test_a_divided_table_is_the_same_table(postgres: PostgresServer) -> None:
