@@ -22,6 +22,20 @@ LINES = pytest.StashKey[list[str]]()
 """What is said at the end of the run."""
 
 
+SLOW = (
+    *("test_contract", "test_contract_rounds", "test_contract_custody", "test_transactions"),
+    *("test_atomic", "test_atomic_servers", "test_servers", "test_deferred", "test_policy_table"),
+    *("test_mysql", "test_redis", "test_redis_cluster", "test_galera", "test_postgres_failover"),
+    *("test_unknown", "test_replay_cache", "test_campaign", "test_explorer", "test_frameworks"),
+)
+"""Files that take longest: begun first, so that no process is left alone with one at the end."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.stem not in SLOW)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def canaries_watched() -> Iterator[None]:
     """Nothing that semel says has a key, a body or a token in it (`tests.canary`)."""

@@ -275,12 +275,12 @@ HARNESSES = [
     f"{store}-{colour}"
     for store in STORES
     for colour in ("sync", "async")
-    # How a table is divided is the server's affair: one colour tells as much as two.
-    if (store, colour) != ("partitioned", "sync")
+    # How a table is divided, or a cluster, tells one colour as much as two.
+    if (store, colour) not in (("partitioned", "sync"), ("rediscluster", "async"))
 ]
 EACH_ONCE = [
-    f"{store}-{'sync' if number % 2 and store != 'partitioned' else 'async'}"
-    for number, store in enumerate(STORES)
+    f"{store}-{'async' if store in ('partitioned', 'sqlite', 'mysql') else 'sync'}"
+    for store in STORES
 ]
 """For what travels alone: both colours do the same, so each store takes one."""
 OUTBOXES = [name for name in HARNESSES if name.split("-")[0] not in WITHOUT_OUTBOX]

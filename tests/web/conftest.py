@@ -13,6 +13,18 @@ from tests.web.effects import Effects
 MakeGuard = Callable[..., semel.Guard]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of all pairs that a module's fixtures make, those that it says are tried."""
+    items[:] = [item for item in items if _is_tried(item)]
+
+
+def _is_tried(item: pytest.Item) -> bool:
+    pairs = getattr(getattr(item, "module", None), "PAIRS_TRIED", None)
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    pair = (params.get("colour"), params.get("ledger"))
+    return pairs is None or None in pair or pair in pairs
+
+
 @pytest.fixture
 def runner() -> Iterator[asyncio.Runner]:
     """One event loop for all requests of a test, as a server has."""

@@ -44,6 +44,14 @@ PAID = (1, 1, ["completed"])
 NOTHING: tuple[int, int, list[str]] = (0, 0, [])
 
 
+PAIRS_TRIED = (
+    *(("asgi", store) for store in STORES),
+    *(("wsgi", store) for store in STORES),
+    *(("fastapi", "postgres"), ("def", "sqlite"), ("flask", "sqlite")),
+)
+"""Both colours on both databases; a framework changes nothing about the database."""
+
+
 @pytest.fixture(params=STORES)
 def ledger(
     request: pytest.FixtureRequest, tmp_path: Path, postgres: PostgresServer

@@ -23,8 +23,7 @@ from tests.web.waiting import until
 
 PAIRS = (
     ("fastapi", "postgres"),
-    ("fastapi", "sqlite"),
-    ("def", "postgres"),
+    ("def", "sqlite"),
     ("flask", "postgres"),
     ("wsgi", "sqlite"),
 )

@@ -6,47 +6,18 @@ is made of the server. Everything has a time to live, and a checksum.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 
-from semel.stores.bodies import Get, Put
 from semel.stores.places import Awaited, Blocking, PerLoop, PerProcess
 from semel.stores.redis.awaited import AwaitedPool
 from semel.stores.redis.blocking import BlockingPool
-from semel.stores.redis.errand import PLANS
-from semel.stores.redis.keys import Keys, bucket_of
-from semel.stores.redis.plans import Call, Plan
+from semel.stores.redis.keys import Keys
 from semel.stores.redis.settings import parse
 
 PATIENCE: Final = 0.25
 """Seconds, unless the URL says otherwise: one that takes longer than the store is of no use."""
-
-_SUM: Final = 16
-
-
-def _get(op: Get, keys: Keys) -> Plan[bytes | None]:
-    name = keys.body(op.identity, op.fence)
-    (found,) = yield (Call(bucket_of(op.identity), None, (name,), (b"GET", name)),)
-    if type(found) is not bytes or _sum(found[_SUM:]) != found[:_SUM]:
-        return None
-    return found[_SUM:]
-
-
-def _put(op: Put, keys: Keys) -> Plan[None]:
-    name, kept = keys.body(op.identity, op.fence), _sum(op.body) + op.body
-    words = (b"SET", name, kept, b"EX", op.seconds)
-    yield (Call(bucket_of(op.identity), None, (name,), words),)
-
-
-def _sum(body: bytes) -> bytes:
-    return sha256(body).digest()[:_SUM]
-
-
-_MADE: Final[Mapping[type[Any], Any]] = {Get: _get, Put: _put}
-PLANS.update(_MADE)
 
 
 class RedisBodies:

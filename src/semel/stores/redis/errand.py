@@ -14,13 +14,15 @@ from semel.stores.redis.custody import CUSTODY
 from semel.stores.redis.faults import Fault, Remedy, verdict
 from semel.stores.redis.keys import Keys
 from semel.stores.redis.plans import NAMED, WRITES, Call, Plan
+from semel.stores.redis.plans_bodies import BODIES
 from semel.stores.redis.rounds import ROUNDS
 from semel.stores.redis.settings import Address
 from semel.stores.redis.wire import pack
 
 R = TypeVar("R")
 
-PLANS: Final[dict[type[StoreOperation[Any]], Any]] = {**NAMED, **WRITES, **ROUNDS, **CUSTODY}
+PLANS: Final = {**NAMED, **WRITES, **ROUNDS, **CUSTODY}
+_ALL: Final = {**PLANS, **BODIES}
 
 HOPS: Final = 16
 """How often a call is led elsewhere, or sent again at once, before that is an error."""
@@ -121,7 +123,7 @@ Errand: TypeAlias = Generator[Send | Pause, Any, R]
 
 def errand(op: StoreOperation[R], keys: Keys, *, cluster: bool) -> Errand[R]:
     """Everything that is to be done for ``op``."""
-    make = cast("Callable[[StoreOperation[R], Keys], Plan[R]] | None", PLANS.get(type(op)))
+    make = cast("Callable[[StoreOperation[R], Keys], Plan[R]] | None", _ALL.get(type(op)))
     if make is None:
         raise TypeError(f"not an operation of a store: {type(op).__name__}")
     steps = make(op, keys)
