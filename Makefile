@@ -41,7 +41,7 @@ demo: install
 # Most tests wait for processes and databases, so there are more of them than cores; a file stays
 # together.
 test: install
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Minutes to an hour: campaigns that kill, race and fill up. They print their figures.
 proof: install

@@ -38,12 +38,9 @@ no_guard = 7
 """
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path}/semel.db"
-    else:
-        url = request.getfixturevalue("postgres_url")
+@pytest.fixture
+def scene(postgres_url: str, tmp_path: Path) -> Iterator[Scene]:
+    url = postgres_url
     backend = open_backend(url)
     backend.migrate()
     (tmp_path / "shop.py").write_text(SHOP)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.stores import contract, contract_work
-from tests.stores.harness import HARNESSES, Harness, open_harness, server_of
+from tests.stores.harness import EACH_ONCE, HARNESSES, Harness, open_harness, server_of
 
 
 @pytest.fixture(scope="module", params=HARNESSES)
@@ -21,7 +21,17 @@ def harness(
         yield opened
 
 
-class TestStateTable(contract.StateTable): ...
+class TestStateTable(contract.StateTable):
+    """Both colours run the same plans: each store takes one."""
+
+    @pytest.fixture(scope="class", params=EACH_ONCE)
+    def harness(
+        self, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    ) -> Iterator[Harness]:
+        folder = tmp_path_factory.mktemp(request.param)
+        server = server_of(request, request.param)
+        with open_harness(request.param, folder, server) as opened:
+            yield opened
 
 
 class TestClaims(contract.Claims): ...

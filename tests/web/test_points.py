@@ -19,13 +19,12 @@ from semel.core.model import Fence
 from semel.effects.operator import Operator
 from semel.effects.reconcile import Reconciler
 from semel.effects.runs import Runs
-from tests.web.colours import COLOURS
-from tests.web.rides import LEASE, STORES, Rides, rides_on
+from tests.web.rides import LEASE, Rides, rides_on
 
 MICROS = LEASE // timedelta(microseconds=1)
 
 
-@pytest.fixture(params=[f"{store}-{colour}" for store in STORES for colour in COLOURS])
+@pytest.fixture(params=["sqlite-asgi", "sqlite-wsgi", "postgresql-asgi"])
 def rides(
     request: pytest.FixtureRequest, tmp_path: Path, runner: asyncio.Runner
 ) -> Iterator[Rides]:
