@@ -25,8 +25,9 @@ class TestStateTable(contract.StateTable):
     """Both colours run the same plans: each store takes one."""
 
     @pytest.fixture(scope="class", params=EACH_ONCE)
+    @classmethod
     def harness(
-        self, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+        cls, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     ) -> Iterator[Harness]:
         folder = tmp_path_factory.mktemp(request.param)
         server = server_of(request, request.param)
