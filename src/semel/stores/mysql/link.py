@@ -15,6 +15,7 @@ from pymysql.constants import CLIENT
 from semel.stores.mysql.exchange import Exchange, ResultSet, greet, obstacle
 from semel.stores.mysql.faults import Fault, judged
 from semel.stores.mysql.settings import Settings
+from semel.stores.sql.errand import drive
 from semel.stores.sql.plans import Rows
 
 T = TypeVar("T")
@@ -119,18 +120,7 @@ class Link:
         return self._drive(exchange, deadline)
 
     def _drive(self, exchange: Generator[str, Sequence[ResultSet], T], deadline: float) -> T:
-        try:
-            text = next(exchange)
-            while True:
-                try:
-                    results = self.ask(text, deadline)
-                except Fault as fault:
-                    text = exchange.throw(fault)
-                else:
-                    text = exchange.send(results)
-        except StopIteration as done:
-            value: T = done.value
-            return value
+        return drive(exchange, lambda text: self.ask(text, deadline))
 
     def ask(self, text: str, deadline: float) -> list[ResultSet]:
         """One round trip."""

@@ -13,6 +13,7 @@ from semel.stores.mysql.exchange import Exchange, ResultSet, greet, obstacle
 from semel.stores.mysql.faults import Fault, judged
 from semel.stores.mysql.link import CHUNK, FLAGS
 from semel.stores.mysql.settings import Settings
+from semel.stores.sql.errand import adrive
 from semel.stores.sql.plans import Rows
 
 T = TypeVar("T")
@@ -58,18 +59,7 @@ class Wire:
         return await self._drive(exchange, deadline)
 
     async def _drive(self, exchange: Generator[str, Sequence[ResultSet], T], deadline: float) -> T:
-        try:
-            text = next(exchange)
-            while True:
-                try:
-                    results = await self.ask(text, deadline)
-                except Fault as fault:
-                    text = exchange.throw(fault)
-                else:
-                    text = exchange.send(results)
-        except StopIteration as done:
-            value: T = done.value
-            return value
+        return await adrive(exchange, lambda text: self.ask(text, deadline))
 
     async def ask(self, text: str, deadline: float) -> list[ResultSet]:
         """One round trip."""

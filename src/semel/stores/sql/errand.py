@@ -10,6 +10,8 @@ from semel.errors import SemelError
 from semel.stores.sql.plans import Rows, Statement, plan
 
 R = TypeVar("R")
+Q = TypeVar("Q")
+A = TypeVar("A")
 
 Errand: TypeAlias = Generator[Statement, Rows, R]
 
@@ -72,33 +74,33 @@ def errand(op: StoreOperation[R], verdict: Verdict, *, doubt: bool = False) -> E
             return reply
 
 
-def drive(steps: Errand[R], execute: Callable[[Statement], Rows]) -> R:
-    """Run an errand to its end, blocking."""
+def drive(steps: Generator[Q, A, R], execute: Callable[[Q], A]) -> R:
+    """Run an errand, or one of its statements, to its end, blocking: faults are thrown in."""
     try:
-        statement = next(steps)
+        asked = next(steps)
         while True:
             try:
-                rows = execute(statement)
+                answer = execute(asked)
             except Fault as fault:
-                statement = steps.throw(fault)
+                asked = steps.throw(fault)
             else:
-                statement = steps.send(rows)
+                asked = steps.send(answer)
     except StopIteration as done:
         reply: R = done.value
         return reply
 
 
-async def adrive(steps: Errand[R], execute: Callable[[Statement], Awaitable[Rows]]) -> R:
+async def adrive(steps: Generator[Q, A, R], execute: Callable[[Q], Awaitable[A]]) -> R:
     """The same, awaited."""
     try:
-        statement = next(steps)
+        asked = next(steps)
         while True:
             try:
-                rows = await execute(statement)
+                answer = await execute(asked)
             except Fault as fault:
-                statement = steps.throw(fault)
+                asked = steps.throw(fault)
             else:
-                statement = steps.send(rows)
+                asked = steps.send(answer)
     except StopIteration as done:
         reply: R = done.value
         return reply
