@@ -13,6 +13,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -490,6 +491,23 @@ def test_a_damaged_row_is_never_answered_from(
             ask(backend, asked)
     with pytest.raises(StoreCorrupt):
         ask(backend, complete(op.identity, new_fence()))
+
+
+def test_a_damaged_schema_is_called_so_though_nobody_can_read_it(tmp_path: Path) -> None:
+    """SQLite quotes it in its message, which is then no text: found by cutting the power."""
+    url = f"sqlite:///{tmp_path}/damaged.db"
+    backend = SqliteBackend(url)
+    backend.migrate()
+    backend.close()
+    with closing(sqlite3.connect(tmp_path / "damaged.db")) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(
+            "UPDATE sqlite_schema SET name = CAST(x'ef20' AS TEXT), sql = CAST(x'ef20' AS TEXT) "
+            "WHERE name = 'semel_leader'"
+        )
+        connection.commit()
+    with pytest.raises(StoreCorrupt, match="damaged"):
+        SqliteBackend(url).blocking().perform(Read(new_identity()))
 
 
 @pytest.mark.parametrize(

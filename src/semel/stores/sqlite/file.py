@@ -93,6 +93,9 @@ def _journal_mode(connection: sqlite3.Connection, deadline: float) -> str:
             if not is_busy(error) or time.monotonic() >= deadline:
                 raise
             _rest()
+        except UnicodeDecodeError as error:
+            # SQLite quotes what it cannot read, and Python cannot read the quotation.
+            raise StoreCorrupt("the file is damaged: its schema is not text") from error
 
 
 def upgrade(connection: sqlite3.Connection, timeout: float, now: Micros) -> int:
