@@ -10,7 +10,7 @@ from semel.core import keys
 from semel.core.admission import Call, Ticket
 from semel.core.answers import Answer, Outcome
 from semel.core.exchange import exchange
-from semel.core.flow import Step, run
+from semel.core.flow import Flow, Step, run
 from semel.core.frozen import frozen, replace
 from semel.core.keys import Malformed
 from semel.core.model import Headers, HeaderView, Request, Response
@@ -57,18 +57,18 @@ class Job:
         # A worker finds the probe of a function by its name, or the guard's own; no other.
         can_ask = name in guard.registry.probes or guard.policy.probe is not None
         self.call = replace(call, can_ask=can_ask)
-        label = f"once {name}"
-        self._account = Account(guard.events, self.ticket, label)
-        self.flow = self._account.follow(self.call, exchange(self.call, guard.enrol(label, policy)))
+        self._label = f"once {name}"
+        self._account = Account(guard.events, self.ticket, self._label)
 
     def run(self, function: Callable[[], Any]) -> Once:
         from semel.web.blocking import BlockingExchange
 
-        if (known := at_once(self.guard, self.call)) is not None:
+        known = at_once(self.guard, self.call)
+        if isinstance(known, Answer):
             return self._told(self._account.at_once(known, self.call))
-        performer = BlockingExchange(self.guard, self.ticket, self.call, _Function(function))
+        performer = BlockingExchange(self.guard, self.ticket, known, _Function(function))
         try:
-            answer = run(self.flow, performer.perform)
+            answer = run(self._flow(known), performer.perform)
         finally:
             performer.end()
         return self._told(answer)
@@ -76,12 +76,17 @@ class Job:
     async def arun(self, function: Callable[[], Awaitable[Any]]) -> Once:
         from semel.web.awaited import AwaitedExchange
 
-        if (known := at_once(self.guard, self.call)) is not None:
+        known = at_once(self.guard, self.call)
+        if isinstance(known, Answer):
             return self._told(self._account.at_once(known, self.call))
-        performer = AwaitedExchange(self.guard, self.ticket, self.call, _AsyncFunction(function))
-        answer: Answer = await performer.drive(Step(self.flow))
+        performer = AwaitedExchange(self.guard, self.ticket, known, _AsyncFunction(function))
+        answer: Answer = await performer.drive(Step(self._flow(known)))
         performer.end()
         return self._told(answer)
+
+    def _flow(self, call: Call) -> Flow[Answer]:
+        enrolled = self.guard.enrol(self._label, self.ticket.policy)
+        return self._account.follow(call, exchange(call, enrolled))
 
     def _told(self, answer: Answer) -> Once:
         """The function's result, its exception, or why it may not run."""

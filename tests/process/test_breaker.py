@@ -180,3 +180,22 @@ def test_a_child_forked_in_the_very_moment_still_recovers(clock: Clock) -> None:
     clock.now += 10
     assert breaker.refuses() is None
     assert codes == [0]
+
+
+class Meeting(Breaker):
+    """An answer of the store comes to another thread while this one opens the circuit."""
+
+    def _next_trial(self, now: float) -> None:
+        super()._next_trial(now)
+        self.succeeded()
+
+
+def test_opened_while_another_thread_succeeds_it_closes_with_the_next_answer(
+    clock: Clock, told: list[str]
+) -> None:
+    breaker = Meeting(timedelta(seconds=4), clock, told.append)
+    fail(breaker, clock)
+    assert breaker.circuit == "open"
+    breaker.succeeded()
+    assert (breaker.circuit, breaker.refuses()) == ("closed", None)
+    assert told == ["open", "closed"]

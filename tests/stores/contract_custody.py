@@ -66,6 +66,14 @@ SETTLED = (State.COMPLETED, State.FAILED_RETRYABLE, State.EXPIRED)
 OURS = Origin("ours", "POST", "/payments/bob@example.com", "a-key-of-bob")
 
 
+LOOK_ALIKES = (
+    *("t", "t%", "t_", "t*", "t:", "t::", ":t", "%", "_", "*", "[t]", "t\\", "t'", 't"', "{t}"),
+    *("t\0", "t\\x00", "t\\\\x00", "t\\\0", "t\ud800", "t\\ud800", "t\\\ud800", "\0t", "t\0u"),
+    *("é", "e\u0301", "ｔ", "T", " t", "t ", "t\n", "tt"),
+)
+"""Prefixes, wildcards, separators, what stores escape, and what looks as if they had."""
+
+
 def audit(harness: Harness, limit: int = ALL) -> tuple[Entry, ...]:
     return harness.perform(BrowseAudit(limit)).entries
 
@@ -284,6 +292,12 @@ class Erasing:
                 break
         assert after is None
         assert found == dict.fromkeys(ours, State.IN_PROGRESS)
+
+    def test_tenants_that_look_alike_are_told_apart(self, harness: Harness) -> None:
+        made = {tenant: self.made(harness, tenant)[0] for tenant in LOOK_ALIKES}
+        for tenant, identity in made.items():
+            found = harness.perform(ListBelongings(tenant, ALL)).found
+            assert [each.identity for each in found if each.identity in made.values()] == [identity]
 
 
 class Resealing:

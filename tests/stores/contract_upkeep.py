@@ -27,6 +27,7 @@ from semel.core.frozen import replace
 from semel.core.model import Fence, Identity, OnLapse, Origin, State
 from semel.core.outbox import Note
 from semel.core.states import Event
+from semel.core.texts import shown
 from semel.core.upkeep import (
     Abandon,
     Browse,
@@ -41,7 +42,6 @@ from semel.core.upkeep import (
     WhoLeads,
     Work,
 )
-from semel.stores.texts import shown
 from tests.stores.contract import (
     LEASE,
     MINUTE,

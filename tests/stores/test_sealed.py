@@ -18,6 +18,8 @@ from semel.core.contract import (
     Complete,
     Fetch,
     Fetched,
+    Found,
+    Read,
     Recall,
     Recalled,
     StoreOperation,
@@ -31,10 +33,13 @@ from semel.core.sealing import Unopened
 from semel.core.snapshot import LARGE, Snapshot
 from semel.core.upkeep import Abandon, Browse
 from semel.errors import ConfigurationError, KeyMissing, StoreCorrupt
+from semel.stores.bodies import Get, Put, nearer
 from semel.stores.encryption import Encryption
 from semel.stores.memory import MemoryBackend
+from semel.stores.redis.bodies import RedisBodies
 from semel.stores.sealed import _DOWN, SealedBackend, sealed
 from semel.stores.sqlite import SqliteBackend
+from tests.servers import ValkeyServer
 from tests.stores import contract, contract_outbox, contract_work
 from tests.stores.contract import (
     PATIENCE,
@@ -371,3 +376,51 @@ def test_accepted_requests_carry_no_plain_bytes() -> None:
     assert recalled(backend.inner.blocking(), identity).request != REQUEST
     assert recalled(backend.blocking(), identity).request == REQUEST
     assert Complete in _DOWN
+
+
+# ── caches beside it ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_forged_body_in_a_shared_cache_costs_a_question_and_no_answer(
+    valkey: ValkeyServer,
+) -> None:
+    """Its head is right, its checksum too: only the seal tells."""
+    store = MemoryBackend()
+    shared = f"{valkey.socket_url}?prefix={os.urandom(4).hex()}&timeout=5"
+    nodes = [sealed(nearer(store, 1_000_000, shared), encryption()) for _ in range(2)]
+    one, two = (node.blocking().perform for node in nodes)
+    identity, fence, large = new_identity(), new_fence(), os.urandom(2 * LARGE)
+    one(claim(identity, fence))
+    one(complete(identity, fence, large))
+    found = one(Read(identity))
+    assert isinstance(found, Found)
+    fetch = Fetch(identity, fence, found.record.snapshot or b"")
+    assert one(fetch) == Fetched(large)
+    cache = RedisBodies(shared)
+    forged = bytearray(cache.blocking.perform(Get(identity, fence)) or b"")
+    forged[-1] ^= 1
+    cache.blocking.perform(Put(identity, fence, bytes(forged), 60))
+    assert [two(fetch), two(fetch)] == [Fetched(large)] * 2
+    assert cache.blocking.perform(Get(identity, fence)) != bytes(forged), "it was set right"
+    cache.close()
+    for node in nodes:
+        node.close()
+
+
+def test_after_a_rotation_a_cached_body_under_a_key_that_is_gone_is_fetched_anew() -> None:
+    """Ids that are long leave nothing else in a head, so that it does not tell them apart."""
+    store, old, new = MemoryBackend(), "2026-" + "k" * 58 + "a", "2026-" + "k" * 58 + "b"
+    near = nearer(store, 1_000_000, None)
+    before = sealed(near, Encryption({old: OLD}, old)).blocking().perform
+    identity, fence, large = new_identity(), new_fence(), os.urandom(2 * LARGE)
+    before(claim(identity, fence))
+    before(complete(identity, fence, large))
+    found = before(Read(identity))
+    assert isinstance(found, Found)
+    fetch = Fetch(identity, fence, found.record.snapshot or b"")
+    assert before(fetch) == Fetched(large)
+    both = Encryption({old: OLD, new: NEW}, new)
+    guard = semel.Guard(store, tenant=None, encryption=both, maintenance=None)
+    assert guard.operator().rotate(by="ann", reason="yearly").resealed == 1
+    after = sealed(near, Encryption({new: NEW}, new)).blocking().perform
+    assert after(fetch) == Fetched(large)

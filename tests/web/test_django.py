@@ -18,7 +18,7 @@ from semel.effects.runs import Runs
 from semel.stores.sql.dialect import dialect
 from semel.web.django import guarded
 from tests.web.conftest import MakeGuard
-from tests.web.django_site import GUARD, Site
+from tests.web.django_site import GUARD, Site, Urls
 from tests.web.drive import KEY, Ask, Driver
 from tests.web.test_identity import VECTORS, named
 
@@ -43,7 +43,7 @@ def serve(colour: str, make_guard: MakeGuard, runner: asyncio.Runner) -> Iterato
         return open_[-1].driver(colour, runner)
 
     yield begin
-    for site in open_:
+    for site in reversed(open_):  # each puts back what was before it
         site.close()
 
 
@@ -204,6 +204,50 @@ def test_an_exception_that_another_middleware_answers_is_still_known(
     assert send().status == 503
     assert send().code == "outcome-unknown"
     assert counted.calls == 1
+
+
+class Rerouting:
+    """Middleware that lets another URLconf answer, as for the host of a tenant's own."""
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: Any) -> Any:
+        request.urlconf = elsewhere[-1]
+        return self.get_response(request)
+
+
+elsewhere: list[Any] = []
+
+
+@pytest.mark.parametrize("at_first", ["x", "another"])
+def test_a_view_that_another_middleware_chooses_is_not_run_unclaimed(
+    make_guard: MakeGuard, serve: Serve, at_first: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing was claimed for it, or not as its tag says."""
+    here, there = Counted(), Counted()
+    guard = make_guard()
+    elsewhere.append(Urls({"x": guard.route(semel.ietf(required=True))(there.sync_view())}))
+    layers = [GUARD, f"{__name__}.Rerouting"]
+    send = serve(guard, site={"MIDDLEWARE": layers}, **{at_first: here.sync})
+    assert [send().code for _ in range(2)] == ["misconfigured"] * 2
+    assert send(Ask(key=None)).code == "misconfigured"
+    assert (here.calls, there.calls) == (0, 0)
+    assert "put it above" in caplog.text
+    above = serve(guard, site={"MIDDLEWARE": layers[::-1]}, **{at_first: here.sync})
+    assert [above().status for _ in range(2)] == [201, 201]
+    assert there.calls == 1
+
+
+def test_what_takes_no_keys_is_answered_whoever_chooses_the_view(
+    make_guard: MakeGuard, serve: Serve
+) -> None:
+    there = Counted()
+    elsewhere.append(Urls({"x": there.sync}))
+    send = serve(make_guard(), site={"MIDDLEWARE": [GUARD, f"{__name__}.Rerouting"]})
+    assert send(Ask(key=None)).status == 201
+    assert send(Ask("DELETE")).status == 201
+    assert send(Ask(path=b"/nowhere")).status == 404
 
 
 # ── bodies ────────────────────────────────────────────────────────────────────────────────────────

@@ -4,11 +4,13 @@ import asyncio
 import sqlite3
 import unittest
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import django.test
 import pytest
+from asgiref.sync import sync_to_async
 from django.db import IntegrityError, connection, connections, transaction
 from django.http import HttpResponse, StreamingHttpResponse
 
@@ -16,6 +18,7 @@ import semel
 from semel.core.contract import NoRecord, Read
 from semel.errors import ConfigurationError
 from semel.web.django import guarded
+from tests.web.cable import Cable, Line, hang_up
 from tests.web.client import Reply, new_key
 from tests.web.conftest import MakeGuard
 from tests.web.django_site import GUARD, Row, Site, add_postgres, make_tables
@@ -234,6 +237,133 @@ def test_set_rollback_undoes_the_rows_and_the_answer_stands(alias: str, begin: B
     shop = begin(alias, lambda _: transaction.set_rollback(True, using=alias))
     assert (shop.send().status, shop.send().replayed) == (201, True)
     assert shop.left() == (0, True)
+
+
+def failing(request: Any, alias: str) -> None:
+    """One of the view's writes breaks the transaction, and the view goes on as if it had not."""
+    row = Row.objects.using(alias).get(name=request.headers["idempotency-key"])
+    with suppress(IntegrityError):
+        Row(pk=row.pk, name="again").save(using=alias, force_insert=True)
+
+
+@ways
+def test_a_view_that_hides_a_write_that_failed_has_not_succeeded(
+    sqlite: str, begin: Begin, colour: str, awaited: Any, decorated: bool
+) -> None:
+    """Django undoes all its writes: a success without them must not be kept."""
+
+    def hidden(request: Any) -> None:
+        if len(shop.ran) == 1:
+            failing(request, sqlite)
+
+    async def ahidden(request: Any) -> None:
+        await sync_to_async(hidden)(request)
+
+    act, how = (nothing, ahidden) if awaited else (hidden, None)
+    shop = begin(sqlite, act, colour=colour, awaited=how, decorated=decorated)
+    assert shop.send().status == 500
+    assert shop.left() == (0, False)
+    assert [shop.send().replayed for _ in range(2)] == [False, True]
+    assert shop.left() == (1, True)
+
+
+def test_a_write_that_failed_on_postgresql_is_no_success_either(
+    postgres_url: str, begin: Begin
+) -> None:
+    add_postgres(postgres_url)
+    shop = begin("pg", lambda request: failing(request, "pg"))
+    assert shop.send().status == 500
+    assert shop.left() == (0, False)
+
+
+def test_a_write_that_failed_in_a_block_of_its_own_breaks_nothing(alias: str, begin: Begin) -> None:
+    """Also where the view undoes its writes itself, later, and means its answer."""
+
+    def act(request: Any) -> None:
+        with suppress(IntegrityError), transaction.atomic(using=alias):
+            Row(pk=Row.objects.using(alias).get(name=shop.key).pk).save(
+                using=alias, force_insert=True
+            )
+        if "undo" in request.body.decode():
+            transaction.set_rollback(True, using=alias)
+
+    shop = begin(alias, act)
+    assert (shop.send().status, shop.send().replayed) == (201, True)
+    assert shop.left() == (1, True)
+    shop.key = new_key()
+    assert (shop.send(b'"undo"').status, shop.send(b'"undo"').replayed) == (201, True)
+    assert shop.left() == (0, True)
+
+
+POINTS = semel.ietf(on_lapse="resume", required=True)
+
+
+@pytest.mark.parametrize("how", ["hidden", "set_rollback", "left open"])
+def test_a_phase_whose_writes_django_undoes_is_not_passed(
+    sqlite: str, begin: Begin, how: str
+) -> None:
+    blocks: list[Any] = []
+
+    def work(request: Any) -> None:
+        Row.objects.using(sqlite).create(name=shop.key)
+        if how == "left open":
+            blocks.append(transaction.atomic(using=sqlite))
+            blocks[-1].__enter__()
+        elif how == "hidden":
+            failing(request, sqlite)
+        else:
+            transaction.set_rollback(True, using=sqlite)
+
+    def act(request: Any) -> None:
+        Row.objects.using(sqlite).filter(name=shop.key).delete()  # the view's own, in no phase
+        semel.current().phase("rows", work, request)
+
+    shop = begin(sqlite, act, policy=POINTS)
+    assert shop.send().status >= 500
+    assert shop.rows == 0
+    assert connections[sqlite].in_atomic_block is False
+
+
+def test_where_django_does_not_commit_by_itself_nothing_is_run(
+    postgres_url: str, begin: Begin
+) -> None:
+    """Its outermost block would be a savepoint: the answer would be sent and nothing be there."""
+    add_postgres(postgres_url)
+    connections.settings["pg"]["AUTOCOMMIT"] = False
+    shop = begin("pg", nothing)
+    reply = shop.send()
+    assert (reply.status, reply.code, shop.ran) == (500, "misconfigured", [])
+
+
+def cut_before(line: Line, message: bytes) -> None:
+    hang_up(line.far)
+    hang_up(line.near)
+
+
+def cut_after(line: Line, message: bytes) -> None:
+    line.commit(message)
+    cut_before(line, message)
+
+
+@pytest.mark.parametrize(("colour", "awaited"), [("wsgi", None), ("asgi", anothing)])
+@pytest.mark.parametrize("cut", [cut_before, cut_after])
+def test_a_commit_that_nobody_answered_is_looked_up(
+    postgres_url: str, begin: Begin, cut: Any, colour: str, awaited: Any
+) -> None:
+    """Django's own connection is cut at its COMMIT: before the server has it, or after."""
+    reached = cut is cut_after
+    with Cable(postgres_url) as cable:
+        add_postgres(cable.url)
+        shop = begin("pg", nothing, awaited=awaited, colour=colour)
+        cable.cut = cut
+        first = shop.send()
+        assert cable.cut is None
+        assert first.status == (201 if reached else 503)
+        assert shop.left() == ((1, True) if reached else (0, False))
+        assert [shop.send().status for _ in range(2)] == [201, 201]
+        assert len(shop.ran) == (1 if reached else 2)
+        assert shop.left() == (1, True)
+        connections["pg"].close()
 
 
 def test_on_commit_runs_after_the_commit_and_only_then(alias: str, begin: Begin) -> None:

@@ -236,6 +236,57 @@ def test_at_the_cap_no_new_key_is_taken_and_known_ones_are_answered(
     assert send(new("b")).status == 200
 
 
+def test_at_the_cap_a_key_is_answered_by_a_process_that_has_never_met_it(
+    make: Make, store: FaultyBackend, effects: Effects
+) -> None:
+    """After a deployment no process has met any key: that must not take answers away."""
+    before = make(semel.Limits(active_keys=3))
+    asks = [new() for _ in range(3)]
+    assert [before(ask).status for ask in asks] == [200] * 3
+    after = make(semel.Limits(active_keys=3))
+    assert [after(new()).status for _ in range(3)] == [200] * 3  # as far as it knows
+    claims = store.count(Claim)
+    assert [after(ask).replayed for ask in asks] == [True] * 3
+    assert after(new()).code == "too-many-keys"
+    assert store.count(Claim) == claims
+    assert len(effects.all()) == records(store) == 6
+
+
+def test_at_the_cap_looking_for_a_key_is_a_look_up(make: Make, store: FaultyBackend) -> None:
+    send = make(semel.Limits(active_keys=1, lookups=few(2)))
+    assert send(new()).status == 200
+    assert [send(new()).code for _ in range(2)] == ["too-many-keys"] * 2
+    asked = len(store.seen)
+    assert send(new()).code == "too-fast"
+    assert len(store.seen) == asked
+
+
+@pytest.mark.parametrize("mode", ["atomic", "deferred"])
+def test_every_mode_keeps_to_the_cap_and_answers_what_is_there(
+    mode: Any, make: Make, tmp_path: Path, effects: Effects
+) -> None:
+    policy = semel.ietf(mode=mode) if mode == "atomic" else semel.accepted(mode=mode, required=True)
+    how = {"store": f"sqlite:///{tmp_path / 'keys.db'}", "policy": policy}
+    known = new()
+    first = make(semel.Limits(active_keys=1), **how)(known).status
+    assert first in (200, 202)
+    send = make(semel.Limits(active_keys=1), **how)
+    assert send(new()).status == first
+    assert send(known).status == first
+    assert send(new()).code == "too-many-keys"
+    assert len(effects.all()) == (2 if mode == "atomic" else 0)
+
+
+def test_at_the_cap_a_function_is_answered_too(make_guard: MakeGuard, store: FaultyBackend) -> None:
+    key, cap = new_key(), semel.Limits(active_keys=1)
+    assert make_guard(store, limits=cap).once(key, lambda: 1, name="job").value == 1
+    guard = make_guard(store, limits=cap)
+    assert guard.once(new_key(), lambda: 2, name="job").value == 2
+    assert guard.once(key, lambda: 3, name="job").value == 1
+    with pytest.raises(semel.Refused, match="too-many-keys"):
+        guard.once(new_key(), lambda: 4, name="job")
+
+
 @pytest.mark.parametrize("limits", [5, {"new_keys": 5}])
 def test_what_is_no_limits_is_refused(limits: Any) -> None:
     with pytest.raises(semel.ConfigurationError, match="limits="):

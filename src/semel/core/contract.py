@@ -204,7 +204,7 @@ class Read(StoreOperation[Found | NoRecord]):
 class Fetch(StoreOperation[Fetched | NoRecord]):
     """The answer of a completed record, while it has this fence: it never changes then.
 
-    ``head``: what the record brought of it.
+    ``head``: what the record brought of it; without one, no cache is believed.
     """
 
     identity: Identity

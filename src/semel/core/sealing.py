@@ -52,6 +52,11 @@ def refusal(why: Unopened) -> bytes:
     return (_KEYLESS if why.keyless else _REFUSED) + str(why).encode()
 
 
+def is_refusal(blob: bytes) -> bool:
+    """It stands in place of a value that was not opened."""
+    return blob[:2] in (_REFUSED, _KEYLESS)
+
+
 def demand_opened(blob: bytes, what: str) -> None:
     """For decoders, of bytes that are not theirs: says so, if encryption is the reason."""
     said = f"{what} {blob[2:].decode(errors='replace')}"

@@ -14,6 +14,7 @@ from semel.core.model import Identity, Micros, Origin, Record, Response, State
 from semel.core.policy import Policy
 from semel.core.problems import refuse
 from semel.core.runner import Begin, Occupied, RollBack
+from semel.core.texts import shown
 from semel.errors import StoreError
 
 
@@ -51,7 +52,7 @@ def status(call: StatusCall, rules: Rules) -> Flow[Response]:
     if isinstance(reply, NoRecord) and call.hidden:
         return (yield from _under_way_unseen(call))
     # Another tenant's request and none at all must look alike.
-    if isinstance(reply, NoRecord) or reply.case.origin.tenant != call.tenant:
+    if isinstance(reply, NoRecord) or reply.case.origin.tenant != shown(call.tenant):
         return refuse("no-such-operation")
     policy, can_ask = rules(reply.case.origin)
     asked = can_ask and reply.case.due_at is not None  # else it was given up

@@ -124,11 +124,14 @@ class Operator:
             self._tell("gave up", by, reason, identity)
         return written
 
-    def evict(self, identity: Identity, *, by: str, reason: str) -> Written | None:
+    def evict(
+        self, identity: Identity, *, by: str, reason: str, wait: bool = True
+    ) -> Written | None:
         """Remove a settled record: its key may run again. None when there is no such record.
 
         Returns when no process repeats its answer any more: after the longest ``replay_cache``.
-        Asked again it waits again, since nobody knows how long ago the first time was.
+        Asked again it waits again, since nobody knows how long ago the first time was. Who evicts
+        many says ``wait=False``, and calls `wait_out` behind the last.
         """
         said = by_operator(by, reason)
         found = self._ask(Recall(identity))
@@ -138,8 +141,13 @@ class Operator:
             if isinstance(written, Lost):
                 return written
             self._tell("evicted", by, reason, identity)
-        time.sleep(outlast(self._guard.backend.blocking(), self._guard.replays))
+        if wait:
+            self.wait_out()
         return written
+
+    def wait_out(self) -> None:
+        """Return when no process repeats any more what was taken out of the world by now."""
+        time.sleep(outlast(self._guard.backend.blocking(), self._guard.replays))
 
     def erase(
         self,
@@ -158,7 +166,7 @@ class Operator:
             raise ConfigurationError("say whose records: tenant=")
         done = erasure.erase(self._runner, tenant, by_operator(by, reason), progress)
         self._tell("erased a tenant", by, reason, None)
-        time.sleep(outlast(self._guard.backend.blocking(), self._guard.replays))
+        self.wait_out()
         return done
 
     def rotate(
@@ -220,21 +228,28 @@ class Operator:
 
     def retry_dead(self, key: str, *, by: str, reason: str) -> bool:
         """Try a dead effect again from now on; False when there is no such dead effect."""
-        said = by_operator(by, reason)
-        return self._is_dead(key) and self._ask(Requeue(key, said)).applied
+        return self._requeue("retried an effect", key, by, reason, drop=False)
 
     def drop_dead(self, key: str, *, by: str, reason: str) -> bool:
         """Delete a dead effect for good; False when there is no such dead effect."""
-        said = by_operator(by, reason)
-        return self._is_dead(key) and self._ask(Requeue(key, said, drop=True)).applied
+        return self._requeue("dropped an effect", key, by, reason, drop=True)
 
-    def _tell(self, act: str, by: str, reason: str, identity: Identity | None) -> None:
-        which = "-" if identity is None else short(identity)
-        self._guard.events.emit("operator", act=act, by=by, identity=which, reason=reason)
-
-    def _is_dead(self, key: str) -> bool:
+    def _requeue(self, act: str, key: str, by: str, reason: str, *, drop: bool) -> bool:
         """A store takes what is done already for success; a mistyped key must not be one."""
-        return any(effect.key == key for effect in self.list_dead())
+        said = by_operator(by, reason)
+        dead = next((effect for effect in self.list_dead() if effect.key == key), None)
+        if dead is None or not self._ask(Requeue(key, said, drop=drop)).applied:
+            return False
+        self._tell(act, by, reason, None, effect=dead.name)
+        return True
+
+    def _tell(
+        self, act: str, by: str, reason: str, identity: Identity | None, effect: str | None = None
+    ) -> None:
+        which = "-" if identity is None else short(identity)
+        self._guard.events.emit(
+            "operator", act=act, by=by, identity=which, effect=effect, reason=reason
+        )
 
     def _ask(self, op: StoreOperation[R]) -> R:
         return self._runner.perform(op)

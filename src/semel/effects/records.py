@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from semel.core.frozen import frozen
 from semel.core.model import Glimpse, Identity, Micros, State
+from semel.core.texts import shown
 from semel.core.upkeep import Scan
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Wanted:
     def fits(self, seen: Glimpse, now: Micros) -> bool:
         origin, age = seen.origin, now - seen.created_at
         return (
-            self.tenant in (None, origin.tenant)
+            (self.tenant is None or origin.tenant == shown(self.tenant))
             and self.method in (None, origin.method)
             and (self.path is None or _is_at(origin.path, self.path))
             and (self.older is None or age >= self.older)

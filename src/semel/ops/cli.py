@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -17,7 +18,22 @@ def main() -> None:
         if missing.name != "click":
             raise
         sys.exit("semel: the command line needs click; install it with: pip install 'semel[cli]'")
-    semel(prog_name="semel")
+    try:
+        semel(prog_name="semel")
+    except OSError as error:
+        if error.errno not in _UNWRITTEN:
+            raise
+        _give_up_output()
+        sys.exit(f"semel: cannot write: {error.strerror}")
+
+
+_UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What a full disk says to whoever writes there; a pipe that is closed is click's affair."""
+
+
+def _give_up_output() -> None:
+    """What is left in the buffer would fail again when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from semel.ops.telling import (
     on_a_guard,
     one_sentence,
     painted,
+    patience,
     print_json,
     signed,
     table,
@@ -272,6 +273,8 @@ def evict(
     if not yes:
         _confirm(chosen, how)
     came = [_evicted(opened, each, as_json, **how) for each in counted("evicting", chosen)]
+    with one_sentence(), patience("waiting until no process repeats their answers"):
+        opened.wait_out()
     if as_json:
         print_json(came)
     if not all(each["evicted"] for each in came):
@@ -320,7 +323,7 @@ def _evict(
     if record.lapsed(recalled.now):
         doubtful = _lapsed(opened, recalled) is State.UNKNOWN
     if not doubtful:
-        return _came_to(opened.evict(identity, by=by, reason=reason), "evicted")
+        return _came_to(opened.evict(identity, by=by, reason=reason, wait=False), "evicted")
     written = opened.bury(identity, by=by, reason=reason, free=free)
     return _came_to(written, "evicted" if free else "evicted: its key is expired")
 

@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from semel.ops.finding import operator
-from semel.ops.telling import FAILED, on_a_guard, one_sentence, print_json, signed
+from semel.ops.telling import FAILED, on_a_guard, one_sentence, print_json, progress, signed
 
 if TYPE_CHECKING:
     from semel.core.erasing import Erasure
     from semel.effects.rotation import Rotation
-
-
-@contextmanager
-def _progress() -> Generator[Callable[[str], None], None, None]:
-    """One line of standard error that is written over, and wiped in the end; only on a terminal."""
-    shown = sys.stderr.isatty()
-    widest = 0
-
-    def tell(line: str) -> None:
-        nonlocal widest
-        widest = max(widest, len(line))
-        if shown:
-            click.echo(f"\r{line}", nl=False, err=True)
-
-    try:
-        yield tell
-    finally:
-        if shown:
-            click.echo(f"\r{' ' * widest}\r", nl=False, err=True)
 
 
 @click.command()
@@ -48,12 +26,12 @@ def rotate(
     Safe beside traffic. Ended in the middle, it is simply run again. Exit code 1 when something
     remains that is not under the current key.
     """
-    with one_sentence(), _progress() as tell:
+    with one_sentence(), progress() as tell:
 
-        def progress(so_far: Rotation) -> None:
+        def told(so_far: Rotation) -> None:
             tell(f"{so_far.resealed} encrypted anew, {so_far.remaining} left for later")
 
-        done = operator(guard, store, app).rotate(by=by, reason=reason, progress=progress)
+        done = operator(guard, store, app).rotate(by=by, reason=reason, progress=told)
     if as_json:
         print_json(_rotation(done))
     else:
@@ -101,14 +79,14 @@ def erase(
     """
     if not yes:
         click.confirm(f"Erase what is kept of the tenant {tenant!r}?", abort=True, err=True)
-    with one_sentence(), _progress() as tell:
+    with one_sentence(), progress() as tell:
 
-        def progress(so_far: Erasure) -> None:
+        def told(so_far: Erasure) -> None:
             reached = b"" if so_far.after is None else so_far.after
             share = int.from_bytes(reached[:2].ljust(2, b"\0"), "big") * 100 // 65_536
             tell(f"{share} %: {so_far.erased} records erased")
 
-        done = operator(guard, store, app).erase(tenant, by=by, reason=reason, progress=progress)
+        done = operator(guard, store, app).erase(tenant, by=by, reason=reason, progress=told)
     if as_json:
         print_json({"erased": done.erased, "left": [each.hex() for each in done.left]})
     else:

@@ -164,34 +164,42 @@ def ago(at: Micros, now: Micros) -> str:
     return f"{seconds}s"
 
 
-def counted(what: str, things: Iterable[T], every: int = 1) -> Iterator[T]:
-    """Tell how far it has come, in one line of standard error that is wiped in the end.
+@contextmanager
+def progress() -> Generator[Callable[[str], None], None, None]:
+    """One line of standard error that is written over, and wiped in the end.
 
     Only on a terminal: what is written to a file or a pipe has no use for it.
     """
-    if not sys.stderr.isatty():
-        yield from things
-        return
+    shown, widest = sys.stderr.isatty(), 0
+
+    def tell(line: str) -> None:
+        nonlocal widest
+        widest = max(widest, len(line))
+        if shown:
+            click.echo(f"\r{line}", nl=False, err=True)
+
     try:
+        yield tell
+    finally:
+        if shown:
+            click.echo(f"\r{' ' * widest}\r", nl=False, err=True)
+
+
+def counted(what: str, things: Iterable[T], every: int = 1) -> Iterator[T]:
+    """Tell how far it has come."""
+    with progress() as tell:
         for number, thing in enumerate(things, start=1):
             if number % every == 0:
-                click.echo(f"\r{what}: {number}", nl=False, err=True)
+                tell(f"{what}: {number}")
             yield thing
-    finally:
-        click.echo(f"\r{' ' * (len(what) + 12)}\r", nl=False, err=True)
 
 
 @contextmanager
 def patience(what: str) -> Generator[None, None, None]:
-    """Say on a terminal what is being waited for, until it is there."""
-    if not sys.stderr.isatty():
+    """Say what is being waited for, until it is there."""
+    with progress() as tell:
+        tell(f"{what} ...")
         yield
-        return
-    click.echo(f"{what} ...", nl=False, err=True)
-    try:
-        yield
-    finally:
-        click.echo(f"\r{' ' * (len(what) + 4)}\r", nl=False, err=True)
 
 
 # ── for programs ──────────────────────────────────────────────────────────────────────────────────

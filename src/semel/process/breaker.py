@@ -86,7 +86,8 @@ class Breaker:
 
     def succeeded(self) -> None:
         """It answered. On the way of every operation, so without a word where all is well."""
-        if self._failures:
+        if self._failures or self._open:
+            # Both: a success that comes while another thread opens it has taken the count already.
             self._failures = 0
             if self._open:
                 self._open = False

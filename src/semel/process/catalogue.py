@@ -69,7 +69,8 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         ("route", "key"),
         WARNING,
         "a key looks like personal data: %(key)s",
-        "A key that looks like an e-mail address or a telephone number was taken.",
+        "A key that looks like personal data was taken: an e-mail address, or the number of a "
+        "telephone, a payment card or a bank account.",
     ),
     # ── leases and writes ────────────────────────────────────────────────────────────────────────
     "lease.renewed": Kind(("identity",), NONE, "a lease was renewed", "A handler is still at it."),

@@ -16,11 +16,14 @@ from typing import Final
 from semel.core.census import digest
 from semel.core.frozen import frozen
 from semel.core.model import Micros
+from semel.core.texts import shown
 from semel.errors import ConfigurationError
-from semel.stores.texts import shown
 
 TENANTS: Final = 16_384
 """Remembered at most, in each process: about five megabytes."""
+
+CROWDED: Final = "too-many-keys"
+"""Refused for the number of keys: one that is there already makes no more of them."""
 
 _LONG: Final = 64
 
@@ -178,7 +181,7 @@ class Limiter:
         if noted + account.made < cap:
             return None
         left = self._census_due - self._clock()
-        return OverLimit("too-many-keys", max(1, int(left * 1_000_000)))
+        return OverLimit(CROWDED, max(1, int(left * 1_000_000)))
 
     def _account(self, tenant: str) -> _Account:
         name = named(tenant)

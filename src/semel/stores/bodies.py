@@ -109,7 +109,7 @@ class Bodies:
         return reply
 
     def _from_shared(self, op: Fetch) -> Flow[bytes | None]:
-        if not self._in_use:
+        if not self._in_use or not op.head:
             return None
         try:
             body = yield from ask(Get(op.identity, op.fence))

@@ -260,6 +260,13 @@ _UP: Final[Mapping[type[Any], Make]] = {
 # ── stores ────────────────────────────────────────────────────────────────────────────────────────
 
 
+def _doubted(op: StoreOperation[R], reply: R) -> StoreOperation[R] | None:
+    """An answer that does not open may be a cache's: without its head only the store is asked."""
+    if not isinstance(reply, Fetched) or not sealing.is_refusal(reply.snapshot):
+        return None
+    return cast("StoreOperation[R]", replace(cast("Fetch", op), head=b""))
+
+
 class _SealedStore:
     def __init__(self, inner: Store, sealer: Sealer) -> None:
         self._inner = inner
@@ -267,7 +274,10 @@ class _SealedStore:
 
     def perform(self, op: StoreOperation[R], /) -> R:
         sealer = self._sealer
-        return sealer.up(op, self._inner.perform(sealer.down(op)))
+        reply = sealer.up(op, self._inner.perform(sealer.down(op)))
+        if (anew := _doubted(op, reply)) is not None:
+            return sealer.up(op, self._inner.perform(anew))
+        return reply
 
 
 class _AsyncSealedStore:
@@ -277,7 +287,10 @@ class _AsyncSealedStore:
 
     async def perform(self, op: StoreOperation[R], /) -> R:
         sealer = self._sealer
-        return sealer.up(op, await self._inner.perform(sealer.down(op)))
+        reply = sealer.up(op, await self._inner.perform(sealer.down(op)))
+        if (anew := _doubted(op, reply)) is not None:
+            return sealer.up(op, await self._inner.perform(anew))
+        return reply
 
 
 class _SealedTransaction(_SealedStore):

@@ -78,7 +78,7 @@ class Middleware:
         if body is None:
             return None  # the client left before it had said what it wants
         if isinstance(body, Response):
-            return await send_response(body, send)
+            return await send_response(self._desk.turned_away(body, ticket, label), send)
         opened = await self._open(ticket, where, label, body, scope)
         if isinstance(opened, Answer):
             body.close()

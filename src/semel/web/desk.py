@@ -94,6 +94,12 @@ class Desk:
             self.guard.events.emit("key.suspicious", route=label, key=mask(ticket.key))
         return ticket, label
 
+    def turned_away(self, response: Response, ticket: Ticket, label: str) -> Response:
+        """The refusal of a body that cannot be taken, told like every other at the door."""
+        method = ticket.request.method
+        tell_refusal(self.guard.events, Refused(response), ticket.policy, method, label)
+        return response
+
     def ruling(self, request: Request, place: Place) -> tuple[Policy, str]:
         """The policy, and its label: of a listed route, else a tag's, else the default."""
         route = listed(self.guard.routes, request.method, place)
@@ -130,8 +136,9 @@ class Desk:
         errand = find_errand(raw)
         if errand is None:
             known = at_once(self.guard, call)
-            if known is not None:
+            if isinstance(known, Answer):
                 return account.at_once(known, call)
+            call = known
             return Opened(call, account.follow(call, self._serve(call, label)), None)
         adopted = self._adopt(call, errand)
         if adopted is None:

@@ -229,6 +229,8 @@ class GatedMiddleware(Middleware):
             return None
         body = await handler.rest()
         if not isinstance(body, Spool):
+            if body is not None:
+                self._desk.turned_away(body, ticket, label)
             await handler.refuse(body)
             return None
         opened = await self._open(ticket, where, label, body, scope)

@@ -10,6 +10,7 @@ from semel.core.admission import Call
 from semel.core.answers import Answer
 from semel.core.contract import Accept, Claim, Found, Operation, Stale
 from semel.core.flow import Flow
+from semel.core.frozen import replace
 from semel.core.model import Response
 from semel.core.problems import refuse
 from semel.core.runner import Occupied
@@ -17,7 +18,7 @@ from semel.core.status import answered
 from semel.core.turned_away import TurnedAway, resting, throttled
 from semel.errors import StoreUnavailable
 from semel.process.breaker import Breaker
-from semel.process.limits import Limiter, Toll
+from semel.process.limits import CROWDED, Limiter, Toll
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -26,12 +27,20 @@ _MAKES_A_RECORD: Final = (Claim, Accept)
 _MADE_NONE: Final = (Found, Stale, Occupied)
 
 
-def at_once(guard: Guard, call: Call) -> Answer | None:
-    """The answer for which the store is not asked: a remembered one, or a refusal."""
+def at_once(guard: Guard, call: Call) -> Answer | Call:
+    """The answer for which the store is not asked: a remembered one, or a refusal. Else the call.
+
+    Of a tenant with too many keys, one that is there already is still answered: only the store
+    knows, so it is looked for, and refused where it would be made (`Fare`).
+    """
     replays, limiter, breaker = guard.replays, guard.limiter, guard.breaker
     answer = None if replays is None else replays.answer(call)
     toll, tenant = _expected(call, answer), call.origin.tenant
-    if limiter is not None and (over := limiter.charge(tenant, toll)) is not None:
+    over = None if limiter is None else limiter.charge(tenant, toll)
+    if limiter is not None and over is not None and over.code == CROWDED:
+        toll, call = Toll.LOOKUP, replace(call, familiar=True)
+        over = limiter.charge(tenant, toll)
+    if over is not None:
         if toll is Toll.NEW_KEY:
             guard.familiar.forget(call.identity)
         return throttled(over.code, over.wait)
@@ -39,7 +48,7 @@ def at_once(guard: Guard, call: Call) -> Answer | None:
         if limiter is not None:
             limiter.give_back(tenant, toll)
         return resting(call, wait)
-    return answer
+    return call if answer is None else answer
 
 
 def _expected(call: Call, answer: Answer | None = None) -> Toll:

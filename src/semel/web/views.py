@@ -106,7 +106,7 @@ class Views(Generic[F]):
             return view()
         body = asked.read(ticket.policy)
         if isinstance(body, Response):
-            return self._face.whole(body, None)
+            return self._face.whole(self.desk.turned_away(body, ticket, label), None)
         opened = self.desk.open(ticket, asked.place, label, body, asked.marks)
         if isinstance(opened, Answer):
             body.close()

@@ -71,7 +71,7 @@ class AwaitedViews(Generic[F]):
             return await view()
         body = asked.read(ticket.policy)
         if isinstance(body, Response):
-            return self._face.whole(body, None)
+            return self._face.whole(self.desk.turned_away(body, ticket, label), None)
         opened = await self._open(ticket, label, body, asked)
         if isinstance(opened, Answer):
             body.close()

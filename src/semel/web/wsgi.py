@@ -76,7 +76,7 @@ class WsgiMiddleware:
     ) -> Iterable[bytes]:
         body = read_body(ticket.policy, environ)
         if isinstance(body, Response):
-            return _send(body, start_response)
+            return _send(self._desk.turned_away(body, ticket, label), start_response)
         opened = self._desk.open(ticket, where, label, body, environ)
         if isinstance(opened, Answer):
             body.close()

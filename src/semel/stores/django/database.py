@@ -64,9 +64,13 @@ class Database:
         """Only Django's own connections may be used: it is in memory, or Django tests are run.
 
         What they leave in a test's transaction must go with it, and a connection of semel's own
-        would keep a test database from being dropped.
+        would keep a test database from being dropped. MySQL drops it all the same, and nothing
+        here speaks to it over Django's connection.
         """
-        return testing() or (self.engine == "sqlite" and self.wrapper.is_in_memory_db())
+        engine = self.engine
+        if engine == "mysql":
+            return False
+        return testing() or (engine == "sqlite" and self.wrapper.is_in_memory_db())
 
     @property
     def name(self) -> str:

@@ -57,6 +57,8 @@ class Engine(Protocol):
 
 def engine(name: str) -> Engine:
     """The one for sqlite or postgresql."""
+    if name not in ("sqlite", "postgresql"):
+        raise ConfigurationError(f"Django on {name}: semel cannot join Django's own transactions")
     return SqliteEngine() if name == "sqlite" else PostgresEngine()
 
 

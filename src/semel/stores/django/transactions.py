@@ -28,7 +28,22 @@ _NESTED: Final = (
     "leave out transaction.atomic around the guard, or put @transaction.non_atomic_requests on the "
     "view where ATOMIC_REQUESTS opened it"
 )
+_BY_HAND: Final = (
+    "Django does not commit by itself here (AUTOCOMMIT is off), so nothing could be made durable: "
+    "leave it on in DATABASES, and where set_autocommit was called turn it on again"
+)
+_NOT_COMMITTED: Final = "Django has rolled the transaction back instead of committing it"
 _LEFT_OPEN: Final = "the handler left an atomic block of Django's open, or closed one of semel's"
+
+
+def _mended(execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
+    """Around statements: an error whose block was rolled back has broken nothing that stays.
+
+    Django keeps the last one for good, and marks what it breaks apart from it.
+    """
+    if not context["connection"].needs_rollback:
+        context["connection"].rollback_exc = None
+    return execute(sql, params, many, context)
 
 
 class _Undone(Exception):
@@ -52,8 +67,12 @@ class DjangoTransaction:
         blocks: list[Any] = self._wrapper.atomic_blocks
         if blocks and not blocks[-1]._from_testcase:
             raise ConfigurationError(_NESTED)
+        if not blocks and not self._wrapper.get_autocommit():
+            raise ConfigurationError(_BY_HAND)  # Django would make a savepoint, and commit nothing
         if not self._engine.begin(self._wrapper, self._outer.__enter__):
             return False
+        self._wrapper.rollback_exc = None
+        self._wrapper.execute_wrappers.append(_mended)
         try:
             won = self._engine.lock(self._wrapper, identity, limit)
             if won and identity is None:
@@ -91,8 +110,16 @@ class DjangoTransaction:
         self._judged(self._inner.__enter__)
 
     def flush(self) -> None:
-        """The handler is done: its block is left as Django would, by `set_rollback` too."""
+        """The handler is done: its block is left as Django would, by `set_rollback` too.
+
+        Where Django undoes its writes because one of them failed, the handler may have caught the
+        error: it is the outcome all the same.
+        """
+        wrapper = self._wrapper
+        failed: Exception | None = wrapper.rollback_exc if wrapper.needs_rollback else None
         self._leave_inner(None)
+        if failed is not None:
+            raise failed
 
     def undo(self) -> None:
         self._leave_inner(_Undone())
@@ -106,6 +133,10 @@ class DjangoTransaction:
         if not blocks or blocks[-1] is not inner:
             raise ConfigurationError(_LEFT_OPEN)
         self._judged(lambda: inner.__exit__(type(error) if error else None, error, None))
+
+    def _unwatch(self) -> None:
+        with suppress(ValueError):
+            self._wrapper.execute_wrappers.remove(_mended)
 
     def _judged(self, work: Callable[[], object]) -> None:
         try:
@@ -135,9 +166,11 @@ class DjangoTransaction:
     def _committed(self) -> SemelError | None:
         try:
             self._leave_inner(None)
+            self._demand_committable()
         except SemelError as error:
             self._leave()
             return error
+        self._unwatch()
         wrapper = self._wrapper
         nested = bool(wrapper.savepoint_ids)
         hooks: list[Any] = wrapper.run_on_commit
@@ -153,6 +186,14 @@ class DjangoTransaction:
         if not nested:
             self._run_hooks(hooks)
         return None
+
+    def _demand_committable(self) -> None:
+        """Django would do something else, without a word: leave another block, or roll back."""
+        blocks: list[Any] = self._wrapper.atomic_blocks
+        if not blocks or blocks[-1] is not self._outer:
+            raise ConfigurationError(_LEFT_OPEN)
+        if self._wrapper.needs_rollback:
+            raise StoreUnavailable(_NOT_COMMITTED, applied=False)
 
     def _run_hooks(self, hooks: list[Any]) -> None:
         self._wrapper.run_on_commit = hooks
@@ -170,6 +211,7 @@ class DjangoTransaction:
         """Out of every block that was opened since, without their writes."""
         self._end = self._end or "left"
         self._hold = None
+        self._unwatch()
         blocks: list[Any] = self._wrapper.atomic_blocks
         while self._outer in blocks:
             block = blocks[-1]

@@ -6,8 +6,8 @@ from semel.core.acts import Act, Verb
 from semel.core.custody import BrowseAudit, Entries, Entry, Remark, Remarked
 from semel.core.model import Identity, Micros
 from semel.core.states import Event
+from semel.core.texts import shown
 from semel.errors import ConfigurationError
-from semel.stores.texts import shown
 
 VERBS = {
     Event.SETTLE_HAPPENED: Verb.SETTLE,

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 from semel.core.contract import Conflicting, Register, Registered, StoreOperation
 from semel.core.frozen import frozen
 from semel.core.model import Micros
+from semel.core.texts import exact
 from semel.stores.base import AsyncStore, Capabilities, Clock, Store
 from semel.stores.clock import system_clock
 from semel.stores.memory.audit import Audit
@@ -16,7 +17,6 @@ from semel.stores.memory.custody import Custody
 from semel.stores.memory.outbox import Outbox
 from semel.stores.memory.records import Records
 from semel.stores.memory.upkeep import Upkeep
-from semel.stores.texts import exact
 
 R = TypeVar("R")
 

@@ -21,11 +21,11 @@ from semel.core.custody import (
 )
 from semel.core.model import Identity, Micros
 from semel.core.outbox import Kept
+from semel.core.texts import shown
 from semel.stores.memory.audit import Audit
 from semel.stores.memory.fields import Entry, changed
 from semel.stores.memory.outbox import Outbox
 from semel.stores.memory.records import Records
-from semel.stores.texts import shown
 
 
 class Custody:
@@ -57,7 +57,7 @@ class Custody:
         found = [
             Belonging(entry.record.identity, entry.record.state, entry.record.fence)
             for entry in page
-            if shown(entry.origin.tenant) == shown(op.tenant)
+            if entry.origin.tenant == shown(op.tenant)
         ]
         return Belongings(tuple(found), until, now)
 

@@ -28,9 +28,9 @@ from semel.core.custody import Erase
 from semel.core.frozen import frozen, replace
 from semel.core.model import Case, Fence, Glimpse, Micros, OnLapse, Origin, Record, State
 from semel.core.states import Event, Proof, rule
+from semel.core.texts import shown
 from semel.core.upkeep import Abandon
 from semel.stores.due import due_at
-from semel.stores.texts import shown
 
 Holding: TypeAlias = Renew | Open | Advance | Complete | Release | Suspend
 """Asked by the one who holds the record's fence."""

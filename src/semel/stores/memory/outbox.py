@@ -24,8 +24,8 @@ from semel.core.outbox import (
     Shelf,
     TakeEffects,
 )
+from semel.core.texts import exact, indexed, shown
 from semel.stores.memory.audit import Audit
-from semel.stores.texts import exact, indexed, shown
 
 
 @frozen

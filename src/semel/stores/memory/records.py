@@ -30,9 +30,10 @@ from semel.core.contract import (
 )
 from semel.core.custody import Erase
 from semel.core.frozen import replace
-from semel.core.model import Identity, Micros, Record, State
+from semel.core.model import Identity, Micros, Origin, Record, State
 from semel.core.snapshot import brief
 from semel.core.states import TABLE, Event
+from semel.core.texts import exact, shown
 from semel.errors import StoreCorrupt
 from semel.stores.memory.audit import VERBS, Audit
 from semel.stores.memory.fields import (
@@ -45,7 +46,6 @@ from semel.stores.memory.fields import (
     event_of,
     fields,
 )
-from semel.stores.texts import exact
 
 TARGET: Final = {row.event: row.target for row in TABLE}
 
@@ -101,7 +101,7 @@ class Records:
         if op.fresh_until is not None and op.fresh_until < now:
             return Stale()
         record = _new_record(op, Event.CLAIM, now + op.lease, now)
-        self.entries[op.identity] = Entry(record, op.origin, op.request, None)
+        self.entries[op.identity] = Entry(record, _told(op.origin), op.request, None)
         return Claimed(now + op.lease, now)
 
     def _accept(self, op: Accept, now: Micros) -> Accepted | Found | Stale:
@@ -112,7 +112,8 @@ class Records:
             return Stale()
         deadline = now + op.patience
         record = _new_record(op, Event.ACCEPT, deadline, now)
-        self.entries[op.identity] = Entry(record, op.origin, op.request, now, op.patience, deadline)
+        origin = _told(op.origin)
+        self.entries[op.identity] = Entry(record, origin, op.request, now, op.patience, deadline)
         return Accepted(now)
 
     def _write(self, op: Write, now: Micros) -> Written:
@@ -134,6 +135,12 @@ class Records:
             target = TARGET[event]
             states = entry.record.state.value, None if target is None else target.value
             self._audit.note(VERBS[event], op.act, now, identity=op.identity, states=states)
+
+
+def _told(origin: Origin) -> Origin:
+    """As stores that keep text have it."""
+    said = (origin.tenant, origin.method, origin.path, origin.key)
+    return Origin(*map(shown, said))
 
 
 def _brief(record: Record) -> Record:

@@ -10,6 +10,7 @@ from semel.core.contract import StoreOperation
 from semel.core.frozen import frozen
 from semel.core.model import Fence, Identity, Micros, OnLapse, State
 from semel.core.states import Event
+from semel.core.texts import indexed, shown
 from semel.core.upkeep import (
     Abandon,
     Browse,
@@ -41,7 +42,6 @@ from semel.stores.memory.fields import (
 )
 from semel.stores.memory.outbox import Outbox
 from semel.stores.memory.records import Records
-from semel.stores.texts import indexed, shown
 
 
 @frozen
@@ -101,7 +101,7 @@ class Upkeep:
     def _count(self, op: Count, now: Micros) -> Counted:
         page, until = self._page(op)
         alive = [entry for entry in page if entry.record.state is not State.EXPIRED]
-        return Counted(dict(Counter(shown(entry.origin.tenant) for entry in alive)), until, now)
+        return Counted(dict(Counter(entry.origin.tenant for entry in alive)), until, now)
 
     def _scan(self, op: Scan, now: Micros) -> Scanned:
         page, until = self._page(op)
@@ -179,7 +179,7 @@ class Upkeep:
         made = [
             entry
             for entry in self._entries()
-            if entry.resource == resource and shown(entry.origin.tenant) == tenant
+            if entry.resource == resource and entry.origin.tenant == tenant
         ]
         made = [
             entry for entry in made if proved(Event.RETIRE, entry.record.fence, entry.record, now)

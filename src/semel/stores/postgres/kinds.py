@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from semel.core.contract import Claim, Claimed, Complete, Found, Read, StoreOperation
+from semel.core.texts import exact, shown
 from semel.errors import StoreCorrupt
 from semel.stores.postgres.arrays import BYTEA, INT8, TEXT, array, data, number, text
 from semel.stores.sql.kinds import (
@@ -19,7 +20,6 @@ from semel.stores.sql.kinds import (
 )
 from semel.stores.sql.plans import Row, claim_reply
 from semel.stores.sql.rows import record_and_now
-from semel.stores.texts import exact, shown
 
 
 def _claim_cells(op: Claim) -> Cells:

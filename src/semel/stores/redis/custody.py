@@ -27,6 +27,7 @@ from semel.core.custody import (
     ResealEffect,
 )
 from semel.core.model import Fence, Identity, Micros
+from semel.core.texts import shown
 from semel.errors import ConfigurationError
 from semel.stores.redis import answers
 from semel.stores.redis.answers import Answer
@@ -34,7 +35,6 @@ from semel.stores.redis.keys import BUCKETS, DUTIES, Keys, bucket_for, bucket_of
 from semel.stores.redis.plans import Call, Make, Plan, audited, no_outbox, on_record, signed
 from semel.stores.redis.rounds import _clock, _command, _members, _micros, _sizes, _some
 from semel.stores.redis.scripts import script
-from semel.stores.texts import shown
 
 # ── pages of records ──────────────────────────────────────────────────────────────────────────────
 

@@ -49,6 +49,7 @@ from semel.core.contract import (
 )
 from semel.core.model import Identity, Micros
 from semel.core.outbox import Note, Noted
+from semel.core.texts import exact, indexed, shown
 from semel.core.upkeep import Lead, Leading, Led, WhoLeads
 from semel.errors import ConfigurationError, StoreCorrupt
 from semel.stores.redis import answers
@@ -56,7 +57,6 @@ from semel.stores.redis.answers import Answer
 from semel.stores.redis.keys import Keys, bucket_for, bucket_of
 from semel.stores.redis.scripts import Script, script
 from semel.stores.redis.wire import Word
-from semel.stores.texts import exact, indexed, shown
 
 R = TypeVar("R")
 

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from semel.core.contract import StoreOperation
 from semel.core.model import Case, Glimpse, Identity, Micros, OnLapse, State
 from semel.core.states import Event
+from semel.core.texts import shown
 from semel.core.upkeep import (
     Abandon,
     Browse,
@@ -39,7 +40,6 @@ from semel.stores.redis.keys import BUCKETS, DUTIES, Keys, bucket_of
 from semel.stores.redis.plans import Call, Make, Plan, on_record
 from semel.stores.redis.scripts import script
 from semel.stores.redis.wire import Word
-from semel.stores.texts import shown
 
 WORK: Final[Mapping[Work, str]] = {Work.PENDING: "run", Work.LAPSED: "resume", Work.UNKNOWN: "ask"}
 

@@ -47,6 +47,7 @@ from semel.core.contract import (
     Written,
 )
 from semel.core.model import Fence, Micros, OnLapse, Record, State
+from semel.core.texts import exact, shown
 from semel.errors import StoreUnavailable
 from semel.stores.sql import plans_custody, plans_outbox, plans_upkeep
 from semel.stores.sql.rows import (
@@ -58,7 +59,6 @@ from semel.stores.sql.rows import (
     record_and_now,
 )
 from semel.stores.sql.steps import Done, Plan, Statement, signed, write
-from semel.stores.texts import exact, shown
 
 __all__ = ["Plan", "Row", "Rows", "Statement", "plan"]
 

@@ -21,10 +21,10 @@ from semel.core.custody import (
 )
 from semel.core.model import Identity, Micros, Record, State
 from semel.core.outbox import Kept
+from semel.core.texts import shown
 from semel.errors import ConfigurationError
 from semel.stores.sql.rows import Rows, belonging, entry, exhibit, told
 from semel.stores.sql.steps import Plan, Statement, clock_of, signed, write
-from semel.stores.texts import shown
 
 FIRST: Final = b""
 """Before every identity."""

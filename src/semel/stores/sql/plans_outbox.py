@@ -22,9 +22,9 @@ from semel.core.outbox import (
     Shelf,
     TakeEffects,
 )
+from semel.core.texts import exact, indexed, shown
 from semel.stores.sql.rows import effect, effect_state, time_and_now, told
 from semel.stores.sql.steps import Plan, Statement, clock_of, names, signed
-from semel.stores.texts import exact, indexed, shown
 
 Done: TypeAlias = Callable[[str | None, Fence | None, Micros | None], bool]
 """Whether state, fence and lease of an effect are the work of an earlier try."""

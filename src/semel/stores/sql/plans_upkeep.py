@@ -9,6 +9,7 @@ from typing import Any, Final
 from semel.core.contract import StoreOperation
 from semel.core.model import State
 from semel.core.states import Event
+from semel.core.texts import indexed, shown
 from semel.core.upkeep import (
     Abandon,
     Browse,
@@ -32,7 +33,6 @@ from semel.core.upkeep import (
 from semel.errors import StoreUnavailable
 from semel.stores.sql.rows import cases, census, glimpse, states, time_and_now, told
 from semel.stores.sql.steps import Plan, Statement, clock_of, names
-from semel.stores.texts import indexed, shown
 
 DUTIES: Final[Mapping[Work, str]] = {
     Work.PENDING: "run",

@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from semel.core.acts import Act
 from semel.core.contract import Applied, Lost, Written
 from semel.core.model import Identity, Micros, Record
+from semel.core.texts import shown
 from semel.stores.sql.rows import Rows, record_and_now, told, written
-from semel.stores.texts import shown
 
 R = TypeVar("R")
 

@@ -14,10 +14,10 @@ from typing import Any, Final, Protocol
 
 from semel.core.contract import Applied, Claim, Claimed, Complete, StoreOperation
 from semel.core.model import Micros, OnLapse, State
+from semel.core.texts import exact, shown
 from semel.errors import StoreUnavailable
 from semel.stores.sql.plans import plan
 from semel.stores.sqlite.file import DIALECT, outage, run, spoils_transaction
-from semel.stores.texts import exact, shown
 
 Row = tuple[object, ...]
 

@@ -23,12 +23,15 @@ from django.utils.module_loading import import_string
 from semel.core.admission import Refused, Ticket
 from semel.core.flow import Step, arun, run
 from semel.core.model import Response
+from semel.core.policy import Policy
 from semel.core.problems import refuse
+from semel.errors import NotExecuted
 from semel.guard import Guard
 from semel.log import log
 from semel.process.current import current_run
 from semel.process.transact import AsyncTransact, Transact
 from semel.stores.django.database import testing
+from semel.web.accounts import tell_refusal
 from semel.web.django.requests import Body, asked, rewind, takes_no_part
 from semel.web.django.responses import AwaitedDjangoFace, DjangoFace
 from semel.web.django.routes import (
@@ -71,6 +74,8 @@ class Middleware:
         self._is_async = is_async(get_response)
         if self._is_async:
             markcoroutinefunction(self)
+        # In its own colour: for one of the other Django would use a thread, for every request.
+        self.process_view: Any = self._aprocess_view if self._is_async else self._process_view
 
     def __call__(self, request: HttpRequest) -> Any:
         if self._is_async:
@@ -112,15 +117,20 @@ class Middleware:
     def _left_to_view(self, request: HttpRequest) -> Any:
         """PASS where the view makes the claim itself; a refusal where it would have to."""
         match = resolved(request)
+        setattr(request, _SEEN, None if match is None else match.func)
         if match is None:
-            return PASS  # Django's own 404
+            return PASS  # Django's own 404, or `_process_view` hears of it
         method = request.method or ""
         if claims_itself(match.func, method):
             policy = policy_at(match.func, method) or self.guard.policy
             body = None
             if "HTTP_IDEMPOTENCY_KEY" in request.META:
                 body = Body(request).keep(policy)
-            return PASS if body is None else _made(body)
+            if body is None:
+                return PASS
+            label = f"{method} /{match.route}"
+            tell_refusal(self.guard.events, Refused(body), policy, method, label)
+            return _made(body)
         if authenticates_itself(match.func):
             return self._unclaimed(request, match)
         return None
@@ -133,8 +143,7 @@ class Middleware:
         """
         method = request.method or ""
         policy = policy_at(match.func, method) or self.guard.policy
-        keyed = "HTTP_IDEMPOTENCY_KEY" in request.META or policy.required
-        if method not in policy.methods or not keyed:
+        if method not in policy.methods or not _keyed(request, policy):
             return PASS
         log.error(
             "semel: %s is a view of Django REST framework, which authenticates by itself: put "
@@ -142,6 +151,31 @@ class Middleware:
             match.view_name or match.route,
         )
         return _made(refuse("misconfigured"))
+
+    def _process_view(
+        self, request: HttpRequest, view: Any, arguments: Any, named: Any
+    ) -> HttpResponseBase | None:
+        """The view that answers must be the one whose policy was asked for.
+
+        Middleware further in may have set ``request.urlconf`` or the language of the path: then
+        nothing was claimed for this view, or not as its tag says.
+        """
+        method = request.method or ""
+        if getattr(request, _SEEN, view) is view or claims_itself(view, method):
+            return None
+        policy = policy_at(view, method) or self.guard.policy
+        if method not in policy.methods or not _keyed(request, policy):
+            return None
+        log.error(
+            "semel: middleware below semel.web.django.Middleware changes which view answers %s: "
+            "put it above, so that the key is claimed for that view",
+            request.path,
+        )
+        self.process_exception(request, NotExecuted("another view was to answer"))
+        return _made(refuse("misconfigured"))
+
+    async def _aprocess_view(self, *given: Any) -> HttpResponseBase | None:
+        return self._process_view(*given)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> None:
         """Django, or another middleware, is about to turn it into an answer."""
@@ -168,6 +202,13 @@ def in_transaction() -> bool:
             return True
     return False
 
+
+def _keyed(request: HttpRequest, policy: Policy) -> bool:
+    return "HTTP_IDEMPOTENCY_KEY" in request.META or policy.required
+
+
+_SEEN: Final = "_semel_view"
+"""On a request: the view that was to answer when its key was claimed."""
 
 PASS: Final = object()
 """The request goes on untouched."""

@@ -134,7 +134,7 @@ def _methods(view: Any) -> list[str]:
     """Of a class those that it has; a function answers whatever it is sent, unless it is told."""
     kind = view_class(view)
     if kind is None:
-        return _allowed(view) or ["GET", "POST"]
+        return _allowed(view) or [verb.upper() for verb in _VERBS]
     actions: dict[str, str] = getattr(view, "actions", None) or {}
     if actions:
         return [verb.upper() for verb in actions]

@@ -7,20 +7,38 @@ kept exactly or not at all.
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from semel.errors import ConfigurationError
+
+_UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
+_ESCAPED: Final = re.compile(
+    r"(?P<before>\\*)(?P<cannot>[\0\ud800-\udfff])|(?P<looks>\\+)(?=x00|ud[89a-f][0-9a-f]{2})"
+)
 
 
 def shown(text: str) -> str:
-    """``text`` for people's eyes; what cannot be stored is written as a backslash escape."""
-    if text.isascii() and "\0" not in text:
+    """``text`` for people's eyes; what cannot be stored is written as a backslash escape.
+
+    No two texts are shown alike, for tenants are told apart by it: what only looks like an escape
+    has its backslashes doubled.
+    """
+    if "\\" not in text and text.isascii() and "\0" not in text:
         return text
-    storable = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    return storable.replace("\0", "\\x00")
+    return _ESCAPED.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    if found["cannot"] is None:
+        return found["looks"] * 2
+    code = ord(found["cannot"])
+    return found["before"] * 2 + ("\\x00" if code == 0 else f"\\u{code:04x}")
 
 
 def exact(text: str) -> str:
     """``text``, which others will be compared with; escaping could make two of them equal."""
-    if shown(text) != text:
+    if _UNSTORABLE.search(text):
         raise ConfigurationError(f"this text holds NUL or a lone surrogate: {text!r}")
     return text
 
