@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +22,7 @@ from semel.stores.memory import MemoryBackend
 from semel.stores.sqlite import SqliteBackend
 from tests.docs.pages import page
 from tests.servers import MariadbServer, PostgresServer, ValkeyCluster, ValkeyServer
+from tests.stores.portal import PATIENCE, Portal
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -37,7 +38,6 @@ TIMES = {
 
 START: Micros = 1_700_000_000_000_000
 RACERS = 32
-PATIENCE = 60.0
 
 
 class FakeClock:
@@ -51,24 +51,6 @@ class FakeClock:
 
     def travel(self, duration: Micros) -> None:
         self.now += duration
-
-
-class Portal:
-    """An event loop in a thread of its own, for the awaited colour."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-
-    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE)
-
-    def close(self) -> None:
-        self.call(self._loop.shutdown_default_executor())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
 
 class Harness:

@@ -1,4 +1,4 @@
-"""Between a store and its Redis: a relay that can lose an answer, hang up, or fall silent."""
+"""Between a store and its server: a relay that can lose an answer, hang up, or fall silent."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import ssl
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Self
 
 Meets = Callable[[bytes], bool]
@@ -18,14 +19,14 @@ def about(word: bytes) -> Meets:
 
 
 class Relay:
-    """Forwards from a port of 127.0.0.1 to a port there.
+    """Forwards from a port of 127.0.0.1 to a port there, or to a Unix socket.
 
     ``drop``: the next message that meets it reaches the server, and its answer nobody.
     ``refuse``: the next message that meets it never reaches the server.
     """
 
-    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
-        self._to = port
+    def __init__(self, to: int | Path, tls: ssl.SSLContext | None = None) -> None:
+        self._to = to
         self._tls = tls
         self.drop: Meets | None = None
         self.refuse: Meets | None = None
@@ -63,7 +64,7 @@ class Relay:
                 if self._tls is not None:
                     near = self._tls.wrap_socket(near, server_side=True)
                 self._open.append(near)
-                far = socket.create_connection(("127.0.0.1", self._to))
+                far = _connected(self._to)
             except OSError:
                 _hang_up(near)
                 continue
@@ -102,6 +103,14 @@ class _Line:
     def _hang_up(self) -> None:
         _hang_up(self._near)
         _hang_up(self._far)
+
+
+def _connected(to: int | Path) -> socket.socket:
+    if isinstance(to, int):
+        return socket.create_connection(("127.0.0.1", to))
+    far = socket.socket(socket.AF_UNIX)
+    far.connect(str(to))
+    return far
 
 
 def _hang_up(end: socket.socket) -> None:

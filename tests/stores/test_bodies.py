@@ -28,7 +28,8 @@ from semel.stores.memory import MemoryBackend
 from semel.stores.redis.bodies import RedisBodies
 from tests.servers import ValkeyServer
 from tests.stores.contract import MINUTE, ORIGIN, new_fence, new_identity
-from tests.stores.harness import FakeClock, Portal
+from tests.stores.harness import FakeClock
+from tests.stores.portal import Portal
 
 COLOURS = pytest.mark.parametrize("colour", ["blocking", "awaited"])
 ROOM = 1_000_000

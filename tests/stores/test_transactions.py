@@ -31,7 +31,7 @@ from semel.stores.postgres import transaction_steps as steps
 from semel.stores.sqlite import SqliteBackend
 from tests.servers import PostgresServer
 from tests.servers.child import ROOT
-from tests.stores.harness import Portal
+from tests.stores.portal import Portal
 
 MINUTE = 60_000_000
 DAY = 24 * 60 * MINUTE

@@ -62,9 +62,9 @@ class Shelf:
             if entry is not None:
                 held[identity] = entry
         reply = self._answers[type(op)](op, now)
-        return reply, tuple([self._number(held.get(each)) for each in self._identities])
+        return reply, tuple([self.number(held.get(each)) for each in self._identities])
 
-    def _number(self, entry: Entry | None) -> int:
+    def number(self, entry: Entry | None) -> int:
         if entry is None:
             return 0
         number = self._numbers.get(entry)

@@ -1,0 +1,235 @@
+"""Whether a history of one key is linearizable: the search of Wing and Gong, with Lowe's memory.
+
+Each call takes effect at one instant between its begin and its end. The search looks for an order
+of the calls that respects this and in which the specification gives every reply that was recorded.
+What was done so far and the state it led to decide how it can go on, so no such pair is gone
+through twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from semel.core.contract import Fetched, Found, Lost, NoRecord, Read, Recalled, Stale
+from semel.core.frozen import replace
+from semel.core.model import Identity
+from semel.core.upkeep import Reap
+from tests.proof.histories.calls import ROUNDS, Call, History, Outcome
+from tests.proof.histories.spec import Deed, Part, Row, Spec, StateNumber
+from tests.stores.timeless import timeless
+
+NODES: Final = 3_000_000
+"""Enough for every history so far, by far; where it is not, the history is not decided."""
+
+FOREVER: Final = 1 << 62
+UNCHANGING: Final = (Found, Lost, NoRecord, Recalled, Fetched, Stale)
+"""Replies of operations that changed nothing, at whatever instant they took place."""
+
+
+class Broken(Exception):
+    """No order explains the history."""
+
+
+class Undecided(Exception):
+    """The search was given up."""
+
+
+@dataclass(frozen=True)
+class Habits:
+    """What a store does that is not one instant, and may."""
+
+    looks_again: bool = False
+    """A refused write is followed by a read, for the record that the refusal tells of. The SQL
+    stores do so; what a fence may do never comes back once it is refused, so nobody who saw what
+    he asks for is told a record that allows it."""
+    asks_again: bool = False
+    """An answer that got lost is asked for again, with the same fence: the call takes effect up to
+    twice. Only where lines are cut."""
+
+
+ONE_STEP: Final = Habits()
+
+
+@dataclass
+class Verdict:
+    """An order was found; ``rows``: of the table, as they were taken in it."""
+
+    calls: int
+    nodes: int
+    rows: list[Row] = field(default_factory=list[Row])
+
+
+@dataclass(frozen=True)
+class _Node:
+    done: int
+    state: StateNumber
+    choices: list[tuple[int, StateNumber]]
+
+
+def check(identity: Identity, history: History, habits: Habits = ONE_STEP) -> Verdict:
+    """Raises `Broken` when the history cannot have been made by the table."""
+    return _Search(identity, history, habits).run()
+
+
+class _Search:
+    def __init__(self, identity: Identity, history: History, habits: Habits) -> None:
+        self._spec = Spec(identity)
+        self._look = self._spec.number(Read(identity))
+        self._habits = habits
+        self._history = history
+        deeds = [deed for call in history for deed in self._parts(call)]
+        self._deeds = sorted(deeds, key=lambda deed: deed.began)
+        places = {id(deed): 1 << place for place, deed in enumerate(self._deeds)}
+        self._needs = [places.get(id(deed.needs), 0) for deed in self._deeds]
+        self._ends = [0] * len(self._deeds)
+        """What is over when this one is done, itself included."""
+        for place, deed in enumerate(self._deeds):
+            last = place if deed.until is None else self._deeds.index(deed.until)
+            self._ends[place] |= 1 << place
+            self._ends[last] |= 1 << place
+        self._all = sum(places[id(deed)] for deed in self._deeds if deed.required)
+        self._seen: set[tuple[int, StateNumber]] = set()
+        self._furthest: tuple[int, StateNumber] = (0, 0)
+
+    def _parts(self, call: Call) -> list[Deed]:
+        call = replace(call, reply=timeless(call.reply))
+        match call.outcome:
+            case Outcome.NOTHING:
+                return []
+            case Outcome.DOUBT:
+                unseen = partial(self._deed, call, ended=FOREVER, part=Part.UNSEEN, required=False)
+                return [unseen() for _ in range(2 if self._habits.asks_again else 1)]
+            case Outcome.TOLD:
+                return self._told(call)
+
+    def _told(self, call: Call) -> list[Deed]:
+        whole = self._deed(call, still=isinstance(call.reply, UNCHANGING))
+        if isinstance(call.op, Reap):  # expiring and forgetting are two steps
+            return [whole, self._deed(call)]
+        parts = [whole]
+        if self._habits.looks_again and isinstance(call.reply, Lost):
+            refusal = self._deed(call, part=Part.REFUSAL, still=True)
+            parts = [refusal, self._deed(call, part=Part.LOOK, still=True, needs=refusal)]
+        if self._habits.asks_again and not isinstance(call.op, ROUNDS):
+            parts.append(self._deed(call, part=Part.UNSEEN, required=False, until=parts[0]))
+        return parts
+
+    def _deed(self, call: Call, ended: int | None = None, **how: Any) -> Deed:
+        end = call.ended if ended is None else ended
+        return Deed(call, self._spec.number(call.op), self._look, call.began, end, **how)
+
+    def run(self) -> Verdict:
+        path: list[_Node] = []
+        taken: list[tuple[int, StateNumber]] = []
+        done, state = 0, 0
+        while True:
+            fresh = (done, state) not in self._seen
+            if fresh:
+                self._enter(done, state)
+                if done & self._all == self._all:
+                    return self._verdict(taken)
+            path.append(_Node(done, state, self._choices(done, state) if fresh else []))
+            while path and not path[-1].choices:
+                path.pop()
+                if taken:
+                    taken.pop()
+            if not path:
+                raise Broken(self._explain())
+            node = path[-1]
+            number, state = node.choices.pop()
+            taken.append((number, state))
+            done = node.done | self._ends[number]
+
+    def _enter(self, done: int, state: StateNumber) -> None:
+        self._seen.add((done, state))
+        if len(self._seen) > NODES:
+            raise Undecided(f"{len(self._history)} calls, more than {NODES} ways")
+        if done.bit_count() >= self._furthest[0].bit_count():
+            self._furthest = done, state
+
+    def _candidates(self, done: int) -> list[int]:
+        """What no other that is still to be done has ended before."""
+        found: list[int] = []
+        end = FOREVER
+        place = (~done & (done + 1)).bit_length() - 1  # the first that is not done
+        for number in range(place, len(self._deeds)):
+            deed = self._deeds[number]
+            if deed.began > end:
+                break
+            if not done >> number & 1:
+                end = min(end, deed.ended) if deed.required else end
+                found.append(number)
+        return [
+            number
+            for number in found
+            if self._deeds[number].began <= end and self._needs[number] & ~done == 0
+        ]
+
+    def _choices(self, done: int, state: StateNumber) -> list[tuple[int, StateNumber]]:
+        """The most promising last: it is taken first."""
+        choices: list[tuple[int, StateNumber]] = []
+        for number in self._candidates(done):
+            deed = self._deeds[number]
+            for after in self._spec.outcomes(state, deed):
+                if deed.still:
+                    return [(number, after)]
+                choices.append((number, after))
+        choices.sort(key=lambda choice: -self._deeds[choice[0]].ended)
+        return choices
+
+    def _verdict(self, taken: list[tuple[int, StateNumber]]) -> Verdict:
+        verdict = Verdict(len(self._history), len(self._seen))
+        before = 0
+        for number, after in taken:
+            if after != before:
+                verdict.rows.append(self._spec.row(before, self._deeds[number].call.op, after))
+            before = after
+        return verdict
+
+    def _explain(self) -> str:
+        done, state = self._furthest
+        stuck = [self._deeds[n].call for n in self._candidates(done)]
+        names = _Names(self._history)
+        explained = done.bit_count()
+        lines = [f"no order explains the history; the best explains {explained} calls and leaves"]
+        lines.append(
+            f"the record {self._spec.state_of(state) or 'absent'}, and then none of these:"
+        )
+        lines += [f"  {names.line(call)}" for call in stuck]
+        lines.append("the whole history:")
+        lines += [f"  {names.line(call)}" for call in self._history]
+        return "\n".join(lines)
+
+
+class _Names:
+    """Short names for fences, in the order in which they came up."""
+
+    def __init__(self, history: History) -> None:
+        self._names: dict[bytes, str] = {}
+        self._start = min((call.began for call in history), default=0)
+
+    def line(self, call: Call) -> str:
+        began, ended = ((each - self._start) // 1_000 for each in (call.began, call.ended))
+        asked = " ".join(
+            f"{name}={self._name(getattr(call.op, name))}"
+            for name in ("seen", "fence")
+            if hasattr(call.op, name)
+        )
+        span = f"{began:>8}–{ended:<8} µs"
+        return f"{span} {call.lane:<10} {type(call.op).__name__} {asked}: {self._told(call)}"
+
+    def _told(self, call: Call) -> str:
+        reply: Any = call.reply
+        if call.outcome is not Outcome.TOLD or isinstance(call.op, ROUNDS):
+            return f"{call.outcome if reply is None else getattr(reply, 'counts', '')}"
+        record: Any = getattr(reply, "record", None) or getattr(
+            getattr(reply, "case", None), "record", None
+        )
+        state = getattr(reply, "state", None) if record is None else record.state
+        fence = "" if record is None else f" {self._name(record.fence)}"
+        return f"{type(reply).__name__} {state or ''}{fence}"
+
+    def _name(self, fence: bytes) -> str:
+        return self._names.setdefault(fence, f"f{len(self._names) + 1}")

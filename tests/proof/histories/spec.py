@@ -1,0 +1,145 @@
+"""The state table as a sequential specification: the memory store's code on one record.
+
+A state is the number of an entry, and 0 where there is no record. The clock stands still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, TypeAlias, cast
+
+from semel.core.contract import Accept, Claim, Lost, StoreOperation
+from semel.core.model import Identity, Micros, State
+from semel.core.states import Event
+from semel.core.upkeep import Abandon, Reap, Retire, Sweep
+from semel.stores.memory.fields import (
+    EMPTIED,
+    Write,
+    changed,
+    event_of,
+    lapse_event,
+    proved,
+)
+from tests.proof.explorer.store import Shelf
+from tests.proof.histories.calls import ROUNDS, Call
+from tests.stores.timeless import timeless
+
+NOW: Final[Micros] = 1_700_000_000_000_000
+
+StateNumber: TypeAlias = int
+Step: TypeAlias = tuple[Any, StateNumber]
+Row: TypeAlias = tuple[State | None, Event]
+
+
+class Part(StrEnum):
+    """What of a call it is."""
+
+    WHOLE = "whole"
+    """It took effect, and was answered so."""
+    UNSEEN = "unseen"
+    """It took effect, and the answer was lost."""
+    REFUSAL = "refusal"
+    """It was refused …"""
+    LOOK = "look"
+    """… and the record that the refusal tells of was read after it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Deed:
+    """A call, or a part of one, as the search sees it; it happens in one instant."""
+
+    call: Call
+    """Its reply without times."""
+    op: int
+    look: int
+    began: int
+    ended: int
+    part: Part = Part.WHOLE
+    required: bool = True
+    still: bool = False
+    """It changed nothing, so it may be put as early as it fits."""
+    needs: Deed | None = None
+    """Only when this one is done."""
+    until: Deed | None = None
+    """Only while this one is not."""
+
+
+class Spec:
+    """One key's record, and what each operation makes of it."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._shelf = Shelf((identity,))
+        self._steps: dict[tuple[StateNumber, int], Step] = {}
+
+    def number(self, op: StoreOperation[Any]) -> int:
+        return self._shelf.op_number(op)
+
+    def state_of(self, number: StateNumber) -> State | None:
+        entry = self._shelf.entry(number)
+        return None if entry is None else entry.record.state
+
+    def row(self, before: StateNumber, op: StoreOperation[Any], after: StateNumber) -> Row:
+        """The row of the table that was taken."""
+        entry = self._shelf.entry(before)
+        match op:
+            case Claim():
+                event = Event.CLAIM
+            case Accept():
+                event = Event.ACCEPT
+            case Retire():
+                event = Event.RETIRE
+            case Abandon():
+                event = Event.ABANDON
+            case Sweep():
+                event = lapse_event(entry)
+            case Reap():
+                expired = self.state_of(after) is State.EXPIRED
+                event = Event.EXPIRE if expired else Event.FORGET
+            case _:
+                event = event_of(cast("Write", op), entry)
+        return self.state_of(before), event
+
+    def step(self, state: StateNumber, op: int) -> Step:
+        """The reply, without times, and the state after it."""
+        found = self._steps.get((state, op))
+        if found is None:
+            reply, (after,) = self._shelf.perform((state,), op, NOW)
+            found = self._steps[state, op] = timeless(reply), after
+        return found
+
+    def outcomes(self, state: StateNumber, deed: Deed) -> Iterator[StateNumber]:
+        """Where the deed may have led from ``state``, seeing what its caller was told."""
+        match deed.part:
+            case Part.WHOLE if isinstance(deed.call.op, ROUNDS):
+                yield from self._of_a_round(state, deed.call, deed.op)
+            case Part.WHOLE:
+                reply, after = self.step(state, deed.op)
+                if reply == deed.call.reply:
+                    yield after
+            case Part.UNSEEN:
+                _, after = self.step(state, deed.op)
+                if after != state:
+                    yield after
+            case Part.REFUSAL:
+                reply, after = self.step(state, deed.op)
+                if isinstance(reply, Lost):
+                    yield after
+            case Part.LOOK:
+                reply, after = self.step(state, deed.look)
+                if getattr(reply, "record", None) == deed.call.reply.record:
+                    yield after
+
+    def _of_a_round(self, state: StateNumber, call: Call, op: int) -> Iterator[StateNumber]:
+        """It may pass over a record that is locked, or that came after its limit."""
+        _, after = self.step(state, op)
+        between = self._expired(state) if isinstance(call.op, Reap) else after
+        yield from {after, between, state}
+
+    def _expired(self, state: StateNumber) -> StateNumber:
+        """A reaper expires and forgets in two steps, and others may come in between."""
+        entry = self._shelf.entry(state)
+        if entry is None or not proved(Event.EXPIRE, entry.record.fence, entry.record, NOW):
+            return state
+        return self._shelf.number(changed(entry, State.EXPIRED, EMPTIED))

@@ -1,0 +1,152 @@
+"""Stores with one guard taken out: each makes a history that no order of single steps explains."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from semel.core.contract import (
+    Applied,
+    Claim,
+    Claimed,
+    Complete,
+    Evict,
+    Found,
+    Read,
+    Release,
+    Renew,
+    StoreOperation,
+    Suspend,
+)
+from semel.core.frozen import replace
+from semel.core.model import Identity, State
+from semel.stores.memory import MemoryBackend
+
+R = TypeVar("R")
+
+Perform = Callable[[StoreOperation[Any]], Any]
+
+
+class Spoilt(MemoryBackend):
+    """The memory store, whose verb a subclass spoils."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._turn = threading.Lock()
+        self._count = 0
+
+    def perform(self, op: StoreOperation[R]) -> R:
+        reply: R = self.spoil(op, super().perform)
+        return reply
+
+    def spoil(self, op: Any, perform: Perform) -> Any:
+        raise NotImplementedError
+
+    def every(self, count: int) -> bool:
+        with self._turn:
+            self._count += 1
+            return self._count % count == 0
+
+
+class WithoutFence(Spoilt):
+    """Writes of a holder are taken from anybody: the condition on the fence is missing."""
+
+    def spoil(self, op: Any, perform: Perform) -> Any:
+        if isinstance(op, Complete | Release | Suspend | Renew):
+            found = perform(Read(op.identity))
+            if isinstance(found, Found):
+                op = replace(op, fence=found.record.fence)
+        return perform(op)
+
+
+class StaleRead(Spoilt):
+    """A claim is answered from what was read a while ago, as a lagging replica would."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._read: dict[Identity, Any] = {}
+
+    def spoil(self, op: Any, perform: Perform) -> Any:
+        if not isinstance(op, Claim):
+            return perform(op)
+        old = self._read.pop(op.identity, None)
+        if isinstance(old, Found):
+            return old
+        reply = perform(op)
+        self._read[op.identity] = reply
+        return reply
+
+
+class AppliedTwice(Spoilt):
+    """A claim is sent again after it was answered, as by a queue that redelivers; by then the
+    record may be gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sent: dict[Identity, Claim] = {}
+
+    def spoil(self, op: Any, perform: Perform) -> Any:
+        reply = perform(op)
+        if isinstance(op, Claim) and isinstance(reply, Claimed):
+            self._sent[op.identity] = op
+        gone = isinstance(reply, Applied) and reply.state is None
+        if gone and (again := self._sent.pop(op.identity, None)) is not None:
+            perform(again)
+        return reply
+
+
+class LostWrite(Spoilt):
+    """An acknowledged write is now and then not there: answered before it was durable."""
+
+    def spoil(self, op: Any, perform: Perform) -> Any:
+        if isinstance(op, Complete) and self.every(3):
+            found = perform(Read(op.identity))
+            held = isinstance(found, Found) and found.record.fence == op.fence
+            if held and found.record.state is State.IN_PROGRESS:
+                return Applied(State.COMPLETED, found.now, None, found.now + op.retention)
+        return perform(op)
+
+
+class CheckThenAct(Spoilt):
+    """A claim reads, and then inserts in a second step: two may be told that they are first."""
+
+    def spoil(self, op: Any, perform: Perform) -> Any:
+        if not isinstance(op, Claim):
+            return perform(op)
+        found = perform(Read(op.identity))
+        time.sleep(0)  # another thread's turn: what a transaction would have prevented
+        if isinstance(found, Found):
+            return found
+        reply = perform(op)
+        return Claimed(reply.now + op.lease, reply.now) if isinstance(reply, Found) else reply
+
+
+class LateEffect(Spoilt):
+    """An eviction is answered at once and carried out with the next write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: list[Evict] = []
+
+    def spoil(self, op: Any, perform: Perform) -> Any:
+        if isinstance(op, Evict):
+            found = perform(Read(op.identity))
+            if isinstance(found, Found) and found.record.state is State.COMPLETED:
+                self._waiting.append(op)
+                return Applied(None, found.now)
+        elif not isinstance(op, Read):
+            while self._waiting:
+                perform(self._waiting.pop())
+        return perform(op)
+
+
+SPOILT: Final[Mapping[str, type[Spoilt]]] = {
+    "without the fence": WithoutFence,
+    "claims from a stale read": StaleRead,
+    "a claim applied twice": AppliedTwice,
+    "an acknowledged write lost": LostWrite,
+    "a claim in two steps": CheckThenAct,
+    "an eviction carried out later": LateEffect,
+}

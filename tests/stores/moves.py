@@ -1,0 +1,236 @@
+"""What a lane asks next: something that the state table knows for what it believes, by seed.
+
+Beliefs are what the lanes of a process were told last, so they are often out of date.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+from semel.core.acts import Act
+from semel.core.contract import (
+    Accept,
+    Accepted,
+    Advance,
+    Claim,
+    Claimed,
+    Complete,
+    Evict,
+    EvictUnknown,
+    Fetch,
+    Forget,
+    Inquire,
+    Lapse,
+    Lost,
+    NoRecord,
+    Open,
+    Read,
+    Recall,
+    Release,
+    Renew,
+    Resume,
+    Retake,
+    SettleAbsent,
+    SettleCall,
+    SettleHappened,
+    StoreOperation,
+    Suspend,
+    Take,
+)
+from semel.core.custody import Erase
+from semel.core.model import Case, Fence, Identity, Micros, OnLapse, Origin, Record, State
+from semel.core.states import TABLE, Event
+from semel.core.upkeep import Abandon, Reap, Retire, Sweep
+from tests.stores.timeless import UNIT
+
+Dice: TypeAlias = random.Random
+Make: TypeAlias = Callable[[Dice, Identity, Fence], StoreOperation[Any]]
+
+TENANT: Final = "tenant"
+ACT: Final = Act("tests", "to see what it does")
+LIMIT: Final = 1_000
+"""Of a round of maintenance: more than there are records."""
+
+
+def ahead(dice: Dice) -> Micros:
+    return dice.randint(2, 5) * UNIT
+
+
+def either(dice: Dice) -> Micros:
+    """Ahead, or past from the start."""
+    return -UNIT if dice.random() < 0.4 else ahead(dice)
+
+
+def new_fence(dice: Dice) -> Fence:
+    return Fence(dice.randbytes(16))
+
+
+def some_bytes(dice: Dice) -> bytes:
+    """Told apart from all others; some are long."""
+    return dice.randbytes(8) * dice.choice((1, 1, 1, 300))
+
+
+def _origin(identity: Identity) -> Origin:
+    return Origin(TENANT, "POST", "/payments", identity.hex())
+
+
+def _claim(dice: Dice, identity: Identity, _: Fence) -> Claim:
+    on_lapse = dice.choice(list(OnLapse))
+    request = dice.choice((None, some_bytes(dice)))
+    return Claim(
+        identity,
+        new_fence(dice),
+        "v1:abc",
+        b"\0fields",
+        _origin(identity),
+        ahead(dice),  # a claim whose lease is past is handed out by no store; a renewal ends it
+        on_lapse,
+        None,
+        request,
+    )
+
+
+def _accept(dice: Dice, identity: Identity, _: Fence) -> Accept:
+    on_lapse = dice.choice(list(OnLapse))
+    told = "v1:abc", b"\0fields", _origin(identity), some_bytes(dice)
+    return Accept(identity, new_fence(dice), *told, either(dice), on_lapse)
+
+
+def _complete(dice: Dice, identity: Identity, fence: Fence) -> Complete:
+    resource = dice.choice((None, identity.hex()))
+    return Complete(identity, fence, some_bytes(dice), either(dice), either(dice), resource)
+
+
+def _release(dice: Dice, identity: Identity, fence: Fence, *, requeue: bool = False) -> Release:
+    later = dice.randint(0, 3) * UNIT if requeue else None
+    return Release(identity, fence, either(dice), dice.choice((None, "refused")), later)
+
+
+def _settle_happened(dice: Dice, identity: Identity, seen: Fence) -> SettleHappened:
+    times = either(dice), either(dice)
+    return SettleHappened(identity, seen, new_fence(dice), some_bytes(dice), *times, ACT)
+
+
+def _settle_absent(dice: Dice, identity: Identity, seen: Fence) -> SettleAbsent:
+    journal = dice.choice((None, some_bytes(dice)))
+    return SettleAbsent(identity, seen, new_fence(dice), either(dice), ACT, journal)
+
+
+def _evict_unknown(dice: Dice, identity: Identity, seen: Fence, *, free: bool) -> EvictUnknown:
+    return EvictUnknown(identity, seen, new_fence(dice), either(dice), ACT, free)
+
+
+def _lapse(dice: Dice, identity: Identity, seen: Fence) -> StoreOperation[Any]:
+    if dice.random() < 0.3:
+        return Sweep(LIMIT, either(dice))
+    return Lapse(identity, seen, either(dice))
+
+
+def _forget(dice: Dice, identity: Identity, seen: Fence) -> StoreOperation[Any]:
+    return Reap(LIMIT) if dice.random() < 0.3 else Forget(identity, seen)
+
+
+def _advance(dice: Dice, identity: Identity, fence: Fence) -> StoreOperation[Any]:
+    return dice.choice((Advance, Open))(identity, fence, some_bytes(dice))
+
+
+def _inquire(dice: Dice, identity: Identity, seen: Fence) -> Inquire:
+    return Inquire(identity, seen, dice.choice((0, 0, 1)), dice.choice((None, ahead(dice))))
+
+
+def _suspend(dice: Dice, identity: Identity, fence: Fence) -> Suspend:
+    after = dice.choice((None, ahead(dice)))
+    return Suspend(identity, fence, dice.choice((None, "timed out")), after)
+
+
+MAKERS: Final[Mapping[Event, Make]] = {
+    Event.CLAIM: _claim,
+    Event.ACCEPT: _accept,
+    Event.TAKE: lambda dice, i, f: Take(i, f, new_fence(dice), either(dice)),
+    Event.ABANDON: lambda dice, i, f: Abandon(LIMIT, some_bytes(dice), either(dice), either(dice)),
+    Event.REQUEUE: lambda dice, i, f: _release(dice, i, f, requeue=True),
+    Event.RENEW: lambda dice, i, f: Renew(i, f, dice.choice((-UNIT, either(dice)))),
+    Event.ADVANCE: _advance,
+    Event.COMPLETE: _complete,
+    Event.RELEASE: _release,
+    Event.SUSPEND: _suspend,
+    Event.LAPSE: _lapse,
+    Event.LAPSE_RELEASE: _lapse,
+    Event.LAPSE_REQUEUE: _lapse,
+    Event.LAPSE_RESUME: lambda dice, i, f: Resume(i, f, new_fence(dice), either(dice)),
+    Event.RETAKE: lambda dice, i, f: Retake(
+        i, f, new_fence(dice), either(dice), dice.choice(list(OnLapse))
+    ),
+    Event.SETTLE_HAPPENED: _settle_happened,
+    Event.SETTLE_ABSENT: _settle_absent,
+    Event.SETTLE_CALL: lambda dice, i, f: SettleCall(i, f, new_fence(dice), some_bytes(dice), ACT),
+    Event.INQUIRE: _inquire,
+    Event.RETIRE: lambda dice, i, f: Retire(i.hex(), TENANT),
+    Event.EXPIRE: lambda dice, i, f: Reap(LIMIT),
+    Event.FORGET: _forget,
+    Event.EVICT: lambda dice, i, f: Evict(i, f, ACT),
+    Event.EVICT_FORCED: lambda dice, i, f: _evict_unknown(dice, i, f, free=False),
+    Event.EVICT_FREED: lambda dice, i, f: _evict_unknown(dice, i, f, free=True),
+    Event.ERASE: lambda dice, i, f: Erase(i, f, ACT),
+}
+"""Every event of the table, but for the one that only a transaction has."""
+
+ROWS: Final = [(row.source, row.event) for row in TABLE if row.event in MAKERS]
+"""What a history can take of the table."""
+
+LOOKS: Final[tuple[Make, ...]] = (
+    lambda dice, i, f: Read(i),
+    lambda dice, i, f: Recall(i),
+    lambda dice, i, f: Fetch(i, f, b""),
+    _claim,
+)
+"""Whoever looks, and whoever comes with the same key."""
+
+
+class Board:
+    """What the lanes of one process know about one key."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+        self._state: State | None = None
+        self._fence = Fence(identity[:16])
+        self._fences: deque[Fence] = deque([self._fence], maxlen=4)
+
+    def choose(self, dice: Dice) -> StoreOperation[Any]:
+        luck = dice.random()
+        if luck < 0.25:
+            return dice.choice(LOOKS)(dice, self._identity, self._fence)
+        if luck < 0.40:  # anything, by anybody who ever had a say
+            make = MAKERS[dice.choice(list(MAKERS))]
+            return make(dice, self._identity, dice.choice(list(self._fences)))
+        events = [row.event for row in TABLE if row.source is self._state and row.event in MAKERS]
+        return MAKERS[dice.choice(events)](dice, self._identity, self._fence)
+
+    def claim(self, dice: Dice) -> Claim:
+        return _claim(dice, self._identity, self._fence)
+
+    def learn(self, op: StoreOperation[Any], reply: Any) -> None:
+        record: Record | None = getattr(reply, "record", None)
+        case: Case | None = getattr(reply, "case", None)
+        record = record if case is None else case.record
+        if record is not None:
+            self._state, fence = record.state, record.fence
+        else:
+            self._state = getattr(reply, "state", self._implied(reply))
+            fence = getattr(op, "fence", self._fence)
+        self._fence = fence
+        self._fences.append(fence)
+
+    def _implied(self, reply: Any) -> State | None:
+        match reply:
+            case Claimed():
+                return State.IN_PROGRESS
+            case Accepted():
+                return State.PENDING
+            case NoRecord() | Lost():  # a Lost with a record tells it
+                return None
+            case _:
+                return self._state
