@@ -15,6 +15,7 @@ from semel.core.policy import ietf
 from semel.core.settling import Passed, Settled, Undecided
 from semel.effects.operator import Address, Operator
 from semel.errors import ConfigurationError
+from tests.ears import listen
 from tests.effects.doubts import MINUTE, WITH_OUTBOX, Scene
 
 ANSWER = Response(201, (), b"paid")
@@ -155,7 +156,7 @@ class TestGivingUp:
 
 @WITH_OUTBOX
 def test_dead_effects_are_listed_tried_again_and_dropped(scene: Scene) -> None:
-    operator = Operator(scene.guard)
+    operator, ear = Operator(scene.guard), listen(scene.guard)
     for key in ("one", "two"):
         dead_effect(scene, key)
     assert [(each.key, each.error) for each in operator.list_dead()] == [
@@ -167,5 +168,9 @@ def test_dead_effects_are_listed_tried_again_and_dropped(scene: Scene) -> None:
     assert list(operator.list_dead()) == []
     assert not operator.retry_dead("one", by="ann", reason="fixed")  # it is not dead any more
     assert not operator.drop_dead("two", by="ann", reason="fixed")
+    assert [(event["act"], event["effect"], event["by"]) for event in ear.all("operator")] == [
+        ("retried an effect", "mail", "ann"),
+        ("dropped an effect", "mail", "ann"),
+    ]
     taken = scene.harness.perform(TakeEffects(Fence(b"f" * 16), ("mail",), 9, MINUTE))
     assert [each.key for each in taken.effects] == ["one"]

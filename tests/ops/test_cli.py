@@ -48,6 +48,18 @@ def test_the_version_is_the_librarys() -> None:
     assert (done.returncode, done.stdout) == (0, f"semel {semel.__version__}\n")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk to write to")
+@pytest.mark.parametrize("arguments", [("--help",), ("doctor", "memory://", "--json")])
+def test_a_full_disk_is_one_sentence(arguments: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "semel", *arguments]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert done.stderr == "semel: cannot write: No space left on device\n"
+    assert done.returncode == 1
+
+
 def test_help_names_every_command() -> None:
     done = run("--help")
     assert done.returncode == 0

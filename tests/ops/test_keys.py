@@ -11,6 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from semel.core.contract import Claim, Complete
+from semel.core.enrolment import announce
+from semel.core.flow import run as flow_run
 from semel.core.keys import downstream_key
 from semel.core.model import Identity, Origin, State
 from semel.core.outbox import Enqueue, Fail, TakeEffects
@@ -18,6 +20,7 @@ from semel.core.snapshot import Snapshot, encode
 from semel.effects.records import Wanted, page
 from semel.ops.commands import semel
 from semel.stores import open_backend
+from semel.stores.base import performer
 from tests.effects.doubts import HOUR, KEY, MINUTE, NAMES, Scene, fresh_fence, scene_on
 from tests.stores.harness import Harness
 
@@ -239,6 +242,17 @@ class TestEvicting:
         assert done.stdout == "".join(f"{text[:16]}: evicted\n" for text in texts)
         assert listed(scene) == set()
         assert run(scene, "keys", "evict", *texts, *BECAUSE).exit_code == 0
+
+    def test_the_replay_window_is_waited_out_once(
+        self, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        slept: list[float] = []
+        monkeypatch.setattr("semel.effects.operator.time.sleep", slept.append)
+        texts = [scene.completed().hex() for _ in range(3)]
+        flow_run(announce(4_000_000), performer(scene.harness.backend.blocking()))
+        assert run(scene, "keys", "evict", *texts, *BECAUSE).exit_code == 0
+        assert slept == [pytest.approx(4, rel=0.01)]
+        assert listed(scene) == set()
 
     def test_it_asks_first(self, scene: Scene) -> None:
         identity = scene.completed()

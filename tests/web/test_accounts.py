@@ -103,6 +103,14 @@ def test_misuse_and_refusals_are_told_apart(shop: Shop) -> None:
     assert {event["status"] for event in refusals} == {400}
 
 
+def test_a_body_that_cannot_be_taken_is_a_refusal(shop: Shop) -> None:
+    send = shop.open(policy=semel.ietf(max_request_body=4))
+    assert send(Ask(body=b"12345")).status == 413
+    refusal = shop.ear.one("refusal")
+    assert (refusal["code"], refusal["status"], refusal["route"]) == ("body-too-large", 413, "*")
+    assert shop.outcomes() == []
+
+
 def test_a_request_after_a_failed_one_is_a_retry(shop: Shop) -> None:
     shop.says = lambda: Said(b"no", 503)
     send = shop.open()

@@ -17,6 +17,7 @@ from semel.core import keys
 from semel.effects.runs import Runs
 from semel.stores.sql.dialect import dialect
 from semel.web.django import guarded
+from tests.ears import listen
 from tests.web.conftest import MakeGuard
 from tests.web.django_site import GUARD, Site, Urls
 from tests.web.drive import KEY, Ask, Driver
@@ -292,8 +293,10 @@ def test_a_body_over_the_routes_limit_is_refused_before_the_view(
     make_guard: MakeGuard, serve: Serve
 ) -> None:
     counted = Counted()
-    send = serve(make_guard(policy=semel.ietf(max_request_body=10)), x=counted.sync)
+    guard = make_guard(policy=semel.ietf(max_request_body=10))
+    ear, send = listen(guard), serve(guard, x=counted.sync)
     assert send(Ask(body=b"x" * 11)).code == "body-too-large"
+    assert ear.one("refusal")["code"] == "body-too-large"
     assert send(Ask(body=b"x" * 10)).status == 201
     assert counted.calls == 1
 

@@ -13,6 +13,7 @@ from tests.web.django_site import GUARD, Site
 # REST framework reads Django's settings when it is imported, so they must be there before.
 # isort: split
 from django.views import View
+from django.views.decorators.http import require_http_methods
 from rest_framework import exceptions, serializers
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.decorators import api_view, authentication_classes, permission_classes
@@ -251,3 +252,18 @@ def test_the_inventory_leaves_out_no_method_of_a_class(make_guard: MakeGuard, se
     for view, methods in ((Odd, ["POST", "LINK"]), (ByItself, ["*"])):
         app = serve(guard, view.as_view()).app  # type: ignore[attr-defined]
         assert [it.method for it in inventory(app)] == methods
+
+
+def test_the_inventory_knows_that_a_function_answers_every_method(
+    make_guard: MakeGuard, serve: Serve
+) -> None:
+    """Django asks a function whatever the method is, unless it was told which to let through."""
+
+    def anything(request: Any) -> Any: ...
+
+    send = serve(make_guard(policy=semel.ietf(required=True)), anything)
+    told = {it.method: it.coverage for it in inventory(send.app)}  # type: ignore[attr-defined]
+    changing = {"POST": "enforces", "PATCH": "enforces", "PUT": "ignores", "DELETE": "ignores"}
+    assert {method: told.get(method) for method in changing} == changing
+    only = serve(make_guard(), require_http_methods(["PUT"])(anything))
+    assert [it.method for it in inventory(only.app)] == ["PUT"]  # type: ignore[attr-defined]

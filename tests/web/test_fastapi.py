@@ -31,6 +31,7 @@ from starlette.responses import Response as StarletteResponse
 
 import semel
 from semel.effects.runs import Runs
+from tests.ears import listen
 from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, Wire, scope_of
 from tests.web.waiting import auntil
@@ -422,9 +423,11 @@ async def test_a_body_too_large_is_refused_before_the_endpoint(world: World) -> 
         world.seen.append("run")
 
     world.guard.fastapi(world.app)
+    ear = listen(world.guard)
     async with world.client() as post:
         answer = await post("/pay", json={"a": "b" * 100})
     assert (answer.status_code, answer.json()["code"]) == (413, "body-too-large")
+    assert ear.one("refusal")["code"] == "body-too-large"
     assert "run" not in world.seen
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import semel
 from semel.web.flask import Semel, operation
+from tests.ears import listen
 from tests.web.flask_shop import Shop, new_key, replayed
 
 
@@ -148,8 +149,10 @@ class TestBodies:
             shop.ran.append(1)
             return "small"
 
+        ear = listen(shop.guard)
         reply = shop.post("/small", new_key(), data="12345")
         assert (reply.status_code, reply.json["code"]) == (413, "body-too-large")
+        assert ear.one("refusal")["code"] == "body-too-large"
         assert not shop.ran
 
     def test_flasks_own_limit_holds(self, echo: Shop) -> None:
