@@ -21,6 +21,7 @@ from semel.core.contract import (
     Read,
     Release,
     Renew,
+    Retake,
     StoreOperation,
     Suspend,
 )
@@ -326,6 +327,21 @@ def test_a_retraction_waits_for_a_claim_that_is_still_on_its_way(wall: Wall, sto
     wall.seconds = pursuits.run_once(store)
     assert len(pursuits) == 1, "an absent record is no proof that the claim will not land"
     store.perform(Claim(identity, fence, "v1", b"", ORIGIN, 60 * SECOND))
+    pursuits.run_once(store)
+    assert len(pursuits) == 0
+    assert state(store, identity) is State.FAILED_RETRYABLE
+
+
+def test_a_retraction_waits_for_a_retake_that_is_still_on_its_way(wall: Wall, store: Flaky) -> None:
+    """Let go, the key would be held by nobody when it comes, and its outcome called unknown."""
+    identity, fence = new_identity(), Fence(os.urandom(16))
+    seen = claim(store, identity)
+    store.perform(Release(identity, seen, SECOND))
+    pursuits = Pursuits(wall.monotonic, Events())
+    pursuits.add(Release(identity, fence, SECOND), None, seen)
+    wall.seconds = pursuits.run_once(store)
+    assert len(pursuits) == 1, "a record as it was before is no proof either"
+    store.perform(Retake(identity, seen, fence, 60 * SECOND))
     pursuits.run_once(store)
     assert len(pursuits) == 0
     assert state(store, identity) is State.FAILED_RETRYABLE

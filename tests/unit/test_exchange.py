@@ -369,12 +369,15 @@ def test_a_claim_whose_answer_never_came_does_not_run_and_is_taken_back(
 
 def test_a_retake_whose_answer_never_came_is_taken_back(world: World) -> None:
     world.outcomes.append(answered(500))
-    world.serve(call())
+    first = call()
+    world.serve(first)
     world.faults[Retake] = deque(["ambiguous"])
     assert code(world.serve(call())) == "store-unavailable"
     (retraction,) = world.pursued
     assert isinstance(retraction, Release)
     assert isinstance(world.store.perform(retraction), Applied)
+    (pursued,) = [op for op in world.asked if isinstance(op, Pursue)]
+    assert pursued.seen == first.fence
 
 
 @pytest.mark.parametrize("fault", ["lost", "ambiguous"])

@@ -39,6 +39,7 @@ def test_what_may_have_been_taken_is_put_back(error: Exception) -> None:
     assert isinstance(pursued, Pursue)
     assert isinstance(pursued.op, Release)
     assert (pursued.op.fence, pursued.op.requeue) == (FENCE, 0)
+    assert pursued.seen == SEEN
     with pytest.raises(type(error)):
         flow.send(None)
 

@@ -83,7 +83,7 @@ class World:
                 return self.wakes.popleft()
             case Pause(attempt=attempt):
                 return attempt < self.pauses_allowed
-            case Pursue(write, _):
+            case Pursue(write):
                 return self.pursued.append(write)
             case Render():
                 raise ValueError("no state to show")

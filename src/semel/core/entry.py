@@ -35,7 +35,7 @@ from semel.core.contract import (
 )
 from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import frozen, replace
-from semel.core.model import Micros, OnLapse, Record, State
+from semel.core.model import Fence, Micros, OnLapse, Record, State
 from semel.core.problems import refuse
 from semel.core.runner import Await, Pursue, Unwoken, Woken
 from semel.errors import StoreError, StoreUnavailable
@@ -116,10 +116,10 @@ def _seize(call: Call, claim: Claim) -> Flow[Claimed | Found | Stale]:
         raise
 
 
-def _retract(call: Call, error: Exception) -> Flow[None]:
+def _retract(call: Call, error: Exception, seen: Fence | None = None) -> Flow[None]:
     surely_not_applied = isinstance(error, StoreUnavailable) and error.applied is False
     if not surely_not_applied and call.policy.mode != "atomic":
-        yield from ask(Pursue(release(call, "claim unanswered")))
+        yield from ask(Pursue(release(call, "claim unanswered"), seen=seen))
 
 
 def release(call: Call, reason: str) -> Release:
@@ -164,7 +164,7 @@ def _retake(
         reply = yield from ask(op)
     except (StoreError, Interrupted) as error:
         if how is Retake:  # one that was resumed may have acted: it lapses again, and is not freed
-            yield from _retract(call, error)
+            yield from _retract(call, error, record.fence)
         raise
     if isinstance(reply, Applied):
         return Claimed(reply.leased_until or reply.now, reply.now, again=True, seen=record.fence)

@@ -133,12 +133,15 @@ class Pursue(Operation[None]):
     """Perform a write in the background, again and again until a store acknowledges it.
 
     ``claim`` is made before it each time, where the write needs one that may not be there.
+    ``seen``: the fence of the record that was to be taken over. While it has that one still, what
+    the write takes back may be on its way.
     """
 
     finishing: ClassVar[bool] = True
 
     op: StoreOperation[Written]
     claim: Claim | None = None
+    seen: Fence | None = None
 
 
 @frozen

@@ -31,7 +31,8 @@ def take(case: Case, fence: Fence, policy: Policy) -> Flow[bool]:
         surely_not = isinstance(error, StoreUnavailable) and error.applied is False
         if not surely_not and record.state is State.PENDING:
             # Held by nobody, it would lapse, and its outcome would be called unknown.
-            yield from ask(Pursue(not_run(case, fence, policy, "taking was not answered", 0)))
+            put_back = not_run(case, fence, policy, "taking was not answered", 0)
+            yield from ask(Pursue(put_back, seen=record.fence))
         raise
     return isinstance(written, Applied)
 

@@ -69,8 +69,8 @@ class Runner:
                 return self._call(probe, inquiry)
             case Do(function, arguments):
                 return _did(lambda: self._call(function, *arguments))
-            case Pursue(write, claim):
-                return self._guard.attendant.pursue(write, claim)
+            case Pursue(write, claim, seen):
+                return self._guard.attendant.pursue(write, claim, seen)
             case Rest(pause):
                 return time.sleep(pause / 1_000_000)
             case _:
@@ -85,8 +85,8 @@ class Runner:
                     return Did(await self._acall(function, *arguments))
                 except Exception as error:
                     return Raised(error)
-            case Pursue(write, claim):
-                return self._guard.attendant.pursue(write, claim)
+            case Pursue(write, claim, seen):
+                return self._guard.attendant.pursue(write, claim, seen)
             case Rest(pause):
                 return await asyncio.sleep(pause / 1_000_000)
             case _:

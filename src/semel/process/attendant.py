@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from semel.core.contract import Claim, StoreOperation, Written
-from semel.core.model import Identity
+from semel.core.model import Fence, Identity
 from semel.process.events import Events
 from semel.process.leases import Lease, Leases
 from semel.process.pursuit import Pursuits
@@ -54,9 +54,14 @@ class Attendant:
     def let_go(self, lease: Lease) -> None:
         self.leases.discard(lease)
 
-    def pursue(self, op: StoreOperation[Written], claim: Claim | None = None) -> None:
+    def pursue(
+        self,
+        op: StoreOperation[Written],
+        claim: Claim | None = None,
+        seen: Fence | None = None,
+    ) -> None:
         """Perform ``op``, after ``claim``, until it is acknowledged."""
-        self._rouse(self.pursuits.add(op, claim))
+        self._rouse(self.pursuits.add(op, claim, seen))
 
     def settled(self, identity: Identity) -> None:
         """A record changed in this process: whoever waits for it is served right away."""

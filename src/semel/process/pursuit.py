@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from semel.core.contract import Applied, Claim, Complete, StoreOperation, Written
+from semel.core.model import Fence
 from semel.errors import StoreError
 from semel.process.events import Events
 from semel.process.jitter import jitter
@@ -22,11 +23,18 @@ _FIRST, _LONGEST = 0.1, 5.0
 
 
 class _Pursuit:
-    __slots__ = ("attempt", "claim", "due", "give_up_at", "op")
+    __slots__ = ("attempt", "claim", "due", "give_up_at", "op", "seen")
 
-    def __init__(self, op: StoreOperation[Written], claim: Claim | None, due: float) -> None:
+    def __init__(
+        self,
+        op: StoreOperation[Written],
+        claim: Claim | None,
+        seen: Fence | None,
+        due: float,
+    ) -> None:
         self.op = op
         self.claim = claim
+        self.seen = seen
         self.due = due
         self.give_up_at = due + _HORIZON
         self.attempt = 0
@@ -49,14 +57,22 @@ class Pursuits:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def add(self, op: StoreOperation[Written], claim: Claim | None = None) -> float:
-        """Take a write on, and what must be claimed before it; returns when it is due."""
+    def add(
+        self,
+        op: StoreOperation[Written],
+        claim: Claim | None = None,
+        seen: Fence | None = None,
+    ) -> float:
+        """Take a write on, and what must be claimed before it; returns when it is due.
+
+        A record that is not there, or has the fence ``seen`` still, is no answer.
+        """
         now = self._clock()
         with self._lock:
             if len(self._queue) >= _LIMIT:
                 self._queue.popleft()
                 self._lost("too many unacknowledged writes, the oldest is given up")
-            self._queue.append(_Pursuit(op, claim, now))
+            self._queue.append(_Pursuit(op, claim, seen, now))
         return now
 
     def run_once(self, store: Store) -> float:
@@ -93,12 +109,12 @@ class Pursuits:
             return not isinstance(error, StoreError)
         if isinstance(reply, Applied):
             self._drop(item)
-        elif reply.record is not None:
+        elif reply.record is not None and reply.record.fence != item.seen:
             self._drop(item)
             if item.tells_outcome:
                 self._lost("an outcome came too late to be recorded; see the record's own")
         else:
-            # The claim it takes back may still be on its way: look again until it can no longer be.
+            # What it takes back may still be on its way: look again until it can no longer be.
             self._again(item)
         return True
 

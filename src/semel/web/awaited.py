@@ -122,8 +122,8 @@ class AwaitedExchange(Performer):
             case Pause(attempt=attempt):
                 await asyncio.sleep(pause_before(attempt))
                 return self._held()
-            case Pursue(write, claim):
-                return self._guard.attendant.pursue(write, claim)
+            case Pursue(write, claim, seen):
+                return self._guard.attendant.pursue(write, claim, seen)
             case Render(response):
                 return await self._render(response)
             case _ if self._transact is not None:

@@ -95,8 +95,8 @@ class BlockingExchange(Performer):
             case Pause(attempt=attempt):
                 time.sleep(pause_before(attempt))
                 return self._held()
-            case Pursue(write, claim):
-                return self._guard.attendant.pursue(write, claim)
+            case Pursue(write, claim, seen):
+                return self._guard.attendant.pursue(write, claim, seen)
             case Render(response):
                 on_replay = self.call.policy.on_replay
                 return response if on_replay is None else on_replay(self._request, response)

@@ -185,7 +185,7 @@ class Ground:
     def _take_on(self, state: State, who: int, op: Pursue) -> State:
         claim = -1 if op.claim is None else self.shelf.op_number(op.claim)
         number = self.shelf.op_number(op.op)
-        pursuit = Pursuit(number, claim, False, state.now + HORIZON)
+        pursuit = Pursuit(number, claim, False, state.now + HORIZON, op.seen)
         actor = state.actors[who]
         return with_actor(state, who, actor._replace(pursuits=(*actor.pursuits, pursuit)))
 

@@ -116,7 +116,9 @@ class Outcomes(Ground):
         reply, after = self._apply(state, who, number)
         if number != pursuit.op:
             return self._pursuits(after, who, pursuit, pursuit._replace(claimed=True))
-        answered = isinstance(reply, Applied) or reply.record is not None
+        answered = isinstance(reply, Applied) or (
+            reply.record is not None and reply.record.fence != pursuit.seen
+        )
         if answered or state.now >= pursuit.until:
             return self._pursuits(after, who, pursuit, None)
         return self._pursuits(after, who, pursuit, pursuit._replace(claimed=False))

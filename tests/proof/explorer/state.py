@@ -20,6 +20,8 @@ class Pursuit(NamedTuple):
     """Made before it, each time; -1: none."""
     claimed: bool
     until: int
+    seen: bytes | None
+    """The fence that a record must no longer have, for an answer to be one."""
 
 
 class Actor(NamedTuple):
