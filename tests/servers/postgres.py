@@ -197,6 +197,11 @@ class PostgresServer(Scoped):
         self.child.kill()
         self._child = None
 
+    def abort(self) -> None:
+        """Immediate shutdown: every process quits at once, and `start` recovers from the log."""
+        self.child.stop(signal.SIGQUIT)
+        self._child = None
+
     def restart(self) -> None:
         self.stop()
         self.start()

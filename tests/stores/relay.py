@@ -1,4 +1,4 @@
-"""Between a store and its server: a relay that can lose an answer, hang up, or fall silent."""
+"""Between a store and its server: a relay that can lose an answer, hang up, or come too late."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
+
+Fate = Literal["pass", "drop", "refuse", "late"]
+"""What becomes of a message. drop: it reaches the server, and its answer nobody. refuse: it never
+reaches the server. late: it does so when its sender has been cut off and others have been heard.
+"""
+
+SOON = 1.0
+"""Seconds after which a late message comes in any case."""
 
 Meets = Callable[[bytes], bool]
 """Whether this is the message that something happens to."""
@@ -21,8 +29,7 @@ def about(word: bytes) -> Meets:
 class Relay:
     """Forwards from a port of 127.0.0.1 to a port there, or to a Unix socket.
 
-    ``drop``: the next message that meets it reaches the server, and its answer nobody.
-    ``refuse``: the next message that meets it never reaches the server.
+    ``drop`` and ``refuse`` happen to the next message that meets them, ``judge`` decides on each.
     """
 
     def __init__(self, to: int | Path, tls: ssl.SSLContext | None = None) -> None:
@@ -30,6 +37,8 @@ class Relay:
         self._tls = tls
         self.drop: Meets | None = None
         self.refuse: Meets | None = None
+        self.judge: Callable[[bytes], Fate] = lambda message: "pass"
+        self.heard = threading.Condition()
         self.dropped = self.connections = 0
         self.messages: list[bytes] = []
         self._open: list[socket.socket] = []
@@ -73,23 +82,45 @@ class Relay:
             for pump in (line.up, line.down):
                 threading.Thread(target=_quietly, args=(pump,), daemon=True).start()
 
+    def hear(self, message: bytes) -> Fate:
+        with self.heard:
+            self.messages.append(message)
+            self.heard.notify_all()
+        if self.refuse is not None and self.refuse(message):
+            self.refuse = None
+            return "refuse"
+        if self.drop is not None and self.drop(message):
+            self.drop = None
+            return "drop"
+        return self.judge(message)
+
+    def hear_others(self, count: int) -> None:
+        """Until so many more messages have come."""
+        with self.heard:
+            goal = len(self.messages) + count
+            self.heard.wait_for(lambda: len(self.messages) >= goal, SOON)
+
 
 class _Line:
+    OTHERS = 6
+    """Messages before a late one: a new connection is greeted by then, and a question put."""
+
     def __init__(self, relay: Relay, near: socket.socket, far: socket.socket) -> None:
         self._relay, self._near, self._far = relay, near, far
         self._deaf = False
 
     def up(self) -> None:
         while message := self._near.recv(1 << 20):
-            relay = self._relay
-            relay.messages.append(message)
-            if relay.refuse is not None and relay.refuse(message):
-                relay.refuse = None
+            fate = self._relay.hear(message)
+            if fate == "refuse":
                 break
-            if relay.drop is not None and relay.drop(message):
-                relay.drop = None
-                self._deaf = True
+            self._deaf = self._deaf or fate != "pass"
+            if fate == "late":
+                _hang_up(self._near)
+                self._relay.hear_others(self.OTHERS)
             self._far.sendall(message)
+            if fate == "late":
+                return  # the server's answer ends the line
         self._hang_up()
 
     def down(self) -> None:
@@ -109,7 +140,11 @@ def _connected(to: int | Path) -> socket.socket:
     if isinstance(to, int):
         return socket.create_connection(("127.0.0.1", to))
     far = socket.socket(socket.AF_UNIX)
-    far.connect(str(to))
+    try:
+        far.connect(str(to))
+    except OSError:
+        far.close()
+        raise
     return far
 
 

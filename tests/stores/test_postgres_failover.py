@@ -84,23 +84,6 @@ def test_a_killed_primary_costs_no_acknowledged_key(cluster: PostgresCluster) ->
     assert kept(old) == before
 
 
-@pytest.mark.proof
-def test_failover_after_failover_costs_no_acknowledged_key(cluster: PostgresCluster) -> None:
-    url = cluster.url_of(DATABASE)
-    with Load([url, url], lanes=8) as load:
-        for _ in range(8):
-            load.more(500)
-            old = cluster.lose_primary()
-            load.more(1, "down")
-            cluster.promote(cluster.most_advanced)
-            load.more(100)
-            cluster.rejoin(old)
-        load.more(500)
-        load.stop()
-    nothing_is_lost(load, cluster.primary)
-    print({kind: len(keys) for kind, keys in sorted(load.told.items())})
-
-
 def test_without_a_quorum_the_same_check_sees_losses(careless: PostgresCluster) -> None:
     """The control, made sure of: for a while no standby hears of what is acknowledged."""
     with Load([careless.url_of(DATABASE)]) as load:

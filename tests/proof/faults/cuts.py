@@ -1,0 +1,174 @@
+"""Connections cut at a commit, as the dice say: nobody is told what became of it.
+
+A COMMIT is one; so is every statement and every script that stands alone. They are known by what
+they carry: a claim the key, a completion the answer, a claim that is taken back its reason.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import semel
+from semel.stores import open_backend
+from semel.stores.base import Backend
+from tests import canary
+from tests.proof.faults import records
+from tests.proof.faults.books import Log, Table
+from tests.proof.faults.campaign import Scene, run
+from tests.proof.faults.crowd import Crowd
+from tests.proof.faults.verdict import Verdict
+from tests.servers import MariadbServer, PostgresServer, ValkeyServer
+from tests.stores.harness import database_of
+from tests.stores.relay import Fate, Relay
+
+FATES: tuple[Fate, ...] = ("drop", "refuse", "late")
+SAID = {"drop": "applied, unanswered", "refuse": "not received", "late": "applied later"}
+
+_COMMIT = re.compile(rb"\bCOMMIT\b")
+_WRITES = (canary.new_key()[8:24].encode(), canary.ANSWER.encode(), b"claim unanswered")
+_MARKS = (*_WRITES, *(mark.hex().encode() for mark in _WRITES))
+"""MariaDB is told everything in hexadecimal digits."""
+
+
+def commits(message: bytes) -> bool:
+    return _COMMIT.search(message) is not None
+
+
+def writes(message: bytes) -> bool:
+    return any(mark in message for mark in _MARKS)
+
+
+class Cutter:
+    """Cuts at some of the commits until it has cut enough of them."""
+
+    def __init__(self, cuts: Cuts) -> None:
+        self._meets = commits if cuts.mode == "atomic" else writes
+        self._cuts = cuts
+        self._dice = random.Random(cuts.seed)
+        self._deck: list[Fate] = []
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self.cut: Counter[str] = Counter()
+
+    def judge(self, message: bytes) -> Fate:
+        if self._done.is_set() or not self._meets(message):
+            return "pass"
+        with self._lock:
+            if self._dice.random() >= self._cuts.rate:
+                return "pass"
+            fate = self._drawn()
+            self.cut[SAID[fate]] += 1
+            if self.cut.total() >= self._cuts.goal:
+                self._done.set()
+            return fate
+
+    def _drawn(self) -> Fate:
+        """Each as often as the others, also where there are few."""
+        self._deck = self._deck or self._dice.sample(self._cuts.fates, len(self._cuts.fates))
+        return self._deck.pop()
+
+    def cut_enough(self, crowd: Crowd) -> None:
+        """The plan of a campaign."""
+        if not self._done.wait(PATIENCE):
+            raise AssertionError(f"{self.cut} in {PATIENCE} s, {crowd.served} keys served")
+
+
+PATIENCE = 1200.0
+
+# ── servers behind a relay ────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Line:
+    """The way to a store through a relay, and a look at it from behind."""
+
+    relay: Relay
+    url: str
+    states: records.States
+    behind: str
+    """The store's URL without the relay."""
+
+
+@contextmanager
+def postgres_line(server: PostgresServer) -> Iterator[Line]:
+    with (
+        server.database() as url,
+        Relay(server.folder / f".s.PGSQL.{server.port}") as relay,
+    ):
+        open_backend(url).migrate()
+        name = url.partition("@/")[2].partition("?")[0]
+        near = f"postgresql://postgres@127.0.0.1:{relay.port}/{name}"
+        yield Line(relay, near, lambda: records.of_postgres(url), url)
+
+
+@contextmanager
+def mariadb_line(server: MariadbServer) -> Iterator[Line]:
+    with server.database() as url, Relay(server.socket) as relay:
+        open_backend(url).migrate()
+        name = database_of(url)
+        near = f"mysql://root@127.0.0.1:{relay.port}/{name}"
+        yield Line(relay, near, lambda: records.of_mariadb(server, name), url)
+
+
+@contextmanager
+def valkey_line(server: ValkeyServer) -> Iterator[Line]:
+    """On a server of its own, which is thrown away."""
+    with Relay(server.port) as relay:
+        yield Line(relay, relay.url, lambda: records.of_valkey(server), server.url)
+
+
+def line_to(server: Any) -> Any:  # a context manager of a Line
+    match server:
+        case PostgresServer():
+            return postgres_line(server)
+        case MariadbServer():
+            return mariadb_line(server)
+        case _:
+            return valkey_line(server)
+
+
+# ── the campaign ──────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """What is cut, how often, and what is done about it."""
+
+    store: str
+    mode: str
+    goal: int
+    colour: str = "asgi"
+    seed: int = 7
+    rate: float = 0.4
+    """Of all commits; a store asks once more by itself, so that some must be cut twice."""
+    fates: tuple[Fate, ...] = FATES
+    around: Callable[[Backend], Backend] = lambda backend: backend
+    """The positive controls are built here."""
+    patience: float = 60.0
+
+    def __str__(self) -> str:
+        return f"{self.store}-{self.mode}-{self.colour}"
+
+    def verdict(self, server: Any, folder: Path) -> Verdict:
+        cutter = Cutter(self)
+        with line_to(server) as line:
+            books = Table(line.behind) if self.mode == "atomic" else Log(folder / "effects")
+            policy = semel.ietf(mode="atomic") if self.mode == "atomic" else semel.ietf()
+            guard = semel.Guard(
+                self.around(open_backend(line.url)),
+                tenant=None,
+                policy=policy,
+                breaker=timedelta(seconds=0.2),
+            )
+            scene = Scene(guard, books, line.states, self.colour, patience=self.patience)
+            line.relay.judge = cutter.judge
+            return run(scene, cutter.cut_enough, cutter.cut)

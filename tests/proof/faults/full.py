@@ -1,0 +1,205 @@
+"""A file system without room: ``python -m tests.proof.faults.full STORE FOLDER ROUNDS WAY``.
+
+In a mount namespace of its own (``unshare``) it mounts a small file system, puts a store on it,
+and takes all room away and gives it back while the crowd goes on. Where that is not allowed, no
+file may grow any more (RLIMIT_FSIZE): the store is told EFBIG instead of ENOSPC.
+
+Prints the verdict as JSON. The books are elsewhere: effects do not need the store's room.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import semel
+from semel.stores import open_backend
+from tests.proof.faults import records
+from tests.proof.faults.books import Log
+from tests.proof.faults.campaign import Scene, run
+from tests.proof.faults.crowd import Crowd
+from tests.proof.faults.verdict import Verdict
+from tests.servers import PostgresServer
+from tests.servers.child import ROOT
+from tests.web.waiting import until
+
+MEBIBYTE = 1 << 20
+SIZES = {"sqlite": 4 * MEBIBYTE, "postgresql": 160 * MEBIBYTE}
+PAGE = 4096
+REFUSED = "store-unavailable"
+NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount", "--")
+SMALL_WAL = {"min_wal_size": "32MB", "max_wal_size": "48MB", "shared_buffers": "16MB"}
+
+
+# ── room ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Room(Protocol):
+    def take(self, dice: random.Random) -> None:
+        """All of it, or nearly: a few pages may be left."""
+        ...
+
+    def give_back(self) -> None: ...
+
+
+class Mounted:
+    """A tmpfs, and a file of ours that fills it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._ballast = folder / "ballast"
+
+    def take(self, dice: random.Random) -> None:
+        with self._ballast.open("wb") as file:
+            free = shutil.disk_usage(self._ballast.parent).free
+            leave = dice.randrange(0, 24) * PAGE
+            os.posix_fallocate(file.fileno(), 0, max(PAGE, free - leave))
+
+    def give_back(self) -> None:
+        self._ballast.unlink()
+
+
+class Limited:
+    """No file of this process may grow beyond the size that the store's have now."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def take(self, dice: random.Random) -> None:
+        now = max((path.stat().st_size for path in self._folder.iterdir()), default=PAGE)
+        limit = now + dice.randrange(0, 24) * PAGE
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+
+    def give_back(self) -> None:
+        unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+
+
+def mount(folder: Path, size: int) -> None:
+    options = f"size={size},mode=700"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "semel", folder], check=True)
+
+
+# ── stores on it ──────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Cramped:
+    """A store that will run out of room."""
+
+    url: str
+    states: records.States
+    recover: Callable[[], None]
+    """What an operator does when there is room again."""
+
+
+@contextmanager
+def sqlite(folder: Path) -> Iterator[Cramped]:
+    path = folder / "keys.db"
+    open_backend(f"sqlite:///{path}").migrate()
+    yield Cramped(f"sqlite:///{path}", lambda: records.of_sqlite(path), lambda: None)
+
+
+@contextmanager
+def postgresql(folder: Path) -> Iterator[Cramped]:
+    """Data and log on it: a server that cannot write its log stops, and is started again."""
+    tempfile.tempdir = str(folder)
+    with PostgresServer(fsync=True, settings=SMALL_WAL) as server:
+        tempfile.tempdir = None
+        open_backend(server.url).migrate()
+
+        def recover() -> None:
+            if not server.child.running:
+                server.start()
+
+        yield Cramped(server.url, lambda: records.of_postgres(server.url), recover)
+
+
+STORES: dict[str, Any] = {"sqlite": sqlite, "postgresql": postgresql}
+
+# ── the campaign ──────────────────────────────────────────────────────────────────────────────────
+
+
+def campaign(store: str, folder: Path, rounds: int, way: str) -> Verdict:
+    small = folder / "small"
+    small.mkdir()
+    room: Room = Limited(small)
+    if way == "mounted":
+        mount(small, SIZES[store])
+        room = Mounted(small)
+    faults: Counter[str] = Counter()
+    with STORES[store](small) as cramped:
+        books = Log(folder / "effects")
+        scene = Scene(
+            semel.Guard(cramped.url, tenant=None, policy=semel.ietf()), books, cramped.states
+        )
+        dice = random.Random(7)
+
+        def plan(crowd: Crowd) -> None:
+            for _ in range(rounds):
+                serve(crowd, 20)
+                before = seen(books)
+                room.take(dice)
+                refuse(crowd, 30)
+                faults["times without room"] += 1
+                faults["effects meanwhile"] += len(seen(books) - before)
+                room.give_back()
+                cramped.recover()
+            serve(crowd, 20)
+
+        return run(scene, plan, faults)
+
+
+def seen(books: Log) -> set[str]:
+    return {key for key, _ in books.entries()}
+
+
+def serve(crowd: Crowd, more: int) -> None:
+    goal = crowd.served + more
+    until(lambda: crowd.served >= goal, seconds=120)
+
+
+def refuse(crowd: Crowd, more: int) -> None:
+    goal = crowd.refusals[REFUSED] + more
+    until(lambda: crowd.refusals[REFUSED] >= goal, seconds=60)
+
+
+def main(store: str, folder: str, rounds: str, way: str) -> None:
+    print(json.dumps(vars(campaign(store, Path(folder), int(rounds), way))))
+
+
+# ── from outside ──────────────────────────────────────────────────────────────────────────────────
+
+
+def mounting_is_allowed(folder: Path) -> bool:
+    command = [*NAMESPACE, "mount", "-t", "tmpfs", "semel", str(folder)]
+    try:
+        return subprocess.run(command, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+def filled(store: str, folder: Path, rounds: int, way: str) -> Verdict:
+    command = [sys.executable, "-m", __name__, store, str(folder), str(rounds), way]
+    prefix = NAMESPACE if way == "mounted" else ()
+    done = subprocess.run([*prefix, *command], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise AssertionError(done.stderr)
+    found = json.loads(done.stdout.splitlines()[-1])
+    found["faults"], found["refusals"] = Counter(found["faults"]), Counter(found["refusals"])
+    return Verdict(**found)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
