@@ -17,7 +17,7 @@ from semel.effects.reconcile import Reconciler
 from semel.effects.runs import Runs
 from tests.web.client import Reply
 from tests.web.colours import COLOURS
-from tests.web.faulty import Faults, FaultyBackend
+from tests.web.faulty import Faults, FaultyBackend, Mishap
 from tests.web.rides import STORES, Rides, rides_on
 
 MANY = 40
@@ -78,8 +78,8 @@ def test_a_fault_at_every_step_makes_no_second_ride_and_loses_none(
     steps = 0
     for at in range(1, MANY):
         rides.script.charged.clear()
-        faults.at, faults.count, faults.hit = at, 0, []
-        faults.after, faults.lasting = kind == "not answered", kind == "outage"
+        mishap: Mishap = "not answered" if kind == "not answered" else "not done"
+        faults.set(at, mishap, lasting=kind == "outage")
         key = f"{kind.replace(' ', '-')}-{at:020}"
         rides.ask(key)
         hit = list(faults.hit)
@@ -114,8 +114,8 @@ def test_a_fault_at_every_step_of_a_resume_frees_nothing_that_has_acted(
         rides.ask(key)
         assert state(rides, key) == "in_progress"
         rides.harness.travel(timedelta(hours=1) // timedelta(microseconds=1))
-        faults.at, faults.count, faults.hit = at, 0, []
-        faults.after, faults.lasting = kind == "not answered", kind == "outage"
+        mishap: Mishap = "not answered" if kind == "not answered" else "not done"
+        faults.set(at, mishap, lasting=kind == "outage")
         rides.ask(key)
         hit = list(faults.hit)
         faults.heal()

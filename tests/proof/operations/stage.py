@@ -1,0 +1,275 @@
+"""An application on one store, in one colour; its provider, its workers, its clients."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any
+
+import semel
+from semel.core.contract import Applied, Retake
+from semel.core.evidence import Absent, Evidence, Happened, Inquiry
+from semel.core.model import Fence, Identity, Response
+from semel.effects.maintenance import Maintenance
+from semel.effects.reconcile import Reconciler
+from semel.effects.runs import Runs
+from semel.errors import SemelError
+from semel.web.handler import AsgiApp, Receive, Scope, Send
+from semel.web.wsgi import Environ, StartResponse, WsgiApp
+from tests.stores.harness import Harness
+from tests.web.bank import Ledger
+from tests.web.client import BODY, Reply
+from tests.web.drive import Ask, Wire, WsgiDriver, scope_of
+from tests.web.faulty import Faults, FaultyBackend
+
+HOUR = timedelta(hours=1) // timedelta(microseconds=1)
+ROUNDS = 12
+"""Hours; retention is a day."""
+JSON = ("content-type", "application/json")
+
+
+class Provider:
+    """Who is charged, and for which key; it can be asked."""
+
+    def __init__(self) -> None:
+        self.charged: Counter[bytes] = Counter()
+
+    def charge(self, identity: bytes) -> bytes:
+        self.charged[identity] += 1
+        return b'{"charged": %d, "for": "%s"}' % (self.charged[identity], identity.hex().encode())
+
+    def asked(self, inquiry: Inquiry) -> Evidence:
+        identity = inquiry.identity
+        if not self.charged[identity]:
+            return Absent(final=True)
+        if inquiry.name is not None:
+            return Happened({"charged": 1})
+        body = b'{"charged": 1, "for": "%s"}' % identity.hex().encode()
+        return Happened(Response(201, ((b"content-type", b"application/json"),), body))
+
+
+class Stage:
+    """runs: how often a handler ran for a key."""
+
+    def __init__(
+        self, harness: Harness, faults: Faults, colour: str, runner: asyncio.Runner
+    ) -> None:
+        self.harness = harness
+        self.faults = faults
+        self.provider = Provider()
+        self.runs: Counter[bytes] = Counter()
+        self.identities: dict[str, Identity] = {}
+        self._runner = runner
+        probe = self.provider.asked
+        routes = [
+            semel.Route("POST", "/pay", semel.ietf()),
+            semel.Route("POST", "/refused", semel.ietf(probe=probe)),
+            semel.Route("POST", "/doubtful", semel.ietf(probe=probe)),
+        ]
+        self.ledger = Ledger(harness.backend.url)
+        if harness.backend.capabilities.transactions:
+            self.ledger.ask("CREATE TABLE IF NOT EXISTS ride (who TEXT)")
+            resumed = semel.ietf(on_lapse="resume", on_error="unknown", probe=probe)
+            routes.append(semel.Route("POST", "/stepwise", resumed))
+            routes.append(semel.Route("POST", "/atomic", semel.ietf(mode="atomic")))
+        self.guard = semel.Guard(
+            FaultyBackend(harness.backend, faults),
+            tenant=None,
+            routes=routes,
+            maintenance=None,
+            breaker=None,
+        )
+        self.async_ = colour == "async"
+        self.app: Any
+        self._wsgi_driver: WsgiDriver | None = None
+        if self.async_:
+            self.app = self.guard.asgi(self._asgi())
+        else:
+            self.app = wsgi = self.guard.wsgi(self._wsgi())
+            self._wsgi_driver = WsgiDriver(wsgi, strict=False)
+
+    # ── the application ───────────────────────────────────────────────────────────────────────────
+
+    def _meet(self, key: str) -> None:
+        self.identities[key] = semel.current().identity
+
+    def _answer(self, path: str) -> tuple[int, bytes]:
+        """What a handler without steps does."""
+        identity = semel.current().identity
+        self.runs[identity] += 1
+        first = self.runs[identity] == 1
+        if path == "/refused" and first:
+            return 503, b"later"
+        body = self.provider.charge(identity)
+        if path == "/doubtful" and first:
+            raise semel.OutcomeUnknown("the provider's answer was lost")
+        return 201, body
+
+    def _stumble(self) -> None:
+        """Between the call and the answer, a first run breaks off."""
+        identity = semel.current().identity
+        self.runs[identity] += 1
+        if self.runs[identity] == 1:
+            raise semel.OutcomeUnknown("the line went dead")
+
+    def _charge(self, key: str) -> Any:
+        self.provider.charge(semel.current().identity)
+        return {"charged": 1}
+
+    def _asgi(self) -> AsgiApp:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            path: str = scope["path"]
+            self._meet(dict(scope["headers"])[b"idempotency-key"].decode())
+            status, body = 201, b'"stepwise"'
+            if path == "/stepwise":
+                op: semel.AsyncOperation = semel.current()
+                await op.call("charged", self._charge)
+                self._stumble()
+            elif path == "/atomic":
+                done = semel.current().transaction.execute(self._insert())
+                if hasattr(done, "__await__"):
+                    await done
+                body = b'"atomic"'
+            else:
+                status, body = self._answer(path)
+            headers = [(JSON[0].encode(), JSON[1].encode())]
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+
+        return app
+
+    def _wsgi(self) -> WsgiApp:
+        def app(environ: Environ, start_response: StartResponse) -> list[bytes]:
+            path: str = environ["PATH_INFO"]
+            self._meet(environ["HTTP_IDEMPOTENCY_KEY"])
+            status, body = 201, b'"stepwise"'
+            if path == "/stepwise":
+                op: semel.Operation = semel.current()
+                op.call("charged", self._charge)
+                self._stumble()
+            elif path == "/atomic":
+                semel.current().transaction.execute(self._insert())
+                body = b'"atomic"'
+            else:
+                status, body = self._answer(path)
+            start_response(f"{status} It is", [JSON])
+            return [body]
+
+        return app
+
+    def _insert(self) -> str:
+        return f"INSERT INTO ride VALUES ('{semel.current().identity.hex()}')"
+
+    def forget(self) -> None:
+        """As a process that has just started: its routes are not known to be on record."""
+        self.guard._enrolled.clear()
+
+    # ── what happens to it ────────────────────────────────────────────────────────────────────────
+
+    def ask(self, path: str, key: str, body: bytes = BODY) -> Reply:
+        ask = Ask(path=path.encode(), key=key, body=body)
+        if self._wsgi_driver is not None:
+            return self._wsgi_driver(ask)
+        wire = Wire(ask)
+        self._go(self.app(scope_of(ask), wire.receive, wire.send))
+        return wire.reply()
+
+    def _go(self, work: Coroutine[Any, Any, Any]) -> None:
+        """As a server's or a worker's task, which can be cancelled; what it raises is logged."""
+        self._runner.run(self._alone(work))
+
+    async def _alone(self, work: Coroutine[Any, Any, Any]) -> None:
+        loop, thread = asyncio.get_running_loop(), threading.get_ident()
+        task = loop.create_task(work)
+
+        def cancel() -> None:
+            if threading.get_ident() == thread:
+                task.cancel()
+            else:
+                loop.call_soon_threadsafe(task.cancel)
+
+        self.faults.cancel = cancel
+        try:
+            await asyncio.wait({task})
+            with suppress(SemelError, asyncio.CancelledError):
+                task.result()
+        finally:
+            self.faults.cancel = None
+        while self.guard.running:
+            await asyncio.wait(set(self.guard.running))
+
+    def tend(self) -> None:
+        """The sweeper, and the others of maintenance."""
+        self._go(Maintenance(self.guard).run_once())
+
+    def reconcile(self) -> None:
+        self._go(Reconciler(self.guard, self.app).run_once())
+
+    def resume(self) -> None:
+        """The completer."""
+        self._go(self._resumed())
+
+    async def _resumed(self) -> None:
+        runs = Runs(self.guard, self.app)
+        try:
+            await runs.run_once()
+        finally:
+            await runs.aclose()
+
+    def work(self) -> None:
+        """All workers, an hour later."""
+        self.travel()
+        self.tend()
+        self.reconcile()
+        if self.harness.backend.capabilities.transactions:
+            self.resume()
+
+    def pursue(self) -> None:
+        while self.guard.attendant.pursuits:
+            self.guard.attendant.run_once()
+
+    def travel(self) -> None:
+        self.harness.travel(HOUR)
+
+    def stop_holder(self, key: str) -> None:
+        """As if a process had taken the released key, and been stopped for good."""
+        record = self.harness.record(self.identities[key])
+        assert record is not None
+        op = Retake(record.identity, record.fence, Fence(b"\xdd" * 16), HOUR // 60)
+        assert isinstance(self.harness.perform(op), Applied)
+
+    # ── how it ends ───────────────────────────────────────────────────────────────────────────────
+
+    def until_final(self, path: str, key: str) -> Reply:
+        """As a client does: again and again, while time and the workers go on."""
+        reply = self.ask(path, key)
+        for round_ in range(ROUNDS):
+            if reply.status == 201:
+                return reply
+            self.pursue()
+            if round_:
+                self.work()
+            reply = self.ask(path, key)
+        raise AssertionError(f"wedged: {reply.status} {reply.body!r}")
+
+    def effects(self, path: str, key: str) -> int:
+        identity = self.identities[key]
+        if path != "/atomic":
+            return self.provider.charged[identity]
+        return len(self.ledger.ask(f"SELECT 1 FROM ride WHERE who = '{identity.hex()}'"))
+
+
+@contextmanager
+def staged(
+    harness: Harness, faults: Faults, colour: str, runner: asyncio.Runner
+) -> Iterator[Stage]:
+    stage = Stage(harness, faults, colour, runner)
+    try:
+        yield stage
+    finally:
+        runner.run(stage.guard.aclose())  # of both colours: workers are awaited
+        stage.guard.close()
