@@ -2,54 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections import Counter, defaultdict
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
 from tests.examples.rides.provider import Provider
-
-
-@dataclass
-class Verdict:
-    """What a campaign came to. Everything but the first four lines must be empty."""
-
-    rides: int = 0
-    kills: Counter[str] = field(default_factory=Counter)
-    stops: Counter[str] = field(default_factory=Counter)
-    redeliveries: int = 0
-    """Receipts that came again, with a key that the provider knew. They are no duplicates."""
-    duplicates: list[str] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
-    wedged: list[str] = field(default_factory=list)
-    differing: list[str] = field(default_factory=list)
-    """Keys whose clients got two different final answers."""
-
-    @property
-    def clean(self) -> bool:
-        return not (self.duplicates or self.lost or self.wedged or self.differing)
-
-    def add(self, other: Verdict) -> None:
-        self.rides += other.rides
-        self.kills += other.kills
-        self.stops += other.stops
-        self.redeliveries += other.redeliveries
-        for name in ("duplicates", "lost", "wedged", "differing"):
-            getattr(self, name).extend(getattr(other, name))
+from tests.proof.crash.boundaries import read
+from tests.proof.crash.verdict import Verdict
 
 
 def audit(
     folder: Path, provider: Provider, store: str, keys: list[str], wedged: list[str]
 ) -> Verdict:
-    fates = [json.loads(line) for line in _lines(folder / "fates.jsonl")]
     entries = provider.entries
     verdict = Verdict(len(keys), wedged=wedged)
-    for fate in fates:
+    for fate in read(folder / "fates.jsonl"):
         kind = verdict.kills if fate["sign"] == 9 else verdict.stops
         kind[f"{fate['role']}: {fate['at']}"] += 1
     verdict.redeliveries = sum(entry["status"] == "known" for entry in entries)
@@ -92,8 +63,7 @@ def _judge(
 def _answers(folder: Path, keys: list[str]) -> dict[str, set[tuple[int, str]]]:
     """The final answers that clients got, by key."""
     answers: dict[str, set[tuple[int, str]]] = {key: set() for key in keys}
-    for line in _lines(folder / "answers.jsonl"):
-        answer = json.loads(line)
+    for answer in read(folder / "answers.jsonl"):
         if answer["status"] < 500 and answer["status"] != 409:
             answers[answer["key"]].add((answer["status"], answer["body"]))
     return answers
@@ -111,7 +81,3 @@ def _rows(store: str) -> dict[str, list[str]]:
         for pickup, ride in connection.execute("SELECT pickup, id FROM rides").fetchall():
             found[pickup].append(ride)
     return found
-
-
-def _lines(log: Path) -> list[str]:
-    return log.read_text().splitlines() if log.exists() else []

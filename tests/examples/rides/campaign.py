@@ -7,15 +7,13 @@ log tells what was charged and mailed.
 
 from __future__ import annotations
 
-import json
 import random
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -27,14 +25,16 @@ from semel.core.outbox import BrowseEffects, Shelf
 from semel.core.upkeep import Browse
 from semel.stores import open_backend
 from semel.stores.base import Backend
-from tests.examples.rides.audit import Verdict, audit
+from tests.examples.rides.audit import audit
 from tests.examples.rides.process import Task
 from tests.examples.rides.provider import Provider
-from tests.examples.rides.zygote import Child, Zygote
-from tests.servers.postgres import short_folder
+from tests.proof.crash.boundaries import read
+from tests.proof.crash.verdict import Verdict
+from tests.proof.crash.zygote import Child, Zygote
 
 T = TypeVar("T")
 
+PROCESS: Final = "tests.examples.rides.process"
 LEASE: Final = 0.6
 PATIENCE: Final = 0.3
 """Seconds the application waits for its provider."""
@@ -83,6 +83,7 @@ class Plan:
     """First processes are stopped instead, and go on in the way of a second."""
     awaited: bool = False
     """Whether the handler is a coroutine function."""
+    patience: float = PATIENCE
     seed: int = 1
 
 
@@ -175,7 +176,7 @@ class Campaign:
         self, role: str, keys: list[str], at: int | str | None, sign: signal.Signals
     ) -> Child:
         plan = (self.plan.without, self.plan.awaited)
-        return self._zygote.start(Task(role, str(self.folder), keys, at, int(sign), *plan))
+        return self._zygote.start(asdict(Task(role, str(self.folder), keys, at, int(sign), *plan)))
 
     def _post(self, keys: list[str]) -> None:
         if keys:
@@ -214,20 +215,6 @@ def restless(backend: Backend) -> list[str]:
     return records + [f"effect {effect.key}" for shelf in shelves for effect in shelf.effects]
 
 
-@contextmanager
-def thrown_away() -> Iterator[Path]:
-    """A folder, in memory where there is room: a kill is no power cut."""
-    folder = short_folder()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def read(log: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-
-
 def _groups(places: Iterable[T]) -> Iterator[list[T]]:
     ahead = iter(places)
     while group := [*islice(ahead, WIDTH)]:
@@ -239,7 +226,7 @@ def settings(plan: Plan, store: str, provider: Provider) -> dict[str, str]:
     return {
         "RIDES_STORE": store,
         "RIDES_PROVIDER": provider.url,
-        "RIDES_PATIENCE": str(PATIENCE),
+        "RIDES_PATIENCE": str(plan.patience),
         "RIDES_LEASE": str(LEASE),
         "RIDES_RECONCILE_AFTER": "0.2",
         "RIDES_HONOURS_KEYS": "1" if plan.honours_keys else "0",
@@ -253,7 +240,7 @@ def campaign(plan: Plan, store: str, folder: Path) -> Iterator[Campaign]:
     create_tables(store)
     with (
         Provider(honours_keys=plan.honours_keys) as provider,
-        Zygote(settings(plan, store, provider), folder / "zygote.log") as zygote,
+        Zygote(PROCESS, settings(plan, store, provider), folder / "zygote.log") as zygote,
     ):
         given = Campaign(plan, store, folder, provider, zygote)
         yield given

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.rides.campaign import thrown_away
+from tests.proof.crash.grounds import thrown_away
 from tests.servers import PostgresServer
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.examples.rides.boundaries import Boundaries, Fate, WatchedBackend
+from tests.proof.crash.boundaries import Boundaries, Fate, WatchedBackend, appending
+from tests.proof.crash.wire import scope
 
 ROUNDS = 4
 """A settled call is resumed by the next round, and its receipt delivered by the one after."""
@@ -30,13 +31,31 @@ class Task:
     without: str = ""
     awaited: bool = False
 
-    def encode(self) -> str:
-        return json.dumps(asdict(self))
+
+def warm_up() -> None:
+    """In the zygote: what a framework does at its first request need not be done by each child."""
+    import examples.rides.app
+    import tests.examples.rides.awaited  # noqa: F401 - loaded once, for all
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        """Nobody wants to know."""
+
+    app: Any = examples.rides.app.api
+    asyncio.run(app(scope("/rides", headers("", 0), "GET"), receive, send))
 
 
-def run(task: Task) -> None:
+def prepare(given: dict[str, Any]) -> None:
+    """Everything is loaded."""
+
+
+def run(given: dict[str, Any]) -> None:
     """In a forked child, which ends with it."""
-    boundaries = Boundaries(Fate(task.at, task.sign), Path(task.folder, "fates.jsonl"), task.role)
+    task = Task(**given)
+    log = Path(task.folder, "fates.jsonl")
+    boundaries = Boundaries().begin(Fate(task.at, task.sign), log, task.role)
     rides = load(boundaries, task.without)
     if task.awaited:
         from tests.examples.rides.awaited import awaited
@@ -55,7 +74,7 @@ def load(boundaries: Boundaries, without: str) -> Any:
 
     take_out(without, rides)
     guard: Any = rides.guard
-    guard.backend = WatchedBackend(guard.backend, boundaries, without == "fence")
+    guard.backend = WatchedBackend(guard.backend, boundaries, without)
     post = Gateway._post
 
     def watched(self: Gateway, path: str, key: str, document: dict[str, Any]) -> dict[str, Any]:
@@ -102,7 +121,7 @@ class Client:
 
     def __init__(self, app: Any, log: Path, boundaries: Boundaries) -> None:
         self._app = app
-        self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._log = appending(log)
         self._boundaries = boundaries
 
     async def post(self, key: str) -> None:
@@ -123,7 +142,7 @@ class Client:
                 self._boundaries.reach("after", "answer")
 
         try:
-            await self._app(scope(key, len(body)), receive, send)
+            await self._app(scope("/rides", headers(key, len(body))), receive, send)
         except Exception as error:
             if not status:
                 self._note(key, 500, repr(error).encode())
@@ -133,27 +152,13 @@ class Client:
         os.write(self._log, json.dumps(line).encode() + b"\n")
 
 
-def scope(key: str, length: int) -> dict[str, Any]:
-    headers = {
+def headers(key: str, length: int) -> dict[str, str]:
+    return {
         "host": "rides",
         "authorization": "Bearer token-of-ada",
         "content-type": "application/json",
         "content-length": str(length),
         "idempotency-key": key,
-    }
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "POST",
-        "scheme": "http",
-        "path": "/rides",
-        "raw_path": b"/rides",
-        "query_string": b"",
-        "root_path": "",
-        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-        "client": ("127.0.0.1", 1),
-        "server": ("127.0.0.1", 80),
     }
 
 

@@ -11,12 +11,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from tests.examples.rides.boundaries import Boundaries, Fate
 from tests.examples.rides.process import load
+from tests.proof.crash.boundaries import Boundaries, Fate
 
 _sign = int(os.environ.get("RIDES_SIGN", int(signal.SIGKILL)))
 _fate = os.environ.get("RIDES_FATE", "")
-_boundaries = Boundaries(
+_boundaries = Boundaries().begin(
     Fate(int(_fate) if _fate.isdigit() else _fate or None, _sign),
     Path(os.environ["RIDES_FATES"]),
     os.environ.get("RIDES_ROLE", "server"),

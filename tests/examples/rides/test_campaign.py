@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.rides.audit import Verdict
-from tests.examples.rides.campaign import CONDUCT, Plan, campaign, thrown_away
+from tests.examples.rides.campaign import CONDUCT, Plan, campaign
+from tests.proof.crash.grounds import thrown_away
+from tests.proof.crash.verdict import Verdict
 from tests.servers import PostgresServer
 
 
@@ -22,16 +23,25 @@ def verdict_on(plan: Plan, store: str, folder: Path) -> Verdict:
         return given.run()
 
 
+PATIENT = 5.0
+"""Seconds: where the provider is good, a busy machine must not make it a slow one."""
+
+
 # ── small ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_killed_at_every_boundary_each_ride_is_charged_and_mailed_once(
-    store: str, folder: Path
-) -> None:
-    verdict = verdict_on(Plan(retries=0, workers=8), store, folder)
+WORST = (
+    *("after commit 1", "after Advance 2", "before charges 1", "after charges 1"),
+    *("before commit 2", "after commit 2", "after Complete 1", "after answer 1"),
+)
+"""Between two things of which one has happened. Everywhere else they die with ``make proof``, and
+those of plain routes do in tests/proof/test_crash.py."""
+
+
+def test_killed_in_between_each_ride_is_charged_and_mailed_once(store: str, folder: Path) -> None:
+    verdict = verdict_on(Plan(retries=0, workers=8, where=WORST, patience=PATIENT), store, folder)
     assert verdict.clean, verdict
-    assert verdict.kills.total() >= 30
-    assert {"before", "after"} == {at.split()[1] for at in verdict.kills}
+    assert verdict.kills.total() >= len(WORST)
 
 
 CROSSED = ("before begin 1", "after commit 1", "after Advance 2", "before charges 1")
@@ -45,7 +55,7 @@ def test_a_process_that_goes_on_after_it_was_overtaken_changes_nothing(
     assert verdict.stops.total() >= len(CROSSED)
 
 
-OUTBOX = Plan(retries=0, workers=40, where=("after answer 1",) * 4)
+OUTBOX = Plan(retries=0, workers=40, where=("after answer 1",) * 4, patience=PATIENT)
 """Rides that are done but for their receipts, and workers that die over those."""
 
 
@@ -116,13 +126,13 @@ def _line(plan: Plan, verdict: Verdict) -> str:
     keys = "honours keys" if plan.honours_keys else "awaited" if plan.awaited else "probed"
     deaths = f"{verdict.kills.total()} kills, {verdict.stops.total()} stops"
     wrong = [verdict.duplicates, verdict.lost, verdict.wedged, verdict.differing]
-    return f"  {plan.conduct:18}{keys:14}{verdict.rides:4} rides, {deaths}: {wrong}"
+    return f"  {plan.conduct:18}{keys:14}{verdict.keys:4} rides, {deaths}: {wrong}"
 
 
 def _table(which: str, verdict: Verdict) -> str:
     """Where processes died, and what was wrong afterwards."""
     places = sorted({at.replace(" before", "").replace(" after", "") for at in verdict.kills})
-    lines = [f"\n{which}: {verdict.rides} rides", f"{'':28}{'before':>8}{'after':>8}"]
+    lines = [f"\n{which}: {verdict.keys} rides", f"{'':28}{'before':>8}{'after':>8}"]
     for place in places:
         role, _, what = place.partition(": ")
         counts = [verdict.kills[f"{role}: {when} {what}"] for when in ("before", "after")]

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import ROOT, Block, page
-from tests.examples.rides.campaign import thrown_away
 from tests.examples.rides.town import Town, insist, order, town
+from tests.proof.crash.grounds import thrown_away
 from tests.servers import AppServer, PostgresServer
 from tests.web.client import Client, Reply, new_key
 from tests.web.waiting import until

@@ -1,12 +1,15 @@
-"""A process that has loaded the example and forks a child for each task, in milliseconds.
+"""A process that has loaded what its children need, and forks one for each task, in milliseconds.
 
-``python -m tests.examples.rides.zygote`` reads tasks as lines and tells what becomes of each child.
+``python -m tests.proof.crash.zygote MODULE`` reads tasks as lines and tells what becomes of each
+child. MODULE has ``warm_up()``, called once, ``prepare(task)``, called before each fork, and
+``run(task)``, called in the child.
 """
 
 from __future__ import annotations
 
-import asyncio
 import faulthandler
+import gc
+import importlib
 import json
 import os
 import select
@@ -15,18 +18,16 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.examples.rides.process import Task, run, scope
-
-LIFETIME = 45
+LIFETIME = 60
 """Seconds after which a child ends, and tells where it was."""
-SECONDS = 60.0
+SECONDS = 90.0
 
 
 # ── the parent's side ─────────────────────────────────────────────────────────────────────────────
@@ -36,6 +37,8 @@ SECONDS = 60.0
 class Child:
     """A task's process, as far as has been heard of it."""
 
+    send: Callable[[int], None]
+    """Send it a signal; nothing happens when it has ended."""
     pid: int = 0
     stopped: bool = False
     ended: int | None = None
@@ -51,11 +54,15 @@ class Child:
         assert heard, "a child of the zygote did not end"
         return self
 
+    def lives(self, seconds: float) -> bool:
+        """Whether it lives on after so long."""
+        with self.changed:
+            return not self.changed.wait_for(lambda: self.ended is not None, seconds)
+
     def resume(self) -> None:
         with self.changed:
             self.stopped = False
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGCONT)
+        self.send(signal.SIGCONT)
 
     @property
     def killed(self) -> bool:
@@ -63,16 +70,18 @@ class Child:
 
 
 class Zygote:
-    """``settings`` are those of the example, for all its children."""
+    """``settings`` are environment variables, for the module and all its children."""
 
-    def __init__(self, settings: Mapping[str, str], log: Path) -> None:
+    def __init__(self, module: str, settings: Mapping[str, str], log: Path) -> None:
+        self._module = module
         self._settings = settings
+        self._numbers = count()
         self._children: dict[int, Child] = {}
         self._log = log.open("ab")
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.examples.rides.zygote"],
+            [sys.executable, "-m", "tests.proof.crash.zygote", self._module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -97,14 +106,16 @@ class Zygote:
         self._process.stdout.close()
         self._log.close()
 
-    def start(self, task: Task) -> Child:
-        child = Child()
-        self._children[id(child)] = child
-        line = json.dumps([id(child), task.encode()])
-        assert self._process.stdin is not None
-        self._process.stdin.write(line.encode() + b"\n")
-        self._process.stdin.flush()
+    def start(self, task: Mapping[str, Any]) -> Child:
+        number = next(self._numbers)
+        child = self._children[number] = Child(lambda sign: self._say(number, int(sign)))
+        self._say(number, task)
         return child
+
+    def _say(self, number: int, what: Mapping[str, Any] | int) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([number, what]).encode() + b"\n")
+        self._process.stdin.flush()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -125,10 +136,10 @@ class Zygote:
 
 
 def main() -> None:
-    import examples.rides.app
-    import tests.examples.rides.awaited  # noqa: F401 - loaded once, for all
-
-    asyncio.run(warm_up(examples.rides.app.api))
+    module = importlib.import_module(sys.argv[1])
+    module.warm_up()
+    gc.collect()
+    gc.freeze()  # what is loaded is shared with the children, and stays so
     bell, ring = os.pipe()
     os.set_blocking(ring, False)
     signal.set_wakeup_fd(ring, warn_on_full_buffer=False)
@@ -146,27 +157,25 @@ def main() -> None:
                 break
             *lines, rest = (rest + said).split(b"\n")
             for line in lines:
-                number, task = json.loads(line)
-                pid = fork(Task(**json.loads(task)))
-                children[pid] = number
-                tell(number, pid, "started", 0)
+                number, what = json.loads(line)
+                obey(number, what, children, module)
     for pid in children:
         os.kill(pid, signal.SIGKILL)
 
 
-async def warm_up(app: Any) -> None:
-    """What a framework does at its first request need not be done by every child."""
+def obey(number: int, what: Any, children: dict[int, int], module: Any) -> None:
+    """Begin a task, or send its process a signal: only here is it known that it lives."""
+    if not isinstance(what, int):
+        module.prepare(what)
+        pid = fork(module.run, what)
+        children[pid] = number
+        tell(number, pid, "started", 0)
+        return
+    for pid in [pid for pid, each in children.items() if each == number]:
+        os.kill(pid, what)
 
-    async def receive() -> Any:
-        return {"type": "http.disconnect"}
 
-    async def send(message: Any) -> None:
-        """Nobody wants to know."""
-
-    await app({**scope("", 0), "method": "GET"}, receive, send)
-
-
-def fork(task: Task) -> int:
+def fork(run: Callable[[dict[str, Any]], None], task: dict[str, Any]) -> int:
     pid = os.fork()
     if pid:
         return pid

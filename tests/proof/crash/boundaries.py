@@ -1,7 +1,8 @@
-"""Every place where a process of the example can die or be stopped, counted and named.
+"""Every place where a process can die or be stopped, counted and named.
 
 A boundary lies before and after each operation of the store, each step of a transaction, each
-request to the provider and each answer. Nothing of this is in semel: a backend is wrapped.
+effect and each answer. Nothing of this is in semel: a backend is wrapped. The wrapper can take a
+guard out as well, for the controls (`WITHOUT`).
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import threading
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from semel.core.contract import (
     Advance,
+    Applied,
+    Claim,
     Complete,
     Found,
+    Lost,
     Read,
     Release,
     Renew,
@@ -26,6 +30,14 @@ from semel.core.contract import (
     Suspend,
 )
 from semel.core.frozen import replace
+from semel.core.model import OnLapse, State
+
+WITHOUT = {
+    "fence": "a write believes in whatever fence the record has",
+    "lapse": "a lease that is past frees its key",
+    "durable": "an answer is sent before its record is written",
+}
+"""The guards that can be taken out of a store, and what is then so."""
 
 BACKGROUND = ("semel-attendant", "semel-maintenance")
 """Threads of semel's own."""
@@ -42,16 +54,29 @@ class Fate:
 class Boundaries:
     """Counts boundaries as they are reached, and sends the process its signal at one of them."""
 
-    def __init__(self, fate: Fate, log: Path, role: str = "") -> None:
-        self._fate = fate
-        self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        self._role = role
+    def __init__(self) -> None:
+        self._fate = Fate()
         self._lock = threading.Lock()
         self._count = 0
         self._names: Counter[str] = Counter()
         self._met = self._sealed = False
         self.inside = 0
         """How many transactions are open here."""
+        self.postponed: list[Complete] = []
+        """What is written only after its answer was sent: without "durable"."""
+
+    def begin(self, fate: Fate, log: Path, role: str) -> Self:
+        """From here on, in this process, which is in that role."""
+        self._fate = fate
+        self._log = appending(log)
+        self._refusals = log.with_name("refused.jsonl")
+        self._role = role
+        return self
+
+    def refused(self, op: StoreOperation[Any]) -> None:
+        """A write came too late: note it, for whoever counts the zombies."""
+        line = {"pid": os.getpid(), "op": _label(op)}
+        os.write(appending(self._refusals), json.dumps(line).encode() + b"\n")
 
     def reach(self, when: str, what: str) -> None:
         with self._lock:
@@ -79,13 +104,29 @@ class Boundaries:
         return self._fate.sign != signal.SIGSTOP or not self.inside
 
 
+def appending(log: Path) -> int:
+    """O_APPEND: lines of several processes never mix."""
+    return os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+def read(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+FENCED = (Advance, Complete, Release, Renew, Suspend)
+
+
+def _label(op: StoreOperation[Any]) -> str:
+    return type(op).__name__
+
+
 class Watched:
     """A store, a transaction or a backend whose every step is a boundary."""
 
-    def __init__(self, inner: Any, at: Boundaries, fenceless: bool) -> None:
+    def __init__(self, inner: Any, at: Boundaries, without: str) -> None:
         self._inner = inner
         self._at = at
-        self._fenceless = fenceless
+        self._without = without
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -97,40 +138,50 @@ class Watched:
             self._open = False
             self._at.inside -= 1
 
+    def _altered(self, op: Any) -> Any:
+        """The operation as it is without the guard; what is not to be performed now is no more."""
+        if self._without == "lapse" and isinstance(op, Claim):
+            return replace(op, on_lapse=OnLapse.RELEASE)
+        if self._without == "durable" and isinstance(op, Complete):
+            self._at.postponed.append(op)
+            return None
+        return op
 
-FENCED = (Advance, Complete, Release, Renew, Suspend)
+    def _believes(self, op: Any) -> bool:
+        return self._without == "fence" and isinstance(op, FENCED)
+
+    def _replied(self, op: Any, reply: Any) -> Any:
+        if isinstance(reply, Lost) and isinstance(op, FENCED):
+            self._at.refused(op)
+        self._at.reach("after", _label(op))
+        return reply
 
 
-def _label(op: StoreOperation[Any]) -> str:
-    return type(op).__name__
+_PRETENDED = Applied(State.COMPLETED, 0)
+
+
+def _with_its_fence(op: Any, found: Any) -> Any:
+    return replace(op, fence=found.record.fence) if isinstance(found, Found) else op
 
 
 class WatchedStore(Watched):
     def perform(self, op: Any) -> Any:
         self._at.reach("before", _label(op))
-        reply = self._inner.perform(self._unfenced(op))
-        self._at.reach("after", _label(op))
-        return reply
-
-    def _unfenced(self, op: Any) -> Any:
-        """The positive control: a write that believes in whatever fence the record has."""
-        if self._fenceless and isinstance(op, FENCED):
-            found = self._inner.perform(Read(op.identity))
-            if isinstance(found, Found):
-                return replace(op, fence=found.record.fence)
-        return op
+        if (altered := self._altered(op)) is None:
+            return self._replied(op, _PRETENDED)
+        if self._believes(op):
+            altered = _with_its_fence(op, self._inner.perform(Read(op.identity)))
+        return self._replied(op, self._inner.perform(altered))
 
 
 class AsyncWatchedStore(Watched):
     async def perform(self, op: Any) -> Any:
         self._at.reach("before", _label(op))
-        if self._fenceless and isinstance(op, FENCED):
-            found = await self._inner.perform(Read(op.identity))
-            if isinstance(found, Found):
-                op = replace(op, fence=found.record.fence)
-        reply = await self._inner.perform(op)
-        self._at.reach("after", _label(op))
-        return reply
+        if (altered := self._altered(op)) is None:
+            return self._replied(op, _PRETENDED)
+        if self._believes(op):
+            altered = _with_its_fence(op, await self._inner.perform(Read(op.identity)))
+        return self._replied(op, await self._inner.perform(altered))
 
 
 class WatchedTransaction(WatchedStore):
@@ -161,13 +212,13 @@ class WatchedBackend(Watched):
     """Takes a backend's place in its guard."""
 
     def blocking(self) -> Any:
-        return WatchedStore(self._inner.blocking(), self._at, self._fenceless)
+        return WatchedStore(self._inner.blocking(), self._at, self._without)
 
     def awaited(self) -> Any:
-        return AsyncWatchedStore(self._inner.awaited(), self._at, self._fenceless)
+        return AsyncWatchedStore(self._inner.awaited(), self._at, self._without)
 
     def on(self, connection: Any) -> Any:
-        return WatchedStore(self._inner.on(connection), self._at, self._fenceless)
+        return WatchedStore(self._inner.on(connection), self._at, self._without)
 
     def begin(self, identity: Any, limit: float | None = None) -> Any:
         self._at.reach("before", "begin")
@@ -184,7 +235,7 @@ class WatchedBackend(Watched):
             return None
         self._at.inside += 1
         self._at.reach("after", "begin")
-        return kind(transaction, self._at, self._fenceless)
+        return kind(transaction, self._at, self._without)
 
     # Asked for by `isinstance(backend, Transactional)`, which looks past __getattr__.
 

@@ -1,0 +1,91 @@
+"""The verdict: by the provider's files, the booked rows, and what clients were told.
+
+What a route promises is read off here, and nothing that semel says of itself counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.proof.crash.boundaries import read
+from tests.proof.crash.provider import Entry, Provider
+from tests.proof.crash.shop import EFFECTLESS
+from tests.proof.crash.verdict import Verdict
+
+FINAL = (201, 402)
+
+
+@dataclass(frozen=True)
+class Told:
+    """A final answer, every byte of it that is the application's."""
+
+    status: int
+    nonce: str
+    body: str
+
+
+def finals(log: Path) -> dict[str, set[Told]]:
+    """The final answers that clients got, by key."""
+    found: dict[str, set[Told]] = defaultdict(set)
+    for line in read(log):
+        if line["status"] in FINAL:
+            found[line["key"]].add(Told(line["status"], line["nonce"], line["body"]))
+    return found
+
+
+def left_to_people(log: Path) -> set[str]:
+    """Keys whose clients were told, with a refusal, that nobody but people can find out."""
+    found = set[str]()
+    for line in read(log):
+        if line["status"] == 409:
+            problem = json.loads(line["body"])
+            if problem["code"] == "outcome-unknown" and not problem["retryable"]:
+                found.add(line["key"])
+    return found
+
+
+def audit(folder: Path, keys: dict[str, str], booked: list[Entry], wedged: list[str]) -> Verdict:
+    """``keys``: the route of each. ``booked``: the rows of those in one transaction."""
+    verdict = Verdict(len(keys), wedged=wedged)
+    for fate in read(folder / "fates.jsonl"):
+        kind = verdict.kills if fate["sign"] == 9 else verdict.stops
+        kind[f"{fate['role']}: {fate['at']}"] += 1
+    entries = defaultdict[str, list[Entry]](list)
+    for entry in [*Provider(folder / "provider").entries(), *booked]:
+        entries[entry.order].append(entry)
+        verdict.redeliveries += entry.what == "known"
+    before, after = finals(folder / "answers.jsonl"), finals(folder / "final.jsonl")
+    unknown = left_to_people(folder / "final.jsonl")
+    for key, route in keys.items():
+        told = before[key] | after[key]
+        if len(told) > 1:
+            verdict.differing.append(f"{route} {key}: {told}")
+        if after[key]:
+            _judge(verdict, route, key, after[key], entries[key])
+        elif before[key]:
+            verdict.lost.append(f"{route} {key}: {before[key]} was told, and is not on record")
+        elif route != "manual" or key not in unknown:
+            verdict.wedged.append(f"{route} {key}: no end")
+        if _effects(entries[key]) > 1:
+            verdict.duplicates.append(f"{route} {key}: {entries[key]}")
+    strangers = set(entries) - set(keys) - {"-"}
+    verdict.duplicates += [f"an effect of the unknown order {key}" for key in strangers]
+    return verdict
+
+
+def _effects(entries: list[Entry]) -> int:
+    return Counter(entry.what for entry in entries)["charged"]
+
+
+def _judge(verdict: Verdict, route: str, key: str, told: set[Told], entries: list[Entry]) -> None:
+    """An answer tells of what happened, and what happened is told."""
+    what = "ran" if route in EFFECTLESS else "charged"
+    nonces = {entry.nonce for entry in entries if entry.what == what}
+    for each in told:
+        if each.status == 201 and each.nonce not in nonces:
+            verdict.lost.append(f"{route} {key}: no effect behind its answer")
+        if each.status == 402 and nonces:
+            verdict.lost.append(f"{route} {key}: {entries} behind its refusal")

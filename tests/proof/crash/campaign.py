@@ -1,0 +1,258 @@
+"""The campaign: processes are killed at every boundary and at random, then others go on.
+
+Of each route the first process dies at boundary 0, the next one's at 1, and so on until one lives.
+Retries and workers die as well. Then nobody dies any more, and all must come to its end.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import count, product
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from semel.core.model import State
+from semel.core.upkeep import Browse, Listed
+from semel.stores import open_backend
+from tests.proof.crash.audit import audit, finals, left_to_people
+from tests.proof.crash.boundaries import read
+from tests.proof.crash.grounds import Ground
+from tests.proof.crash.process import COLOURS, Task
+from tests.proof.crash.shop import DEFERRED, PLAIN, ROUTES
+from tests.proof.crash.verdict import Verdict
+from tests.proof.crash.zygote import Child, Zygote
+from tests.web.waiting import until
+
+WIDTH: Final = 4
+"""Processes at once."""
+SECONDS: Final = 60.0
+"""In which everything must have come to its end once nobody dies any more."""
+MANY: Final = 100_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is done to the keys of one campaign."""
+
+    routes: tuple[str, ...] = ROUTES
+    colours: tuple[str, ...] = COLOURS
+    where: tuple[int | str, ...] = ()
+    """The boundaries at which first processes die; without any, all of them."""
+    retries: int = 0
+    """For each boundary so many keys; the first's retry dies at boundary 0, the next one's at 1."""
+    workers: int = 0
+    """How many workers die, each at a later boundary, unless all is quiet before."""
+    stray: int = 0
+    """How many processes are killed at any moment, by another."""
+    without: str = ""
+    """The guard that is taken out: a positive control."""
+    seed: int = 1
+
+
+class Campaign:
+    """One plan, on one empty store."""
+
+    def __init__(self, plan: Plan, ground: Ground, folder: Path, zygote: Zygote) -> None:
+        self.plan = plan
+        self.folder = folder
+        self._ground = ground
+        self._zygote = zygote
+        self._dice = random.Random(f"{plan}")
+        self._backend = open_backend(ground.url)
+        transactional = self._backend.capabilities.transactions
+        self.routes = [each for each in plan.routes if transactional or each in PLAIN]
+        self._keys: dict[str, str] = {}
+        self._killed = self._strayed = 0
+        self._moment = 0.05
+        """Seconds in which a process that is killed at any moment has mostly not ended."""
+
+    def close(self) -> None:
+        self._backend.close()
+
+    # ── kills ─────────────────────────────────────────────────────────────────────────────────────
+
+    def run(self) -> Verdict:
+        """Deaths, recovery, and a last look at what everybody got."""
+        with ThreadPoolExecutor(WIDTH) as threads:
+            for done in threads.map(self._first_tries, product(self.routes, self.plan.colours)):
+                self._killed += done
+            if self.plan.retries:
+                self._second_tries(threads)
+            self._workers_die(threads)
+            self._strayed = sum(threads.map(self._stray, range(self.plan.stray)))
+            self._killed += self._strayed
+        return self.verdict(self.recover())
+
+    def _first_tries(self, kind: tuple[str, str]) -> int:
+        """Each at a later boundary, until one lives to its end; how many died."""
+        route, colour = kind
+        died = 0
+        for at in self.plan.where or count():
+            keys = [self._new(route) for _ in range(max(1, self.plan.retries))]
+            these = [self._request([key], at, colour=colour) for key in keys]
+            deaths = sum(child.settle().killed for child in these)
+            died += deaths
+            if not (deaths or self.plan.where):
+                break
+        return died
+
+    def _second_tries(self, threads: ThreadPoolExecutor) -> None:
+        """Through the other adapter, by which the same key is the same key."""
+        self.await_lapse()
+        unsettled = self._unsettled()
+
+        def retry(number: int) -> bool:
+            key, at = unsettled[number], number % self.plan.retries
+            return self._request([key], at, colour=self._dice.choice(COLOURS)).settle().killed
+
+        self._killed += sum(threads.map(retry, range(len(unsettled))))
+
+    def _workers_die(self, threads: ThreadPoolExecutor) -> None:
+        self.await_lapse()
+        number = 0
+        while number < self.plan.workers and self.restless():
+            deaths = range(number, min(number + WIDTH, self.plan.workers))
+            self._killed += sum(threads.map(self._worker_dies, deaths))
+            number += WIDTH
+
+    def _worker_dies(self, at: int) -> bool:
+        return self._work(at).settle().killed
+
+    def _stray(self, number: int) -> bool:
+        """A process with several requests is killed by another, at a moment that dice choose."""
+        if number % 4 == 3:
+            child = self._work(None)
+        else:
+            keys = [self._new(self._dice.choice(self.routes)) for _ in range(4)]
+            child = self._request(keys, None, colour=self._dice.choice(COLOURS))
+        if child.lives(self._dice.uniform(0, self._moment)):
+            child.send(signal.SIGKILL)
+        killed = child.settle().killed
+        # Now and then one should end by itself: then the moments reach to its very end.
+        self._moment *= 1.05 if killed else 0.9
+        return killed
+
+    # ── zombies ───────────────────────────────────────────────────────────────────────────────────
+
+    def overtake(self, places: Sequence[tuple[str, str]]) -> Verdict:
+        """At each place of a route a process is stopped, and goes on when others are done."""
+        stopped = [self._stopped(*place, number) for number, place in enumerate(places)]
+        zombies = [child for child in stopped if child.settle(stopped_too=True).stopped]
+        self.await_lapse()
+        wedged = self.recover()
+        for child in zombies:
+            child.resume()
+        for child in stopped:
+            child.settle()
+        verdict = self.verdict(wedged or self.recover())
+        self._count_zombies(verdict, {child.pid for child in zombies})
+        return verdict
+
+    def _stopped(self, route: str, place: str, number: int) -> Child:
+        key, colour = self._new(route), COLOURS[number % 2]
+        if route not in DEFERRED:
+            return self._request([key], place, signal.SIGSTOP, colour)
+        self._request([key], None).settle()
+        # The next worker must not find the same request.
+        return self._work(place, signal.SIGSTOP, colour).settle(stopped_too=True)
+
+    def _count_zombies(self, verdict: Verdict, zombies: set[int]) -> None:
+        refusals = [line for line in read(self.folder / "refused.jsonl") if line["op"] != "Renew"]
+        verdict.refused = len({line["pid"] for line in refusals} & zombies)
+        answered = [line for line in read(self.folder / "answers.jsonl") if line["status"] == 201]
+        late = {line["pid"] for line in answered if self._keys[line["key"]] == "manual"}
+        verdict.late = len(late & zombies)
+
+    # ── recovery ──────────────────────────────────────────────────────────────────────────────────
+
+    def recover(self) -> list[str]:
+        """Nobody dies any more: until all is quiet, or for too long. Returns what is not."""
+        deadline = time.monotonic() + SECONDS
+        while True:
+            self.await_lapse()
+            self._work(None, colour=self._dice.choice(COLOURS)).settle()
+            self._post(self._unsettled())
+            unsettled, restless = self._unsettled(), self.restless()
+            if not (unsettled or restless) or time.monotonic() > deadline:
+                return [*unsettled, *restless]
+
+    def verdict(self, wedged: list[str]) -> Verdict:
+        """Everybody asks once more, and the books are compared."""
+        self._post([*self._keys], "final")
+        found = audit(self.folder, self._keys, self._ground.booked(), wedged)
+        if self._strayed:
+            found.kills["anybody: at any moment"] += self._strayed
+        assert found.kills.total() == self._killed, "deaths that nobody ordered"
+        return found
+
+    def await_lapse(self) -> None:
+        """Until no lease is held any more, by the store's own clock."""
+
+        def over() -> bool:
+            held = self._browse(State.IN_PROGRESS)
+            return all((case.record.leased_until or 0) < held.now for case in held.cases)
+
+        until(over, seconds=SECONDS)
+
+    def restless(self) -> list[str]:
+        """Records that somebody has to look after."""
+        cases = self._browse(State.IN_PROGRESS, State.PENDING, State.UNKNOWN).cases
+        return [
+            f"{case.record.state} {case.origin.path} {case.record.identity.hex()[:16]}"
+            for case in cases
+            if case.due_at is not None or case.origin.path != "/manual"
+        ]
+
+    def _browse(self, *states: State) -> Listed:
+        return self._backend.blocking().perform(Browse(states, MANY))
+
+    def _unsettled(self) -> list[str]:
+        """Whose clients have no answer yet that they need not ask for again."""
+        log = self.folder / "answers.jsonl"
+        settled = set(finals(log)) | left_to_people(log)
+        return [key for key in self._keys if key not in settled]
+
+    # ── processes ─────────────────────────────────────────────────────────────────────────────────
+
+    def _request(
+        self,
+        keys: list[str],
+        at: int | str | None,
+        sign: signal.Signals = signal.SIGKILL,
+        colour: str = "asgi",
+        answers: str = "answers",
+    ) -> Child:
+        orders = [(self._keys[key], key) for key in keys]
+        return self._start(Task("request", *self._where, colour, orders, at, sign, answers=answers))
+
+    def _work(
+        self,
+        at: int | str | None,
+        sign: signal.Signals = signal.SIGKILL,
+        colour: str | None = None,
+    ) -> Child:
+        colour = colour or self._dice.choice(COLOURS)
+        return self._start(Task("work", *self._where, colour, [], at, sign))
+
+    @property
+    def _where(self) -> tuple[str, str]:
+        return self._ground.url, str(self.folder)
+
+    def _start(self, task: Task) -> Child:
+        return self._zygote.start({**asdict(task), "without": self.plan.without})
+
+    def _post(self, keys: list[str], answers: str = "answers") -> None:
+        if keys:
+            colour = self._dice.choice(COLOURS)
+            self._request(keys, None, colour=colour, answers=answers).settle()
+
+    def _new(self, route: str) -> str:
+        key = str(UUID(int=self._dice.getrandbits(128), version=4))
+        self._keys[key] = route
+        return key

@@ -1,0 +1,215 @@
+"""Processes are killed, and stopped past their leases: one effect for each key, and its answer.
+
+The small form runs with all tests, the large one with ``make proof``. Both print their figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+
+import pytest
+
+from tests.conftest import note
+from tests.proof.crash.campaign import Campaign, Plan
+from tests.proof.crash.grounds import STORES, ground, thrown_away
+from tests.proof.crash.process import COLOURS
+from tests.proof.crash.shop import ROUTES
+from tests.proof.crash.verdict import Verdict
+from tests.proof.crash.zygote import Zygote
+
+SERVERS = {"postgresql": "postgres", "mariadb": "mariadb", "valkey": "valkey"}
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    with (
+        thrown_away() as folder,
+        Zygote("tests.proof.crash.process", {}, folder / "zygote.log") as made,
+    ):
+        yield made
+
+
+@pytest.fixture(scope="module")
+def tally(request: pytest.FixtureRequest) -> Iterator[Verdict]:
+    """What all campaigns of the run came to; said in its last lines."""
+    whole = Verdict()
+    yield whole
+    kills, zombies = whole.kills.total(), whole.refused
+    if kills or zombies:
+        figures = f"{kills:,} kills survived, {zombies:,} zombies refused: {whole.figures()}"
+        note(request, figures, "proof")
+
+
+@contextmanager
+def campaign(
+    plan: Plan, store: str, zygote: Zygote, request: pytest.FixtureRequest
+) -> Iterator[Campaign]:
+    with (
+        thrown_away() as folder,
+        ground(store, folder, lambda: request.getfixturevalue(SERVERS[store])) as made,
+    ):
+        given = Campaign(plan, made, folder, zygote)
+        try:
+            yield given
+        finally:
+            given.close()
+
+
+# ── kills ─────────────────────────────────────────────────────────────────────────────────────────
+
+EVERYWHERE = Plan(workers=12, stray=4)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_killed_anywhere_each_key_has_one_effect_and_its_answer(
+    store: str, zygote: Zygote, tally: Verdict, request: pytest.FixtureRequest
+) -> None:
+    with campaign(EVERYWHERE, store, zygote, request) as given:
+        verdict = given.run()
+    assert verdict.clean, verdict
+    assert verdict.kills.total() >= 100
+    tally.add(verdict)
+
+
+# ── zombies ───────────────────────────────────────────────────────────────────────────────────────
+
+HELD = ("after Claim 1", "before effect 1", "after effect 1", "before Complete 1")
+TAKEN = ("after Take 1", *HELD[1:])
+PLACES = {
+    "manual": HELD,
+    "probed": HELD,
+    "honoured": HELD,
+    "released": HELD,
+    "resumed": (*HELD, "before Advance 1", "after Advance 1", "before Advance 2"),
+    "deferred": TAKEN,
+    "requeued": TAKEN,
+}
+"""Where processes are stopped: in their handlers, and on the way into them and out of them."""
+ALL_PLACES = [(route, place) for route, places in PLACES.items() for place in places]
+SOME_PLACES = [
+    *((route, places[number % 4]) for number, (route, places) in enumerate(PLACES.items(), 2)),
+    *((route, "after effect 1") for route in ("probed", "released", "requeued")),
+]
+
+
+def is_evidence(place: tuple[str, str]) -> bool:
+    """Whether the late result is all that anybody knows, and so is taken; else it is refused."""
+    return place[0] == "manual" and place[1] != "after Claim 1"
+
+
+def overtaken(
+    store: str, places: list[tuple[str, str]], zygote: Zygote, request: pytest.FixtureRequest
+) -> Verdict:
+    with campaign(Plan(), store, zygote, request) as given:
+        possible = [place for place in places if place[0] in given.routes]
+        verdict = given.overtake(possible)
+    late = sum(map(is_evidence, possible))
+    assert verdict.clean, verdict
+    assert (verdict.refused, verdict.late) == (len(possible) - late, late)
+    return verdict
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_stopped_past_its_lease_a_process_is_refused_and_answers_from_the_record(
+    store: str, zygote: Zygote, tally: Verdict, request: pytest.FixtureRequest
+) -> None:
+    tally.add(overtaken(store, SOME_PLACES, zygote, request))
+
+
+# ── positive controls ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_without_the_fence_a_zombie_gives_another_answer(
+    zygote: Zygote, request: pytest.FixtureRequest
+) -> None:
+    with campaign(Plan(without="fence"), "sqlite", zygote, request) as given:
+        verdict = given.overtake(
+            [("released", "after effect 1"), ("released", "before Complete 1")]
+        )
+    assert verdict.refused == 0
+    assert verdict.differing, verdict
+
+
+def test_without_the_doubt_of_a_lapse_effects_are_made_twice(
+    zygote: Zygote, request: pytest.FixtureRequest
+) -> None:
+    plan = Plan(("manual", "probed"), where=("after effect 1",), without="lapse")
+    with campaign(plan, "sqlite", zygote, request) as given:
+        verdict = given.run()
+    assert len(verdict.duplicates) == verdict.kills.total() == 4, verdict
+
+
+def test_answered_before_they_are_durable_results_are_lost(
+    zygote: Zygote, request: pytest.FixtureRequest
+) -> None:
+    plan = Plan(("manual", "released"), where=("after answer 1",), without="durable")
+    with campaign(plan, "sqlite", zygote, request) as given:
+        verdict = given.run()
+    assert verdict.lost, verdict
+    assert verdict.differing, verdict
+
+
+# ── the whole campaign ────────────────────────────────────────────────────────────────────────────
+
+RETRIES = 10
+KILLS, ZOMBIES = 2_500, 130
+"""On each of four stores."""
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("store", STORES)
+def test_ten_thousand_kills_no_duplicate_none_lost(
+    store: str,
+    zygote: Zygote,
+    tally: Verdict,
+    request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    whole = Verdict()
+    for plan in plans(whole):
+        with campaign(plan, store, zygote, request) as given:
+            if not given.routes:
+                continue  # without transactions
+            verdict = given.run()
+        with capsys.disabled():
+            print(f"  {store}, {told(plan)}: {verdict.kills.total()} kills, {verdict.figures()}")
+        whole.add(verdict)
+        assert verdict.clean, verdict
+    with capsys.disabled():
+        print(table(store, whole))
+    assert whole.kills.total() >= KILLS
+    tally.add(whole)
+
+
+def plans(so_far: Verdict) -> Iterator[Plan]:
+    """Every pair of boundaries of a first try and its retry; then at random until it is enough."""
+    for route in ROUTES:
+        for colour in COLOURS:
+            yield Plan((route,), (colour,), retries=RETRIES, workers=24)
+    for seed in count(1):
+        if so_far.kills.total() >= KILLS:
+            return
+        yield Plan(where=("after effect 1",), workers=24, stray=200, seed=seed)
+
+
+def told(plan: Plan) -> str:
+    return "at random" if plan.stray else f"{plan.routes[0]} through {plan.colours[0]}"
+
+
+def table(store: str, verdict: Verdict) -> str:
+    """Where processes died."""
+    lines = [f"{number:6} {place}" for place, number in sorted(verdict.kills.items())]
+    return "\n".join([f"\n{store}: {verdict.keys} keys", *lines])
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("store", STORES)
+def test_five_hundred_zombies_are_refused(
+    store: str, zygote: Zygote, tally: Verdict, request: pytest.FixtureRequest
+) -> None:
+    whole = Verdict()
+    while whole.refused < ZOMBIES:
+        whole.add(overtaken(store, ALL_PLACES, zygote, request))
+    tally.add(whole)
