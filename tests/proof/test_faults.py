@@ -203,15 +203,20 @@ def test_failover_after_failover_costs_nothing(tmp_path: Path, tell: Tell) -> No
 # ── no room left ──────────────────────────────────────────────────────────────────────────────────
 
 
-def without_room(store: str, folder: Path, rounds: int) -> tuple[str, Verdict]:
+def without_room(store: str, folder: Path, rounds: int, **options: Any) -> tuple[str, Verdict]:
     way = "mounted" if full.mounting_is_allowed(folder) else "limited"
-    return way, full.filled(store, folder, rounds, way)
+    return way, full.filled(store, folder, rounds, way, **options)
 
 
 def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
     _, verdict = without_room("sqlite", tmp_path, 2)
     assert verdict.clean, verdict
     assert verdict.refusals["store-unavailable"] >= 60
+
+
+def test_a_full_disk_that_is_taken_lightly_runs_handlers_twice(tmp_path: Path) -> None:
+    _, verdict = without_room("sqlite", tmp_path, 1, mistake="runs anyway")
+    assert verdict.duplicates
 
 
 @pytest.mark.proof
@@ -259,6 +264,14 @@ def test_a_machine_whose_clock_jumps_runs_nothing_twice(tmp_path: Path) -> None:
     assert not verdict.unsound, verdict
 
 
+def test_a_clock_that_jumps_where_a_lapse_frees_the_key_runs_handlers_twice(
+    tmp_path: Path,
+) -> None:
+    """The control: it was said that handlers have no effects, and they have."""
+    verdict = jumped(tmp_path, 12, semel.ietf(on_lapse="release", effects="none"))
+    assert verdict.duplicates
+
+
 @pytest.mark.proof
 def test_a_clock_that_jumps_again_and_again(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     verdict = jumped(tmp_path, 300)
@@ -266,11 +279,11 @@ def test_a_clock_that_jumps_again_and_again(tmp_path: Path, request: pytest.Fixt
     assert not verdict.unsound, verdict
 
 
-def jumped(folder: Path, count: int) -> Verdict:
+def jumped(folder: Path, count: int, policy: semel.Policy | None = None) -> Verdict:
     path = folder / "keys.db"
     clock = Jumping(random.Random(7), hours=HOURS)
     backend = SqliteBackend(f"sqlite:///{path}", clock=clock)
-    guard = semel.Guard(backend, tenant=None, maintenance=None)
+    guard = semel.Guard(backend, tenant=None, policy=policy, maintenance=None)
     books = Lingering(folder / "effects")
 
     def plan(crowd: Crowd) -> None:

@@ -1,7 +1,8 @@
 """Connections cut at a commit, as the dice say: nobody is told what became of it.
 
-A COMMIT is one; so is every statement and every script that stands alone. They are known by what
-they carry: a claim the key, a completion the answer, a claim that is taken back its reason.
+A COMMIT is one; so is every statement and every script that stands alone. A claim is known by the
+key that it carries, a completion by the answer, and those that take over what was released, or
+release, by their names.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import semel
 from semel.stores import open_backend
 from semel.stores.base import Backend
+from semel.stores.redis.scripts import script
 from tests import canary
 from tests.proof.faults import records
 from tests.proof.faults.books import Log, Table
@@ -34,9 +36,17 @@ FATES: tuple[Fate, ...] = ("drop", "refuse", "late")
 SAID = {"drop": "applied, unanswered", "refuse": "not received", "late": "applied later"}
 
 _COMMIT = re.compile(rb"\bCOMMIT\b")
-_WRITES = (canary.new_key()[8:24].encode(), canary.ANSWER.encode(), b"claim unanswered")
-_MARKS = (*_WRITES, *(mark.hex().encode() for mark in _WRITES))
-"""MariaDB is told everything in hexadecimal digits."""
+_CARRIED = (canary.new_key()[8:24].encode(), canary.ANSWER.encode())
+_NAMED = ("retake", "release")
+_MARKS = (
+    *_CARRIED,
+    *(mark.hex().encode() for mark in _CARRIED),  # as MariaDB is told everything
+    *(name.encode() for name in _NAMED),  # PostgreSQL's prepared statements
+    *(script(name).digest for name in _NAMED),
+    b"failed_retryable",  # in the text of the statements
+)
+_PARSE = b"P"
+"""PostgreSQL's message that prepares a statement: it has the name, and commits nothing."""
 
 
 def commits(message: bytes) -> bool:
@@ -44,7 +54,7 @@ def commits(message: bytes) -> bool:
 
 
 def writes(message: bytes) -> bool:
-    return any(mark in message for mark in _MARKS)
+    return not message.startswith(_PARSE) and any(mark in message for mark in _MARKS)
 
 
 class Cutter:

@@ -1,4 +1,4 @@
-"""A file system without room: ``python -m tests.proof.faults.full STORE FOLDER ROUNDS WAY``.
+"""A file system without room; a program, see `main`.
 
 In a mount namespace of its own (``unshare``) it mounts a small file system, puts a store on it,
 and takes all room away and gives it back while the crowd goes on. Where that is not allowed, no
@@ -21,14 +21,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import semel
 from semel.stores import open_backend
+from semel.stores.base import Backend
 from tests.proof.faults import records
 from tests.proof.faults.books import Log
 from tests.proof.faults.campaign import Scene, run
+from tests.proof.faults.careless import Careless, Mistake
 from tests.proof.faults.crowd import Crowd
 from tests.proof.faults.verdict import Verdict
 from tests.servers import PostgresServer
@@ -38,7 +41,8 @@ from tests.web.waiting import until
 MEBIBYTE = 1 << 20
 SIZES = {"sqlite": 4 * MEBIBYTE, "postgresql": 160 * MEBIBYTE}
 PAGE = 4096
-REFUSED = "store-unavailable"
+REFUSED = ("store-unavailable", "completion-not-durable")
+PATIENCE = 60.0
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount", "--")
 SMALL_WAL = {"min_wal_size": "32MB", "max_wal_size": "48MB", "shared_buffers": "16MB"}
 
@@ -131,7 +135,7 @@ STORES: dict[str, Any] = {"sqlite": sqlite, "postgresql": postgresql}
 # ── the campaign ──────────────────────────────────────────────────────────────────────────────────
 
 
-def campaign(store: str, folder: Path, rounds: int, way: str) -> Verdict:
+def campaign(store: str, folder: Path, rounds: int, way: str, mistake: str) -> Verdict:
     small = folder / "small"
     small.mkdir()
     room: Room = Limited(small)
@@ -141,9 +145,10 @@ def campaign(store: str, folder: Path, rounds: int, way: str) -> Verdict:
     faults: Counter[str] = Counter()
     with STORES[store](small) as cramped:
         books = Log(folder / "effects")
-        scene = Scene(
-            semel.Guard(cramped.url, tenant=None, policy=semel.ietf()), books, cramped.states
-        )
+        # Who makes mistakes is told soon that it was one: at the end of the lease.
+        policy = semel.ietf(lease=timedelta(seconds=1)) if mistake else semel.ietf()
+        guard = semel.Guard(opened(cramped.url, mistake), tenant=None, policy=policy)
+        scene = Scene(guard, books, cramped.states, patience=PATIENCE)
         dice = random.Random(7)
 
         def plan(crowd: Crowd) -> None:
@@ -161,6 +166,11 @@ def campaign(store: str, folder: Path, rounds: int, way: str) -> Verdict:
         return run(scene, plan, faults)
 
 
+def opened(url: str, mistake: str) -> Backend:
+    backend = open_backend(url)
+    return Careless(backend, cast("Mistake", mistake)) if mistake else backend
+
+
 def seen(books: Log) -> set[str]:
     return {key for key, _ in books.entries()}
 
@@ -171,12 +181,15 @@ def serve(crowd: Crowd, more: int) -> None:
 
 
 def refuse(crowd: Crowd, more: int) -> None:
-    goal = crowd.refusals[REFUSED] + more
-    until(lambda: crowd.refusals[REFUSED] >= goal, seconds=60)
+    def refused() -> int:
+        return sum(crowd.refusals[code] for code in REFUSED)
+
+    goal = refused() + more
+    until(lambda: refused() >= goal, seconds=60)
 
 
-def main(store: str, folder: str, rounds: str, way: str) -> None:
-    print(json.dumps(vars(campaign(store, Path(folder), int(rounds), way))))
+def main(store: str, folder: str, rounds: str, way: str, mistake: str) -> None:
+    print(json.dumps(vars(campaign(store, Path(folder), int(rounds), way, mistake))))
 
 
 # ── from outside ──────────────────────────────────────────────────────────────────────────────────
@@ -190,8 +203,10 @@ def mounting_is_allowed(folder: Path) -> bool:
         return False
 
 
-def filled(store: str, folder: Path, rounds: int, way: str) -> Verdict:
-    command = [sys.executable, "-m", __name__, store, str(folder), str(rounds), way]
+def filled(
+    store: str, folder: Path, rounds: int, way: str, mistake: Mistake | Literal[""] = ""
+) -> Verdict:
+    command = [sys.executable, "-m", __name__, store, str(folder), str(rounds), way, mistake]
     prefix = NAMESPACE if way == "mounted" else ()
     done = subprocess.run([*prefix, *command], cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
