@@ -11,13 +11,25 @@ from typing import Any, cast
 
 import httpx
 import pytest
-from litestar import Controller, Litestar, Request, Response, Router, asgi, post
+from litestar import (
+    Controller,
+    Litestar,
+    Request,
+    Response,
+    Router,
+    WebSocket,
+    asgi,
+    post,
+    websocket,
+)
 from litestar.background_tasks import BackgroundTask
 from litestar.connection import ASGIConnection
 from litestar.di import NamedDependency, Provide
 from litestar.exceptions import HTTPException, NotAuthorizedException, PermissionDeniedException
 from litestar.middleware import AbstractAuthenticationMiddleware, AuthenticationResult
 from litestar.params import FromPath, JSONBody
+from litestar.response import Stream
+from litestar.testing import TestClient
 
 import semel
 from semel.effects.runs import Runs
@@ -267,3 +279,103 @@ async def test_a_wrong_setting_stops_the_start_and_the_end_closes_the_store(
         async with Litestar([], plugins=[SemelPlugin(other)]).lifespan():
             pass
     assert caught.group_contains(semel.RecipeChanged)
+
+
+# ── around the gate ───────────────────────────────────────────────────────────────────────────────
+
+
+async def pieces() -> AsyncGenerator[bytes]:
+    for piece in (b"one ", b"two "):
+        yield piece
+
+
+@post("/stream")
+async def stream() -> Stream:
+    seen.append("run")
+    return Stream(pieces())
+
+
+@post("/conflict")
+async def conflict() -> None:
+    seen.append("run")
+    raise ValueError("taken")
+
+
+@post("/read")
+async def read(request: Request[Any, Any, Any]) -> str:
+    seen.append("run")
+    return (await request.body()).decode()
+
+
+@websocket("/live")
+async def live(socket: WebSocket[Any, Any, Any]) -> None:
+    await socket.accept()
+    await socket.send_text("live")
+    await socket.close()
+
+
+async def first_look(request: Request[Any, Any, Any]) -> Response[str] | None:
+    assert await request.body() == b"what is sent"
+    return Response("not now", status_code=202) if "x-early" in request.headers else None
+
+
+def taken(request: Request[Any, Any, Any], error: Exception) -> Response[str]:
+    return Response(str(error), status_code=409)
+
+
+@pytest.fixture
+def deep(make_guard: MakeGuard) -> Litestar:
+    """Everything below two routers, the inner of which has policy, hook and exception handler."""
+    inner = Router(
+        "/in",
+        route_handlers=[stream, conflict, read, live],
+        opt={"semel": STRICT},
+        before_request=first_look,
+        exception_handlers={ValueError: taken},
+    )
+    plugins = [SemelPlugin(make_guard())]
+    return Litestar([Router("/out", route_handlers=[inner])], plugins=plugins)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "body"),
+    [("stream", 201, "one two "), ("conflict", 409, "taken"), ("read", 201, "what is sent")],
+)
+async def test_below_routers_many_at_once_run_once(
+    deep: Litestar, path: str, status: int, body: str
+) -> None:
+    async with client(deep) as http:
+        sent = [http.post(f"/out/in/{path}", content=b"what is sent") for _ in range(12)]
+        replies = await asyncio.gather(*sent)
+        again = await http.post(f"/out/in/{path}", content=b"what is sent")
+        missing = await http.post(
+            f"/out/in/{path}", content=b"what is sent", headers={"idempotency-key": ""}
+        )
+    final = [reply for reply in replies if reply.headers.get("idempotent-replayed")]
+    assert {(reply.status_code, reply.text) for reply in (*final, again)} == {(status, body)}
+    others = [reply for reply in replies if reply not in final]
+    assert {reply.json()["code"] for reply in others} <= {"in-flight"}
+    assert (replayed(again), missing.status_code, seen) == (True, 400, ["run"])
+
+
+async def test_a_hook_that_answers_uses_up_no_key(deep: Litestar) -> None:
+    async with client(deep) as http:
+        early = {"x-early": "yes"}
+        answers = [
+            await http.post("/out/in/read", content=b"what is sent", headers=headers)
+            for headers in (early, {}, early, {})
+        ]
+    assert [reply.status_code for reply in answers] == [202, 201, 202, 201]
+    assert seen == ["run"]
+
+
+async def test_a_websocket_passes_whatever_key_it_has(deep: Litestar) -> None:
+    def talk() -> str:
+        headers = {"idempotency-key": KEY}
+        with (
+            TestClient(deep) as http,
+            http.websocket_connect("/out/in/live", headers=headers) as socket,
+        ):
+            return socket.receive_text()
+
+    assert await asyncio.to_thread(talk) == "live"
