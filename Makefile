@@ -17,7 +17,7 @@ STAMP := $(VENV)/.installed
 PEERS := .venv-bench
 PEERS_STAMP := $(PEERS)/.installed
 
-.PHONY: install demo test proof check bench pins clean
+.PHONY: install demo test proof check check-mypy check-pyright check-style bench pins clean
 .DEFAULT_GOAL := install
 
 install: $(STAMP)
@@ -48,10 +48,15 @@ proof: install
 	$(BIN)/pytest -m proof -s $(ARGS)
 
 check: install
+	@$(MAKE) --no-print-directory --jobs=2 check-mypy check-pyright check-style
+
+check-mypy:
+	$(BIN)/mypy
+check-pyright:
+	$(BIN)/basedpyright --warnings
+check-style:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/basedpyright --warnings
 	$(BIN)/pytest tests/unit/test_layout.py
 
 # The packages semel is compared with have an environment of their own, built when asked for.

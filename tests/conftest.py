@@ -1,6 +1,7 @@
 """What every test may ask for: databases, poolers, and a fixed way of running."""
 
 import os
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,6 +50,18 @@ def no_canary_escaped(canaries_watched: None) -> Iterator[None]:
     yield
     found, canary.escaped[:] = list(canary.escaped), []
     assert not found, "secrets in what semel says:\n" + "\n".join(found)
+
+
+STANDING = {"semel-maintenance", "semel-census"}
+"""Threads that go on until their guard is closed, and then act in the midst of other tests."""
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left() -> Iterator[None]:
+    before = threading.enumerate()
+    yield
+    left = [each for each in threading.enumerate() if each.name in STANDING]
+    assert all(each in before for each in left), "this test did not close its guard"
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -138,10 +139,13 @@ def test_python_in_the_pages_runs(
     monkeypatch.chdir(tmp_path)
     example = ModuleType("example")
     monkeypatch.setitem(sys.modules, "example", example)  # where Litestar looks names up
-    for block in page(name).blocks:
-        if block.language == "python" and "run" in block.marks:
-            # Padded, so that a traceback shows the line of the page.
-            exec(compile("\n" * block.line + block.text, block.page, "exec"), vars(example))
+    with ExitStack() as guards:
+        for block in page(name).blocks:
+            if block.language == "python" and "run" in block.marks:
+                # Padded, so that a traceback shows the line of the page.
+                exec(compile("\n" * block.line + block.text, block.page, "exec"), vars(example))
+                if isinstance(guard := vars(example).get("guard"), semel.Guard):
+                    guards.callback(guard.close)
 
 
 # ── words ─────────────────────────────────────────────────────────────────────────────────────────
@@ -177,12 +181,17 @@ def test_no_page_names_an_unknown_option(page: Page) -> None:
     assert named - ours - OTHERS_OPTIONS == set()
 
 
-@PAGES
-def test_no_page_names_an_unknown_environment_variable(page: Page) -> None:
+@pytest.fixture(scope="module")
+def variables() -> set[str]:
+    """Every environment variable that the code or a test names, and the settings."""
     sources = [*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
     known = {name for path in sources for name in _VARIABLE.findall(path.read_text())}
-    known |= {f"SEMEL_{setting.upper()}" for setting in _SCALARS}
-    assert set(_VARIABLE.findall(page.text)) - known == set()
+    return known | {f"SEMEL_{setting.upper()}" for setting in _SCALARS}
+
+
+@PAGES
+def test_no_page_names_an_unknown_environment_variable(page: Page, variables: set[str]) -> None:
+    assert set(_VARIABLE.findall(page.text)) - variables == set()
 
 
 @PAGES

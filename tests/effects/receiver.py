@@ -90,7 +90,10 @@ class Receiver:
         if reply.hang:
             self._wait_for_its_end(handler)
         elif not reply.hang_up:
-            self._answer(handler, reply)
+            try:
+                self._answer(handler, reply)
+            except OSError:  # the other end has gone
+                self.ended.set()
 
     def _wait_for_its_end(self, handler: BaseHTTPRequestHandler) -> None:
         handler.connection.settimeout(20)
@@ -106,11 +109,7 @@ class Receiver:
         handler.end_headers()
         handler.wfile.write(reply.body)
         while reply.drip and not self._closing.is_set():
-            try:
-                handler.wfile.write(b".")
-            except OSError:
-                self.ended.set()
-                return
+            handler.wfile.write(b".")
             time.sleep(0.005)
 
 

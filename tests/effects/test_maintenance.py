@@ -245,10 +245,10 @@ class TestEmbedded:
         again = scene.harness.perform(Lead(LEADER, fence, MINUTE))
         assert (first.leading, rival.leading, again.leading) == (True, False, True)
 
-    def test_who_stops_hands_over_at_once(self, scene: Scene) -> None:
-        one, two = (Embedded(scene.guard, interval=timedelta(seconds=10)) for _ in range(2))
-        one._started[os.getpid()] = object()  # as if it had been started
-        one.run_once()
+    def test_who_stops_hands_over_at_once(self, quick: Scene) -> None:
+        one, two = (Embedded(quick.guard, interval=timedelta(seconds=1)) for _ in range(2))
+        one.start()
+        until(lambda: one.leading)
         one.stop()
         two.run_once()
         assert two.leading

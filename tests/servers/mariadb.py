@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -175,6 +175,7 @@ class MariadbServer(Scoped):
         self._folder: Path | None = None
         self._child: Child | None = None
         self._numbers = count(1)
+        self._spare: dict[Callable[[str], None], list[str]] = {}
 
     def _way(self) -> Way:
         # Found without its libraries it would not even say its version.
@@ -270,7 +271,11 @@ class MariadbServer(Scoped):
     def connect(self, database: str | None = None) -> "pymysql.Connection[Any]":
         """As root, committing every statement."""
         connection = pymysql.Connection(
-            user="root", database=database, autocommit=True, defer_connect=True
+            user="root",
+            database=database,
+            autocommit=True,
+            defer_connect=True,
+            ssl_disabled=True,  # or it reads every certificate of the system for each connection
         )
         # On a socket of ours: where nobody answers, PyMySQL forgets to close its own.
         sock = socket.socket(socket.AF_UNIX)
@@ -285,20 +290,43 @@ class MariadbServer(Scoped):
     @contextmanager
     def database(self) -> Iterator[str]:
         """The URL of an empty database, dropped afterwards with all connections to it."""
-        name = f"test_{next(self._numbers)}"
-        self.execute(f"CREATE DATABASE {name}")
+        name = self._create()
         try:
             yield self.url_of(name)
         finally:
-            self._drop(name)
+            self._leave(name)
+            self.execute(f"DROP DATABASE IF EXISTS {name}")
 
-    def _drop(self, name: str) -> None:
+    @contextmanager
+    def prepared(self, prepare: Callable[[str], None], tables: Iterable[str]) -> Iterator[str]:
+        """The URL of a database that ``prepare`` was done to, and whose ``tables`` are empty.
+
+        To empty one takes a twentieth of the time that it takes to make one.
+        """
+        spare = self._spare.setdefault(prepare, [])
+        if spare:
+            name = spare.pop()
+            self._leave(name)
+            for table in tables:
+                self.execute(f"DELETE FROM {name}.{table}")
+        else:
+            name = self._create()
+            prepare(self.url_of(name))
+        yield self.url_of(name)  # one that a test failed with is not used again
+        spare.append(name)
+
+    def _create(self) -> str:
+        name = f"test_{next(self._numbers)}"
+        self.execute(f"CREATE DATABASE {name}")
+        return name
+
+    def _leave(self, name: str) -> None:
+        """End every connection to a database."""
         for (number,) in self.execute(
             f"SELECT id FROM information_schema.processlist WHERE db = '{name}'"
         ):
             with suppress(pymysql.Error):  # it has just gone by itself
                 self.execute(f"KILL {number}")
-        self.execute(f"DROP DATABASE IF EXISTS {name}")
 
     def execute(self, statement: str) -> list[tuple[Any, ...]]:
         with self.connect() as connection, connection.cursor() as cursor:

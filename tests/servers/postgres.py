@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -118,6 +118,7 @@ class PostgresServer(Scoped):
         self._folder: Path | None = None
         self._child: Child | None = None
         self._numbers = count(1)
+        self._spare: dict[Callable[[str], None], list[str]] = {}
 
     @property
     def folder(self) -> Path:
@@ -216,13 +217,41 @@ class PostgresServer(Scoped):
     @contextmanager
     def database(self) -> Iterator[str]:
         """The URL of an empty database, dropped afterwards with all connections to it."""
-        name = f"test_{next(self._numbers)}"
-        # A copy of files beats the default, a copy through the log, where nothing is synced.
-        self._execute(f"CREATE DATABASE {name} STRATEGY FILE_COPY")
+        name = self._create()
         try:
             yield self.url_of(name)
         finally:
             self._execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    @contextmanager
+    def prepared(self, prepare: Callable[[str], None], tables: Iterable[str]) -> Iterator[str]:
+        """The URL of a database that ``prepare`` was done to, and whose ``tables`` are empty.
+
+        To empty one takes a twentieth of the time that it takes to make one.
+        """
+        spare = self._spare.setdefault(prepare, [])
+        if spare:
+            url = spare.pop()
+            self._empty(url, tables)
+        else:
+            url = self.url_of(self._create())
+            prepare(url)
+        yield url  # one that a test failed with is not used again
+        spare.append(url)
+
+    def _create(self) -> str:
+        name = f"test_{next(self._numbers)}"
+        # A copy of files beats the default, a copy through the log, where nothing is synced.
+        self._execute(f"CREATE DATABASE {name} STRATEGY FILE_COPY")
+        return name
+
+    def _empty(self, url: str, tables: Iterable[str]) -> None:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            connection.execute("; ".join(f"DELETE FROM {table}" for table in tables).encode())
 
     def _execute(self, statement: str) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -10,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
+import hiredis
 import redis
 
 from tests.servers.child import Child, ServerError
@@ -56,6 +58,10 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
+def _gone() -> bytes:
+    raise ConnectionResetError("the server has hung up")
+
+
 class ValkeyServer(Scoped):
     """Starts in some 30 ms. `stop` and `kill` keep the files, `close` does not.
 
@@ -100,10 +106,20 @@ class ValkeyServer(Scoped):
         return redis.Redis(unix_socket_path=where, socket_timeout=30, protocol=2)
 
     def ask(self, *command: str | bytes | int) -> Any:
-        """The answer as it came, in bytes."""
-        with self.client as client:
-            client.response_callbacks.clear()
-            return client.execute_command(*command)
+        """The answer as it came, in bytes. By hand: a client takes twenty times as long."""
+        reader = hiredis.Reader(replyError=redis.ResponseError)
+        try:
+            with socket.socket(socket.AF_UNIX) as link:
+                link.settimeout(30)
+                link.connect(str(self.folder / "socket"))
+                link.sendall(hiredis.pack_command(command))
+                while (answer := reader.gets()) is False:
+                    reader.feed(link.recv(65_536) or _gone())
+        except OSError as error:
+            raise redis.ConnectionError(str(error)) from error
+        if isinstance(answer, redis.ResponseError):
+            raise answer
+        return answer
 
     def start(self) -> Self:
         with suppress(FileNotFoundError):

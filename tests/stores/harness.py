@@ -35,6 +35,7 @@ TIMES = {
     "semel_leader": "leased_until",
 }
 """Every column that holds a time."""
+TABLES = (*TIMES, "semel_audit")
 
 START: Micros = 1_700_000_000_000_000
 RACERS = 32
@@ -126,8 +127,7 @@ def sqlite(colour: str, folder: Path, postgres: Callable[[], PostgresServer]) ->
 def postgresql(
     colour: str, folder: Path, postgres: Callable[[], PostgresServer]
 ) -> Iterator[Harness]:
-    with postgres().database() as url:
-        open_backend(url).migrate()
+    with postgres().prepared(migrate, TABLES) as url:
         yield from _postgresql(url, colour)
 
 
@@ -136,13 +136,16 @@ def partitioned(
     colour: str, folder: Path, postgres: Callable[[], PostgresServer]
 ) -> Iterator[Harness]:
     """PostgreSQL, its records in partitions, made as the guide says."""
-    with postgres().database() as url:
-        open_backend(url).migrate()
-        divide(url)
+    with postgres().prepared(divide, TABLES) as url:
         yield from _postgresql(url, colour)
 
 
+def migrate(url: str) -> None:
+    open_backend(url).migrate()
+
+
 def divide(url: str) -> None:
+    migrate(url)
     guide = page("docs/howto/postgresql-cluster.md")
     (text,) = [block.text for block in guide.blocks if "partitions" in block.marks]
     with psycopg.connect(url) as connection:
@@ -164,9 +167,7 @@ def _postgresql(url: str, colour: str) -> Iterator[Harness]:
 @contextmanager
 def mysql(colour: str, folder: Path, mariadb: Callable[[], MariadbServer]) -> Iterator[Harness]:
     server = mariadb()
-    with server.database() as url, server.connect(database_of(url)) as connection:
-        backend = open_backend(url)
-        backend.migrate()
+    with server.prepared(migrate, TABLES) as url, server.connect(database_of(url)) as connection:
 
         def travel(duration: Micros) -> None:
             """As on PostgreSQL."""
@@ -175,7 +176,7 @@ def mysql(colour: str, folder: Path, mariadb: Callable[[], MariadbServer]) -> It
                 with connection.cursor() as cursor:
                     cursor.execute(f"UPDATE {table} SET {moved}")
 
-        yield from _run(Harness(backend, travel, 10_000_000, colour))
+        yield from _run(Harness(open_backend(url), travel, 10_000_000, colour))
 
 
 def database_of(url: str) -> str:

@@ -28,6 +28,7 @@ import semel
 from semel.web.handler import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
 from tests.servers import PostgresServer
+from tests.stores.harness import TABLES
 from tests.web.drive import AsgiDriver, Driver, WsgiDriver
 from tests.web.waiting import auntil
 
@@ -90,10 +91,12 @@ def opened(store: str, folder: Path, postgres: PostgresServer) -> Iterator[Ledge
         ledger.found()
         yield ledger
     else:
-        with postgres.database() as url:
-            ledger = Ledger(url)
-            ledger.found()
-            yield ledger
+        with postgres.prepared(found, (*TABLES, "payment")) as url:
+            yield Ledger(url)
+
+
+def found(url: str) -> None:
+    Ledger(url).found()
 
 
 # ── scripts ───────────────────────────────────────────────────────────────────────────────────────

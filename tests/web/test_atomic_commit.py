@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import semel
+from tests.forms import in_proof
 from tests.servers import PostgresServer
 from tests.web.bank import Bank, Ledger, Says, Script, bank, pay
 from tests.web.cable import Cable, Line, hang_up
@@ -38,7 +39,7 @@ def cable(ledger: Ledger) -> Iterator[Cable]:
         yield one
 
 
-@pytest.fixture(params=["asgi", "def", "wsgi"])
+@pytest.fixture(params=["asgi", "wsgi", *in_proof("def")])
 def colour(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.forms import in_proof
 from tests.servers import AppServer, PostgresServer, gunicorn, uvicorn
 from tests.web.bank import ASGI, Ledger, opened
 from tests.web.bank_app import COMMITTED, HANDLER, IN_SEMEL
@@ -23,9 +24,8 @@ from tests.web.waiting import until
 
 PAIRS = (
     ("fastapi", "postgres"),
-    ("def", "sqlite"),
-    ("flask", "postgres"),
     ("wsgi", "sqlite"),
+    *in_proof(("def", "sqlite"), ("flask", "postgres")),
 )
 
 

@@ -24,6 +24,7 @@ from semel.effects.operator import Address
 from semel.process.replay_cache import ReplayCache
 from semel.stores.base import Backend, performer
 from semel.stores.memory import MemoryBackend
+from tests.forms import in_proof
 from tests.servers import AppServer, ValkeyServer, gunicorn, uvicorn
 from tests.web.client import Client, new_key
 from tests.web.colours import COLOURS, Said, driver, once
@@ -283,7 +284,11 @@ def server(colour: str, env: dict[str, str]) -> AppServer:
 
 
 @pytest.fixture(
-    params=[("asgi", "sqlite"), ("wsgi", "postgres"), ("wsgi", "mysql"), ("asgi", "redis")],
+    params=[
+        ("wsgi", "postgres"),
+        ("asgi", "redis"),
+        *in_proof(("asgi", "sqlite"), ("wsgi", "mysql")),
+    ],
     ids="-".join,
 )
 def nodes(request: pytest.FixtureRequest, tmp_path: Path, make_guard: MakeGuard) -> Iterator[Nodes]:

@@ -15,11 +15,11 @@ import pytest
 
 from tests.web import shop
 from tests.web.client import Reply, new_key
-from tests.web.served import NAMES, PAIRS, Served, databases_of, serve
+from tests.web.served import PAIRS, Served, databases_of, serve
 from tests.web.waiting import until
 
 
-@pytest.fixture(scope="module", params=PAIRS, ids=NAMES)
+@pytest.fixture(scope="module", params=PAIRS, ids="-".join)
 def shop_(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
@@ -244,11 +244,11 @@ def test_a_worker_killed_in_its_handler_leaves_the_outcome_unknown(
     assert nonce(shop_, key)
 
 
-@pytest.mark.parametrize(("framework", "store"), PAIRS, ids=NAMES)
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_a_graceful_end_waits_for_work_whose_client_has_left(
-    framework: str, store: str, tmp_path: Path, request: pytest.FixtureRequest
+    pair: tuple[str, str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    with serve(framework, store, tmp_path, databases_of(request), workers=1) as served:
+    with serve(*pair, tmp_path, databases_of(request), workers=1) as served:
         key, gate = new_key(), served.gate()
         connection = served.client.post_and_leave("/pay", key, x_gate=str(gate))
         until(lambda: served.effects.of(key))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
@@ -10,6 +9,7 @@ from os import PathLike
 from typing import Any, Final, Generic, TypeAlias, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
+from semel.chance import between
 from semel.client.budget import Budget
 from semel.client.errors import KeyExpired, KeyReused
 from semel.client.journal import Journal
@@ -277,4 +277,4 @@ def tried(result: Answer | Failed) -> Tried:
 
 
 def somewhere_between(op: Rest) -> float:
-    return random.uniform(op.least, op.most)  # noqa: S311 - guards nothing
+    return between(op.least, op.most)

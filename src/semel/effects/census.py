@@ -6,8 +6,6 @@ say so, counts.
 
 from __future__ import annotations
 
-import os
-import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
@@ -21,6 +19,7 @@ from semel.errors import SemelError
 from semel.process.fences import new_fence
 from semel.process.jitter import jitter
 from semel.process.limits import Limiter
+from semel.process.threads import Standing
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -42,26 +41,14 @@ class Census:
         self._limiter = limiter
         self._cap = cap
         self._interval = interval.total_seconds()
-        self._started: dict[int, object] = {}
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = Standing(self._run, "semel-census")
 
     def start(self) -> None:
         """Start the thread; again in a forked child, which has none. Cheap when it runs."""
-        mine = object()
-        if self._started.setdefault(os.getpid(), mine) is not mine:
-            return  # setdefault is atomic: of several threads that come first, one starts it
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="semel-census", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after the step it is at."""
-        if self._started.pop(os.getpid(), None) is None:
-            return
-        self._stopping.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        self._thread.stop()
 
     def run_once(self) -> Note:
         """Look at the note; where it is old, count."""
@@ -89,13 +76,13 @@ class Census:
         if isinstance(op, StoreOperation):
             reply: R = self._guard.backend.blocking().perform(op)
             return reply
-        if isinstance(op, Rest) and self._stopping.wait(op.pause / 1_000_000):
+        if isinstance(op, Rest) and self._thread.stopping.wait(op.pause / 1_000_000):
             raise Interrupted
         return cast("R", None)
 
     def _run(self) -> None:
         wait = _FIRST
-        while not self._stopping.wait(wait):
+        while not self._thread.stopping.wait(wait):
             try:
                 self.run_once()
             except Interrupted:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from semel.chance import luck
 from semel.core.contract import Operation, StoreOperation
 from semel.core.delivery import Ending, Report, Rules, Send, deliver
 from semel.core.flow import Step, arun, wind_up
@@ -63,7 +63,7 @@ class Deliveries:
         concurrency: int = 16,
         lease: timedelta = timedelta(seconds=60),
         report: Callable[[Round], None] | None = None,
-        luck: Callable[[], float] = random.random,
+        luck: Callable[[], float] = luck,
     ) -> None:
         if concurrency < 1:
             raise ConfigurationError("concurrency= must be at least 1")

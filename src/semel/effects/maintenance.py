@@ -6,7 +6,6 @@ stand by, and one of them takes over when the leader's lease is past.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import Counter
@@ -27,6 +26,7 @@ from semel.log import log
 from semel.process.catalogue import DEBUG, ERROR, INFO
 from semel.process.fences import new_fence
 from semel.process.jitter import jitter
+from semel.process.threads import Standing
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -145,9 +145,7 @@ class Embedded:
         self._maintenance = Maintenance(guard, interval=interval)
         self._fence = new_fence()
         self._led = False
-        self._thread: threading.Thread | None = None
-        self._started: dict[int, object] = {}
-        self._stopping = threading.Event()
+        self._thread = Standing(self._run, "semel-maintenance")
 
     @property
     def leading(self) -> bool:
@@ -156,22 +154,11 @@ class Embedded:
 
     def start(self) -> None:
         """Start the thread; again in a forked child, which has none. Cheap when it runs."""
-        mine = object()
-        if self._started.setdefault(os.getpid(), mine) is not mine:
-            return  # setdefault is atomic: of several threads that come first, one starts it
-        self._fence, self._led = new_fence(), False
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="semel-maintenance", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """End the thread after what it is doing, and let another process lead."""
-        if self._started.pop(os.getpid(), None) is None:
-            return
-        self._stopping.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-        if self._led:
+        if self._thread.stop() and self._led:
             self._led = False
             self._resign()
 
@@ -185,11 +172,12 @@ class Embedded:
         if not led.leading:
             left = (led.until - led.now) / 1_000_000
             return Round(0, max(_SHORTEST_WAIT, left) + self._interval * (1 - jitter()))
-        return self._maintenance.run_once_blocking(self._stopping)
+        return self._maintenance.run_once_blocking(self._thread.stopping)
 
     def _run(self) -> None:
+        self._fence, self._led = new_fence(), False  # a forked child is not its parent
         wait = self._interval * (1 - jitter())  # many processes start together
-        while not self._stopping.wait(wait):
+        while not self._thread.stopping.wait(wait):
             try:
                 wait = self.run_once().next_due_in or self._interval
             except Exception as error:

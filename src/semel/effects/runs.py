@@ -7,12 +7,12 @@ principal; the guard inside knows by the `Errand` that its record is held alread
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+from semel.chance import luck
 from semel.core import stored
 from semel.core.contract import StoreOperation, Written
 from semel.core.frozen import is_async
@@ -140,8 +140,8 @@ class Runs:
             for work in (Work.LAPSED, Work.PENDING)
         ]
         cases = [(case, listed.now) for listed in lists for case in listed.cases]
-        random.shuffle(cases)  # several workers that see the same list should not race for each
-        shift.put(cases)
+        # Shuffled: several workers that see the same list should not race for each.
+        shift.put(sorted(cases, key=lambda _: luck()))
         wait = _next_due(lists)
         if not cases:
             return wait

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from semel.chance import between
+
 
 def jitter() -> float:
     """A factor between a half and one."""
-    import random  # here: most processes never need it
-
-    return random.uniform(0.5, 1.0)  # noqa: S311 - guards nothing
+    return between(0.5, 1.0)
 
 
 def pause_before(attempt: int) -> float:

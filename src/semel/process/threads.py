@@ -1,9 +1,10 @@
-"""Functions of the application's that may hang, each in a thread that nobody has to wait for."""
+"""Threads: one for each call that may hang, and those that stand by in every process."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -29,6 +30,37 @@ def in_thread(function: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=work, name="semel-asks", daemon=True).start()
     return made
+
+
+class Standing:
+    """A thread that does ``work`` until ``stopping`` is set: one in every process that asks for it.
+
+    A forked child has no threads but its own, so it starts another.
+    """
+
+    def __init__(self, work: Callable[[], None], name: str) -> None:
+        self._work, self._name = work, name
+        self._begun: dict[int, object] = {}
+        self._thread: threading.Thread | None = None
+        self.stopping = threading.Event()
+
+    def start(self) -> None:
+        """Cheap where it runs already."""
+        mine = object()
+        if self._begun.setdefault(os.getpid(), mine) is not mine:
+            return  # setdefault is atomic: of several threads that come first, one starts it
+        self.stopping = threading.Event()  # a fork may have copied one while its lock was held
+        self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> bool:
+        """End it after the step it is at; whether there was one."""
+        if self._begun.pop(os.getpid(), None) is None:
+            return False
+        self.stopping.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        return True
 
 
 def to_the_end(answer: Any) -> Any:

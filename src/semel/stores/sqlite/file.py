@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import sqlite3
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from semel.chance import between
 from semel.core.model import Micros
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreError, StoreUnavailable
 from semel.stores.sql import migrate
@@ -144,7 +144,7 @@ def begin(connection: sqlite3.Connection, timeout: float) -> None:
 
 
 def _rest() -> None:
-    time.sleep(random.uniform(0.0002, 0.002))  # noqa: S311
+    time.sleep(between(0.0002, 0.002))
 
 
 def roll_back(connection: sqlite3.Connection) -> bool:

@@ -11,7 +11,6 @@ and a late use meets a closed database.
 from __future__ import annotations
 
 import asyncio
-import random
 import sqlite3
 import threading
 import time
@@ -20,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from semel.chance import between
 from semel.core.contract import Found, NoRecord, Read, StoreOperation
 from semel.core.model import Identity
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
@@ -524,4 +524,4 @@ def _too_late(deadline: float, identity: Identity | None) -> bool:
 
 def _rest() -> float:
     """Short and random: a busy process leaves the lock free for microseconds only."""
-    return random.uniform(0.0002, 0.002)  # noqa: S311
+    return between(0.0002, 0.002)
