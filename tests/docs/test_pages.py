@@ -7,10 +7,11 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -139,13 +140,28 @@ def test_python_in_the_pages_runs(
     monkeypatch.chdir(tmp_path)
     example = ModuleType("example")
     monkeypatch.setitem(sys.modules, "example", example)  # where Litestar looks names up
-    with ExitStack() as guards:
+    with every_guard_closed(monkeypatch):
         for block in page(name).blocks:
             if block.language == "python" and "run" in block.marks:
                 # Padded, so that a traceback shows the line of the page.
                 exec(compile("\n" * block.line + block.text, block.page, "exec"), vars(example))
-                if isinstance(guard := vars(example).get("guard"), semel.Guard):
-                    guards.callback(guard.close)
+
+
+@contextmanager
+def every_guard_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Pages show how a guard is made; the application's end, which closes it, is not shown."""
+    made: list[semel.Guard] = []
+    begin = semel.Guard.__init__
+
+    def noted(guard: semel.Guard, *arguments: Any, **options: Any) -> None:
+        begin(guard, *arguments, **options)
+        made.append(guard)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(semel.Guard, "__init__", noted)
+        yield
+    for guard in made:
+        guard.close()
 
 
 # ── words ─────────────────────────────────────────────────────────────────────────────────────────
@@ -161,6 +177,7 @@ OTHERS_OPTIONS = {
     "synchronous",  # SQLite
     "opt",  # Litestar
     "free",  # EvictUnknown
+    "wait",  # Operator.evict
 }
 _KEBAB = re.compile(r"[a-z]+(?:-[a-z]+)+")
 _OPTION = re.compile(r"([a-z_]+)=(?:[^=\s].*)?")
