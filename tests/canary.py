@@ -1,11 +1,12 @@
 """Canaries in the keys, bodies, answers and tokens of tests, and who looks where they may not be.
 
-What tests send through the usual makers (`tests.web.client`, `tests.web.drive`, `tests.effects`)
-has a word in it that nothing else has. `watch` looks for these words in everything semel says,
-whatever its level: lines of the log with their tracebacks, the fields of events (from which the
-labels of metrics and the attributes of spans are taken), its own exceptions, problem documents, and
-what servers and workers have written to their logs. tests/conftest.py fails the test in which one
-is found. Exceptions of handlers are the application's own, and none of the tests' has one in it.
+What tests send through the usual makers (`tests.web.client`, `tests.web.drive`, `tests.effects`,
+`tests.stores.contract`) has a word in it that nothing else has. `watch` looks for these words in
+everything semel says, whatever its level: lines of the log with their tracebacks, the fields of
+events (from which the labels of metrics and the attributes of spans are taken), its own exceptions,
+problem documents, and what servers and workers have written to their logs. tests/conftest.py fails
+the test in which one is found. Exceptions of handlers are the application's own, and none of the
+tests' has one in it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ CANARIES = (
     _IN_KEYS,
     "-40d5-43e8-bc93-",  # the key of tests.web.drive
     "opaque-key-of-some",  # and that of tests.effects.doubts
+    "a-key-of-",  # those of tests of stores and commands
     BODY,
     ANSWER,
     TOKEN,

@@ -65,10 +65,11 @@ class Town:
         if not self.delivered:
             raise ConnectionRefusedError
 
-    def pay(self, key: str | None = None, **how: Any) -> None:
+    def pay(self, key: str | None = None, times: int = 1, **how: Any) -> None:
         how = {"name": "pay", "tenant": "ann", "payload": 1, **how}
-        with suppress(semel.Refused):
-            self.guard.once(key or new_key(), lambda: 1, **how)
+        for _ in range(times):
+            with suppress(semel.Refused):
+                self.guard.once(key or new_key(), lambda: 1, **how)
 
     def doubt(self, name: str) -> bytes:
         """A call whose outcome nobody knows."""
@@ -89,7 +90,7 @@ class Town:
     def work(self) -> None:
         """A round of what workers do."""
         for loop in (Deliveries(self.guard), Maintenance(self.guard)):
-            asyncio.run(loop.run_once())  # type: ignore[attr-defined]
+            asyncio.run(loop.run_once())
 
     def minutes(self, count: int, happens: Callable[[], object] = lambda: None) -> None:
         for _ in range(count):
@@ -114,7 +115,7 @@ class Town:
 
 def store_failing(town: Town) -> None:
     town.store.fail(Claim, mishap="refused")
-    town.minutes(8, lambda: [town.pay() for _ in range(10)])
+    town.minutes(8, lambda: town.pay(times=10))
 
 
 def circuit_open(town: Town) -> None:
@@ -193,12 +194,12 @@ def lost_fences(town: Town) -> None:
 def key_misuse(town: Town) -> None:
     key = new_key()
     town.pay(key)
-    town.minutes(21, lambda: [town.pay(key, payload=2) for _ in range(3)])
+    town.minutes(21, lambda: town.pay(key, times=3, payload=2))
 
 
 def duplicates(town: Town) -> None:
     key = new_key()
-    town.minutes(21, lambda: [town.pay(key) for _ in range(70)])
+    town.minutes(21, lambda: town.pay(key, times=70))
 
 
 def queue_grows(town: Town) -> None:
@@ -210,7 +211,12 @@ def queue_grows(town: Town) -> None:
 
 def deliveries_failing(town: Town) -> None:
     town.delivered = False
-    town.minutes(21, lambda: (town.mail(), town.work()))
+
+    def a_minute() -> None:
+        town.mail()
+        town.work()
+
+    town.minutes(21, a_minute)
 
 
 def no_maintenance(town: Town) -> None:

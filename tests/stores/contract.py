@@ -51,6 +51,7 @@ from semel.core.model import Fence, Identity, Micros, OnLapse, Origin, Record, S
 from semel.core.snapshot import LARGE, brief, is_head
 from semel.core.states import TABLE, Event, rule
 from semel.errors import ConfigurationError
+from tests import canary
 from tests.stores.harness import RACERS, Harness
 
 MINUTE: Micros = 60_000_000
@@ -58,9 +59,9 @@ LEASE = MINUTE
 RETENTION = 60 * MINUTE
 TOMBSTONE = 30 * MINUTE
 PATIENCE = 600 * MINUTE
-REQUEST = b"POST /payments\0"
+REQUEST = b"POST /payments\0" + canary.BODY.encode()
 ORIGIN = Origin("tenant", "POST", "/payments", "a-key-of-the-client")
-SNAPSHOT = b'{"paid": true}'
+SNAPSHOT = b'{"paid": "%s"}' % canary.ANSWER.encode()
 ACT = Act("tests", "to see what it does")
 
 

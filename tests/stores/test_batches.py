@@ -17,6 +17,7 @@ from semel.stores.postgres import kinds as postgres_kinds
 from semel.stores.sql.batches import ROWS, Again, Job, Queue
 from semel.stores.sql.errand import Fault, Verdict, errand
 from semel.stores.sql.kinds import BIG, Kind
+from tests.stores.contract import SNAPSHOT
 
 DAY = 24 * 60 * 60 * 1_000_000
 
@@ -50,7 +51,7 @@ def rival(op: Claim) -> Claim:
     return replace(op, fence=Fence(secrets.token_bytes(16)))
 
 
-def complete(op: Claim, snapshot: bytes = b"answer") -> Complete:
+def complete(op: Claim, snapshot: bytes = SNAPSHOT) -> Complete:
     return Complete(op.identity, op.fence, snapshot, retention=DAY, tombstone=DAY)
 
 

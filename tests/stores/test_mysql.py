@@ -47,6 +47,7 @@ from semel.stores.mysql.literals import literal, rendered
 from semel.stores.mysql.migration import LOCK
 from semel.stores.sql.dialect import dialect
 from tests.servers import MariadbServer
+from tests.stores.contract import SNAPSHOT
 from tests.stores.harness import database_of
 from tests.stores.tap import Tap
 
@@ -74,7 +75,7 @@ def fence() -> Fence:
     return Fence(secrets.token_bytes(16))
 
 
-def complete(op: Claim, snapshot: bytes = b"answer", resource: str | None = None) -> Complete:
+def complete(op: Claim, snapshot: bytes = SNAPSHOT, resource: str | None = None) -> Complete:
     return Complete(
         op.identity, op.fence, snapshot, retention=DAY, tombstone=DAY, resource=resource
     )
@@ -1046,7 +1047,7 @@ def test_a_connection_killed_half_way_is_survived_and_the_work_done_once(
             assert isinstance(completing.result(), Applied)
         found = store.perform(Read(op.identity))
         assert isinstance(found, Found)
-        assert found.record.snapshot == b"answer"
+        assert found.record.snapshot == SNAPSHOT
 
 
 def test_idle_connections_that_were_killed_are_not_used(

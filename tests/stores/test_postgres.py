@@ -38,6 +38,7 @@ from semel.stores.postgres.blocking import wait
 from semel.stores.postgres.link import Connection, Link, query
 from semel.stores.postgres.migration import LOCK
 from tests.servers import PgBouncer, PostgresServer
+from tests.stores.contract import SNAPSHOT
 
 pytestmark = pytest.mark.anyio
 
@@ -58,7 +59,7 @@ def claim() -> Claim:
     )
 
 
-def complete(op: Claim, snapshot: bytes = b"answer") -> Complete:
+def complete(op: Claim, snapshot: bytes = SNAPSHOT) -> Complete:
     return Complete(op.identity, op.fence, snapshot, retention=DAY, tombstone=DAY)
 
 
@@ -475,7 +476,7 @@ def test_a_connection_killed_half_way_is_survived_and_the_work_done_once(postgre
             assert isinstance(completing.result(), Applied)
         found = store.perform(Read(op.identity))
         assert isinstance(found, Found)
-        assert found.record.snapshot == b"answer"
+        assert found.record.snapshot == SNAPSHOT
 
 
 def test_idle_connections_that_were_killed_are_not_used(postgres_url: str) -> None:

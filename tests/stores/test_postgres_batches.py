@@ -43,6 +43,7 @@ from semel.stores.sql.dialect import dialect
 from semel.stores.sql.kinds import BIG, Kind
 from semel.stores.sql.plans import Statement
 from tests.servers import PgBouncer, PostgresServer
+from tests.stores.contract import SNAPSHOT
 
 pytestmark = pytest.mark.anyio
 
@@ -67,7 +68,7 @@ def rival(op: Claim) -> Claim:
     return replace(op, fence=Fence(secrets.token_bytes(16)))
 
 
-def complete(op: Claim, snapshot: bytes = b"answer") -> Complete:
+def complete(op: Claim, snapshot: bytes = SNAPSHOT) -> Complete:
     return Complete(op.identity, op.fence, snapshot, retention=DAY, tombstone=DAY)
 
 

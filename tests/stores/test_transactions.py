@@ -31,6 +31,7 @@ from semel.stores.postgres import transaction_steps as steps
 from semel.stores.sqlite import SqliteBackend
 from tests.servers import PostgresServer
 from tests.servers.child import ROOT
+from tests.stores.contract import SNAPSHOT
 from tests.stores.portal import Portal
 
 MINUTE = 60_000_000
@@ -51,7 +52,7 @@ def claim() -> Claim:
 
 
 def complete(op: Claim) -> Complete:
-    return Complete(op.identity, op.fence, b"answer", retention=DAY, tombstone=DAY)
+    return Complete(op.identity, op.fence, SNAPSHOT, retention=DAY, tombstone=DAY)
 
 
 class Act:
