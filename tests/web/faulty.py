@@ -62,10 +62,10 @@ class Faults:
             if threading.current_thread() is threading.main_thread():
                 raise SystemExit(f"{what}: told to stop")
             return
-        raise self.error(f"{what}: its answer was lost")
+        raise self.error(f"{what}: its answer was lost", surely_not=what == "begin")
 
-    def error(self, text: str) -> StoreUnavailable:
-        return StoreUnavailable(text, applied=False if self.sure else None)
+    def error(self, text: str, *, surely_not: bool = False) -> StoreUnavailable:
+        return StoreUnavailable(text, applied=False if surely_not or self.sure else None)
 
     def catch_up(self) -> None:
         """What was late comes to pass, if it still can."""
