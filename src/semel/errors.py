@@ -10,7 +10,8 @@ Expected outcomes are values; what is raised is an outage, a bug or a wrong sett
     ├── StoreError
     │   ├── StoreUnavailable    the store did not answer; the write may or may not have happened
     │   ├── StoreCorrupt        the store answered something that cannot be true
-    │   └── KeyMissing          what is stored is encrypted with a key this process does not have
+    │   ├── KeyMissing          what is stored is encrypted with a key this process does not have
+    │   └── NewerVersion        what is stored was written by a newer semel than this process has
     ├── Refused                 raised by guard.once: the key may not run now, or not ever
     ├── NotExecuted             raised by handlers: nothing happened, a retry may run
     ├── GiveUp                  raised by deliverers: no further try will help, a dead letter
@@ -32,6 +33,7 @@ __all__ = [
     "GiveUp",
     "KeyMissing",
     "LeaseLost",
+    "NewerVersion",
     "NotExecuted",
     "OperationChanged",
     "OutcomeUnknown",
@@ -90,6 +92,13 @@ class KeyMissing(StoreError):
     """What is stored is encrypted with a key this process was not given.
 
     It is not damaged: nothing is given up over it, and with the key it can be read.
+    """
+
+
+class NewerVersion(StoreError):
+    """What is stored was written by a newer version of semel, in a way this one does not know.
+
+    It is not damaged: nothing is given up over it, and a process that was upgraded can read it.
     """
 
 

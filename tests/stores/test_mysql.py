@@ -582,7 +582,7 @@ async def test_a_schema_from_the_future_is_refused(
 ) -> None:
     async with aopened(mariadb_url) as backend:
         with admin(mariadb, mariadb_url) as ask:
-            ask("INSERT INTO semel_schema (version, name, applied_at) VALUES (999, 'later', 0)")
+            ask("INSERT INTO semel_schema VALUES (999, 'later', 999, 0)")
         for perform in (
             lambda: backend.awaited().perform(claim()),
             lambda: asyncio.to_thread(backend.blocking().perform, claim()),

@@ -309,7 +309,7 @@ def test_tables_dropped_later_say_the_same(postgres_url: str) -> None:
 async def test_a_schema_from_the_future_is_refused(postgres_url: str) -> None:
     async with aopened(postgres_url) as backend:
         with admin(postgres_url) as ask:
-            ask("INSERT INTO semel_schema (version, name, applied_at) VALUES (999, 'later', 0)")
+            ask("INSERT INTO semel_schema VALUES (999, 'later', 999, 0)")
         for perform in (
             lambda: backend.awaited().perform(claim()),
             lambda: asyncio.to_thread(backend.blocking().perform, claim()),

@@ -173,7 +173,7 @@ def test_a_file_that_is_no_database_is_named(path: Path) -> None:
 
 
 def test_a_newer_schema_is_refused(path: Path, other: sqlite3.Connection) -> None:
-    other.execute("INSERT INTO semel_schema VALUES (999, 'from the future', 0)")
+    other.execute("INSERT INTO semel_schema VALUES (999, 'from the future', 999, 0)")
     backend = SqliteBackend(f"sqlite:///{path}")
     for _ in range(2):
         with pytest.raises(SchemaError, match=r"version 999.*upgrade semel"):

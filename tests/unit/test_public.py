@@ -29,6 +29,7 @@ def test_the_public_names_are_exactly_these() -> None:
         "LeaseLost",
         "Limits",
         "Middleware",
+        "NewerVersion",
         "NotExecuted",
         "Operation",
         "OperationChanged",

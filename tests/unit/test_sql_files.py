@@ -24,6 +24,7 @@ from semel.stores.sql.dialect import (
     dialect,
     query_sources,
 )
+from semel.stores.sql.migrate import Standing
 from semel.stores.sql.returning import without_returning
 
 EVENTS = re.compile(r"^-- event: (.+)$", re.MULTILINE)
@@ -357,15 +358,23 @@ def test_a_second_upgrade_changes_nothing() -> None:
 @DIALECTS
 def test_a_schema_from_the_future_is_refused_in_one_sentence(name: str) -> None:
     known = migrate.latest(dialect(name))
-    with pytest.raises(SchemaError, match=f"version {known + 1}, this semel knows only {known}"):
-        migrate.pending(dialect(name), known + 1)
+    with pytest.raises(SchemaError, match=rf"version {known + 1}.* only {known}: upgrade semel"):
+        migrate.pending(dialect(name), Standing(known + 1, oldest=known + 1))
+
+
+@DIALECTS
+def test_a_newer_schema_that_allows_for_older_programs_is_worked_with(name: str) -> None:
+    """Nodes are upgraded one after the other."""
+    newer = Standing(migrate.latest(dialect(name)) + 1, oldest=1)
+    assert migrate.pending(dialect(name), newer) == ()
+    migrate.require_current(dialect(name), newer)
 
 
 @DIALECTS
 def test_a_schema_that_is_missing_says_what_to_run(name: str) -> None:
     with pytest.raises(SchemaError, match="run `semel migrate`"):
-        migrate.require_current(dialect(name), 0)
-    migrate.require_current(dialect(name), migrate.latest(dialect(name)))
+        migrate.require_current(dialect(name), Standing(0, 0))
+    migrate.require_current(dialect(name), Standing(migrate.latest(dialect(name)), 1))
 
 
 @DIALECTS

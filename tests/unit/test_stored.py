@@ -45,7 +45,7 @@ def test_what_is_read_is_what_was_written() -> None:
     [
         b"",
         b"Q1",
-        b"Q2" + encode(REQUEST)[2:],
+        b"Q0" + encode(REQUEST)[2:],
         encode(REQUEST)[:-1],
         encode(REQUEST) + b"x",
         with_head(b"{"),

@@ -16,7 +16,7 @@ from semel.core.policy import Policy
 from semel.core.problems import refuse
 from semel.core.runner import Render
 from semel.core.snapshot import Snapshot
-from semel.errors import StoreError
+from semel.errors import SchemaError, StoreError
 
 
 class Outcome(StrEnum):
@@ -55,7 +55,7 @@ class Answer:
     zombie: bool = False
 
 
-def closed(call: Call, error: StoreError) -> Answer:
+def closed(call: Call, error: StoreError | SchemaError) -> Answer:
     """Fail closed: without a record nothing is executed."""
     response = refuse("store-unavailable", retry_after=call.policy.retry_micros)
     return Answer(response, Outcome.STORE_ERROR, error)

@@ -19,7 +19,14 @@ from semel.core.model import Effect, Fence, Micros
 from semel.core.outbox import Deliver, Fail, Kept
 from semel.core.runner import Rest
 from semel.core.sealing import demand_opened
-from semel.errors import GiveUp, KeyMissing, RetryLater, StoreCorrupt, StoreUnavailable
+from semel.errors import (
+    GiveUp,
+    KeyMissing,
+    NewerVersion,
+    RetryLater,
+    StoreCorrupt,
+    StoreUnavailable,
+)
 
 _SECOND: Final = 1_000_000
 _LONGEST_ERROR: Final = 500
@@ -121,7 +128,7 @@ def deliver(effect: Effect, rules: Rules, fence: Fence, luck: float) -> Flow[Rep
         delivery = delivery_of(effect)
     except StoreCorrupt as error:
         return (yield from _fail(effect, fence, told(error), None))
-    except KeyMissing as error:
+    except (KeyMissing, NewerVersion) as error:
         again_in = next_pause(effect.tries, rules, luck, error)
         return (yield from _fail(effect, fence, told(error), again_in))
     try:

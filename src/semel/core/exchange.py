@@ -44,7 +44,7 @@ from semel.core.runner import Discard, Drain, Invoke, Pause, Pursue, Returned, S
 from semel.core.snapshot import Snapshot
 from semel.core.turned_away import TurnedAway
 from semel.core.verdict import Verdict
-from semel.errors import ConfigurationError, StoreCorrupt, StoreError
+from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreError
 
 
 def exchange(call: Call, before: Flow[None] | None = None) -> Flow[Answer]:
@@ -62,7 +62,7 @@ def exchange(call: Call, before: Flow[None] | None = None) -> Flow[Answer]:
         return Answer(None, Outcome.INTERRUPTED)
     except TurnedAway as error:
         return error.answer
-    except StoreError as error:
+    except (StoreError, SchemaError) as error:  # in an upgrade, another node may well answer
         return closed(call, error)
     except ConfigurationError as error:
         return Answer(refuse("misconfigured"), Outcome.MISCONFIGURED, error)

@@ -98,7 +98,7 @@ def decode(blob: bytes | None) -> Journal:
         magic, checksum = _HEAD.unpack_from(blob)
         rest = blob[_HEAD.size :]
         if magic != _MAGIC:
-            demand_opened(blob, "a journal")
+            demand_opened(blob, "a journal", _MAGIC)
         if magic != _MAGIC or zlib.crc32(rest) != checksum:
             raise StoreCorrupt("a journal is damaged: its checksum does not match")
         return Journal(tuple(_point(*entry) for entry in json.loads(rest)))

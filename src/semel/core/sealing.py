@@ -12,17 +12,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from semel.errors import KeyMissing, StoreCorrupt
+from semel.errors import KeyMissing, NewerVersion, StoreCorrupt
 
 MAGIC: Final = b"E1"
 _REFUSED: Final = b"X1"
 _KEYLESS: Final = b"X2"
+_LATER: Final = b"X3"
 
 DEFLATED: Final = 1
 COMMON: Final = 2
 """One answer for many records, so it is bound to none: what maintenance gives up on."""
 
 LONGEST_ID: Final = 64
+
+KNOWN: Final = DEFLATED | COMMON
+NEWER: Final = "was written by a newer version of semel: upgrade this process"
 
 
 def prefix(key_id: bytes) -> bytes:
@@ -39,17 +43,19 @@ def parse(blob: bytes) -> tuple[int, bytes, int] | None:
 
 
 class Unopened(Exception):
-    """Why a value cannot be opened: the end of a sentence about it. ``keyless``: for want of a key,
-    and not because something is wrong with it."""
+    """Why a value cannot be opened: the end of a sentence about it.
 
-    def __init__(self, reason: str, *, keyless: bool = False) -> None:
+    ``keyless``, ``newer``: for want of a key or of a newer version; nothing is wrong with it.
+    """
+
+    def __init__(self, reason: str, *, keyless: bool = False, newer: bool = False) -> None:
         super().__init__(reason)
-        self.keyless = keyless
+        self.mark = _KEYLESS if keyless else _LATER if newer else _REFUSED
 
 
 def refusal(why: Unopened) -> bytes:
     """Bytes in place of a value that was not opened."""
-    return (_KEYLESS if why.keyless else _REFUSED) + str(why).encode()
+    return why.mark + str(why).encode()
 
 
 def is_refusal(blob: bytes) -> bool:
@@ -57,13 +63,25 @@ def is_refusal(blob: bytes) -> bool:
     return blob[:2] in (_REFUSED, _KEYLESS)
 
 
-def demand_opened(blob: bytes, what: str) -> None:
-    """For decoders, of bytes that are not theirs: says so, if encryption is the reason."""
+def is_newer(blob: bytes, magic: bytes) -> bool:
+    """A value of the same kind, of a later make: a letter, and a higher number."""
+    return blob[:1] == magic[:1] and magic[1:] < blob[1:2] <= b"9"
+
+
+def demand_opened(blob: bytes, what: str, magic: bytes = b"") -> None:
+    """For decoders, of bytes that are not theirs: says so, if there is a better reason than damage.
+
+    ``magic``: how theirs begin, if they have a mark.
+    """
+    if is_newer(blob, magic) or is_newer(blob, MAGIC):
+        raise NewerVersion(f"{what} {NEWER}")
     said = f"{what} {blob[2:].decode(errors='replace')}"
     if blob[:2] == _REFUSED:
         raise StoreCorrupt(said)
     if blob[:2] == _KEYLESS:
         raise KeyMissing(said)
+    if blob[:2] == _LATER:
+        raise NewerVersion(said)
     if (sealed := parse(blob)) is not None:
         named = sealed[1].decode(errors="replace")
         raise KeyMissing(

@@ -18,8 +18,8 @@ from typing import Final
 
 from semel.core.frozen import frozen
 from semel.core.model import Header, Headers, Response
-from semel.core.sealing import demand_opened
-from semel.errors import StoreCorrupt
+from semel.core.sealing import NEWER, demand_opened
+from semel.errors import NewerVersion, StoreCorrupt
 
 _MAGIC: Final = b"S1"
 _HEAD: Final = struct.Struct(">2sB16s")
@@ -27,6 +27,7 @@ _FIXED: Final = struct.Struct(">HQHHH")  # status, size, header count, version a
 _PAIR: Final = struct.Struct(">HI")
 
 _HAS_BODY, _WHOLE, _OPEN, _DEFLATED, _VERSIONED = 1, 2, 4, 8, 16
+_KNOWN: Final = 31
 
 LARGE: Final = 32 * 1024
 """Stored bytes; of more than this a store tells the head, unless they are fetched."""
@@ -140,9 +141,11 @@ def decode(blob: bytes) -> Snapshot:
 def _decode(blob: bytes) -> Snapshot:
     magic, flags, checksum = _HEAD.unpack_from(blob)
     if magic != _MAGIC:
-        demand_opened(blob, "a stored response")
+        demand_opened(blob, "a stored response", _MAGIC)
     if magic != _MAGIC or _checksum(flags, blob[_HEAD.size :]) != checksum:
         raise StoreCorrupt("a stored response is damaged: its checksum does not match")
+    if flags & ~_KNOWN:  # the body may be packed in a way that is not known here
+        raise NewerVersion(f"a stored response {NEWER}")
     at = _HEAD.size
     status, size, count, version_length, digest_length = _FIXED.unpack_from(blob, at)
     at += _FIXED.size

@@ -73,7 +73,7 @@ def decode(blob: bytes) -> StoredRequest:
         magic, checksum, length = _HEAD.unpack_from(blob)
         said, body = blob[_HEAD.size : _HEAD.size + length], blob[_HEAD.size + length :]
         if magic != _MAGIC:
-            demand_opened(blob, "a stored request")
+            demand_opened(blob, "a stored request", _MAGIC)
         if magic != _MAGIC or zlib.crc32(body, zlib.crc32(said)) != checksum:
             raise StoreCorrupt("a stored request is damaged: its checksum does not match")
         head = json.loads(said)

@@ -26,7 +26,7 @@ from semel.effects.lifespan import Lifespan
 from semel.effects.policies import Policies
 from semel.effects.reconcile import named, where
 from semel.effects.rounds import Round, told
-from semel.errors import ConfigurationError, KeyMissing, StoreCorrupt, StoreError
+from semel.errors import ConfigurationError, KeyMissing, NewerVersion, StoreCorrupt, StoreError
 from semel.log import log
 from semel.process.catalogue import ERROR, INFO, WARNING
 from semel.process.events import short
@@ -199,7 +199,7 @@ class Runs:
             request = stored.decode(case.request or b"")
         except StoreCorrupt as error:
             return await self._put_down(case, turned_away(case, fence, str(error)), error)
-        except KeyMissing as error:
+        except (KeyMissing, NewerVersion) as error:
             op = not_run(case, fence, policy, str(error), None if overdue else pause)
             return await self._put_down(case, op, error)
         errand = Errand(case, fence, request, started, pause, overdue)

@@ -71,6 +71,8 @@ class Encryption:
     def open(self, blob: bytes, subject: bytes, place: bytes) -> bytes:
         """What was sealed; raises `Unopened`."""
         sealed = sealing.parse(blob)
+        if sealing.is_newer(blob, sealing.MAGIC):
+            raise Unopened(sealing.NEWER, newer=True)
         if sealed is None:
             if self.accept_plain:
                 return blob
@@ -89,9 +91,11 @@ class Encryption:
         nonce, rest = blob[end : end + _NONCE], blob[end + _NONCE :]
         try:
             plain: bytes = cipher.decrypt(nonce, rest, blob[:end] + place)
-            return zlib.decompress(plain) if flags & sealing.DEFLATED else plain
         except Exception as error:  # InvalidTag, or bytes that are too few
             raise Unopened("does not open: it is damaged, or was another record's") from error
+        if flags & ~sealing.KNOWN:
+            raise Unopened(sealing.NEWER, newer=True)
+        return zlib.decompress(plain) if flags & sealing.DEFLATED else plain
 
     def _cipher(self, key: bytes, subject: bytes) -> Any:
         return self._ciphers(digest(key, _PURPOSE + subject, "sha256"))

@@ -18,7 +18,7 @@ from semel.stores.mysql.faults import DUPLICATE, TOO_LARGE, WAITED, Fault
 from semel.stores.mysql.literals import rendered
 from semel.stores.mysql.settings import Settings
 from semel.stores.sql.dialect import dialect
-from semel.stores.sql.migrate import require_current, schema_version
+from semel.stores.sql.migrate import require_current, standing
 from semel.stores.sql.plans import Rows, Statement
 
 DIALECT: Final = "mysql"
@@ -191,15 +191,15 @@ def greet(settings: Settings, *, warn: bool) -> Generator[str, Sequence[ResultSe
 
 
 def check_schema() -> Exchange:
-    """Refuse to work with any schema but this program's own."""
-    steps = schema_version()
+    """Refuse to work with a schema that is not for this program."""
+    steps = standing()
     asked = next(steps)
     while True:
         rows = yield from exchange(asked)
         try:
             asked = steps.send(rows)
-        except StopIteration as version:
-            require_current(dialect(DIALECT), version.value)
+        except StopIteration as found:
+            require_current(dialect(DIALECT), found.value)
             return rows
 
 

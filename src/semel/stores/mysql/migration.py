@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from math import inf
-from typing import Final
+from typing import Final, TypeVar
 
 from semel.errors import StoreUnavailable
 from semel.stores.mysql.exchange import DIALECT, exchange, told
@@ -16,8 +16,10 @@ from semel.stores.mysql.faults import Fault, not_connected, verdict
 from semel.stores.mysql.link import Link, dial
 from semel.stores.mysql.settings import Settings
 from semel.stores.sql.dialect import dialect
-from semel.stores.sql.migrate import Ddl, pending, schema_version, upgrade
+from semel.stores.sql.migrate import Ddl, pending, standing, upgrade
 from semel.stores.sql.plans import Rows, Statement
+
+R = TypeVar("R")
 
 LOCK: Final = "CONCAT('semel.migrate.', MD5(DATABASE()))"
 """Such locks are the server's, not the database's."""
@@ -33,8 +35,8 @@ def migrate(settings: Settings) -> int:
     try:
         link.greet(settings, inf, warn=False)
         # Mostly there is nothing to do, and then a node that hangs with the lock holds up nobody.
-        current = _driven(link, schema_version())
-        return _locked(link, _upgrade) if pending(dialect(DIALECT), current) else current
+        found = _driven(link, standing())
+        return _locked(link, _upgrade) if pending(dialect(DIALECT), found) else found.version
     except Fault as fault:
         raise verdict(fault, doubt=True) from None
     finally:
@@ -53,14 +55,15 @@ def _upgrade(link: Link) -> int:
     return _driven(link, upgrade(dialect(DIALECT)))
 
 
-def _driven(link: Link, steps: Generator[Statement | Ddl, Rows, int]) -> int:
+def _driven(link: Link, steps: Generator[Statement | Ddl, Rows, R]) -> R:
     asked = next(steps)
     while True:
         rows = _rows(link, asked)
         try:
             asked = steps.send(rows)
-        except StopIteration as version:
-            return int(version.value)
+        except StopIteration as done:
+            result: R = done.value
+            return result
 
 
 def _rows(link: Link, asked: Statement | Ddl) -> Rows:

@@ -24,7 +24,7 @@ from semel.errors import ConfigurationError
 from semel.stores.postgres.faults import NO_SUCH_STATEMENT, Fault, refused, severed
 from semel.stores.postgres.lineage import ASKED, Lineage
 from semel.stores.sql.dialect import dialect
-from semel.stores.sql.migrate import require_current, schema_version
+from semel.stores.sql.migrate import require_current, standing
 from semel.stores.sql.plans import Rows, Statement
 
 READ: Final = 1
@@ -179,15 +179,15 @@ class Link:
         return rows
 
     def check_schema(self) -> Exchange:
-        """Refuse to work with any schema but this program's own."""
-        steps = schema_version()
+        """Refuse to work with a schema that is not for this program."""
+        steps = standing()
         asked = next(steps)
         while True:
             rows = yield from self.execute(asked)
             try:
                 asked = steps.send(rows)
-            except StopIteration as version:
-                require_current(dialect(DIALECT), version.value)
+            except StopIteration as found:
+                require_current(dialect(DIALECT), found.value)
                 return rows
 
     def alive(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import psycopg
 
@@ -11,8 +11,10 @@ from semel.stores.postgres.faults import joined, not_connected, verdict
 from semel.stores.postgres.link import DIALECT
 from semel.stores.postgres.settings import Settings
 from semel.stores.sql.dialect import dialect
-from semel.stores.sql.migrate import Ddl, pending, schema_version, upgrade
+from semel.stores.sql.migrate import Ddl, Standing, pending, standing, upgrade
 from semel.stores.sql.plans import Rows, Statement
+
+R = TypeVar("R")
 
 LOCK: Final = int.from_bytes(b"semel\0\0\1")
 """Of the transaction, not of the session: a pooler may part us from the latter."""
@@ -21,14 +23,14 @@ LOCK: Final = int.from_bytes(b"semel\0\0\1")
 def migrate(settings: Settings) -> int:
     """Returns the schema's version. There is no deadline: a migration takes as long as it takes."""
     # Mostly there is nothing to do, and then a node that hangs with the lock holds up nobody.
-    current = _connected(settings, _look)
-    if not pending(dialect(DIALECT), current):
-        return current
+    found = _connected(settings, _look)
+    if not pending(dialect(DIALECT), found):
+        return found.version
     # On another connection: this one may go on believing that a table is not there.
     return _connected(settings, _upgrade)
 
 
-def _connected(settings: Settings, work: Callable[[psycopg.Connection[Any]], int]) -> int:
+def _connected(settings: Settings, work: Callable[[psycopg.Connection[Any]], R]) -> R:
     try:
         connection = psycopg.connect(settings.conninfo, prepare_threshold=None)
     except psycopg.Error as error:
@@ -41,8 +43,8 @@ def _connected(settings: Settings, work: Callable[[psycopg.Connection[Any]], int
         raise verdict(joined(error), doubt=True) from None
 
 
-def _look(connection: psycopg.Connection[Any]) -> int:
-    return _driven(connection, schema_version())
+def _look(connection: psycopg.Connection[Any]) -> Standing:
+    return _driven(connection, standing())
 
 
 def _upgrade(connection: psycopg.Connection[Any]) -> int:
@@ -52,16 +54,15 @@ def _upgrade(connection: psycopg.Connection[Any]) -> int:
     return _driven(connection, upgrade(dialect(DIALECT)))
 
 
-def _driven(
-    connection: psycopg.Connection[Any], steps: Generator[Statement | Ddl, Rows, int]
-) -> int:
+def _driven(connection: psycopg.Connection[Any], steps: Generator[Statement | Ddl, Rows, R]) -> R:
     asked = next(steps)
     while True:
         rows = _rows(connection, asked)
         try:
             asked = steps.send(rows)
-        except StopIteration as version:
-            return int(version.value)
+        except StopIteration as done:
+            result: R = done.value
+            return result
 
 
 def _rows(connection: psycopg.Connection[Any], asked: Statement | Ddl) -> Rows:

@@ -16,7 +16,9 @@ from semel.core.model import Fence, Identity
 BUCKETS: Final = 1024
 SLOTS: Final = 16_384
 LAYOUT: Final = 1
-"""Part of every name: a version that stores records otherwise finds no records of this one."""
+"""Part of every name: a version that stores records otherwise finds no records of this one, and
+would run their requests again. So a prefix that another layout is in use under is refused."""
+LAYOUTS: Final = range(1, 10)
 
 DUTIES: Final = ("lease", "resume", "run", "ask", "expire", "forget")
 INDEXES: Final = (*DUTIES, "deadline", "made")
@@ -38,6 +40,7 @@ class Keys:
     """Names under one prefix."""
 
     def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
         tags = (f"{prefix}:{LAYOUT}:{{{bucket:03x}}}:".encode() for bucket in range(BUCKETS))
         self._heads = tuple(tags)
         self._indexes = tuple(
@@ -56,6 +59,12 @@ class Keys:
         """The bucket and the key of a recipe or an office."""
         bucket = bucket_for(name)
         return bucket, self._heads[bucket] + f"{kind}:{name}".encode()
+
+    def elsewhere(self, kind: str, name: str) -> tuple[bytes, ...]:
+        """The same in other layouts, in the same slot."""
+        rest = f"{{{bucket_for(name):03x}}}:{kind}:{name}"
+        others = (layout for layout in LAYOUTS if layout != LAYOUT)
+        return tuple([f"{self._prefix}:{layout}:{rest}".encode() for layout in others])
 
     def events(self, bucket: int) -> bytes:
         return self._heads[bucket] + b"events"

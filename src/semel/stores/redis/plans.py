@@ -51,7 +51,7 @@ from semel.core.model import Identity, Micros
 from semel.core.outbox import Note, Noted
 from semel.core.texts import exact, indexed, shown
 from semel.core.upkeep import Lead, Leading, Led, WhoLeads
-from semel.errors import ConfigurationError, StoreCorrupt
+from semel.errors import ConfigurationError, SchemaError, StoreCorrupt
 from semel.stores.redis import answers
 from semel.stores.redis.answers import Answer
 from semel.stores.redis.keys import Keys, bucket_for, bucket_of
@@ -244,8 +244,14 @@ def _register(op: Register, keys: Keys) -> Plan[Registered | Conflicting]:
     words: tuple[Word, ...] = (exact(op.recipe), op.alive)
     if op.previous is not None:
         words = (*words, exact(op.previous))
-    (answer,) = yield (Call(bucket, script("register"), (key,), words),)
+    everywhere = (key, *keys.elsewhere("recipe", exact(op.route)))
+    (answer,) = yield (Call(bucket, script("register"), everywhere, words),)
     recorded, previous, until, now = answers.fields(answer, 4)
+    if recorded is None:
+        raise SchemaError(
+            "under this prefix another version of semel keeps its records in a way that this one "
+            "does not know, and would not find them: upgrade semel, or use another prefix"
+        )
     alive_until = answers.optional_time(until)
     if answers.text(recorded) != op.recipe:
         return Conflicting(answers.text(recorded), alive_until, answers.time(now))

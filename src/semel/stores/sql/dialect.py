@@ -35,6 +35,7 @@ _PLACEHOLDER = re.compile(r"(?<![:\w]):([a-z_]+)")
 _CAST = re.compile(r"CAST\((:\w+|NULL) AS \w+\)")
 _TAKES = re.compile(r"^-- (takes|rows):(.*(?:\n--   .*)*)$", re.MULTILINE)
 _AUDITS = re.compile(r"^-- audits: (\w+) (\w+|-)$", re.MULTILINE)
+_OLDEST = re.compile(r"^-- oldest: (\d+)$", re.MULTILINE)
 _MIGRATION = re.compile(r"(\d{4})_(\w+)\.sql")
 
 
@@ -134,10 +135,12 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One numbered step of the schema."""
+    """One numbered step of the schema. ``oldest``: programs of that version, and later ones, go on
+    working with it."""
 
     version: int
     name: str
+    oldest: int
     statements: tuple[str, ...]
 
 
@@ -220,6 +223,10 @@ def _migrations(name: str) -> Iterator[Migration]:
         match = _MIGRATION.fullmatch(file.name)
         if match is None or int(match[1]) != number:
             raise BadQuery(f"migrations/{name}/{file.name}: expected number {number:04}")
-        text = _COMMENT.sub("", file.read_text("utf-8"))
+        source = file.read_text("utf-8")
+        oldest = _OLDEST.search(source)
+        if oldest is None or not 1 <= int(oldest[1]) <= number:
+            raise BadQuery(f"migrations/{name}/{file.name} has no '-- oldest:' that can be true")
+        text = _COMMENT.sub("", source)
         statements = tuple(part.strip() for part in text.split(";") if part.strip())
-        yield Migration(number, match[2], statements)
+        yield Migration(number, match[2], int(oldest[1]), statements)

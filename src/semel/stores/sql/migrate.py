@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from semel.errors import SchemaError, StoreCorrupt
 from semel.stores.sql.dialect import Dialect, Migration
@@ -22,40 +22,52 @@ class Ddl:
     text: str
 
 
-Upgrade: TypeAlias = Generator[Statement | Ddl, Rows, int]
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Which version a schema has, and from which on programs may work with it; 0: there is none."""
+
+    version: int
+    oldest: int
 
 
-def upgrade(dialect: Dialect) -> Upgrade:
-    """Apply what is missing; returns the schema's version. A schema from the future is refused."""
-    current = yield from schema_version()
-    for migration in pending(dialect, current):
+def upgrade(dialect: Dialect) -> Generator[Statement | Ddl, Rows, int]:
+    """Apply what is missing; returns the schema's version."""
+    found = yield from standing()
+    for migration in pending(dialect, found):
         for text in migration.statements:
             yield Ddl(text)
-        yield Statement("schema_record", {"version": migration.version, "name": migration.name})
-    return latest(dialect)
+        recorded = {"version": migration.version, "name": migration.name}
+        yield Statement("schema_record", {**recorded, "oldest": migration.oldest})
+    return max(found.version, latest(dialect))
 
 
-def schema_version() -> Generator[Statement, Rows, int]:
-    """The version the database has; 0 when semel never made its tables there."""
+def standing() -> Generator[Statement, Rows, Standing]:
+    """How the database's schema stands."""
     if not _number((yield Statement("schema_exists", {}))):
-        return 0
-    return _number((yield Statement("schema_version", {})))
+        return Standing(0, 0)
+    rows = yield Statement("schema_version", {})
+    return Standing(_number(rows), _number(rows, 1))
 
 
-def pending(dialect: Dialect, current: int) -> tuple[Migration, ...]:
-    """The migrations that lead from ``current`` to this program's schema."""
-    if current > latest(dialect):
+def pending(dialect: Dialect, found: Standing) -> tuple[Migration, ...]:
+    """The migrations that lead from there to this program's schema.
+
+    A newer schema is worked with, as long as it allows for programs as old as this: nodes are
+    upgraded one after the other.
+    """
+    if found.oldest > latest(dialect):
         raise SchemaError(
-            f"the store's schema has version {current}, this semel knows only "
-            f"{latest(dialect)}: upgrade semel"
+            f"the store's schema has version {found.version}, and allows for no semel that knows "
+            f"only {latest(dialect)}: upgrade semel"
         )
-    return dialect.migrations[current:]
+    return dialect.migrations[found.version :]
 
 
-def require_current(dialect: Dialect, current: int) -> None:
-    """Refuse to work with any schema but this program's own."""
-    if pending(dialect, current):
-        have = f"has version {current} of its schema" if current else "has no tables of semel"
+def require_current(dialect: Dialect, found: Standing) -> None:
+    """Refuse a schema that is not this program's own, nor a newer one that allows for it."""
+    if pending(dialect, found):
+        version = found.version
+        have = f"has version {version} of its schema" if version else "has no tables of semel"
         raise SchemaError(
             f"the store {have}, this semel needs version {latest(dialect)}: run `semel migrate`"
         )
@@ -65,8 +77,8 @@ def latest(dialect: Dialect) -> int:
     return len(dialect.migrations)
 
 
-def _number(rows: Rows) -> int:
-    value: Any = rows[0][0] if rows and rows[0] else None
+def _number(rows: Rows, column: int = 0) -> int:
+    value: Any = rows[0][column] if rows and rows[0] else None
     if value is None:
         return 0
     if not isinstance(value, int):

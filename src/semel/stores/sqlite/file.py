@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -100,9 +100,9 @@ def _journal_mode(connection: sqlite3.Connection, deadline: float) -> str:
 
 def upgrade(connection: sqlite3.Connection, timeout: float, now: Micros) -> int:
     """Bring the schema up to date; of many processes that start at once, one does the work."""
-    current = _drive(connection, migrate.schema_version(), now)
-    if current == migrate.latest(DIALECT):
-        return current
+    found = _drive(connection, migrate.standing(), now)
+    if not migrate.pending(DIALECT, found):
+        return found.version
     begin(connection, timeout)
     try:
         version = _drive(connection, migrate.upgrade(DIALECT), now)
@@ -113,13 +113,18 @@ def upgrade(connection: sqlite3.Connection, timeout: float, now: Micros) -> int:
     return version
 
 
-def _drive(connection: sqlite3.Connection, upgrade: migrate.Upgrade, now: Micros) -> int:
+def _drive(
+    connection: sqlite3.Connection,
+    steps: Generator[Statement | migrate.Ddl, Rows, R],
+    now: Micros,
+) -> R:
     rows: Rows | None = None
     while True:
         try:
-            step = next(upgrade) if rows is None else upgrade.send(rows)
+            step = next(steps) if rows is None else steps.send(rows)
         except StopIteration as done:
-            return int(done.value)
+            result: R = done.value
+            return result
         if isinstance(step, Statement):
             rows = execute(connection, step, now)
         else:

@@ -1,5 +1,5 @@
 -- schema_record: write down that a migration was applied.
--- takes: version name
+-- takes: version name oldest
 -- gives: nothing
 -- why: in the same transaction as the migration itself.
-INSERT INTO semel_schema (version, name, applied_at) VALUES (:version, :name, {now})
+INSERT INTO semel_schema (version, name, oldest, applied_at) VALUES (:version, :name, :oldest, {now})

@@ -1,5 +1,5 @@
--- schema_version: the newest migration that was applied.
+-- schema_version: the newest migration that was applied, and which programs it allows for.
 -- takes:
--- gives: one row, one column: the version, or NULL
--- why: a version this program does not know is refused, never worked with.
-SELECT max(version) FROM semel_schema
+-- gives: one row, two columns: the version, and the oldest program's that may work with it; or NULLs
+-- why: nodes are upgraded one after the other; one that is too old is refused, never worked with.
+SELECT max(version), max(oldest) FROM semel_schema

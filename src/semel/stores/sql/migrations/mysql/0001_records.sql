@@ -1,4 +1,5 @@
 -- Records, recipes, the outbox, events of providers, leaders, the audit, and the list of migrations.
+-- oldest: 1
 --
 -- Text that is compared is kept as bytes: every collation that MariaDB and MySQL share ignores
 -- trailing blanks or the case, and would merge keys, tenants and names that are not the same.
@@ -115,5 +116,6 @@ CREATE TABLE IF NOT EXISTS semel_audit (
 CREATE TABLE IF NOT EXISTS semel_schema (
     version    INT NOT NULL PRIMARY KEY,
     name       MEDIUMTEXT NOT NULL,
+    oldest     INT NOT NULL,
     applied_at BIGINT NOT NULL
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

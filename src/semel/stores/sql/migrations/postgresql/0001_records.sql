@@ -1,4 +1,5 @@
 -- Records, recipes, the outbox, events of providers, leaders, the audit, and the list of migrations.
+-- oldest: 1
 --
 -- Whoever looks after records finds them by (duty, due_at): whose turn it is, and from when on. That
 -- completions write this index was measured against leaving it for the sweeper to write: see "One
@@ -123,5 +124,6 @@ CREATE TABLE semel_audit (
 CREATE TABLE semel_schema (
     version    integer PRIMARY KEY,
     name       text NOT NULL,
+    oldest     integer NOT NULL,
     applied_at bigint NOT NULL
 );

@@ -1,4 +1,5 @@
 -- Records, recipes, the outbox, events of providers, leaders, the audit, and the list of migrations.
+-- oldest: 1
 --
 -- An ordinary rowid table with a unique index on the identity: rows carry snapshots of any size,
 -- which would make the tree of a WITHOUT ROWID table deep and its random inserts slow.
@@ -118,5 +119,6 @@ CREATE TABLE semel_audit (
 CREATE TABLE semel_schema (
     version    INTEGER PRIMARY KEY NOT NULL,
     name       TEXT NOT NULL,
+    oldest     INTEGER NOT NULL,
     applied_at INTEGER NOT NULL
 ) STRICT;
