@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from semel.core.acts import Act
 from semel.core.contract import Applied, Lost, Written
-from semel.core.model import Identity, Micros, Record
+from semel.core.model import Identity, Micros, Record, State
 from semel.core.texts import shown
 from semel.stores.sql.rows import Rows, record_and_now, told, written
 
@@ -28,18 +28,40 @@ Done: TypeAlias = Callable[[Record | None, Micros], bool]
 """Whether what a read found is the work of an earlier try of the same operation."""
 
 
-def write(name: str, identity: Identity, params: dict[str, object], done: Done) -> Plan[Written]:
-    """Compare and set; no row: already done by this very fence, or lost."""
+def write(
+    name: str,
+    identity: Identity,
+    params: dict[str, object],
+    done: Done,
+    *,
+    again: bool = True,
+) -> Plan[Written]:
+    """Compare and set; no row: already done by this very fence, or lost.
+
+    The read is a second look, and may find what came between: then it is tried once more.
+    """
     params["identity"] = identity
     rows = yield Statement(name, params)
     if rows:
         return written(rows)
     record, now = record_and_now((yield Statement("read", {"identity": identity})))
+    if again and _has_just_come(record, now, params):
+        return (yield from write(name, identity, params, done, again=False))
     if not done(record, now):
         return Lost(record, now)
     if record is None:
         return Applied(None, now)
     return Applied(record.state, now, record.leased_until, record.expires_at)
+
+
+def _has_just_come(record: Record | None, now: Micros, params: Mapping[str, object]) -> bool:
+    """A record held by the very fence that found none: its claim, or its retake, was late.
+
+    Called lost, it would be held by nobody, for its holder takes it back and does not look again.
+    """
+    if record is None or "seen" in params or record.fence != params.get("fence"):
+        return False
+    return record.state is State.IN_PROGRESS and not record.lapsed(now)
 
 
 def signed(act: Act) -> dict[str, object]:
