@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -16,7 +17,8 @@ from tests.web.effects import Effects
 from tests.web.waiting import until
 
 HOURS = 5
-SHIFTS = {"right": 0, "ahead": HOURS * 3600, "behind": -HOURS * 3600}
+SHIFTS = {"ahead": HOURS * 3600, "behind": -HOURS * 3600}
+"""The store between them is right."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,10 @@ class Nodes:
     effects: Effects
     folder: Path
 
-    def hours_apart(self) -> dict[str, float]:
-        """How far each node's time of day is from the first one's."""
+    def hours_off(self) -> dict[str, int]:
+        """By how much each node's time of day is wrong."""
         told = {name: float(one.post("/-/clock", None).body) for name, one in self.clients.items()}
-        return {name: (at - told["right"]) / 3600 for name, at in told.items()}
+        return {name: round((at - time.time()) / 3600) for name, at in told.items()}
 
     def disagreements(self, store: str) -> Iterator[str]:
         """Each node holds a key while the others look, sweep, and ask for it."""
