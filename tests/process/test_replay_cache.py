@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import gzip
+import json
+import os
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -262,6 +265,35 @@ def test_small_answers_are_bounded_too(process: Process) -> None:
     for number in range(5_000):
         process.cache.note(numbered(found, number), process.uptime)
     assert len(process.cache._young) + len(process.cache._old) <= 1024
+
+
+def of_many_parts(number: int) -> Call:
+    """A small request of 64 fields."""
+    body = json.dumps({f"the-name-of-field-number-{n:02}": number for n in range(64)})
+    return call(body=body.encode(), key=b"key-of-many-parts-%d" % number)
+
+
+def test_what_it_takes_is_bounded_and_not_only_the_bodies() -> None:
+    """An answer of a few bytes has headers, digests and objects, which are most of it."""
+    process = Process(room=200_000)
+    tracemalloc.start()
+    try:
+        empty, _ = tracemalloc.get_traced_memory()
+        for number in range(60):
+            process.world = World()  # its store is no part of the cache
+            headers = [(b"x-header-%d" % n, os.urandom(8).hex().encode()) for n in range(20)]
+            process.world.outcomes.append(answered(201, b"made", *headers))
+            of = of_many_parts(number)
+            process.world.serve(of)
+            process.remember(of)
+            assert process.cache.answer(of_many_parts(number)) is not None
+        process.world = World()
+        gc.collect()
+        full, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(process.cache._old) > 5
+    assert full - empty <= 200_000 * 1.2
 
 
 def test_an_answer_that_would_drive_all_others_out_is_not_held(process: Process) -> None:

@@ -66,6 +66,16 @@ def test_an_operation_may_ask_for_a_longer_retention(serve: Serve, now: list[int
     assert send().replayed
 
 
+def test_what_is_to_be_kept_for_ever_is_kept_for_a_century(serve: Serve) -> None:
+    """Later than the year 9999 there is no date: the answer would fail after the handler ran."""
+
+    def handle() -> Said:
+        semel.current().keep_for(timedelta.max)
+        return Said(b"made")
+
+    assert kept_for(serve(handle)()) == timedelta(days=36_525).total_seconds()
+
+
 def test_retention_is_never_made_shorter(serve: Serve) -> None:
     def handle() -> Said:
         semel.current().keep_for(timedelta(minutes=1))

@@ -230,6 +230,10 @@ _POSITIVE: Final = (
 )
 _SIZES: Final = ("max_request_body", "max_response_body")
 
+LONGEST: Final = timedelta(days=36_525)
+"""A century, for every duration: what ends later has no date (year 9999), or is no number that a
+store can keep, and an answer would fail after its handler has run."""
+
 
 def _micros(duration: timedelta) -> Micros:
     return duration // timedelta(microseconds=1)
@@ -253,8 +257,8 @@ def _validate(policy: Policy) -> None:
         _demand(value in allowed, f"{option}={value!r} is not one of {_listed(allowed)}")
     for option in _POSITIVE:
         value = getattr(policy, option)
-        ok = isinstance(value, timedelta) and value > timedelta(0)
-        _demand(ok, f"{option}={value!r} must be a timedelta greater than zero")
+        ok = isinstance(value, timedelta) and timedelta(0) < value <= LONGEST
+        _demand(ok, f"{option}={value!r} must be a timedelta above zero, of a century at most")
     for option in _SIZES:
         value = getattr(policy, option)
         _demand(
@@ -272,8 +276,8 @@ def _listed(values: Collection[object]) -> str:
 def _validate_durations(policy: Policy) -> None:
     for option in ("tombstone", "max_request_age"):
         value = getattr(policy, option)
-        ok = value is None or (isinstance(value, timedelta) and value >= timedelta(0))
-        _demand(ok, f"{option}={value!r} must be a timedelta or None")
+        ok = value is None or (isinstance(value, timedelta) and timedelta(0) <= value <= LONGEST)
+        _demand(ok, f"{option}={value!r} must be a timedelta of a century at most, or None")
     waits = isinstance(policy.in_flight, timedelta) and policy.in_flight > timedelta(0)
     _demand(
         policy.in_flight in ("refuse", "accept") or waits,

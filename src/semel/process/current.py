@@ -16,6 +16,7 @@ from semel.core import keys
 from semel.core.course import Course
 from semel.core.failures import says_not_executed
 from semel.core.model import Fence, Identity, Micros
+from semel.core.policy import LONGEST
 from semel.errors import ConfigurationError, OutcomeUnknown, doubts
 from semel.process.leases import Lease
 
@@ -101,8 +102,8 @@ class _Known:
         self._run.course.resource = name
 
     def keep_for(self, retention: timedelta) -> None:
-        """Keep the answer for at least this long, from its completion on."""
-        self._run.course.retention = retention // timedelta(microseconds=1)
+        """Keep the answer for at least this long, from its completion on; a century at most."""
+        self._run.course.retention = min(retention, LONGEST) // timedelta(microseconds=1)
 
 
 class Operation(_Known):
