@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import hiredis
 import redis
@@ -112,7 +112,7 @@ class ValkeyServer(Scoped):
             with socket.socket(socket.AF_UNIX) as link:
                 link.settimeout(30)
                 link.connect(str(self.folder / "socket"))
-                link.sendall(hiredis.pack_command(command))
+                link.sendall(hiredis.pack_command(cast("Any", command)))
                 while (answer := reader.gets()) is False:
                     reader.feed(link.recv(65_536) or _gone())
         except OSError as error:
