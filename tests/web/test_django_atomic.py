@@ -12,7 +12,7 @@ import django.test
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import IntegrityError, connection, connections, transaction
-from django.http import HttpResponse, StreamingHttpResponse
+from django.http import Http404, HttpResponse, StreamingHttpResponse
 
 import semel
 from semel.core.contract import NoRecord, Read
@@ -237,6 +237,26 @@ def test_set_rollback_undoes_the_rows_and_the_answer_stands(alias: str, begin: B
     shop = begin(alias, lambda _: transaction.set_rollback(True, using=alias))
     assert (shop.send().status, shop.send().replayed) == (201, True)
     assert shop.left() == (0, True)
+
+
+@ways
+@pytest.mark.parametrize("raises", [True, False], ids=["raised", "returned"])
+def test_a_refusal_that_is_raised_undoes_the_rows_and_one_that_is_returned_does_not(
+    sqlite: str, begin: Begin, colour: str, awaited: Any, decorated: bool, raises: bool
+) -> None:
+    """As ATOMIC_REQUESTS has it. The answer is kept either way."""
+
+    def refuse(request: Any) -> HttpResponse:
+        if raises:
+            raise Http404
+        return HttpResponse(status=404)
+
+    shop = begin(sqlite, refuse, colour=colour, awaited=awaited, decorated=decorated)
+    assert [(reply.status, reply.replayed) for reply in (shop.send(), shop.send())] == [
+        (404, False),
+        (404, True),
+    ]
+    assert shop.left() == (0 if raises else 1, True)
 
 
 def failing(request: Any, alias: str) -> None:
@@ -587,7 +607,7 @@ def test_missing_tables_are_djangos_to_make(postgres_url: str, begin: Begin) -> 
     for policy in (ATOMIC, semel.ietf()):
         backend = semel.stores.open_backend("django://pg")
         shop = begin("pg", nothing, policy=policy)
-        assert shop.send().status == 500
+        assert shop.send().code == "store-unavailable"
         with pytest.raises(ConfigurationError, match=r"manage\.py migrate"):
             backend.blocking().perform(Read(b"\0" * 32))  # type: ignore[arg-type]
         backend.close()

@@ -157,11 +157,11 @@ def _result(call: Call, outcome: HandlerOutcome, course: Course) -> _Result:
     outcome, verdict = conclude(call, outcome, course)
     answer = own_answer(call, outcome, verdict, course)
     response = answer.response
-    returned = isinstance(outcome, Returned)
     if verdict is Verdict.KEEP and response is not None:
         keep = completion(call, replay.kept(response, call.policy), course)
+        returned = isinstance(outcome, Returned) and not outcome.raised  # to raise is to undo
         return _Result(answer, keep, writes=returned and response.status < 500)
-    if returned and response is not None:
+    if isinstance(outcome, Returned) and response is not None:
         answer = replace(answer, response=first(call, response, None))
     op = concession(call, verdict, answer.error, course) if verdict is Verdict.SUSPEND else None
     return _Result(answer, op, writes=False)

@@ -13,10 +13,14 @@ from semel.core.model import Fence, Headers, Identity, Micros, Record, Response
 
 @frozen
 class Returned:
-    """The handler answered in full. ``error``: the exception being handled as it answered."""
+    """The handler answered in full. ``error``: the exception being handled as it answered.
+
+    ``raised``: it did not return this answer, its framework made it of what it raised.
+    """
 
     response: Response
     error: BaseException | None = None
+    raised: bool = False
 
 
 @frozen

@@ -245,7 +245,7 @@ def _written(op: Enqueue, kept: Kept) -> str:
 class Run:
     """One run of a handler, and what its answer may hide."""
 
-    __slots__ = ("_doubts", "_noted", "course", "effects", "ground", "lease")
+    __slots__ = ("_doubts", "_noted", "_outer", "course", "effects", "ground", "lease")
 
     def __init__(self, lease: Lease, course: Course, ground: Ground) -> None:
         self.lease = lease
@@ -255,6 +255,7 @@ class Run:
         """The keys of those put into the outbox."""
         self._doubts: list[OutcomeUnknown] = []
         self._noted: BaseException | None = None
+        self._outer: BaseException | None = None
 
     @property
     def transaction(self) -> Any:
@@ -287,6 +288,7 @@ class Run:
 
     def occupy(self) -> tuple[Token[Run | None], Token[list[OutcomeUnknown] | None]]:
         """The same, for a context that ends with the run."""
+        self._outer = sys.exception()
         return _run.set(self), doubts.set(self._doubts)
 
     def note(self, error: BaseException) -> None:
@@ -303,6 +305,15 @@ class Run:
         if self._doubts and not says_not_executed(error):
             return self._doubts[-1]
         return error
+
+    def has_raised(self, status: int) -> bool:
+        """Whether an answer was made of an exception: in a transaction, to raise is to undo.
+
+        A success is none, wherever it is sent from, and what whoever called us handles is not ours.
+        """
+        handled = sys.exception()
+        raised = handled is not None and handled is not self._outer
+        return status >= 400 and (raised or self._noted is not None)
 
 
 _run: ContextVar[Run | None] = ContextVar("semel_run", default=None)

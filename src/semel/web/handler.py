@@ -270,8 +270,9 @@ class Handler:
             self._body = self._body or Spool()
             self._body.write(last)
             last = self._body.whole()
-        error = self._run.error_behind(self._status)
-        self._outcome.keep(Returned(Response(self._status, self._headers, last), error))
+        run, response = self._run, Response(self._status, self._headers, last)
+        raised = run.has_raised(self._status)
+        self._outcome.keep(Returned(response, run.error_behind(self._status), raised))
 
     async def _turn_to_stream(self) -> None:
         error = self._run.error_behind(self._status)

@@ -192,7 +192,7 @@ class ViewHandler(Generic[F]):
             if unkeepable(self._policy, self._begun):
                 return Streaming(self.status, self._headers, self._behind)
         response = Response(self.status, self._headers, self._begun.whole())
-        return Returned(response, self._behind)
+        return Returned(response, self._behind, run.has_raised(self.status))
 
     def _failed(self, error: BaseException, nothing_begun: HandlerOutcome) -> HandlerOutcome:
         """Begun but not finished: what was begun is the outcome, and it is not whole."""

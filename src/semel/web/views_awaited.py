@@ -153,7 +153,8 @@ class AwaitedViewHandler(Generic[F]):
             self._begun.write(piece)
             if unkeepable(self._policy, self._begun):
                 return Streaming(self.status, self._headers, behind)
-        return Returned(Response(self.status, self._headers, self._begun.whole()), behind)
+        response = Response(self.status, self._headers, self._begun.whole())
+        return Returned(response, behind, run.has_raised(self.status))
 
     def _failed(self, error: BaseException) -> HandlerOutcome:
         """Begun but not finished: what was begun is the outcome, and it is not whole."""

@@ -125,6 +125,7 @@ class _Handler:
         self._rest: Iterator[bytes] = iter(())
         self._error: BaseException | None = None
         self._behind: BaseException | None = None
+        self._raised = False
         self._outcome: HandlerOutcome | None = None
 
     @property
@@ -154,7 +155,8 @@ class _Handler:
         if not self._status_line:
             raise RuntimeError("the application returned without an answer")
         response = Response(self._status, self._headers, self._body.whole())
-        return Returned(response, self._run.error_behind(self._status) or self._behind)
+        behind = self._run.error_behind(self._status) or self._behind
+        return Returned(response, behind, self._raised or self._run.has_raised(self._status))
 
     def _too_large(self) -> bool:
         policy = self._policy
@@ -186,6 +188,7 @@ class _Handler:
         self._headers = tuple([(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers])
         error = exc_info[1] if exc_info else None
         self._behind = error or self._run.error_behind(self._status)
+        self._raised = error is not None or self._run.has_raised(self._status)
         return self._body.write
 
     def drain(self, headers: Headers) -> Drained:
