@@ -176,7 +176,11 @@ def applying(client: Client) -> Iterator[Load]:
 STORES = {"postgres": postgres, "valkey": valkey, "sqlite": sqlite}
 
 
-@pytest.mark.parametrize("case", ["starlette-postgres", "bare-valkey", "flask-sqlite"])
+@pytest.mark.parametrize(
+    "case",
+    # Valkey is killed under load in tests/proof/test_faults.py as well.
+    ["starlette-postgres", pytest.param("bare-valkey", marks=pytest.mark.proof), "flask-sqlite"],
+)
 def test_a_store_that_is_killed_under_load_runs_nothing_and_comes_back_without_a_restart(
     case: str, tmp_path: Path
 ) -> None:

@@ -36,7 +36,8 @@ FATES: tuple[Fate, ...] = ("drop", "refuse", "late")
 SAID = {"drop": "applied, unanswered", "refuse": "not received", "late": "applied later"}
 
 _COMMIT = re.compile(rb"\bCOMMIT\b")
-_CARRIED = (canary.new_key()[8:24].encode(), canary.ANSWER.encode())
+_KEY, _ANSWER = canary.new_key()[8:24].encode(), canary.ANSWER.encode()
+_CARRIED = (_KEY, _ANSWER)
 _NAMED = ("retake", "release")
 _MARKS = (
     *_CARRIED,
@@ -53,6 +54,15 @@ def commits(message: bytes) -> bool:
     return _COMMIT.search(message) is not None
 
 
+def claims(message: bytes) -> bool:
+    """Of PostgreSQL or Redis."""
+    return _KEY in message
+
+
+def completions(message: bytes) -> bool:
+    return _ANSWER in message
+
+
 def writes(message: bytes) -> bool:
     return not message.startswith(_PARSE) and any(mark in message for mark in _MARKS)
 
@@ -61,7 +71,7 @@ class Cutter:
     """Cuts at some of the commits until it has cut enough of them."""
 
     def __init__(self, cuts: Cuts) -> None:
-        self._meets = commits if cuts.mode == "atomic" else writes
+        self._meets = cuts.meets or (commits if cuts.mode == "atomic" else writes)
         self._cuts = cuts
         self._dice = random.Random(cuts.seed)
         self._deck: list[Fate] = []
@@ -161,6 +171,8 @@ class Cuts:
     rate: float = 0.4
     """Of all commits; a store asks once more by itself, so that some must be cut twice."""
     fates: tuple[Fate, ...] = FATES
+    meets: Callable[[bytes], bool] | None = None
+    """What is cut; None: every commit."""
     around: Callable[[Backend], Backend] = lambda backend: backend
     """The positive controls are built here."""
     patience: float = 60.0
