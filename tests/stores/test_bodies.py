@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -23,6 +27,7 @@ from semel.core.contract import (
 from semel.core.model import Fence, Identity
 from semel.core.snapshot import LARGE, Snapshot, encode
 from semel.errors import ConfigurationError
+from semel.stores import bodies
 from semel.stores.bodies import Get, Local, NearerBackend, Put, nearer
 from semel.stores.memory import MemoryBackend
 from semel.stores.redis.bodies import RedisBodies
@@ -213,6 +218,69 @@ def test_a_cache_that_is_down_costs_one_try_and_no_answer(
     assert store.fetched == 4
     assert caplog.text.count("out of use") == 1
     node.close()
+
+
+class Hole:
+    """Takes connections and never says a word."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}?timeout=0.3"
+        threading.Thread(target=self._take, daemon=True).start()
+
+    @property
+    def tried(self) -> int:
+        return len(self._open)
+
+    def _take(self) -> None:
+        with suppress(OSError):
+            while True:
+                self._open.append(self._listener.accept()[0])
+
+    def close(self) -> None:
+        for end in (self._listener, *self._open):
+            end.close()
+
+
+def test_a_cache_that_hangs_is_tried_by_one_while_the_others_wait_for_nothing(
+    store: Counting,
+    portal: Portal,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hole, now = Hole(), [0.0]
+    monkeypatch.setattr(bodies, "monotonic", lambda: now[0])
+    node, body = Node(store, "blocking", portal, room=0, shared=hole.url), answer()
+    identity, _ = completed(store, body)
+    assert node.replay(identity) == body
+    assert hole.tried == 1
+    for turn in (2, 3):
+        now[0] += bodies.OUT_OF_USE + 1
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(lambda _: node.replay(identity), range(8))) == [body] * 8
+        assert hole.tried == turn
+    assert caplog.text.count("out of use") == 1
+    node.close()
+    hole.close()
+
+
+def test_a_cache_that_is_back_is_used_again(
+    store: Counting, portal: Portal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(bodies, "monotonic", lambda: now[0])
+    with ValkeyServer() as server:
+        shared = f"{server.socket_url}?timeout=5"
+        node, body = Node(store, "blocking", portal, room=0, shared=shared), answer()
+        identity, _ = completed(store, body)
+        server.stop()
+        assert node.replay(identity) == body
+        server.start()
+        now[0] += bodies.OUT_OF_USE + 1
+        assert [node.replay(identity) for _ in range(3)] == [body] * 3
+        assert store.fetched == 2
+        node.close()
 
 
 def test_a_cache_may_evict_and_forget() -> None:

@@ -28,7 +28,8 @@ SHARED_FOR: Final = 3600
 """Seconds in the shared cache. A storm of retries is shorter; the store has it for longer."""
 
 OUT_OF_USE: Final = 5.0
-"""Seconds for which a shared cache that failed is left alone: nobody must wait for it in vain."""
+"""Seconds for which a shared cache that failed is left alone: nobody must wait for it in vain. Then
+one tries it, and the others wait for news."""
 
 
 @frozen
@@ -95,7 +96,8 @@ class Bodies:
     def __init__(self, room: int, shared: Shared | None) -> None:
         self.local = Local(room)
         self.shared = shared
-        self._useless_until = 0.0
+        self._useless_until: float | None = None
+        """When somebody may try again; None while all is well."""
 
     def fetch(self, op: Fetch) -> Flow[Fetched | NoRecord]:
         """From the nearest place that has it; the store's own word is final."""
@@ -109,20 +111,21 @@ class Bodies:
         return reply
 
     def _from_shared(self, op: Fetch) -> Flow[bytes | None]:
-        if not self._in_use or not op.head:
+        if not op.head or not self._in_use():
             return None
         try:
             body = yield from ask(Get(op.identity, op.fence))
         except SemelError as error:
             self._failed(error)
             return None
+        self._useless_until = None
         if body is None or not begins(body, op.head) or not is_sound(body):
             return None
         self.local.put(op, body)
         return body
 
     def _share(self, op: Fetch, body: bytes) -> Flow[None]:
-        if not self._in_use:
+        if not self._in_use():
             return
         try:
             yield from ask(Put(op.identity, op.fence, body, SHARED_FOR))
@@ -131,13 +134,19 @@ class Bodies:
         except Interrupted:
             return
 
-    @property
     def _in_use(self) -> bool:
-        return self.shared is not None and self._useless_until <= monotonic()
+        if self.shared is None or self._useless_until is None:
+            return self.shared is not None
+        now = monotonic()
+        if now < self._useless_until:
+            return False
+        self._useless_until = now + OUT_OF_USE  # this one tries
+        return True
 
     def _failed(self, error: Exception) -> None:
+        if self._useless_until is None:  # else it was said before
+            log.warning("semel: the shared replay cache is out of use: %s", error)
         self._useless_until = monotonic() + OUT_OF_USE
-        log.warning("semel: the shared replay cache is out of use: %s", error)
 
 
 class _Nearer:
