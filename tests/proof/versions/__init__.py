@@ -2,5 +2,6 @@
 
 node     a process with an application, of whichever version is on its path
 copies   later versions, made of this one
-frozen   what is kept of the first schema, to be read by all that follow
+first    what the first version leaves in a store, and how a later one must find it
+frozen   the same, as files
 """

@@ -1,0 +1,172 @@
+"""What the first version leaves in a store: a record of every kind, and all that goes with them.
+
+Made by its own code; read, and finished, by every later one.
+"""
+
+from __future__ import annotations
+
+from semel.core import journal, snapshot, stored
+from semel.core.contract import (
+    Accept,
+    Accepted,
+    Advance,
+    Applied,
+    Claim,
+    Claimed,
+    Complete,
+    EvictUnknown,
+    Fetch,
+    Fetched,
+    Found,
+    Lapse,
+    Recall,
+    Recalled,
+    Register,
+    Registered,
+    Release,
+    Resume,
+    Retake,
+    SettleHappened,
+    StoreOperation,
+    Suspend,
+    Take,
+)
+from semel.core.journal import Journal, Kind
+from semel.core.model import Fence, Identity, OnLapse, State
+from semel.core.outbox import Deliver, Enqueue, Fail, Note, TakeEffects
+from semel.core.snapshot import Snapshot
+from semel.core.stored import StoredRequest
+from semel.core.upkeep import Due, Lead, Work
+from semel.stores.base import Store
+from semel.stores.encryption import Encryption
+from tests.stores.contract import ACT, LEASE, ORIGIN, PATIENCE, RETENTION, TOMBSTONE
+
+HEADERS = ((b"content-type", b"application/json"), (b"x-two", b"1"), (b"x-two", b"2"))
+ANSWERS = {
+    "answered": Snapshot(201, HEADERS, b'{"paid": true}', schema_version="2"),
+    "packed": Snapshot(200, HEADERS, b"row\n" * 8_000),
+    "receipt": Snapshot(200, HEADERS, None, size=9_000_000, digest=b"d" * 32),
+    "streamed": Snapshot(200, HEADERS, None, whole=False, size=77),
+}
+REQUEST = StoredRequest(
+    *("POST", "/v1", "/jobs", b"x=1"),
+    headers=((b"content-type", b"text/plain"),),
+    body=b"\0body",
+    key="a-key",
+    principal={"id": 7},
+)
+JOURNAL = Journal().reaching("made", Kind.PHASE, {"ride": 1}).intending("charged")
+RECIPE = "i1 v1"
+KEY = bytes(range(32))
+
+
+def sealing() -> Encryption:
+    return Encryption({"first": KEY}, "first")
+
+
+def identity(name: str) -> Identity:
+    return Identity(f"{name:.<32}".encode())
+
+
+def fence(name: str) -> Fence:
+    return Fence(f"{name:.<16}".encode())
+
+
+def claim(name: str, on_lapse: OnLapse = OnLapse.UNKNOWN, by: str | None = None) -> Claim:
+    mine = fence(name if by is None else by)
+    return Claim(identity(name), mine, "v1:abc", b"\0fields", ORIGIN, LEASE, on_lapse)
+
+
+def complete(name: str, blob: bytes) -> Complete:
+    return Complete(identity(name), fence(name), blob, RETENTION, TOMBSTONE, f"resource of {name}")
+
+
+def leave_behind(store: Store, *, outbox: bool) -> None:
+    """Every kind of record, by the operations that lead there."""
+    for name, answer in ANSWERS.items():
+        _do(store, claim(name), complete(name, snapshot.encode(answer)))
+    blob = snapshot.encode(ANSWERS["answered"])
+    sealed = sealing().seal(blob, identity("sealed"), b"snapshot")
+    _do(store, claim("sealed"), complete("sealed", sealed))
+    _do(store, claim("refused"), Release(identity("refused"), fence("refused"), RETENTION, "later"))
+    _do(store, claim("doubted"), Suspend(identity("doubted"), fence("doubted"), "timed out", 0))
+    given_up = Suspend(identity("given up"), fence("given up"), "timed out")
+    buried = EvictUnknown(identity("given up"), fence("given up"), fence("buried"), TOMBSTONE, ACT)
+    _do(store, claim("given up"), given_up, buried)
+    _do(store, claim("stopped"))
+    begun = Advance(identity("begun"), fence("begun"), journal.encode(JOURNAL))
+    _do(store, claim("begun", OnLapse.RESUME), begun)
+    request = stored.encode(REQUEST)
+    told = ("v1:abc", b"\0fields", ORIGIN, request, PATIENCE)
+    _do(store, Accept(identity("deferred"), fence("deferred"), *told))
+    assert isinstance(store.perform(Register("POST /pay", RECIPE)), Registered)
+    store.perform(Note("provider", "event 1", RETENTION))
+    store.perform(Lead("maintenance", fence("leader"), LEASE))
+    if outbox:
+        _leave_effects(store)
+
+
+def _leave_effects(store: Store) -> None:
+    for name in ("delivered", "dead"):
+        store.perform(Enqueue(name, identity("answered"), "mail", b'{"to": 1}'))
+        store.perform(TakeEffects(fence(name), ("mail",), 1, LEASE))
+    assert store.perform(Deliver("delivered", fence("delivered"), "provider's", RETENTION)).applied
+    assert store.perform(Fail("dead", fence("dead"), "refused", None)).applied
+    store.perform(Enqueue("waiting", identity("answered"), "mail", b'{"to": 2}', "an order"))
+
+
+def _do(store: Store, *ops: StoreOperation[object]) -> None:
+    for op in ops:
+        reply = store.perform(op)
+        assert isinstance(reply, Claimed | Accepted | Applied), reply
+
+
+def finish(store: Store, *, outbox: bool) -> None:
+    """What is there is what was left, byte for byte; and everything can be brought to its end."""
+    for name, answer in ANSWERS.items():
+        assert snapshot.decode(_fetched(store, name)) == answer, name
+    opened = sealing().open(_fetched(store, "sealed"), identity("sealed"), b"snapshot")
+    assert snapshot.decode(opened) == ANSWERS["answered"]
+    assert _found(store, "given up") is State.EXPIRED
+    _do(
+        store,
+        Retake(identity("refused"), fence("refused"), fence("again"), LEASE),
+        Lapse(identity("stopped"), fence("stopped"), RETENTION),
+        Take(identity("deferred"), fence("deferred"), fence("worker"), LEASE),
+        Resume(identity("begun"), fence("begun"), fence("completer"), LEASE),
+    )
+    _recalled(store)
+    doubted = {case.record.identity for case in store.perform(Due(Work.UNKNOWN, 10)).cases}
+    assert doubted == {identity("doubted"), identity("stopped")}
+    for name in ("doubted", "stopped"):
+        told = (fence("settled"), b"it happened", RETENTION, TOMBSTONE, ACT)
+        _do(store, SettleHappened(identity(name), fence(name), *told))
+    assert isinstance(store.perform(Register("POST /pay", RECIPE)), Registered)
+    assert store.perform(Note("provider", "event 1", None)).before
+    if outbox:
+        (waiting,) = store.perform(TakeEffects(fence("taken"), ("mail",), 9, LEASE)).effects
+        assert (waiting.key, waiting.payload) == ("waiting", b'{"to": 2}')
+        assert waiting.order == "an order"
+
+
+def _fetched(store: Store, name: str) -> bytes:
+    reply = store.perform(claim(name, by="somebody else"))
+    assert isinstance(reply, Found), name
+    assert reply.record.state is State.COMPLETED, name
+    whole = store.perform(Fetch(identity(name), fence(name), reply.record.snapshot or b""))
+    assert isinstance(whole, Fetched), name
+    return whole.snapshot
+
+
+def _found(store: Store, name: str) -> State:
+    reply = store.perform(claim(name, by="somebody else"))
+    assert isinstance(reply, Found), name
+    return reply.record.state
+
+
+def _recalled(store: Store) -> None:
+    begun, deferred = (store.perform(Recall(identity(name))) for name in ("begun", "deferred"))
+    assert isinstance(begun, Recalled)
+    assert isinstance(deferred, Recalled)
+    assert journal.decode(begun.case.journal) == JOURNAL
+    assert stored.decode(deferred.case.request or b"") == REQUEST
