@@ -108,6 +108,7 @@ def audit(stage: Stage, play: Play, key: str, hit: list[str]) -> None:
         again = stage.until_final(play.path, key)
         assert (again.status, again.body) == (first.status, first.body)
         assert stage.ask(play.path, key, OTHER).status == 422
-        assert stage.effects(play.path, key) == 1
+        effects = stage.effects(play.path, key)
+        assert effects == 1, f"{effects} effects"
     except AssertionError as error:
         raise AssertionError(f"{play.name}, {stage.faults.mishap} at {hit}: {error}") from error
