@@ -84,6 +84,7 @@ class Plan:
     awaited: bool = False
     """Whether the handler is a coroutine function."""
     patience: float = PATIENCE
+    lease: float = LEASE
     seed: int = 1
 
 
@@ -227,7 +228,7 @@ def settings(plan: Plan, store: str, provider: Provider) -> dict[str, str]:
         "RIDES_STORE": store,
         "RIDES_PROVIDER": provider.url,
         "RIDES_PATIENCE": str(plan.patience),
-        "RIDES_LEASE": str(LEASE),
+        "RIDES_LEASE": str(plan.lease),
         "RIDES_RECONCILE_AFTER": "0.2",
         "RIDES_HONOURS_KEYS": "1" if plan.honours_keys else "0",
     }

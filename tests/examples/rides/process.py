@@ -15,6 +15,8 @@ from typing import Any
 from tests.proof.crash.boundaries import Boundaries, Fate, WatchedBackend, appending
 from tests.proof.crash.wire import scope
 
+DELIVERY = 0.6
+"""Seconds that a worker has a receipt to itself."""
 ROUNDS = 4
 """A settled call is resumed by the next round, and its receipt delivered by the one after."""
 
@@ -172,7 +174,7 @@ async def _work(rides: Any) -> None:
     from semel.effects.runs import Runs
     from semel.effects.worker import DELIVER, MAINTAIN, RECONCILE, RUN, Worker
 
-    guard, lease = rides.guard, timedelta(seconds=rides.LEASE)
+    guard, lease = rides.guard, timedelta(seconds=DELIVERY)
     runs = Runs(guard, rides.app)
     worker = Worker(
         [

@@ -12,6 +12,8 @@ import os
 import signal
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -61,7 +63,7 @@ class Boundaries:
         self._names: Counter[str] = Counter()
         self._met = self._sealed = False
         self.inside = 0
-        """How many transactions are open here."""
+        """How many transactions are open here, and other things that somebody may wait for."""
         self.postponed: list[Complete] = []
         """What is written only after its answer was sent: without "durable"."""
 
@@ -72,6 +74,17 @@ class Boundaries:
         self._refusals = log.with_name("refused.jsonl")
         self._role = role
         return self
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Not to be stopped meanwhile."""
+        with self._lock:
+            self.inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.inside -= 1
 
     def refused(self, op: StoreOperation[Any]) -> None:
         """A write came too late: note it, for whoever counts the zombies."""
@@ -100,7 +113,7 @@ class Boundaries:
         return self._count - 1
 
     def _fits(self) -> bool:
-        """A database waits for a process that is stopped in a transaction, so it goes on first."""
+        """Others would wait for a process that is stopped in a transaction, so it goes on first."""
         return self._fate.sign != signal.SIGSTOP or not self.inside
 
 

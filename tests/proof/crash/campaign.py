@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from semel.core.model import State
+from semel.core.model import Case, Micros, State
 from semel.core.upkeep import Browse, Listed
 from semel.stores import open_backend
 from tests.proof.crash.audit import audit, finals, left_to_people
@@ -202,10 +202,10 @@ class Campaign:
 
     def restless(self) -> list[str]:
         """Records that somebody has to look after."""
-        cases = self._browse(State.IN_PROGRESS, State.PENDING, State.UNKNOWN).cases
+        listed = self._browse(State.IN_PROGRESS, State.PENDING, State.UNKNOWN)
         return [
-            f"{case.record.state} {case.origin.path} {case.record.identity.hex()[:16]}"
-            for case in cases
+            _described(case, listed.now)
+            for case in listed.cases
             if case.due_at is not None or case.origin.path != "/manual"
         ]
 
@@ -256,3 +256,9 @@ class Campaign:
         key = str(UUID(int=self._dice.getrandbits(128), version=4))
         self._keys[key] = route
         return key
+
+
+def _described(case: Case, now: Micros) -> str:
+    due = "never" if case.due_at is None else f"in {(case.due_at - now) / 1_000_000:.1f} s"
+    about = f"{case.record.state} {case.origin.path} {case.origin.key}"
+    return f"{about}: due {due}, asked {case.tries} times, {case.record.reason}"

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from tests.proof.crash.boundaries import Boundaries
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -26,8 +28,9 @@ class Entry:
 
 
 class Provider:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, at: Boundaries | None = None) -> None:
         self._folder = folder
+        self._at = at or Boundaries()
         folder.mkdir(exist_ok=True)
 
     def charge(self, key: str, order: str, *, honours: bool) -> str | None:
@@ -63,13 +66,14 @@ class Provider:
 
     @contextmanager
     def _books(self, key: str) -> Iterator[int]:
-        """For one process at a time; a death gives them back."""
-        books = os.open(self._folder / key, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(books, fcntl.LOCK_EX)
-            yield books
-        finally:
-            os.close(books)
+        """For one process at a time; a death gives them back, and nobody is stopped with them."""
+        with self._at.busy():
+            books = os.open(self._folder / key, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(books, fcntl.LOCK_EX)
+                yield books
+            finally:
+                os.close(books)
 
 
 def _read(books: int) -> list[Entry]:

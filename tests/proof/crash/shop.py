@@ -20,7 +20,8 @@ from semel.web.wsgi import Environ, StartResponse
 from tests.proof.crash.boundaries import Boundaries, WatchedBackend
 from tests.proof.crash.provider import Provider
 
-LEASE: Final = timedelta(seconds=0.5)
+LEASE: Final = timedelta(seconds=1)
+"""Short, since the dead are waited for; long enough for a busy machine to come to its places."""
 
 PLAIN: Final = ("manual", "probed", "honoured", "released", "deferred", "requeued")
 """Leased: a lapse leaves it to people, to a provider that can be called off, to one that honours
@@ -46,8 +47,8 @@ class Shop:
     """One process's application; ``without`` takes a guard out of its store."""
 
     def __init__(self, store: str, folder: Path, without: str = "") -> None:
-        self.provider = Provider(folder / "provider")
         self.at = Boundaries()
+        self.provider = Provider(folder / "provider", self.at)
         self.plain: Any = open_backend(store)
         """The store as it is, watched by nobody."""
         can = self.plain.capabilities.transactions
