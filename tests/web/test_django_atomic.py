@@ -430,6 +430,18 @@ def test_a_handler_that_ends_the_transaction_is_found_out(
     assert connections[alias].in_atomic_block is False
 
 
+def test_a_view_that_closes_the_connection_has_done_nothing(alias: str, begin: Begin) -> None:
+    def close(request: Any) -> None:
+        if len(shop.ran) == 1:
+            connections[alias].close()
+
+    shop = begin(alias, close)
+    assert shop.send().code == "not-executed"
+    assert shop.left() == (0, False)
+    assert [shop.send().replayed for _ in range(2)] == [False, True]
+    assert shop.left() == (1, True)
+
+
 def test_a_connection_that_died_while_it_was_kept_is_replaced(
     postgres_url: str, begin: Begin
 ) -> None:

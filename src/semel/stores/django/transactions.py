@@ -149,9 +149,9 @@ class DjangoTransaction:
             raise self._severed
         if self._end is not None:
             raise ConfigurationError(OVER)
+        if self._wrapper.connection is None or self._wrapper.closed_in_transaction:
+            raise StoreUnavailable("Django's connection was lost, or closed", applied=False)
         if not self._engine.in_transaction(self._wrapper):
-            if self._wrapper.connection is None or self._wrapper.closed_in_transaction:
-                raise StoreUnavailable("Django's connection was lost", applied=False)
             raise ConfigurationError(ENDED)
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────
