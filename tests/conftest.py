@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
 from tests import canary
 from tests.servers import MariadbServer, PgBouncer, PostgresServer, ValkeyCluster, ValkeyServer
@@ -28,8 +28,21 @@ SLOW = (
     *("test_atomic", "test_atomic_servers", "test_servers", "test_deferred", "test_policy_table"),
     *("test_mysql", "test_redis", "test_redis_cluster", "test_galera", "test_postgres_failover"),
     *("test_unknown", "test_replay_cache", "test_campaign", "test_explorer", "test_frameworks"),
+    *("test_histories", "test_lockstep"),
 )
 """Files that take longest: begun first, so that no process is left alone with one at the end."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.markexpr == "proof":
+        settings.load_profile(os.environ.get("SEMEL_TEST_HYPOTHESIS", "explore"))
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A property looked at for long is a campaign too: `make proof` looks for new examples."""
+    proof = item.config.option.markexpr == "proof"
+    if proof and is_hypothesis_test(getattr(item, "obj", None)):
+        item.add_marker("proof")
 
 
 @pytest.hookimpl(trylast=True)

@@ -31,6 +31,7 @@ from semel.core.contract import (
     Take,
 )
 from semel.core.model import Case, Fence, Identity, OnLapse, State
+from semel.core.upkeep import Sweep
 from tests.stores.contract import (
     ACT,
     EVERY_STATE,
@@ -198,6 +199,23 @@ class Deferred:
             harness, case.record.leased_until, deadline - (0 if not harness.slack else LEASE)
         )
         assert case.request == REQUEST
+
+    @pytest.mark.parametrize("by", [Lapse, Sweep])
+    def test_a_request_that_lapses_past_its_deadline_was_due_at_its_deadline(
+        self, harness: Harness, by: type[Lapse | Sweep]
+    ) -> None:
+        """Where the abandoner looks, and not behind all that came due since."""
+        identity, seen, fence = new_identity(), new_fence(), new_fence()
+        harness.perform(accept(identity, seen, on_lapse=OnLapse.RELEASE, patience=MINUTE))
+        applied(harness, Take(identity, seen, fence, LEASE))
+        harness.travel(LEASE + 10 * MINUTE)
+        if by is Lapse:
+            applied(harness, Lapse(identity, fence, RETENTION))
+        else:
+            harness.perform(Sweep(RACERS, RETENTION))
+        case = recall(harness, identity)
+        assert case.record.state is State.PENDING
+        assert case.due_at == case.record.leased_until
 
     def test_a_lapsed_deferred_request_that_may_have_had_one_is_unknown(
         self, harness: Harness

@@ -6,7 +6,6 @@ Beliefs are what the lanes of a process were told last, so they are often out of
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -46,7 +45,13 @@ from semel.core.states import TABLE, Event
 from semel.core.upkeep import Abandon, Reap, Retire, Sweep
 from tests.stores.timeless import UNIT
 
-Dice: TypeAlias = random.Random
+
+class Dice(random.Random):
+    """``past``: how often what has an end is past from the start, where no time is to pass."""
+
+    past: float = 0.0
+
+
 Make: TypeAlias = Callable[[Dice, Identity, Fence], StoreOperation[Any]]
 
 TENANT: Final = "tenant"
@@ -59,9 +64,12 @@ def ahead(dice: Dice) -> Micros:
     return dice.randint(2, 5) * UNIT
 
 
+LONGEST: Final = 6 * UNIT
+
+
 def either(dice: Dice) -> Micros:
     """Ahead, or past from the start."""
-    return -UNIT if dice.random() < 0.4 else ahead(dice)
+    return -UNIT if dice.random() < dice.past else ahead(dice)
 
 
 def new_fence(dice: Dice) -> Fence:
@@ -137,6 +145,11 @@ def _advance(dice: Dice, identity: Identity, fence: Fence) -> StoreOperation[Any
     return dice.choice((Advance, Open))(identity, fence, some_bytes(dice))
 
 
+def _renew(dice: Dice, identity: Identity, fence: Fence) -> Renew:
+    """It pushes the end away; where no time passes, it is how a lease comes to its end."""
+    return Renew(identity, fence, -UNIT if dice.random() < dice.past else LONGEST)
+
+
 def _inquire(dice: Dice, identity: Identity, seen: Fence) -> Inquire:
     return Inquire(identity, seen, dice.choice((0, 0, 1)), dice.choice((None, ahead(dice))))
 
@@ -152,7 +165,7 @@ MAKERS: Final[Mapping[Event, Make]] = {
     Event.TAKE: lambda dice, i, f: Take(i, f, new_fence(dice), either(dice)),
     Event.ABANDON: lambda dice, i, f: Abandon(LIMIT, some_bytes(dice), either(dice), either(dice)),
     Event.REQUEUE: lambda dice, i, f: _release(dice, i, f, requeue=True),
-    Event.RENEW: lambda dice, i, f: Renew(i, f, dice.choice((-UNIT, either(dice)))),
+    Event.RENEW: _renew,
     Event.ADVANCE: _advance,
     Event.COMPLETE: _complete,
     Event.RELEASE: _release,
@@ -194,23 +207,24 @@ class Board:
     """What the lanes of one process know about one key."""
 
     def __init__(self, identity: Identity) -> None:
-        self._identity = identity
+        self.identity = identity
         self._state: State | None = None
         self._fence = Fence(identity[:16])
-        self._fences: deque[Fence] = deque([self._fence], maxlen=4)
+        self._fences: tuple[Fence, ...] = (self._fence,)
 
     def choose(self, dice: Dice) -> StoreOperation[Any]:
         luck = dice.random()
         if luck < 0.25:
-            return dice.choice(LOOKS)(dice, self._identity, self._fence)
+            return dice.choice(LOOKS)(dice, self.identity, self._fence)
         if luck < 0.40:  # anything, by anybody who ever had a say
             make = MAKERS[dice.choice(list(MAKERS))]
-            return make(dice, self._identity, dice.choice(list(self._fences)))
-        events = [row.event for row in TABLE if row.source is self._state and row.event in MAKERS]
-        return MAKERS[dice.choice(events)](dice, self._identity, self._fence)
+            return make(dice, self.identity, dice.choice(self._fences))
+        state = self._state  # which another lane may change meanwhile
+        events = [row.event for row in TABLE if row.source is state and row.event in MAKERS]
+        return MAKERS[dice.choice(events)](dice, self.identity, self._fence)
 
     def claim(self, dice: Dice) -> Claim:
-        return _claim(dice, self._identity, self._fence)
+        return _claim(dice, self.identity, self._fence)
 
     def learn(self, op: StoreOperation[Any], reply: Any) -> None:
         record: Record | None = getattr(reply, "record", None)
@@ -222,7 +236,7 @@ class Board:
             self._state = getattr(reply, "state", self._implied(reply))
             fence = getattr(op, "fence", self._fence)
         self._fence = fence
-        self._fences.append(fence)
+        self._fences = (*self._fences[-3:], fence)
 
     def _implied(self, reply: Any) -> State | None:
         match reply:

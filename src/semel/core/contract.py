@@ -108,7 +108,10 @@ class Applied:
 
 @frozen
 class Lost:
-    """The fence is not the record's, or the state forbids it; nothing was changed."""
+    """The fence is not the record's, or the state forbids it; nothing was changed.
+
+    ``record`` was found then, or by a look right after: a store may tell of a later state.
+    """
 
     record: Record | None
     now: Micros

@@ -102,7 +102,7 @@ def decode(blob: bytes | None) -> Journal:
         if magic != _MAGIC or zlib.crc32(rest) != checksum:
             raise StoreCorrupt("a journal is damaged: its checksum does not match")
         return Journal(tuple(_point(*entry) for entry in json.loads(rest)))
-    except (struct.error, ValueError, TypeError, KeyError) as error:
+    except (struct.error, ValueError, TypeError, KeyError, RecursionError) as error:
         raise StoreCorrupt(f"a journal cannot be read: {error}") from error
 
 

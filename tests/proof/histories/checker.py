@@ -105,16 +105,22 @@ class _Search:
                 return self._told(call)
 
     def _told(self, call: Call) -> list[Deed]:
-        whole = self._deed(call, still=isinstance(call.reply, UNCHANGING))
-        if isinstance(call.op, Reap):  # expiring and forgetting are two steps
-            return [whole, self._deed(call)]
-        parts = [whole]
+        if isinstance(call.op, ROUNDS):
+            return self._round(call)
+        parts = [self._deed(call, still=isinstance(call.reply, UNCHANGING))]
         if self._habits.looks_again and isinstance(call.reply, Lost):
             refusal = self._deed(call, part=Part.REFUSAL, still=True)
             parts = [refusal, self._deed(call, part=Part.LOOK, still=True, needs=refusal)]
-        if self._habits.asks_again and not isinstance(call.op, ROUNDS):
+        if self._habits.asks_again:
             parts.append(self._deed(call, part=Part.UNSEEN, required=False, until=parts[0]))
         return parts
+
+    def _round(self, call: Call) -> list[Deed]:
+        """It may pass over a record that is locked. Expiring and forgetting are two steps."""
+        if not any(call.reply.counts.values()):
+            return []
+        steps = 2 if isinstance(call.op, Reap) else 1
+        return [self._deed(call, part=Part.ROUND, required=False) for _ in range(steps)]
 
     def _deed(self, call: Call, ended: int | None = None, **how: Any) -> Deed:
         end = call.ended if ended is None else ended
@@ -153,12 +159,13 @@ class _Search:
         """What no other that is still to be done has ended before."""
         found: list[int] = []
         end = FOREVER
+        latest = self._deeds[done.bit_length() - 1].began if done else 0
         place = (~done & (done + 1)).bit_length() - 1  # the first that is not done
         for number in range(place, len(self._deeds)):
             deed = self._deeds[number]
             if deed.began > end:
                 break
-            if not done >> number & 1:
+            if not done >> number & 1 and deed.ended >= latest:
                 end = min(end, deed.ended) if deed.required else end
                 found.append(number)
         return [
@@ -170,10 +177,13 @@ class _Search:
     def _choices(self, done: int, state: StateNumber) -> list[tuple[int, StateNumber]]:
         """The most promising last: it is taken first."""
         choices: list[tuple[int, StateNumber]] = []
-        for number in self._candidates(done):
+        candidates = self._candidates(done)
+        optional = [self._deeds[n].ended for n in candidates if not self._deeds[n].required]
+        soonest = min(optional, default=FOREVER)
+        for number in candidates:
             deed = self._deeds[number]
             for after in self._spec.outcomes(state, deed):
-                if deed.still:
+                if deed.still and deed.began <= soonest:  # nothing becomes too late by it
                     return [(number, after)]
                 choices.append((number, after))
         choices.sort(key=lambda choice: -self._deeds[choice[0]].ended)
@@ -188,6 +198,17 @@ class _Search:
             before = after
         return verdict
 
+    def _unlike(self, state: StateNumber, call: Call) -> str:
+        """What of the told record is not as it should be, where all else is alike."""
+        reply, _ = self._spec.step(state, self._spec.number(call.op))
+        if type(reply) is not type(call.reply):
+            return ""
+        told, due = (_flat(each) for each in (call.reply, reply))
+        wrong = [
+            f"{name} {told[name]} not {due[name]}" for name in told if told[name] != due.get(name)
+        ]
+        return f" ({', '.join(wrong)})" if len(wrong) < 4 else ""
+
     def _explain(self) -> str:
         done, state = self._furthest
         stuck = [self._deeds[n].call for n in self._candidates(done)]
@@ -197,7 +218,7 @@ class _Search:
         lines.append(
             f"the record {self._spec.state_of(state) or 'absent'}, and then none of these:"
         )
-        lines += [f"  {names.line(call)}" for call in stuck]
+        lines += [f"  {names.line(call)}{self._unlike(state, call)}" for call in stuck]
         lines.append("the whole history:")
         lines += [f"  {names.line(call)}" for call in self._history]
         return "\n".join(lines)
@@ -233,3 +254,12 @@ class _Names:
 
     def _name(self, fence: bytes) -> str:
         return self._names.setdefault(fence, f"f{len(self._names) + 1}")
+
+
+def _flat(thing: Any) -> dict[str, str]:
+    """Every field of a reply and of what is in it, as text."""
+    found: dict[str, str] = {}
+    for name in getattr(thing, "__match_args__", ()):
+        held = getattr(thing, name)
+        found.update(_flat(held) or {name: held.hex()[:12] if type(held) is bytes else repr(held)})
+    return found

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from random import Random
 from typing import Any, Final, TypeAlias
 
 from semel.core.contract import Read, Recall, StoreOperation
@@ -22,13 +21,14 @@ from semel.stores import open_backend
 from semel.stores.base import Backend
 from tests.proof.histories.calls import ROUNDS, Call, Outcome
 from tests.proof.histories.orders import Leave, Look, Order, Place, Round
-from tests.stores.moves import Board
+from tests.stores.moves import Board, Dice
 from tests.stores.portal import PATIENCE, Portal
 from tests.stores.relay import Relay
 
 CUTS: Final = 0.03
 """How often a lane lets a line be cut, where lines can be cut."""
 TRIES: Final = 10
+PAST: Final = 0.4
 
 Lane: TypeAlias = Generator[StoreOperation[Any], Any, None]
 
@@ -92,7 +92,8 @@ class Player:
     # ── lanes ─────────────────────────────────────────────────────────────────────────────────────
 
     def _lane(self, round_: Round, boards: list[Board], number: int, calls: list[Call]) -> Lane:
-        dice = Random(f"{round_.seed} {self._name} {number}")
+        dice = Dice(f"{round_.seed} {self._name} {number}")
+        dice.past = PAST
         for _ in range(round_.moves):
             board = dice.choice(boards)
             op = board.choose(dice)
@@ -101,7 +102,7 @@ class Player:
             if reply is not None and not isinstance(op, ROUNDS):
                 board.learn(op, reply)
 
-    def _tempt(self, dice: Random) -> None:
+    def _tempt(self, dice: Dice) -> None:
         """Now and then a few messages get lost, or the answers to them: stores ask once again."""
         if self._relay is not None and dice.random() < CUTS:
             lose(self._relay, dice.choice((1, 3, 3, 4)))

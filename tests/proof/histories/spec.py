@@ -23,7 +23,7 @@ from semel.stores.memory.fields import (
     proved,
 )
 from tests.proof.explorer.store import Shelf
-from tests.proof.histories.calls import ROUNDS, Call
+from tests.proof.histories.calls import Call
 from tests.stores.timeless import timeless
 
 NOW: Final[Micros] = 1_700_000_000_000_000
@@ -40,6 +40,8 @@ class Part(StrEnum):
     """It took effect, and was answered so."""
     UNSEEN = "unseen"
     """It took effect, and the answer was lost."""
+    ROUND = "round"
+    """A round of maintenance took this record along."""
     REFUSAL = "refusal"
     """It was refused …"""
     LOOK = "look"
@@ -112,7 +114,7 @@ class Spec:
     def outcomes(self, state: StateNumber, deed: Deed) -> Iterator[StateNumber]:
         """Where the deed may have led from ``state``, seeing what its caller was told."""
         match deed.part:
-            case Part.WHOLE if isinstance(deed.call.op, ROUNDS):
+            case Part.ROUND:
                 yield from self._of_a_round(state, deed.call, deed.op)
             case Part.WHOLE:
                 reply, after = self.step(state, deed.op)
@@ -132,10 +134,9 @@ class Spec:
                     yield after
 
     def _of_a_round(self, state: StateNumber, call: Call, op: int) -> Iterator[StateNumber]:
-        """It may pass over a record that is locked, or that came after its limit."""
         _, after = self.step(state, op)
         between = self._expired(state) if isinstance(call.op, Reap) else after
-        yield from {after, between, state}
+        yield from {after, between} - {state}
 
     def _expired(self, state: StateNumber) -> StateNumber:
         """A reaper expires and forgets in two steps, and others may come in between."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from semel.core.contract import (
     Applied,
@@ -22,6 +22,8 @@ from semel.core.contract import (
 )
 from semel.core.frozen import replace
 from semel.core.model import Identity, State
+from semel.stores.base import Clock
+from semel.stores.clock import system_clock
 from semel.stores.memory import MemoryBackend
 
 R = TypeVar("R")
@@ -32,8 +34,11 @@ Perform = Callable[[StoreOperation[Any]], Any]
 class Spoilt(MemoryBackend):
     """The memory store, whose verb a subclass spoils."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    alone: ClassVar[bool] = False
+    """Whether it shows, every time, to one who asks one thing after the other."""
+
+    def __init__(self, clock: Clock = system_clock) -> None:
+        super().__init__(clock=clock)
         self._turn = threading.Lock()
         self._count = 0
 
@@ -53,6 +58,8 @@ class Spoilt(MemoryBackend):
 class WithoutFence(Spoilt):
     """Writes of a holder are taken from anybody: the condition on the fence is missing."""
 
+    alone = True
+
     def spoil(self, op: Any, perform: Perform) -> Any:
         if isinstance(op, Complete | Release | Suspend | Renew):
             found = perform(Read(op.identity))
@@ -64,8 +71,8 @@ class WithoutFence(Spoilt):
 class StaleRead(Spoilt):
     """A claim is answered from what was read a while ago, as a lagging replica would."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, clock: Clock = system_clock) -> None:
+        super().__init__(clock)
         self._read: dict[Identity, Any] = {}
 
     def spoil(self, op: Any, perform: Perform) -> Any:
@@ -83,8 +90,10 @@ class AppliedTwice(Spoilt):
     """A claim is sent again after it was answered, as by a queue that redelivers; by then the
     record may be gone."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    alone = True
+
+    def __init__(self, clock: Clock = system_clock) -> None:
+        super().__init__(clock)
         self._sent: dict[Identity, Claim] = {}
 
     def spoil(self, op: Any, perform: Perform) -> Any:
@@ -126,8 +135,8 @@ class CheckThenAct(Spoilt):
 class LateEffect(Spoilt):
     """An eviction is answered at once and carried out with the next write."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, clock: Clock = system_clock) -> None:
+        super().__init__(clock)
         self._waiting: list[Evict] = []
 
     def spoil(self, op: Any, perform: Perform) -> Any:

@@ -13,6 +13,7 @@ SET state = CASE WHEN on_lapse <> 'release' THEN 'unknown'
     duty = CASE WHEN on_lapse <> 'release' THEN 'ask'
                 WHEN patience IS NULL THEN 'forget' ELSE 'run' END,
     due_at = CASE WHEN on_lapse = 'release' AND patience IS NULL THEN {now} + :retention
+                  WHEN on_lapse = 'release' AND abandon_at < {now} THEN abandon_at
                   ELSE {now} END,
     forget_at = CASE WHEN on_lapse = 'release' AND patience IS NULL THEN {now} + :retention END,
     leased_until = CASE on_lapse WHEN 'release' THEN abandon_at END,

@@ -1,0 +1,344 @@
+"""Two stores in step: whatever is asked, in whatever order, every store answers as memory does.
+
+A state machine of Hypothesis asks both the same and compares each reply and, after each write, the
+record with all that is kept of it. Time passes in both alike: in memory by its clock, in the others
+by moving what they keep into the past. What breaks is told in the fewest steps.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    rule,
+    run_state_machine_as_test,
+)
+
+from semel.core.contract import (
+    Claim,
+    Evict,
+    EvictUnknown,
+    Read,
+    Recall,
+    Recalled,
+    Register,
+    StoreOperation,
+    Suspend,
+    Take,
+)
+from semel.core.custody import BrowseAudit, ListBelongings
+from semel.core.frozen import replace
+from semel.core.model import Fence, Identity, State
+from semel.core.outbox import (
+    BrowseEffects,
+    Deliver,
+    Effects,
+    Enqueue,
+    Fail,
+    FindEffect,
+    Note,
+    RenewEffects,
+    Requeue,
+    Shelf,
+    TakeEffects,
+)
+from semel.core.upkeep import Browse, Count, Due, Lead, Reap, Scan, WhoLeads, Work
+from semel.stores.memory import MemoryBackend
+from tests.conftest import note
+from tests.proof.histories.spoilt import SPOILT
+from tests.stores.contract import ACT, new_fence, new_identity
+from tests.stores.harness import (
+    EACH_ONCE,
+    OUTBOXES,
+    FakeClock,
+    Harness,
+    open_harness,
+    server_of,
+)
+from tests.stores.moves import LIMIT, TENANT, Board, Dice
+from tests.stores.timeless import UNIT, timeless
+
+STORES = [name for name in EACH_ONCE if not name.startswith("memory")]
+SIZES = [pytest.param(10, id="small"), pytest.param(400, id="full", marks=pytest.mark.proof)]
+STEPS = 15
+
+KEYS = st.integers(0, 2)
+SEEDS = st.integers(0, 1 << 32)
+UNITS = st.integers(1, 6)
+STATES = st.sets(st.sampled_from(State), min_size=1).map(lambda chosen: tuple(sorted(chosen)))
+NAMES = st.sampled_from(("one", "two"))
+
+
+class Lockstep(RuleBasedStateMachine):
+    """A store and its model, which is the memory store."""
+
+    harness: ClassVar[Harness]
+    asked: ClassVar[Counter[str]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = FakeClock()
+        self.model = MemoryBackend(clock=self.clock)
+        self.mark = os.urandom(6).hex()
+        """In every name, so that an earlier example left nothing that has it."""
+
+    def both(self, op: StoreOperation[Any]) -> Any:
+        """Asked of both; the reply, which is one."""
+        return self.same(op, op)
+
+    def same(self, mine: StoreOperation[Any], theirs: StoreOperation[Any]) -> Any:
+        expected, got = self.model.perform(mine), self.harness.perform(theirs)
+        self.asked[type(mine).__name__] += 1
+        assert comparable(got) == comparable(expected)
+        return expected
+
+    @rule(units=UNITS)
+    def time_passes(self, units: int) -> None:
+        self.clock.travel(units * UNIT)
+        self.harness.travel(units * UNIT)
+
+
+def comparable(reply: Any) -> Any:
+    """Without times; what is due in the same moment comes in any order."""
+    plain = timeless(reply)
+    match plain:
+        case Effects():
+            return replace(plain, effects=sorted(plain.effects, key=lambda each: each.key))
+        case _:
+            return plain
+
+
+class Records(Lockstep):
+    """Requests, workers, operators and maintenance, on three keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.identities = [new_identity() for _ in range(3)]
+        self.boards = [Board(identity) for identity in self.identities]
+        self.steps = 0
+
+    def dice(self, seed: int) -> Dice:
+        """Others at every step: a fence comes once only."""
+        self.steps += 1
+        return Dice(f"{seed} {self.steps}")
+
+    @initialize(seed=SEEDS)
+    def a_busy_morning(self, seed: int) -> None:
+        self.requests_come(seed, 15)
+
+    @rule(seed=SEEDS, count=st.integers(1, 10))
+    def requests_come(self, seed: int, count: int) -> None:
+        dice = self.dice(seed)
+        for _ in range(count):
+            board = dice.choice(self.boards)
+            op = board.choose(dice)
+            if isinstance(op, Reap):
+                self.reap()
+            else:
+                board.learn(op, self.both(op))
+                self.both(Recall(board.identity))
+
+    def reap(self) -> None:
+        """A store may expire in one round what it forgets in the next: all of them, then."""
+        counts = [Counter[str](), Counter[str]()]
+        for count, perform in zip(counts, (self.model.perform, self.harness.perform), strict=True):
+            while told := perform(Reap(LIMIT)).counts:
+                count.update({name: some for name, some in told.items() if some})
+                if not any(told.values()):
+                    break
+        assert counts[0] == counts[1]
+
+    @rule(key=KEYS, seed=SEEDS, fresh=st.integers(-2, 2))
+    def a_claim_comes_with_an_age(self, key: int, seed: int, fresh: int) -> None:
+        """The time until which it is fresh is the store's own, so each gets another."""
+        board = self.boards[key]
+        op = board.claim(self.dice(seed))
+        mine, theirs = (
+            self._aged(op, perform, fresh) for perform in (self.model.perform, self.harness.perform)
+        )
+        board.learn(op, self.same(mine, theirs))
+
+    def _aged(self, op: Claim, perform: Any, fresh: int) -> Claim:
+        now = perform(Read(Identity(bytes(32)))).now
+        return replace(op, fresh_until=now + fresh * UNIT + UNIT // 2)
+
+    @rule(work=st.sampled_from(Work), states=STATES, dead=st.booleans())
+    def somebody_looks(self, work: Work, states: tuple[State, ...], dead: bool) -> None:
+        """A worker, an operator, and who asks for a tenant's records."""
+        mine, theirs = (
+            sorted(case.record.identity for case in perform(Due(work, LIMIT)).cases)
+            for perform in (self.model.perform, self.harness.perform)
+        )
+        assert mine == theirs
+        for op in (Browse(states, LIMIT, dead=dead), Scan(states, LIMIT), Count(LIMIT)):
+            self.both(op)
+        self.both(ListBelongings(TENANT, LIMIT))
+        self._compare_audits()
+
+    def _compare_audits(self) -> None:
+        count = len(self.model.perform(BrowseAudit(LIMIT)).entries)
+        mine, theirs = (
+            [
+                replace(each, place="", at=0)
+                for each in timeless(perform(BrowseAudit(LIMIT))).entries
+            ]
+            for perform in (self.model.perform, self.harness.perform)
+        )
+        assert theirs[:count] == mine  # those of earlier examples follow
+
+    @rule(names=st.tuples(NAMES, NAMES, st.none() | NAMES), who=st.integers(0, 1), units=UNITS)
+    def somebody_begins(self, names: tuple[str, str, str | None], who: int, units: int) -> None:
+        """A process starts: it registers its routes, and may lead."""
+        route, recipe, previous = names
+        self.both(Register(f"{self.mark} {route}", recipe, previous, units * UNIT))
+        self.both(Lead(f"{self.mark} {route}", Fence(self.identities[who][:16]), units * UNIT))
+        self.both(WhoLeads(f"{self.mark} {route}"))
+
+    def teardown(self) -> None:
+        """Leave no record, by the contract's own means, whatever had happened."""
+        for identity in self.identities:
+            while isinstance(told := self.harness.perform(Recall(identity)), Recalled):
+                self.harness.perform(_onward(identity, told))
+
+
+def _onward(identity: Identity, told: Recalled) -> StoreOperation[Any]:
+    """One step nearer to no record."""
+    fence = told.case.record.fence
+    match told.case.record.state:
+        case State.PENDING:
+            return Take(identity, fence, new_fence(), UNIT)
+        case State.IN_PROGRESS:
+            return Suspend(identity, fence)
+        case State.UNKNOWN:
+            return EvictUnknown(identity, fence, new_fence(), UNIT, ACT, free=True)
+        case _:
+            return Evict(identity, fence, ACT)
+
+
+class Outbox(Lockstep):
+    """Effects that are written, taken, delivered, failed, given up and tried again; and events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fences = [new_fence() for _ in range(2)]
+
+    def key(self, number: int) -> str:
+        return f"{self.mark} {number}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.mark,)
+
+    @rule(key=KEYS, order=st.none() | NAMES, delay=st.integers(0, 2))
+    def an_effect_is_written(self, key: int, order: str | None, delay: int) -> None:
+        ordered = order and f"{self.mark} {order}"
+        self.both(Enqueue(self.key(key), None, self.mark, b"payload", ordered, delay * UNIT))
+
+    @rule(who=st.integers(0, 1), units=UNITS)
+    def a_worker_takes(self, who: int, units: int) -> None:
+        self.both(TakeEffects(self.fences[who], self.names, LIMIT, units * UNIT))
+
+    @rule(who=st.integers(0, 1), units=UNITS)
+    def a_worker_renews(self, who: int, units: int) -> None:
+        self.both(RenewEffects(self.fences[who], units * UNIT))
+
+    @rule(key=KEYS, who=st.integers(0, 1), units=UNITS)
+    def it_is_delivered(self, key: int, who: int, units: int) -> None:
+        self.both(Deliver(self.key(key), self.fences[who], "its id", units * UNIT))
+        self.both(FindEffect(self.key(key)))
+
+    @rule(key=KEYS, who=st.integers(0, 1), units=st.none() | st.integers(0, 3))
+    def it_fails(self, key: int, who: int, units: int | None) -> None:
+        again = None if units is None else units * UNIT
+        self.both(Fail(self.key(key), self.fences[who], "refused", again))
+        self.both(FindEffect(self.key(key)))
+
+    @rule(key=KEYS, drop=st.booleans())
+    def an_operator_decides(self, key: int, drop: bool) -> None:
+        self.both(Requeue(self.key(key), ACT, drop))
+        self.both(FindEffect(self.key(key)))
+
+    @rule(shelf=st.sampled_from(Shelf))
+    def an_operator_looks(self, shelf: Shelf) -> None:
+        self.both(BrowseEffects(shelf, LIMIT))
+
+    @rule(event=NAMES, keep=st.none() | UNITS)
+    def an_event_comes(self, event: str, keep: int | None) -> None:
+        self.both(Note(self.mark, event, None if keep is None else keep * UNIT))
+
+    @rule()
+    def the_reaper_comes(self) -> None:
+        mine, theirs = (
+            Counter({name: some for name, some in perform(Reap(LIMIT)).counts.items() if some})
+            for perform in (self.model.perform, self.harness.perform)
+        )
+        assert mine == theirs
+
+    def teardown(self) -> None:
+        """All is given up, one after the other where they have an order; all is forgotten."""
+        perform = self.harness.perform
+        for _ in range(3):
+            self.time_passes(10)
+            for effect in perform(TakeEffects(self.fences[0], self.names, LIMIT, UNIT)).effects:
+                perform(Fail(effect.key, self.fences[0], "given up", None))
+        for key in map(self.key, range(3)):
+            perform(Requeue(key, ACT, drop=True))
+        self.time_passes(10)
+        perform(Reap(LIMIT))
+
+
+@pytest.fixture(scope="module", params=STORES)
+def harness(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Harness]:
+    folder = tmp_path_factory.mktemp(request.param)
+    with open_harness(request.param, folder, server_of(request, request.param)) as opened:
+        yield opened
+
+
+SHARE = {"redis-sync": 0.2, "rediscluster-sync": 0.1}
+"""Of the examples: a round or a list asks each of a thousand buckets there."""
+
+
+@pytest.mark.parametrize("examples", SIZES)
+@pytest.mark.parametrize("machine", [Records, Outbox])
+def test_a_store_answers_as_memory_does(
+    harness: Harness, request: pytest.FixtureRequest, machine: type[Lockstep], examples: int
+) -> None:
+    store = request.node.callspec.params["harness"]
+    if machine is Outbox and store not in OUTBOXES:
+        return  # which is said by test_a_store_says_whether_it_has_an_outbox
+    asked = played(machine, harness, round(examples * SHARE.get(store, 1)))
+    what = machine.__name__.lower()
+    note(request, f"in step with memory, {store}: {asked.total():,} operations, {what}", "proof")
+
+
+def played(machine: type[Lockstep], harness: Harness, examples: int, **how: Any) -> Counter[str]:
+    """What was asked, by kind."""
+    steady = settings(
+        max_examples=examples,
+        stateful_step_count=STEPS,
+        suppress_health_check=list(HealthCheck),
+        **how,
+    )
+    asked = Counter[str]()
+    bound = type(machine.__name__, (machine,), {"harness": harness, "asked": asked})
+    run_state_machine_as_test(bound, settings=steady)
+    return asked
+
+
+@pytest.mark.parametrize("guard", [name for name, store in SPOILT.items() if store.alone])
+def test_a_store_without_a_guard_is_found_out_of_step(guard: str) -> None:
+    clock = FakeClock()
+    spoilt = Harness(SPOILT[guard](clock), clock.travel, 0, "sync")
+    with pytest.raises(AssertionError, match="assert"):
+        played(Records, spoilt, 200, phases=[Phase.generate])
+    spoilt.close()
