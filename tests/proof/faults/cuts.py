@@ -33,7 +33,7 @@ from tests.stores.harness import database_of
 from tests.stores.relay import Fate, Relay
 
 FATES: tuple[Fate, ...] = ("drop", "refuse", "late")
-SAID = {"drop": "applied, unanswered", "refuse": "not received", "late": "applied later"}
+SAID = {"drop": "done but not answered", "refuse": "not received", "late": "received late"}
 
 _COMMIT = re.compile(rb"\bCOMMIT\b")
 _KEY, _ANSWER = canary.new_key()[8:24].encode(), canary.ANSWER.encode()

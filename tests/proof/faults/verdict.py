@@ -42,6 +42,14 @@ class Verdict:
         wrong = (self.duplicates, self.lost, self.wedged, self.differing, self.strays)
         return any(wrong)
 
+    def add(self, other: Verdict) -> None:
+        self.keys += other.keys
+        self.requests += other.requests
+        self.faults += other.faults
+        self.refusals += other.refusals
+        for name in ("duplicates", "lost", "wedged", "differing", "strays", "doubted"):
+            getattr(self, name).extend(getattr(other, name))
+
     def __str__(self) -> str:
         wrong = (
             f"{len(self.duplicates)} duplicates, {len(self.lost)} lost, {len(self.wedged)} wedged"
