@@ -19,8 +19,10 @@ from semel.stores.sql.dialect import (
     SYNTAXES,
     BadQuery,
     Dialect,
+    Migration,
     Syntax,
     _compile,
+    checked,
     dialect,
     query_sources,
 )
@@ -360,6 +362,15 @@ def test_a_schema_from_the_future_is_refused_in_one_sentence(name: str) -> None:
     known = migrate.latest(dialect(name))
     with pytest.raises(SchemaError, match=rf"version {known + 1}.* only {known}: upgrade semel"):
         migrate.pending(dialect(name), Standing(known + 1, oldest=known + 1))
+
+
+def test_a_migration_that_allows_for_no_older_program_takes_the_records_from_under_it() -> None:
+    """Such a program may have its connections open, and looks at no version any more."""
+    changed = ("ALTER TABLE semel_record DROP COLUMN reason",)
+    with pytest.raises(BadQuery, match="leaves it its table"):
+        checked(Migration(2, "changed", 2, changed))
+    checked(Migration(2, "added", 1, changed))
+    checked(Migration(2, "moved", 2, ("ALTER TABLE semel_record RENAME TO semel_kept",)))
 
 
 @DIALECTS

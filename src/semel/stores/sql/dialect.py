@@ -36,6 +36,7 @@ _CAST = re.compile(r"CAST\((:\w+|NULL) AS \w+\)")
 _TAKES = re.compile(r"^-- (takes|rows):(.*(?:\n--   .*)*)$", re.MULTILINE)
 _AUDITS = re.compile(r"^-- audits: (\w+) (\w+|-)$", re.MULTILINE)
 _OLDEST = re.compile(r"^-- oldest: (\d+)$", re.MULTILINE)
+_MOVED = re.compile(r"\b(semel_record RENAME TO|RENAME TABLE semel_record)\b")
 _MIGRATION = re.compile(r"(\d{4})_(\w+)\.sql")
 
 
@@ -229,4 +230,14 @@ def _migrations(name: str) -> Iterator[Migration]:
             raise BadQuery(f"migrations/{name}/{file.name} has no '-- oldest:' that can be true")
         text = _COMMENT.sub("", source)
         statements = tuple(part.strip() for part in text.split(";") if part.strip())
-        yield Migration(number, match[2], int(oldest[1]), statements)
+        yield checked(Migration(number, match[2], int(oldest[1]), statements))
+
+
+def checked(migration: Migration) -> Migration:
+    """Nodes whose connections are open look at no version any more: one that allows for no older
+    program must take the records from under them."""
+    if migration.oldest == migration.version > 1 and not any(
+        _MOVED.search(text) for text in migration.statements
+    ):
+        raise BadQuery(f"{migration.name} allows for no older program, and leaves it its table")
+    return migration
