@@ -21,6 +21,7 @@ from semel.core.fingerprint import Recipe
 from semel.core.policy import OPTION_NAMES, Policy, accepted, ietf, payments, stripe
 from semel.errors import ConfigurationError
 from semel.process.limits import Limits, Rate
+from semel.stores.options import whole
 from semel.web.routing import Route
 
 if TYPE_CHECKING:
@@ -93,8 +94,8 @@ def _truth(where: str, given: object) -> bool:
 def _count(where: str, given: object) -> int:
     if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
         return given
-    if isinstance(given, str) and given.isdecimal():
-        return int(given)
+    if isinstance(given, str) and (number := whole(given)) is not None:
+        return number
     raise ConfigurationError(f"{where} must be a whole number, not {given!r}")
 
 
@@ -204,7 +205,7 @@ def _key_list(where: str, given: object) -> Encryption:
 _PLAIN: Final = "accept_plain"
 
 
-_RATE: Final = re.compile(r"(\d+)\s*/\s*(\d+(?:\.\d+)?\s*)?(ms|s|m|h|d)")
+_RATE: Final = re.compile(r"(\d{1,9})\s*/\s*(\d+(?:\.\d+)?\s*)?(ms|s|m|h|d)")
 
 
 def _rate(where: str, given: object) -> Rate:

@@ -17,16 +17,25 @@ def seconds(name: str, value: object) -> float:
         value = value.total_seconds()
     try:
         number = float(value) if isinstance(value, str | int | float) else math.nan
-    except ValueError:
+    except (ValueError, OverflowError):
         number = math.nan
     if not 0 < number < math.inf:
         raise ConfigurationError(f"{name}={value!r}: expected seconds, more than 0")
     return number
 
 
+_DIGITS: Final = 19
+"""More than any number here has; `int` itself refuses some thousands of them."""
+
+
+def whole(text: str) -> int | None:
+    """The number that plain digits say; None for anything else."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else None
+
+
 def count(name: str, value: object) -> int:
     """How many, at least one."""
-    number = int(value) if isinstance(value, str) and value.isdecimal() else value
+    number = whole(value) if isinstance(value, str) else value
     if type(number) is not int or number < 1:
         raise ConfigurationError(f"{name}={value!r}: expected a whole number, at least 1")
     return number

@@ -191,8 +191,11 @@ def _driver_errors() -> tuple[type[Exception], ...]:
 
 def parse(url: str) -> tuple[str, dict[str, str]]:
     """The alias and the options of ``django://alias?pool_size=5``."""
-    parts = urlsplit(url)
-    if not parts.netloc or parts.path not in ("", "/"):
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # a bracket is taken for an address
+        parts = None
+    if parts is None or not parts.netloc or parts.path not in ("", "/"):
         raise ConfigurationError("write django://default, with an alias of Django's DATABASES")
     options = dict(parse_qsl(parts.query))
     if unknown := sorted(options.keys() - set(_OPTIONS)):

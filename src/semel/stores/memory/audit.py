@@ -8,6 +8,7 @@ from semel.core.model import Identity, Micros
 from semel.core.states import Event
 from semel.core.texts import shown
 from semel.errors import ConfigurationError
+from semel.stores.options import whole
 
 VERBS = {
     Event.SETTLE_HAPPENED: Verb.SETTLE,
@@ -46,7 +47,8 @@ class Audit:
         return Remarked(now)
 
     def browse(self, op: BrowseAudit, now: Micros) -> Entries:
-        if op.before is not None and not op.before.isdigit():
+        place = len(self._entries) + 1 if op.before is None else whole(op.before)
+        if place is None:
             raise ConfigurationError("this is no place in the audit of this store")
-        end = len(self._entries) if op.before is None else max(0, int(op.before) - 1)
+        end = max(0, place - 1)
         return Entries(tuple(self._entries[:end][::-1][: op.limit]), now)

@@ -29,6 +29,7 @@ from semel.core.custody import (
 from semel.core.model import Fence, Identity, Micros
 from semel.core.texts import shown
 from semel.errors import ConfigurationError
+from semel.stores.options import whole
 from semel.stores.redis import answers
 from semel.stores.redis.answers import Answer
 from semel.stores.redis.keys import BUCKETS, DUTIES, Keys, bucket_for, bucket_of
@@ -152,10 +153,10 @@ def _from(before: _Place | None, bucket: int) -> str:
 
 
 def _parsed(text: str) -> _Place:
-    numbers = text.split("-")
-    if len(numbers) != 3 or not all(each.isascii() and each.isdigit() for each in numbers):
+    numbers = [number for each in text.split("-") if (number := whole(each)) is not None]
+    if len(numbers) != 3 or text.count("-") != 2:
         raise ConfigurationError("this is no place in the audit of this store")
-    return _Place(*map(int, numbers))
+    return _Place(*numbers)
 
 
 def _numbers(name: str) -> tuple[int, int]:

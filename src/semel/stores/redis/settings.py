@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from semel.errors import ConfigurationError
-from semel.stores.options import seconds
+from semel.stores.options import seconds, whole
 
 SCHEMES: Final = ("redis", "rediss", "redis+unix", "rediscluster")
 PORT: Final = 6379
@@ -115,9 +115,10 @@ def _query(query: str) -> dict[str, object]:
 
 def _hosts(where: str) -> tuple[list[Address], int]:
     hosts, _, db = where.partition("/")
-    if db and not db.isdecimal():
+    number = whole(db or "0")
+    if number is None:
         raise ConfigurationError("what follows / in a Redis URL is the number of a database")
-    return [_address(host) for host in hosts.split(",")], int(db or 0)
+    return [_address(host) for host in hosts.split(",")], number
 
 
 def _address(text: str) -> Address:
@@ -132,9 +133,10 @@ def _address(text: str) -> Address:
 
 def _socket(where: str) -> tuple[list[Address], int]:
     path, _, db = unquote(where).partition("#")
-    if not path.startswith("/") or (db and not db.isdecimal()):
+    number = whole(db or "0")
+    if not path.startswith("/") or number is None:
         raise ConfigurationError("a socket is named by its path: redis+unix:///run/redis.sock#0")
-    return [Address(path, 0)], int(db or 0)
+    return [Address(path, 0)], number
 
 
 def _one_or_more(hosts: list[Address], scheme: str) -> tuple[Address, ...]:
@@ -162,7 +164,7 @@ def _printable(scheme: str, user: str | None, where: str) -> str:
 
 
 def _count(name: str, value: object) -> int:
-    count = int(value) if isinstance(value, str) and value.isdecimal() else value
+    count = whole(value) if isinstance(value, str) else value
     if type(count) is not int or count < 0:
         raise ConfigurationError(f"{name}={value!r}: expected a whole number")
     return count

@@ -23,6 +23,7 @@ from semel.core.model import Identity, Micros, Record, State
 from semel.core.outbox import Kept
 from semel.core.texts import shown
 from semel.errors import ConfigurationError
+from semel.stores.options import whole
 from semel.stores.sql.rows import Rows, belonging, entry, exhibit, told
 from semel.stores.sql.steps import Plan, Statement, clock_of, signed, write
 
@@ -97,9 +98,10 @@ def _browse_audit(op: BrowseAudit) -> Plan[Entries]:
 def _place(text: str | None) -> int:
     if text is None:
         return LAST
-    if not text.isascii() or not text.isdigit() or int(text) > LAST:
+    place = whole(text)
+    if place is None or place > LAST:
         raise ConfigurationError("this is no place in the audit of this store")
-    return int(text)
+    return place
 
 
 PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {

@@ -358,10 +358,13 @@ def result(job: Job) -> Any:
 
 def parse(url: str) -> tuple[Path, dict[str, str]]:
     """The file and the options: ``sqlite:///relative.db``, ``sqlite:////absolute/path.db``."""
-    parts = urlsplit(url)
-    path = unquote(parts.path)[1:]
-    if parts.netloc or not parts.path.startswith("/"):
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # a bracket is taken for an address
+        parts = None
+    if parts is None or parts.netloc or not parts.path.startswith("/"):
         raise ConfigurationError("write sqlite:///relative.db or sqlite:////absolute/path.db")
+    path = unquote(parts.path)[1:]
     if path == ":memory:" or not path:
         raise ConfigurationError(
             "a SQLite store needs a file, or its records would not survive: use sqlite:///semel.db "
