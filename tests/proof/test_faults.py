@@ -214,6 +214,8 @@ def test_failover_after_failover_costs_nothing(tmp_path: Path, tell: Tell) -> No
 
 def without_room(store: str, folder: Path, rounds: int, **options: Any) -> tuple[str, Verdict]:
     way = "mounted" if full.mounting_is_allowed(folder) else "limited"
+    if (store, way) == ("postgresql", "limited"):
+        pytest.skip("mount namespaces are forbidden, and a limit would hold for us alone")
     return way, full.filled(store, folder, rounds, way, **options)
 
 
