@@ -224,6 +224,7 @@ def rides_on(
         rides = Rides(colour, harness, runner, **options)
         rides.database = f"{folder}/records.db" if store == "sqlite" else harness.backend.url
         with rides.connect() as connection:
+            connection.execute("DROP TABLE IF EXISTS rides")  # a database may be used again
             connection.execute(_TABLE)
         try:
             yield rides
