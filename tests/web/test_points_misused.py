@@ -37,7 +37,7 @@ class Bench:
         return what
 
     def run(self, handler: Callable[[Any], Any]) -> Reply:
-        guard = semel.Guard(self.harness.backend, tenant=None, policy=POLICY)
+        guard = semel.Guard(self.harness.backend, tenant=None, policy=POLICY, maintenance=None)
 
         def app(environ: Environ, start_response: StartResponse) -> list[bytes]:
             said = handler(semel.current())
@@ -47,7 +47,7 @@ class Bench:
         return WsgiDriver(guard.wsgi(app), strict=False)()
 
     def arun(self, handler: Callable[[Any], Any]) -> Reply:
-        guard = semel.Guard(self.harness.backend, tenant=None, policy=POLICY)
+        guard = semel.Guard(self.harness.backend, tenant=None, policy=POLICY, maintenance=None)
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
             said = await handler(semel.current())
