@@ -104,7 +104,7 @@ class Campaign:
 
     def _second_tries(self, threads: ThreadPoolExecutor) -> None:
         """Through the other adapter, by which the same key is the same key."""
-        self.await_lapse()
+        self.await_due()
         unsettled = self._unsettled()
 
         def retry(number: int) -> bool:
@@ -114,7 +114,7 @@ class Campaign:
         self._killed += sum(threads.map(retry, range(len(unsettled))))
 
     def _workers_die(self, threads: ThreadPoolExecutor) -> None:
-        self.await_lapse()
+        self.await_due()
         number = 0
         while number < self.plan.workers and self.restless():
             deaths = range(number, min(number + WIDTH, self.plan.workers))
@@ -144,7 +144,7 @@ class Campaign:
         """At each place of a route a process is stopped, and goes on when others are done."""
         stopped = [self._stopped(*place, number) for number, place in enumerate(places)]
         zombies = [child for child in stopped if child.settle(stopped_too=True).stopped]
-        self.await_lapse()
+        self.await_due()
         wedged = self.recover()
         for child in zombies:
             child.resume()
@@ -175,7 +175,7 @@ class Campaign:
         """Nobody dies any more: until all is quiet, or for too long. Returns what is not."""
         deadline = time.monotonic() + SECONDS
         while True:
-            self.await_lapse()
+            self.await_due()
             self._work(None, colour=self._dice.choice(COLOURS)).settle()
             self._post(self._unsettled())
             unsettled, restless = self._unsettled(), self.restless()
@@ -191,25 +191,26 @@ class Campaign:
         assert found.kills.total() == self._killed, "deaths that nobody ordered"
         return found
 
-    def await_lapse(self) -> None:
-        """Until no lease is held any more, by the store's own clock."""
+    def await_due(self) -> None:
+        """Until no lease is held and nothing is put off, by the store's own clock."""
 
-        def over() -> bool:
-            held = self._browse(State.IN_PROGRESS)
-            return all((case.record.leased_until or 0) < held.now for case in held.cases)
+        def due() -> bool:
+            listed = self._unrest()
+            return all(_next_look(case) <= listed.now for case in listed.cases)
 
-        until(over, seconds=SECONDS)
+        until(due, seconds=SECONDS)
 
     def restless(self) -> list[str]:
         """Records that somebody has to look after."""
-        listed = self._browse(State.IN_PROGRESS, State.PENDING, State.UNKNOWN)
+        listed = self._unrest()
         return [
             _described(case, listed.now)
             for case in listed.cases
             if case.due_at is not None or case.origin.path != "/manual"
         ]
 
-    def _browse(self, *states: State) -> Listed:
+    def _unrest(self) -> Listed:
+        states = (State.IN_PROGRESS, State.PENDING, State.UNKNOWN)
         return self._backend.blocking().perform(Browse(states, MANY))
 
     def _unsettled(self) -> list[str]:
@@ -256,6 +257,17 @@ class Campaign:
         key = str(UUID(int=self._dice.getrandbits(128), version=4))
         self._keys[key] = route
         return key
+
+
+def _next_look(case: Case) -> Micros:
+    """When somebody can do something about it; what is pending is there to be taken."""
+    match case.record.state:
+        case State.UNKNOWN:
+            return case.due_at or 0
+        case State.IN_PROGRESS:
+            return case.record.leased_until or 0
+        case _:
+            return 0
 
 
 def _described(case: Case, now: Micros) -> str:
