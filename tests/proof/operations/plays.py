@@ -30,7 +30,8 @@ def ask(path: str) -> Act:
 
 
 def mismatch(path: str) -> Act:
-    return lambda stage, key: stage.ask(path, key, OTHER)
+    """Of a key that is known: where nothing ran yet, another payload would be the first."""
+    return lambda stage, key: key in stage.answered and stage.ask(path, key, OTHER)
 
 
 def travel(stage: Stage, _: str) -> None:

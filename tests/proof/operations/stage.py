@@ -63,6 +63,7 @@ class Stage:
         self.provider = Provider()
         self.runs: Counter[bytes] = Counter()
         self.identities: dict[str, Identity] = {}
+        self.answered: set[str] = set()
         self._runner = runner
         probe = self.provider.asked
         routes = [
@@ -172,7 +173,12 @@ class Stage:
     # ── what happens to it ────────────────────────────────────────────────────────────────────────
 
     def ask(self, path: str, key: str, body: bytes = BODY) -> Reply:
-        ask = Ask(path=path.encode(), key=key, body=body)
+        reply = self._sent(Ask(path=path.encode(), key=key, body=body))
+        if reply.status == 201:
+            self.answered.add(key)
+        return reply
+
+    def _sent(self, ask: Ask) -> Reply:
         if self._wsgi_driver is not None:
             return self._wsgi_driver(ask)
         wire = Wire(ask)
