@@ -29,6 +29,7 @@ SLOW = (
     *("test_mysql", "test_redis", "test_redis_cluster", "test_galera", "test_postgres_failover"),
     *("test_unknown", "test_replay_cache", "test_campaign", "test_explorer", "test_frameworks"),
     *("test_histories", "test_lockstep"),
+    *("test_power", "test_operations"),
 )
 """Files that take longest: begun first, so that no process is left alone with one at the end."""
 
