@@ -117,9 +117,10 @@ class _Search:
 
     def _round(self, call: Call) -> list[Deed]:
         """It may pass over a record that is locked. Expiring and forgetting are two steps."""
-        if not any(call.reply.counts.values()):
+        again = self._habits.asks_again  # the counts are then those of the last try alone
+        if not again and not any(call.reply.counts.values()):
             return []
-        steps = 2 if isinstance(call.op, Reap) else 1
+        steps = (2 if isinstance(call.op, Reap) else 1) * (2 if again else 1)
         return [self._deed(call, part=Part.ROUND, required=False) for _ in range(steps)]
 
     def _deed(self, call: Call, ended: int | None = None, **how: Any) -> Deed:
