@@ -64,7 +64,7 @@ class Campaign:
         self._ground = ground
         self._zygote = zygote
         self._dice = random.Random(f"{plan}")
-        self._backend = open_backend(ground.url)
+        self._backend = open_backend(ground.url, timeout=SECONDS)
         transactional = self._backend.capabilities.transactions
         self.routes = [each for each in plan.routes if transactional or each in PLAIN]
         self._keys: dict[str, str] = {}
