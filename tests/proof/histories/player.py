@@ -25,7 +25,7 @@ from tests.stores.moves import Board, Dice
 from tests.stores.portal import PATIENCE, Portal
 from tests.stores.relay import Relay
 
-CUTS: Final = 0.03
+CUTS: Final = 0.08
 """How often a lane lets a line be cut, where lines can be cut."""
 TRIES: Final = 10
 PAST: Final = 0.4
