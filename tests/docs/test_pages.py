@@ -175,7 +175,7 @@ OTHERS_OPTIONS = {
     *("repeatable", "final", "order", "which"),  # Operation.call, Absent, Operation.effect
     "target_session_attrs",  # libpq
     "synchronous",  # SQLite
-    "opt",  # Litestar
+    *("opt", "cache"),  # Litestar
     "free",  # EvictUnknown
     "wait",  # Operator.evict
 }
