@@ -52,7 +52,8 @@ class Scene:
 
     def __init__(self, harness: Harness, policy: Policy | None = None, **options: Any) -> None:
         self.harness = harness
-        self.guard = Guard(harness.backend, tenant=None, policy=policy or ietf(), **options)
+        options = {"tenant": None, "maintenance": None, "policy": policy or ietf(), **options}
+        self.guard = Guard(harness.backend, **options)
         self.runner = Runner(self.guard)
         self.fences: dict[Identity, Fence] = {}
 

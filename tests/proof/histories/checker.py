@@ -206,7 +206,9 @@ class _Search:
             return ""
         told, due = (_flat(each) for each in (call.reply, reply))
         wrong = [
-            f"{name} {told[name]} not {due[name]}" for name in told if told[name] != due.get(name)
+            f"{name} {told[name]} not {due.get(name)}"
+            for name in told
+            if told[name] != due.get(name)
         ]
         return f" ({', '.join(wrong)})" if len(wrong) < 4 else ""
 

@@ -133,22 +133,24 @@ class CheckThenAct(Spoilt):
 
 
 class LateEffect(Spoilt):
-    """An eviction is answered at once and carried out with the next write."""
+    """An eviction is answered at once and carried out behind the next write to its key."""
 
     def __init__(self, clock: Clock = system_clock) -> None:
         super().__init__(clock)
-        self._waiting: list[Evict] = []
+        self._waiting: dict[Identity, Evict] = {}
 
     def spoil(self, op: Any, perform: Perform) -> Any:
         if isinstance(op, Evict):
             found = perform(Read(op.identity))
             if isinstance(found, Found) and found.record.state is State.COMPLETED:
-                self._waiting.append(op)
+                self._waiting[op.identity] = op
                 return Applied(None, found.now)
-        elif not isinstance(op, Read):
-            while self._waiting:
-                perform(self._waiting.pop())
-        return perform(op)
+        reply = perform(op)
+        if not isinstance(op, Read):
+            late = self._waiting.pop(getattr(op, "identity", None), None)
+            if late is not None:
+                perform(late)
+        return reply
 
 
 SPOILT: Final[Mapping[str, type[Spoilt]]] = {

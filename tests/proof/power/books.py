@@ -40,8 +40,9 @@ class Act:
     after: dict[str, Rows | None] = field(default_factory=dict)
 
 
-def subject(identity: bytes) -> str:
-    return identity.hex()
+def subject(identity: bytes | None) -> str:
+    """A damaged file may hold anything, which is then nobody's."""
+    return identity.hex() if isinstance(identity, bytes) else repr(identity)
 
 
 def rows_of(connection: sqlite3.Connection, identity: bytes) -> Rows | None:
