@@ -111,7 +111,10 @@ def test_what_is_not_on_this_machine_is_said_and_is_no_failure() -> None:
     assert "not run: not installed" in table.rows([absent])[0]
 
 
-@pytest.mark.parametrize(("store", "step"), [("SQLite", "reap"), ("PostgreSQL", "claim")])
+@pytest.mark.parametrize(
+    ("store", "step"),
+    [("SQLite", "reap"), pytest.param("PostgreSQL", "claim", marks=pytest.mark.proof)],
+)
 def test_a_table_is_filled_and_compared_with_an_empty_one(
     store: str, step: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,6 +29,7 @@ from semel.effects.maintenance import pace_for
 from semel.guard import Guard
 from semel.stores import open_backend
 from semel.stores.base import Backend
+from tests.forms import in_proof
 
 SIZES = [10_000, pytest.param(1_000_000, marks=pytest.mark.proof)]
 QUIET_SECONDS = {10_000: 1.0, 1_000_000: 20.0}
@@ -71,6 +72,7 @@ from pathlib import Path
 from semel.core.contract import Applied, Claim, Claimed, Complete
 from semel.core.model import Fence, Identity, Origin
 from semel.stores import open_backend
+from tests.forms import in_proof
 
 url, stop = sys.argv[1], Path(sys.argv[2])
 store, took, hour = open_backend(url).blocking(), [], 3_600_000_000
@@ -148,7 +150,7 @@ def size(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["postgresql", *in_proof("sqlite")])
 def url(request: pytest.FixtureRequest, tmp_path: Path, size: int) -> str:
     """A store full of old records."""
     if request.param == "sqlite":

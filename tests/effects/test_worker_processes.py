@@ -14,11 +14,10 @@ from semel.core.contract import Read
 from semel.core.model import Identity
 from semel.core.outbox import Shelf
 from tests.effects.workers import Works, ended, said
+from tests.forms import in_proof
 
-STORES = ["sqlite", "postgres"]
 
-
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=["postgres", *in_proof("sqlite")])
 def works(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Works]:
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path / 'semel.db'}"

@@ -1,4 +1,4 @@
-"""`semel unknown`, `semel dlq` and `semel ledger` as an operator meets them: real processes."""
+"""`semel unknown`, `semel dlq` and `semel ledger` as an operator meets them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from semel.core import journal, snapshot
 from semel.core.keys import downstream_key
 from semel.core.model import State
+from semel.ops import commands
 from semel.stores import open_backend
 from tests.effects.doubts import KEY, Scene
 from tests.effects.test_ledger import charged
@@ -51,23 +55,18 @@ def scene(postgres_url: str, tmp_path: Path) -> Iterator[Scene]:
 
 
 def semel(scene: Any, *arguments: str, typed: str = "", guard: bool = False) -> Any:
-    names = {"SEMEL_STORE", "PYTHONPATH"}
-    env = {name: value for name, value in os.environ.items() if name not in names}
     where = ["--guard", "shop:guard"] if guard else ["--store", scene.url]
     if arguments[0] == "ledger":
         command = ["ledger", *where, *arguments[1:]]
     else:
         command = [*arguments[:2], *where, *arguments[2:]]
-    return subprocess.run(
-        [sys.executable, "-m", "semel", *command],
-        capture_output=True,
-        text=True,
-        input=typed,
-        env={**env, "SHOP_STORE": scene.url},
-        cwd=scene.folder,
-        timeout=60,
-        check=False,
-    )
+    with chdir(scene.folder):
+        env = {"SEMEL_STORE": None, "SHOP_STORE": scene.url}
+        done = CliRunner().invoke(commands.semel, command, input=typed, env=env)
+    sys.modules.pop("shop", None)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return SimpleNamespace(returncode=done.exit_code, stdout=done.stdout, stderr=done.stderr)
 
 
 SETTLE = ("--by", "ann", "--reason", "in the dashboard")

@@ -24,8 +24,7 @@ from tests.web.waiting import until
 
 PAIRS = (
     ("fastapi", "postgres"),
-    ("wsgi", "sqlite"),
-    *in_proof(("def", "sqlite"), ("flask", "postgres")),
+    *in_proof(("wsgi", "sqlite"), ("def", "sqlite"), ("flask", "postgres")),
 )
 
 

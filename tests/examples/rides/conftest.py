@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forms import in_proof
 from tests.proof.crash.grounds import thrown_away
 from tests.servers import PostgresServer
 
@@ -15,7 +16,7 @@ def folder() -> Iterator[Path]:
         yield made
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["postgresql", *in_proof("sqlite")])
 def store(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite:///{folder / 'rides.db'}"

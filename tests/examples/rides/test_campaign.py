@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.examples.rides.campaign import CONDUCT, Plan, campaign
+from tests.forms import in_proof
 from tests.proof.crash.grounds import thrown_away
 from tests.proof.crash.verdict import Verdict
 from tests.servers import PostgresServer
@@ -102,7 +103,7 @@ CROSSINGS = [
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("which", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("which", ["sqlite", *in_proof("postgresql")])
 def test_five_hundred_kills_no_duplicate_none_lost(
     which: str, postgres: PostgresServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

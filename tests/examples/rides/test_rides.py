@@ -15,13 +15,14 @@ import pytest
 
 from tests.docs.pages import ROOT, Block, page
 from tests.examples.rides.town import Town, insist, order, town
+from tests.forms import in_proof
 from tests.proof.crash.grounds import thrown_away
 from tests.servers import AppServer, PostgresServer
 from tests.web.client import Client, Reply, new_key
 from tests.web.waiting import until
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module", params=["sqlite", *in_proof("postgresql")])
 def open_town(
     request: pytest.FixtureRequest, postgres: PostgresServer
 ) -> Iterator[tuple[Town, AppServer]]:
