@@ -147,7 +147,7 @@ class LateEffect(Spoilt):
                 return Applied(None, found.now)
         reply = perform(op)
         if not isinstance(op, Read):
-            late = self._waiting.pop(getattr(op, "identity", None), None)
+            late = self._waiting.pop(getattr(op, "identity", Identity(b"")), None)
             if late is not None:
                 perform(late)
         return reply
