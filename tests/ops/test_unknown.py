@@ -22,6 +22,7 @@ from semel.core.keys import downstream_key
 from semel.core.model import State
 from semel.ops import commands
 from semel.stores import open_backend
+from semel.web import tags
 from tests.effects.doubts import KEY, Scene
 from tests.effects.test_ledger import charged
 from tests.effects.test_operator import dead_effect
@@ -136,7 +137,8 @@ class TestAsking:
         said = "not settled: the provider is down"
         assert json.loads(done.stdout) == {"settled": False, "said": said}
 
-    def test_nobody_to_ask(self, scene: Scene) -> None:
+    def test_nobody_to_ask(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tags, "_tags", [])  # this process has had other applications
         done = semel(scene, "unknown", "probe", scene.unknown().hex())
         assert done.returncode == 2
         assert "nobody can be asked" in done.stderr

@@ -1,11 +1,15 @@
 """TCP ports on 127.0.0.1 for servers that come and go."""
 
+import os
 import random
 import socket
 
 # Below the range the kernel hands to outgoing connections (32768 up), so that a port stays
 # free for its server while that is down between a kill and a restart.
 PORTS = range(20_000, 32_000)
+_PARTS = 4
+_PART = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _PARTS
+"""Processes that test side by side do not take from each other what is free for a moment."""
 
 
 def bound(port: int) -> socket.socket:
@@ -21,8 +25,10 @@ def bound(port: int) -> socket.socket:
 
 
 def bound_somewhere() -> socket.socket:
-    """The same on a free port. Random, since several test sessions may be at it at once."""
-    for port in random.sample(PORTS, len(PORTS)):
+    """The same on a free port. Random, since several test sessions may be at it at once; and not
+    by the generator that Hypothesis sets to the same start in each."""
+    ports = PORTS[_PART::_PARTS]
+    for port in random.SystemRandom().sample(ports, len(ports)):
         try:
             return bound(port)
         except OSError:
