@@ -185,7 +185,11 @@ def heard_of(works: Works, number: int) -> bool:
 def test_two_workers_share_the_work_and_nothing_is_delivered_twice(works: Works) -> None:
     workers = [works.worker("--concurrency", "2") for _ in range(2)]
     keys = [f"k{number:03}" for number in range(80)]
-    for key in keys:
+    for key in keys[:4]:
+        works.write(key, do="wait")
+    works.until(lambda: len(works.lines()) == 4)  # one alone could have begun two
+    works.go()
+    for key in keys[4:]:
         works.write(key, do="pause")
     works.until(lambda: len(works.keys(Shelf.DELIVERED)) == 80)
     assert works.received() == dict.fromkeys(keys, 1)
