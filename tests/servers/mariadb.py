@@ -12,10 +12,9 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
@@ -23,10 +22,10 @@ from urllib.parse import quote
 import pymysql
 
 from tests.servers.child import Child, ServerError
+from tests.servers.databases import Databases
 from tests.servers.ports import bound_somewhere
 from tests.servers.postgres import short_folder
 from tests.servers.privileges import Way, way_to_run
-from tests.servers.scoped import Scoped
 
 HOW_TO_GET_IT = (
     "MariaDB not found, nor could Debian's packages be fetched (Debian: apt-get install "
@@ -156,7 +155,7 @@ def libraries(root: Path) -> Iterator[Path]:
 # ── the server ────────────────────────────────────────────────────────────────────────────────────
 
 
-class MariadbServer(Scoped):
+class MariadbServer(Databases):
     """Starts in about a second the first time; `stop` and `kill` keep the data, `close` does not.
 
     on_disk: for tests of durability; the data is in memory if not.
@@ -174,8 +173,7 @@ class MariadbServer(Scoped):
         self._settings = {**SETTINGS, **(settings or {})}
         self._folder: Path | None = None
         self._child: Child | None = None
-        self._numbers = count(1)
-        self._spare: dict[Callable[[str], None], list[str]] = {}
+        super().__init__()
 
     def _way(self) -> Way:
         # Found without its libraries it would not even say its version.
@@ -287,38 +285,17 @@ class MariadbServer(Scoped):
             raise
         return connection
 
-    @contextmanager
-    def database(self) -> Iterator[str]:
-        """The URL of an empty database, dropped afterwards with all connections to it."""
-        name = self._create()
-        try:
-            yield self.url_of(name)
-        finally:
-            self._leave(name)
-            self.execute(f"DROP DATABASE IF EXISTS {name}")
-
-    @contextmanager
-    def prepared(self, prepare: Callable[[str], None], tables: Iterable[str]) -> Iterator[str]:
-        """The URL of a database that ``prepare`` was done to, and whose ``tables`` are empty.
-
-        To empty one takes a twentieth of the time that it takes to make one.
-        """
-        spare = self._spare.setdefault(prepare, [])
-        if spare:
-            name = spare.pop()
-            self._leave(name)
-            for table in tables:
-                self.execute(f"DELETE FROM {name}.{table}")
-        else:
-            name = self._create()
-            prepare(self.url_of(name))
-        yield self.url_of(name)  # one that a test failed with is not used again
-        spare.append(name)
-
-    def _create(self) -> str:
-        name = f"test_{next(self._numbers)}"
+    def _create(self, name: str) -> None:
         self.execute(f"CREATE DATABASE {name}")
-        return name
+
+    def _drop(self, name: str) -> None:
+        self._leave(name)
+        self.execute(f"DROP DATABASE IF EXISTS {name}")
+
+    def _empty(self, name: str, tables: Iterable[str]) -> None:
+        self._leave(name)
+        for table in tables:
+            self.execute(f"DELETE FROM {name}.{table}")
 
     def _leave(self, name: str) -> None:
         """End every connection to a database."""

@@ -6,11 +6,10 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import count
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlencode
@@ -18,9 +17,9 @@ from urllib.parse import urlencode
 import psycopg
 
 from tests.servers.child import Child, ServerError
+from tests.servers.databases import Databases
 from tests.servers.ports import bound_somewhere
 from tests.servers.privileges import Way, way_to_run
-from tests.servers.scoped import Scoped
 
 OLDEST = 15
 SOCKET_PATH_LIMIT = 107  # sizeof(sockaddr_un.sun_path) less the terminator
@@ -94,7 +93,7 @@ def has_room(folder: str) -> bool:
     return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > MEMORY_WANTED
 
 
-class PostgresServer(Scoped):
+class PostgresServer(Databases):
     """Starts in about a second the first time; `stop` and `kill` keep the data, `close` does not.
 
     fsync: make commits durable, for tests of durability and benchmarks; data in memory if not.
@@ -117,8 +116,7 @@ class PostgresServer(Scoped):
         self._settings = {**SETTINGS, **({} if fsync else NOT_DURABLE), **(settings or {})}
         self._folder: Path | None = None
         self._child: Child | None = None
-        self._numbers = count(1)
-        self._spare: dict[Callable[[str], None], list[str]] = {}
+        super().__init__()
 
     @property
     def folder(self) -> Path:
@@ -214,39 +212,15 @@ class PostgresServer(Scoped):
             shutil.rmtree(self._folder)
             self._folder = None
 
-    @contextmanager
-    def database(self) -> Iterator[str]:
-        """The URL of an empty database, dropped afterwards with all connections to it."""
-        name = self._create()
-        try:
-            yield self.url_of(name)
-        finally:
-            self._execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-
-    @contextmanager
-    def prepared(self, prepare: Callable[[str], None], tables: Iterable[str]) -> Iterator[str]:
-        """The URL of a database that ``prepare`` was done to, and whose ``tables`` are empty.
-
-        To empty one takes a twentieth of the time that it takes to make one.
-        """
-        spare = self._spare.setdefault(prepare, [])
-        if spare:
-            url = spare.pop()
-            self._empty(url, tables)
-        else:
-            url = self.url_of(self._create())
-            prepare(url)
-        yield url  # one that a test failed with is not used again
-        spare.append(url)
-
-    def _create(self) -> str:
-        name = f"test_{next(self._numbers)}"
+    def _create(self, name: str) -> None:
         # A copy of files beats the default, a copy through the log, where nothing is synced.
         self._execute(f"CREATE DATABASE {name} STRATEGY FILE_COPY")
-        return name
 
-    def _empty(self, url: str, tables: Iterable[str]) -> None:
-        with psycopg.connect(url, autocommit=True) as connection:
+    def _drop(self, name: str) -> None:
+        self._execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def _empty(self, name: str, tables: Iterable[str]) -> None:
+        with psycopg.connect(self.url_of(name), autocommit=True) as connection:
             connection.execute(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
                 " WHERE datname = current_database() AND pid <> pg_backend_pid()"

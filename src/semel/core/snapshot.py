@@ -27,7 +27,7 @@ _FIXED: Final = struct.Struct(">HQHHH")  # status, size, header count, version a
 _PAIR: Final = struct.Struct(">HI")
 
 _HAS_BODY, _WHOLE, _OPEN, _DEFLATED, _VERSIONED = 1, 2, 4, 8, 16
-_KNOWN: Final = 31
+_KNOWN: Final = _HAS_BODY | _WHOLE | _OPEN | _DEFLATED | _VERSIONED
 
 LARGE: Final = 32 * 1024
 """Stored bytes; of more than this a store tells the head, unless they are fetched."""
