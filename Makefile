@@ -43,9 +43,10 @@ demo: install
 test: install
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-# Minutes to an hour: campaigns that kill, race and fill up. They print their figures.
+# An hour or more: campaigns that kill, race and fill up. Each is told when it ends, their figures
+# at the end.
 proof: install
-	$(BIN)/pytest -m proof -s $(ARGS)
+	$(BIN)/pytest -m proof -n 2 --dist loadfile --no-loadscope-reorder --verbose $(ARGS)
 
 check: install
 	@$(MAKE) --no-print-directory --jobs=2 check-mypy check-pyright check-style

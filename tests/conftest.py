@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True
 settings.register_profile("explore", deadline=None, max_examples=1_000)
 settings.load_profile(os.environ.get("SEMEL_TEST_HYPOTHESIS", "ci"))
 
+CAMPAIGNS = Path(__file__).parent / "proof"
 LINES = pytest.StashKey[list[str]]()
 """What is said at the end of the run."""
 
@@ -28,8 +30,8 @@ SLOW = (
     *("test_atomic", "test_atomic_servers", "test_servers", "test_deferred", "test_policy_table"),
     *("test_mysql", "test_redis", "test_redis_cluster", "test_galera", "test_postgres_failover"),
     *("test_unknown", "test_replay_cache", "test_campaign", "test_explorer", "test_frameworks"),
-    *("test_histories", "test_lockstep"),
-    *("test_power", "test_operations"),
+    *("test_histories", "test_lockstep", "test_power", "test_operations", "test_crash"),
+    *("test_faults", "test_reaper"),
 )
 """Files that take longest: begun first, so that no process is left alone with one at the end."""
 
@@ -40,9 +42,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """A property looked at for long is a campaign too: `make proof` looks for new examples."""
-    proof = item.config.option.markexpr == "proof"
-    if proof and is_hypothesis_test(getattr(item, "obj", None)):
+    """A property looked at for long is a campaign too: `make proof` looks for new examples. And
+    campaigns go with their controls, which are small."""
+    if item.config.option.markexpr != "proof":
+        return
+    if item.path.parent == CAMPAIGNS or is_hypothesis_test(getattr(item, "obj", None)):
         item.add_marker("proof")
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from semel.core.contract import Claimed, NoRecord, Read
-from semel.core.model import Identity
-from semel.core.upkeep import Reap
+from semel.core.contract import Claimed, Complete, Found, NoRecord, Read
+from semel.core.frozen import replace
+from semel.core.model import Identity, State
+from semel.core.upkeep import Reap, Tended
 from semel.stores import open_backend
 from semel.stores.memory import MemoryBackend
 from tests.conftest import note
@@ -29,7 +30,7 @@ from tests.servers.galera import GaleraCluster
 from tests.stores.contract import claim, new_fence, new_identity
 from tests.stores.harness import CLEAR, FakeClock, database_of, divide
 from tests.stores.moves import ROWS, Board, Dice
-from tests.stores.timeless import timeless
+from tests.stores.timeless import UNIT, timeless
 
 SMALL = Size(rounds=3)
 FULL = Size(rounds=60, keys=6, lanes=4, moves=20)
@@ -227,6 +228,43 @@ def test_a_call_in_doubt_may_take_effect_later_or_never_and_one_refused_never() 
     check(identity, [call(op, 0, 5, None, Outcome.NOTHING), absent])
     with pytest.raises(Broken):
         check(identity, [call(op, 0, 5, None, Outcome.NOTHING), absent, there])
+
+
+def test_a_reaper_in_doubt_may_have_expired_what_it_did_not_forget() -> None:
+    identity, history = expired_by(call(Reap(1), 10, 15, None, Outcome.DOUBT))
+    check(identity, history)
+    check(identity, [*history, call(Read(identity), 50, 52, NoRecord(NOW))])
+    identity, history = expired_by(call(Reap(1), 10, 15, None, Outcome.NOTHING))
+    with pytest.raises(Broken):
+        check(identity, history)
+
+
+def test_a_round_that_was_asked_for_again_may_go_on_after_its_answer() -> None:
+    identity, history = expired_by(call(Reap(1), 10, 15, Tended({}, False, NOW)))
+    check(identity, history, Habits(asks_again=True))
+    with pytest.raises(Broken):
+        check(identity, history)
+
+
+def expired_by(reaper: Call) -> tuple[Identity, list[Call]]:
+    """After the reaper an answer is there that may be expired and forgotten; then it is expired."""
+    identity, fence = new_identity(), new_fence()
+    backend = MemoryBackend(clock=FakeClock(NOW))
+    ops = [
+        claim(identity, fence),
+        Complete(identity, fence, b"the answer", -UNIT, -UNIT),
+        Read(identity),
+    ]
+    claimed, completed, found = (backend.perform(op) for op in ops)
+    assert isinstance(found, Found)
+    expired = replace(found.record, state=State.EXPIRED, snapshot=None)
+    replies = [claimed, completed, found, Found(expired, NOW)]
+    times = [0, 5, 20, 30]
+    told = [
+        call(op, at, at, reply)
+        for op, at, reply in zip([*ops, ops[-1]], times, replies, strict=True)
+    ]
+    return identity, sorted([*told, reaper], key=lambda each: each.began)
 
 
 def test_the_search_decides_as_trying_every_order_does() -> None:

@@ -18,6 +18,7 @@ MAGIC: Final = b"E1"
 _REFUSED: Final = b"X1"
 _KEYLESS: Final = b"X2"
 _LATER: Final = b"X3"
+_RAISED: Final = {_REFUSED: StoreCorrupt, _KEYLESS: KeyMissing, _LATER: NewerVersion}
 
 DEFLATED: Final = 1
 COMMON: Final = 2
@@ -60,7 +61,7 @@ def refusal(why: Unopened) -> bytes:
 
 def is_refusal(blob: bytes) -> bool:
     """It stands in place of a value that was not opened."""
-    return blob[:2] in (_REFUSED, _KEYLESS)
+    return blob[:2] in _RAISED
 
 
 def is_newer(blob: bytes, magic: bytes) -> bool:
@@ -75,13 +76,8 @@ def demand_opened(blob: bytes, what: str, magic: bytes = b"") -> None:
     """
     if is_newer(blob, magic) or is_newer(blob, MAGIC):
         raise NewerVersion(f"{what} {NEWER}")
-    said = f"{what} {blob[2:].decode(errors='replace')}"
-    if blob[:2] == _REFUSED:
-        raise StoreCorrupt(said)
-    if blob[:2] == _KEYLESS:
-        raise KeyMissing(said)
-    if blob[:2] == _LATER:
-        raise NewerVersion(said)
+    if is_refusal(blob):
+        raise _RAISED[blob[:2]](f"{what} {blob[2:].decode(errors='replace')}")
     if (sealed := parse(blob)) is not None:
         named = sealed[1].decode(errors="replace")
         raise KeyMissing(

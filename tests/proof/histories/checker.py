@@ -3,7 +3,7 @@
 Each call takes effect at one instant between its begin and its end. The search looks for an order
 of the calls that respects this and in which the specification gives every reply that was recorded.
 What was done so far and the state it led to decide how it can go on, so no such pair is gone
-through twice.
+through twice; nor one where more was used up of what need not have happened at all.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ class _Search:
         self._deeds = sorted(deeds, key=lambda deed: deed.began)
         places = {id(deed): 1 << place for place, deed in enumerate(self._deeds)}
         self._needs = [places.get(id(deed.needs), 0) for deed in self._deeds]
+        self._take_turns()
         self._ends = [0] * len(self._deeds)
         """What is over when this one is done, itself included."""
         for place, deed in enumerate(self._deeds):
@@ -90,7 +91,9 @@ class _Search:
             self._ends[place] |= 1 << place
             self._ends[last] |= 1 << place
         self._all = sum(places[id(deed)] for deed in self._deeds if deed.required)
-        self._seen: set[tuple[int, StateNumber]] = set()
+        self._seen: dict[tuple[int, StateNumber], list[int]] = {}
+        """For each pair: what had been used up of the rest."""
+        self._nodes = 0
         self._furthest: tuple[int, StateNumber] = (0, 0)
 
     def _parts(self, call: Call) -> list[Deed]:
@@ -98,6 +101,8 @@ class _Search:
         match call.outcome:
             case Outcome.NOTHING:
                 return []
+            case _ if isinstance(call.op, ROUNDS):
+                return self._round(call)
             case Outcome.DOUBT:
                 unseen = partial(self._deed, call, ended=FOREVER, part=Part.UNSEEN, required=False)
                 return [unseen() for _ in range(2 if self._habits.asks_again else 1)]
@@ -105,8 +110,6 @@ class _Search:
                 return self._told(call)
 
     def _told(self, call: Call) -> list[Deed]:
-        if isinstance(call.op, ROUNDS):
-            return self._round(call)
         parts = [self._deed(call, still=isinstance(call.reply, UNCHANGING))]
         if self._habits.looks_again and isinstance(call.reply, Lost):
             refusal = self._deed(call, part=Part.REFUSAL, still=True)
@@ -116,27 +119,41 @@ class _Search:
         return parts
 
     def _round(self, call: Call) -> list[Deed]:
-        """It may pass over a record that is locked. Expiring and forgetting are two steps."""
-        again = self._habits.asks_again  # the counts are then those of the last try alone
-        if not again and not any(call.reply.counts.values()):
+        """It may pass over a record that is locked. Expiring and forgetting are two steps.
+
+        Where it was asked again, the counts are those of the last try alone, and the first try may
+        go on after the answer: the last one passes over what the first has locked.
+        """
+        again = self._habits.asks_again
+        told = call.outcome is Outcome.TOLD
+        if told and not again and not any(call.reply.counts.values()):
             return []
         steps = (2 if isinstance(call.op, Reap) else 1) * (2 if again else 1)
-        return [self._deed(call, part=Part.ROUND, required=False) for _ in range(steps)]
+        end = call.ended if told and not again else FOREVER
+        step = partial(self._deed, call, ended=end, part=Part.ROUND, required=False)
+        return [step() for _ in range(steps)]
 
     def _deed(self, call: Call, ended: int | None = None, **how: Any) -> Deed:
         end = call.ended if ended is None else ended
         return Deed(call, self._spec.number(call.op), self._look, call.began, end, **how)
+
+    def _take_turns(self) -> None:
+        """Of rounds alike that have no end, the one that began first comes first: who takes a later
+        one could as well have taken this."""
+        first: dict[int, int] = {}
+        for place, deed in enumerate(self._deeds):
+            if deed.part is Part.ROUND and deed.ended == FOREVER:
+                self._needs[place] |= first.get(deed.op, 0)
+                first[deed.op] = 1 << place
 
     def run(self) -> Verdict:
         path: list[_Node] = []
         taken: list[tuple[int, StateNumber]] = []
         done, state = 0, 0
         while True:
-            fresh = (done, state) not in self._seen
-            if fresh:
-                self._enter(done, state)
-                if done & self._all == self._all:
-                    return self._verdict(taken)
+            fresh = self._enter(done, state)
+            if fresh and done & self._all == self._all:
+                return self._verdict(taken)
             path.append(_Node(done, state, self._choices(done, state) if fresh else []))
             while path and not path[-1].choices:
                 path.pop()
@@ -149,12 +166,19 @@ class _Search:
             taken.append((number, state))
             done = node.done | self._ends[number]
 
-    def _enter(self, done: int, state: StateNumber) -> None:
-        self._seen.add((done, state))
-        if len(self._seen) > NODES:
+    def _enter(self, done: int, state: StateNumber) -> bool:
+        """False: from here nothing is found that would not have been found before."""
+        must, may = done & self._all, done & ~self._all
+        seen = self._seen.setdefault((must, state), [])
+        if any(used & ~may == 0 for used in seen):
+            return False
+        seen.append(may)
+        self._nodes += 1
+        if self._nodes > NODES:
             raise Undecided(f"{len(self._history)} calls, more than {NODES} ways")
-        if done.bit_count() >= self._furthest[0].bit_count():
+        if must.bit_count() >= (self._furthest[0] & self._all).bit_count():
             self._furthest = done, state
+        return True
 
     def _candidates(self, done: int) -> list[int]:
         """What no other that is still to be done has ended before."""
@@ -191,7 +215,7 @@ class _Search:
         return choices
 
     def _verdict(self, taken: list[tuple[int, StateNumber]]) -> Verdict:
-        verdict = Verdict(len(self._history), len(self._seen))
+        verdict = Verdict(len(self._history), self._nodes)
         before = 0
         for number, after in taken:
             if after != before:
