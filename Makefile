@@ -46,7 +46,7 @@ test: install
 # An hour or more: campaigns that kill, race and fill up. Each is told when it ends, their figures
 # at the end.
 proof: install
-	$(BIN)/pytest -m proof -n 2 --dist loadfile --no-loadscope-reorder --verbose $(ARGS)
+	$(BIN)/pytest -m proof -n 2 --dist loadfile --no-loadscope-reorder -vv $(ARGS)
 
 check: install
 	@$(MAKE) --no-print-directory --jobs=2 check-mypy check-pyright check-style
