@@ -6,10 +6,16 @@ proof` goes through all schedules of three requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import product
+from typing import get_args
 
 import pytest
 
+from semel.core.model import OnLapse
+from semel.core.policy import Mode, accepted, ietf, payments, stripe
+from semel.errors import ConfigurationError
 from tests.conftest import note
 from tests.proof.explorer.mutants import MUTANTS, Mutant
 from tests.proof.explorer.search import Broken, Covered, exhaustive, replay, sampled
@@ -43,6 +49,28 @@ def tell(request: pytest.FixtureRequest) -> Told:
         note(request, f"{line}, {len(covered)} worlds, no promise broken", "proof")
 
     return told
+
+
+def test_there_is_a_world_for_every_way_to_decide() -> None:
+    """Each mode with each policy and each fate of a lapse, as far as they go together."""
+    explored = {
+        (world.policy.name, world.policy.mode, world.policy.on_lapse)
+        for world in WORLDS
+        if (world.requests, world.faults) == (3, 1)
+    }
+    assert set(ways_to_decide()) == explored
+
+
+def ways_to_decide() -> Iterator[tuple[str, str, str]]:
+    makers = (ietf, stripe, accepted, payments)
+    modes: tuple[Mode, ...] = get_args(Mode)
+    for make, mode, on_lapse in product(makers, modes, OnLapse):
+        with suppress(ConfigurationError):
+            required = mode == "deferred"
+            policy = make(
+                mode=mode, on_lapse=on_lapse.value, required=required, effects="none", probe=None
+            )
+            yield policy.name, mode, on_lapse.value
 
 
 def test_no_schedule_of_two_requests_and_a_fault_breaks_a_promise(tell: Told) -> None:

@@ -82,6 +82,8 @@ class World:
 
 
 _SHORT: Final[dict[str, Any]] = {"give_up_after": timedelta(minutes=5)}
+_FREED: Final[dict[str, Any]] = {"on_lapse": "release", "effects": "none", **_SHORT}
+_HARMLESS: Final = ("declined", "500")
 _FAILING: Final = ("ok", "500", "not-executed")
 _DOUBTFUL: Final = ("ok", "doubt", "doubt!", "reset!")
 
@@ -106,10 +108,14 @@ WORLDS: Final[tuple[World, ...]] = (
         together=True,
     ),
     World("leased-payments-nobody", payments(probe=None, **_SHORT), ("ok", "500!", "reset")),
+    World("leased-release", ietf(**_FREED), _HARMLESS),
+    World("leased-stripe-release", stripe(**_FREED), _HARMLESS),
+    World("leased-accepted-release", accepted(**_FREED), _HARMLESS),
     World(
-        "leased-release",
-        ietf(on_lapse="release", effects="none", **_SHORT),
-        ("declined", "500"),
+        "leased-payments-release",
+        payments(probe=ask_provider, **_FREED),
+        _HARMLESS,
+        provider="final",
     ),
     World("leased-stream", ietf(response="stream", **_SHORT), ("stream", "500")),
     World(
@@ -117,13 +123,18 @@ WORLDS: Final[tuple[World, ...]] = (
         payments(on_lapse="resume", probe=ask_provider, **_SHORT),
         provider="final",
         ways=("did", "not-sent", "reset!"),
-        requests=2,
     ),
     World(
         "leased-resume-repeatable",
         ietf(on_lapse="resume", **_SHORT),
         repeatable=True,
         ways=("did", "reset"),
+    ),
+    World("leased-stripe-resume", stripe(on_lapse="resume", **_SHORT), repeatable=True),
+    World(
+        "leased-accepted-resume",
+        accepted(on_lapse="resume", probe=ask_provider, **_SHORT),
+        provider="happened",
     ),
     World("leased-mismatch", ietf(**_SHORT), ("ok", "500"), strangers=(2,)),
     World("leased-tenants", ietf(**_SHORT), ("ok", "500"), elsewhere=(2,)),
@@ -163,8 +174,8 @@ WORLDS: Final[tuple[World, ...]] = (
     ),
     World(
         "deferred-release",
-        accepted(mode="deferred", required=True, on_lapse="release", effects="none", **_SHORT),
-        ("declined", "500"),
+        accepted(mode="deferred", required=True, **_FREED),
+        _HARMLESS,
         lives=3,
     ),
     World(
