@@ -36,6 +36,7 @@ from tests.client.kinds import KINDS, QUICK, Client
 from tests.client.stripelike import StripeLike
 from tests.client.wire import Cut, Wire
 from tests.servers.ports import bound_somewhere
+from tests.web.waiting import auntil
 
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 BOTH_COLOURS = pytest.mark.parametrize("kind", ["httpx", "aiohttp"])
@@ -447,8 +448,7 @@ async def test_a_cancelled_call_stays_pending(
     ):
         sale = {"order": order, "how": "slow"}
         task = asyncio.create_task(client.post(stripe.url, json=sale, name=order))
-        while order not in stripe.charges:  # noqa: ASYNC110 - a thread's list
-            await asyncio.sleep(0.01)  # between two looks
+        await auntil(lambda: order in stripe.charges)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

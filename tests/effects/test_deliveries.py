@@ -28,6 +28,7 @@ from semel.effects.rounds import Round
 from semel.errors import ConfigurationError, GiveUp, StoreUnavailable
 from semel.process.fences import new_fence
 from semel.stores.memory import MemoryBackend
+from tests.web.waiting import turns
 
 SOON = timedelta(seconds=20)
 """No test waits for it: a bound for what must happen."""
@@ -262,9 +263,10 @@ async def test_a_coroutine_that_takes_no_notice_is_left_behind(
 async def test_a_thread_that_hangs_is_left_behind_and_its_late_result_ignored(
     outbox: Outbox,
 ) -> None:
-    end = threading.Event()
+    end, threads = threading.Event(), list[threading.Thread]()
 
     def hang(delivery: Delivery) -> str:
+        threads.append(threading.current_thread())
         end.wait(SOON.total_seconds())
         return "too late"
 
@@ -272,7 +274,9 @@ async def test_a_thread_that_hangs_is_left_behind_and_its_late_result_ignored(
     outbox.write("k")
     assert (await outbox.loop().run_once()).note == "failed 1"
     end.set()
-    await asyncio.sleep(0.01)
+    (left_behind,) = threads
+    await asyncio.to_thread(left_behind.join)
+    await turns()
     assert outbox.keys(Shelf.DELIVERED) == []
 
 
@@ -281,12 +285,14 @@ async def test_a_thread_that_hangs_is_left_behind_and_its_late_result_ignored(
 
 async def test_no_more_are_under_way_at_once_than_allowed(outbox: Outbox) -> None:
     under_way, most = 0, 0
+    all_at_once = asyncio.Barrier(5)
 
     async def count(delivery: Delivery) -> None:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
-        await asyncio.sleep(0.001)
+        await all_at_once.wait()
+        await turns()  # one more would begin now
         under_way -= 1
 
     outbox.deliverer(count)
@@ -348,7 +354,7 @@ async def test_effects_of_one_order_are_delivered_one_after_the_other(outbox: Ou
         if delivery.order in under_way:
             overlaps.append(delivery.key)
         under_way.add(delivery.order)
-        await asyncio.sleep(0.001)
+        await turns()
         under_way.remove(delivery.order)
         outbox.delivered.append(delivery.key)
 
@@ -415,15 +421,18 @@ async def test_a_failed_effect_is_not_held_by_the_renewal_of_others(outbox: Outb
         else:
             end.set()
 
-    outbox.deliverer(watch)
+    perform = outbox.backend.perform
+
+    def renewing(op: Any) -> Any:
+        if isinstance(op, RenewEffects):
+            outbox.now += 1_000  # at each renewal: the lease never ends, the pause does
+        return perform(op)
+
+    outbox.backend.perform = renewing  # type: ignore[method-assign]
+    outbox.deliverer(watch, first_pause=timedelta(milliseconds=10))
     outbox.write("slow", "flaky")
     loop = outbox.loop(lease=timedelta(milliseconds=6))
-    round_ = asyncio.create_task(loop.run_once())
-    while not end.is_set():
-        # Slower than the renewals: the lease never ends, the pause does.
-        outbox.now += 1_000
-        await asyncio.sleep(0.001)
-    assert "failed 1" in (await round_).note
+    assert (await loop.run_once()).note == "delivered 2, failed 1"
 
 
 async def test_a_renewal_that_fails_is_tried_again(

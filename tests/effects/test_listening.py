@@ -11,12 +11,13 @@ import psycopg
 import pytest
 
 from semel.core.outbox import Enqueue, TakeEffects
-from semel.effects.listening import AGAIN_AFTER, EFFECT, WORK, Bell, bell_for
+from semel.effects.listening import AGAIN_AFTER, EFFECT, LOOK_EVERY, WORK, Bell, bell_for
 from semel.errors import ConfigurationError
 from semel.process.fences import new_fence
 from semel.stores import open_backend
 from semel.stores.base import Backend
 from tests.servers import PostgresServer
+from tests.web.waiting import Ahead, turns
 
 
 class Heard:
@@ -68,14 +69,15 @@ async def test_sqlite_rings_for_every_commit_and_for_nothing_else(tmp_path: Path
     backend = open_backend(f"sqlite:///{tmp_path / 'semel.db'}")
     backend.migrate()
     async with listening(bell_for(backend)) as heard:
+        clock = Ahead()
         await heard.connected()
         write(backend, "k1")
         await heard.something()
-        await asyncio.sleep(0.15)
+        await clock.forward(LOOK_EVERY)
         heard.channels.clear()
         for _ in range(5):
             look(backend)
-            await asyncio.sleep(0.06)
+            await clock.forward(LOOK_EVERY)
         assert heard.channels == []
         write(backend, "k2")
         await heard.something()
@@ -85,9 +87,10 @@ async def test_sqlite_rings_for_every_commit_and_for_nothing_else(tmp_path: Path
 async def test_sqlite_is_listened_to_once_its_file_is_there(tmp_path: Path) -> None:
     backend = open_backend(f"sqlite:///{tmp_path / 'semel.db'}")
     async with listening(bell_for(backend)) as heard:
-        await asyncio.sleep(0)
+        await turns()
         assert not (tmp_path / "semel.db").exists()
         backend.migrate()
+        await Ahead().forward(1)
         await heard.connected()
     backend.close()
 
@@ -108,14 +111,15 @@ async def test_postgresql_rings_a_second_time_for_what_did_not_notify(postgres_u
     backend = open_backend(postgres_url)
     backend.migrate()
     async with listening(bell_for(backend)) as heard:
+        clock = Ahead()
         await heard.connected()
-        await asyncio.sleep(AGAIN_AFTER * 2)
+        await clock.forward(AGAIN_AFTER)
         heard.channels.clear()
         with psycopg.connect(postgres_url, autocommit=True) as session:
             session.execute("SELECT pg_notify('semel_effect', '')")
         while len(heard.channels) < 2:
             await heard.something()
-        await asyncio.sleep(AGAIN_AFTER * 2)
+        await clock.forward(AGAIN_AFTER * 2)
         assert heard.channels == [EFFECT, EFFECT]
     backend.close()
 

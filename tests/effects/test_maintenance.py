@@ -9,8 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -34,6 +32,7 @@ from semel.guard import Guard
 from semel.stores import open_backend
 from tests.ears import listen
 from tests.effects.doubts import DAY, HOUR, KEY, MINUTE, Scene, fresh_fence
+from tests.web.waiting import until
 
 PROJECT = Path(__file__).parents[2]
 
@@ -311,13 +310,6 @@ while True:
     print("leading" if embedded.leading else "standing by", flush=True)
     time.sleep(0.05)
 """
-
-
-def until(true: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.01)
 
 
 class Member:

@@ -290,7 +290,7 @@ class TestTheLoop:
     async def test_a_probe_that_hangs_holds_up_nobody(
         self, quick: Scene, caplog: pytest.LogCaptureFixture
     ) -> None:
-        release = threading.Event()
+        release, ended = threading.Event(), asyncio.Event()
 
         def hanging(_: Inquiry) -> Happened:
             release.wait(30)
@@ -302,6 +302,7 @@ class TestTheLoop:
                     await asyncio.sleep(0.05)
                 except asyncio.CancelledError:
                     continue
+            ended.set()
             return Happened(ANSWER)
 
         quick.guard.probe("hanging")(hanging)
@@ -317,7 +318,7 @@ class TestTheLoop:
         states = [quick.state(each) for each in records]
         assert states == [State.UNKNOWN, State.UNKNOWN, State.IN_PROGRESS]
         assert caplog.text.count("TimeoutError") >= 2
-        await asyncio.sleep(0.1)
+        await asyncio.wait_for(ended.wait(), 10)
 
     @pytest.mark.parametrize(
         "error",

@@ -23,6 +23,7 @@ from semel.effects.sending import Webhook, WebhookRefused
 from semel.errors import ConfigurationError, GiveUp, RetryLater
 from semel.stores.memory import MemoryBackend
 from tests.effects.receiver import Receiver, Reply, fits
+from tests.web.waiting import auntil
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of quite enough bytes").decode()
 OLD = "whsec_" + base64.b64encode(b"the secret that was used before").decode()
@@ -166,8 +167,7 @@ async def test_its_time_up_the_connection_is_cut_and_the_thread_ends(
     receiver.replies.append(slow)
     before = set(threading.enumerate())
     task = asyncio.create_task(Webhook(receiver.url, secret=SECRET)(DELIVERY))
-    while not receiver.received:  # noqa: ASYNC110 - another thread fills it
-        await asyncio.sleep(0.001)
+    await auntil(lambda: receiver.received)
     ours = [each for each in set(threading.enumerate()) - before if each.name == "semel-delivery"]
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

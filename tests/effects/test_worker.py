@@ -15,6 +15,7 @@ from semel.effects.listening import EFFECT, WORK, Ring
 from semel.effects.rounds import Round
 from semel.effects.worker import DELIVER, MAINTAIN, RUN, Worker
 from semel.errors import ConfigurationError, StoreUnavailable
+from tests.web.waiting import Ahead, turns
 
 HOUR = timedelta(hours=1)
 
@@ -98,7 +99,7 @@ async def test_a_loop_with_nothing_to_do_is_not_asked_until_somebody_wakes_it() 
     rounds = Rounds()
     async with Running((DELIVER, rounds)) as worker:
         await rounds.comes()
-        await asyncio.sleep(0.05)
+        await Ahead().forward(10)
         assert rounds.asked == 1
         worker.wake()
         await rounds.comes()
@@ -170,9 +171,9 @@ async def test_waking_up_does_not_shorten_the_rest_after_a_failure() -> None:
     failing = Rounds(*[StoreUnavailable("no answer")] * 100)
     async with Running((DELIVER, failing)) as worker:
         await failing.comes()
-        for _ in range(20):
+        for _ in range(3):
             worker.wake()
-            await asyncio.sleep(0.001)
+            await turns()
     assert failing.asked == 1
 
 

@@ -7,8 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from rich.console import Console
 
 from semel.demo.scenes import SCENES
 from semel.demo.stage import Outcome, Stage
+from tests.web.waiting import until
 
 SECONDS = 120.0
 COMMAND = [sys.executable, "-m", "semel", "demo"]
@@ -45,13 +45,6 @@ def alive(pid: int) -> bool:
         os.kill(pid, 0)
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +221,7 @@ def test_a_killed_demo_takes_its_servers_with_it(terminal: Terminal) -> None:
     pids = [int(pid) for pid in PROCESS.findall(plain(terminal.read_to("Lost response")))]
     assert len(pids) == 2
     terminal.process.kill()
-    wait_until(lambda: not any(map(alive, pids)))
+    until(lambda: not any(map(alive, pids)), seconds=SECONDS)
 
 
 def test_no_color_is_honoured_on_a_terminal(tmp_path: Path) -> None:

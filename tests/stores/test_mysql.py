@@ -50,6 +50,7 @@ from tests.servers import MariadbServer
 from tests.stores.contract import SNAPSHOT
 from tests.stores.harness import database_of
 from tests.stores.tap import Tap
+from tests.web.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -131,7 +132,7 @@ def frozen(server: MariadbServer) -> Iterator[None]:
     """SIGSTOP: sockets stay open, nobody answers."""
     os.kill(server.pid, signal.SIGSTOP)
     try:
-        wait_until(lambda: threads_of(server) == {"T"})  # a busy one takes a moment to stop
+        until(lambda: threads_of(server) == {"T"})  # a busy one takes a moment to stop
         yield
     finally:
         os.kill(server.pid, signal.SIGCONT)
@@ -151,12 +152,6 @@ def row_locked(server: MariadbServer, url: str, identity: Identity) -> Iterator[
         assert cursor.execute(found) == 1
         yield
         cursor.execute("ROLLBACK")
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = monotonic() + seconds
-    while not true():
-        assert monotonic() < deadline, "it did not come true in time"
 
 
 # ── URLs and settings ─────────────────────────────────────────────────────────────────────────────
@@ -600,7 +595,7 @@ def test_eight_nodes_that_migrate_at_once_agree(mariadb: MariadbServer, mariadb_
     with ThreadPoolExecutor(8) as nodes, admin(mariadb, mariadb_url) as ask:
         assert ask(f"SELECT GET_LOCK({LOCK}, 0)") == 1
         versions = [nodes.submit(MysqlBackend(mariadb_url).migrate) for _ in range(8)]
-        wait_until(lambda: ask(waiting) == 8)
+        until(lambda: ask(waiting) == 8)
         ask(f"SELECT RELEASE_LOCK({LOCK})")
         assert {version.result() for version in versions} == {1}
         assert ask("SELECT count(*) FROM semel_schema") == 1
@@ -933,7 +928,7 @@ def test_a_lock_that_is_not_given_up_in_time_is_surely_not_applied(
                 store.perform(complete(op))
             assert refused.value.applied is False
         with admin(mariadb, mariadb_url) as ask:
-            wait_until(lambda: ask(OPEN) == 0)  # none was left behind with half of its work
+            until(lambda: ask(OPEN) == 0)  # none was left behind with half of its work
         assert isinstance(store.perform(complete(op)), Applied)
 
 
@@ -984,7 +979,7 @@ def test_a_claim_whose_rival_was_just_not_visible_finds_it(
             )
             with ThreadPoolExecutor(1) as threads:
                 claiming = threads.submit(backend.blocking().perform, op)
-                wait_until(lambda: ask(WAITING) == 1)
+                until(lambda: ask(WAITING) == 1)
                 cursor.execute("COMMIT")
                 found = claiming.result()
         assert isinstance(found, Found)
@@ -1002,7 +997,7 @@ def test_a_change_and_what_is_told_of_it_are_one_step(
         assert ask("SELECT GET_LOCK('gate', 0)") == 1
         with ThreadPoolExecutor(1) as threads:
             advancing = threads.submit(store.perform, Advance(op.identity, op.fence, b"journal"))
-            wait_until(lambda: ask(f"{KILL} AND state = 'User lock'") is not None)
+            until(lambda: ask(f"{KILL} AND state = 'User lock'") is not None)
             ask("SET SESSION innodb_lock_wait_timeout = 1")
             with pytest.raises(pymysql.OperationalError, match="Lock wait timeout"):
                 ask("UPDATE behind_the_gate SET fence = x'00'")
@@ -1040,10 +1035,10 @@ def test_a_connection_killed_half_way_is_survived_and_the_work_done_once(
         with ThreadPoolExecutor(1) as threads:
             with row_locked(mariadb, mariadb_url, op.identity):
                 completing = threads.submit(store.perform, complete(op))
-                wait_until(lambda: bool(ask(waiting)))
+                until(lambda: bool(ask(waiting)))
                 first = ask(waiting)
                 ask(f"KILL {first}")
-                wait_until(lambda: ask(waiting) not in (None, first))  # it came again
+                until(lambda: ask(waiting) not in (None, first))  # it came again
             assert isinstance(completing.result(), Applied)
         found = store.perform(Read(op.identity))
         assert isinstance(found, Found)
@@ -1073,7 +1068,7 @@ async def test_idle_connections_of_a_loop_that_were_killed_are_not_used(
 
 def kill_idle(ask: Ask) -> None:
     ask(f"KILL {ask(KILL)}")
-    wait_until(lambda: ask(KILL) is None)
+    until(lambda: ask(KILL) is None)
 
 
 @pytest.mark.parametrize("colour", ["sync", "async"])
@@ -1121,7 +1116,7 @@ def test_a_deadlock_is_tried_again_with_the_same_fence(
             cursor.execute("UPDATE stranger SET m = 7")
             with ThreadPoolExecutor(1) as threads:
                 completing = threads.submit(store.perform, complete(op))
-                wait_until(lambda: ask(WAITING) == 1)
+                until(lambda: ask(WAITING) == 1)
                 cursor.execute(
                     f"UPDATE semel_record SET tries = tries WHERE identity = x'{op.identity.hex()}'"
                 )
@@ -1147,7 +1142,7 @@ def test_more_than_the_pool_holds_is_an_outage_in_time_and_surely_not_applied(
         with ThreadPoolExecutor(1) as threads:
             with row_locked(mariadb, mariadb_url, op.identity):
                 holding = threads.submit(store.perform, complete(op))
-                wait_until(lambda: ask(WAITING) == 1)
+                until(lambda: ask(WAITING) == 1)
                 with pytest.raises(StoreUnavailable, match="pool_size=1") as refused:
                     backend.blocking_lanes()._pool.perform(complete(op), monotonic() + SOON)
             assert refused.value.applied is False
@@ -1219,7 +1214,7 @@ def test_each_event_loop_has_its_own_connections(mariadb: MariadbServer, mariadb
             assert isinstance(asyncio.run(use()), Claimed)
         assert isinstance(asyncio.run(awaited_once(backend)), Claimed)
         with admin(mariadb, mariadb_url) as ask:
-            wait_until(lambda: ask(KILL) is None)
+            until(lambda: ask(KILL) is None)
 
 
 def test_a_forked_child_opens_its_own_connections(mariadb: MariadbServer, mariadb_url: str) -> None:
@@ -1227,7 +1222,7 @@ def test_a_forked_child_opens_its_own_connections(mariadb: MariadbServer, mariad
     with opened(mariadb_url) as backend, admin(mariadb, mariadb_url) as ask:
         store, mine, theirs = backend.blocking(), claim(), claim()
         store.perform(mine)
-        wait_until(lambda: "," not in ask(ours))  # that of the migration is gone
+        until(lambda: "," not in ask(ours))  # that of the migration is gone
         before, inherited = ask(ours), backend.blocking_lanes()
         pid = os.fork()
         if pid == 0:
@@ -1241,7 +1236,7 @@ def test_a_forked_child_opens_its_own_connections(mariadb: MariadbServer, mariad
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        wait_until(lambda: ask(ours) == before)  # the child's is gone, the parent's is the same
+        until(lambda: ask(ours) == before)  # the child's is gone, the parent's is the same
         assert isinstance(store.perform(complete(mine)), Applied)
         assert isinstance(store.perform(Read(theirs.identity)), Found)
         assert ask(ours) == before

@@ -44,7 +44,7 @@ from semel.stores.sql.kinds import BIG
 from tests.servers import MariadbServer
 from tests.stores.harness import database_of
 from tests.stores.test_batches import Note
-from tests.stores.test_mysql import KILL, WAITING, admin, deadlocks, row_locked, wait_until
+from tests.stores.test_mysql import KILL, WAITING, admin, deadlocks, row_locked
 from tests.stores.test_postgres_batches import (
     DAY,
     MANY,
@@ -376,12 +376,12 @@ async def test_waiting_is_as_patient_as_ever_after_a_batch_was_in_a_hurry(
         with row_locked(mariadb, mariadb_url, ops[0].identity):
             alone = asyncio.ensure_future(store.perform(Renew(ops[0].identity, ops[0].fence, DAY)))
             with admin(mariadb, mariadb_url) as ask:
-                await asyncio.to_thread(wait_until, lambda: ask(WAITING) == 1)
+                await asyncio.to_thread(until, lambda: ask(WAITING) == 1)
         assert isinstance(await alone, Applied)
         with row_locked(mariadb, mariadb_url, ops[3].identity):
             tasks = [asyncio.ensure_future(store.perform(complete(op))) for op in ops]
             with admin(mariadb, mariadb_url) as ask:
-                await asyncio.to_thread(wait_until, lambda: ask(WAITING) == 1)
+                await asyncio.to_thread(until, lambda: ask(WAITING) == 1)
         assert {type(reply) for reply in await asyncio.gather(*tasks)} == {Applied}
 
 
@@ -475,7 +475,7 @@ def test_a_batch_takes_its_locks_in_the_order_of_identities(
         held = uncommitted(mariadb, mariadb_url, second, claim())
     with held as holder, ThreadPoolExecutor(1) as threads, admin(mariadb, mariadb_url) as ask:
         running = threads.submit(patiently, mariadb, mariadb_url, batch_of(asked))
-        wait_until(lambda: ask(WAITING) == 1)
+        until(lambda: ask(WAITING) == 1)
         assert not is_free(mariadb, mariadb_url, first, kind)
         assert is_free(mariadb, mariadb_url, third, kind)
         holder.rollback()

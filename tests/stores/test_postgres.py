@@ -39,6 +39,7 @@ from semel.stores.postgres.link import Connection, Link, query
 from semel.stores.postgres.migration import LOCK
 from tests.servers import PgBouncer, PostgresServer
 from tests.stores.contract import SNAPSHOT
+from tests.web.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -265,7 +266,7 @@ def test_a_renewal_is_a_hot_update(postgres_url: str) -> None:
             store.perform(op)
             assert isinstance(store.perform(Renew(op.identity, op.fence, DAY)), Applied)
         backend.close()  # a backend that ends reports its statistics
-        wait_until(lambda: connections(ask) == 0)
+        until(lambda: connections(ask) == 0)
         row = ask(
             "SELECT array[n_tup_upd, n_tup_hot_upd] FROM pg_stat_user_tables "
             "WHERE relname = 'semel_record'"
@@ -277,12 +278,6 @@ def connections(ask: Callable[..., Any]) -> int:
     ours = "FROM pg_stat_activity WHERE application_name = 'semel' AND datname = current_database()"
     found: int = ask(f"SELECT count(*) {ours}")
     return found
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = monotonic() + seconds
-    while not true():
-        assert monotonic() < deadline, "it did not come true in time"
 
 
 # ── schema ────────────────────────────────────────────────────────────────────────────────────────
@@ -325,7 +320,7 @@ def test_eight_nodes_that_migrate_at_once_agree(postgres_url: str) -> None:
         with psycopg.connect(postgres_url) as first:
             first.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
             versions = [nodes.submit(PostgresBackend(postgres_url).migrate) for _ in range(8)]
-            wait_until(lambda: ask(waiting) == 8)
+            until(lambda: ask(waiting) == 8)
         assert {version.result() for version in versions} == {
             ask("SELECT count(*) FROM semel_schema")
         }
@@ -470,9 +465,9 @@ def test_a_connection_killed_half_way_is_survived_and_the_work_done_once(postgre
         with ThreadPoolExecutor(1) as threads:
             with row_locked(postgres_url, op.identity):
                 completing = threads.submit(store.perform, complete(op))
-                wait_until(lambda: bool(ask(f"SELECT count(*) {waiting}")))
+                until(lambda: bool(ask(f"SELECT count(*) {waiting}")))
                 assert ask(f"SELECT pg_terminate_backend(pid) {waiting}")
-                wait_until(lambda: bool(ask(f"SELECT count(*) {waiting}")))  # it came again
+                until(lambda: bool(ask(f"SELECT count(*) {waiting}")))  # it came again
             assert isinstance(completing.result(), Applied)
         found = store.perform(Read(op.identity))
         assert isinstance(found, Found)
@@ -555,7 +550,7 @@ def test_a_commit_that_no_standby_confirmed_is_not_called_a_success() -> None:
             backend = PostgresBackend(server.url)
             claiming = threads.submit(backend.blocking().perform, claim())
             waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-            wait_until(lambda: bool(ask(f"SELECT count(*) {waiting}")))
+            until(lambda: bool(ask(f"SELECT count(*) {waiting}")))
             ask(f"SELECT pg_cancel_backend(pid) {waiting}")
             error = claiming.exception()
             backend.close()
@@ -618,7 +613,7 @@ async def test_cancelled_operations_leave_the_pool_whole(postgres_url: str) -> N
         replies = await asyncio.gather(*[store.perform(claim()) for _ in range(20)])
         assert all(isinstance(reply, Claimed) for reply in replies)
         with admin(postgres_url) as ask:
-            wait_until(lambda: connections(ask) <= 2)
+            until(lambda: connections(ask) <= 2)
 
 
 async def test_cancelling_does_not_wait_for_a_server_that_does_not_answer(
@@ -661,7 +656,7 @@ def test_each_event_loop_has_its_own_connections(postgres_url: str) -> None:
             assert isinstance(asyncio.run(use()), Claimed)
         assert isinstance(asyncio.run(awaited_once(backend)), Claimed)
         with admin(postgres_url) as ask:
-            wait_until(lambda: connections(ask) == 0)
+            until(lambda: connections(ask) == 0)
 
 
 def test_a_forked_child_opens_its_own_connections(postgres_url: str) -> None:
@@ -684,7 +679,7 @@ def test_a_forked_child_opens_its_own_connections(postgres_url: str) -> None:
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        wait_until(lambda: ask(ours) == before)  # the child's is gone, the parent's is the same
+        until(lambda: ask(ours) == before)  # the child's is gone, the parent's is the same
         assert isinstance(store.perform(complete(mine)), Applied)
         assert isinstance(store.perform(Read(theirs.identity)), Found)
         assert ask(ours) == before

@@ -44,6 +44,7 @@ from semel.stores.sql.kinds import BIG, Kind
 from semel.stores.sql.plans import Statement
 from tests.servers import PgBouncer, PostgresServer
 from tests.stores.contract import SNAPSHOT
+from tests.web.waiting import Ahead, turns
 
 pytestmark = pytest.mark.anyio
 
@@ -395,7 +396,8 @@ async def test_who_asks_for_a_record_that_takes_long_spoils_no_batch(
         slow = ops.pop(20)
         with row_locked(postgres_url, slow.identity):
             waiting = [asyncio.ensure_future(store.perform(complete(slow)))]
-            await asyncio.sleep(2 * PATIENCE)  # time enough to be noticed as slow
+            await turns()
+            await Ahead().forward(PATIENCE)  # it is noticed as slow
             sent.clear()
             completing = asyncio.ensure_future(together(store, [complete(op) for op in ops]))
             waiting += [asyncio.ensure_future(store.perform(complete(slow))) for _ in range(3)]

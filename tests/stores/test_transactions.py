@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any, cast
 
 import psycopg
@@ -29,10 +29,12 @@ from semel.stores.base import AsyncTransaction, Backend, Transaction, Transactio
 from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres import transaction_steps as steps
 from semel.stores.sqlite import SqliteBackend
+from semel.stores.sqlite.transactions import SqliteTransactions
 from tests.servers import PostgresServer
 from tests.servers.child import ROOT
 from tests.stores.contract import SNAPSHOT
 from tests.stores.portal import Portal
+from tests.web.waiting import until
 
 MINUTE = 60_000_000
 DAY = 24 * 60 * MINUTE
@@ -694,14 +696,6 @@ def test_a_killed_process_leaves_nothing_and_the_key_is_free(world: World) -> No
     assert world.orders() == []
 
 
-def until(attempt: Callable[[], Any], seconds: float = 10.0) -> Any:
-    deadline = monotonic() + seconds
-    while (found := attempt()) is None or found is False:
-        assert monotonic() < deadline
-        sleep(0.01)
-    return found
-
-
 def test_what_was_committed_is_ascertained(world: World) -> None:
     act, op = world.begun()
     act.perform(complete(op))
@@ -710,7 +704,32 @@ def test_what_was_committed_is_ascertained(world: World) -> None:
     assert isinstance(world.ascertain(claim().identity), NoRecord)
 
 
-def test_ascertaining_waits_for_whoever_is_at_it(world: World) -> None:
+def refusals(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """To which each is added to whom SQLite's write lock was refused."""
+    refused: list[Any] = []
+    attempt: Any = SqliteTransactions._attempt
+
+    def noted(*given: Any) -> Any:
+        begun = attempt(*given)
+        if begun is None:
+            refused.append(given)
+        return begun
+
+    monkeypatch.setattr(SqliteTransactions, "_attempt", noted)
+    return refused
+
+
+def somebody_waits(pg: World) -> bool:
+    """For the lock of an identity."""
+    here = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    with closing(pg.outside()) as connection:
+        waiting = f"SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND {here}"
+        return connection.execute(waiting).fetchone() is not None
+
+
+def test_ascertaining_waits_for_whoever_is_at_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     act, op = world.begun()
     act.perform(complete(op))
     rival = world.open(timeout=SOON)
@@ -719,8 +738,9 @@ def test_ascertaining_waits_for_whoever_is_at_it(world: World) -> None:
     assert doubt.value.applied is None
     patient = world.open(timeout=10.0)
     with ThreadPoolExecutor(1) as pool:
+        refused = refusals(monkeypatch)
         asked = pool.submit(patient.ascertain, op.identity)
-        sleep(0.1)
+        until(lambda: refused if world.is_sqlite else somebody_waits(world))
         assert not asked.done()
         act.commit()
         assert isinstance(asked.result(10), Found)
@@ -883,7 +903,7 @@ def test_what_follows_the_lock_sees_what_its_last_holder_did(pg: World) -> None:
             patient = pg.open(timeout=10.0)
             with ThreadPoolExecutor(1) as pool:
                 asked = pool.submit(patient.ascertain, op.identity)
-                sleep(0.2)
+                until(lambda: somebody_waits(pg))
                 holder.perform(complete(op))
                 holder.commit()
                 assert isinstance(asked.result(10), Found)

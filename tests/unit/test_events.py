@@ -13,6 +13,7 @@ import semel
 from semel.process import events
 from semel.process.catalogue import CATALOGUE, ERROR, INFO, NONE
 from semel.process.events import Event, Events, Subscriber
+from tests.web.waiting import until
 
 SECONDS = 30.0
 
@@ -102,7 +103,7 @@ def test_a_subscriber_that_blocks_keeps_nobody_waiting_and_loses_what_is_too_muc
     assert begun.wait(SECONDS)
     for number in range(1, 20):
         hub.emit("lapse", count=number)
-        _until(lambda: len(other) == number + 1)  # noqa: B023 - called at once
+        until(lambda: len(other) == number + 1)  # noqa: B023 - called at once
     assert heard == []
     gate.set()
     hub.close()
@@ -160,12 +161,3 @@ def test_the_fields_of_an_event_do_not_hide_those_of_a_record_of_the_log() -> No
 
 def test_levels_are_those_of_logging() -> None:
     assert (NONE, INFO, ERROR) == (logging.NOTSET, logging.INFO, logging.ERROR)
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    waiting = threading.Event()
-    for _ in range(int(SECONDS * 1000)):
-        if condition():
-            return
-        waiting.wait(0.001)
-    raise AssertionError("not in time")

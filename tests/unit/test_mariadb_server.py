@@ -9,6 +9,7 @@ import pytest
 
 from tests.servers import MariadbServer, ServerError
 from tests.servers.mariadb import locked
+from tests.web.waiting import until
 
 
 @pytest.fixture
@@ -66,6 +67,13 @@ def test_one_process_fetches_while_the_others_wait(tmp_path: Path) -> None:
     thread = threading.Thread(target=other)
     with locked(tmp_path / "lock"):
         thread.start()
-        assert not entered.wait(0.2)
+        until(lambda: waited_for(tmp_path / "lock"))
+        assert not entered.is_set()
     thread.join()
     assert entered.is_set()
+
+
+def waited_for(path: Path) -> bool:
+    """Whether somebody wants the lock of a file that another has."""
+    waiting = [line for line in Path("/proc/locks").read_text().splitlines() if " -> " in line]
+    return any(f":{path.stat().st_ino} " in line for line in waiting)

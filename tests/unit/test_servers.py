@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 
 from tests.servers import AppServer, PostgresServer, ServerError, gunicorn, uvicorn, warden
 from tests.servers.privileges import DROPPED, way_to_run
+from tests.web.waiting import until
 
 ROOT = Path(__file__).parents[2]
 HERE = "tests.unit.test_servers"
@@ -28,13 +28,6 @@ def execute(url: str, statement: bytes) -> list[tuple[object, ...]]:
 
 def gone(pid: int) -> bool:
     return warden.parent_of(Path("/proc", str(pid))) is None
-
-
-def eventually(fact: Callable[[], bool], seconds: float = 10) -> bool:
-    deadline = time.monotonic() + seconds
-    while not fact() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return fact()
 
 
 @pytest.fixture
@@ -236,7 +229,7 @@ def test_servers_die_with_a_test_session_that_is_killed(group: bool) -> None:
         database, app, port, *pids = session.stdout.readline().decode().split()
         assert len(pids) > 5
         (os.killpg if group else os.kill)(session.pid, signal.SIGKILL)
-    assert eventually(lambda: all(gone(int(pid)) for pid in pids))
-    assert eventually(lambda: not Path(database).exists() and not Path(app).exists())
+    until(lambda: all(gone(int(pid)) for pid in pids))
+    until(lambda: not Path(database).exists() and not Path(app).exists())
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(port)))

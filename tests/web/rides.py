@@ -65,10 +65,9 @@ class Rides:
         harness: Harness,
         runner: asyncio.Runner,
         wrap: Wrap = lambda backend: backend,
-        lease: timedelta = LEASE,
     ) -> None:
         self.harness = harness
-        self.guard = semel.Guard(wrap(harness.backend), tenant=None, policy=self.policy(lease))
+        self.guard = semel.Guard(wrap(harness.backend), tenant=None, policy=self.policy())
         self.script = Script()
         self.async_ = colour == "asgi"
         self.app: Any
@@ -81,8 +80,8 @@ class Rides:
             self.send = WsgiDriver(wsgi, strict=False)
 
     @staticmethod
-    def policy(lease: timedelta = LEASE) -> semel.Policy:
-        return semel.payments(on_lapse="resume", probe=None, lease=lease)
+    def policy() -> semel.Policy:
+        return semel.payments(on_lapse="resume", probe=None, lease=LEASE)
 
     def asgi(self) -> AsgiApp:
         async def app(scope: Scope, receive: Receive, send: Send) -> None:

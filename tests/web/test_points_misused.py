@@ -101,15 +101,20 @@ def test_a_phase_in_a_phase_leaves_the_outer_one_whole(bench: Bench) -> None:
 def test_calls_side_by_side_in_an_event_loop(bench: Bench) -> None:
     """Each would write the journal without the other, and a crash would lose one that was made."""
 
-    async def charge(key: str, what: str) -> str:
-        await asyncio.sleep(0.01)
-        return bench.charge(key, what)
-
     async def handler(op: semel.AsyncOperation) -> Any:
-        both = (op.call("one", charge, "a"), op.call("two", charge, "b"))
-        came: tuple[Any, Any] = await asyncio.gather(*both, return_exceptions=True)
-        assert isinstance(came[1], semel.ConfigurationError)
-        return came[0]
+        began, go_on = asyncio.Event(), asyncio.Event()
+
+        async def charge(key: str, what: str) -> str:
+            began.set()
+            await go_on.wait()
+            return bench.charge(key, what)
+
+        first = asyncio.create_task(op.call("one", charge, "a"))
+        await began.wait()
+        with pytest.raises(semel.ConfigurationError, match="one after the other"):
+            await op.call("two", charge, "b")
+        go_on.set()
+        return await first
 
     assert bench.arun(handler).status == 200
     assert bench.sent == ["a"]

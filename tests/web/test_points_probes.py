@@ -61,7 +61,7 @@ def test_a_probe_that_hangs(rides: Rides, awaited: bool, monkeypatch: pytest.Mon
         return Happened("late")
 
     async def hang_awaited(inquiry: Inquiry) -> Happened:
-        await asyncio.sleep(20)
+        await asyncio.Event().wait()
         return Happened("late")
 
     monkeypatch.setattr(points, "PATIENCE", 0.1)

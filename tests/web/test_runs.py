@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,13 @@ from semel.effects.rounds import Round
 from semel.effects.runs import Runs
 from tests.stores.harness import open_harness
 from tests.web.faulty import Faults, FaultyBackend
+from tests.web.waiting import auntil, turns
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - it is about many things
-            await asyncio.sleep(0.01)
+def under_way() -> int:
+    """How many runs the loop has begun and not ended, whether or not their handlers were called."""
+    coroutines: list[Any] = [task.get_coro() for task in asyncio.all_tasks()]
+    return sum(each.__qualname__ == "Runs._one" for each in coroutines)
 
 
 class Yard:
@@ -85,7 +86,7 @@ class Yard:
         return Runs(self.guard, self.app, report=self.rounds.append, **options)
 
     async def until(self, names: list[str], *, ended: bool = True) -> None:
-        await eventually(lambda: set(names) <= set(self.ended if ended else self.began))
+        await auntil(lambda: set(names) <= set(self.ended if ended else self.began))
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
@@ -125,12 +126,12 @@ def test_no_more_run_side_by_side_than_are_allowed(backend: Any, runner: asyncio
         for name in names:
             await yard.accept(name, slow=True)
         round_ = asyncio.create_task(yard.runs(at_once=2).run_once())
-        for number in range(5):
-            wanted = min(5, number + 2)
-            await eventually(lambda wanted=wanted: len(yard.began) >= wanted)  # type: ignore[misc]
-            await asyncio.sleep(0.05)
-            assert len(yard.began) - len(yard.ended) <= 2
+        for number in range(4):
+            wanted = number + 2
+            await auntil(lambda wanted=wanted: len(yard.began) >= wanted)  # type: ignore[misc]
+            assert under_way() == 2
             yard.may_end[yard.began[number]].set()
+        yard.may_end[yard.began[4]].set()
         await round_
         assert sorted(yard.ended) == names
         await yard.guard.aclose()
@@ -150,11 +151,11 @@ def test_stopped_it_takes_nothing_more_and_finishes_what_runs(
         runs.stop()
         await yard.accept("/late")
         runs.wake()
-        await asyncio.sleep(0.1)
+        await turns()
         assert not round_.done()
         yard.may_end["/slow"].set()
-        await round_
-        assert yard.ended == ["/slow"]
+        await round_  # which would run whatever it had taken
+        assert yard.began == yard.ended == ["/slow"]
         await yard.guard.aclose()
 
     runner.run(work())
@@ -213,7 +214,7 @@ def test_an_outage_while_it_looks_for_more_stops_no_handler(
         await yard.until(["/slow"], ended=False)
         faults.at, faults.count, faults.lasting = 1, 0, True
         runs.wake()
-        await eventually(lambda: "Due" in faults.hit)
+        await auntil(lambda: "Due" in faults.hit)
         faults.heal()
         yard.may_end["/slow"].set()
         assert (await round_).done == 1

@@ -1,4 +1,8 @@
-"""The one way tests wait: look again until it is so, or say what never became so."""
+"""The one way tests wait: look again until it is so, or say what never became so.
+
+Nothing waits for a while and hopes: what an event loop would do later, it does at once when its
+clock is put forward.
+"""
 
 import asyncio
 import time
@@ -7,11 +11,14 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+TURNS = 20
+"""Of an event loop: enough for what has come due, and what follows from it, without a thread."""
+
 SECONDS = 20.0
 _PAUSE = 0.01
 
 
-def until(look: Callable[[], T], *, seconds: float = SECONDS) -> T:
+def until(look: Callable[[], T | None], *, seconds: float = SECONDS) -> T:
     """What ``look`` returns, as soon as that is true."""
     deadline = time.monotonic() + seconds
     while not (seen := look()):
@@ -21,7 +28,7 @@ def until(look: Callable[[], T], *, seconds: float = SECONDS) -> T:
     return seen
 
 
-async def auntil(look: Callable[[], T], *, seconds: float = SECONDS) -> T:
+async def auntil(look: Callable[[], T | None], *, seconds: float = SECONDS) -> T:
     """`until`, leaving the event loop to others between two looks."""
     deadline = time.monotonic() + seconds
     while not (seen := look()):
@@ -41,3 +48,26 @@ async def asked(
             raise AssertionError(f"not so within {seconds} s: {answer}")
         await asyncio.sleep(_PAUSE)
     return answer
+
+
+class Ahead:
+    """The clock of the running event loop, put forward by hand; it is never put back."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._time, self._by = loop.time, 0.0
+        loop.time = self._now  # type: ignore[method-assign]
+
+    def _now(self) -> float:
+        return self._time() + self._by
+
+    async def forward(self, seconds: float) -> None:
+        """Returns when whatever came due within ``seconds`` has been done."""
+        self._by += seconds
+        await turns()
+
+
+async def turns() -> None:
+    """Let the event loop do what it can do without waiting."""
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
