@@ -6,56 +6,17 @@ The small form runs with all tests, the large one with ``make proof``. Both prin
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 
 import pytest
 
-from tests.conftest import note
-from tests.proof.crash.campaign import Campaign, Plan
-from tests.proof.crash.grounds import STORES, ground, thrown_away
-from tests.proof.crash.process import COLOURS
+from tests.proof.crash.campaign import Plan
+from tests.proof.crash.grounds import STORES
+from tests.proof.crash.runs import HELD, campaign, overtaken, table
 from tests.proof.crash.shop import ROUTES
 from tests.proof.crash.verdict import Verdict
+from tests.proof.crash.ways import COLOURS
 from tests.proof.crash.zygote import Zygote
-
-SERVERS = {"postgresql": "postgres", "mariadb": "mariadb", "valkey": "valkey"}
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with (
-        thrown_away() as folder,
-        Zygote("tests.proof.crash.process", {}, folder / "zygote.log") as made,
-    ):
-        yield made
-
-
-@pytest.fixture(scope="module")
-def tally(request: pytest.FixtureRequest) -> Iterator[Verdict]:
-    """What all campaigns of the run came to; said in its last lines."""
-    whole = Verdict()
-    yield whole
-    kills, zombies = whole.kills.total(), whole.refused
-    if kills or zombies:
-        figures = f"{kills:,} kills survived, {zombies:,} zombies refused: {whole.figures()}"
-        note(request, figures, "proof")
-
-
-@contextmanager
-def campaign(
-    plan: Plan, store: str, zygote: Zygote, request: pytest.FixtureRequest
-) -> Iterator[Campaign]:
-    with (
-        thrown_away() as folder,
-        ground(store, folder, lambda: request.getfixturevalue(SERVERS[store])) as made,
-    ):
-        given = Campaign(plan, made, folder, zygote)
-        try:
-            yield given
-        finally:
-            given.close()
-
 
 # ── kills ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -78,7 +39,6 @@ def test_killed_anywhere_each_key_has_one_effect_and_its_answer(
 
 # ── zombies ───────────────────────────────────────────────────────────────────────────────────────
 
-HELD = ("after Claim 1", "before effect 1", "after effect 1", "before Complete 1")
 TAKEN = ("after Take 1", *HELD[1:])
 PLACES = {
     "deferred": TAKEN,
@@ -97,23 +57,11 @@ SOME_PLACES = [
 ]
 
 
-def overtaken(
-    store: str, places: list[tuple[str, str]], zygote: Zygote, request: pytest.FixtureRequest
-) -> Verdict:
-    with campaign(Plan(), store, zygote, request) as given:
-        verdict = given.overtake([place for place in places if place[0] in given.routes])
-    assert verdict.clean, verdict
-    # A late result is refused, or it is all that anybody knows, and taken.
-    assert verdict.refused + verdict.late == verdict.stops.total()
-    assert verdict.refused > verdict.late > 0
-    return verdict
-
-
 @pytest.mark.parametrize("store", STORES)
 def test_stopped_past_its_lease_a_process_is_refused_and_answers_from_the_record(
     store: str, zygote: Zygote, tally: Verdict, request: pytest.FixtureRequest
 ) -> None:
-    tally.add(overtaken(store, SOME_PLACES, zygote, request))
+    tally.add(overtaken(Plan(), store, SOME_PLACES, zygote, request))
 
 
 # ── positive controls ─────────────────────────────────────────────────────────────────────────────
@@ -196,12 +144,6 @@ def told(plan: Plan) -> str:
     return "at random" if plan.stray else f"{plan.routes[0]} through {plan.colours[0]}"
 
 
-def table(store: str, verdict: Verdict) -> str:
-    """Where processes died."""
-    lines = [f"{number:6} {place}" for place, number in sorted(verdict.kills.items())]
-    return "\n".join([f"\n{store}: {verdict.keys} keys", *lines])
-
-
 @pytest.mark.proof
 @pytest.mark.parametrize("store", STORES)
 def test_five_hundred_zombies_are_refused(
@@ -209,5 +151,5 @@ def test_five_hundred_zombies_are_refused(
 ) -> None:
     whole = Verdict()
     while whole.refused < ZOMBIES:
-        whole.add(overtaken(store, ALL_PLACES, zygote, request))
+        whole.add(overtaken(Plan(), store, ALL_PLACES, zygote, request))
     tally.add(whole)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.proof.crash.boundaries import read
 from tests.proof.crash.provider import Entry, Provider
-from tests.proof.crash.shop import EFFECTLESS
+from tests.proof.crash.shop import EFFECTLESS, LEFT_TO_PEOPLE, STREAMED, answer
 from tests.proof.crash.verdict import Verdict
 
 FINAL = (201, 402)
@@ -38,11 +38,21 @@ def finals(log: Path) -> dict[str, set[Told]]:
 
 def left_to_people(log: Path) -> set[str]:
     """Keys whose clients were told, with a refusal, that nobody but people can find out."""
+    return _refused(log, "outcome-unknown")
+
+
+def receipts(log: Path) -> set[str]:
+    """Keys whose clients were told that it was done once, and that its answer was not kept."""
+    return _refused(log, "body-not-kept")
+
+
+def _refused(log: Path, code: str) -> set[str]:
+    """Keys that were refused so for good."""
     found = set[str]()
     for line in read(log):
         if line["status"] == 409:
             problem = json.loads(line["body"])
-            if problem["code"] == "outcome-unknown" and not problem["retryable"]:
+            if problem["code"] == code and not problem["retryable"]:
                 found.add(line["key"])
     return found
 
@@ -57,23 +67,41 @@ def audit(folder: Path, keys: dict[str, str], booked: list[Entry], wedged: list[
     for entry in [*Provider(folder / "provider").entries(), *booked]:
         entries[entry.order].append(entry)
         verdict.redeliveries += entry.what == "known"
+    _judge_begun(verdict, folder / "begun.jsonl", entries)
     before, after = finals(folder / "answers.jsonl"), finals(folder / "final.jsonl")
-    unknown = left_to_people(folder / "final.jsonl")
+    unknown, kept = left_to_people(folder / "final.jsonl"), receipts(folder / "final.jsonl")
     for key, route in keys.items():
-        told = before[key] | after[key]
+        told, effects = before[key] | after[key], _effects(entries[key])
         if len(told) > 1:
             verdict.differing.append(f"{route} {key}: {told}")
+        if effects > 1:
+            verdict.duplicates.append(f"{route} {key}: {entries[key]}")
         if after[key]:
             _judge(verdict, route, key, after[key], entries[key])
-        elif before[key]:
+        elif route in STREAMED and key in kept:
+            if not effects:
+                verdict.lost.append(f"{route} {key}: no effect behind its receipt")
+        elif before[key] and route not in STREAMED:
             verdict.lost.append(f"{route} {key}: {before[key]} was told, and is not on record")
-        elif route != "manual" or key not in unknown:
+        elif route not in LEFT_TO_PEOPLE or key not in unknown:
             verdict.wedged.append(f"{route} {key}: no end")
-        if _effects(entries[key]) > 1:
-            verdict.duplicates.append(f"{route} {key}: {entries[key]}")
     strangers = set(entries) - set(keys) - {"-"}
     verdict.duplicates += [f"an effect of the unknown order {key}" for key in strangers]
     return verdict
+
+
+def _judge_begun(verdict: Verdict, log: Path, entries: dict[str, list[Entry]]) -> None:
+    """What clients got of streams: of one effect, and as far as it came the same."""
+    nonces = defaultdict[str, set[str]](set)
+    for line in read(log):
+        key, nonce, body = line["key"], line["nonce"], line["body"]
+        nonces[key].add(nonce)
+        if nonce not in {entry.nonce for entry in entries[key] if entry.what == "charged"}:
+            verdict.lost.append(f"{key}: no effect behind a stream that was begun")
+        if not answer(nonce)[2].startswith(body.encode()):
+            verdict.differing.append(f"{key}: {body!r} was begun")
+    several = [f"{key}: streams of {found}" for key, found in nonces.items() if len(found) > 1]
+    verdict.differing += several
 
 
 def _effects(entries: list[Entry]) -> int:

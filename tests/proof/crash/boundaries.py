@@ -25,6 +25,7 @@ from semel.core.contract import (
     Complete,
     Found,
     Lost,
+    Open,
     Read,
     Release,
     Renew,
@@ -126,7 +127,7 @@ def read(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
 
-FENCED = (Advance, Complete, Release, Renew, Suspend)
+FENCED = (Advance, Complete, Open, Release, Renew, Suspend)
 
 
 def _label(op: StoreOperation[Any]) -> str:

@@ -20,12 +20,13 @@ from uuid import UUID
 from semel.core.model import Case, Micros, State
 from semel.core.upkeep import Browse, Listed
 from semel.stores import open_backend
-from tests.proof.crash.audit import audit, finals, left_to_people
+from tests.proof.crash.audit import audit, finals, left_to_people, receipts
 from tests.proof.crash.boundaries import read
 from tests.proof.crash.grounds import Ground
-from tests.proof.crash.process import COLOURS, Task
-from tests.proof.crash.shop import DEFERRED, PLAIN, ROUTES
+from tests.proof.crash.process import Task
+from tests.proof.crash.shop import DEFERRED, LEFT_TO_PEOPLE, ROUTES, TRANSACTIONAL
 from tests.proof.crash.verdict import Verdict
+from tests.proof.crash.ways import COLOURS, peers
 from tests.proof.crash.zygote import Child, Zygote
 from tests.web.waiting import until
 
@@ -66,7 +67,9 @@ class Campaign:
         self._dice = random.Random(f"{plan}")
         self._backend = open_backend(ground.url, timeout=SECONDS)
         transactional = self._backend.capabilities.transactions
-        self.routes = [each for each in plan.routes if transactional or each in PLAIN]
+        self.routes = [each for each in plan.routes if transactional or each not in TRANSACTIONAL]
+        self._ways = peers(plan.colours)
+        """How a key may come in again: by another adapter it is the same key."""
         self._keys: dict[str, str] = {}
         self._killed = self._strayed = 0
         self._moment = 0.05
@@ -103,13 +106,13 @@ class Campaign:
         return died
 
     def _second_tries(self, threads: ThreadPoolExecutor) -> None:
-        """Through the other adapter, by which the same key is the same key."""
+        """Through any adapter."""
         self.await_due()
         unsettled = self._unsettled()
 
         def retry(number: int) -> bool:
             key, at = unsettled[number], number % self.plan.retries
-            return self._request([key], at, colour=self._dice.choice(COLOURS)).settle().killed
+            return self._request([key], at, colour=self._dice.choice(self._ways)).settle().killed
 
         self._killed += sum(threads.map(retry, range(len(unsettled))))
 
@@ -130,7 +133,7 @@ class Campaign:
             child = self._work(None)
         else:
             keys = [self._new(self._dice.choice(self.routes)) for _ in range(4)]
-            child = self._request(keys, None, colour=self._dice.choice(COLOURS))
+            child = self._request(keys, None, colour=self._dice.choice(self._ways))
         if child.lives(self._dice.uniform(0, self._moment)):
             child.send(signal.SIGKILL)
         killed = child.settle().killed
@@ -155,7 +158,7 @@ class Campaign:
         return verdict
 
     def _stopped(self, route: str, place: str, number: int) -> Child:
-        key, colour = self._new(route), COLOURS[number % 2]
+        key, colour = self._new(route), self._ways[number % len(self._ways)]
         if route not in DEFERRED:
             return self._request([key], place, signal.SIGSTOP, colour)
         self._request([key], None).settle()
@@ -166,7 +169,7 @@ class Campaign:
         refusals = [line for line in read(self.folder / "refused.jsonl") if line["op"] != "Renew"]
         verdict.refused = len({line["pid"] for line in refusals} & zombies)
         answered = [line for line in read(self.folder / "answers.jsonl") if line["status"] == 201]
-        late = {line["pid"] for line in answered if self._keys[line["key"]] == "manual"}
+        late = {line["pid"] for line in answered if self._keys[line["key"]] in LEFT_TO_PEOPLE}
         verdict.late = len(late & zombies)
 
     # ── recovery ──────────────────────────────────────────────────────────────────────────────────
@@ -176,7 +179,7 @@ class Campaign:
         deadline = time.monotonic() + SECONDS
         while True:
             self.await_due()
-            self._work(None, colour=self._dice.choice(COLOURS)).settle()
+            self._work(None, colour=self._dice.choice(self._ways)).settle()
             self._post(self._unsettled())
             unsettled, restless = self._unsettled(), self.restless()
             if not (unsettled or restless) or time.monotonic() > deadline:
@@ -206,7 +209,7 @@ class Campaign:
         return [
             _described(case, listed.now)
             for case in listed.cases
-            if case.due_at is not None or case.origin.path != "/manual"
+            if case.due_at is not None or case.origin.path[1:] not in LEFT_TO_PEOPLE
         ]
 
     def _unrest(self) -> Listed:
@@ -216,7 +219,7 @@ class Campaign:
     def _unsettled(self) -> list[str]:
         """Whose clients have no answer yet that they need not ask for again."""
         log = self.folder / "answers.jsonl"
-        settled = set(finals(log)) | left_to_people(log)
+        settled = set(finals(log)) | left_to_people(log) | receipts(log)
         return [key for key in self._keys if key not in settled]
 
     # ── processes ─────────────────────────────────────────────────────────────────────────────────
@@ -226,10 +229,11 @@ class Campaign:
         keys: list[str],
         at: int | str | None,
         sign: signal.Signals = signal.SIGKILL,
-        colour: str = "asgi",
+        colour: str | None = None,
         answers: str = "answers",
     ) -> Child:
         orders = [(self._keys[key], key) for key in keys]
+        colour = colour or self._ways[0]
         return self._start(Task("request", *self._where, colour, orders, at, sign, answers=answers))
 
     def _work(
@@ -238,7 +242,7 @@ class Campaign:
         sign: signal.Signals = signal.SIGKILL,
         colour: str | None = None,
     ) -> Child:
-        colour = colour or self._dice.choice(COLOURS)
+        colour = colour or self._dice.choice(self._ways)
         return self._start(Task("work", *self._where, colour, [], at, sign))
 
     @property
@@ -250,7 +254,7 @@ class Campaign:
 
     def _post(self, keys: list[str], answers: str = "answers") -> None:
         if keys:
-            colour = self._dice.choice(COLOURS)
+            colour = self._dice.choice(self._ways)
             self._request(keys, None, colour=colour, answers=answers).settle()
 
     def _new(self, route: str) -> str:

@@ -1,13 +1,13 @@
 """The application whose processes are killed: a route for each way to run a handler, guarded.
 
-Bare ASGI and bare WSGI, through semel's own adapters. Handlers do one thing outside, in the
-provider's files, and answer with its nonce.
+Handlers do one thing outside, in the provider's files, and answer with its nonce. Here they are
+bare ASGI and bare WSGI; `ways` has those of frameworks, and functions.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,7 @@ from tests.proof.crash.provider import Provider
 
 LEASE: Final = timedelta(seconds=1)
 """Short, since the dead are waited for; long enough for a busy machine to come to its places."""
+SOON: Final = timedelta(milliseconds=50)
 
 PLAIN: Final = ("manual", "probed", "honoured", "released", "deferred", "requeued")
 """Leased: a lapse leaves it to people, to a provider that can be called off, to one that honours
@@ -29,6 +30,9 @@ keys, or to the next request. Deferred: as the second of these, or to the next w
 TRANSACTIONAL: Final = ("atomic", "resumed")
 """In one transaction with its record; an operation with a call. Where a store has transactions."""
 ROUTES: Final = (*PLAIN, *TRANSACTIONAL)
+STREAMED: Final = ("manual-stream", "probed-stream")
+"""As those without, and the answer flows: of it a receipt is kept."""
+LEFT_TO_PEOPLE: Final = ("manual", "manual-stream")
 EFFECTLESS: Final = ("released", "requeued")
 DEFERRED: Final = ("deferred", "requeued")
 BOOKED: Final = "CREATE TABLE booked (item VARCHAR(80), nonce VARCHAR(80))"
@@ -43,6 +47,17 @@ def answer(nonce: str | None) -> Answer:
     return 201, headers, f"charged as {nonce}".encode()
 
 
+def result(nonce: str | None) -> dict[str, Any]:
+    """The same, of a function that is done once."""
+    return {"status": 402, "nonce": ""} if nonce is None else {"status": 201, "nonce": nonce}
+
+
+def pieces(body: bytes) -> Iterator[bytes]:
+    """Of an answer that flows."""
+    yield body[:4]
+    yield body[4:]
+
+
 class Shop:
     """One process's application; ``without`` takes a guard out of its store."""
 
@@ -52,14 +67,25 @@ class Shop:
         self.plain: Any = open_backend(store)
         """The store as it is, watched by nobody."""
         can = self.plain.capabilities.transactions
-        policies = {name: self._policy(name) for name in (ROUTES if can else PLAIN)}
-        routes = [semel.Route("POST", f"/{name}", policy) for name, policy in policies.items()]
+        names = (*(ROUTES if can else PLAIN), *STREAMED)
+        self.policies = {name: self._policy(name) for name in names}
+        routes = [semel.Route("POST", f"/{name}", policy) for name, policy in self.policies.items()]
         watched: Any = WatchedBackend(self.plain, self.at, without)
-        self.guard = semel.Guard(watched, tenant=None, maintenance=None, routes=routes)
+        self.guard = semel.Guard(
+            watched,
+            tenant=None,
+            maintenance=None,
+            routes=routes,
+            policy=semel.ietf(reconcile_after=SOON),  # what a worker goes by for functions
+        )
+        self.guard.probe("probed")(self._called_off)
+        self.guard.probe("honoured")(self._known)
 
     def _policy(self, name: str) -> semel.Policy:
-        short: Any = {"lease": LEASE, "reconcile_after": timedelta(milliseconds=50)}
-        match name:
+        short: Any = {"lease": LEASE, "reconcile_after": SOON}
+        if name in STREAMED:
+            short["response"] = "stream"
+        match name.removesuffix("-stream"):
             case "manual":
                 return semel.payments(probe=None, in_flight="refuse", **short)
             case "probed":
@@ -82,14 +108,11 @@ class Shop:
     # ── probes ────────────────────────────────────────────────────────────────────────────────────
 
     def _called_off(self, inquiry: semel.Inquiry) -> semel.Happened:
-        nonce = self.provider.call_off(inquiry.downstream_key("effect"))
-        return semel.Happened(semel.Response(*answer(nonce)))
+        return _happened(inquiry, self.provider.call_off(inquiry.downstream_key("effect")))
 
     def _known(self, inquiry: semel.Inquiry) -> semel.Happened | semel.Absent:
         nonce = self.provider.asked(inquiry.downstream_key("effect"))
-        if nonce is None:
-            return semel.Absent(final=True)
-        return semel.Happened(nonce if inquiry.name else semel.Response(*answer(nonce)))
+        return semel.Absent(final=True) if nonce is None else _happened(inquiry, nonce)
 
     # ── handlers ──────────────────────────────────────────────────────────────────────────────────
 
@@ -97,29 +120,38 @@ class Shop:
         if scope["type"] != "http":
             raise RuntimeError("no lifespan here")
         order, route = (await receive())["body"].decode(), scope["path"][1:]
-        nonce: str | None
-        if route == "atomic":
-            nonce = await self._abooked(order)
-        elif route == "resumed":
-            nonce = await semel.current().call("effect", self._charged, order, True)
-        else:
-            nonce = self._done(route, order)
-        status, headers, body = answer(nonce)
+        status, headers, body = answer(await self.adone(route, order))
         await send({"type": "http.response.start", "status": status, "headers": headers})
+        if self.streams(route):
+            first, body = pieces(body)
+            await send({"type": "http.response.body", "body": first, "more_body": True})
         await send({"type": "http.response.body", "body": body})
 
     def wsgi(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         order, route = environ["wsgi.input"].read().decode(), environ["PATH_INFO"][1:]
-        nonce: str | None
-        if route == "atomic":
-            nonce = self._booked(order)
-        elif route == "resumed":
-            nonce = semel.current().call("effect", self._charged, order, True)
-        else:
-            nonce = self._done(route, order)
-        status, headers, body = answer(nonce)
+        status, headers, body = answer(self.done(route, order))
         start_response(f"{status} -", [(name.decode(), text.decode()) for name, text in headers])
-        return [body]
+        return pieces(body) if self.streams(route) else [body]
+
+    def streams(self, route: str) -> bool:
+        return route in STREAMED
+
+    def done(self, route: str, order: str) -> str | None:
+        """What every way in does in the end; None: it was called off."""
+        if route == "atomic":
+            return self._booked(order)
+        if route == "resumed":
+            nonce: str | None = semel.current().call("effect", self._charged, order, True)
+            return nonce
+        return self._done(route, order)
+
+    async def adone(self, route: str, order: str) -> str | None:
+        if route == "atomic":
+            return await self._abooked(order)
+        if route == "resumed":
+            nonce: str | None = await semel.current().call("effect", self._charged, order, True)
+            return nonce
+        return self._done(route, order)
 
     def _done(self, route: str, order: str) -> str | None:
         key = semel.current().downstream_key("effect")
@@ -139,18 +171,32 @@ class Shop:
     def _booked(self, order: str) -> str:
         connection, nonce = semel.current().transaction, uuid4().hex
         self.at.reach("before", "effect")
-        connection.execute(_insert(connection), (order, nonce))
+        self._book(connection, order, nonce)
         self.at.reach("after", "effect")
         return nonce
 
     async def _abooked(self, order: str) -> str:
         connection, nonce = semel.current().transaction, uuid4().hex
-        if isinstance(connection, sqlite3.Connection):
-            return self._booked(order)
         self.at.reach("before", "effect")
-        await connection.execute(_insert(connection), (order, nonce))
+        await self._abook(connection, order, nonce)
         self.at.reach("after", "effect")
         return nonce
+
+    def _book(self, connection: Any, order: str, nonce: str) -> None:
+        connection.execute(_insert(connection), (order, nonce))
+
+    async def _abook(self, connection: Any, order: str, nonce: str) -> None:
+        if isinstance(connection, sqlite3.Connection):
+            self._book(connection, order, nonce)
+        else:
+            await connection.execute(_insert(connection), (order, nonce))
+
+
+def _happened(inquiry: semel.Inquiry, nonce: str | None) -> semel.Happened:
+    """As the call, the function or the handler would have told it itself."""
+    if inquiry.name is None:
+        return semel.Happened(semel.Response(*answer(nonce)))
+    return semel.Happened(nonce if inquiry.name == "effect" else result(nonce))
 
 
 def _insert(connection: Any) -> str:

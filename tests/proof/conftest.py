@@ -1,0 +1,32 @@
+"""What the campaigns of kills share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import note
+from tests.proof.crash.grounds import thrown_away
+from tests.proof.crash.verdict import Verdict
+from tests.proof.crash.zygote import Zygote
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    with (
+        thrown_away() as folder,
+        Zygote("tests.proof.crash.process", {}, folder / "zygote.log") as made,
+    ):
+        yield made
+
+
+@pytest.fixture(scope="module")
+def tally(request: pytest.FixtureRequest) -> Iterator[Verdict]:
+    """What all campaigns of the module came to; said in the last lines of the run."""
+    whole = Verdict()
+    yield whole
+    kills, zombies = whole.kills.total(), whole.refused
+    if kills or zombies:
+        figures = f"{kills:,} kills survived, {zombies:,} zombies refused: {whole.figures()}"
+        note(request, figures, "proof")

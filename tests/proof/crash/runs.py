@@ -1,0 +1,55 @@
+"""Campaigns as tests run them: on a store that the run's own servers have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.proof.crash.campaign import Campaign, Plan
+from tests.proof.crash.grounds import ground, thrown_away
+from tests.proof.crash.verdict import Verdict
+from tests.proof.crash.zygote import Zygote
+
+SERVERS = {"postgresql": "postgres", "mariadb": "mariadb", "valkey": "valkey"}
+
+HELD = ("after Claim 1", "before effect 1", "after effect 1", "before Complete 1")
+"""Where a process is stopped: in its handler, and on the way into it and out of it."""
+
+
+@contextmanager
+def campaign(
+    plan: Plan, store: str, zygote: Zygote, request: pytest.FixtureRequest
+) -> Iterator[Campaign]:
+    with (
+        thrown_away() as folder,
+        ground(store, folder, lambda: request.getfixturevalue(SERVERS[store])) as made,
+    ):
+        given = Campaign(plan, made, folder, zygote)
+        try:
+            yield given
+        finally:
+            given.close()
+
+
+def overtaken(
+    plan: Plan,
+    store: str,
+    places: list[tuple[str, str]],
+    zygote: Zygote,
+    request: pytest.FixtureRequest,
+) -> Verdict:
+    with campaign(plan, store, zygote, request) as given:
+        verdict = given.overtake([place for place in places if place[0] in given.routes])
+    assert verdict.clean, verdict
+    # A late result is refused, or it is all that anybody knows, and taken.
+    assert verdict.refused + verdict.late == verdict.stops.total()
+    assert verdict.refused > verdict.late > 0
+    return verdict
+
+
+def table(store: str, verdict: Verdict) -> str:
+    """Where processes died."""
+    lines = [f"{number:6} {place}" for place, number in sorted(verdict.kills.items())]
+    return "\n".join([f"\n{store}: {verdict.keys} keys", *lines])
