@@ -17,8 +17,6 @@ from tests.proof.crash.wire import scope
 
 DELIVERY = 0.6
 """Seconds that a worker has a receipt to itself."""
-ROUNDS = 4
-"""A settled call is resumed by the next round, and its receipt delivered by the one after."""
 
 
 @dataclass(frozen=True)
@@ -165,29 +163,23 @@ def headers(key: str, length: int) -> dict[str, str]:
 
 
 async def _work(rides: Any) -> None:
-    """As `semel worker --once` does, until a round finds nothing to do."""
     from datetime import timedelta
 
     from semel.effects.delivery import Deliveries
     from semel.effects.maintenance import Maintenance
     from semel.effects.reconcile import Reconciler
     from semel.effects.runs import Runs
-    from semel.effects.worker import DELIVER, MAINTAIN, RECONCILE, RUN, Worker
+    from semel.effects.worker import DELIVER, MAINTAIN, RECONCILE, RUN
+    from tests.proof.crash.rounds import work
 
     guard, lease = rides.guard, timedelta(seconds=DELIVERY)
-    runs = Runs(guard, rides.app)
-    worker = Worker(
+    await work(
+        guard,
         [
             (RECONCILE, Reconciler(guard, rides.app)),
-            (RUN, runs),
+            (RUN, Runs(guard, rides.app)),
             # One at a time: each that is taken when a worker dies has one try less.
             (DELIVER, Deliveries(guard, lease=lease, concurrency=1)),
             (MAINTAIN, Maintenance(guard)),
-        ]
+        ],
     )
-    for _ in range(ROUNDS):
-        rounds = await worker.run_once()
-        if not any(round_.done for round_ in rounds.values()):
-            break
-    await runs.aclose()
-    await guard.aclose()

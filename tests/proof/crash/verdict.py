@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-WRONG = ("duplicates", "lost", "wedged", "differing")
+from tests.proof.findings import Findings
 
 
 @dataclass
-class Verdict:
-    """Everything that is named in `WRONG` must be empty."""
-
-    keys: int = 0
+class Verdict(Findings):
     kills: Counter[str] = field(default_factory=Counter)
     """Processes that SIGKILL ended, by where they were."""
     stops: Counter[str] = field(default_factory=Counter)
@@ -22,30 +19,3 @@ class Verdict:
     """Processes that went on after their lease and whose write was refused."""
     late: int = 0
     """Those whose result was taken, since it was all that anybody knew."""
-    duplicates: list[str] = field(default_factory=list)
-    """Keys with more than one effect."""
-    lost: list[str] = field(default_factory=list)
-    """Keys whose result or effect was there, and is no more."""
-    wedged: list[str] = field(default_factory=list)
-    """Keys that come to no end."""
-    differing: list[str] = field(default_factory=list)
-    """Keys whose clients got two different final answers."""
-
-    @property
-    def clean(self) -> bool:
-        return not any(getattr(self, name) for name in WRONG)
-
-    def add(self, other: Verdict) -> None:
-        self.kills += other.kills
-        self.stops += other.stops
-        for name in ("keys", "redeliveries", "refused", "late"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in WRONG:
-            getattr(self, name).extend(getattr(other, name))
-
-    def figures(self) -> str:
-        """What was wrong, in numbers."""
-        return (
-            f"{len(self.duplicates)} duplicate effects, {len(self.lost)} lost results, "
-            f"{len(self.differing)} differing answers, {len(self.wedged)} wedged keys"
-        )

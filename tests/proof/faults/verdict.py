@@ -5,28 +5,21 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from tests.proof.faults.books import Entry
 from tests.proof.faults.crowd import OK
+from tests.proof.findings import Findings
 from tests.web.client import Reply
 
 
 @dataclass
-class Verdict:
-    """Everything but the first four fields must be empty."""
+class Verdict(Findings):
+    WRONG: ClassVar[dict[str, str]] = {**Findings.WRONG, "strays": "effects without a record"}
 
-    keys: int = 0
     requests: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
-    duplicates: list[str] = field(default_factory=list)
-    """Keys with more than one effect."""
-    lost: list[str] = field(default_factory=list)
-    """Keys that were acknowledged, and whose run is not in the books, or not on record."""
-    wedged: list[str] = field(default_factory=list)
-    """Keys that have not come to their answer although all faults are over."""
-    differing: list[str] = field(default_factory=list)
-    """Keys whose answers are not all the same."""
     strays: list[str] = field(default_factory=list)
     """Effects of keys that have no record."""
     doubted: list[str] = field(default_factory=list)
@@ -39,30 +32,13 @@ class Verdict:
     @property
     def unsound(self) -> bool:
         """Whatever must never be, not even where an outcome may be unknown for a while."""
-        wrong = (self.duplicates, self.lost, self.wedged, self.differing, self.strays)
-        return any(wrong)
-
-    def add(self, other: Verdict) -> None:
-        self.keys += other.keys
-        self.requests += other.requests
-        self.faults += other.faults
-        self.refusals += other.refusals
-        for name in ("duplicates", "lost", "wedged", "differing", "strays", "doubted"):
-            getattr(self, name).extend(getattr(other, name))
+        return not super().clean
 
     def __str__(self) -> str:
-        wrong = (
-            f"{len(self.duplicates)} duplicates, {len(self.lost)} lost, {len(self.wedged)} wedged"
-        )
-        more = [
-            ("differing", self.differing),
-            ("without a record", self.strays),
-            ("in doubt for a while", self.doubted),
-        ]
-        wrong += "".join(f", {len(found)} {name}" for name, found in more if found)
         faults = ", ".join(f"{count:,} {name}" for name, count in sorted(self.faults.items()))
         crowd = f"{self.keys:,} keys, {self.requests:,} requests, {self.refusals.total():,} refused"
-        return f"{faults}; {crowd}: {wrong}"
+        doubted = f", {len(self.doubted)} in doubt for a while" if self.doubted else ""
+        return f"{faults}; {crowd}: {self.figures()}{doubted}"
 
 
 def audit(
