@@ -13,6 +13,7 @@ from django.conf import settings
 from django.core.asgi import get_asgi_application
 from django.core.wsgi import get_wsgi_application
 from django.db import connections, models
+from django.db.utils import load_backend
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import path
@@ -72,6 +73,7 @@ def database(store: str) -> str:
     handler: Any = connections
     alias = f"shop{len(handler.settings)}"
     handler.settings[alias] = {**handler.settings["default"], **told}
+    load_backend(handler.settings[alias]["ENGINE"])  # here, and not in every child
     return f"django://{alias}"
 
 

@@ -22,8 +22,8 @@ DJANGO: Final = ("django", "adjango")
 _MODULES: Final = {
     "fastapi": ("fastapi", "semel.web.fastapi", "semel.web.gated"),
     "flask": ("flask", "semel.web.flask"),
-    "django": ("tests.proof.crash.project",),
-    "adjango": ("tests.proof.crash.project",),
+    "django": ("tests.proof.crash.project", "django.db.models.sql.compiler"),
+    "adjango": ("tests.proof.crash.project", "django.db.models.sql.compiler"),
     "once": ("semel.once",),
     "aonce": ("semel.once",),
 }
