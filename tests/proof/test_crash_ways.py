@@ -70,6 +70,15 @@ def test_a_stream_that_begins_again_after_a_lapse_is_noticed_by_every_way_in(
     assert verdict.kills.total() == len(HTTP)
 
 
+def test_a_stream_without_its_receipt_is_noticed(
+    zygote: Zygote, request: pytest.FixtureRequest
+) -> None:
+    plan = Plan(("manual-stream",), where=("after piece 1",), without="receipt")
+    with campaign(plan, "sqlite", zygote, request) as given:
+        verdict = given.run()
+    assert len(verdict.lost) == verdict.kills.total() == 2, verdict
+
+
 # ── the whole campaign ────────────────────────────────────────────────────────────────────────────
 
 RETRIES = 10

@@ -39,6 +39,7 @@ WITHOUT = {
     "fence": "a write believes in whatever fence the record has",
     "lapse": "a lease that is past frees its key",
     "durable": "an answer is sent before its record is written",
+    "receipt": "a stream flows without its receipt",
 }
 """The guards that can be taken out of a store, and what is then so."""
 
@@ -159,7 +160,7 @@ class Watched:
         if self._without == "durable" and isinstance(op, Complete):
             self._at.postponed.append(op)
             return None
-        return op
+        return None if self._without == "receipt" and isinstance(op, Open) else op
 
     def _believes(self, op: Any) -> bool:
         return self._without == "fence" and isinstance(op, FENCED)

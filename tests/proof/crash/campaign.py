@@ -18,6 +18,7 @@ from typing import Final
 from uuid import UUID
 
 from semel.core.model import Case, Micros, State
+from semel.core.snapshot import decode
 from semel.core.upkeep import Browse, Listed
 from semel.stores import open_backend
 from tests.proof.crash.audit import audit, finals, left_to_people, receipts
@@ -191,8 +192,19 @@ class Campaign:
         found = audit(self.folder, self._keys, self._ground.booked(), wedged)
         if self._strayed:
             found.kills["anybody: at any moment"] += self._strayed
+        found.lost += self._without_receipt()
         assert found.kills.total() == self._killed, "deaths that nobody ordered"
         return found
+
+    def _without_receipt(self) -> list[str]:
+        """Streams of which clients have seen something, and nobody that looks at the record."""
+        begun = {line["key"] for line in read(self.folder / "begun.jsonl")}
+        cases = [case for case in self._unrest().cases if case.origin.key in begun]
+        return [
+            f"{case.origin.path} {case.origin.key}: begun, and no receipt of it"
+            for case in cases
+            if case.record.snapshot is None or not decode(case.record.snapshot).open
+        ]
 
     def await_due(self) -> None:
         """Until no lease is held and nothing is put off, by the store's own clock."""
