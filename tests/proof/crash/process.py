@@ -10,14 +10,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import semel
 from tests.proof.crash.boundaries import Fate
 from tests.proof.crash.client import Client
+from tests.proof.crash.rounds import work
 from tests.proof.crash.shop import Shop
 from tests.proof.crash.ways import AWAITED, DJANGO, load, way
-
-ROUNDS = 4
-"""What one round finds out, the next may act on."""
 
 
 @dataclass(frozen=True)
@@ -95,21 +92,12 @@ def run(given: dict[str, Any]) -> None:
 
 
 async def _work(shop: Shop, app: Any) -> None:
-    """As `semel worker --once` does, until a round finds nothing to do."""
     from semel.effects.maintenance import Maintenance
     from semel.effects.reconcile import Reconciler
     from semel.effects.runs import Runs
-    from semel.effects.worker import MAINTAIN, RECONCILE, RUN, Worker
+    from semel.effects.worker import MAINTAIN, RECONCILE, RUN
 
-    guard: semel.Guard = shop.guard
-    # Functions are run by their callers: there is no application to run requests through.
-    runs = None if app is None else Runs(guard, app)
+    guard = shop.guard
     loops: list[Any] = [(MAINTAIN, Maintenance(guard)), (RECONCILE, Reconciler(guard, app))]
-    worker = Worker(loops if runs is None else [*loops, (RUN, runs)])
-    for _ in range(ROUNDS):
-        rounds = await worker.run_once()
-        if not any(round_.done for round_ in rounds.values()):
-            break
-    if runs is not None:
-        await runs.aclose()
-    await guard.aclose()
+    # Functions are run by their callers: there is no application to run requests through.
+    await work(guard, loops if app is None else [*loops, (RUN, Runs(guard, app))])
