@@ -45,6 +45,8 @@ def test_killed_anywhere_each_key_has_one_effect_by_every_way_in(
         verdict = given.run()
     assert verdict.clean, verdict
     assert verdict.kills.total() >= deaths
+    # Those that died behind their last write, and the one that lived.
+    assert (verdict.receipts >= 2) == (plan.routes[0] in STREAMED)
     tally.add(verdict)
 
 
@@ -110,6 +112,7 @@ def test_every_pair_of_deaths_by_every_way_in(
             verdict = given.run()
         whole.add(verdict)
         assert verdict.clean, (plan, verdict)
+        assert (verdict.receipts > 0) == any(route in STREAMED for route in plan.routes)
     with capsys.disabled():
         print(f"\n{ways}, {table(store, whole)}")
     assert whole.kills.total() >= 200

@@ -79,6 +79,7 @@ def audit(folder: Path, keys: dict[str, str], booked: list[Entry], wedged: list[
         if after[key]:
             _judge(verdict, route, key, after[key], entries[key])
         elif route in STREAMED and key in kept:
+            verdict.receipts += 1
             if not effects:
                 verdict.lost.append(f"{route} {key}: no effect behind its receipt")
         elif before[key] and route not in STREAMED:

@@ -19,3 +19,5 @@ class Verdict(Findings):
     """Processes that went on after their lease and whose write was refused."""
     late: int = 0
     """Those whose result was taken, since it was all that anybody knew."""
+    receipts: int = 0
+    """Keys whose answer flowed, and whose clients are told in the end that it is not kept."""
