@@ -86,11 +86,11 @@ def _postgresql(url: str) -> dict[str, Any]:
     return {"ENGINE": "django.db.backends.postgresql", "OPTIONS": {}, **named}
 
 
-def application(shop: Shop, *, awaited: bool) -> Any:
-    """In the colour of the server, and its view in the same."""
-    view = _aview(shop) if awaited else _view(shop)
+def application(shop: Shop, colour: str) -> Any:
+    """With its view in the colour of the server; ``mdjango``: in a thread below an event loop."""
+    view = _aview(shop) if colour == "adjango" else _view(shop)
     globals().update(guard=shop.guard, urlpatterns=[path("<str:route>", view)])
-    return get_asgi_application() if awaited else get_wsgi_application()
+    return get_wsgi_application() if colour == "django" else get_asgi_application()
 
 
 def _view(shop: Shop) -> Any:

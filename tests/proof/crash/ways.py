@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     import flask
 
 COLOURS: Final = ("asgi", "wsgi")
-FRAMEWORKS: Final = ("fastapi", "flask", "django", "adjango")
+DJANGO: Final = ("django", "adjango", "mdjango")
+"""In threads, in an event loop, and views in threads below an event loop."""
+FRAMEWORKS: Final = ("fastapi", "flask", *DJANGO)
 FUNCTIONS: Final = ("once", "aonce")
 """`guard.once`, and awaited. Their keys are others than those of requests."""
-AWAITED: Final = ("asgi", "fastapi", "adjango", "aonce")
-DJANGO: Final = ("django", "adjango")
+AWAITED: Final = ("asgi", "fastapi", "adjango", "mdjango", "aonce")
 
 _MODULES: Final = {
     "fastapi": ("fastapi", "semel.web.fastapi", "semel.web.gated"),
     "flask": ("flask", "semel.web.flask"),
-    "django": ("tests.proof.crash.project", "django.db.models.sql.compiler"),
-    "adjango": ("tests.proof.crash.project", "django.db.models.sql.compiler"),
+    **dict.fromkeys(DJANGO, ("tests.proof.crash.project", "django.db.models.sql.compiler")),
     "once": ("semel.once",),
     "aonce": ("semel.once",),
 }
@@ -53,10 +53,10 @@ def way(shop: Shop, colour: str) -> Any:
             return of_fastapi(shop)
         case "flask":
             return of_flask(shop)
-        case "django" | "adjango":
+        case "django" | "adjango" | "mdjango":
             from tests.proof.crash.project import application
 
-            return application(shop, awaited=colour == "adjango")
+            return application(shop, colour)
         case _:
             return None
 
