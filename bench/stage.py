@@ -14,7 +14,8 @@ from bench.load import BenchError, NotThere
 from bench.measure import Cores, Share
 from tests.servers.child import ROOT
 from tests.servers.mariadb import MariadbServer
-from tests.servers.postgres import PostgresServer, short_folder
+from tests.servers.postgres import PostgresServer
+from tests.servers.server import short_folder
 from tests.servers.valkey import ValkeyServer
 
 PEERS_PYTHON = ROOT / ".venv-bench" / "bin" / "python"

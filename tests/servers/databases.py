@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
 
-from tests.servers.scoped import Scoped
+from tests.servers.privileges import Way
+from tests.servers.server import Server
 
 
-class Databases(Scoped):
-    def __init__(self) -> None:
+class Databases(Server):
+    def __init__(self, way: Way, *, on_disk: bool) -> None:
+        super().__init__(way, on_disk=on_disk)
         self._numbers = count(1)
         self._spare: dict[Callable[[str], None], list[str]] = {}
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.servers.child import ServerError
-from tests.servers.mariadb import HOW_TO_GET_IT, MariadbServer, find, free_port
-from tests.servers.postgres import short_folder
+from tests.servers.mariadb import HOW_TO_GET_IT, MariadbServer, find
+from tests.servers.ports import free_port
 from tests.servers.scoped import Scoped
+from tests.servers.server import short_folder
 
 PROVIDER = "libgalera_smm.so"
 SETTINGS = {

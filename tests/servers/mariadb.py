@@ -8,7 +8,6 @@ import fcntl
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -23,8 +22,7 @@ import pymysql
 
 from tests.servers.child import Child, ServerError
 from tests.servers.databases import Databases
-from tests.servers.ports import bound_somewhere
-from tests.servers.postgres import short_folder
+from tests.servers.ports import free_port
 from tests.servers.privileges import Way, way_to_run
 
 HOW_TO_GET_IT = (
@@ -162,18 +160,16 @@ class MariadbServer(Databases):
     settings: further options of mariadbd, without their dashes.
     """
 
+    KIND = "MariaDB"
+
     def __init__(self, *, on_disk: bool = False, settings: Mapping[str, str] | None = None) -> None:
         found = find()
         if found is None:
             raise ServerError(HOW_TO_GET_IT)
         self.binaries = found
-        self.way: Way = self._way()
         self.port = free_port()
-        self._on_disk = on_disk
         self._settings = {**SETTINGS, **(settings or {})}
-        self._folder: Path | None = None
-        self._child: Child | None = None
-        super().__init__()
+        super().__init__(self._way(), on_disk=on_disk)
 
     def _way(self) -> Way:
         # Found without its libraries it would not even say its version.
@@ -187,26 +183,8 @@ class MariadbServer(Databases):
                 os.environ["LD_LIBRARY_PATH"] = before
 
     @property
-    def folder(self) -> Path:
-        """Holds the data, the socket and the log; made on first use."""
-        if self._folder is None:
-            self._folder = short_folder(on_disk=self._on_disk)
-            self.way.give(self._folder)
-        return self._folder
-
-    @property
     def socket(self) -> Path:
         return self.folder / "socket"
-
-    @property
-    def child(self) -> Child:
-        if self._child is None:
-            raise ServerError("MariaDB is not running")
-        return self._child
-
-    @property
-    def pid(self) -> int:
-        return self.child.pid
 
     def url_of(self, database: str) -> str:
         return f"mysql://root@localhost/{database}?socket={quote(str(self.socket))}"
@@ -244,27 +222,6 @@ class MariadbServer(Databases):
         yield from ("--skip-name-resolve", f"--pid-file={self.folder / 'pid'}")
         yield f"--plugin-dir={self.binaries.base / 'lib' / 'mysql' / 'plugin'}"
         yield from (f"--{name}={value}" for name, value in self._settings.items())
-
-    def stop(self) -> None:
-        """Open transactions are rolled back, the data stays."""
-        if self._child is not None:
-            self._child.stop(signal.SIGTERM)
-            self._child = None
-
-    def kill(self) -> None:
-        """SIGKILL; `start` then recovers from the log."""
-        self.child.kill()
-        self._child = None
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
-
-    def close(self) -> None:
-        self.stop()
-        if self._folder is not None:
-            shutil.rmtree(self._folder)
-            self._folder = None
 
     def connect(self, database: str | None = None) -> "pymysql.Connection[Any]":
         """As root, committing every statement."""
@@ -312,8 +269,3 @@ class MariadbServer(Databases):
 
     def __str__(self) -> str:
         return f"MariaDB {self.binaries.version} from {self.binaries.base}, {self.way.name}"
-
-
-def free_port() -> int:
-    with bound_somewhere() as sock:
-        return int(sock.getsockname()[1])

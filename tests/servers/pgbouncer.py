@@ -9,9 +9,9 @@ from urllib.parse import urlencode
 import psycopg
 
 from tests.servers.child import Child, ServerError
-from tests.servers.postgres import PostgresServer, short_folder
+from tests.servers.postgres import PostgresServer
 from tests.servers.privileges import way_to_run
-from tests.servers.scoped import Scoped
+from tests.servers.server import Server
 
 HOW_TO_GET_IT = "pgbouncer not found on PATH (Debian: apt-get install pgbouncer)"
 PORT = 6432
@@ -37,27 +37,26 @@ def find() -> Path | None:
     return Path(found) if found else None
 
 
-class PgBouncer(Scoped):
+class PgBouncer(Server):
     """One pooler for all databases of one PostgreSQL."""
+
+    KIND = "PgBouncer"
 
     def __init__(self, postgres: PostgresServer, *, pool_size: int = 20) -> None:
         binary = find()
         if binary is None:
             raise ServerError(HOW_TO_GET_IT)
         self.binary = binary
-        self.way = way_to_run(binary)
         self._postgres = postgres
         self._pool_size = pool_size
-        self._folder = short_folder()
-        self._child: Child | None = None
+        super().__init__(way_to_run(binary))
 
     def url_of(self, database: str) -> str:
-        where = urlencode({"host": str(self._folder), "port": PORT})
+        where = urlencode({"host": str(self.folder), "port": PORT})
         return f"postgresql://postgres@/{database}?{where}"
 
     def start(self) -> Self:
-        self.way.give(self._folder)
-        self._child = Child(self.way.command(self.binary, self._configure()), folder=self._folder)
+        self._child = Child(self.way.command(self.binary, self._configure()), folder=self.folder)
         for _ in self._child.attempts():
             try:
                 psycopg.connect(self.url_of("postgres")).close()
@@ -70,19 +69,13 @@ class PgBouncer(Scoped):
         text = CONFIGURATION.format(
             postgres=self._postgres.folder,
             port=self._postgres.port,
-            folder=self._folder,
+            folder=self.folder,
             own_port=PORT,
             pool_size=self._pool_size,
         )
-        path = self._folder / "pgbouncer.ini"
+        path = self.folder / "pgbouncer.ini"
         path.write_text(text)
         return path
-
-    def close(self) -> None:
-        if self._child is not None:
-            self._child.stop()
-            self._child = None
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def __str__(self) -> str:
         said = subprocess.run([self.binary, "--version"], capture_output=True, text=True)

@@ -34,3 +34,8 @@ def bound_somewhere() -> socket.socket:
         except OSError:
             continue
     raise OSError(f"no free port in {PORTS}")
+
+
+def free_port() -> int:
+    with bound_somewhere() as sock:
+        return int(sock.getsockname()[1])

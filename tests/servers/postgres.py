@@ -5,7 +5,6 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,14 +17,11 @@ import psycopg
 
 from tests.servers.child import Child, ServerError
 from tests.servers.databases import Databases
-from tests.servers.ports import bound_somewhere
-from tests.servers.privileges import Way, way_to_run
+from tests.servers.ports import free_port
+from tests.servers.privileges import way_to_run
 
 OLDEST = 15
-SOCKET_PATH_LIMIT = 107  # sizeof(sockaddr_un.sun_path) less the terminator
 DEFAULT_PORT = 5432
-MEMORY = "/dev/shm"
-MEMORY_WANTED = 2 * 1024**3
 
 SETTINGS = {
     "max_connections": "200",
@@ -79,20 +75,6 @@ def inspect(folder: Path) -> Binaries | None:
     return Binaries(folder, version[0]) if version else None
 
 
-def short_folder(*, on_disk: bool = False) -> Path:
-    """A fresh folder that leaves room for a socket's name, in memory where there is enough."""
-    room = SOCKET_PATH_LIMIT - len("/semel-12345678/.s.PGSQL.12345")
-    parent = tempfile.gettempdir()
-    if not on_disk and has_room(MEMORY):
-        parent = MEMORY
-    return Path(tempfile.mkdtemp(prefix="semel-", dir=parent if len(parent) <= room else "/tmp"))
-
-
-def has_room(folder: str) -> bool:
-    """Containers often have a /dev/shm of 64 MB only."""
-    return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > MEMORY_WANTED
-
-
 class PostgresServer(Databases):
     """Starts in about a second the first time; `stop` and `kill` keep the data, `close` does not.
 
@@ -100,6 +82,9 @@ class PostgresServer(Databases):
     tcp: listen on 127.0.0.1 too; see `tcp_url`.
     settings: further lines of postgresql.conf.
     """
+
+    KIND = "PostgreSQL"
+    FAREWELL = signal.SIGINT  # its fast shutdown
 
     def __init__(
         self,
@@ -109,36 +94,14 @@ class PostgresServer(Databases):
         settings: Mapping[str, str] | None = None,
     ) -> None:
         self.binaries = find()
-        self.way: Way = way_to_run(self.binaries.folder / "postgres")
         self.port = free_port() if tcp else DEFAULT_PORT
         self._tcp = tcp
-        self._fsync = fsync
         self._settings = {**SETTINGS, **({} if fsync else NOT_DURABLE), **(settings or {})}
-        self._folder: Path | None = None
-        self._child: Child | None = None
-        super().__init__()
-
-    @property
-    def folder(self) -> Path:
-        """Holds the data, the socket and the log; made on first use."""
-        if self._folder is None:
-            self._folder = short_folder(on_disk=self._fsync)
-            self.way.give(self._folder)
-        return self._folder
+        super().__init__(way_to_run(self.binaries.folder / "postgres"), on_disk=fsync)
 
     @property
     def data(self) -> Path:
         return self.folder / "data"
-
-    @property
-    def child(self) -> Child:
-        if self._child is None:
-            raise ServerError("PostgreSQL is not running")
-        return self._child
-
-    @property
-    def pid(self) -> int:
-        return self.child.pid
 
     @property
     def url(self) -> str:
@@ -185,32 +148,16 @@ class PostgresServer(Databases):
         for name, value in (self._settings | listening).items():
             yield from ("-c", f"{name}={value}")
 
-    def stop(self) -> None:
-        """Fast shutdown: open transactions are rolled back, the data stays."""
-        if self._child is not None:
-            self._child.stop(signal.SIGINT)
-            self._child = None
-
-    def kill(self) -> None:
-        """SIGKILL to the server and all its backends; `start` then recovers from the log."""
-        self.child.kill()
-        self._child = None
-
     def abort(self) -> None:
         """Immediate shutdown: every process quits at once, and `start` recovers from the log."""
         self.child.stop(signal.SIGQUIT)
         self._child = None
 
-    def restart(self) -> None:
-        self.stop()
-        self.start()
-
     def close(self) -> None:
         self.stop()
         if self._folder is not None:
             forget_shared_memory(self.data)
-            shutil.rmtree(self._folder)
-            self._folder = None
+        super().close()
 
     def _create(self, name: str) -> None:
         # A copy of files beats the default, a copy through the log, where nothing is synced.
@@ -233,11 +180,6 @@ class PostgresServer(Databases):
 
     def __str__(self) -> str:
         return f"PostgreSQL {self.binaries.version} from {self.binaries.folder}, {self.way.name}"
-
-
-def free_port() -> int:
-    with bound_somewhere() as sock:
-        return int(sock.getsockname()[1])
 
 
 def forget_shared_memory(data: Path) -> None:

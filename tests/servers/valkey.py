@@ -15,9 +15,9 @@ import hiredis
 import redis
 
 from tests.servers.child import Child, ServerError
-from tests.servers.ports import bound_somewhere
-from tests.servers.postgres import short_folder
+from tests.servers.ports import free_port
 from tests.servers.scoped import Scoped
+from tests.servers.server import Server
 
 SLOTS = 16_384
 SETTINGS = {
@@ -53,43 +53,23 @@ def find() -> Path:
     )
 
 
-def free_port() -> int:
-    with bound_somewhere() as sock:
-        return int(sock.getsockname()[1])
-
-
 def _gone() -> bytes:
     raise ConnectionResetError("the server has hung up")
 
 
-class ValkeyServer(Scoped):
+class ValkeyServer(Server):
     """Starts in some 30 ms. `stop` and `kill` keep the files, `close` does not.
 
     settings: lines of valkey.conf that differ from `SETTINGS`, or are not there.
     """
 
+    KIND = "Valkey"
+
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self.binary = find()
         self.port = free_port()
         self._settings = SETTINGS | dict(settings or {})
-        self._folder: Path | None = None
-        self._child: Child | None = None
-
-    @property
-    def folder(self) -> Path:
-        if self._folder is None:
-            self._folder = short_folder()
-        return self._folder
-
-    @property
-    def child(self) -> Child:
-        if self._child is None:
-            raise ServerError("Valkey is not running")
-        return self._child
-
-    @property
-    def pid(self) -> int:
-        return self.child.pid
+        super().__init__()
 
     @property
     def url(self) -> str:
@@ -149,26 +129,10 @@ class ValkeyServer(Scoped):
         for name, value in settings.items():
             self.ask("CONFIG", "SET", name.replace("_", "-"), value)
 
-    def stop(self) -> None:
-        if self._child is not None:
-            self._child.stop()
-            self._child = None
-
-    def kill(self) -> None:
-        """SIGKILL; `start` then reads the append-only file, if there is one."""
-        self.child.kill()
-        self._child = None
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
-
     def close(self) -> None:
         if self._child is not None:
             self.kill()  # nothing of it is wanted any more
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        super().close()
 
     @property
     def version(self) -> str:

@@ -11,7 +11,7 @@ from typing import Self
 
 from tests.servers.apps import answers
 from tests.servers.child import ROOT, Child, ServerError
-from tests.servers.ports import bound_somewhere
+from tests.servers.ports import free_port
 from tests.servers.scoped import Scoped
 
 NOT_A_SHOP = {"rides"}
@@ -42,8 +42,7 @@ class ExampleServer(Scoped):
     def __init__(self, line: str, env: Mapping[str, str] | None = None) -> None:
         self._line = line
         self.folder = Path(tempfile.mkdtemp(prefix="semel-"))
-        with bound_somewhere() as listener:
-            self.port: int = listener.getsockname()[1]
+        self.port = free_port()
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         place = {"PORT": str(self.port), "SHOP_FOLDER": str(self.folder)}
         # gunicorn puts a socket there, which would be everybody's.

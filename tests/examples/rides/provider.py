@@ -15,7 +15,7 @@ import httpx
 
 from examples.rides.provider import read
 from tests.servers.child import Child
-from tests.servers.ports import bound_somewhere
+from tests.servers.ports import free_port
 from tests.servers.scoped import Scoped
 
 
@@ -23,8 +23,7 @@ class Provider(Scoped):
     def __init__(self, *, honours_keys: bool = False) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="semel-"))
         self._options = ["--honours-keys"] if honours_keys else []
-        with bound_somewhere() as sock:
-            self.port: int = sock.getsockname()[1]
+        self.port = free_port()
         self._closing = threading.Event()
         self.deaths = 0
 

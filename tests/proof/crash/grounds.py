@@ -17,7 +17,7 @@ from semel.stores import open_backend
 from tests.proof.crash.provider import Entry
 from tests.proof.crash.shop import BOOKED
 from tests.servers import MariadbServer, PostgresServer, ValkeyServer
-from tests.servers.postgres import short_folder
+from tests.servers.server import short_folder
 from tests.stores.harness import CLEAR
 
 STORES = ("sqlite", "postgresql", "mariadb", "valkey")
