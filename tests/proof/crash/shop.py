@@ -122,7 +122,7 @@ class Shop:
         order, route = (await receive())["body"].decode(), scope["path"][1:]
         status, headers, body = answer(await self.adone(route, order))
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        if self.streams(route):
+        if route in STREAMED:
             first, body = pieces(body)
             await send({"type": "http.response.body", "body": first, "more_body": True})
         await send({"type": "http.response.body", "body": body})
@@ -131,10 +131,7 @@ class Shop:
         order, route = environ["wsgi.input"].read().decode(), environ["PATH_INFO"][1:]
         status, headers, body = answer(self.done(route, order))
         start_response(f"{status} -", [(name.decode(), text.decode()) for name, text in headers])
-        return pieces(body) if self.streams(route) else [body]
-
-    def streams(self, route: str) -> bool:
-        return route in STREAMED
+        return pieces(body) if route in STREAMED else [body]
 
     def done(self, route: str, order: str) -> str | None:
         """What every way in does in the end; None: it was called off."""

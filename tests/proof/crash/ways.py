@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from tests.proof.crash.shop import Shop, answer, pieces
-
-if TYPE_CHECKING:
-    import fastapi
-    import flask
+from tests.proof.crash.shop import Shop
 
 COLOURS: Final = ("asgi", "wsgi")
 DJANGO: Final = ("django", "adjango", "mdjango")
@@ -21,11 +16,9 @@ FUNCTIONS: Final = ("once", "aonce")
 AWAITED: Final = ("asgi", "fastapi", "adjango", "mdjango", "aonce")
 
 _MODULES: Final = {
-    "fastapi": ("fastapi", "semel.web.fastapi", "semel.web.gated"),
-    "flask": ("flask", "semel.web.flask"),
+    "fastapi": ("tests.proof.crash.frameworks", "semel.web.fastapi"),
+    "flask": ("tests.proof.crash.frameworks",),
     **dict.fromkeys(DJANGO, ("tests.proof.crash.project", "django.db.models.sql.compiler")),
-    "once": ("semel.once",),
-    "aonce": ("semel.once",),
 }
 
 
@@ -49,52 +42,13 @@ def way(shop: Shop, colour: str) -> Any:
             return shop.guard.asgi(shop.asgi)
         case "wsgi":
             return shop.guard.wsgi(shop.wsgi)
-        case "fastapi":
-            return of_fastapi(shop)
-        case "flask":
-            return of_flask(shop)
+        case "fastapi" | "flask":
+            from tests.proof.crash.frameworks import of_fastapi, of_flask
+
+            return of_flask(shop) if colour == "flask" else of_fastapi(shop)
         case "django" | "adjango" | "mdjango":
             from tests.proof.crash.project import application
 
             return application(shop, colour)
         case _:
             return None
-
-
-def of_flask(shop: Shop) -> flask.Flask:
-    import flask
-
-    from semel.web.flask import Semel
-
-    app = flask.Flask("shop")
-    Semel(app, shop.guard)
-
-    def order(route: str) -> flask.Response:
-        nonce = shop.done(route, flask.request.get_data(as_text=True))
-        status, headers, body = answer(nonce)
-        flowing: Iterator[bytes] | bytes = pieces(body) if shop.streams(route) else body
-        return flask.Response(flowing, status, [(k.decode(), v.decode()) for k, v in headers])
-
-    app.add_url_rule("/<route>", view_func=order, methods=["POST"])
-    return app
-
-
-def of_fastapi(shop: Shop) -> fastapi.FastAPI:
-    import fastapi
-    from fastapi.responses import Response, StreamingResponse
-
-    app = fastapi.FastAPI()
-    shop.guard.fastapi(app)
-
-    async def order(request: fastapi.Request) -> Response:
-        route = request.path_params["route"]
-        nonce = await shop.adone(route, (await request.body()).decode())
-        status, headers, body = answer(nonce)
-        lines = {name.decode(): text.decode() for name, text in headers}
-        if shop.streams(route):
-            return StreamingResponse(pieces(body), status, lines)
-        return Response(body, status, lines)
-
-    order.__annotations__ = {"request": fastapi.Request, "return": Response}
-    app.post("/{route}", response_model=None)(order)
-    return app
