@@ -1,14 +1,11 @@
 """How operations are put together, and what befalls them: without a server, for every store."""
 
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from semel.core.contract import Claim, Complete, StoreOperation
-from semel.core.frozen import replace
-from semel.core.model import Fence, Identity, Origin
 from semel.errors import StoreUnavailable
 from semel.stores.mysql import faults as mysql_faults
 from semel.stores.mysql import kinds as mysql_kinds
@@ -17,9 +14,7 @@ from semel.stores.postgres import kinds as postgres_kinds
 from semel.stores.sql.batches import ROWS, Again, Job, Queue
 from semel.stores.sql.errand import Fault, Verdict, errand
 from semel.stores.sql.kinds import BIG, Kind
-from tests.stores.contract import SNAPSHOT
-
-DAY = 24 * 60 * 60 * 1_000_000
+from tests.stores.together import claim, complete, rival
 
 Kinds = Mapping[type[StoreOperation[Any]], Kind]
 
@@ -34,25 +29,6 @@ def kinds(request: pytest.FixtureRequest) -> Kinds:
 def verdict(request: pytest.FixtureRequest) -> Verdict:
     found: Verdict = request.param.verdict
     return found
-
-
-def claim() -> Claim:
-    return Claim(
-        identity=Identity(secrets.token_bytes(32)),
-        fence=Fence(secrets.token_bytes(16)),
-        fingerprint="v1:",
-        fields=b"",
-        origin=Origin("tenant", "POST", "/payments", "a-key-of-the-client"),
-        lease=DAY,
-    )
-
-
-def rival(op: Claim) -> Claim:
-    return replace(op, fence=Fence(secrets.token_bytes(16)))
-
-
-def complete(op: Claim, snapshot: bytes = SNAPSHOT) -> Complete:
-    return Complete(op.identity, op.fence, snapshot, retention=DAY, tombstone=DAY)
 
 
 class Note(Job):

@@ -47,39 +47,21 @@ from semel.stores.mysql.literals import literal, rendered
 from semel.stores.mysql.migration import LOCK
 from semel.stores.sql.dialect import dialect
 from tests.servers import MariadbServer
-from tests.stores.contract import SNAPSHOT
+from tests.stores.contract import MINUTE, SNAPSHOT
 from tests.stores.harness import database_of
 from tests.stores.tap import Tap
+from tests.stores.together import DAY, claim, complete
 from tests.web.waiting import until
 
 pytestmark = pytest.mark.anyio
 
-MINUTE = 60_000_000
-DAY = 24 * 60 * MINUTE
 SOON = 0.3
 """A deadline that a test can afford to see pass."""
 ROOT = Path(__file__).parents[2]
 
 
-def claim() -> Claim:
-    return Claim(
-        identity=Identity(secrets.token_bytes(32)),
-        fence=Fence(secrets.token_bytes(16)),
-        fingerprint="v1:aa",
-        fields=b"",
-        origin=Origin("acme", "POST", "/payments", "a-key-of-the-client"),
-        lease=MINUTE,
-    )
-
-
 def fence() -> Fence:
     return Fence(secrets.token_bytes(16))
-
-
-def complete(op: Claim, snapshot: bytes = SNAPSHOT, resource: str | None = None) -> Complete:
-    return Complete(
-        op.identity, op.fence, snapshot, retention=DAY, tombstone=DAY, resource=resource
-    )
 
 
 @contextmanager

@@ -1,13 +1,12 @@
 """Operations that travel together in MariaDB: each is still done once, and answered by itself."""
 
 import asyncio
-import multiprocessing
 import secrets
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any
 
@@ -32,41 +31,32 @@ from semel.core.frozen import replace
 from semel.core.model import Fence, Identity, State
 from semel.core.snapshot import LARGE, brief
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
-from semel.stores.base import AsyncStore
 from semel.stores.mysql import MysqlBackend
 from semel.stores.mysql.exchange import exchange, packet
 from semel.stores.mysql.faults import DUPLICATE, TOO_LARGE, WAITED, Fault, verdict
 from semel.stores.mysql.kinds import KINDS
 from semel.stores.sql.batches import PATIENCE, ROWS, Again, Batch
-from semel.stores.sql.blocking_lanes import BlockingLane
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.kinds import BIG
 from tests.servers import MariadbServer
 from tests.stores.harness import database_of
 from tests.stores.test_batches import Note
 from tests.stores.test_mysql import KILL, WAITING, admin, deadlocks, row_locked
-from tests.stores.test_postgres_batches import (
+from tests.stores.together import (
     DAY,
     MANY,
+    awaited,
     claim,
     complete,
     outcomes,
+    raced,
     rival,
+    threaded,
     together,
 )
 from tests.web.waiting import until
 
 pytestmark = pytest.mark.anyio
-
-
-@asynccontextmanager
-async def opened(url: str, **options: Any) -> AsyncIterator[AsyncStore]:
-    backend = MysqlBackend(url, **options)
-    await asyncio.to_thread(backend.migrate)
-    try:
-        yield backend.awaited()
-    finally:
-        await backend.aclose()
 
 
 @pytest.fixture
@@ -86,7 +76,7 @@ def commits(server: MariadbServer) -> int:
 
 
 async def test_many_at_once_need_few_statements(own_server: MariadbServer) -> None:
-    async with opened(own_server.url_of("shop")) as store:
+    async with awaited(own_server.url_of("shop")) as store:
         await store.perform(claim())
         ops = [claim(number) for number in range(640)]
         before = commits(own_server)
@@ -101,7 +91,7 @@ async def test_many_at_once_need_few_statements(own_server: MariadbServer) -> No
 async def test_each_caller_gets_the_reply_to_its_own_operation(
     mariadb: MariadbServer, mariadb_url: str
 ) -> None:
-    async with opened(mariadb_url) as store:
+    async with awaited(mariadb_url) as store:
         ops = [claim(number) for number in range(MANY)]
         bodies = [secrets.token_bytes(1 + number * 37) for number in range(MANY)]
         for op, claimed in zip(ops, await together(store, ops), strict=True):
@@ -140,7 +130,7 @@ async def test_a_batch_writes_what_each_operation_would_have_written_alone(
     mariadb: MariadbServer, mariadb_url: str
 ) -> None:
     """Every column; of the times, how far they are apart."""
-    async with opened(mariadb_url) as store:
+    async with awaited(mariadb_url) as store:
         alone = replace(claim(7), request=b"request", fresh_until=2**60)
         many = [replace(alone, identity=Identity(secrets.token_bytes(32))) for _ in range(20)]
         await store.perform(alone)
@@ -171,7 +161,7 @@ def rows_of(server: MariadbServer, url: str, ops: Sequence[Claim]) -> list[dict[
 
 async def test_a_batch_does_what_each_operation_would_have_done_alone(mariadb_url: str) -> None:
     """Every kind of reply, each from the middle of a batch."""
-    async with opened(mariadb_url) as store:
+    async with awaited(mariadb_url) as store:
         await store.perform(busy := claim())
         await store.perform(done := claim())
         await store.perform(complete(done))
@@ -198,7 +188,7 @@ async def test_a_batch_does_what_each_operation_would_have_done_alone(mariadb_ur
 
 
 async def test_five_hundred_claims_of_fifty_keys_have_fifty_winners(mariadb_url: str) -> None:
-    async with opened(mariadb_url, timeout=20) as store:
+    async with awaited(mariadb_url, timeout=20) as store:
         keys = [claim(number) for number in range(50)]
         ops = [rival(op) for _ in range(10) for op in keys]
         replies = await together(store, ops)
@@ -212,7 +202,7 @@ async def test_five_hundred_claims_of_fifty_keys_have_fifty_winners(mariadb_url:
 async def test_replays_in_a_batch_write_nothing_and_wait_for_no_lock(
     mariadb: MariadbServer, mariadb_url: str
 ) -> None:
-    async with opened(mariadb_url) as store:
+    async with awaited(mariadb_url) as store:
         ops = [claim(number) for number in range(MANY)]
         await together(store, ops)
         await together(store, [complete(op) for op in ops[::2]])
@@ -226,7 +216,7 @@ async def test_replays_in_a_batch_write_nothing_and_wait_for_no_lock(
 
 
 async def test_replays_in_a_batch_stay_together(own_server: MariadbServer) -> None:
-    async with opened(own_server.url_of("shop")) as store:
+    async with awaited(own_server.url_of("shop")) as store:
         ops = [claim(number) for number in range(MANY)]
         await together(store, ops)
         before = commits(own_server)
@@ -236,7 +226,7 @@ async def test_replays_in_a_batch_stay_together(own_server: MariadbServer) -> No
 
 
 async def test_a_stale_holder_completes_nothing_in_a_batch(mariadb_url: str) -> None:
-    async with opened(mariadb_url) as store:
+    async with awaited(mariadb_url) as store:
         ops = [claim(number) for number in range(40)]
         await together(store, ops)
         late = [complete(rival(op), b"late") for op in ops[:20]]
@@ -248,7 +238,7 @@ async def test_a_stale_holder_completes_nothing_in_a_batch(mariadb_url: str) -> 
 
 
 async def test_large_answers_are_written_and_fetched_alone(mariadb_url: str) -> None:
-    async with opened(mariadb_url, timeout=30) as store:
+    async with awaited(mariadb_url, timeout=30) as store:
         ops = [claim(number) for number in range(40)]
         bodies = [secrets.token_bytes(size) for size in (10, LARGE, BIG, BIG + 1, 500_000) * 8]
         await together(store, ops)
@@ -265,7 +255,7 @@ async def test_large_answers_are_written_and_fetched_alone(mariadb_url: str) -> 
 
 
 async def test_an_operation_that_the_server_refuses_spoils_no_other(mariadb_url: str) -> None:
-    async with opened(mariadb_url) as store:
+    async with awaited(mariadb_url) as store:
         long = replace(claim(), identity=Identity(bytes(33)))
         fence = replace(claim(), fence=Fence(bytes(17)))
         nul = replace(claim(), fingerprint="nul \0")
@@ -286,7 +276,7 @@ async def test_an_operation_that_the_server_refuses_spoils_no_other(mariadb_url:
 async def test_a_corrupt_record_is_the_error_of_who_asked_for_it(
     mariadb: MariadbServer, mariadb_url: str
 ) -> None:
-    async with opened(mariadb_url) as store:
+    async with awaited(mariadb_url) as store:
         ops = [claim(number) for number in range(20)]
         await together(store, ops)
         with admin(mariadb, mariadb_url) as ask:
@@ -302,7 +292,7 @@ async def test_a_corrupt_record_is_the_error_of_who_asked_for_it(
 
 
 async def test_cancelled_members_do_not_take_the_others_with_them(mariadb_url: str) -> None:
-    async with opened(mariadb_url, pool_size=2) as store:
+    async with awaited(mariadb_url, pool_size=2) as store:
         await store.perform(claim())
         for turn in range(40):
             ops = [claim(number) for number in range(30)]
@@ -319,7 +309,7 @@ async def test_cancelled_members_do_not_take_the_others_with_them(mariadb_url: s
 async def test_a_locked_record_holds_up_no_other_of_its_batch(
     mariadb: MariadbServer, mariadb_url: str
 ) -> None:
-    async with opened(mariadb_url, timeout=10) as store:
+    async with awaited(mariadb_url, timeout=10) as store:
         ops = [claim(number) for number in range(40)]
         await together(store, ops)
         with row_locked(mariadb, mariadb_url, ops[20].identity):
@@ -340,7 +330,7 @@ async def test_a_locked_record_holds_up_no_other_of_its_batch(
 async def test_a_key_claimed_in_anothers_open_transaction_holds_up_no_other_of_its_batch(
     mariadb: MariadbServer, mariadb_url: str
 ) -> None:
-    async with opened(mariadb_url, timeout=10) as store:
+    async with awaited(mariadb_url, timeout=10) as store:
         await store.perform(seed := claim())
         ops = [claim(number) for number in range(40)]
         with uncommitted(mariadb, mariadb_url, seed, ops[20]):
@@ -370,7 +360,7 @@ async def test_waiting_is_as_patient_as_ever_after_a_batch_was_in_a_hurry(
     mariadb: MariadbServer, mariadb_url: str
 ) -> None:
     """On the one connection there is: after a batch, and after one that met a lock."""
-    async with opened(mariadb_url, timeout=20, pool_size=1) as store:
+    async with awaited(mariadb_url, timeout=20, pool_size=1) as store:
         ops = [claim(number) for number in range(20)]
         await together(store, ops)
         with row_locked(mariadb, mariadb_url, ops[0].identity):
@@ -549,7 +539,7 @@ async def test_connections_killed_all_the_time_lose_and_double_nothing(
     mariadb: MariadbServer, mariadb_url: str
 ) -> None:
     """Claims and completions under fire: an answer may be missing, never wrong."""
-    async with opened(mariadb_url, timeout=20) as store:
+    async with awaited(mariadb_url, timeout=20) as store:
         ended = threading.Event()
 
         def fire() -> None:
@@ -584,7 +574,7 @@ async def test_connections_killed_all_the_time_lose_and_double_nothing(
 async def test_a_server_that_is_gone_is_told_to_each_member_in_time(
     own_server: MariadbServer,
 ) -> None:
-    async with opened(own_server.url_of("shop"), timeout=2) as store:
+    async with awaited(own_server.url_of("shop"), timeout=2) as store:
         await together(store, [claim(number) for number in range(30)])
         await asyncio.to_thread(own_server.stop)
         began = monotonic()
@@ -606,7 +596,7 @@ async def test_a_missing_schema_is_told_to_each(mariadb_url: str) -> None:
 
 
 async def test_closing_waits_for_what_is_queued(mariadb_url: str) -> None:
-    async with opened(mariadb_url):
+    async with awaited(mariadb_url):
         backend = MysqlBackend(mariadb_url)
         tasks = [asyncio.ensure_future(backend.awaited().perform(claim())) for _ in range(300)]
         await asyncio.sleep(0)
@@ -617,85 +607,20 @@ async def test_closing_waits_for_what_is_queued(mariadb_url: str) -> None:
 # ── several processes ─────────────────────────────────────────────────────────────────────────────
 
 
-def race(url: str, ops: list[Claim], start: Any, told: Any) -> None:
-    """In a process of its own: claim all at once, in the order given; tell who won."""
-
-    async def run() -> list[bytes]:
-        backend = MysqlBackend(url, timeout=20)
-        await backend.awaited().perform(claim())
-        await asyncio.to_thread(start.wait, 30)
-        won: list[bytes] = []
-        for at in range(0, len(ops), 50):
-            mine = [rival(op) for op in ops[at : at + 50]]
-            replies = await together(backend.awaited(), mine)
-            claimed = [op for op, r in zip(mine, replies, strict=True) if type(r) is Claimed]
-            done = await together(backend.awaited(), [complete(op) for op in claimed])
-            assert {type(reply) for reply in done} <= {Applied}
-            won += [op.identity for op in claimed]
-        await backend.aclose()
-        return won
-
-    told.put(asyncio.run(run()))
-
-
 async def test_two_processes_that_want_the_same_keys_in_opposite_order_do_not_deadlock(
     own_server: MariadbServer,
 ) -> None:
     url = own_server.url_of("shop")
     await asyncio.to_thread(MysqlBackend(url).migrate)
-    context = multiprocessing.get_context("spawn")
-    start, told = context.Barrier(2), context.Queue()
     ops = [claim(number) for number in range(1000)]
-    orders = (ops, [op for at in range(0, 1000, 50) for op in reversed(ops[at : at + 50])])
-    racers = [context.Process(target=race, args=(url, order, start, told)) for order in orders]
-    for racer in racers:
-        racer.start()
-    won = [await asyncio.to_thread(told.get, True, 60) for _ in racers]
-    for racer in racers:
-        await asyncio.to_thread(racer.join, 30)
-    assert [racer.exitcode for racer in racers] == [0, 0]
-    assert Counter(won[0] + won[1]) == Counter(op.identity for op in ops)
+    opposite = [op for at in range(0, 1000, 50) for op in reversed(ops[at : at + 50])]
+    won = await asyncio.to_thread(raced, url, ops, opposite)
+    assert Counter(won) == Counter(op.identity for op in ops)
     with admin(own_server, url) as ask:
         assert deadlocks(ask) == 0
 
 
 # ── threads ───────────────────────────────────────────────────────────────────────────────────────
-
-
-class Threads:
-    """A store, asked by many threads at once."""
-
-    def __init__(self, backend: MysqlBackend, pool: ThreadPoolExecutor) -> None:
-        self._backend = backend
-        self._pool = pool
-
-    def lane(self, kind: type[StoreOperation[Any]]) -> BlockingLane:
-        return self._backend.blocking_lanes()._lanes[kind]
-
-    def held(self, ops: Sequence[StoreOperation[Any]]) -> list[Future[Any]]:
-        """All of them asked while something else of their kind is under way: none goes alone."""
-        lane, blocker = self.lane(type(ops[0])), object()
-        with lane._lock:
-            lane._holders[blocker] = float("inf")  # type: ignore[index]
-            lane._crowded = True
-        perform = self._backend.blocking().perform
-        futures: list[Future[Any]] = [self._pool.submit(perform, op) for op in ops]
-        until(lambda: len(lane._queue._jobs) == len(ops))
-        lane._release(blocker)  # type: ignore[arg-type]
-        return futures
-
-    def outcomes(self, ops: Sequence[StoreOperation[Any]]) -> list[Any]:
-        return [future.exception() or future.result() for future in self.held(ops)]
-
-
-@contextmanager
-def threaded(url: str, **options: Any) -> Iterator[Threads]:
-    backend = MysqlBackend(url, **options)
-    backend.migrate()
-    backend.blocking().perform(claim())
-    with ThreadPoolExecutor(MANY) as pool:
-        yield Threads(backend, pool)
-    backend.close()
 
 
 def test_threads_travel_together_and_each_is_told_its_own(own_server: MariadbServer) -> None:

@@ -20,7 +20,6 @@ from semel.core.contract import (
     Applied,
     Claim,
     Claimed,
-    Complete,
     Fetch,
     Fetched,
     Found,
@@ -31,7 +30,7 @@ from semel.core.contract import (
     StoreOperation,
 )
 from semel.core.frozen import replace
-from semel.core.model import Fence, Identity, Origin, State
+from semel.core.model import Fence, Identity, State
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres.blocking import wait
@@ -39,29 +38,13 @@ from semel.stores.postgres.link import Connection, Link, query
 from semel.stores.postgres.migration import LOCK
 from tests.servers import PgBouncer, PostgresServer
 from tests.stores.contract import SNAPSHOT
+from tests.stores.together import DAY, claim, complete
 from tests.web.waiting import until
 
 pytestmark = pytest.mark.anyio
 
-MINUTE = 60_000_000
-DAY = 24 * 60 * MINUTE
 SOON = 0.3
 """A deadline that a test can afford to see pass."""
-
-
-def claim() -> Claim:
-    return Claim(
-        identity=Identity(secrets.token_bytes(32)),
-        fence=Fence(secrets.token_bytes(16)),
-        fingerprint="v1:aa",
-        fields=b"",
-        origin=Origin("acme", "POST", "/payments", "a-key-of-the-client"),
-        lease=MINUTE,
-    )
-
-
-def complete(op: Claim, snapshot: bytes = SNAPSHOT) -> Complete:
-    return Complete(op.identity, op.fence, snapshot, retention=DAY, tombstone=DAY)
 
 
 @contextmanager

@@ -1,12 +1,11 @@
 """Concurrent operations travel together: each is still done once, and answered by itself."""
 
 import asyncio
-import multiprocessing
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from time import monotonic
 from typing import Any
 
@@ -28,10 +27,9 @@ from semel.core.contract import (
     StoreOperation,
 )
 from semel.core.frozen import replace
-from semel.core.model import Fence, Identity, Origin, State
+from semel.core.model import Fence, Identity, State
 from semel.core.snapshot import LARGE, brief
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
-from semel.stores.base import AsyncStore
 from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres.arrays import BYTEA, INT8
 from semel.stores.postgres.awaited import AwaitedPool
@@ -43,75 +41,21 @@ from semel.stores.sql.dialect import dialect
 from semel.stores.sql.kinds import BIG, Kind
 from semel.stores.sql.plans import Statement
 from tests.servers import PgBouncer, PostgresServer
-from tests.stores.contract import SNAPSHOT
+from tests.stores.test_postgres import admin, row_locked
+from tests.stores.together import (
+    DAY,
+    MANY,
+    awaited,
+    claim,
+    complete,
+    outcomes,
+    raced,
+    rival,
+    together,
+)
 from tests.web.waiting import Ahead, turns
 
 pytestmark = pytest.mark.anyio
-
-MINUTE = 60_000_000
-DAY = 24 * 60 * MINUTE
-MANY = 100
-"""More than one batch holds."""
-
-
-def claim(number: int = 0) -> Claim:
-    return Claim(
-        identity=Identity(secrets.token_bytes(32)),
-        fence=Fence(secrets.token_bytes(16)),
-        fingerprint=f"v1:{number}",
-        fields=number.to_bytes(4, "big"),
-        origin=Origin(f"tenant-{number}", "POST", f"/payments/{number}", "a-key-of-the-client"),
-        lease=MINUTE + number,
-    )
-
-
-def rival(op: Claim) -> Claim:
-    return replace(op, fence=Fence(secrets.token_bytes(16)))
-
-
-def complete(op: Claim, snapshot: bytes = SNAPSHOT) -> Complete:
-    return Complete(op.identity, op.fence, snapshot, retention=DAY, tombstone=DAY)
-
-
-@asynccontextmanager
-async def opened(url: str, **options: Any) -> AsyncIterator[AsyncStore]:
-    backend = PostgresBackend(url, **options)
-    await asyncio.to_thread(backend.migrate)
-    try:
-        yield backend.awaited()
-    finally:
-        await backend.aclose()
-
-
-async def together(store: AsyncStore, ops: Sequence[StoreOperation[Any]]) -> list[Any]:
-    return await asyncio.gather(*map(store.perform, ops))
-
-
-async def outcomes(store: AsyncStore, ops: Sequence[StoreOperation[Any]]) -> list[Any]:
-    return await asyncio.gather(*map(store.perform, ops), return_exceptions=True)
-
-
-@contextmanager
-def admin(url: str) -> Iterator[Callable[..., Any]]:
-    """Ask the database directly: the first column of the first row."""
-    with psycopg.connect(url, autocommit=True) as connection:
-
-        def ask(statement: str, *params: object) -> Any:
-            cursor = connection.execute(statement.encode(), params or None)
-            row = cursor.fetchone() if cursor.description else None
-            return row[0] if row else None
-
-        yield ask
-
-
-@contextmanager
-def row_locked(url: str, identity: Identity) -> Iterator[None]:
-    with psycopg.connect(url) as connection:
-        connection.execute(
-            "SELECT 1 FROM semel_record WHERE identity = %s FOR UPDATE", (bytes(identity),)
-        )
-        yield
-        connection.rollback()
 
 
 @contextmanager
@@ -134,7 +78,7 @@ def own_server() -> Iterator[PostgresServer]:
 
 
 async def test_many_at_once_need_few_transactions(own_server: PostgresServer) -> None:
-    async with opened(own_server.url) as store:
+    async with awaited(own_server.url) as store:
         await store.perform(claim())
         ops = [claim(number) for number in range(640)]
         with admin(own_server.url) as ask:
@@ -149,7 +93,7 @@ async def test_many_at_once_need_few_transactions(own_server: PostgresServer) ->
 
 
 async def test_each_caller_gets_the_reply_to_its_own_operation(postgres_url: str) -> None:
-    async with opened(postgres_url) as store:
+    async with awaited(postgres_url) as store:
         ops = [claim(number) for number in range(MANY)]
         bodies = [secrets.token_bytes(1 + number * 37) for number in range(MANY)]
         for op, claimed in zip(ops, await together(store, ops), strict=True):
@@ -182,7 +126,7 @@ async def test_each_caller_gets_the_reply_to_its_own_operation(postgres_url: str
 
 async def test_a_batch_does_what_each_operation_would_have_done_alone(postgres_url: str) -> None:
     """Every kind of reply, each from the middle of a batch."""
-    async with opened(postgres_url) as store:
+    async with awaited(postgres_url) as store:
         await store.perform(busy := claim())
         await store.perform(done := claim())
         await store.perform(complete(done))
@@ -211,7 +155,7 @@ async def test_a_batch_does_what_each_operation_would_have_done_alone(postgres_u
 
 
 async def test_five_hundred_claims_of_fifty_keys_have_fifty_winners(postgres_url: str) -> None:
-    async with opened(postgres_url) as store:
+    async with awaited(postgres_url) as store:
         keys = [claim(number) for number in range(50)]
         ops = [rival(op) for _ in range(10) for op in keys]
         replies = await together(store, ops)
@@ -225,7 +169,7 @@ async def test_five_hundred_claims_of_fifty_keys_have_fifty_winners(postgres_url
 async def test_the_same_completion_twice_at_once_is_applied_and_told_twice(
     postgres_url: str,
 ) -> None:
-    async with opened(postgres_url) as store:
+    async with awaited(postgres_url) as store:
         ops = [claim(number) for number in range(30)]
         await together(store, ops)
         twice = [complete(op) for op in ops for _ in range(2)]
@@ -235,14 +179,14 @@ async def test_the_same_completion_twice_at_once_is_applied_and_told_twice(
 async def test_ten_thousand_claims_of_one_key_need_few_statements(
     own_server: PostgresServer,
 ) -> None:
-    async with opened(own_server.url, timeout=60) as store:
+    async with awaited(own_server.url, timeout=60) as store:
         first = claim()
         replies = await together(store, [rival(first) for _ in range(10_000)])
         assert Counter(map(type, replies)) == {Claimed: 1, Found: 9_999}
 
 
 async def test_replays_in_a_batch_write_nothing(own_server: PostgresServer) -> None:
-    async with opened(own_server.url) as store:
+    async with awaited(own_server.url) as store:
         ops = [claim(number) for number in range(MANY)]
         await together(store, ops)
         await together(store, [complete(op) for op in ops[::2]])
@@ -258,7 +202,7 @@ async def test_replays_in_a_batch_write_nothing(own_server: PostgresServer) -> N
 
 
 async def test_large_answers_are_written_and_fetched_alone(postgres_url: str) -> None:
-    async with opened(postgres_url, timeout=30) as store:
+    async with awaited(postgres_url, timeout=30) as store:
         ops = [claim(number) for number in range(40)]
         bodies = [secrets.token_bytes(size) for size in (10, LARGE, BIG, BIG + 1, 500_000) * 8]
         await together(store, ops)
@@ -275,7 +219,7 @@ async def test_large_answers_are_written_and_fetched_alone(postgres_url: str) ->
 
 
 async def test_an_operation_that_the_server_refuses_spoils_no_other(postgres_url: str) -> None:
-    async with opened(postgres_url) as store:
+    async with awaited(postgres_url) as store:
         short = replace(claim(), identity=Identity(b"short"))
         fence = replace(claim(), fence=Fence(b"short"))
         nul = replace(claim(), fingerprint="nul \0")
@@ -295,7 +239,7 @@ async def test_an_operation_that_the_server_refuses_spoils_no_other(postgres_url
 
 
 async def test_a_corrupt_record_is_the_error_of_who_asked_for_it(postgres_url: str) -> None:
-    async with opened(postgres_url) as store:
+    async with awaited(postgres_url) as store:
         ops = [claim(number) for number in range(20)]
         await together(store, ops)
         with admin(postgres_url) as ask:
@@ -311,7 +255,7 @@ async def test_a_corrupt_record_is_the_error_of_who_asked_for_it(postgres_url: s
 
 
 async def test_cancelled_members_do_not_take_the_others_with_them(postgres_url: str) -> None:
-    async with opened(postgres_url, pool_size=2) as store:
+    async with awaited(postgres_url, pool_size=2) as store:
         await store.perform(claim())
         for turn in range(60):
             ops = [claim(number) for number in range(30)]
@@ -328,7 +272,7 @@ async def test_cancelled_members_do_not_take_the_others_with_them(postgres_url: 
 async def test_a_locked_record_holds_up_the_others_of_its_batch_only_shortly(
     postgres_url: str,
 ) -> None:
-    async with opened(postgres_url, timeout=3) as store:
+    async with awaited(postgres_url, timeout=3) as store:
         ops = [claim(number) for number in range(40)]
         await together(store, ops)
         with row_locked(postgres_url, ops[20].identity):
@@ -352,7 +296,7 @@ async def test_a_locked_record_holds_up_the_others_of_its_batch_only_shortly(
 async def test_a_key_claimed_in_anothers_open_transaction_holds_up_its_batch_only_shortly(
     postgres_url: str,
 ) -> None:
-    async with opened(postgres_url, timeout=3) as store:
+    async with awaited(postgres_url, timeout=3) as store:
         ops = [claim(number) for number in range(40)]
         with uncommitted(postgres_url, ops[20]):
             began = monotonic()
@@ -365,7 +309,7 @@ async def test_a_key_claimed_in_anothers_open_transaction_holds_up_its_batch_onl
 
 
 async def test_two_locked_records_hold_up_nobody_behind_them(postgres_url: str) -> None:
-    async with opened(postgres_url, timeout=5) as store:
+    async with awaited(postgres_url, timeout=5) as store:
         ops = [claim(number) for number in range(20)]
         await together(store, ops)
         with row_locked(postgres_url, ops[0].identity), row_locked(postgres_url, ops[1].identity):
@@ -390,7 +334,7 @@ async def test_who_asks_for_a_record_that_takes_long_spoils_no_batch(
         return await execute(pool, statement, deadline)
 
     monkeypatch.setattr(AwaitedPool, "execute", noted)
-    async with opened(postgres_url, timeout=5) as store:
+    async with awaited(postgres_url, timeout=5) as store:
         ops = [claim(number) for number in range(40)]
         await together(store, ops)
         slow = ops.pop(20)
@@ -411,7 +355,7 @@ async def test_who_asks_for_a_record_that_takes_long_spoils_no_batch(
 
 
 async def test_who_leaves_while_queued_is_not_sent(postgres_url: str) -> None:
-    async with opened(postgres_url) as store:
+    async with awaited(postgres_url) as store:
         await store.perform(claim())
         ops = [claim(number) for number in range(10)]
         tasks = [asyncio.ensure_future(store.perform(op)) for op in ops]
@@ -434,7 +378,7 @@ BATCHES_AT_WORK = (
 async def test_a_connection_killed_in_a_batch_is_survived_and_all_is_done_once(
     postgres_url: str,
 ) -> None:
-    async with opened(postgres_url, timeout=10) as store:
+    async with awaited(postgres_url, timeout=10) as store:
         ops = [claim(number) for number in range(30)]
         await together(store, ops)
         with admin(postgres_url) as ask:
@@ -455,7 +399,7 @@ async def killed_at_work(ask: Callable[..., Any]) -> None:
 
 async def test_connections_killed_all_the_time_lose_and_double_nothing(postgres_url: str) -> None:
     """Claims and completions under fire: an answer may be missing, never wrong."""
-    async with opened(postgres_url, timeout=20) as store:
+    async with awaited(postgres_url, timeout=20) as store:
         with admin(postgres_url) as ask:
             ended = asyncio.Event()
 
@@ -491,7 +435,7 @@ async def test_connections_killed_all_the_time_lose_and_double_nothing(postgres_
 async def test_a_server_that_is_gone_is_told_to_each_member_in_time(
     own_server: PostgresServer,
 ) -> None:
-    async with opened(own_server.url, timeout=2) as store:
+    async with awaited(own_server.url, timeout=2) as store:
         await together(store, [claim(number) for number in range(30)])
         await asyncio.to_thread(own_server.stop)
         began = monotonic()
@@ -531,7 +475,7 @@ async def test_a_missing_schema_is_told_to_each(postgres_url: str) -> None:
 
 
 async def test_closing_waits_for_what_is_queued(postgres_url: str) -> None:
-    async with opened(postgres_url):
+    async with awaited(postgres_url):
         backend = PostgresBackend(postgres_url)
         tasks = [asyncio.ensure_future(backend.awaited().perform(claim())) for _ in range(300)]
         await asyncio.sleep(0)
@@ -542,45 +486,14 @@ async def test_closing_waits_for_what_is_queued(postgres_url: str) -> None:
 # ── several processes ─────────────────────────────────────────────────────────────────────────────
 
 
-def race(url: str, ops: list[Claim], start: Any, told: Any) -> None:
-    """In a process of its own: claim all at once, in the order given; tell who won."""
-
-    async def run() -> list[bytes]:
-        backend = PostgresBackend(url, timeout=20)
-        await backend.awaited().perform(claim())
-        await asyncio.to_thread(start.wait, 30)
-        won: list[bytes] = []
-        for at in range(0, len(ops), 50):
-            mine = [rival(op) for op in ops[at : at + 50]]
-            replies = await together(backend.awaited(), mine)
-            claimed = [op for op, r in zip(mine, replies, strict=True) if type(r) is Claimed]
-            done = await together(backend.awaited(), [complete(op) for op in claimed])
-            assert {type(reply) for reply in done} <= {Applied}
-            won += [op.identity for op in claimed]
-        await backend.aclose()
-        return won
-
-    told.put(asyncio.run(run()))
-
-
 async def test_two_processes_that_want_the_same_keys_in_opposite_order_do_not_deadlock(
     own_server: PostgresServer,
 ) -> None:
     await asyncio.to_thread(PostgresBackend(own_server.url).migrate)
-    context = multiprocessing.get_context("spawn")
-    start, told = context.Barrier(2), context.Queue()
     ops = [claim(number) for number in range(1000)]
-    orders = (ops, [op for at in range(0, 1000, 50) for op in reversed(ops[at : at + 50])])
-    racers = [
-        context.Process(target=race, args=(own_server.url, order, start, told)) for order in orders
-    ]
-    for racer in racers:
-        racer.start()
-    won = [await asyncio.to_thread(told.get, True, 60) for _ in racers]
-    for racer in racers:
-        await asyncio.to_thread(racer.join, 30)
-    assert [racer.exitcode for racer in racers] == [0, 0]
-    assert Counter(won[0] + won[1]) == Counter(op.identity for op in ops)
+    opposite = [op for at in range(0, 1000, 50) for op in reversed(ops[at : at + 50])]
+    won = await asyncio.to_thread(raced, own_server.url, ops, opposite)
+    assert Counter(won) == Counter(op.identity for op in ops)
     with admin(own_server.url) as ask:
         assert ask("SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'") == 0
 
@@ -598,7 +511,7 @@ async def test_batches_work_behind_a_transaction_pooler(
     request.getfixturevalue("pgbouncer")  # skips, and says so, where there is none
     with PgBouncer(postgres, pool_size=2) as pooler:
         url = pooler.url_of(postgres_url.partition("@/")[2].partition("?")[0])
-        async with opened(url, prepare=prepare) as store:
+        async with awaited(url, prepare=prepare) as store:
             ops = [claim(number) for number in range(300)]
             assert {type(reply) for reply in await together(store, ops)} == {Claimed}
             done = await together(store, [complete(op) for op in ops])
@@ -731,7 +644,7 @@ def test_a_batch_finds_its_records_by_the_primary_key(postgres_url: str, kind: K
 
 
 async def test_other_writes_go_alone_as_before(postgres_url: str) -> None:
-    async with opened(postgres_url) as store:
+    async with awaited(postgres_url) as store:
         ops = [claim(number) for number in range(20)]
         await together(store, ops)
         releases = [Release(op.identity, op.fence, DAY) for op in ops]

@@ -2,67 +2,20 @@
 
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any
 
 import pytest
 
-from semel.core.contract import Applied, Claim, Claimed, Found, Read, StoreOperation
+from semel.core.contract import Applied, Claim, Claimed, Found, Read
 from semel.core.frozen import replace
 from semel.core.model import Identity
 from semel.errors import StoreCorrupt, StoreUnavailable
-from semel.stores.base import Store
-from semel.stores.postgres import PostgresBackend
 from semel.stores.sql.batches import PATIENCE, ROWS
-from semel.stores.sql.blocking_lanes import BlockingLane
 from tests.servers import PostgresServer
-from tests.stores.test_postgres_batches import admin, claim, complete, rival, row_locked
-from tests.web.waiting import until
-
-MANY = 100
-"""More than one batch holds."""
-
-
-class Threads:
-    """A store, asked by many threads at once."""
-
-    def __init__(self, backend: PostgresBackend, pool: ThreadPoolExecutor) -> None:
-        self.backend = backend
-        self.store: Store = backend.blocking()
-        self._pool = pool
-
-    def lane(self, kind: type[StoreOperation[Any]]) -> BlockingLane:
-        return self.backend.blocking_lanes()._lanes[kind]
-
-    def start(self, op: StoreOperation[Any]) -> Future[Any]:
-        return self._pool.submit(self.store.perform, op)
-
-    def held(self, ops: Sequence[StoreOperation[Any]]) -> list[Future[Any]]:
-        """All of them asked while something else of their kind is under way: none goes alone."""
-        lane, blocker = self.lane(type(ops[0])), object()
-        with lane._lock:
-            lane._holders[blocker] = float("inf")  # type: ignore[index]
-            lane._crowded = True
-        futures = [self.start(op) for op in ops]
-        until(lambda: len(lane._queue._jobs) == len(ops))
-        lane._release(blocker)  # type: ignore[arg-type]
-        return futures
-
-    def outcomes(self, ops: Sequence[StoreOperation[Any]]) -> list[Any]:
-        futures = self.held(ops)
-        return [future.exception() or future.result() for future in futures]
-
-
-@contextmanager
-def opened(url: str, **options: Any) -> Iterator[Threads]:
-    backend = PostgresBackend(url, **options)
-    backend.migrate()
-    with ThreadPoolExecutor(MANY) as pool:
-        yield Threads(backend, pool)
-    backend.close()
+from tests.stores.test_postgres import admin, row_locked
+from tests.stores.together import MANY, claim, complete, rival, threaded
 
 
 @pytest.fixture
@@ -73,7 +26,7 @@ def own_server() -> Iterator[PostgresServer]:
 
 def test_many_at_once_need_few_transactions(own_server: PostgresServer) -> None:
     number = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
-    with opened(own_server.url) as threads, admin(own_server.url) as ask:
+    with threaded(own_server.url) as threads, admin(own_server.url) as ask:
         threads.store.perform(claim())
         ops = [claim(each) for each in range(MANY)]
         before = ask(number)
@@ -86,7 +39,7 @@ def test_many_at_once_need_few_transactions(own_server: PostgresServer) -> None:
 
 
 def test_each_caller_gets_the_reply_to_its_own_operation(postgres_url: str) -> None:
-    with opened(postgres_url) as threads:
+    with threaded(postgres_url) as threads:
         ops = [claim(number) for number in range(MANY)]
         bodies = [secrets.token_bytes(1 + number * 37) for number in range(MANY)]
         threads.outcomes(ops)
@@ -103,7 +56,7 @@ def test_each_caller_gets_the_reply_to_its_own_operation(postgres_url: str) -> N
 def test_without_any_help_threads_that_race_for_keys_have_one_winner_each(
     postgres_url: str,
 ) -> None:
-    with opened(postgres_url) as threads:
+    with threaded(postgres_url) as threads:
         keys = [claim(number) for number in range(20)]
         ops = [rival(keys[number % 20]) for number in range(400)]
         replies = [future.result() for future in [threads.start(op) for op in ops]]
@@ -113,7 +66,7 @@ def test_without_any_help_threads_that_race_for_keys_have_one_winner_each(
 
 
 def test_one_member_s_trouble_is_its_own(postgres_url: str) -> None:
-    with opened(postgres_url) as threads:
+    with threaded(postgres_url) as threads:
         bad = replace(claim(), identity=Identity(b"short"))
         ops = [claim(), claim(), bad, claim(), claim(), claim()]
         replies = threads.outcomes(ops)
@@ -122,7 +75,7 @@ def test_one_member_s_trouble_is_its_own(postgres_url: str) -> None:
 
 
 def test_a_locked_record_holds_up_the_others_of_its_batch_only_shortly(postgres_url: str) -> None:
-    with opened(postgres_url, timeout=3) as threads:
+    with threaded(postgres_url, timeout=3) as threads:
         ops = [claim(number) for number in range(30)]
         threads.outcomes(ops)
         with row_locked(postgres_url, ops[10].identity):
@@ -140,7 +93,7 @@ def test_a_locked_record_holds_up_the_others_of_its_batch_only_shortly(postgres_
 def test_what_takes_long_gives_up_its_place(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(postgres_url) as threads:
+    with threaded(postgres_url) as threads:
         threads.store.perform(claim())
         lane, hung = threads.lane(Claim), object()
         lane._holders[hung] = monotonic()  # type: ignore[index]
@@ -152,7 +105,7 @@ def test_what_takes_long_gives_up_its_place(
 
 
 def test_who_gives_up_while_waiting_was_not_sent_and_another_carries(postgres_url: str) -> None:
-    with opened(postgres_url, timeout=0.3) as threads:
+    with threaded(postgres_url, timeout=0.3) as threads:
         threads.store.perform(claim())
         lane, never = threads.lane(Claim), object()
         lane._pass_by = lambda: None  # type: ignore[method-assign]
@@ -179,7 +132,7 @@ def test_a_connection_killed_in_a_batch_is_survived(postgres_url: str) -> None:
                     "WHERE application_name = 'semel' AND datname = current_database()"
                 )
 
-    with opened(postgres_url) as threads:
+    with threaded(postgres_url) as threads:
         threads.store.perform(claim())
         killer = threading.Thread(target=kill)
         killer.start()

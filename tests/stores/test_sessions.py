@@ -17,7 +17,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from semel.core.contract import Found
 from semel.core.model import State
 from semel.errors import ConfigurationError
-from tests.stores.test_transactions import Act, World, complete, lazily, opened
+from tests.stores.test_transactions import Act, World, lazily, opened
+from tests.stores.together import complete
 
 
 class Base(DeclarativeBase):

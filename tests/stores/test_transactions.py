@@ -5,7 +5,6 @@ Most of it is true of every store and colour; what is PostgreSQL's or SQLite's a
 
 import asyncio
 import os
-import secrets
 import signal
 import socket
 import sqlite3
@@ -22,8 +21,8 @@ from typing import Any, cast
 import psycopg
 import pytest
 
-from semel.core.contract import Applied, Claim, Claimed, Complete, Found, NoRecord, Read
-from semel.core.model import Fence, Identity, Origin, State
+from semel.core.contract import Applied, Claim, Claimed, Found, NoRecord, Read
+from semel.core.model import Identity, State
 from semel.errors import ConfigurationError, SemelError, StoreError, StoreUnavailable
 from semel.stores.base import AsyncTransaction, Backend, Transaction, Transactional
 from semel.stores.postgres import PostgresBackend
@@ -32,29 +31,12 @@ from semel.stores.sqlite import SqliteBackend
 from semel.stores.sqlite.transactions import SqliteTransactions
 from tests.servers import PostgresServer
 from tests.servers.child import ROOT
-from tests.stores.contract import SNAPSHOT
 from tests.stores.portal import Portal
+from tests.stores.together import claim, complete
 from tests.web.waiting import until
 
-MINUTE = 60_000_000
-DAY = 24 * 60 * MINUTE
 SOON = 0.4
 """A deadline that a test can afford to see pass."""
-
-
-def claim() -> Claim:
-    return Claim(
-        identity=Identity(secrets.token_bytes(32)),
-        fence=Fence(secrets.token_bytes(16)),
-        fingerprint="v1:aa",
-        fields=b"",
-        origin=Origin("acme", "POST", "/payments", "a-key-of-the-client"),
-        lease=MINUTE,
-    )
-
-
-def complete(op: Claim) -> Complete:
-    return Complete(op.identity, op.fence, SNAPSHOT, retention=DAY, tombstone=DAY)
 
 
 class Act:
@@ -649,7 +631,7 @@ CHILD = """
 import sys
 from semel.core.model import Identity
 from semel.stores import open_backend
-from tests.stores.test_transactions import claim, complete
+from tests.stores.together import claim, complete
 url, identity = sys.argv[1:]
 backend = open_backend(url)
 op = claim()

@@ -1,0 +1,147 @@
+"""Operations asked of a store, one or many at once: by tasks, by threads, by processes."""
+
+import asyncio
+import multiprocessing
+import secrets
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from semel.core.contract import Applied, Claim, Claimed, Complete, StoreOperation
+from semel.core.frozen import replace
+from semel.core.model import Fence, Identity, Origin
+from semel.stores import open_backend
+from semel.stores.base import AsyncStore, Store
+from semel.stores.sql.blocking_lanes import BlockingLane
+from tests.stores.contract import MINUTE, SNAPSHOT
+from tests.web.waiting import until
+
+DAY = 24 * 60 * MINUTE
+MANY = 100
+"""More than one batch holds."""
+
+
+def claim(number: int = 0) -> Claim:
+    """Of a key of its own; ``number`` is in everything else, to tell rows apart."""
+    return Claim(
+        identity=Identity(secrets.token_bytes(32)),
+        fence=Fence(secrets.token_bytes(16)),
+        fingerprint=f"v1:{number}",
+        fields=number.to_bytes(4, "big"),
+        origin=Origin(f"tenant-{number}", "POST", f"/payments/{number}", "a-key-of-the-client"),
+        lease=MINUTE + number,
+    )
+
+
+def rival(op: Claim) -> Claim:
+    return replace(op, fence=Fence(secrets.token_bytes(16)))
+
+
+def complete(op: Claim, snapshot: bytes = SNAPSHOT, resource: str | None = None) -> Complete:
+    return Complete(
+        op.identity, op.fence, snapshot, retention=DAY, tombstone=DAY, resource=resource
+    )
+
+
+# ── tasks ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@asynccontextmanager
+async def awaited(url: str, **options: Any) -> AsyncIterator[AsyncStore]:
+    """The store in an event loop, with its schema."""
+    backend = open_backend(url, **options)
+    await asyncio.to_thread(backend.migrate)
+    try:
+        yield backend.awaited()
+    finally:
+        await backend.aclose()
+
+
+async def together(store: AsyncStore, ops: Sequence[StoreOperation[Any]]) -> list[Any]:
+    return await asyncio.gather(*map(store.perform, ops))
+
+
+async def outcomes(store: AsyncStore, ops: Sequence[StoreOperation[Any]]) -> list[Any]:
+    return await asyncio.gather(*map(store.perform, ops), return_exceptions=True)
+
+
+# ── threads ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class Threads:
+    """A store, asked by many threads at once."""
+
+    def __init__(self, backend: Any, pool: ThreadPoolExecutor) -> None:
+        self.store: Store = backend.blocking()
+        self._backend = backend
+        self._pool = pool
+
+    def lane(self, kind: type[StoreOperation[Any]]) -> BlockingLane:
+        found: BlockingLane = self._backend.blocking_lanes()._lanes[kind]
+        return found
+
+    def start(self, op: StoreOperation[Any]) -> Future[Any]:
+        return self._pool.submit(self.store.perform, op)
+
+    def held(self, ops: Sequence[StoreOperation[Any]]) -> list[Future[Any]]:
+        """All of them asked while something else of their kind is under way: none goes alone."""
+        lane, blocker = self.lane(type(ops[0])), object()
+        with lane._lock:
+            lane._holders[blocker] = float("inf")  # type: ignore[index]
+            lane._crowded = True
+        futures = [self.start(op) for op in ops]
+        until(lambda: len(lane._queue._jobs) == len(ops))
+        lane._release(blocker)  # type: ignore[arg-type]
+        return futures
+
+    def outcomes(self, ops: Sequence[StoreOperation[Any]]) -> list[Any]:
+        return [future.exception() or future.result() for future in self.held(ops)]
+
+
+@contextmanager
+def threaded(url: str, **options: Any) -> Iterator[Threads]:
+    backend = open_backend(url, **options)
+    backend.migrate()
+    with ThreadPoolExecutor(MANY) as pool:
+        yield Threads(backend, pool)
+    backend.close()
+
+
+# ── processes ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def raced(url: str, *orders: Sequence[Claim]) -> list[bytes]:
+    """What processes have won that each claim all of an order; once for every winner."""
+    context = multiprocessing.get_context("spawn")
+    start, told = context.Barrier(len(orders)), context.Queue()
+    racers = [context.Process(target=_race, args=(url, each, start, told)) for each in orders]
+    for racer in racers:
+        racer.start()
+    won: list[list[bytes]] = [told.get(True, 60) for _ in racers]
+    for racer in racers:
+        racer.join(30)
+    assert [racer.exitcode for racer in racers] == [0] * len(racers)
+    return [each for some in won for each in some]
+
+
+def _race(url: str, ops: Sequence[Claim], start: Any, told: Any) -> None:
+    """In a process of its own: claim fifty at once, in the order given; tell who won."""
+
+    async def run() -> list[bytes]:
+        backend = open_backend(url, timeout=20)
+        store = backend.awaited()
+        await store.perform(claim())
+        await asyncio.to_thread(start.wait, 30)
+        won: list[bytes] = []
+        for at in range(0, len(ops), 50):
+            mine = [rival(op) for op in ops[at : at + 50]]
+            replies = await together(store, mine)
+            claimed = [op for op, r in zip(mine, replies, strict=True) if type(r) is Claimed]
+            done = await together(store, [complete(op) for op in claimed])
+            assert {type(reply) for reply in done} <= {Applied}
+            won += [op.identity for op in claimed]
+        await backend.aclose()
+        return won
+
+    told.put(asyncio.run(run()))
