@@ -1,4 +1,7 @@
-"""Between a client and its server: a wire that is cut after so many bytes, in either direction."""
+"""Between a client and its server: a wire that is cut after so many bytes, in either direction.
+
+Not a `Relay`, which knows whole messages only: here the byte is what matters.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
+
+from tests.stores.relay import hang_up
 
 
 @dataclass(frozen=True)
@@ -71,9 +76,3 @@ def _pump(source: socket.socket, target: socket.socket, limit: int | None) -> No
                     break
     hang_up(source)
     hang_up(target)
-
-
-def hang_up(end: socket.socket) -> None:
-    with suppress(OSError):
-        end.shutdown(socket.SHUT_RDWR)
-    end.close()

@@ -1,11 +1,12 @@
-"""Between a store and its server: a relay that can lose an answer, hang up, or come too late."""
+"""Between a store and its server: a relay that loses answers, drips, hangs up, comes too late."""
 
 from __future__ import annotations
 
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Self
@@ -17,6 +18,9 @@ reaches the server. late: it does so when its sender has been cut off and others
 
 SOON = 1.0
 """Seconds after which a late message comes in any case."""
+
+DRIP = 0.02
+"""Seconds from one byte to the next."""
 
 Meets = Callable[[bytes], bool]
 """Whether this is the message that something happens to."""
@@ -38,6 +42,8 @@ class Relay:
         self.drop: Meets | None = None
         self.refuse: Meets | None = None
         self.judge: Callable[[bytes], Fate] = lambda message: "pass"
+        self.drip = False
+        """Answers come one byte at a time: progress to a socket, and none to a caller."""
         self.heard = threading.Condition()
         self.dropped = self.connections = 0
         self.messages: list[bytes] = []
@@ -50,7 +56,7 @@ class Relay:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def __enter__(self) -> Self:
-        threading.Thread(target=_quietly, args=(self._serve,), daemon=True).start()
+        threading.Thread(target=quietly, args=(self._serve,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -58,12 +64,12 @@ class Relay:
 
     def shut(self) -> None:
         """Nobody comes through any more."""
-        _hang_up(self._listener)
+        hang_up(self._listener)
 
     def close(self) -> None:
         """Nobody comes through any more, and who was through is cut off."""
         for end in (self._listener, *self._open):
-            _hang_up(end)
+            hang_up(end)
 
     def _serve(self) -> None:
         while True:
@@ -73,14 +79,14 @@ class Relay:
                 if self._tls is not None:
                     near = self._tls.wrap_socket(near, server_side=True)
                 self._open.append(near)
-                far = _connected(self._to)
+                far = connected(self._to)
             except OSError:
-                _hang_up(near)
+                hang_up(near)
                 continue
             self._open.append(far)
             line = _Line(self, near, far)
             for pump in (line.up, line.down):
-                threading.Thread(target=_quietly, args=(pump,), daemon=True).start()
+                threading.Thread(target=quietly, args=(pump,), daemon=True).start()
 
     def hear(self, message: bytes) -> Fate:
         with self.heard:
@@ -116,7 +122,7 @@ class _Line:
                 break
             self._deaf = self._deaf or fate != "pass"
             if fate == "late":
-                _hang_up(self._near)
+                hang_up(self._near)
                 self._relay.hear_others(self.OTHERS)
             self._far.sendall(message)
             if fate == "late":
@@ -128,15 +134,22 @@ class _Line:
             if self._deaf:  # the server has done it, and has answered
                 self._relay.dropped += 1
                 break
-            self._near.sendall(message)
+            for some in _drops(message) if self._relay.drip else (message,):
+                self._near.sendall(some)
         self._hang_up()
 
     def _hang_up(self) -> None:
-        _hang_up(self._near)
-        _hang_up(self._far)
+        hang_up(self._near)
+        hang_up(self._far)
 
 
-def _connected(to: int | Path) -> socket.socket:
+def _drops(message: bytes) -> Iterator[bytes]:
+    for byte in message:
+        yield bytes([byte])
+        time.sleep(DRIP)
+
+
+def connected(to: int | Path) -> socket.socket:
     if isinstance(to, int):
         return socket.create_connection(("127.0.0.1", to))
     far = socket.socket(socket.AF_UNIX)
@@ -148,12 +161,12 @@ def _connected(to: int | Path) -> socket.socket:
     return far
 
 
-def _hang_up(end: socket.socket) -> None:
+def hang_up(end: socket.socket) -> None:
     with suppress(OSError):
         end.shutdown(socket.SHUT_RDWR)
     end.close()
 
 
-def _quietly(pump: Callable[[], None]) -> None:
+def quietly(pump: Callable[[], None]) -> None:
     with suppress(OSError):
         pump()

@@ -1,12 +1,20 @@
-"""The cable between an application and PostgreSQL, which a test can cut at a COMMIT."""
+"""The cable between an application and PostgreSQL, which a test can cut at a COMMIT.
+
+Not a `Relay`: what becomes of the COMMIT is a function of the test, which holds both ends of its
+line, acts in between, and lets it arrive when it likes. A relay decides by itself, message by
+message.
+"""
 
 import re
 import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Self
 from urllib.parse import parse_qs, urlsplit
+
+from tests.stores.relay import connected, hang_up, quietly
 
 Cut = Callable[["Line", bytes], None]
 """What happens to a message with a COMMIT in it."""
@@ -58,7 +66,7 @@ class Cable:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         where = parse_qs(parts.query)
-        self._path = f"{where['host'][0]}/.s.PGSQL.{where['port'][0]}"
+        self._path = Path(where["host"][0], f".s.PGSQL.{where['port'][0]}")
         self.cut: Cut | None = None
         self.refusing = False
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -79,24 +87,16 @@ class Cable:
                 self._connect(near)
 
     def _connect(self, near: socket.socket) -> None:
-        far = socket.socket(socket.AF_UNIX)
         try:
             if self.refusing:
                 raise ConnectionRefusedError
-            far.connect(self._path)
+            far = connected(self._path)
         except OSError:
             hang_up(near)
-            far.close()
             return
         line = Line(self, near, far)
         for pump in (line.up, line.down):
-            threading.Thread(target=_quietly, args=(pump,), daemon=True).start()
-
-
-def hang_up(end: socket.socket) -> None:
-    with suppress(OSError):
-        end.shutdown(socket.SHUT_RDWR)
-    end.close()
+            threading.Thread(target=quietly, args=(pump,), daemon=True).start()
 
 
 def _receive(end: socket.socket) -> bytes:
@@ -104,8 +104,3 @@ def _receive(end: socket.socket) -> bytes:
         return end.recv(1 << 16)
     except OSError:
         return b""
-
-
-def _quietly(pump: Callable[[], None]) -> None:
-    with suppress(OSError):
-        pump()

@@ -16,8 +16,9 @@ import pytest
 import semel
 from tests.forms import in_proof
 from tests.servers import PostgresServer
+from tests.stores.relay import hang_up
 from tests.web.bank import Bank, Ledger, Says, Script, bank, pay
-from tests.web.cable import Cable, Line, hang_up
+from tests.web.cable import Cable, Line
 from tests.web.conftest import MakeGuard
 from tests.web.waiting import until
 

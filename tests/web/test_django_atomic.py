@@ -18,7 +18,8 @@ import semel
 from semel.core.contract import NoRecord, Read
 from semel.errors import ConfigurationError
 from semel.web.django import guarded
-from tests.web.cable import Cable, Line, hang_up
+from tests.stores.relay import hang_up
+from tests.web.cable import Cable, Line
 from tests.web.client import Reply, new_key
 from tests.web.conftest import MakeGuard
 from tests.web.django_site import GUARD, Row, Site, add_postgres, make_tables
