@@ -213,6 +213,20 @@ def _redis(url: str, nodes: Sequence[ValkeyServer], colour: str) -> Iterator[Har
             node.ask("EVAL", CLEAR, 0, f"{prefix}:*")
 
 
+@contextmanager
+def own_redis(url: str, colour: str = "sync", **options: Any) -> Iterator[Harness]:
+    """A backend with options of the test's; nothing that is kept is moved into the past."""
+
+    def travel(duration: Micros) -> None:
+        raise AssertionError("time does not travel here")
+
+    harness = Harness(open_backend(url, **options), travel, 10_000_000, colour)
+    try:
+        yield harness
+    finally:
+        harness.close()
+
+
 CLEAR = "for _, key in ipairs(redis.call('KEYS', ARGV[1])) do redis.call('UNLINK', key) end"
 TRAVEL = """
 local function moved(time) return string.format('%.0f', time - ARGV[2]) end

@@ -50,26 +50,13 @@ from tests.stores.contract import (
     new_identity,
     reach,
 )
-from tests.stores.harness import Harness
+from tests.stores.harness import Harness, own_redis
 from tests.stores.relay import Relay, about
 
 SOON = 0.3
 """A deadline that a test can afford to see pass."""
 
 COLOURS = pytest.mark.parametrize("colour", ["sync", "async"])
-
-
-def _nowhere(duration: int) -> None:
-    raise AssertionError("time does not travel here")
-
-
-@contextmanager
-def opened(url: str, colour: str = "sync", **options: Any) -> Iterator[Harness]:
-    harness = Harness(RedisBackend(url, **options), _nowhere, 10_000_000, colour)
-    try:
-        yield harness
-    finally:
-        harness.close()
 
 
 @pytest.fixture
@@ -164,7 +151,7 @@ def test_what_is_wrong_with_a_url_is_said(url: str, complaint: str) -> None:
 @COLOURS
 @pytest.mark.parametrize("user", ["", "ann"])
 def test_a_password_is_in_no_repr_no_url_and_no_error(colour: str, user: str) -> None:
-    with opened(f"redis://{user}:s3cr3t@127.0.0.1:1/0", colour, timeout=SOON) as harness:
+    with own_redis(f"redis://{user}:s3cr3t@127.0.0.1:1/0", colour, timeout=SOON) as harness:
         backend = harness.backend
         with pytest.raises(StoreUnavailable) as refused:
             harness.perform(Read(new_identity()))
@@ -187,10 +174,10 @@ def test_user_and_password_are_shown_to_the_server(own_server: ValkeyServer, col
     own_server.ask("ACL", "SETUSER", "shop", "on", ">s3cr3t%", "~*", "+@all")
     own_server.ask("ACL", "SETUSER", "default", ">other")
     where = f"127.0.0.1:{own_server.port}/1"
-    with opened(f"redis://shop:s3cr3t%25@{where}", colour) as harness:
+    with own_redis(f"redis://shop:s3cr3t%25@{where}", colour) as harness:
         assert isinstance(harness.perform(claim(new_identity(), new_fence())), Claimed)
     for wrong in (f"redis://shop:wrong@{where}", f"redis://{where}"):
-        with opened(wrong, colour) as harness, pytest.raises(ConfigurationError) as refused:
+        with own_redis(wrong, colour) as harness, pytest.raises(ConfigurationError) as refused:
             harness.perform(Read(new_identity()))
         assert "wrong" not in str(refused.value)
 
@@ -215,7 +202,7 @@ def test_tls_is_spoken_and_the_certificate_is_checked(
     context.load_cert_chain(*certificate)
     with Relay(valkey.port, context) as relay:
         url = relay.url.replace("redis:", "rediss:") + f"?prefix={prefix}&timeout=2"
-        with opened(f"{url}&ca_file={certificate[0]}", colour) as harness:
+        with own_redis(f"{url}&ca_file={certificate[0]}", colour) as harness:
             ops = [claim(new_identity(), new_fence()) for _ in range(8)]
             assert all(isinstance(reply, Claimed) for reply in harness.race(ops))
             snapshot = os.urandom(1_000_000)
@@ -224,26 +211,29 @@ def test_tls_is_spoken_and_the_certificate_is_checked(
             )
             fetched = harness.perform(Fetch(ops[0].identity, ops[0].fence, b""))
             assert fetched == Fetched(snapshot)
-        with opened(url, colour) as harness:
+        with own_redis(url, colour) as harness:
             not_done(harness, Read(new_identity()))
-    with pytest.raises(ConfigurationError, match="TLS"), opened(f"{url}&ca_file=/none") as harness:
+    with (
+        pytest.raises(ConfigurationError, match="TLS"),
+        own_redis(f"{url}&ca_file=/none") as harness,
+    ):
         harness.perform(Read(new_identity()))
 
 
 def test_what_a_user_may_not_do_is_a_wrong_setting(own_server: ValkeyServer) -> None:
     own_server.ask("ACL", "SETUSER", "shop", "on", ">p", "~*", "+@all", "-@scripting")
     url = f"redis://shop:p@127.0.0.1:{own_server.port}/0"
-    with opened(url) as harness, pytest.raises(ConfigurationError, match="NOPERM"):
+    with own_redis(url) as harness, pytest.raises(ConfigurationError, match="NOPERM"):
         harness.perform(Read(new_identity()))
 
 
 def test_databases_and_prefixes_are_apart(valkey: ValkeyServer, prefix: str) -> None:
     op = claim(new_identity(), new_fence())
-    with opened(valkey.socket_url, prefix=prefix) as harness:
+    with own_redis(valkey.socket_url, prefix=prefix) as harness:
         assert isinstance(harness.perform(op), Claimed)
-    with opened(valkey.socket_url, prefix=f"{prefix}-2") as harness:
+    with own_redis(valkey.socket_url, prefix=f"{prefix}-2") as harness:
         assert isinstance(harness.perform(Read(op.identity)), NoRecord)
-    with opened(f"{valkey.socket_url}#1", prefix=prefix) as harness:
+    with own_redis(f"{valkey.socket_url}#1", prefix=prefix) as harness:
         assert isinstance(harness.perform(Read(op.identity)), NoRecord)
 
 
@@ -298,10 +288,10 @@ def test_a_server_that_evicts_keys_is_refused(
     own_server.configure(maxmemory="100mb", maxmemory_policy=policy)
     op = claim(new_identity(), new_fence())
     refused = pytest.raises(ConfigurationError, match=f"{policy} drops keys")
-    with opened(own_server.url, colour) as harness, refused:
+    with own_redis(own_server.url, colour) as harness, refused:
         harness.perform(op)
     assert own_server.ask("DBSIZE") == 0
-    with opened(f"{own_server.url}?allow_eviction=yes", colour) as harness:
+    with own_redis(f"{own_server.url}?allow_eviction=yes", colour) as harness:
         assert isinstance(harness.perform(op), Claimed)
 
 
@@ -312,7 +302,7 @@ def test_what_evicts_nothing_of_ours_is_used(
     own_server: ValkeyServer, policy: str, limit: str
 ) -> None:
     own_server.configure(maxmemory=limit, maxmemory_policy=policy)
-    with opened(own_server.url) as harness:
+    with own_redis(own_server.url) as harness:
         assert isinstance(harness.perform(claim(new_identity(), new_fence())), Claimed)
 
 
@@ -324,10 +314,10 @@ def test_a_server_that_forgets_in_a_restart_is_refused(
     own_server.configure(appendonly="no", save=save)
     op = claim(new_identity(), new_fence())
     refused = pytest.raises(ConfigurationError, match="appendonly is off")
-    with opened(own_server.url, colour) as harness, refused:
+    with own_redis(own_server.url, colour) as harness, refused:
         harness.perform(op)
     assert own_server.ask("DBSIZE") == 0
-    with opened(f"{own_server.url}?durability=best-effort", colour) as harness:
+    with own_redis(f"{own_server.url}?durability=best-effort", colour) as harness:
         assert isinstance(harness.perform(op), Claimed)
 
 
@@ -358,7 +348,7 @@ def test_where_config_is_forbidden_info_is_asked(own_server: ValkeyServer) -> No
     said = findings(url)
     assert "refused: maxmemory-policy allkeys-lru" in said
     assert "refused: appendonly is off" in said
-    with opened(url) as harness, pytest.raises(ConfigurationError):
+    with own_redis(url) as harness, pytest.raises(ConfigurationError):
         harness.perform(Read(new_identity()))
 
 
@@ -368,7 +358,7 @@ def test_what_could_not_be_checked_is_said(
     url = forbid(own_server, "config", "info")
     said = findings(url)
     assert said.count("unchecked") == 3
-    with opened(url) as harness:
+    with own_redis(url) as harness:
         assert isinstance(harness.perform(claim(new_identity(), new_fence())), Claimed)
         assert "not known" in caplog.text
 
@@ -396,9 +386,9 @@ def test_an_old_server_is_refused(version: str) -> None:
 def test_a_replica_decides_nothing(own_server: ValkeyServer, colour: str) -> None:
     with ValkeyServer() as replica:
         replica.follow(own_server)
-        with opened(own_server.url, colour) as harness:
+        with own_redis(own_server.url, colour) as harness:
             identity, _ = reach(harness, State.COMPLETED)
-        with opened(replica.url, colour) as harness:
+        with own_redis(replica.url, colour) as harness:
             not_done(harness, Read(identity))
             not_done(harness, claim(identity, new_fence()))
 
@@ -408,7 +398,7 @@ def test_a_server_that_becomes_a_replica_is_left_at_once(
     own_server: ValkeyServer, colour: str
 ) -> None:
     """Also reads are refused: what it says may be old."""
-    with ValkeyServer() as other, opened(own_server.url, colour) as harness:
+    with ValkeyServer() as other, own_redis(own_server.url, colour) as harness:
         identity, _ = reach(harness, State.COMPLETED)
         own_server.follow(other)
         not_done(harness, Read(identity))
@@ -421,7 +411,7 @@ def test_a_server_that_becomes_a_replica_is_left_at_once(
 
 
 def test_no_key_of_ours_ever_has_a_time_to_live(valkey: ValkeyServer, prefix: str) -> None:
-    with opened(valkey.socket_url, prefix=prefix) as harness:
+    with own_redis(valkey.socket_url, prefix=prefix) as harness:
         for state in State:
             for on_lapse in OnLapse:
                 reach(harness, state, on_lapse)
@@ -435,7 +425,7 @@ def test_no_key_of_ours_ever_has_a_time_to_live(valkey: ValkeyServer, prefix: st
 def test_out_of_memory_nothing_begins_and_what_began_ends(
     own_server: ValkeyServer, colour: str
 ) -> None:
-    with opened(own_server.url, colour) as harness:
+    with own_redis(own_server.url, colour) as harness:
         identity, fence = reach(harness, State.IN_PROGRESS)
         own_server.configure(maxmemory="1mb", maxmemory_policy="noeviction")
         not_done(harness, claim(new_identity(), new_fence()))
@@ -451,7 +441,7 @@ SIXTEEN_MEGABYTES = 16 * 1024 * 1024
 @COLOURS
 def test_every_byte_comes_back(valkey: ValkeyServer, prefix: str, colour: str) -> None:
     every = bytes(range(256))
-    with opened(valkey.socket_url, colour, prefix=prefix) as harness:
+    with own_redis(valkey.socket_url, colour, prefix=prefix) as harness:
         for first in range(0, 256, 5):
             identity = Identity((every[first:] + every)[:32])
             fence = new_fence()
@@ -467,7 +457,7 @@ def test_sixteen_megabytes_come_back_and_hold_up_nobody_for_long(
     valkey: ValkeyServer, prefix: str, colour: str
 ) -> None:
     snapshot = os.urandom(SIXTEEN_MEGABYTES // 2) + bytes(SIXTEEN_MEGABYTES // 2)
-    with opened(valkey.url, colour, prefix=prefix) as harness:
+    with own_redis(valkey.url, colour, prefix=prefix) as harness:
         held = [reach(harness, State.IN_PROGRESS) for _ in range(4)]
         ops: list[StoreOperation[Any]] = [complete(*held[0], snapshot)]
         ops += [complete(identity, fence, b"small") for identity, fence in held[1:]]
@@ -479,7 +469,7 @@ def test_sixteen_megabytes_come_back_and_hold_up_nobody_for_long(
 def test_what_is_no_record_of_ours_is_corrupt(
     valkey: ValkeyServer, prefix: str, colour: str
 ) -> None:
-    with opened(valkey.socket_url, colour, prefix=prefix) as harness:
+    with own_redis(valkey.socket_url, colour, prefix=prefix) as harness:
         identity, fence = reach(harness, State.IN_PROGRESS)
         (key,) = [key for key in keys_of(valkey, prefix) if b":record:" in key]
         valkey.ask("HDEL", key, "leased_until")
@@ -496,7 +486,7 @@ def test_what_is_no_record_of_ours_is_corrupt(
 
 @COLOURS
 def test_flushed_scripts_are_sent_again(own_server: ValkeyServer, colour: str) -> None:
-    with opened(own_server.url, colour) as harness:
+    with own_redis(own_server.url, colour) as harness:
         identity, fence = reach(harness, State.IN_PROGRESS)
         own_server.ask("SCRIPT", "FLUSH")
         assert isinstance(harness.perform(complete(identity, fence)), Applied)
@@ -516,7 +506,7 @@ def script_digest(name: str) -> bytes:
 def test_a_flushed_store_refuses_the_completion_of_what_it_lost(
     own_server: ValkeyServer, colour: str
 ) -> None:
-    with opened(own_server.url, colour) as harness:
+    with own_redis(own_server.url, colour) as harness:
         identity, fence = reach(harness, State.IN_PROGRESS)
         own_server.ask("FLUSHALL")
         reply = harness.perform(complete(identity, fence))
@@ -531,7 +521,7 @@ def test_a_flushed_store_refuses_the_completion_of_what_it_lost(
 def test_a_lost_answer_is_asked_for_again_with_the_same_fence(
     own_server: ValkeyServer, colour: str
 ) -> None:
-    with Relay(own_server.port) as relay, opened(relay.url, colour) as harness:
+    with Relay(own_server.port) as relay, own_redis(relay.url, colour) as harness:
         reach(harness, State.COMPLETED)  # the scripts are known from here on
         op = claim(new_identity(), new_fence())
         relay.drop = about(op.fence)
@@ -549,7 +539,7 @@ def test_a_lost_answer_is_asked_for_again_with_the_same_fence(
 
 @COLOURS
 def test_an_answer_that_stays_away_is_a_doubt(own_server: ValkeyServer, colour: str) -> None:
-    with Relay(own_server.port) as relay, opened(relay.url, colour) as harness:
+    with Relay(own_server.port) as relay, own_redis(relay.url, colour) as harness:
         reach(harness, State.COMPLETED)  # the scripts are known from here on
         identity, fence = reach(harness, State.IN_PROGRESS)
         op = complete(identity, fence)
@@ -562,7 +552,7 @@ def test_an_answer_that_stays_away_is_a_doubt(own_server: ValkeyServer, colour: 
 
         relay.drop = once_and_for_all
         in_doubt(harness, op)
-    with opened(own_server.url, colour) as harness:
+    with own_redis(own_server.url, colour) as harness:
         found = harness.record(identity)
         assert found is not None
         assert found.state is State.COMPLETED
@@ -570,7 +560,7 @@ def test_an_answer_that_stays_away_is_a_doubt(own_server: ValkeyServer, colour: 
 
 @COLOURS
 def test_what_cannot_be_sent_did_not_happen(own_server: ValkeyServer, colour: str) -> None:
-    with opened(own_server.url, colour) as harness:
+    with own_redis(own_server.url, colour) as harness:
         identity, fence = reach(harness, State.IN_PROGRESS)
         own_server.kill()
         not_done(harness, claim(new_identity(), new_fence()))
@@ -584,7 +574,7 @@ def test_a_killed_server_that_comes_back_is_used_again(
 ) -> None:
     """appendfsync always: nothing that was acknowledged is lost."""
     own_server.configure(appendfsync="always")
-    with opened(own_server.url, colour) as harness:
+    with own_redis(own_server.url, colour) as harness:
         stop = threading.Event()
         acknowledged: list[Claim] = []
 
@@ -619,7 +609,7 @@ def test_a_killed_server_that_comes_back_is_used_again(
 def test_a_silent_server_costs_the_time_limit_and_no_more(
     own_server: ValkeyServer, colour: str
 ) -> None:
-    with opened(own_server.url, colour, timeout=SOON) as harness:
+    with own_redis(own_server.url, colour, timeout=SOON) as harness:
         identity, fence = reach(harness, State.IN_PROGRESS)
         with frozen(own_server):
             before = monotonic()
@@ -632,7 +622,7 @@ def test_a_silent_server_costs_the_time_limit_and_no_more(
 def test_many_who_wait_for_a_silent_server_are_all_told(
     own_server: ValkeyServer, colour: str
 ) -> None:
-    with opened(own_server.url, colour, timeout=SOON) as harness:
+    with own_redis(own_server.url, colour, timeout=SOON) as harness:
         harness.perform(Read(new_identity()))
         ops = [claim(new_identity(), new_fence()) for _ in range(16)]
         with frozen(own_server):
@@ -673,7 +663,7 @@ def test_a_server_that_speaks_another_language_is_unavailable(colour: str) -> No
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         port = listener.getsockname()[1]
-        with opened(f"redis://127.0.0.1:{port}", colour, timeout=1) as harness:
+        with own_redis(f"redis://127.0.0.1:{port}", colour, timeout=1) as harness:
             not_done(harness, claim(new_identity(), new_fence()))
 
 
@@ -689,7 +679,7 @@ def test_a_server_that_hangs_up_at_once_is_unavailable_at_once(colour: str) -> N
         threading.Thread(target=answer, daemon=True).start()
         port = listener.getsockname()[1]
         before = monotonic()
-        with opened(f"redis://127.0.0.1:{port}", colour, timeout=20) as harness:
+        with own_redis(f"redis://127.0.0.1:{port}", colour, timeout=20) as harness:
             not_done(harness, claim(new_identity(), new_fence()))
         assert monotonic() - before < 10
         with suppress(OSError):
@@ -740,7 +730,7 @@ async def test_what_is_asked_at_once_travels_together(
 def test_an_error_of_one_does_not_touch_the_others(
     valkey: ValkeyServer, prefix: str, colour: str
 ) -> None:
-    with opened(valkey.socket_url, colour, prefix=prefix) as harness:
+    with own_redis(valkey.socket_url, colour, prefix=prefix) as harness:
         bad, _ = reach(harness, State.COMPLETED)
         (key,) = [key for key in keys_of(valkey, prefix) if bytes(bad) in key]
         valkey.ask("DEL", key)
@@ -798,12 +788,12 @@ def test_a_replica_that_is_waited_for_has_it(
     pair: tuple[ValkeyServer, ValkeyServer, Relay], colour: str
 ) -> None:
     primary, replica, _ = pair
-    with opened(primary.url, colour, **WAITING | {"wait_timeout": 2}) as harness:
+    with own_redis(primary.url, colour, **WAITING | {"wait_timeout": 2}) as harness:
         ops = [claim(new_identity(), new_fence()) for _ in range(20)]
         assert all(isinstance(reply, Claimed) for reply in harness.race(ops))
     primary.kill()
     replica.ask("REPLICAOF", "NO", "ONE")
-    with opened(replica.url, colour) as harness:
+    with own_redis(replica.url, colour) as harness:
         assert all(harness.record(op.identity) is not None for op in ops)
 
 
@@ -813,14 +803,14 @@ def test_without_waiting_a_cut_link_loses_keys_silently(
 ) -> None:
     """The control: this is what `wait_replicas` is for."""
     primary, replica, relay = pair
-    with opened(primary.url, colour) as harness:
+    with own_redis(primary.url, colour) as harness:
         harness.perform(Read(new_identity()))
         relay.close()
         op = claim(new_identity(), new_fence())
         assert isinstance(harness.perform(op), Claimed)
     primary.kill()
     replica.ask("REPLICAOF", "NO", "ONE")
-    with opened(replica.url, colour) as harness:
+    with own_redis(replica.url, colour) as harness:
         assert harness.record(op.identity) is None
 
 
@@ -829,7 +819,7 @@ def test_what_no_replica_has_is_in_doubt_and_never_a_success(
     pair: tuple[ValkeyServer, ValkeyServer, Relay], colour: str
 ) -> None:
     primary, _, relay = pair
-    with opened(primary.url, colour, **WAITING) as harness:
+    with own_redis(primary.url, colour, **WAITING) as harness:
         identity, fence = reach(harness, State.IN_PROGRESS)
         relay.close()
         in_doubt(harness, complete(identity, fence))
@@ -845,11 +835,11 @@ def test_asked_again_it_is_still_in_doubt_while_no_replica_has_it(
     """On a new link too, which has written nothing itself: neither "already done" nor what it reads
     there may be taken for safe."""
     primary, replica, _ = pair
-    with opened(primary.url, colour, **WAITING) as harness:
+    with own_redis(primary.url, colour, **WAITING) as harness:
         identity, fence = reach(harness, State.IN_PROGRESS)
         with frozen(replica):  # it stays connected, and hears nothing
             in_doubt(harness, complete(identity, fence))
-            with opened(primary.url, colour, **WAITING) as other:
+            with own_redis(primary.url, colour, **WAITING) as other:
                 in_doubt(other, complete(identity, fence))
                 in_doubt(other, Read(identity))
                 in_doubt(other, claim(identity, new_fence()))
@@ -887,7 +877,7 @@ def test_of_processes_that_race_one_wins_each_key(valkey: ValkeyServer, prefix: 
 
 
 def test_a_forked_child_uses_links_of_its_own(valkey: ValkeyServer, prefix: str) -> None:
-    with opened(valkey.url, prefix=prefix) as harness:
+    with own_redis(valkey.url, prefix=prefix) as harness:
         mine = claim(new_identity(), new_fence())
         harness.perform(mine)
         child = os.fork()
@@ -919,7 +909,7 @@ def test_loops_that_come_and_go_each_have_a_link(own_server: ValkeyServer) -> No
 
 
 def test_a_backlog_past_its_deadline_hides_no_work(valkey: ValkeyServer, prefix: str) -> None:
-    with opened(valkey.socket_url, prefix=prefix) as harness:
+    with own_redis(valkey.socket_url, prefix=prefix) as harness:
         for _ in range(30):
             harness.perform(accept(new_identity(), new_fence(), patience=1))
         alive = accept(new_identity(), new_fence())
@@ -933,7 +923,7 @@ def test_many_records_are_listed_swept_and_reaped_in_bounded_rounds(
     valkey: ValkeyServer, prefix: str, colour: str
 ) -> None:
     made = 2500
-    with opened(valkey.socket_url, colour, prefix=prefix) as harness:
+    with own_redis(valkey.socket_url, colour, prefix=prefix) as harness:
         for _ in range(made // 50):
             ops = [
                 Claim(new_identity(), new_fence(), "v1:", b"", ORIGIN, 1, OnLapse.RELEASE)

@@ -7,7 +7,6 @@ import re
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -21,22 +20,9 @@ from semel.stores.redis.keys import BUCKETS, SLOT_OF, Keys, bucket_of
 from semel.stores.redis.scripts import sources
 from tests.servers import ValkeyCluster, ValkeyServer
 from tests.stores.contract import LEASE, ORIGIN, claim, complete, new_fence, new_identity, reach
-from tests.stores.harness import CLEAR, Harness
+from tests.stores.harness import CLEAR, own_redis
 
 COLOURS = pytest.mark.parametrize("colour", ["sync", "async"])
-
-
-def _nowhere(duration: int) -> None:
-    raise AssertionError("time does not travel here")
-
-
-@contextmanager
-def opened(url: str, colour: str = "sync", **options: Any) -> Iterator[Harness]:
-    harness = Harness(RedisBackend(url, **options), _nowhere, 10_000_000, colour)
-    try:
-        yield harness
-    finally:
-        harness.close()
 
 
 @pytest.fixture
@@ -92,7 +78,7 @@ def test_a_script_names_no_key_that_it_was_not_given() -> None:
 def test_identities_of_every_node_are_kept(
     valkey_cluster: ValkeyCluster, prefix: str, colour: str
 ) -> None:
-    with opened(valkey_cluster.url, colour, prefix=prefix) as harness:
+    with own_redis(valkey_cluster.url, colour, prefix=prefix) as harness:
         ops = [claim(in_bucket(bucket), new_fence()) for bucket in range(0, BUCKETS, 8)]
         assert all(isinstance(reply, Claimed) for reply in harness.race(ops))
         assert all(harness.record(op.identity) is not None for op in ops)
@@ -107,7 +93,7 @@ def test_identities_of_every_node_are_kept(
 def test_one_seed_is_enough(valkey_cluster: ValkeyCluster, prefix: str, colour: str) -> None:
     port = valkey_cluster.primaries[1].port
     url = f"rediscluster://127.0.0.1:1,127.0.0.1:{port}"
-    with opened(url, colour, prefix=prefix) as harness:
+    with own_redis(url, colour, prefix=prefix) as harness:
         ops = [claim(in_bucket(bucket), new_fence()) for bucket in (0, 300, 600, 900)]
         assert all(isinstance(harness.perform(op), Claimed) for op in ops)
 
@@ -118,10 +104,10 @@ def test_the_two_kinds_of_url_are_not_mixed_up(
 ) -> None:
     port = valkey_cluster.primaries[0].port
     refused = pytest.raises(ConfigurationError, match="use rediscluster://")
-    with opened(f"redis://127.0.0.1:{port}/0", colour) as harness, refused:
+    with own_redis(f"redis://127.0.0.1:{port}/0", colour) as harness, refused:
         harness.perform(Read(new_identity()))
     refused = pytest.raises(ConfigurationError, match="use redis://")
-    with opened(f"rediscluster://127.0.0.1:{valkey.port}", colour) as harness, refused:
+    with own_redis(f"rediscluster://127.0.0.1:{valkey.port}", colour) as harness, refused:
         harness.perform(Read(new_identity()))
 
 
@@ -182,7 +168,7 @@ def end_move(cluster: ValkeyCluster, bucket: int, target: ValkeyServer) -> None:
 
 @COLOURS
 def test_a_moved_bucket_is_found(own_cluster: ValkeyCluster, colour: str) -> None:
-    with opened(own_cluster.url, colour) as harness:
+    with own_redis(own_cluster.url, colour) as harness:
         identity, fence = in_bucket(77), new_fence()
         assert isinstance(harness.perform(claim(identity, fence)), Claimed)
         source = owner(own_cluster, 77)
@@ -205,7 +191,7 @@ def test_an_empty_bucket_that_is_being_moved_is_asked_for_where_it_goes(
 
     However often that goes to and fro, the time limit ends it and nothing else.
     """
-    with opened(own_cluster.url, colour, timeout=2) as harness:
+    with own_redis(own_cluster.url, colour, timeout=2) as harness:
         source = owner(own_cluster, 77)
         target = next(node for node in own_cluster.primaries if node is not source)
         begin_to_move(77, source, target)
@@ -225,7 +211,7 @@ def test_keys_are_neither_lost_nor_doubled_while_buckets_move(
 ) -> None:
     """Traffic on a few buckets, which go round the nodes meanwhile."""
     buckets = (10, 900)
-    with opened(own_cluster.url, colour, timeout=20) as harness:
+    with own_redis(own_cluster.url, colour, timeout=20) as harness:
         stop = threading.Event()
         claimed: list[Claim] = []
         errors: list[Exception] = []
@@ -271,12 +257,12 @@ def test_a_failover_is_lived_through_and_what_replicas_had_is_there(
     replicated: ValkeyCluster, colour: str
 ) -> None:
     options: dict[str, Any] = {"timeout": 20, "wait_replicas": 1, "wait_timeout": 2}
-    with opened(replicated.url, colour, **options) as harness:
+    with own_redis(replicated.url, colour, **options) as harness:
         ops = [claim(in_bucket(bucket), new_fence()) for bucket in range(0, BUCKETS, 16)]
         assert all(isinstance(reply, Claimed) for reply in harness.race(ops))
         owner(replicated, 77).kill()
     options = {"timeout": 20}
-    with opened(replicated.url, colour, **options) as harness:
+    with own_redis(replicated.url, colour, **options) as harness:
         replies = harness.race([complete(op.identity, op.fence) for op in ops])
         assert all(isinstance(reply, Applied) for reply in replies)
         assert isinstance(harness.perform(claim(in_bucket(77), new_fence())), Claimed)
@@ -286,7 +272,7 @@ def test_a_failover_is_lived_through_and_what_replicas_had_is_there(
 def test_a_replica_as_seed_says_who_has_what_and_decides_nothing(
     replicated: ValkeyCluster, colour: str
 ) -> None:
-    with opened(f"rediscluster://127.0.0.1:{replicated.replicas[0].port}", colour) as harness:
+    with own_redis(f"rediscluster://127.0.0.1:{replicated.replicas[0].port}", colour) as harness:
         for bucket in (0, 300, 600, 900):
             assert isinstance(harness.perform(claim(in_bucket(bucket), new_fence())), Claimed)
     assert sum(len(node.ask("KEYS", "*:record:*")) for node in replicated.primaries) == 4
@@ -294,7 +280,7 @@ def test_a_replica_as_seed_says_who_has_what_and_decides_nothing(
 
 @COLOURS
 def test_a_store_in_use_finds_the_new_primary(replicated: ValkeyCluster, colour: str) -> None:
-    with opened(replicated.url, colour, timeout=20) as harness:
+    with own_redis(replicated.url, colour, timeout=20) as harness:
         identity, fence = in_bucket(77), new_fence()
         assert isinstance(harness.perform(claim(identity, fence)), Claimed)
         old = owner(replicated, 77)
@@ -311,7 +297,7 @@ def test_a_frozen_primary_is_given_up_and_its_heir_is_found(
     replicated: ValkeyCluster, colour: str
 ) -> None:
     """No connection breaks: only its silence tells."""
-    with opened(replicated.url, colour, timeout=2) as harness:
+    with own_redis(replicated.url, colour, timeout=2) as harness:
         harness.perform(claim(in_bucket(77), new_fence()))
         old = owner(replicated, 77)
         heir = replicated.replicas[replicated.primaries.index(old)]
@@ -340,7 +326,7 @@ def test_while_a_node_is_down_the_others_go_on(own_cluster: ValkeyCluster) -> No
     """With cluster-require-full-coverage off; else the whole cluster says no."""
     for node in own_cluster.primaries:
         node.configure(cluster_require_full_coverage="no")
-    with opened(own_cluster.url, timeout=1) as harness:
+    with own_redis(own_cluster.url, timeout=1) as harness:
         dead = owner(own_cluster, 77)
         alive = next(b for b in range(BUCKETS) if owner(own_cluster, b) is not dead)
         harness.perform(claim(in_bucket(alive), new_fence()))
@@ -361,7 +347,7 @@ def test_while_a_node_is_down_the_others_go_on(own_cluster: ValkeyCluster) -> No
 def test_each_record_is_swept_once_by_its_own_nodes_clock(
     valkey_cluster: ValkeyCluster, prefix: str, colour: str
 ) -> None:
-    with opened(valkey_cluster.url, colour, prefix=prefix) as harness:
+    with own_redis(valkey_cluster.url, colour, prefix=prefix) as harness:
         ops: list[StoreOperation[Any]] = [
             Claim(in_bucket(bucket), new_fence(), "v1:", b"", ORIGIN, 1)
             for bucket in range(0, BUCKETS, 16)

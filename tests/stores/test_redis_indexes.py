@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from semel.core.contract import (
 )
 from semel.core.model import Fence, Identity, OnLapse, State
 from semel.core.upkeep import Abandon, Reap, Retire, Sweep, Tended
-from semel.stores.redis import RedisBackend
 from semel.stores.redis.errand import PLANS
 from semel.stores.redis.keys import Keys
 from semel.stores.redis.plans import Call
@@ -40,16 +38,7 @@ from tests.stores.contract import (
     new_identity,
     reach,
 )
-from tests.stores.harness import CLEAR, TRAVEL, Harness
-
-
-@contextmanager
-def opened(url: str, **options: Any) -> Iterator[Harness]:
-    harness = Harness(RedisBackend(url, **options), lambda duration: None, 10_000_000, "sync")
-    try:
-        yield harness
-    finally:
-        harness.close()
+from tests.stores.harness import CLEAR, TRAVEL, Harness, own_redis
 
 
 @pytest.fixture
@@ -110,7 +99,7 @@ def test_after_every_write_each_record_is_in_the_index_of_its_duty(
     valkey: ValkeyServer, prefix: str, name: str
 ) -> None:
     kind = KINDS[name]
-    with opened(valkey.socket_url, prefix=prefix) as harness:
+    with own_redis(valkey.socket_url, prefix=prefix) as harness:
         made = 0
         for state in State:
             identity, fence = reach(harness, state, kind.on_lapse, deferred=kind.deferred)
@@ -129,7 +118,7 @@ def past(server: ValkeyServer, prefix: str, duration: int) -> None:
 def test_after_every_round_each_record_is_in_the_index_of_its_duty(
     valkey: ValkeyServer, prefix: str
 ) -> None:
-    with opened(valkey.socket_url, prefix=prefix) as harness:
+    with own_redis(valkey.socket_url, prefix=prefix) as harness:
         for state in State:
             for on_lapse in OnLapse:
                 reach(harness, state, on_lapse)
@@ -208,7 +197,7 @@ def test_what_changed_after_it_was_found_due_is_left_alone(
         State.COMPLETED: Reap(9),
         State.FAILED_RETRYABLE: Reap(9),
     }
-    with opened(valkey.socket_url, prefix=prefix) as harness:
+    with own_redis(valkey.socket_url, prefix=prefix) as harness:
         identity, fence = reach(harness, state)
         past(valkey, prefix, PATIENCE)
         done: list[State] = []
