@@ -33,6 +33,9 @@ from tests.web.drive import AsgiDriver, Driver, WsgiDriver
 from tests.web.waiting import auntil
 
 STORES = ("sqlite", "postgres")
+PAID = (1, 1, ["completed"])
+"""What `Ledger.all` says after one payment."""
+NOTHING: tuple[int, int, list[str]] = (0, 0, [])
 PLAIN = ("content-type", "text/plain")
 
 

@@ -23,6 +23,8 @@ from tests.servers import PostgresServer
 from tests.web.bank import (
     ASGI,
     COLOURS,
+    NOTHING,
+    PAID,
     STORES,
     Bank,
     Ledger,
@@ -40,8 +42,6 @@ from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, Wire, scope_of
 
 MakeBank = Callable[..., Bank]
-PAID = (1, 1, ["completed"])
-NOTHING: tuple[int, int, list[str]] = (0, 0, [])
 
 
 PAIRS_TRIED = (

@@ -17,14 +17,12 @@ import semel
 from tests.forms import in_proof
 from tests.servers import PostgresServer
 from tests.stores.relay import hang_up
-from tests.web.bank import Bank, Ledger, Says, Script, bank, pay
+from tests.web.bank import NOTHING, PAID, Bank, Ledger, Says, Script, bank, pay
 from tests.web.cable import Cable, Line
 from tests.web.conftest import MakeGuard
 from tests.web.waiting import until
 
 MakeBank = Callable[..., Bank]
-PAID = (1, 1, ["completed"])
-NOTHING: tuple[int, int, list[str]] = (0, 0, [])
 
 
 @pytest.fixture

@@ -15,11 +15,23 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import semel
 from tests.servers import PostgresServer
-from tests.web.bank import COLOURS, STORES, Bank, Ledger, Put, Says, Script, Step, Use, bank, opened
+from tests.web.bank import (
+    COLOURS,
+    NOTHING,
+    PAID,
+    STORES,
+    Bank,
+    Ledger,
+    Put,
+    Says,
+    Script,
+    Step,
+    Use,
+    bank,
+    opened,
+)
 from tests.web.conftest import MakeGuard
 
-PAID = (1, 1, ["completed"])
-NOTHING: tuple[int, int, list[str]] = (0, 0, [])
 MakeBank = Callable[..., Bank]
 
 

@@ -20,14 +20,12 @@ from semel.stores.base import AsyncTransaction, Transaction
 from semel.stores.holds import Holds
 from semel.stores.sqlite import SqliteBackend
 from tests.servers import PostgresServer
-from tests.web.bank import STORES, Bank, Ledger, Says, Step, Wait, bank, opened, pay
+from tests.web.bank import NOTHING, PAID, STORES, Bank, Ledger, Says, Step, Wait, bank, opened, pay
 from tests.web.client import Reply
 from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, call
 from tests.web.waiting import asked, auntil, until
 
-PAID = (1, 1, ["completed"])
-NOTHING: tuple[int, int, list[str]] = (0, 0, [])
 LONG = timedelta(seconds=20)
 
 
