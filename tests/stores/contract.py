@@ -31,6 +31,8 @@ from semel.core.contract import (
     NoRecord,
     Open,
     Read,
+    Recall,
+    Recalled,
     Register,
     Registered,
     Release,
@@ -51,6 +53,7 @@ from semel.core.model import Fence, Identity, Micros, OnLapse, Origin, Record, S
 from semel.core.snapshot import LARGE, brief, is_head
 from semel.core.states import TABLE, Event, rule
 from semel.errors import ConfigurationError
+from semel.stores.due import due_at
 from tests import canary
 from tests.stores.harness import RACERS, Harness
 
@@ -249,6 +252,41 @@ def existing(harness: Harness, identity: Identity) -> Record:
     return record
 
 
+DUTIES = {
+    State.PENDING: "run",
+    State.UNKNOWN: "ask",
+    State.COMPLETED: "expire",
+    State.FAILED_RETRYABLE: "forget",
+    State.EXPIRED: "forget",
+}
+
+
+def demand_found_in_time(harness: Harness, identity: Identity, *, renewed: bool = False) -> None:
+    """Whose duty a record is, and from when on, is kept as its state tells.
+
+    ``renewed``: its lease may have been, which some stores leave for the sweeper to see.
+    """
+    kept = harness.kept(identity)
+    if kept is None:
+        return
+    told = harness.perform(Recall(identity))
+    assert isinstance(told, Recalled)
+    record = told.case.record
+    resumable = record.on_lapse is OnLapse.RESUME
+    assert kept.duty == DUTIES.get(record.state, "resume" if resumable else "lease")
+    if renewed and kept.duty == "lease" and not kept.renewals_move_it:
+        assert kept.due_at is not None
+        assert record.leased_until is not None
+        assert kept.due_at <= record.leased_until + harness.slack
+    else:
+        assert _alike(harness, kept.due_at, due_at(record, told.case.due_at))
+
+
+def _alike(harness: Harness, one: Micros | None, other: Micros | None) -> bool:
+    """A statement may read its server's clock twice."""
+    return one == other if one is None or other is None else abs(one - other) <= harness.slack
+
+
 class StateTable:
     """The matrix, generated from the one table that rules the states."""
 
@@ -260,9 +298,11 @@ class StateTable:
         identity, fence = reach(harness, state, kind.on_lapse, deferred=kind.deferred)
         harness.travel(kind.wait)
         before = existing(harness, identity)
+        demand_found_in_time(harness, identity)
         op = kind.make(identity, fence)
         if rule(state, kind.event) is not None:
             assert applied(harness, op).state is kind.target
+            demand_found_in_time(harness, identity, renewed=kind.event is Event.RENEW)
             after = harness.record(identity)
             assert (after and after.state) == kind.target
         elif state in (kind.target, kind.same_as) and kind.keeps_fence:

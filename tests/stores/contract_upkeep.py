@@ -5,6 +5,9 @@ Rounds of maintenance touch whatever is due, so each of these tests has a store 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from semel.core.contract import (
@@ -19,6 +22,8 @@ from semel.core.contract import (
     Renew,
     Resume,
     Retake,
+    SettleAbsent,
+    SettleCall,
     StoreOperation,
     Suspend,
     Take,
@@ -43,6 +48,7 @@ from semel.core.upkeep import (
     Work,
 )
 from tests.stores.contract import (
+    ACT,
     LEASE,
     MINUTE,
     ORIGIN,
@@ -53,6 +59,7 @@ from tests.stores.contract import (
     applied,
     claim,
     complete,
+    demand_found_in_time,
     existing,
     new_fence,
     new_identity,
@@ -94,6 +101,62 @@ def abandon(harness: Harness, limit: int = ALL) -> Tended:
 
 def reap(harness: Harness, limit: int = ALL) -> dict[str, int]:
     return harness.perform(Reap(limit)).counts
+
+
+def _began(harness: Harness, *writes: Callable[[Identity, Fence], Any]) -> Identity:
+    """A resumable operation, and what was done to it, each with the fence of the one before."""
+    identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
+    for write in writes:
+        op = write(identity, fence)
+        applied(harness, op)
+        fence = op.fence
+    return identity
+
+
+def _taken(harness: Harness) -> Identity:
+    return reach(harness, State.IN_PROGRESS, OnLapse.RESUME, deferred=True)[0]
+
+
+def _taken_again(harness: Harness) -> Identity:
+    identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME, deferred=True)
+    applied(harness, Release(identity, fence, RETENTION, requeue=0))
+    applied(harness, Take(identity, fence, new_fence(), LEASE))
+    return identity
+
+
+def _resumed(harness: Harness) -> Identity:
+    identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
+    applied(harness, Renew(identity, fence, -1))  # its lease is past at once
+    applied(harness, Resume(identity, fence, new_fence(), LEASE))
+    return identity
+
+
+def _retake(identity: Identity, seen: Fence) -> Retake:
+    return Retake(identity, seen, new_fence(), LEASE, OnLapse.RESUME)
+
+
+RESUMABLE: dict[str, Callable[[Harness], Identity]] = {
+    "claim": _began,
+    "take": _taken,
+    "requeue, take": _taken_again,
+    "resume": _resumed,
+    "renew": lambda harness: _began(harness, lambda i, f: Renew(i, f, 2 * LEASE)),
+    "advance": lambda harness: _began(harness, lambda i, f: Advance(i, f, b"journal")),
+    "open": lambda harness: _began(harness, lambda i, f: Open(i, f, b"open receipt")),
+    "release, retake": lambda harness: _began(
+        harness, lambda i, f: Release(i, f, RETENTION), _retake
+    ),
+    "settle_call": lambda harness: _began(
+        harness, Suspend, lambda i, f: SettleCall(i, f, new_fence(), b"result", ACT)
+    ),
+    "settle_absent, retake": lambda harness: _began(
+        harness,
+        Suspend,
+        lambda i, f: SettleAbsent(i, f, new_fence(), RETENTION, ACT, b"without its intent"),
+        _retake,
+    ),
+}
+"""Every way by which one comes to be in progress, or stays so."""
 
 
 class Duties:
@@ -146,6 +209,20 @@ class Duties:
         assert due(harness, Work.LAPSED) == []
         harness.travel(LEASE // 2)
         assert due(harness, Work.LAPSED) == [identity]
+
+    def test_whatever_began_a_resumable_operation_it_is_the_completers(
+        self, harness: Harness
+    ) -> None:
+        """And never the sweeper's: it is to go on, not to be asked about."""
+        begun = {way: begin(harness) for way, begin in RESUMABLE.items()}
+        for identity in begun.values():
+            demand_found_in_time(harness, identity)
+        assert due(harness, Work.LAPSED) == [begun["settle_call"]]
+        harness.travel(2 * LEASE)
+        assert sweep(harness) == {}
+        listed = due(harness, Work.LAPSED)
+        assert {way for way, identity in begun.items() if identity in listed} == set(RESUMABLE)
+        assert all(existing(harness, each).state is State.IN_PROGRESS for each in begun.values())
 
     @pytest.mark.parametrize("end", ["complete", "release", "suspend"])
     def test_an_ended_operation_is_not_the_completers(self, harness: Harness, end: str) -> None:

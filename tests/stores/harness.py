@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import psycopg
 import pytest
@@ -19,6 +20,7 @@ from semel.core.model import Identity, Micros, Record
 from semel.stores import open_backend
 from semel.stores.base import AsyncStore, Backend
 from semel.stores.memory import MemoryBackend
+from semel.stores.redis.keys import INDEXES, Keys
 from semel.stores.sqlite import SqliteBackend
 from tests.docs.pages import page
 from tests.servers import MariadbServer, PostgresServer, ValkeyCluster, ValkeyServer
@@ -54,16 +56,32 @@ class FakeClock:
         self.now += duration
 
 
+class Kept(NamedTuple):
+    """How whoever looks after a record finds it: what a reply says of it is worked out anew."""
+
+    duty: str
+    due_at: Micros | None
+    renewals_move_it: bool
+    """Or else the sweeper catches up with them."""
+
+
 class Harness:
     """One backend in one colour."""
 
     def __init__(
-        self, backend: Backend, travel: Callable[[Micros], None], slack: Micros, colour: str
+        self,
+        backend: Backend,
+        travel: Callable[[Micros], None],
+        slack: Micros,
+        colour: str,
+        kept: Callable[[Identity], Kept | None] = lambda _: None,
     ) -> None:
         self.backend = backend
         self.travel = travel
         self.slack = slack
         """How far times may be off, where the clock is not ours."""
+        self.kept = kept
+        """None: there is no record, or the store has no index that could be wrong."""
         self._portal = Portal() if colour == "async" else None
         self._store: AsyncStore | None = None
         if self._portal is not None:
@@ -120,7 +138,20 @@ def memory(colour: str, folder: Path, postgres: Callable[[], PostgresServer]) ->
 def sqlite(colour: str, folder: Path, postgres: Callable[[], PostgresServer]) -> Iterator[Harness]:
     clock = FakeClock()
     backend = SqliteBackend(f"sqlite:///{folder}/records.db", timeout=PATIENCE, clock=clock)
-    yield from _run(Harness(backend, clock.travel, 0, colour))
+    text = KEPT.format("?")
+    with closing(sqlite3.connect(folder / "records.db", isolation_level=None)) as connection:
+
+        def kept(identity: Identity) -> Kept | None:
+            return _kept(connection.execute(text, (identity,)).fetchone())
+
+        yield from _run(Harness(backend, clock.travel, 0, colour, kept))
+
+
+KEPT = "SELECT duty, due_at FROM semel_record WHERE identity = {}"
+
+
+def _kept(row: tuple[Any, ...] | None) -> Kept | None:
+    return None if row is None else Kept(row[0], row[1], renewals_move_it=False)
 
 
 @contextmanager
@@ -161,7 +192,11 @@ def _postgresql(url: str, colour: str) -> Iterator[Harness]:
                 moved = ", ".join(f"{column} = {column} - %(d)s" for column in columns.split())
                 connection.execute(f"UPDATE {table} SET {moved}".encode(), {"d": duration})
 
-        yield from _run(Harness(open_backend(url), travel, 10_000_000, colour))
+        def kept(identity: Identity) -> Kept | None:
+            text = KEPT.format("%s").encode()
+            return _kept(connection.execute(text, (bytes(identity),)).fetchone())
+
+        yield from _run(Harness(open_backend(url), travel, 10_000_000, colour, kept))
 
 
 @contextmanager
@@ -176,7 +211,12 @@ def mysql(colour: str, folder: Path, mariadb: Callable[[], MariadbServer]) -> It
                 with connection.cursor() as cursor:
                     cursor.execute(f"UPDATE {table} SET {moved}")
 
-        yield from _run(Harness(open_backend(url), travel, 10_000_000, colour))
+        def kept(identity: Identity) -> Kept | None:
+            with connection.cursor() as cursor:
+                cursor.execute(KEPT.format(f"x'{identity.hex()}'"))
+                return _kept(cursor.fetchone())
+
+        yield from _run(Harness(open_backend(url), travel, 10_000_000, colour, kept))
 
 
 def database_of(url: str) -> str:
@@ -200,17 +240,33 @@ def rediscluster(
 def _redis(url: str, nodes: Sequence[ValkeyServer], colour: str) -> Iterator[Harness]:
     """Keys of a prefix of its own, removed in the end."""
     prefix = f"test{os.urandom(6).hex()}"
+    keys = Keys(prefix)
 
     def travel(duration: Micros) -> None:
         """The server's clock cannot be moved, so what it keeps is moved into the past."""
         for node in nodes:
             node.ask("EVAL", TRAVEL, 0, f"{prefix}:*", duration)
 
+    def kept(identity: Identity) -> Kept | None:
+        return _indexed(nodes[0], keys, identity) if len(nodes) == 1 else None
+
     try:
-        yield from _run(Harness(open_backend(url, prefix=prefix), travel, 10_000_000, colour))
+        backend = open_backend(url, prefix=prefix)
+        yield from _run(Harness(backend, travel, 10_000_000, colour, kept))
     finally:
         for node in nodes:
             node.ask("EVAL", CLEAR, 0, f"{prefix}:*")
+
+
+def _indexed(node: ValkeyServer, keys: Keys, identity: Identity) -> Kept | None:
+    """What the index itself says, which is what is gone by."""
+    record, *indexes = keys.of(identity)
+    (duty,) = node.ask("HMGET", record, "duty")
+    if duty is None:
+        return None
+    score = node.ask("ZSCORE", indexes[INDEXES.index(duty.decode())], identity)
+    due_at = None if score == b"inf" else int(score)
+    return Kept(duty.decode(), due_at, renewals_move_it=True)
 
 
 @contextmanager

@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 from semel.core.contract import Claim, Complete, Recall, Renew, StoreOperation
-from semel.core.model import Case, Fence, Identity, OnLapse, State
+from semel.core.model import Fence, Identity, OnLapse, State
 from semel.core.outbox import BrowseEffects, Enqueue, Shelf, TakeEffects
-from semel.core.states import Event, sources
+from semel.core.states import Event
 from semel.core.upkeep import Abandon, Browse, Due, Reap, Sweep, Tended, Work
 from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres.link import query
@@ -23,18 +23,16 @@ from semel.stores.sql.dialect import dialect
 from semel.stores.sqlite import SqliteBackend
 from tests.servers import PostgresServer
 from tests.stores.contract import (
-    KINDS,
     LEASE,
     ORIGIN,
     RETENTION,
-    Kind,
     accept,
     applied,
+    demand_found_in_time,
     new_fence,
     new_identity,
     reach,
 )
-from tests.stores.contract_work import recall
 from tests.stores.harness import START, Harness, open_harness
 
 ROWS = 100_000
@@ -162,14 +160,6 @@ def test_sqlite_finds_what_is_due_by_an_index(filled_file: sqlite3.Connection, n
 
 # ── the columns of the index ──────────────────────────────────────────────────────────────────────
 
-DUTIES = {
-    State.PENDING: "run",
-    State.UNKNOWN: "ask",
-    State.COMPLETED: "expire",
-    State.FAILED_RETRYABLE: "forget",
-    State.EXPIRED: "forget",
-}
-
 
 @contextmanager
 def file_harness(folder: Path) -> Iterator[tuple[Harness, sqlite3.Connection]]:
@@ -179,39 +169,8 @@ def file_harness(folder: Path) -> Iterator[tuple[Harness, sqlite3.Connection]]:
         connection.close()
 
 
-def kept(connection: sqlite3.Connection, identity: Identity) -> Any:
-    text = "SELECT duty, due_at, on_lapse FROM semel_record WHERE identity = ?"
-    return connection.execute(text, (identity,)).fetchone()
-
-
-def is_somebodys_duty(harness: Harness, connection: sqlite3.Connection, case: Case) -> bool:
-    duty, due_at, on_lapse = kept(connection, case.record.identity)
-    leased = "resume" if on_lapse == OnLapse.RESUME else "lease"
-    return (duty, due_at) == (DUTIES.get(case.record.state, leased), case.due_at)
-
-
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
-def test_after_every_write_a_record_is_somebodys_duty_in_time(tmp_path: Path, kind: Kind) -> None:
-    with file_harness(tmp_path) as (harness, connection):
-        for state in sorted(sources(kind.event)):
-            identity, fence = reach(harness, state, kind.on_lapse, deferred=kind.deferred)
-            assert is_somebodys_duty(harness, connection, recall(harness, identity))
-            harness.travel(kind.wait)
-            applied(harness, kind.make(identity, fence))
-            if kind.target is not None and kind.event is not Event.RENEW:
-                assert is_somebodys_duty(harness, connection, recall(harness, identity))
-
-
-def test_a_resumable_operation_that_is_renewed_is_due_at_its_new_end(tmp_path: Path) -> None:
-    with file_harness(tmp_path) as (harness, connection):
-        identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
-        harness.travel(LEASE // 2)
-        applied(harness, Renew(identity, fence, LEASE))
-        assert is_somebodys_duty(harness, connection, recall(harness, identity))
-
-
 def test_after_every_round_a_record_is_somebodys_duty_in_time(tmp_path: Path) -> None:
-    with file_harness(tmp_path) as (harness, connection):
+    with file_harness(tmp_path) as (harness, _):
         made = [reach(harness, state)[0] for state in State]
         made.append(reach(harness, State.IN_PROGRESS, OnLapse.RELEASE)[0])
         made.append(reach(harness, State.IN_PROGRESS, OnLapse.RELEASE, deferred=True)[0])
@@ -228,7 +187,8 @@ def test_after_every_round_a_record_is_somebodys_duty_in_time(tmp_path: Path) ->
                 harness.perform(op)
                 cases = harness.perform(Browse(tuple(State), 100)).cases
                 assert {case.record.identity for case in cases} <= {*made}
-                assert all(is_somebodys_duty(harness, connection, case) for case in cases)
+                for case in cases:
+                    demand_found_in_time(harness, case.record.identity)
             harness.travel(RETENTION)
 
 
@@ -244,6 +204,18 @@ def test_a_lease_that_was_renewed_in_between_does_not_lapse(tmp_path: Path, name
         rows = connection.execute(dialect("sqlite").text(name), {**given, "now": now}).fetchall()
         assert rows == []
         connection.rollback()
+
+
+def test_a_lease_that_lasts_is_nobodys_work_although_it_is_listed_as_due(tmp_path: Path) -> None:
+    """As where another process renews while somebody looks: the lease decides, not its place."""
+    with file_harness(tmp_path) as (harness, connection):
+        identity, _ = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
+        with connection:
+            connection.execute("UPDATE semel_record SET due_at = 1")
+        assert harness.perform(Due(Work.LAPSED, 100)).cases == ()
+        harness.travel(LEASE)
+        (case,) = harness.perform(Due(Work.LAPSED, 100)).cases
+        assert case.record.identity == identity
 
 
 # ── locks ─────────────────────────────────────────────────────────────────────────────────────────

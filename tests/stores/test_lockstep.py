@@ -54,7 +54,7 @@ from semel.core.upkeep import Browse, Count, Due, Lead, Reap, Scan, WhoLeads, Wo
 from semel.stores.memory import MemoryBackend
 from tests.conftest import note
 from tests.proof.histories.spoilt import SPOILT
-from tests.stores.contract import ACT, new_fence, new_identity
+from tests.stores.contract import ACT, demand_found_in_time, new_fence, new_identity
 from tests.stores.harness import (
     EACH_ONCE,
     OUTBOXES,
@@ -145,6 +145,8 @@ class Records(Lockstep):
             else:
                 board.learn(op, self.both(op))
                 self.both(Recall(board.identity))
+            for identity in self.identities:  # a round changes others as well
+                demand_found_in_time(self.harness, identity, renewed=True)
 
     def reap(self) -> None:
         """A store may expire in one round what it forgets in the next: all of them, then."""

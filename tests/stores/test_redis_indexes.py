@@ -61,6 +61,13 @@ DUTIES = {
     b"failed_retryable": b"forget",
     b"expired": b"forget",
 }
+ENDS = {
+    b"in_progress": b"leased_until",
+    b"completed": b"expires_at",
+    b"failed_retryable": b"forget_at",
+    b"expired": b"forget_at",
+}
+"""When somebody must look at it; of the others anybody may choose."""
 
 
 def audit(server: ValkeyServer, prefix: str) -> int:
@@ -86,6 +93,8 @@ def expected(record: dict[bytes, bytes]) -> dict[bytes, bytes]:
     leased = b"resume" if record[b"on_lapse"] == b"resume" else b"lease"
     duty = DUTIES.get(record[b"state"], leased)
     assert record[b"duty"] == duty
+    if (end := ENDS.get(record[b"state"])) is not None:
+        assert record[b"due_at"] == record[end]
     places = {duty: record.get(b"due_at", b"inf")}
     if record[b"state"] == b"pending":
         places[b"deadline"] = record[b"leased_until"]
