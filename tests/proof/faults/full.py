@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
@@ -28,20 +29,31 @@ import semel
 from semel.stores import open_backend
 from semel.stores.base import Backend
 from tests.proof.faults import records
-from tests.proof.faults.books import Log
+from tests.proof.faults.books import Entry, Log
 from tests.proof.faults.campaign import Scene, run
 from tests.proof.faults.careless import Careless, Mistake
 from tests.proof.faults.crowd import Crowd
 from tests.proof.faults.verdict import Verdict
 from tests.servers import PostgresServer
 from tests.servers.child import ROOT
-from tests.web.waiting import until
+from tests.web.waiting import auntil, until
 
 MEBIBYTE = 1 << 20
 # SQLite lets its log grow to 4 MiB before it looks after it.
-SIZES = {"sqlite": 16 * MEBIBYTE, "postgresql": 160 * MEBIBYTE}
+SIZES = {"sqlite": 24 * MEBIBYTE, "postgresql": 160 * MEBIBYTE}
 PAGE = 4096
+LEFT = 24
+"""Pages, at the most, when all room is gone."""
+LONG = (LEFT + 8) * PAGE
 REFUSED = ("store-unavailable", "completion-not-durable")
+REFUSALS = 30
+"""So many in each round."""
+HELD = 3
+"""Handlers that have run before the room is gone."""
+ASKED = 10 * REFUSALS
+"""Questions in which anybody would have been answered who does not wait for room."""
+FULL, WAITED = "times without room", "times handlers that had run waited"
+ALL_WAITED = "times everybody waited"
 PATIENCE = 60.0
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount", "--")
 SMALL_WAL = {"min_wal_size": "32MB", "max_wal_size": "48MB", "shared_buffers": "16MB"}
@@ -72,7 +84,7 @@ class Mounted:
                     while True:  # the store takes some meanwhile
                         os.posix_fallocate(file.fileno(), taken, piece)
                         taken += piece
-            file.truncate(max(0, taken - dice.randrange(0, 24) * PAGE))
+            file.truncate(max(0, taken - dice.randrange(LEFT) * PAGE))
 
     def give_back(self) -> None:
         self._ballast.unlink()
@@ -86,7 +98,7 @@ class Limited:
 
     def take(self, dice: random.Random) -> None:
         now = max((path.stat().st_size for path in self._folder.iterdir()), default=PAGE)
-        limit = now + dice.randrange(0, 24) * PAGE
+        limit = now + dice.randrange(LEFT) * PAGE
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
     def give_back(self) -> None:
@@ -138,6 +150,46 @@ def postgresql(folder: Path) -> Iterator[Cramped]:
 
 STORES: dict[str, Any] = {"sqlite": sqlite, "postgresql": postgresql}
 
+# ── handlers that have run already ────────────────────────────────────────────────────────────────
+
+
+class Held(Log):
+    """Books in which some handlers stand still after their entry, for as long as they are told.
+
+    Their answers are long: a short one might find its place where a claim has found none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._holding = False
+        self._more = random.Random(7).randbytes(LONG // 2).hex()
+        self._ever: set[str] = set()
+        self.held: set[str] = set()
+
+    async def aenter(self, key: str) -> str:
+        nonce = await super().aenter(key)
+        if not self._holding or len(self.held) == HELD:
+            return nonce
+        self._ever.add(key)
+        self.held.add(key)
+        await auntil(lambda: not self._holding, seconds=PATIENCE)
+        return nonce + self._more
+
+    def entries(self) -> list[Entry]:
+        return [
+            (key, nonce + self._more if key in self._ever else nonce)
+            for key, nonce in super().entries()
+        ]
+
+    def hold(self) -> None:
+        """Until there are so many."""
+        self.held, self._holding = set(), True
+        until(lambda: len(self.held) >= HELD, seconds=PATIENCE)
+
+    def let_go(self) -> None:
+        self._holding = False
+
+
 # ── the campaign ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -150,7 +202,7 @@ def campaign(store: str, folder: Path, rounds: int, way: str, mistake: str) -> V
         room = Mounted(small)
     faults: Counter[str] = Counter()
     with STORES[store](small) as cramped:
-        books = Log(folder / "effects")
+        books = Held(folder / "effects")
         # Who makes mistakes is told soon that it was one: at the end of the lease.
         policy = semel.ietf(lease=timedelta(seconds=1)) if mistake else semel.ietf()
         guard = semel.Guard(opened(cramped.url, mistake), tenant=None, policy=policy)
@@ -160,11 +212,14 @@ def campaign(store: str, folder: Path, rounds: int, way: str, mistake: str) -> V
         def plan(crowd: Crowd) -> None:
             for _ in range(rounds):
                 serve(crowd, 20)
-                before = seen(books)
+                books.hold()
                 room.take(dice)
-                refuse(crowd, 30)
-                faults["times without room"] += 1
-                faults["effects meanwhile"] += len(seen(books) - before)
+                refuse(crowd, books, 1)
+                books.let_go()
+                all_waited = refuse(crowd, books, REFUSALS)
+                faults[FULL] += 1
+                faults[ALL_WAITED] += all_waited
+                faults[WAITED] += bool(books.held - crowd.told.keys())
                 room.give_back()
                 faults["servers stopped"] += cramped.recover()
             serve(crowd, 20)
@@ -177,8 +232,9 @@ def opened(url: str, mistake: str) -> Backend:
     return Careless(backend, cast("Mistake", mistake)) if mistake else backend
 
 
-def seen(books: Log) -> set[str]:
-    return {key for key, _ in books.entries()}
+def unanswered(crowd: Crowd, books: Log) -> set[str]:
+    """Keys whose handlers have run, and whose clients do not know."""
+    return {key for key, _ in books.entries()} - crowd.told.keys()
 
 
 def serve(crowd: Crowd, more: int) -> None:
@@ -186,10 +242,19 @@ def serve(crowd: Crowd, more: int) -> None:
     until(lambda: crowd.served >= goal, seconds=120)
 
 
-def refuse(crowd: Crowd, more: int) -> None:
-    """Until so many were refused, or everybody is at a completion that finds no room."""
-    refused, waited = refusals(crowd) + more, crowd.refusals.total() + 10 * more
-    until(lambda: refusals(crowd) >= refused or crowd.refusals.total() >= waited, seconds=60)
+def refuse(crowd: Crowd, books: Log, more: int) -> bool:
+    """Until so many were refused, or everybody is at a completion that finds no room: then True."""
+    goal = refusals(crowd) + more
+    while refusals(crowd) < goal:
+        under_way, asked = unanswered(crowd, books), crowd.refusals.total() + ASKED
+        until(partial(_refused, crowd, goal, asked), seconds=60)
+        if len(under_way) == crowd.lanes and under_way == unanswered(crowd, books):
+            return True
+    return False
+
+
+def _refused(crowd: Crowd, goal: int, asked: int) -> bool:
+    return refusals(crowd) >= goal or crowd.refusals.total() >= asked
 
 
 def refusals(crowd: Crowd) -> int:

@@ -29,7 +29,8 @@ class Jumping:
         return system_clock() + self._off
 
     def jump(self) -> None:
-        to = self._dice.randrange(-self._hours, self._hours + 1) * HOUR
+        hours = range(-self._hours, self._hours + 1)
+        to = self._dice.choice([hour * HOUR for hour in hours if hour * HOUR != self._off])
         self.jumps["jumps ahead" if to > self._off else "jumps back"] += 1
         self._off = to
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,12 @@ from tests.servers.postgres_cluster import PostgresCluster
 from tests.stores.harness import database_of
 from tests.web.waiting import until
 
-Upheaval = Callable[[random.Random], str]
-"""Done and undone; returns what it was."""
+Upheaval = Callable[[random.Random, Callable[[], None]], str]
+"""Done and undone, with something else in between; returns what it was."""
 
 DATABASE = "postgres"
+REFUSED = "store-unavailable"
+MET = "met by requests"
 
 
 @dataclass(frozen=True)
@@ -56,16 +59,30 @@ class Upheavals:
         dice = random.Random(self.seed)
 
         def plan(crowd: Crowd) -> None:
-            for _ in range(self.count):
+            for number in range(self.count):
                 self._serve(crowd, dice.randrange(self.between, 2 * self.between))
-                self.happened[place.shake(dice)] += 1
-            self._serve(crowd, self.between)
+                # Every other one is over as soon as can be: then few meet it, in other places.
+                meanwhile = _nothing if number % 2 else partial(_be_met, crowd)
+                before = crowd.refusals[REFUSED]
+                self.happened[place.shake(dice, meanwhile)] += 1
+                self._serve(crowd, self.between)
+                self.happened[MET] += crowd.refusals[REFUSED] > before
 
         return run(scene, plan, self.happened)
 
     def _serve(self, crowd: Crowd, more: int) -> None:
         goal = crowd.served + more
         until(lambda: crowd.served >= goal, seconds=120)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _be_met(crowd: Crowd) -> None:
+    """Until somebody was refused for it."""
+    goal = crowd.refusals[REFUSED] + 1
+    until(lambda: crowd.refusals[REFUSED] >= goal, seconds=60)
 
 
 # ── restarts ──────────────────────────────────────────────────────────────────────────────────────
@@ -77,9 +94,10 @@ def postgres(**settings: str) -> Iterator[Place]:
     with PostgresServer(settings=settings) as server, server.database() as url:
         open_backend(url).migrate()
 
-        def shake(dice: random.Random) -> str:
+        def shake(dice: random.Random, meanwhile: Callable[[], None]) -> str:
             how = dice.choice((server.kill, server.abort))
             how()
+            meanwhile()
             server.start()
             return "restarts"
 
@@ -101,8 +119,9 @@ def valkey(url: str = "", **settings: str) -> Iterator[Place]:
 
 
 def restarted(server: Any) -> Upheaval:
-    def shake(dice: random.Random) -> str:
+    def shake(dice: random.Random, meanwhile: Callable[[], None]) -> str:
         server.kill()
+        meanwhile()
         server.start()
         return "restarts"
 
@@ -121,8 +140,9 @@ STORES: dict[str, Callable[..., Any]] = {
 def failing_over(cluster: PostgresCluster) -> Place:
     """The primary is killed, the most advanced standby leads, the old one is copied anew."""
 
-    def shake(dice: random.Random) -> str:
+    def shake(dice: random.Random, meanwhile: Callable[[], None]) -> str:
         old = cluster.lose_primary()
+        meanwhile()
         cluster.promote(cluster.most_advanced)
         cluster.rejoin(old)
         return "failovers"
