@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -31,7 +32,7 @@ def ask(path: str) -> Act:
 
 def mismatch(path: str) -> Act:
     """Of a key that is known: where nothing ran yet, another payload would be the first."""
-    return lambda stage, key: key in stage.answered and stage.ask(path, key, OTHER)
+    return lambda stage, key: key in stage.told and stage.ask(path, key, OTHER)
 
 
 def travel(stage: Stage, _: str) -> None:
@@ -103,13 +104,15 @@ def go_through(stage: Stage, play: Play, mishap: Mishap, counted: Counted) -> in
 
 
 def audit(stage: Stage, play: Play, key: str, hit: list[str]) -> None:
-    """One effect, one answer, no other payload's; and the key is not stuck."""
+    """One effect, one answer that tells of it, no other payload's; and the key is not stuck."""
     try:
-        first = stage.until_final(play.path, key)
-        again = stage.until_final(play.path, key)
-        assert (again.status, again.body) == (first.status, first.body)
+        stage.until_final(play.path, key)
+        stage.until_final(play.path, key)
         assert stage.ask(play.path, key, OTHER).status == 422
-        effects = stage.effects(play.path, key)
-        assert effects == 1, f"{effects} effects"
+        (nonce, *more) = stage.effects(play.path, key)
+        assert not more, f"{len(more) + 1} effects"
+        (told, *others) = stage.told[key]
+        assert not others, f"told {told}, and {others}"
+        assert json.loads(told[2])["charged"] == nonce, f"told {told}, of {nonce}"
     except AssertionError as error:
         raise AssertionError(f"{play.name}, {stage.faults.mishap} at {hit}: {error}") from error

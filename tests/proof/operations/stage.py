@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import semel
 from semel.core.contract import Applied, Retake
@@ -31,25 +32,31 @@ ROUNDS = 12
 """Hours; retention is a day."""
 JSON = ("content-type", "application/json")
 
+Told = tuple[int, str | None, bytes]
+"""The status, the media type and the body of an answer."""
+
 
 class Provider:
-    """Who is charged, and for which key; it can be asked."""
+    """Who is charged, for which key, and each time with another nonce; it can be asked."""
 
     def __init__(self) -> None:
-        self.charged: Counter[bytes] = Counter()
+        self.charged: dict[bytes, list[str]] = defaultdict(list)
 
-    def charge(self, identity: bytes) -> bytes:
-        self.charged[identity] += 1
-        return b'{"charged": %d, "for": "%s"}' % (self.charged[identity], identity.hex().encode())
+    def charge(self, identity: bytes) -> str:
+        self.charged[identity].append(uuid4().hex)
+        return self.charged[identity][-1]
 
     def asked(self, inquiry: Inquiry) -> Evidence:
-        identity = inquiry.identity
-        if not self.charged[identity]:
+        nonces = self.charged[inquiry.identity]
+        if not nonces:
             return Absent(final=True)
         if inquiry.name is not None:
-            return Happened({"charged": 1})
-        body = b'{"charged": 1, "for": "%s"}' % identity.hex().encode()
-        return Happened(Response(201, ((b"content-type", b"application/json"),), body))
+            return Happened(nonces[0])
+        return Happened(Response(201, ((JSON[0].encode(), JSON[1].encode()),), _told(nonces[0])))
+
+
+def _told(nonce: str) -> bytes:
+    return b'{"charged": "%s"}' % nonce.encode()
 
 
 class Stage:
@@ -63,7 +70,8 @@ class Stage:
         self.provider = Provider()
         self.runs: Counter[bytes] = Counter()
         self.identities: dict[str, Identity] = {}
-        self.answered: set[str] = set()
+        self.told: dict[str, set[Told]] = defaultdict(set)
+        """Every answer 2xx that a client of a key got, at whatever time."""
         self._runner = runner
         probe = self.provider.asked
         routes = [
@@ -74,7 +82,7 @@ class Stage:
         self.ledger = Ledger(harness.backend.url)
         if harness.backend.capabilities.transactions:
             self.ledger.ask("DROP TABLE IF EXISTS ride")  # databases are used again
-            self.ledger.ask("CREATE TABLE ride (who TEXT)")
+            self.ledger.ask("CREATE TABLE ride (who TEXT, nonce TEXT)")
             resumed = semel.ietf(on_lapse="resume", on_error="unknown", probe=probe)
             routes.append(semel.Route("POST", "/stepwise", resumed))
             routes.append(semel.Route("POST", "/atomic", semel.ietf(mode="atomic")))
@@ -106,36 +114,36 @@ class Stage:
         first = self.runs[identity] == 1
         if path == "/refused" and first:
             return 503, b"later"
-        body = self.provider.charge(identity)
+        nonce = self.provider.charge(identity)
         if path == "/doubtful" and first:
             raise semel.OutcomeUnknown("the provider's answer was lost")
-        return 201, body
+        return 201, _told(nonce)
 
-    def _stumble(self) -> None:
-        """Between the call and the answer, a first run breaks off."""
+    def _stumbled(self, nonce: str) -> bytes:
+        """Between the call and the answer, a first run breaks off. Each would answer otherwise."""
         identity = semel.current().identity
         self.runs[identity] += 1
         if self.runs[identity] == 1:
             raise semel.OutcomeUnknown("the line went dead")
+        return b'{"charged": "%s", "run": "%s"}' % (nonce.encode(), uuid4().hex.encode())
 
-    def _charge(self, key: str) -> Any:
-        self.provider.charge(semel.current().identity)
-        return {"charged": 1}
+    def _charge(self, key: str) -> str:
+        return self.provider.charge(semel.current().identity)
 
     def _asgi(self) -> AsgiApp:
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             path: str = scope["path"]
             self._meet(dict(scope["headers"])[b"idempotency-key"].decode())
-            status, body = 201, b'"stepwise"'
+            status = 201
             if path == "/stepwise":
                 op: semel.AsyncOperation = semel.current()
-                await op.call("charged", self._charge)
-                self._stumble()
+                body = self._stumbled(await op.call("charged", self._charge))
             elif path == "/atomic":
-                done = semel.current().transaction.execute(self._insert())
+                nonce = uuid4().hex
+                done = semel.current().transaction.execute(self._insert(nonce))
                 if hasattr(done, "__await__"):
                     await done
-                body = b'"atomic"'
+                body = _told(nonce)
             else:
                 status, body = self._answer(path)
             headers = [(JSON[0].encode(), JSON[1].encode())]
@@ -148,14 +156,14 @@ class Stage:
         def app(environ: Environ, start_response: StartResponse) -> list[bytes]:
             path: str = environ["PATH_INFO"]
             self._meet(environ["HTTP_IDEMPOTENCY_KEY"])
-            status, body = 201, b'"stepwise"'
+            status = 201
             if path == "/stepwise":
                 op: semel.Operation = semel.current()
-                op.call("charged", self._charge)
-                self._stumble()
+                body = self._stumbled(op.call("charged", self._charge))
             elif path == "/atomic":
-                semel.current().transaction.execute(self._insert())
-                body = b'"atomic"'
+                nonce = uuid4().hex
+                semel.current().transaction.execute(self._insert(nonce))
+                body = _told(nonce)
             else:
                 status, body = self._answer(path)
             start_response(f"{status} It is", [JSON])
@@ -163,8 +171,8 @@ class Stage:
 
         return app
 
-    def _insert(self) -> str:
-        return f"INSERT INTO ride VALUES ('{semel.current().identity.hex()}')"
+    def _insert(self, nonce: str) -> str:
+        return f"INSERT INTO ride VALUES ('{semel.current().identity.hex()}', '{nonce}')"
 
     def forget(self) -> None:
         """As a process that has just started: its routes are not known to be on record."""
@@ -174,8 +182,8 @@ class Stage:
 
     def ask(self, path: str, key: str, body: bytes = BODY) -> Reply:
         reply = self._sent(Ask(path=path.encode(), key=key, body=body))
-        if reply.status == 201:
-            self.answered.add(key)
+        if 200 <= reply.status < 300:
+            self.told[key].add((reply.status, reply.one("content-type"), reply.body))
         return reply
 
     def _sent(self, ask: Ask) -> Reply:
@@ -263,11 +271,13 @@ class Stage:
             reply = self.ask(path, key)
         raise AssertionError(f"wedged: {reply.status} {reply.body!r}")
 
-    def effects(self, path: str, key: str) -> int:
+    def effects(self, path: str, key: str) -> list[str]:
+        """By their nonces."""
         identity = self.identities[key]
         if path != "/atomic":
             return self.provider.charged[identity]
-        return len(self.ledger.ask(f"SELECT 1 FROM ride WHERE who = '{identity.hex()}'"))
+        rows = self.ledger.ask(f"SELECT nonce FROM ride WHERE who = '{identity.hex()}'")
+        return [row[0] for row in rows]
 
 
 @contextmanager
