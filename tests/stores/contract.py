@@ -677,6 +677,47 @@ class Races:
         assert all(isinstance(reply, Applied) for reply in ends)
         assert all(existing(harness, op.identity).snapshot == op.identity for op in ops)
 
+    def test_of_completions_at_once_each_is_judged_by_itself(self, harness: Harness) -> None:
+        """Stale and fresh fences in every state, which stores that batch do in one statement."""
+        made = [(state, *reach(harness, state)) for state in State for _ in range(4)]
+        made += [(State.IN_PROGRESS, *reach(harness, State.IN_PROGRESS)) for _ in range(12)]
+        right = [n % 2 == 0 for n in range(len(made))]
+        before = [existing(harness, identity) for _, identity, _ in made]
+        replies = harness.race(
+            [
+                complete(identity, fence if fresh else new_fence(), b"answer of %d" % n)
+                for n, ((_, identity, fence), fresh) in enumerate(zip(made, right, strict=True))
+            ]
+        )
+        for n, (state, identity, _) in enumerate(made):
+            after, reply = existing(harness, identity), replies[n]
+            if right[n] and rule(state, Event.COMPLETE) is not None:
+                assert isinstance(reply, Applied)
+                assert (after.state, after.snapshot) == (State.COMPLETED, b"answer of %d" % n)
+            else:  # of what is completed already, its own is an earlier try
+                own = right[n] and state is State.COMPLETED
+                assert isinstance(reply, Applied if own else Lost)
+                assert after == before[n]
+
+    def test_of_claims_at_once_each_is_judged_by_itself(self, harness: Harness) -> None:
+        made = [(state, *reach(harness, state)) for state in State for _ in range(2)]
+        before = [existing(harness, identity) for _, identity, _ in made]
+        known = [
+            claim(identity, new_fence() if n % 2 else fence)
+            for n, (_, identity, fence) in enumerate(made)
+        ]
+        late = [claim(new_identity(), new_fence(), fresh_until=1) for _ in range(4)]
+        new = [claim(new_identity(), new_fence()) for _ in range(16)]
+        replies = harness.race([*new[:8], *known, *late, *new[8:]])
+        assert all(claimed(reply) for reply in replies[:8] + replies[-8:])
+        assert replies[20:24] == [Stale()] * 4
+        for n, (state, identity, _) in enumerate(made):
+            mine = state is State.IN_PROGRESS and n % 2 == 0
+            assert isinstance(replies[8 + n], Claimed if mine else Found)
+            assert existing(harness, identity) == before[n]
+        assert all(existing(harness, op.identity).fence == op.fence for op in new)
+        assert all(harness.record(op.identity) is None for op in late)
+
     def test_one_claim_asked_many_times_at_once_is_one_claim(self, harness: Harness) -> None:
         op = claim(new_identity(), new_fence())
         assert all(claimed(reply) for reply in harness.race([op] * RACERS))
