@@ -9,11 +9,14 @@ import json
 import logging
 import os
 import sys
+import time
 from typing import Any
 from wsgiref.util import setup_testing_defaults
 
 import semel
 from semel.core import snapshot
+
+SECONDS = 20
 
 
 class Node:
@@ -38,11 +41,20 @@ class Node:
         nonce = os.urandom(8).hex()
         with open(self.effects, "a") as lines:  # noqa: PTH123
             lines.write(f"{environ['HTTP_IDEMPOTENCY_KEY']}\n")
+        self.wait_at(environ.get("HTTP_X_GATE"))
         start_response("201 Created", [("content-type", "text/plain")])
         return [nonce.encode()]
 
-    def ask(self, key: str, **_: Any) -> dict[str, Any]:
+    def wait_at(self, gate: str | None) -> None:
+        """Until it is there; not for ever, where nobody is left to open it."""
+        deadline = time.monotonic() + SECONDS
+        while gate and not os.path.exists(gate) and time.monotonic() < deadline:  # noqa: PTH110
+            time.sleep(0.002)
+
+    def ask(self, key: str, gate: str | None = None, **_: Any) -> dict[str, Any]:
         environ: dict[str, Any] = {"REQUEST_METHOD": "POST", "HTTP_IDEMPOTENCY_KEY": key}
+        if gate is not None:
+            environ["HTTP_X_GATE"] = gate
         setup_testing_defaults(environ)
         environ["wsgi.input"] = io.BytesIO()
         said: dict[str, Any] = {}
