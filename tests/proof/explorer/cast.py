@@ -60,10 +60,10 @@ class Cast:
     def means_the_same(self, who: int, entry: Entry | None) -> bool:
         return entry is None or who >= self.late or self.calls[who].prints.match(entry.record)
 
-    def runs_elsewhere(self, who: int) -> set[bytes]:
-        """The runs of other tenants."""
-        own = who in self._world.elsewhere
-        others = [each for each in range(self.late) if (each in self._world.elsewhere) != own]
+    def runs_apart(self, who: int, some: tuple[int, ...]) -> set[bytes]:
+        """The runs of those who are among ``some``, if ``who`` is not; or else of the others."""
+        own = who in some
+        others = [each for each in range(self.late) if (each in some) != own]
         return {run_of(self.fences[each]) for each in others}
 
     def case_of(self, node: Node) -> Case | None:

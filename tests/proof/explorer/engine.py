@@ -191,14 +191,15 @@ class Engine(Outcomes):
         if state.now >= actor.good_until:
             yield f"{name}.too-late", partial(self._reply, state, who, "late")
             return
-        for kind in ("go",) if self.world.resumable else self._kinds(who):
+        for kind in self._kinds(who):
             yield f"{name}.runs:{kind}", partial(self._reply, state, who, kind)
         if self._breaks(state, "cancel"):
             yield f"{name}.runs-cancelled", self._fault(state, who, ("stopped", None))
 
     def _kinds(self, who: int) -> tuple[str, ...]:
         # The one who comes when all is over shows by its effect that the key was free.
-        return self.world.kinds[:1] if who == self.cast.late else self.world.kinds
+        kinds = self.world.courses if self.world.resumable else self.world.kinds
+        return kinds[:1] if who == self.cast.late else kinds
 
     def _calls(self, state: State, who: int, node: Node, name: str) -> Iterator[Move]:
         assert isinstance(node.op, Do)

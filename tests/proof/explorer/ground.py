@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from semel.core import snapshot
 from semel.core.contract import (
     Read,
     StoreOperation,
@@ -71,6 +72,21 @@ class Ground:
             lives=world.lives,
             epochs=(0,) * spots,
         )
+
+    def outline(self, state: State) -> tuple[Any, ...]:
+        """All that is left in the end, whoever has done it."""
+        records = [entry and entry.record for entry in map(self.shelf.entry, state.entries)]
+        kept = [(at, epoch, self._status(number)) for at, epoch, number in state.kept]
+        return (
+            tuple(record and (record.state, record.reason) for record in records),
+            tuple(sorted(state.effects)),
+            tuple(sorted(kept)),
+            state.epochs,
+            tuple(sorted(actor.node for actor in state.actors[: self.world.requests])),
+        )
+
+    def _status(self, number: int) -> int:
+        return snapshot.decode(self._snapshots[number]).status
 
     # ── the store ─────────────────────────────────────────────────────────────────────────────────
 
@@ -214,10 +230,14 @@ class Ground:
     def _answered(self, state: State, who: int, actor: Actor, node: Node) -> None:
         spot = self._spot(state, who)
         kept = [self._snapshots[number] for at, _, number in state.kept if at == spot]
-        promises.check_answer(node.result, kept, actor.acted)
-        promises.p7_answers_stay_in_their_scope(node.result, self.cast.runs_elsewhere(who))
-        if who == self.cast.late:
-            promises.p12_no_permanent_conflict(node.result)
+        answer, cast, world = node.result, self.cast, self.world
+        promises.check_answer(answer, kept, actor.acted)
+        promises.p7_answers_stay_in_their_scope(answer, cast.runs_apart(who, world.elsewhere))
+        promises.p9_answers_are_for_their_payload(answer, cast.runs_apart(who, world.strangers))
+        if who == cast.late:
+            found = self.shelf.entry(actor.found)
+            alike = found is None or cast.calls[who].prints.match(found.record)
+            promises.p12_no_permanent_conflict(answer, found, alike, state.now)
 
 
 def _steps_of_maintenance(world: World) -> list[StoreOperation[Any]]:

@@ -131,7 +131,8 @@ def operation(repeatable: bool, probe: Callable[..., Evidence] | None) -> Script
     """A handler with one `op.call`, as `process/points.py` drives it."""
 
     def script(op: Invoke) -> Generator[Operation[Any], Any, HandlerOutcome]:
-        if (yield Choose(op.fence)) == "late":
+        how = yield Choose(op.fence)
+        if how == "late":
             return too_late()
         holder = Holder(op.identity, op.fence, op.course)
         asked = evidence.inquiry(op.identity, Origin("", "POST", "/", ""), CALL, 0)
@@ -140,6 +141,8 @@ def operation(repeatable: bool, probe: Callable[..., Evidence] | None) -> Script
             charged = yield from _see_through(flow)
         except Exception as error:
             return Raised(error)
+        if how == "trips":
+            return Raised(ValueError("as the world wants it"))
         return Returned(Response(201, ((MADE, b"call"),), str(charged).encode()))
 
     return script

@@ -40,7 +40,8 @@ class Healer:
         self._demand_settled(after)
         late = self._engine.cast.late
         self.trail.append("Z-comes")
-        again = with_actor(after, late, Actor(self._engine.cast.roots[late].number))
+        root, spot = self._engine.cast.roots[late], self._engine.cast.spots[late]
+        again = with_actor(after, late, Actor(root.number, found=after.entries[spot]))
         self._demand_settled(self._settle(again))
         self._healed.add(state)
 
@@ -76,10 +77,10 @@ class Healer:
         )
 
     def _demand_settled(self, state: State) -> None:
-        provider = self._engine.world.provider
+        provider, certain = self._engine.world.provider, self._engine.world.certain
         for spot, number in enumerate(state.entries):
             seen = (spot, state.epochs[spot]) in state.effects
             can_tell = provider == "final" or (provider is not None and seen)
-            promises.p12_settled_in_the_end(self._engine.shelf.entry(number), can_tell)
+            promises.p12_settled_in_the_end(self._engine.shelf.entry(number), can_tell or certain)
         held = [actor for actor in state.actors if actor.pursuits or actor.node >= 0]
         promises.demand("12 every key is settled", not held, "somebody never comes to an end")

@@ -10,7 +10,7 @@ import pytest
 
 from semel.core import atomic, conclusions, entry, exchange, keys, reconciling, settling, steps
 from semel.core import verdict as verdicts
-from semel.core.answers import Answer, Outcome, in_flight
+from semel.core.answers import Answer, Outcome, from_record, in_flight
 from semel.core.contract import (
     Advance,
     Applied,
@@ -27,7 +27,9 @@ from semel.core.contract import (
     Suspend,
     Take,
 )
+from semel.core.course import Course
 from semel.core.evidence import Absent
+from semel.core.failures import Sent
 from semel.core.flow import Flow, ask
 from semel.core.frozen import replace
 from semel.core.model import Fence, OnLapse, State
@@ -246,6 +248,38 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(entry, "_differs", when_done)
 
 
+@mutant("a kept answer is told to another payload", "leased-mismatch", "9", strangers=(1,))
+def _(patch: pytest.MonkeyPatch) -> None:
+    differs = entry._differs
+
+    def until_done(call: Any, record: Any) -> bool:
+        return record.state is not State.COMPLETED and differs(call, record)
+
+    patch.setattr(entry, "_differs", until_done)
+
+
+@mutant("a kept answer is refused to its own request", "leased-ietf", "12")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(entry, "_differs", lambda call, record: record.state is State.COMPLETED)
+
+
+@mutant("a kept answer is called expired", "leased-ietf", "12")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def forgetful(call: Any, record: Any, now: int) -> Flow[Answer]:
+        late = now if record is None else (record.expires_at or now)
+        return (yield from from_record(call, record, late))
+
+    patch.setattr(entry, "from_record", forgetful)
+
+
+@mutant("a retake without an answer is not taken back", "leased-certain", "12", faults=1)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def careless(call: Any, error: Any, seen: Any = None) -> Flow[None]:
+        yield from ()
+
+    patch.setattr(entry, "_retract", careless)
+
+
 @mutant("an unanswered claim runs the handler", "leased-ietf", "8", faults=1)
 def _(patch: pytest.MonkeyPatch) -> None:
     def hopeful(call: Any, claim: Any) -> Flow[Any]:
@@ -305,6 +339,14 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(exchange, "not_durable", lambda call, answer: answer)
 
 
+@mutant("a success is sent by another name", "leased-ietf", "3", faults=2)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def renamed(call: Any, answer: Answer) -> Answer:
+        return replace(answer, outcome=Outcome.NOT_DURABLE)
+
+    patch.setattr(exchange, "not_durable", renamed)
+
+
 @mutant("an answer is sent before it is durable", "leased-ietf", "3")
 def _(patch: pytest.MonkeyPatch) -> None:
     def at_once(call: Any, op: Any) -> Flow[Any]:
@@ -345,6 +387,35 @@ def _(patch: pytest.MonkeyPatch) -> None:
         yield from ()
 
     patch.setattr(steps, "_intend", unrecorded)
+
+
+@mutant("an operation that has acted is freed", "leased-resume-trips", "1")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(conclusions, "has_begun", lambda call, course: False)
+
+
+@mutant("an operation begins anew, whatever it has done", "leased-resume-trips", "1")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def blank(call: Any, entry: Any) -> Flow[Course]:
+        yield from ()
+        return Course()
+
+    patch.setattr(exchange, "_course", blank)
+
+
+@mutant("a reset call is taken back", "leased-resume-asked", "1", requests=1, ways=("reset!",))
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(steps, "classify", lambda error: Sent.NOT_SENT)
+
+
+@mutant("a take without an answer is not put back", "deferred-certain", "12", faults=1)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def careless(case: Any, fence: Any, policy: Any) -> Flow[bool]:
+        until = policy.lease_micros
+        reply = yield from ask(Take(case.record.identity, case.record.fence, fence, until))
+        return isinstance(reply, Applied)
+
+    patch.setattr(cast, "take", careless)
 
 
 @mutant("a call is made without a look at its lease", "leased-resume-asked", "4")

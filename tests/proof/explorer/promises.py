@@ -6,6 +6,7 @@ mistake in the one table would otherwise prove itself.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -44,6 +45,7 @@ class Violation(Exception):
     def __init__(self, promise: str, what: str) -> None:
         super().__init__(f"{promise}: {what}")
         self.promise = promise
+        self.number = promise.partition(" ")[0]
 
 
 @dataclass(frozen=True)
@@ -166,9 +168,11 @@ def p1_what_is_freed_had_no_effect(change: Change) -> None:
     """Whoever frees a key says that nothing happened: then nothing may have."""
     if change.after is None or change.before is None:
         return
-    freed = change.after.record.state in (State.FAILED_RETRYABLE, State.PENDING)
-    freed = freed and change.before.record.state in (State.IN_PROGRESS, State.UNKNOWN)
-    if freed and change.after.journal is None:
+    unsettled = change.before.record.state in (State.IN_PROGRESS, State.UNKNOWN)
+    # What waits with its journal goes on from there; what is free may be forgotten with it.
+    waits = change.after.record.state is State.PENDING and change.after.journal is not None
+    freed = change.after.record.state in (State.FAILED_RETRYABLE, State.PENDING) and not waits
+    if unsettled and freed:
         name = type(change.op).__name__
         demand("1 one effect", not change.effects, f"{name} freed a key whose effect is there")
 
@@ -201,12 +205,16 @@ def p2_an_answer_never_changes(kept: list[int], told: int) -> None:
 
 
 def p3_sent_after_it_is_durable(answer: Answer, kept: list[bytes]) -> None:
-    """All that is called final, from the run itself or from the record, is on record by then.
+    """All that is called final, from the run itself or from the record, is on record by then, and
+    every success whatever it is called. (202 is none: it says where to ask.)
 
     With `p2_an_answer_never_changes` two of them in one epoch are equal in every byte.
     """
     response = answer.response
-    if response is None or answer.outcome not in (Outcome.EXECUTED, Outcome.REPLAYED):
+    if response is None:
+        return
+    success = 200 <= response.status < 300 and response.status != 202
+    if not success and answer.outcome not in (Outcome.EXECUTED, Outcome.REPLAYED):
         return
     final = (response.status, response.body)
     stored = [snapshot.decode(blob) for blob in kept]
@@ -225,10 +233,26 @@ def p4_a_call_looks_at_its_lease(looked: bool) -> None:
     demand("4 stale holders are refused", looked, "a call was made without a look at its lease")
 
 
+def p5_a_doubt_is_called_one(answer: Answer) -> None:
+    """By its name; or by 202, where the answer can be asked for."""
+    response = answer.response
+    if response is not None and answer.outcome is Outcome.UNKNOWN:
+        said = response.status == 202 or b"outcome-unknown" in response.body
+        demand("5 only evidence settles", said, "a doubt was told as something else")
+
+
 def p7_answers_stay_in_their_scope(answer: Answer, others: set[bytes]) -> None:
+    demand("7 scopes are apart", not _is_of(answer, others), "another tenant's answer was sent")
+
+
+def p9_answers_are_for_their_payload(answer: Answer, others: set[bytes]) -> None:
+    what = "the answer to another payload was sent"
+    demand("9 a mismatch changes nothing", not _is_of(answer, others), what)
+
+
+def _is_of(answer: Answer, runs: set[bytes]) -> bool:
     headers = () if answer.response is None else answer.response.headers
-    leaked = any(name == MADE and run in others for name, run in headers)
-    demand("7 scopes are apart", not leaked, "the answer of another tenant was sent")
+    return any(name == MADE and run in runs for name, run in headers)
 
 
 def p12_one_waiter_acts(passed_over: bool) -> None:
@@ -285,16 +309,45 @@ def p12_settled_in_the_end(entry: Entry | None, can_tell: bool) -> None:
     if state is State.UNKNOWN:
         dead = entry.case().due_at is None
         demand("12 every key is settled", dead, "unknown, and asked about for ever")
-        demand("12 every key is settled", not can_tell, "unknown, though the provider knows")
+        demand("12 every key is settled", not can_tell, "unknown, though there is no doubt")
 
 
-def p12_no_permanent_conflict(answer: Answer) -> None:
-    stuck = answer.outcome in (Outcome.IN_FLIGHT, Outcome.STORE_ERROR)
-    demand("12 every key is settled", not stuck, f"a retry after all faults: {answer.outcome}")
+RUN: Final = frozenset(
+    {Outcome.EXECUTED, Outcome.RELEASED, Outcome.SUSPENDED, Outcome.ACCEPTED, Outcome.REPLAYED}
+)
+"""What may come of a first run; replayed, where it was stored and a worker was there before."""
+
+
+def p12_no_permanent_conflict(answer: Answer, found: Entry | None, alike: bool, now: int) -> None:
+    """After all faults: whoever asks is told the end that is on record (``found``), or runs."""
+    demand(
+        "12 every key is settled",
+        answer.outcome in _ends_of(found, alike, now),
+        f"a retry after all faults: {answer.outcome}",
+    )
+
+
+def _ends_of(found: Entry | None, alike: bool, now: int) -> Container[Outcome]:
+    if found is None:
+        return RUN
+    if not alike:
+        return {Outcome.MISMATCH}
+    match found.record.state:
+        case State.COMPLETED if not found.record.past_retention(now):
+            blob = found.record.snapshot
+            whole = blob is not None and snapshot.decode(blob).response() is not None
+            return {Outcome.REPLAYED if whole else Outcome.RECEIPT}
+        case State.COMPLETED | State.EXPIRED:
+            return {Outcome.EXPIRED}
+        case State.UNKNOWN:
+            return {Outcome.UNKNOWN}
+        case _:
+            return RUN
 
 
 def check_answer(answer: Answer, kept: list[bytes], acted: int) -> None:
     p3_sent_after_it_is_durable(answer, kept)
     p4_a_zombie_answers_from_the_record(answer)
+    p5_a_doubt_is_called_one(answer)
     p8_a_store_error_is_a_refusal(answer, acted)
     p9_a_mismatch_does_not_run(answer, acted)

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from tests.proof.explorer.engine import Engine, Move
 from tests.proof.explorer.healing import Healer
@@ -49,6 +50,8 @@ class Covered:
     states: int
     steps: int
     seconds: float
+    ends: frozenset[Any]
+    """What it may come to, without names: records, effects, kept answers, those who died."""
 
     def __str__(self) -> str:
         return (
@@ -75,6 +78,7 @@ class _Search:
         self._paths: dict[State, int] = {}
         self._trail: list[str] = []
         self._steps = 0
+        self._ends: set[Any] = set()
 
     def all(self) -> Covered:
         began = time.process_time()
@@ -104,6 +108,7 @@ class _Search:
 
     def _end(self, state: State) -> int:
         self._healer.heal(state)
+        self._ends.add(self._engine.outline(state))
         self._paths[state] = 1
         return 1
 
@@ -130,7 +135,9 @@ class _Search:
 
     def _covered(self, schedules: int, states: int, began: float) -> Covered:
         seconds = time.process_time() - began
-        return Covered(self._world.name, schedules, states, self._steps, seconds)
+        return Covered(
+            self._world.name, schedules, states, self._steps, seconds, frozenset(self._ends)
+        )
 
     def _broken(self, violation: Violation) -> Broken:
         return shrunk(self._world, list(self._trail), violation)

@@ -41,6 +41,8 @@ class Actor(NamedTuple):
     pursuits: tuple[Pursuit, ...] = ()
     life: int = 0
     """Of a worker: how often it has begun something."""
+    found: int = 0
+    """Of the one who comes when all is over: the record that is there."""
 
 
 class Transaction(NamedTuple):

@@ -24,6 +24,7 @@ FAULTS: Final = frozenset({"dies", "applied", "lost", "refused", "late", "cancel
 """What may befall anybody at any step, one by one: its process is killed; its operation is applied
 but unanswered, or not applied and unanswered, or surely not applied, or unanswered and applied
 later; its caller goes away. That its lease passes while it stands still is a jump of the clock."""
+OF_THE_STORE: Final = FAULTS - {"dies", "cancel"}
 
 
 def ask_provider(_: object) -> Evidence:
@@ -51,6 +52,10 @@ class World:
     familiar: bool = False
     repeatable: bool = False
     ways: tuple[str, ...] = ("did",)
+    courses: tuple[str, ...] = ("go",)
+    """Of an operation: it goes on to its answer, or *trips* when its call is made."""
+    certain: bool = False
+    """Nobody dies or leaves, no time passes, handlers are plain: no doubt may be left."""
     lives: int = 1
     """How much reconcilers and workers begin while faults are about."""
     evicts: bool = False
@@ -83,6 +88,7 @@ class World:
 
 _SHORT: Final[dict[str, Any]] = {"give_up_after": timedelta(minutes=5)}
 _FREED: Final[dict[str, Any]] = {"on_lapse": "release", "effects": "none", **_SHORT}
+_CERTAIN: Final[dict[str, Any]] = {"certain": True, "breaks": OF_THE_STORE, "jumps": ()}
 _HARMLESS: Final = ("declined", "500")
 _FAILING: Final = ("ok", "500", "not-executed")
 _DOUBTFUL: Final = ("ok", "doubt", "doubt!", "reset!")
@@ -130,12 +136,19 @@ WORLDS: Final[tuple[World, ...]] = (
         repeatable=True,
         ways=("did", "reset"),
     ),
+    World(
+        "leased-resume-trips",
+        ietf(on_lapse="resume", probe=ask_provider, **_SHORT),
+        provider="final",
+        courses=("go", "trips"),
+    ),
     World("leased-stripe-resume", stripe(on_lapse="resume", **_SHORT), repeatable=True),
     World(
         "leased-accepted-resume",
         accepted(on_lapse="resume", probe=ask_provider, **_SHORT),
         provider="happened",
     ),
+    World("leased-certain", ietf(**_SHORT), _FAILING, **_CERTAIN),
     World("leased-mismatch", ietf(**_SHORT), ("ok", "500"), strangers=(2,)),
     World("leased-tenants", ietf(**_SHORT), ("ok", "500"), elsewhere=(2,)),
     World("leased-retention", ietf(**_SHORT), ("ok", "500"), jumps=(PAST_RETENTION,)),
@@ -165,6 +178,7 @@ WORLDS: Final[tuple[World, ...]] = (
         ("written", "doubt"),
         provider="final",
     ),
+    World("atomic-certain", ietf(mode="atomic", **_SHORT), ("written", "500w"), **_CERTAIN),
     World(
         "deferred-accepted",
         accepted(mode="deferred", required=True, probe=ask_provider, **_SHORT),
@@ -184,6 +198,13 @@ WORLDS: Final[tuple[World, ...]] = (
         provider="final",
         ways=("did", "reset!"),
         lives=3,
+    ),
+    World(
+        "deferred-certain",
+        accepted(mode="deferred", required=True, **_SHORT),
+        ("ok", "500", "not-executed"),
+        lives=3,
+        **_CERTAIN,
     ),
     World(
         "deferred-abandoned",
