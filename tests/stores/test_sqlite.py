@@ -24,7 +24,9 @@ from semel.core.contract import (
     Claim,
     Claimed,
     Complete,
+    Evict,
     Found,
+    Lost,
     NoRecord,
     Read,
     Stale,
@@ -34,7 +36,7 @@ from semel.core.model import Identity, State
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 from semel.stores import open_backend
 from semel.stores.sqlite import SqliteBackend
-from tests.stores.contract import claim, complete, new_fence, new_identity
+from tests.stores.contract import ACT, claim, complete, new_fence, new_identity
 
 PATIENCE = 30.0
 
@@ -356,6 +358,22 @@ def test_stale_and_fresh_fences_in_one_batch(
     assert [isinstance(reply, Applied) for reply in replies] == [True, False] + [True] * 4
     found = ask(backend, Read(claims[1].identity))
     assert found.record.state is State.IN_PROGRESS
+
+
+def test_what_took_effect_in_a_batch_is_told_so_whatever_became_of_it_in_the_batch(
+    backend: SqliteBackend, other: sqlite3.Connection
+) -> None:
+    """A stale one sends all completions of its batch alone; the operator was queued before them."""
+    good, stale = held(backend), held(backend)
+    ops: list[StoreOperation[Any]] = [
+        Evict(good.identity, good.fence, ACT),
+        complete(good.identity, good.fence),
+        complete(stale.identity, new_fence()),
+    ]
+    evicted, completed, lost = together(backend, other, ops)
+    assert isinstance(completed, Applied)
+    assert isinstance(evicted, Applied)
+    assert isinstance(lost, Lost)
 
 
 def test_a_cancelled_caller_loses_only_the_answer(

@@ -56,15 +56,22 @@ def run_batch(connection: sqlite3.Connection, batch: Sequence[Job], now: Micros)
     """Set the reply or the error of each job. Raises when the transaction itself is spoilt."""
     claims = [job for job in batch if type(job.op) is Claim and _fresh(job.op, now)]
     completions = [job for job in batch if type(job.op) is Complete]
-    _run_many(connection, claims, now, _CLAIM)
-    _run_many(connection, completions, now, _COMPLETE)
-    for job in batch:
-        if job.reply is None and job.error is None:
-            _run_one(connection, job, now)
+    for jobs, many in ((claims, _CLAIM), (completions, _COMPLETE)):
+        _run_many(connection, jobs, now, many)
+        # Before anything else: what took effect must not be undone by another before it is told so.
+        _run_each(connection, jobs, now)
+    _run_each(connection, batch, now)
 
 
 def _fresh(op: Claim, now: Micros) -> bool:
     return op.fresh_until is None or op.fresh_until >= now
+
+
+def _run_each(connection: sqlite3.Connection, jobs: Sequence[Job], now: Micros) -> None:
+    """Those that have neither reply nor error yet."""
+    for job in jobs:
+        if job.reply is None and job.error is None:
+            _run_one(connection, job, now)
 
 
 def _run_one(connection: sqlite3.Connection, job: Job, now: Micros) -> None:
