@@ -47,6 +47,12 @@ EACH = [
 """In the small form each server is played on once: with its lines cut where they can be."""
 SQL = ("sqlite", "postgresql", "partitioned", "mysql")
 PLAYERS = 2
+FLOORS = {"memory": 12}
+FLOOR = 15
+"""Rows of the table that the small form takes at least, however threads and processes take turns:
+about 23 in most runs. Memory has one player."""
+CUTS = 5
+"""Calls that are cut off at least, of about 40."""
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +64,7 @@ def crew() -> Iterator[Crew]:
 def tell(request: pytest.FixtureRequest, store: str, size: Size, figures: Figures) -> None:
     if size is FULL:
         assert set(figures.rows) == set(ROWS)
+    assert len(figures.rows) >= FLOORS.get(store, FLOOR)
     print(f"\n{store}: {figures}; {figures.nodes:,} steps of the search")
     note(request, f"histories, {store}: {figures}", "proof")
 
@@ -152,7 +159,7 @@ def test_a_history_over_lines_that_are_cut_is_linearizable(
     with crew.at([place] * PLAYERS) as players:
         habits = Habits(looks_again=store in SQL, asks_again=True)
         figures = campaign(players, size, habits)
-    assert figures.outcomes[Outcome.DOUBT] + figures.outcomes[Outcome.NOTHING]
+    assert figures.outcomes[Outcome.DOUBT] + figures.outcomes[Outcome.NOTHING] >= CUTS
     tell(request, f"{store}, lines cut", size, figures)
 
 

@@ -56,6 +56,8 @@ Make: TypeAlias = Callable[[Dice, Identity, Fence], StoreOperation[Any]]
 
 TENANT: Final = "tenant"
 ACT: Final = Act("tests", "to see what it does")
+STALE: Final = 0.2
+"""How often a fence of before is used where the last one would do."""
 LIMIT: Final = 1_000
 """Of a round of maintenance: more than there are records."""
 
@@ -221,7 +223,9 @@ class Board:
             return make(dice, self.identity, dice.choice(self._fences))
         state = self._state  # which another lane may change meanwhile
         events = [row.event for row in TABLE if row.source is state and row.event in MAKERS]
-        return MAKERS[dice.choice(events)](dice, self.identity, self._fence)
+        make = MAKERS[dice.choice(events)]
+        late = dice.random() < STALE  # what would be right, by somebody who had his time
+        return make(dice, self.identity, dice.choice(self._fences) if late else self._fence)
 
     def claim(self, dice: Dice) -> Claim:
         return _claim(dice, self.identity, self._fence)
@@ -236,7 +240,8 @@ class Board:
             self._state = getattr(reply, "state", self._implied(reply))
             fence = getattr(op, "fence", self._fence)
         self._fence = fence
-        self._fences = (*self._fences[-3:], fence)
+        if fence not in self._fences:
+            self._fences = (*self._fences[-3:], fence)
 
     def _implied(self, reply: Any) -> State | None:
         match reply:
