@@ -1,0 +1,47 @@
+"""A flow whose questions are answered by a script: what each kind is told, in turn."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from semel.core.contract import Operation
+from semel.core.flow import Flow, run
+
+R = TypeVar("R")
+K = TypeVar("K", bound=Operation[Any])
+
+
+class Script:
+    """``said``: replies by the name of the operation, one after the other; the last one stays.
+
+    An exception is raised; what nothing is said about is told None.
+    """
+
+    def __init__(self, **said: Any) -> None:
+        self._said = {
+            name: list(replies) if isinstance(replies, list) else [replies]
+            for name, replies in said.items()
+        }
+        self.asked: list[Operation[Any]] = []
+
+    def play(self, flow: Flow[R]) -> R:
+        return run(flow, self._reply)
+
+    def _reply(self, op: Operation[Any]) -> Any:
+        self.asked.append(op)
+        replies = self._said.get(type(op).__name__, [None])
+        reply = replies.pop(0) if len(replies) > 1 else replies[0]
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    @property
+    def kinds(self) -> list[type[Operation[Any]]]:
+        return [type(op) for op in self.asked]
+
+    def all(self, kind: type[K]) -> list[K]:
+        return [op for op in self.asked if isinstance(op, kind)]
+
+    def one(self, kind: type[K]) -> K:
+        (op,) = self.all(kind)
+        return op
