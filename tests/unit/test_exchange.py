@@ -285,6 +285,26 @@ def test_a_lapsed_lease_runs_again_only_where_declared(world: World) -> None:
     assert world.serve(call(policy=policy)).outcome is Outcome.EXECUTED
 
 
+def test_what_was_begun_as_an_operation_and_is_none_any_more_is_left_alone(world: World) -> None:
+    """Resumed as a plain handler, it would do again what its journal says is done."""
+    begun = call(policy=ietf(on_lapse="resume"))
+    world.perform(_claim_of(begun))
+    world.now += 61 * SECOND
+    before = world.record(begun)
+    assert code(world.serve(call())) == "in-flight"
+    assert world.record(begun) == before
+
+
+def test_a_deferred_request_with_another_payload_is_a_mismatch(world: World) -> None:
+    policy = accepted(mode="deferred", required=True)
+    asked = replace(call(policy=policy), request=b"stored")
+    world.serve(asked)
+    before = world.record(asked)
+    other = replace(call(b'{"amount": 999}', policy), request=b"stored")
+    assert world.serve(other).outcome is Outcome.MISMATCH
+    assert world.record(asked) == before
+
+
 def test_a_mismatch_never_changes_a_lapsed_record(world: World) -> None:
     dead = call()
     world.perform(_claim_of(dead))
@@ -612,6 +632,19 @@ def test_who_waited_for_an_operation_is_not_told_that_it_is_lost(world: World) -
     assert world.count(Invoke) == 0
 
 
+def test_who_waited_once_and_finds_the_next_holder_does_not_wait_again(world: World) -> None:
+    leader = _busy(world)
+
+    def taken_over() -> Woken:
+        world.store.perform(Release(leader.identity, leader.fence, 99 * SECOND))
+        next_one = Retake(leader.identity, leader.fence, NEW, 99 * SECOND)
+        assert isinstance(world.store.perform(next_one), Applied)
+        return _woken(world, leader)
+
+    assert code(_serve_waiting(world, taken_over)) == "in-flight"
+    assert world.count(Await) == 1
+
+
 def _serve_waiting(world: World, wake: Any, policy: Policy = PATIENT) -> Answer:
     world.outcomes.append(answered())
     waiter = call(policy=policy)
@@ -680,6 +713,13 @@ def test_nothing_of_a_stream_is_sent_when_it_cannot_be_opened(world: World) -> N
     assert code(answer) == "completion-not-durable"
     assert world.count(Discard) == 1
     assert world.count(Drain) == 0
+
+
+def test_a_stream_whose_end_is_not_on_record_is_not_called_executed(world: World) -> None:
+    world.faults[Complete] = deque(["lost"] * 10)
+    world.outcomes.append(HEAD)
+    assert world.serve(call(policy=STREAM)).outcome is Outcome.NOT_DURABLE
+    assert [type(op) for op in world.pursued] == [Complete]
 
 
 def test_an_open_receipt_whose_lease_lapses_becomes_unknown(world: World) -> None:

@@ -1,0 +1,76 @@
+"""What an operation's run comes to, by its journal."""
+
+from __future__ import annotations
+
+import pytest
+
+from semel.core.conclusions import concession, conclude
+from semel.core.contract import Release, Renew, Suspend
+from semel.core.course import Course
+from semel.core.frozen import replace
+from semel.core.journal import Journal, Kind
+from semel.core.policy import ietf
+from semel.core.runner import HandlerOutcome, Raised
+from semel.core.verdict import Verdict
+from semel.errors import OperationChanged
+from tests.unit.world import answered, call
+
+OPERATION = ietf(on_lapse="resume")
+ACTED = Journal().reaching("charge", Kind.CALL, 1)
+INTENT = Journal().intending("charge")
+BOOM = Raised(ValueError("boom"))
+
+
+def test_an_answer_before_all_that_is_on_record_is_no_answer() -> None:
+    """The code has lost a point that an earlier run had passed."""
+    outcome, verdict = conclude(call(policy=OPERATION), answered(), Course(ACTED))
+    assert isinstance(outcome, Raised)
+    assert isinstance(outcome.error, OperationChanged)
+    assert verdict is Verdict.RELEASE
+
+
+def test_an_answer_behind_all_that_is_on_record_is_kept() -> None:
+    course = Course(ACTED)
+    course.meet("charge", Kind.CALL)
+    outcome = answered()
+    assert conclude(call(policy=OPERATION), outcome, course) == (outcome, Verdict.KEEP)
+
+
+@pytest.mark.parametrize("outcome", [BOOM, answered(500)])
+@pytest.mark.parametrize(
+    ("journal", "repeating", "verdict"),
+    [
+        (Journal(), False, Verdict.RELEASE),
+        (INTENT, False, Verdict.SUSPEND),
+        (INTENT, True, Verdict.RELEASE),
+    ],
+)
+def test_a_failed_operation_is_judged_by_its_journal(
+    outcome: HandlerOutcome, journal: Journal, repeating: bool, verdict: Verdict
+) -> None:
+    course = Course(journal)
+    course.repeating = repeating
+    for point in journal.points:
+        course.meet(point.name, point.kind)
+    assert conclude(call(policy=OPERATION), outcome, course)[1] is verdict
+
+
+@pytest.mark.parametrize("journal", [ACTED, INTENT])
+def test_an_operation_that_has_begun_is_left_to_lapse(journal: Journal) -> None:
+    op = concession(call(policy=OPERATION), Verdict.RELEASE, BOOM.error, Course(journal))
+    assert isinstance(op, Renew)
+
+
+@pytest.mark.parametrize("journal", [ACTED, INTENT])
+def test_an_operation_that_was_tried_for_long_enough_is_a_dead_letter(journal: Journal) -> None:
+    """Renewed, it would be tried for ever."""
+    overdue = replace(call(policy=OPERATION), overdue=True)
+    op = concession(overdue, Verdict.RELEASE, BOOM.error, Course(journal))
+    assert isinstance(op, Suspend)
+    assert op.probe_after is None
+
+
+def test_an_operation_that_has_done_nothing_outside_is_released() -> None:
+    phase = Journal().reaching("made", Kind.PHASE, 1)
+    op = concession(call(policy=OPERATION), Verdict.RELEASE, BOOM.error, Course(phase))
+    assert isinstance(op, Release)
