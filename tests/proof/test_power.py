@@ -41,7 +41,9 @@ def told(verdict: Verdict) -> str:
     return (
         f"power: {verdict.cuts.total():,} cuts ({ways}) in {verdict.writes:,} writes of "
         f"{verdict.acts:,} acts; {verdict.unsafe:,} with writes that were not synced; "
-        f"{verdict.checked:,} acknowledgements looked for; lost or damaged: {len(verdict.wrong)}"
+        f"{verdict.checked:,} times all rows of a key were compared; {verdict.deep:,} images "
+        f"checked and worked with, {verdict.asked:,} keys asked for there; "
+        f"lost or damaged: {len(verdict.wrong)}"
     )
 
 
@@ -52,7 +54,15 @@ def test_what_was_acknowledged_survives_a_power_cut(
     note(request, told(verdict), "proof")
     assert verdict.clean, verdict.wrong
     assert verdict.cuts.total() >= 1_000
-    assert verdict.unsafe > verdict.cuts.total() // 4
+    thorough(verdict, SMALL)
+
+
+def thorough(verdict: Verdict, plan: Plan) -> None:
+    cuts = verdict.cuts.total()
+    assert verdict.unsafe > cuts // 4
+    assert verdict.deep >= cuts // plan.deep_each
+    assert verdict.asked > verdict.deep
+    assert verdict.checked > 10 * cuts
 
 
 @pytest.mark.proof
@@ -65,6 +75,7 @@ def test_what_was_acknowledged_survives_fifty_thousand_power_cuts(
     note(request, told(verdict), "proof")
     assert verdict.clean, verdict.wrong
     assert verdict.cuts.total() >= 50_000
+    thorough(verdict, LONG[0])
 
 
 # ── that it would notice ──────────────────────────────────────────────────────────────────────────

@@ -36,7 +36,12 @@ class Verdict:
     acts: int = 0
     writes: int = 0
     checked: int = 0
-    """Acknowledged acts that were looked for."""
+    """Keys and other subjects with all their rows, as the last act that was acknowledged of each
+    had left them, compared with those of an image; one is compared again in every image."""
+    deep: int = 0
+    """Images that SQLite checked, and that were worked with."""
+    asked: int = 0
+    """Acknowledged keys that were asked for there, and neither run nor answered otherwise."""
     wrong: dict[str, list[str]] = field(default_factory=dict)
 
     @property
@@ -52,6 +57,8 @@ class Verdict:
         self.acts += other.acts
         self.writes += other.writes
         self.checked += other.checked
+        self.deep += other.deep
+        self.asked += other.asked
         for kind, lines in other.wrong.items():
             self.wrong.setdefault(kind, []).extend(lines)
 
@@ -72,7 +79,6 @@ class Expected:
         self.state: Contents = dict(recording.said)
         self.promises: dict[str, Promise] = {}
         self.under_way: dict[int, Act] = {}
-        self.told = 0
 
     def follow(self, event: Event) -> None:
         match event:
@@ -80,7 +86,6 @@ class Expected:
                 self.under_way[number] = self._acts[number]
             case Told(number):
                 act = self.under_way.pop(number)
-                self.told += 1
                 change(self.state, act)
                 for name in act.after:
                     self.promises.pop(name, None)
@@ -89,8 +94,11 @@ class Expected:
             case _:
                 pass
 
-    def compare(self, found: Contents) -> None:
-        """Each act under way is there wholly or not at all; all else is as it was acknowledged."""
+    def compare(self, found: Contents) -> int:
+        """Each act under way is there wholly or not at all; all else is as it was acknowledged.
+
+        Returns how many subjects were there to be compared.
+        """
         state = dict(self.state)
         for act in self.under_way.values():
             after = [found.get(name) == rows for name, rows in act.after.items()]
@@ -107,6 +115,7 @@ class Expected:
                 raise Wrong(
                     kind, f"{name}: {_named(found.get(name))}, not {_named(state.get(name))}"
                 )
+        return len(state)
 
 
 def _named(rows: Rows | None) -> str:
@@ -115,11 +124,12 @@ def _named(rows: Rows | None) -> str:
 
 
 class Auditor:
-    """Opens images in a folder of its own."""
+    """Opens images in a folder of its own, and counts in its verdict."""
 
     def __init__(self, folder: Path, dice: random.Random) -> None:
         self._folder = folder
         self._dice = dice
+        self.verdict = Verdict()
 
     def audit(self, image: dict[str, bytes], expected: Expected, now: Micros, deep: bool) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -142,8 +152,9 @@ class Auditor:
         try:
             found = all_rows(connection)
             found.pop(subject(NEW))
-            expected.compare(found)
+            self.verdict.checked += expected.compare(found)
             if deep:
+                self.verdict.deep += 1
                 (said,) = connection.execute("PRAGMA integrity_check").fetchone()
                 if said != "ok":
                     raise Wrong("damaged", str(said))
@@ -151,6 +162,7 @@ class Auditor:
             connection.close()
         for promise in self._some(expected) if deep else ():
             self._go_on(store, promise)
+            self.verdict.asked += 1
 
     def _claim_anew(self, store: Store) -> None:
         """The first thing after a cut is an ordinary request."""
@@ -207,7 +219,8 @@ def walk(
     deep_each: int = 1,
 ) -> Verdict:
     """Through the log once; ``cuts`` are in its order."""
-    verdict = Verdict(acts=len(recording.acts))
+    verdict = auditor.verdict
+    verdict.acts = len(recording.acts)
     disk, expected, at = Disk(recording.start, lying=lying), Expected(recording), 0
     for number, cut in enumerate(cuts):
         while at < cut.at:
@@ -216,7 +229,6 @@ def walk(
             at += 1
         verdict.cuts[cut.survival] += 1
         verdict.unsafe += bool(disk.unsafe)
-        verdict.checked += expected.told
         try:
             image = disk.image(cut.survival, dice)
             auditor.audit(image, expected, recording.ended_at, number % deep_each == 0)
