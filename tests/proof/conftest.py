@@ -28,5 +28,6 @@ def tally(request: pytest.FixtureRequest) -> Iterator[Verdict]:
     yield whole
     kills, zombies = whole.kills.total(), whole.refused
     if kills or zombies:
-        figures = f"{kills:,} kills survived, {zombies:,} zombies refused: {whole.figures()}"
-        note(request, figures, "proof")
+        pairs = f", {whole.pairs:,} pairs of places" if whole.pairs else ""
+        survived = f"{kills:,} kills survived{pairs}, {zombies:,} zombies refused"
+        note(request, f"{survived}: {whole.figures()}", "proof")

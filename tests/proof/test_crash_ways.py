@@ -11,7 +11,14 @@ import pytest
 
 from tests.proof.crash.campaign import Plan
 from tests.proof.crash.grounds import STORES
-from tests.proof.crash.runs import HELD, campaign, overtaken, table
+from tests.proof.crash.runs import (
+    HELD,
+    REACH,
+    campaign,
+    every_second_place,
+    overtaken,
+    table,
+)
 from tests.proof.crash.shop import STREAMED
 from tests.proof.crash.verdict import Verdict
 from tests.proof.crash.ways import COLOURS, FRAMEWORKS, FUNCTIONS
@@ -84,6 +91,7 @@ def test_a_stream_without_its_receipt_is_noticed(
 # ── the whole campaign ────────────────────────────────────────────────────────────────────────────
 
 RETRIES = 10
+"""Of each first death; over all of them they go through every place of a retry."""
 FLOWING = ("before Open 1", "after Open 1", "after piece 1")
 WAYS = {
     "functions": [(route, colour) for route in DONE_ONCE for colour in FUNCTIONS],
@@ -96,7 +104,7 @@ EACH = [(ways, store) for ways in WAYS for store in (STORES[:2] if ways in FRAME
 
 @pytest.mark.proof
 @pytest.mark.parametrize(("ways", "store"), EACH)
-def test_every_pair_of_deaths_by_every_way_in(
+def test_retries_that_die_as_well_by_every_way_in(
     ways: str,
     store: str,
     zygote: Zygote,
@@ -112,6 +120,8 @@ def test_every_pair_of_deaths_by_every_way_in(
             verdict = given.run()
         whole.add(verdict)
         assert verdict.clean, (plan, verdict)
+        if plan.retries:
+            every_second_place(plan, verdict)
         assert (verdict.receipts > 0) == any(route in STREAMED for route in plan.routes)
     with capsys.disabled():
         print(f"\n{ways}, {table(store, whole)}")
@@ -120,9 +130,9 @@ def test_every_pair_of_deaths_by_every_way_in(
 
 
 def plans(ways: str) -> Iterator[Plan]:
-    """Every pair of boundaries of a first try and its retry; then at any moment."""
+    """Every boundary of a first try, and of a retry; then at any moment."""
     for route, colour in WAYS[ways]:
-        yield Plan((route,), (colour,), retries=RETRIES, workers=24)
+        yield Plan((route,), (colour,), retries=RETRIES, reach=REACH[route], workers=24)
     routes, colours = ({each[number]: None for each in WAYS[ways]} for number in (0, 1))
     yield Plan((*routes,), (*colours,), where=("after effect 1",), workers=24, stray=50)
 

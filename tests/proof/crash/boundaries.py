@@ -200,27 +200,51 @@ class AsyncWatchedStore(Watched):
 
 
 class WatchedTransaction(WatchedStore):
+    def _step(self, name: str, *, last: bool = False) -> None:
+        self._at.reach("before", name)
+        getattr(self._inner, name)()
+        if last:
+            self._over()
+        self._at.reach("after", name)
+
+    def savepoint(self) -> None:
+        self._step("savepoint")
+
+    def undo(self) -> None:
+        self._step("undo")
+
+    def flush(self) -> None:
+        self._step("flush")
+
     def commit(self) -> None:
-        self._at.reach("before", "commit")
-        self._inner.commit()
-        self._over()
-        self._at.reach("after", "commit")
+        self._step("commit", last=True)
 
     def roll_back(self) -> None:
-        self._inner.roll_back()
-        self._over()
+        self._step("roll_back", last=True)
 
 
 class AsyncWatchedTransaction(AsyncWatchedStore):
+    async def _step(self, name: str, *, last: bool = False) -> None:
+        self._at.reach("before", name)
+        await getattr(self._inner, name)()
+        if last:
+            self._over()
+        self._at.reach("after", name)
+
+    async def savepoint(self) -> None:
+        await self._step("savepoint")
+
+    async def undo(self) -> None:
+        await self._step("undo")
+
+    async def flush(self) -> None:
+        await self._step("flush")
+
     async def commit(self) -> None:
-        self._at.reach("before", "commit")
-        await self._inner.commit()
-        self._over()
-        self._at.reach("after", "commit")
+        await self._step("commit", last=True)
 
     async def roll_back(self) -> None:
-        await self._inner.roll_back()
-        self._over()
+        await self._step("roll_back", last=True)
 
 
 class WatchedBackend(Watched):
@@ -255,7 +279,13 @@ class WatchedBackend(Watched):
     # Asked for by `isinstance(backend, Transactional)`, which looks past __getattr__.
 
     def ascertain(self, identity: Any) -> Any:
-        return self._inner.ascertain(identity)
+        self._at.reach("before", "ascertain")
+        found = self._inner.ascertain(identity)
+        self._at.reach("after", "ascertain")
+        return found
 
     async def aascertain(self, identity: Any) -> Any:
-        return await self._inner.aascertain(identity)
+        self._at.reach("before", "ascertain")
+        found = await self._inner.aascertain(identity)
+        self._at.reach("after", "ascertain")
+        return found

@@ -9,7 +9,8 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import count, product
@@ -47,7 +48,10 @@ class Plan:
     where: tuple[int | str, ...] = ()
     """The boundaries at which first processes die; without any, all of them."""
     retries: int = 0
-    """For each boundary so many keys; the first's retry dies at boundary 0, the next one's at 1."""
+    """For each boundary so many keys, whose retries die at boundaries of their own."""
+    reach: int = 0
+    """How many of those are gone through. As many as retries: each with each. If not, those of the
+    next first boundary go on where the last one's have ended."""
     workers: int = 0
     """How many workers die, each at a later boundary, unless all is quiet before."""
     stray: int = 0
@@ -72,6 +76,9 @@ class Campaign:
         self._ways = peers(plan.colours)
         """How a key may come in again: by another adapter it is the same key."""
         self._keys: dict[str, str] = {}
+        self._firsts: dict[str, tuple[str, str, int | str]] = {}
+        """The route and the adapter of a key whose first process died, and where it did."""
+        self._pairs: set[tuple[tuple[str, str, int | str], int]] = set()
         self._killed = self._strayed = 0
         self._moment = 0.05
         """Seconds in which a process that is killed at any moment has mostly not ended."""
@@ -99,8 +106,10 @@ class Campaign:
         died = 0
         for at in self.plan.where or count():
             keys = [self._new(route) for _ in range(max(1, self.plan.retries))]
-            these = [self._request([key], at, colour=colour) for key in keys]
-            deaths = sum(child.settle().killed for child in these)
+            these = {key: self._request([key], at, colour=colour) for key in keys}
+            dead = [key for key, child in these.items() if child.settle().killed]
+            self._firsts |= dict.fromkeys(dead, (route, colour, at))
+            deaths = len(dead)
             died += deaths
             if not (deaths or self.plan.where):
                 break
@@ -109,13 +118,24 @@ class Campaign:
     def _second_tries(self, threads: ThreadPoolExecutor) -> None:
         """Through any adapter."""
         self.await_due()
-        unsettled = self._unsettled()
+        tries = list(self._turns())
 
-        def retry(number: int) -> bool:
-            key, at = unsettled[number], number % self.plan.retries
+        def retry(turn: tuple[str, int]) -> bool:
+            key, at = turn
             return self._request([key], at, colour=self._dice.choice(self._ways)).settle().killed
 
-        self._killed += sum(threads.map(retry, range(len(unsettled))))
+        for (key, at), killed in zip(tries, threads.map(retry, tries), strict=True):
+            self._killed += killed
+            if killed and key in self._firsts:
+                self._pairs.add((self._firsts[key], at))
+
+    def _turns(self) -> Iterator[tuple[str, int]]:
+        """Each key, and where its retry dies."""
+        reach = self.plan.reach or self.plan.retries
+        begins = count(0, self.plan.retries)
+        turns = defaultdict[object, Iterator[int]](lambda: count(next(begins)))
+        for key in self._unsettled():
+            yield key, next(turns[self._firsts.get(key)]) % reach
 
     def _workers_die(self, threads: ThreadPoolExecutor) -> None:
         self.await_due()
@@ -193,6 +213,8 @@ class Campaign:
         if self._strayed:
             found.kills["anybody: at any moment"] += self._strayed
         found.lost += self._without_receipt()
+        found.pairs = len(self._pairs)
+        found.second_places = Counter(f"{first[0]} {at}" for first, at in self._pairs)
         assert found.kills.total() == self._killed, "deaths that nobody ordered"
         return found
 

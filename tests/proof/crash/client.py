@@ -17,6 +17,8 @@ from tests.proof.crash.shop import STREAMED, Shop, result
 from tests.proof.crash.wire import environ, scope
 
 AT_ONCE = 8
+OF_THE_DELIVERY = ("date", "idempotent-replayed", "content-length")
+"""Headers that may differ each time an answer is given; some frameworks count, others do not."""
 
 Order = tuple[str, str]
 """The route and the key of a request."""
@@ -59,8 +61,8 @@ class Client:
 
         async def send(message: Any) -> None:
             if message["type"] == "http.response.start":
-                lines = {name.lower(): text.decode() for name, text in message["headers"]}
-                answer.status, answer.nonce = message["status"], lines.get(b"x-nonce", "")
+                headers = [(name.decode(), text.decode()) for name, text in message["headers"]]
+                answer.begin(message["status"], headers)
                 return
             self._piece(route, key, answer, message.get("body", b""))
             if not message.get("more_body"):
@@ -78,8 +80,7 @@ class Client:
             self._piece(route, key, answer, piece)
 
         def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
-            lines = {name.lower(): text for name, text in headers}
-            answer.status, answer.nonce = int(status[:3]), lines.get("x-nonce", "")
+            answer.begin(int(status[:3]), headers)
             return write
 
         try:
@@ -154,7 +155,7 @@ class Client:
 
     def _note(self, log: int, key: str, answer: _Answer) -> None:
         line = {"pid": os.getpid(), "key": key, "status": answer.status, "nonce": answer.nonce}
-        line["body"] = answer.body.decode()
+        line |= {"headers": answer.headers, "body": answer.body.decode()}
         os.write(log, json.dumps(line).encode() + b"\n")
 
 
@@ -164,7 +165,13 @@ class _Answer:
     def __init__(self, status: int = 0, nonce: str = "", body: bytes = b"") -> None:
         self.status = status
         self.nonce = nonce
+        self.headers: list[tuple[str, str]] = []
         self.body = body
+
+    def begin(self, status: int, headers: list[tuple[str, str]]) -> None:
+        lines = sorted((name.lower(), text) for name, text in headers)
+        self.status, self.nonce = status, dict(lines).get("x-nonce", "")
+        self.headers = [line for line in lines if line[0] not in OF_THE_DELIVERY]
 
 
 def _headers(key: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.proof.crash.campaign import Campaign, Plan
 from tests.proof.crash.grounds import ground, thrown_away
+from tests.proof.crash.shop import DEFERRED, PLAIN, STREAMED
 from tests.proof.crash.verdict import Verdict
 from tests.proof.crash.zygote import Zygote
 
@@ -16,6 +17,16 @@ SERVERS = {"postgresql": "postgres", "mariadb": "mariadb", "valkey": "valkey"}
 
 HELD = ("after Claim 1", "before effect 1", "after effect 1", "before Complete 1")
 """Where a process is stopped: in its handler, and on the way into it and out of it."""
+
+REACH = {
+    **dict.fromkeys(PLAIN, 14),
+    **dict.fromkeys(DEFERRED, 8),
+    **dict.fromkeys(STREAMED, 22),
+    "released": 18,
+    "resumed": 20,
+    "atomic": 24,
+}
+"""More places than a retry has, so that the last one lives."""
 
 
 @contextmanager
@@ -49,7 +60,16 @@ def overtaken(
     return verdict
 
 
+def every_second_place(plan: Plan, verdict: Verdict) -> None:
+    """Retries have died everywhere, up to where they have no more places."""
+    (route,) = plan.routes
+    places = {int(name.split()[-1]) for name in verdict.second_places}
+    assert places == set(range(len(places))), f"{route}: {sorted(places)}"
+    assert 0 < len(places) < REACH[route], f"{route}: {sorted(places)}"
+
+
 def table(store: str, verdict: Verdict) -> str:
     """Where processes died."""
     lines = [f"{number:6} {place}" for place, number in sorted(verdict.kills.items())]
-    return "\n".join([f"\n{store}: {verdict.keys} keys", *lines])
+    whole = f"\n{store}: {verdict.keys} keys, {verdict.pairs} pairs of places"
+    return "\n".join([whole, *lines])

@@ -12,6 +12,10 @@ from tests.proof.findings import Findings
 class Verdict(Findings):
     kills: Counter[str] = field(default_factory=Counter)
     """Processes that SIGKILL ended, by where they were."""
+    pairs: int = 0
+    """Places of a first request and of its retry at which both died; each pair of places once."""
+    second_places: Counter[str] = field(default_factory=Counter)
+    """Those of the retry, by route and number."""
     stops: Counter[str] = field(default_factory=Counter)
     redeliveries: int = 0
     """What came to a provider again, with a key that it knew. They are no duplicates."""
