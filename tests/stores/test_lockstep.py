@@ -8,8 +8,11 @@ by moving what they keep into the past. What breaks is told in the fewest steps.
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -344,3 +347,24 @@ def test_a_store_without_a_guard_is_found_out_of_step(guard: str) -> None:
     with pytest.raises(AssertionError, match="assert"):
         played(Records, spoilt, 200, phases=[Phase.generate])
     spoilt.close()
+
+
+MISLAID = {
+    "duty": "NEW.duty = 'resume' BEGIN UPDATE semel_record SET duty = 'lease'",
+    "due_at": "NEW.duty = 'expire' BEGIN UPDATE semel_record SET due_at = NEW.due_at + 9000000000",
+}
+
+
+@pytest.mark.parametrize("column", MISLAID)
+def test_a_store_that_mislays_records_is_found_out_of_step(tmp_path: Path, column: str) -> None:
+    """What requests are told is right, and whoever looks after the record does not find it."""
+    with open_harness("sqlite-sync", tmp_path, lambda: pytest.fail("no server")) as opened:
+        opened.backend.migrate()
+        with closing(sqlite3.connect(tmp_path / "records.db")) as connection:
+            connection.execute(
+                f"CREATE TRIGGER mislays AFTER UPDATE ON semel_record WHEN {MISLAID[column]} "
+                "WHERE identity = NEW.identity; END"
+            )
+        with pytest.raises(AssertionError) as found:
+            played(Records, opened, 200, phases=[Phase.generate])
+    assert demand_found_in_time.__name__ in {entry.name for entry in found.traceback}
