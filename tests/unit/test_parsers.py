@@ -25,6 +25,7 @@ from semel.core.custody import BrowseAudit
 from semel.core.forms import read_multipart, read_urlencoded
 from semel.core.keys import canonical_path, parse_key
 from semel.core.media import media_type
+from semel.core.model import Identity
 from semel.core.pointers import parse_pointer, write_pointer
 from semel.core.replay import accepts
 from semel.effects import signing
@@ -38,6 +39,7 @@ from semel.stores.sql import rows
 LATIN = st.text(st.characters(max_codepoint=255))
 """What a header can hold."""
 SECRET = bytes(range(32))
+NOBODY = Identity(bytes(32))
 
 
 def near(*pieces: str) -> st.SearchStrategy[str]:
@@ -89,6 +91,22 @@ def url_of(scheme: str) -> st.SearchStrategy[str]:
 
 def long_url(scheme: str, size: int) -> str:
     return f"{scheme}://h/" + "9" * size
+
+
+OF_A_ROW: tuple[Callable[[Any], object], ...] = (*(rows.case, rows.glimpse, rows.effect),)
+OF_ROWS: tuple[Callable[[Any], object], ...] = (
+    *(rows.record_and_now, rows.case_and_now, rows.answer_and_now, rows.time_and_now),
+    *(rows.effect_state, rows.told, rows.written, rows.recipe),
+)
+OF_REDIS: dict[str, Callable[[Any], object]] = {
+    "written": lambda given: answers.written(NOBODY, given),
+    "record": lambda given: answers.record(NOBODY, given),
+    "case": lambda given: answers.case(NOBODY, given, given),
+    "glimpse": lambda given: answers.glimpse(NOBODY, given, given),
+    "state": answers.state,
+    "time": answers.time,
+    "text": answers.text,
+}
 
 
 @dataclass(frozen=True)
@@ -167,15 +185,27 @@ PARSERS: dict[str, Parser] = {
     "sealed value": Parser(
         sealing.parse, near_bytes(b"E1", b"\x03", b"abc"), lambda size: b"E1\xff" * size
     ),
-    "row of SQL": Parser(
-        rows.case, ROW, lambda size: [bytes(32), "completed", bytes(16), "v" * size], (StoreError,)
-    ),
-    "answer of Redis": Parser(
-        lambda given: answers.written(bytes(32), given),  # type: ignore[arg-type]
-        ROW | st.lists(ROW | CELLS, max_size=6) | CELLS,
-        lambda size: [0, b"9" * size, None],
-        (StoreError,),
-    ),
+    **{
+        f"row of SQL: {parse.__name__}": Parser(
+            parse, ROW, lambda size: [bytes(32), "completed", bytes(16), "v" * size], (StoreError,)
+        )
+        for parse in OF_A_ROW
+    },
+    **{
+        f"rows of SQL: {parse.__name__}": Parser(
+            parse, st.lists(ROW, max_size=2), lambda size: [[1, b"v" * size]], (StoreError,)
+        )
+        for parse in OF_ROWS
+    },
+    **{
+        f"answer of Redis: {name}": Parser(
+            parse,
+            ROW | st.lists(ROW | CELLS, max_size=14) | CELLS,
+            lambda size: [0, b"9" * size, None],
+            (StoreError,),
+        )
+        for name, parse in OF_REDIS.items()
+    },
     "JSON Pointer": Parser(
         parse_pointer, near("/", "~", "0", "1"), lambda size: "/~0" * size, (ConfigurationError,)
     ),
