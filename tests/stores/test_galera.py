@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from threading import Barrier
 
 import pytest
 
-from semel.core.contract import Applied, Claim, Claimed, Found, Lost, Read
+from semel.core.contract import (
+    Applied,
+    Claim,
+    Claimed,
+    Found,
+    Inquire,
+    Lost,
+    Read,
+    Recall,
+    Recalled,
+    Suspend,
+)
 from semel.core.model import State
 from semel.errors import StoreUnavailable
 from semel.stores.base import Backend
@@ -126,6 +138,37 @@ def test_of_three_nodes_that_claim_two_thousand_keys_one_wins_each(
     galera: GaleraCluster, backends: list[Backend]
 ) -> None:
     of_many_keys_each_has_one_winner(galera, backends, 2_000)
+
+
+@pytest.mark.proof
+def test_of_changes_that_nodes_make_at_once_each_that_is_acknowledged_is_there(
+    galera: GaleraCluster, backends: list[Backend]
+) -> None:
+    """A transaction that is undone between two of its statements must not end in a COMMIT that is
+    acknowledged. In one packet some in a thousand did."""
+    identity, fence = new_identity(), new_fence()
+    store = backends[0].blocking()
+    store.perform(claim(identity, fence))
+    store.perform(Suspend(identity, fence, "timed out"))
+    before, most = conflicts(galera), 3_000
+
+    def run(backend: Backend) -> int:
+        acknowledged, tries, perform = 0, 0, backend.blocking().perform
+        while tries < most:
+            reply = perform(Recall(identity))
+            assert isinstance(reply, Recalled)
+            tries = reply.case.tries
+            with suppress(StoreUnavailable):  # as often as that there was a rival
+                asked = perform(Inquire(identity, fence, tries, None))
+                acknowledged += isinstance(asked, Applied)
+        return acknowledged
+
+    with ThreadPoolExecutor(2 * len(backends)) as threads:
+        acknowledged = sum(threads.map(run, backends * 2))
+    found = store.perform(Recall(identity))
+    assert isinstance(found, Recalled)
+    assert acknowledged == found.case.tries
+    assert conflicts(galera) > before
 
 
 # ── what one node acknowledged ────────────────────────────────────────────────────────────────────

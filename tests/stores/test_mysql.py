@@ -46,6 +46,7 @@ from semel.stores.mysql import exchange as said
 from semel.stores.mysql.literals import literal, rendered
 from semel.stores.mysql.migration import LOCK
 from semel.stores.sql.dialect import dialect
+from semel.stores.sql.plans import Statement
 from tests.servers import MariadbServer
 from tests.stores.contract import MINUTE, SNAPSHOT
 from tests.stores.harness import database_of
@@ -1282,3 +1283,18 @@ def test_of_processes_that_race_for_many_keys_each_key_has_one_winner(mariadb_ur
             racer.stdin.flush()
         won = [racer.communicate(timeout=60)[0].split() for racer in racers]
     assert [sum(map(int, each)) for each in zip(*won, strict=True)] == [1] * count
+
+
+def test_on_a_galera_node_no_transaction_is_one_packet() -> None:
+    """Undone between two statements of a packet, it would end in a COMMIT that is acknowledged."""
+    params = {"identity": bytes(32), "seen": bytes(16), "tries": 0, "again_in": None}
+    steps = said.exchange(Statement("inquire", params), apart=True)
+    told: list[list[Any]] = [[], [], [(["state"], [["unknown"]])]]
+    texts = [next(steps), *(steps.send(results) for results in told)]
+    assert (texts[0], texts[-1]) == (said.BEGIN, said.COMMIT)
+    assert [text.split()[0] for text in texts[1:-1]] == ["UPDATE", "SELECT"]
+    with pytest.raises(StopIteration) as done:
+        steps.send([])
+    assert done.value.value == [["unknown"]]
+    together = next(said.exchange(Statement("inquire", params)))
+    assert together == "; ".join(texts)

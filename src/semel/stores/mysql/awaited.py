@@ -13,7 +13,6 @@ from typing import TypeVar
 from semel.core.contract import StoreOperation
 from semel.errors import SemelError
 from semel.stores.background import in_thread
-from semel.stores.mysql.exchange import check_schema, exchange
 from semel.stores.mysql.faults import Fault, not_connected, verdict
 from semel.stores.mysql.migration import migrate
 from semel.stores.mysql.settings import Settings
@@ -76,7 +75,7 @@ class AwaitedPool:
         wire = self._take() or await self._open(deadline)
         broken = True
         try:
-            rows = await wire.run(exchange(statement), deadline)
+            rows = await wire.run(statement, deadline)
             broken = False
             return rows
         except Fault as fault:
@@ -120,7 +119,7 @@ class AwaitedPool:
         try:
             await wire.greet(self._settings, deadline, warn=not self._ready)
             if not self._ready:
-                await wire.run(check_schema(), deadline)
+                await wire.check_schema(deadline)
                 self._ready = True
         except BaseException:
             wire.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from semel.errors import SemelError
-from semel.stores.mysql.exchange import check_schema, exchange
 from semel.stores.mysql.faults import not_connected, verdict
 from semel.stores.mysql.link import Link, dial
 from semel.stores.mysql.migration import migrate
@@ -24,7 +23,7 @@ class BlockingPool(blocking_pool.BlockingPool[Link]):
         self._ready = False
 
     def _run(self, link: Link, statement: Statement, deadline: float) -> Rows:
-        return link.run(exchange(statement), deadline)
+        return link.run(statement, deadline)
 
     def _alive(self, link: Link) -> bool:
         return link.alive()
@@ -34,7 +33,7 @@ class BlockingPool(blocking_pool.BlockingPool[Link]):
         try:
             link.greet(self._settings, deadline, warn=not self._ready)
             if not self._ready:
-                link.run(check_schema(), deadline)
+                link.check_schema(deadline)
                 self._ready = True
         except BaseException:
             link.close()

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from json import loads
 from math import ceil
 from time import monotonic
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from semel.errors import ConfigurationError
 from semel.log import log
@@ -58,17 +58,18 @@ LARGEST: Final = 16 * 1024 * 1024
 """What a policy lets an answer be unless it says otherwise."""
 
 
-def exchange(statement: Statement, *, joined: bool = False) -> Exchange:
-    """One statement of a plan, as one step; ``joined``: within the caller's own transaction."""
+def exchange(statement: Statement, *, apart: bool = False) -> Exchange:
+    """One statement of a plan, as one step; ``apart``: no transaction in one packet (`Manners`)."""
     parts = dialect(DIALECT).queries[statement.name].parts
     params = _params(statement.params)
     try:
         if statement.name in MANY:
             return (yield from _hurried(parts, params))
         if ":picked" in parts[-1]:
-            return (yield from _picking(parts, params, joined=joined))
-        alone = joined or len(parts) == 1 or statement.name in INSERTS
-        return told((yield packet(parts, params, "" if alone else BEGIN, "" if alone else COMMIT)))
+            return (yield from _picking(parts, params, apart=apart))
+        if len(parts) == 1 or statement.name in INSERTS:
+            return told((yield packet(parts, params, "", "")))
+        return told((yield from _sent(parts, params, BEGIN, COMMIT, apart=apart)))
     except Fault as fault:
         if fault.code == DUPLICATE and statement.name in INSERTS:
             return []
@@ -81,16 +82,26 @@ def _first_write(parts: Sequence[str]) -> int:
     return next(place for place, part in enumerate(parts) if not part.startswith("SELECT"))
 
 
-def _picking(parts: Sequence[str], params: dict[str, object], *, joined: bool) -> Exchange:
+def _sent(
+    parts: Sequence[str], params: Mapping[str, object], begin: str, end: str, *, apart: bool
+) -> Generator[str, Sequence[ResultSet], list[ResultSet]]:
+    """Part of a transaction, or all of it; each statement by itself where that is needed."""
+    if not apart:
+        return list((yield packet(parts, params, begin, end)))
+    results: list[ResultSet] = []
+    for text in filter(None, (begin, *(rendered(part, params) for part in parts), end)):
+        results += yield text
+    return results
+
+
+def _picking(parts: Sequence[str], params: dict[str, object], *, apart: bool) -> Exchange:
     """The first part locks rows and gives their keys, for the others to name."""
-    end = "" if joined else COMMIT
-    picked = told((yield packet(parts[:1], params, "" if joined else BEGIN, "")))
+    picked = told((yield from _sent(parts[:1], params, BEGIN, "", apart=apart)))
     if not picked:
-        if end:
-            yield end
+        yield COMMIT
         return []
     params["picked"] = [tuple(row) for row in picked]
-    return told((yield packet(parts[1:], params, "", end)))
+    return told((yield from _sent(parts[1:], params, "", COMMIT, apart=apart)))
 
 
 def _hurried(parts: Sequence[str], params: dict[str, object]) -> Exchange:
@@ -156,10 +167,21 @@ _SEEN: Final = (
 OLDEST: Final = {"MariaDB": (10, 6), "MySQL": (8, 0, 16)}
 
 
-def greet(settings: Settings, *, warn: bool) -> Generator[str, Sequence[ResultSet], int]:
+class Manners(NamedTuple):
+    """How a server wants to be spoken to."""
+
+    most: int
+    """The length of the longest packet."""
+    apart: bool
+    """A transaction is not sent in one packet. A Galera node that undoes it between two of its
+    statements, for another node was first, tells so with the next *packet*: the rest of this one
+    goes on as if nothing had been, and its COMMIT is acknowledged."""
+
+
+def greet(settings: Settings, *, warn: bool) -> Generator[str, Sequence[ResultSet], Manners]:
     """Set the session, and make sure that this is a primary that keeps what it acknowledges.
 
-    Gives the length of the longest packet. ``warn``: say also what can be put up with.
+    ``warn``: say also what can be put up with.
     """
     patience = max(1, ceil(settings.timeout) - 1)
     results = yield "; ".join(
@@ -175,7 +197,8 @@ def greet(settings: Settings, *, warn: bool) -> Generator[str, Sequence[ResultSe
             f"SELECT {', '.join(f'@@GLOBAL.{name}' for name in _SEEN)}",
         )
     )
-    if told(results[:1]) and _on(told(results[:1])[0][1]):
+    of_cluster = bool(told(results[:1])) and _on(told(results[:1])[0][1])
+    if of_cluster:
         yield CATCH_UP
     rows = told(results)
     seen: dict[str, Any] = dict(zip(_SEEN, rows[0], strict=True))
@@ -187,7 +210,7 @@ def greet(settings: Settings, *, warn: bool) -> Generator[str, Sequence[ResultSe
     most = int(seen["max_allowed_packet"])
     if warn:
         _check_packet(most)
-    return most
+    return Manners(most, apart=of_cluster)
 
 
 def check_schema() -> Exchange:

@@ -12,11 +12,18 @@ from typing import Any, Final, TypeVar
 import pymysql
 from pymysql.constants import CLIENT
 
-from semel.stores.mysql.exchange import Exchange, ResultSet, greet, obstacle
+from semel.stores.mysql.exchange import (
+    Manners,
+    ResultSet,
+    check_schema,
+    exchange,
+    greet,
+    obstacle,
+)
 from semel.stores.mysql.faults import Fault, judged
 from semel.stores.mysql.settings import Settings
 from semel.stores.sql.errand import drive
-from semel.stores.sql.plans import Rows
+from semel.stores.sql.plans import Rows, Statement
 
 T = TypeVar("T")
 
@@ -104,27 +111,30 @@ def _socket(settings: Settings) -> socket.socket:
 class Link:
     """A connection to a primary that is ready for packets."""
 
-    __slots__ = ("_done", "_most", "_pid", "_reader", "connection")
+    __slots__ = ("_done", "_manners", "_pid", "_reader", "connection")
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self._reader = connection._rfile = _Reader(connection._sock)
         self._pid = os.getpid()
-        self._most = CHUNK
+        self._manners = Manners(CHUNK, apart=False)
         self._done = 0
 
     def greet(self, settings: Settings, deadline: float, *, warn: bool) -> None:
-        self._most = self._drive(greet(settings, warn=warn), deadline)
+        self._manners = self._drive(greet(settings, warn=warn), deadline)
 
-    def run(self, exchange: Exchange, deadline: float) -> Rows:
-        return self._drive(exchange, deadline)
+    def run(self, statement: Statement, deadline: float) -> Rows:
+        return self._drive(exchange(statement, apart=self._manners.apart), deadline)
 
-    def _drive(self, exchange: Generator[str, Sequence[ResultSet], T], deadline: float) -> T:
-        return drive(exchange, lambda text: self.ask(text, deadline))
+    def check_schema(self, deadline: float) -> None:
+        self._drive(check_schema(), deadline)
+
+    def _drive(self, steps: Generator[str, Sequence[ResultSet], T], deadline: float) -> T:
+        return drive(steps, lambda text: self.ask(text, deadline))
 
     def ask(self, text: str, deadline: float) -> list[ResultSet]:
         """One round trip."""
-        if fault := obstacle(text, self._most, deadline):
+        if fault := obstacle(text, self._manners.most, deadline):
             raise fault
         try:
             self._reader.deadline = deadline

@@ -11,7 +11,7 @@ from math import inf
 from typing import Final, TypeVar
 
 from semel.errors import StoreUnavailable
-from semel.stores.mysql.exchange import DIALECT, exchange, told
+from semel.stores.mysql.exchange import DIALECT, told
 from semel.stores.mysql.faults import Fault, not_connected, verdict
 from semel.stores.mysql.link import Link, dial
 from semel.stores.mysql.settings import Settings
@@ -69,4 +69,4 @@ def _driven(link: Link, steps: Generator[Statement | Ddl, Rows, R]) -> R:
 def _rows(link: Link, asked: Statement | Ddl) -> Rows:
     if isinstance(asked, Ddl):
         return told(link.ask(asked.text, inf))
-    return link.run(exchange(asked), inf)
+    return link.run(asked, inf)

@@ -9,12 +9,19 @@ from typing import Any, TypeVar
 
 from asyncmy.connection import Connection
 
-from semel.stores.mysql.exchange import Exchange, ResultSet, greet, obstacle
+from semel.stores.mysql.exchange import (
+    Manners,
+    ResultSet,
+    check_schema,
+    exchange,
+    greet,
+    obstacle,
+)
 from semel.stores.mysql.faults import Fault, judged
 from semel.stores.mysql.link import CHUNK, FLAGS
 from semel.stores.mysql.settings import Settings
 from semel.stores.sql.errand import adrive
-from semel.stores.sql.plans import Rows
+from semel.stores.sql.plans import Rows, Statement
 
 T = TypeVar("T")
 
@@ -44,26 +51,29 @@ async def dial(settings: Settings) -> Any:
 class Wire:
     """A connection to a primary that is ready for packets."""
 
-    __slots__ = ("_done", "_most", "_transport", "connection")
+    __slots__ = ("_done", "_manners", "_transport", "connection")
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self._transport = connection._transport
-        self._most = CHUNK
+        self._manners = Manners(CHUNK, apart=False)
         self._done = 0
 
     async def greet(self, settings: Settings, deadline: float, *, warn: bool) -> None:
-        self._most = await self._drive(greet(settings, warn=warn), deadline)
+        self._manners = await self._drive(greet(settings, warn=warn), deadline)
 
-    async def run(self, exchange: Exchange, deadline: float) -> Rows:
-        return await self._drive(exchange, deadline)
+    async def run(self, statement: Statement, deadline: float) -> Rows:
+        return await self._drive(exchange(statement, apart=self._manners.apart), deadline)
 
-    async def _drive(self, exchange: Generator[str, Sequence[ResultSet], T], deadline: float) -> T:
-        return await adrive(exchange, lambda text: self.ask(text, deadline))
+    async def check_schema(self, deadline: float) -> None:
+        await self._drive(check_schema(), deadline)
+
+    async def _drive(self, steps: Generator[str, Sequence[ResultSet], T], deadline: float) -> T:
+        return await adrive(steps, lambda text: self.ask(text, deadline))
 
     async def ask(self, text: str, deadline: float) -> list[ResultSet]:
         """One round trip."""
-        if fault := obstacle(text, self._most, deadline):
+        if fault := obstacle(text, self._manners.most, deadline):
             raise fault
         try:
             async with asyncio.timeout(deadline - monotonic()):
