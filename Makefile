@@ -43,7 +43,7 @@ demo: install
 test: install
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-# An hour or more: campaigns that kill, race and fill up. Each is told when it ends, their figures
+# Two hours on two cores: campaigns that kill, race and fill up. Each is told when it ends, figures
 # at the end.
 proof: install
 	$(BIN)/pytest -m proof -n 2 --dist loadfile --no-loadscope-reorder -vv $(ARGS)
