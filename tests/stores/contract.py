@@ -609,7 +609,7 @@ class Bytes:
         self, harness: Harness, size: int
     ) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS)
-        snapshot = os.urandom(size)
+        snapshot = b"s" + os.urandom(size - 1)  # one that begins with the mark of heads is none
         applied(harness, complete(identity, fence, snapshot))
         claimed = harness.perform(claim(identity, new_fence()))
         assert isinstance(claimed, Found)
