@@ -135,7 +135,7 @@ class Engine(Outcomes):
             case Await():
                 yield from self._waits(state, who, op, name)
             case Drain():
-                yield f"{name}.sends", partial(self._drain, state, who, node)
+                yield from self._sends(state, who, node, name)
             case _:
                 yield from self._of_transaction(state, who, op, name)
         if state.faults and "dies" in self.world.breaks and not self._is_root(who, node):
@@ -211,6 +211,12 @@ class Engine(Outcomes):
         if self._breaks(state, "cancel"):
             for way in ("cancelled", "cancelled!"):
                 yield f"{name}.calls:{way}", partial(self._call, spent(state), who, way)
+
+    def _sends(self, state: State, who: int, node: Node, name: str) -> Iterator[Move]:
+        yield f"{name}.sends", partial(self._drain, state, who, node)
+        if self._breaks(state, "cancel"):
+            part = partial(self._drain, spent(state), who, node, whole=False)
+            yield f"{name}.sends-part", part
 
     def _waits(self, state: State, who: int, op: Await, name: str) -> Iterator[Move]:
         yield f"{name}.impatient", partial(self._reply, state, who, Unwoken())

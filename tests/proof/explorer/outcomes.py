@@ -201,12 +201,12 @@ class Outcomes(Ground):
         seen = frozenset() if case is None else frozenset({bytes(case.record.fence)})
         return Absent(final=True), state._replace(voids=state.voids | state.burnt | seen)
 
-    def _drain(self, state: State, who: int, node: Node) -> State:
+    def _drain(self, state: State, who: int, node: Node, whole: bool = True) -> State:
         fence = self._holding(who, state)[1]
         entry = self.shelf.entry(state.entries[self._spot(state, who)])
         if self.world.kinds[0] == "stream":
             promises.p11_a_stream_begins_on_record(entry, fence)
-        return self._reply(state, who, Drained(3, b"digest", whole=True))
+        return self._reply(state, who, Drained(3, b"digest", whole=whole))
 
     # ── transactions ──────────────────────────────────────────────────────────────────────────────
 
