@@ -15,7 +15,7 @@ from tests.proof.crash.runs import (
     HELD,
     REACH,
     campaign,
-    every_second_place,
+    gone_through,
     overtaken,
     table,
 )
@@ -113,15 +113,8 @@ def test_retries_that_die_as_well_by_every_way_in(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     whole = Verdict()
-    for plan in plans(ways):
-        with campaign(plan, store, zygote, request) as given:
-            if not given.routes:
-                continue  # without transactions
-            verdict = given.run()
+    for plan, verdict in gone_through(plans(ways), store, zygote, request):
         whole.add(verdict)
-        assert verdict.clean, (plan, verdict)
-        if plan.retries:
-            every_second_place(plan, verdict)
         assert (verdict.receipts > 0) == any(route in STREAMED for route in plan.routes)
     with capsys.disabled():
         print(f"\n{ways}, {table(store, whole)}")

@@ -1,4 +1,5 @@
-"""A flow whose questions are answered by a script: what each kind is told, in turn."""
+"""A flow whose questions are answered by a script: what each kind is told, in turn. And a record to
+tell of."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ from typing import Any, TypeVar
 
 from semel.core.contract import Operation
 from semel.core.flow import Flow, run
+from semel.core.frozen import replace
+from semel.core.model import Fence, Identity, OnLapse, Record, State
 
 R = TypeVar("R")
 K = TypeVar("K", bound=Operation[Any])
@@ -45,3 +48,22 @@ class Script:
     def one(self, kind: type[K]) -> K:
         (op,) = self.all(kind)
         return op
+
+
+def a_record(state: State, fence: Fence, **known: Any) -> Record:
+    """One whose other fields do not matter."""
+    made = Record(
+        identity=Identity(bytes(32)),
+        state=state,
+        fence=fence,
+        fingerprint="v1",
+        fields=b"",
+        on_lapse=OnLapse.UNKNOWN,
+        created_at=0,
+        leased_until=None,
+        expires_at=None,
+        forget_at=None,
+        snapshot=None,
+        reason=None,
+    )
+    return replace(made, **known)

@@ -17,12 +17,12 @@ from semel.core.contract import (
 from semel.core.evidence import Absent, CannotTell, Evidence, Happened
 from semel.core.frozen import replace
 from semel.core.journal import Journal, Kind
-from semel.core.model import Case, Fence, Identity, OnLapse, Origin, Record, State
+from semel.core.model import Case, Fence, OnLapse, Origin, State
 from semel.core.policy import accepted
 from semel.core.reconciling import Doubt, GivenUp, reconcile
 from semel.core.runner import Ask
 from semel.core.settling import Passed, Running, Settled, Settlement, Undecided, Witness, settle
-from tests.unit.script import Script
+from tests.unit.script import Script, a_record
 
 FENCE, SEEN, NOW = Fence(b"f" * 16), Fence(b"s" * 16), 100
 POLICY = accepted()
@@ -39,20 +39,7 @@ def case(
 ) -> Case:
     """With points, it is an operation's."""
     on_lapse = OnLapse.UNKNOWN if points is None else OnLapse.RESUME
-    record = Record(
-        identity=Identity(bytes(32)),
-        state=state,
-        fence=SEEN,
-        fingerprint="v1",
-        fields=b"",
-        on_lapse=on_lapse,
-        created_at=0,
-        leased_until=leased_until,
-        expires_at=None,
-        forget_at=None,
-        snapshot=None,
-        reason=None,
-    )
+    record = a_record(state, SEEN, on_lapse=on_lapse, leased_until=leased_until)
     blob = None if points is None else journal.encode(points)
     return Case(record, Origin("", "POST", "/", "key"), None, blob, None, 0, NOW)
 

@@ -12,10 +12,10 @@ from semel.core.course import Course
 from semel.core.evidence import Absent, Evidence, Happened, inquiry
 from semel.core.frozen import replace
 from semel.core.journal import Journal, Kind
-from semel.core.model import Case, Fence, Identity, OnLapse, Origin, Record, State
+from semel.core.model import Case, Fence, Identity, OnLapse, Origin, State
 from semel.core.runner import Abandoned, Ask, Begun, Commit, Did, Do, Raised, RollBack
 from semel.errors import LeaseLost, NotExecuted, OutcomeUnknown, StoreUnavailable
-from tests.unit.script import Script
+from tests.unit.script import Script, a_record
 
 IDENTITY, FENCE = Identity(b"i" * 32), Fence(b"f" * 16)
 ORIGIN = Origin("", "POST", "/rides", "key")
@@ -128,19 +128,8 @@ GONE = StoreUnavailable("the line was cut")
 
 
 def found(points: Journal, fence: Fence = FENCE) -> Recalled:
-    record = Record(
-        identity=IDENTITY,
-        state=State.IN_PROGRESS,
-        fence=fence,
-        fingerprint="v1",
-        fields=b"",
-        on_lapse=OnLapse.RESUME,
-        created_at=0,
-        leased_until=1,
-        expires_at=None,
-        forget_at=None,
-        snapshot=None,
-        reason=None,
+    record = a_record(
+        State.IN_PROGRESS, fence, identity=IDENTITY, on_lapse=OnLapse.RESUME, leased_until=1
     )
     return Recalled(Case(record, ORIGIN, None, journal.encode(points), None, 0, 1), 0)
 

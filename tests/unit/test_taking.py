@@ -4,30 +4,18 @@ import pytest
 
 from semel.core.contract import Release, Take
 from semel.core.flow import Interrupted
-from semel.core.model import Case, Fence, Identity, OnLapse, Origin, Record, State
+from semel.core.model import Case, Fence, Origin, State
 from semel.core.policy import accepted
 from semel.core.runner import Pursue
 from semel.core.taking import take
 from semel.errors import StoreUnavailable
+from tests.unit.script import a_record
 
-IDENTITY, SEEN, FENCE = Identity(bytes(32)), Fence(b"s" * 16), Fence(b"f" * 16)
+SEEN, FENCE = Fence(b"s" * 16), Fence(b"f" * 16)
 
 
 def pending() -> Case:
-    record = Record(
-        identity=IDENTITY,
-        state=State.PENDING,
-        fence=SEEN,
-        fingerprint="v1.raw.sha256.x",
-        fields=b"",
-        on_lapse=OnLapse.UNKNOWN,
-        created_at=0,
-        leased_until=1,
-        expires_at=None,
-        forget_at=None,
-        snapshot=None,
-        reason=None,
-    )
+    record = a_record(State.PENDING, SEEN, leased_until=1)
     return Case(record, Origin("", "POST", "/", "key"), b"request", None, None, 0, 0)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -58,6 +58,21 @@ def overtaken(
     assert verdict.refused + verdict.late == verdict.stops.total()
     assert verdict.refused > verdict.late > 0
     return verdict
+
+
+def gone_through(
+    plans: Iterable[Plan], store: str, zygote: Zygote, request: pytest.FixtureRequest
+) -> Iterator[tuple[Plan, Verdict]]:
+    """One plan after the other, each found clean; without those that need what a store has not."""
+    for plan in plans:
+        with campaign(plan, store, zygote, request) as given:
+            if not given.routes:
+                continue  # without transactions
+            verdict = given.run()
+        assert verdict.clean, (plan, verdict)
+        if plan.retries:
+            every_second_place(plan, verdict)
+        yield plan, verdict
 
 
 def every_second_place(plan: Plan, verdict: Verdict) -> None:

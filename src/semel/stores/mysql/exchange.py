@@ -86,10 +86,9 @@ def _sent(
     parts: Sequence[str], params: Mapping[str, object], begin: str, end: str, *, apart: bool
 ) -> Generator[str, Sequence[ResultSet], list[ResultSet]]:
     """Part of a transaction, or all of it; each statement by itself where that is needed."""
-    if not apart:
-        return list((yield packet(parts, params, begin, end)))
+    texts = _texts(parts, params, begin, end)
     results: list[ResultSet] = []
-    for text in filter(None, (begin, *(rendered(part, params) for part in parts), end)):
+    for text in texts if apart else ["; ".join(texts)]:
         results += yield text
     return results
 
@@ -124,8 +123,12 @@ def _hurried(parts: Sequence[str], params: dict[str, object]) -> Exchange:
 
 
 def packet(parts: Iterable[str], params: Mapping[str, object], begin: str, end: str) -> str:
+    return "; ".join(_texts(parts, params, begin, end))
+
+
+def _texts(parts: Iterable[str], params: Mapping[str, object], begin: str, end: str) -> list[str]:
     texts = (begin, *(rendered(part, params) for part in parts), end)
-    return "; ".join(filter(None, texts))
+    return [text for text in texts if text]
 
 
 def told(results: Sequence[ResultSet]) -> Rows:
