@@ -1,8 +1,9 @@
 # The commands of this project. CI calls the same ones (.ci/run).
-#   make install   build .venv from the pinned requirements
+#   make install   build .venv from the pinned requirements (the others do it themselves)
 #   make demo      run the demonstration             ARGS="..." is passed on
 #   make test      run the tests                     ARGS="tests/unit -k name"
 #   make proof     run the long campaigns            ARGS="-k name"
+#   make steadiness  run the tests again and again, some beside busy loops   ARGS="--runs 10"
 #   make check     format, lint, types, import directions
 #   make bench     run the benchmarks                ARGS="..." is passed on
 #                  ARGS="--quick" a few cases, ARGS="--peers --save" all, kept in bench/results
@@ -13,35 +14,45 @@ PYTHON ?= python3
 ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
 PEERS := .venv-bench
-PEERS_STAMP := $(PEERS)/.installed
+# Warnings of pip are chatter here; its errors are shown.
+PIP_INSTALL = -m pip install -qq --disable-pip-version-check
 
-.PHONY: install demo test proof check check-mypy check-pyright check-style bench pins clean
+.PHONY: install demo test proof steadiness check check-mypy check-pyright check-style bench pins clean
 .DEFAULT_GOAL := install
 
-install: $(STAMP)
+install: $(VENV)/.test
 
-# The stamp is written last: an interrupted install is done again.
-$(STAMP): requirements/test.txt pyproject.toml
+# A stamp is written last: an interrupted install is done again.
+$(VENV)/.demo: requirements/demo.txt pyproject.toml
 	@command -v $(PYTHON) >/dev/null || \
 	  { echo "semel: '$(PYTHON)' not found; install Python 3.11 or newer, or run: make install PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "semel: needs Python 3.11 or newer, '$(PYTHON)' is $$($(PYTHON) --version 2>&1); run: make install PYTHON=python3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 	  { echo "semel: '$(PYTHON)' cannot build virtual environments; install its venv module (Debian: apt-get install python3-venv)" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/test.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@echo "semel: building $(VENV) for the demo"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python $(PIP_INSTALL) -r requirements/demo.txt
+	@$(BIN)/python $(PIP_INSTALL) --no-build-isolation --no-deps --editable .
 	@touch $@
 
-demo: install
+$(VENV)/.test: requirements/test.txt $(VENV)/.demo
+	@echo "semel: adding what tests and checks need to $(VENV)"
+	@$(BIN)/python $(PIP_INSTALL) -r requirements/test.txt
+	@touch $@
+
+demo: $(VENV)/.demo
 	@$(BIN)/semel demo $(ARGS)
 
 # Most tests wait for processes and databases, so there are more of them than cores; a file stays
 # together.
 test: install
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+# An hour for ten runs. Not on a machine that does something else.
+steadiness: install
+	@$(BIN)/python -m bench.steadiness $(ARGS)
 
 # Two hours on two cores: campaigns that kill, race and fill up. Each is told when it ends, figures
 # at the end.
@@ -62,17 +73,17 @@ check-style:
 
 # The packages semel is compared with have an environment of their own, built when asked for.
 bench: install
-	@case " $(ARGS) " in *" --peers "*) $(MAKE) --no-print-directory $(PEERS_STAMP);; esac
+	@case " $(ARGS) " in *" --peers "*) $(MAKE) --no-print-directory $(PEERS)/.installed;; esac
 	$(BIN)/python -m bench $(ARGS)
 
-$(PEERS_STAMP): requirements/bench.txt
-	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+$(PEERS)/.installed: requirements/bench.txt
+	@$(PYTHON) -m venv $(PEERS)
+	@$(PEERS)/bin/python $(PIP_INSTALL) -r $<
 	@touch $@
 
 # No header and no index options: the file must read the same wherever it was resolved.
 pins:
-	for name in test bench; do \
+	for name in test demo bench; do \
 	  uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-header \
 	    --no-emit-index-url --no-emit-find-links --annotation-style=line \
 	    requirements/$$name.in --output-file requirements/$$name.txt || exit; \

@@ -1,18 +1,15 @@
 """A private MariaDB on a Unix socket and on 127.0.0.1, thrown away afterwards.
 
-Where there is none, Debian's packages are fetched and unpacked into a cache folder; that takes no
-root and touches nothing of the system.
+Where there is none, Debian's packages are fetched (`tests.servers.debian`).
 """
 
-import fcntl
 import os
 import re
 import shutil
 import socket
 import subprocess
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -20,10 +17,11 @@ from urllib.parse import quote
 
 import pymysql
 
+from tests.servers import debian
 from tests.servers.child import Child, ServerError
 from tests.servers.databases import Databases
 from tests.servers.ports import free_port
-from tests.servers.privileges import Way, way_to_run
+from tests.servers.privileges import way_to_run
 
 HOW_TO_GET_IT = (
     "MariaDB not found, nor could Debian's packages be fetched (Debian: apt-get install "
@@ -36,7 +34,6 @@ PACKAGES = (
     "mariadb-common",
     "galera-4",
 )
-FETCH_SECONDS = 300.0
 INSTALL = ("--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve")
 SETTINGS = {
     "max-connections": "300",
@@ -66,7 +63,8 @@ def find() -> Binaries | None:
     server = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin")
     if server and (found := inspect(Path(server).resolve().parents[1])):
         return found
-    return unpacked()
+    found = debian.unpacked("mariadb", PACKAGES)
+    return inspect(found.root / "usr", found.env) if found else None
 
 
 def inspect(base: Path, env: Mapping[str, str] | None = None) -> Binaries | None:
@@ -78,76 +76,6 @@ def inspect(base: Path, env: Mapping[str, str] | None = None) -> Binaries | None
     said = subprocess.run(command, capture_output=True, text=True, env=whole)
     version = re.search(r"Ver (\d+\.\d+\.\d+)", said.stdout)
     return Binaries(base, version[1], env or {}) if version else None
-
-
-# ── bringing it along ─────────────────────────────────────────────────────────────────────────────
-
-
-def cache_folder() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home, "semel-tests")
-
-
-def unpacked() -> Binaries | None:
-    """Debian's packages in the cache folder; None where they cannot be had."""
-    if not (shutil.which("apt-get") and shutil.which("dpkg")):
-        return None
-    cache = cache_folder()
-    cache.mkdir(parents=True, exist_ok=True)
-    with locked(cache / "mariadb.lock"):
-        root = cache / "mariadb"
-        if not root.exists():
-            with suppress(subprocess.SubprocessError):
-                fetch(cache, root)
-    return inspect(root / "usr", {"LD_LIBRARY_PATH": ":".join(map(str, libraries(root)))})
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Several test processes may want it at once: one fetches, the others wait."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def fetch(cache: Path, root: Path) -> None:
-    """Into a folder beside, renamed when it is complete: half of it is never found."""
-    with tempfile.TemporaryDirectory(dir=cache) as name:
-        folder = Path(name)
-        run("apt-get", "download", *PACKAGES, *missing_libraries(), cwd=folder)
-        for package in sorted(folder.glob("*.deb")):
-            run("dpkg", "-x", package.name, "root", cwd=folder)
-        (folder / "root").rename(root)
-
-
-def missing_libraries() -> list[str]:
-    """What the server depends on and the machine does not have."""
-    said = run("apt-cache", "depends", "--no-recommends", "--no-suggests", PACKAGES[0])
-    wanted = re.findall(r"^\s*Depends: (lib[\w.+-]+)$", said, re.MULTILINE)
-    return [name for name in wanted if not installed(name)]
-
-
-def installed(package: str) -> bool:
-    command = ["dpkg-query", "-W", "-f", "${db:Status-Status}", package]
-    return subprocess.run(command, capture_output=True, text=True).stdout == "installed"
-
-
-def run(*command: str, cwd: Path | None = None) -> str:
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        check=True,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=FETCH_SECONDS,
-    )
-    return done.stdout
-
-
-def libraries(root: Path) -> Iterator[Path]:
-    yield from (root / "usr" / "lib").glob("*-linux-*")
-    yield from (root / "lib").glob("*-linux-*")
 
 
 # ── the server ────────────────────────────────────────────────────────────────────────────────────
@@ -169,18 +97,7 @@ class MariadbServer(Databases):
         self.binaries = found
         self.port = free_port()
         self._settings = {**SETTINGS, **(settings or {})}
-        super().__init__(self._way(), on_disk=on_disk)
-
-    def _way(self) -> Way:
-        # Found without its libraries it would not even say its version.
-        before = os.environ.get("LD_LIBRARY_PATH")
-        os.environ.update(self.binaries.env)
-        try:
-            return way_to_run(self.binaries.server)
-        finally:
-            os.environ.pop("LD_LIBRARY_PATH", None)
-            if before is not None:
-                os.environ["LD_LIBRARY_PATH"] = before
+        super().__init__(way_to_run(found.server, found.env), on_disk=on_disk)
 
     @property
     def socket(self) -> Path:

@@ -1,19 +1,29 @@
-"""PgBouncer in transaction mode before a PostgreSQL, for those machines that have it."""
+"""PgBouncer in transaction mode before a PostgreSQL.
 
+Where there is none, Debian's package is fetched (`tests.servers.debian`).
+"""
+
+import os
 import shutil
 import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlencode
 
 import psycopg
 
+from tests.servers import debian
 from tests.servers.child import Child, ServerError
 from tests.servers.postgres import PostgresServer
 from tests.servers.privileges import way_to_run
 from tests.servers.server import Server
 
-HOW_TO_GET_IT = "pgbouncer not found on PATH (Debian: apt-get install pgbouncer)"
+HOW_TO_GET_IT = (
+    "PgBouncer not found, nor could Debian's package be fetched (Debian: apt-get install "
+    "pgbouncer; else set SEMEL_TEST_PGBOUNCER to its binary)"
+)
 PORT = 6432
 
 CONFIGURATION = """\
@@ -31,10 +41,31 @@ max_client_conn = 500
 """
 
 
-def find() -> Path | None:
-    """Debian keeps it in a folder that is on the PATH of root only."""
-    found = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
-    return Path(found) if found else None
+@dataclass(frozen=True)
+class Binary:
+    path: Path
+    version: str
+    env: Mapping[str, str]
+
+
+def find() -> Binary | None:
+    """The first one that runs: named, on the PATH, installed, or unpacked for us."""
+    if chosen := os.environ.get("SEMEL_TEST_PGBOUNCER"):
+        return inspect(Path(chosen).absolute())
+    # Debian keeps it in a folder that is on the PATH of root only.
+    path = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
+    if path and (binary := inspect(Path(path))):
+        return binary
+    fetched = debian.unpacked("pgbouncer", ["pgbouncer"])
+    return inspect(fetched.root / "usr/sbin/pgbouncer", fetched.env) if fetched else None
+
+
+def inspect(path: Path, env: Mapping[str, str] | None = None) -> Binary | None:
+    if not path.is_file():
+        return None
+    whole = {**os.environ, **(env or {})}
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, env=whole)
+    return Binary(path, said.stdout.splitlines()[0], env or {}) if said.returncode == 0 else None
 
 
 class PgBouncer(Server):
@@ -49,14 +80,15 @@ class PgBouncer(Server):
         self.binary = binary
         self._postgres = postgres
         self._pool_size = pool_size
-        super().__init__(way_to_run(binary))
+        super().__init__(way_to_run(binary.path, binary.env))
 
     def url_of(self, database: str) -> str:
         where = urlencode({"host": str(self.folder), "port": PORT})
         return f"postgresql://postgres@/{database}?{where}"
 
     def start(self) -> Self:
-        self._child = Child(self.way.command(self.binary, self._configure()), folder=self.folder)
+        command = self.way.command(self.binary.path, self._configure())
+        self._child = Child(command, folder=self.folder, env=self.binary.env)
         for _ in self._child.attempts():
             try:
                 psycopg.connect(self.url_of("postgres")).close()
@@ -78,5 +110,4 @@ class PgBouncer(Server):
         return path
 
     def __str__(self) -> str:
-        said = subprocess.run([self.binary, "--version"], capture_output=True, text=True)
-        return f"{said.stdout.splitlines()[0]} from {self.binary}, {self.way.name}"
+        return f"{self.binary.version} from {self.binary.path}, {self.way.name}"

@@ -3,7 +3,7 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,11 +49,13 @@ def ways() -> Iterator[Way]:
     yield from (way for way in (NAMESPACE, DROPPED) if shutil.which(way.prefix[0]))
 
 
-def way_to_run(binary: Path) -> Way:
-    """The first way in which `binary --version` works."""
+def way_to_run(binary: Path, env: Mapping[str, str] | None = None) -> Way:
+    """The first way in which `binary --version` works, with the environment that it needs."""
     refusals = []
     for way in ways():
-        tried = subprocess.run(way.command(binary, "--version"), capture_output=True, text=True)
+        command = way.command(binary, "--version")
+        whole = {**os.environ, **(env or {})}
+        tried = subprocess.run(command, capture_output=True, text=True, env=whole)
         if tried.returncode == 0:
             return way
         refusals.append(f"{way.name}: {tried.stderr.strip()}")

@@ -8,7 +8,7 @@ import pymysql
 import pytest
 
 from tests.servers import MariadbServer, ServerError
-from tests.servers.mariadb import locked
+from tests.servers.debian import locked
 from tests.web.waiting import until
 
 
