@@ -36,7 +36,7 @@ from tests.client.kinds import KINDS, QUICK, Client
 from tests.client.stripelike import StripeLike
 from tests.client.wire import Cut, Wire
 from tests.servers.ports import bound_somewhere
-from tests.web.waiting import auntil
+from tests.waiting import auntil
 
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 BOTH_COLOURS = pytest.mark.parametrize("kind", ["httpx", "aiohttp"])

@@ -28,7 +28,7 @@ from semel.effects.rounds import Round
 from semel.errors import ConfigurationError, GiveUp, StoreUnavailable
 from semel.process.fences import new_fence
 from semel.stores.memory import MemoryBackend
-from tests.web.waiting import turns
+from tests.waiting import turns
 
 SOON = timedelta(seconds=20)
 """No test waits for it: a bound for what must happen."""

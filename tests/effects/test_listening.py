@@ -17,7 +17,7 @@ from semel.process.fences import new_fence
 from semel.stores import open_backend
 from semel.stores.base import Backend
 from tests.servers import PostgresServer
-from tests.web.waiting import Ahead, turns
+from tests.waiting import Ahead, turns
 
 
 class Heard:

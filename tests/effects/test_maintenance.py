@@ -32,7 +32,7 @@ from semel.guard import Guard
 from semel.stores import open_backend
 from tests.ears import listen
 from tests.effects.doubts import DAY, HOUR, KEY, MINUTE, Scene, fresh_fence
-from tests.web.waiting import until
+from tests.waiting import until
 
 PROJECT = Path(__file__).parents[2]
 

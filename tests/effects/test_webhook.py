@@ -23,7 +23,7 @@ from semel.effects.sending import Webhook, WebhookRefused
 from semel.errors import ConfigurationError, GiveUp, RetryLater
 from semel.stores.memory import MemoryBackend
 from tests.effects.receiver import Receiver, Reply, fits
-from tests.web.waiting import auntil
+from tests.waiting import auntil
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of quite enough bytes").decode()
 OLD = "whsec_" + base64.b64encode(b"the secret that was used before").decode()

@@ -15,7 +15,7 @@ from semel.effects.listening import EFFECT, WORK, Ring
 from semel.effects.rounds import Round
 from semel.effects.worker import DELIVER, MAINTAIN, RUN, Worker
 from semel.errors import ConfigurationError, StoreUnavailable
-from tests.web.waiting import Ahead, turns
+from tests.waiting import Ahead, turns
 
 HOUR = timedelta(hours=1)
 

@@ -30,7 +30,7 @@ from tests.ops.scraped import Scraped
 from tests.ops.test_monitoring import RULES
 from tests.web.client import new_key
 from tests.web.faults import FaultyBackend
-from tests.web.waiting import until
+from tests.waiting import until
 
 MINUTE = 60.0
 SHORT = timedelta(milliseconds=300)

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from semel.demo.scenes import SCENES
 from semel.demo.stage import Outcome, Stage
-from tests.web.waiting import until
+from tests.waiting import until
 
 SECONDS = 120.0
 COMMAND = [sys.executable, "-m", "semel", "demo"]

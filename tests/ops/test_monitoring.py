@@ -26,7 +26,7 @@ from tests.docs.pages import page
 from tests.ops.promql import NotPromql, Query, read
 from tests.servers import AppServer, uvicorn
 from tests.web.client import Client, new_key
-from tests.web.waiting import until
+from tests.waiting import until
 
 MONITORING = files("semel.ops") / "monitoring"
 RULES: list[dict[str, Any]] = [

@@ -24,7 +24,7 @@ from tests.proof.versions.copies import (
     distant_version,
     next_version,
 )
-from tests.web.waiting import until
+from tests.waiting import until
 
 STORES = ["sqlite", "postgres", "redis"]
 MORE = [pytest.param(name, marks=pytest.mark.proof) for name in ("mariadb", "rediscluster")]

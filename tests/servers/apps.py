@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from tests.servers.child import START_SECONDS, Child, ServerError
+from tests.servers.child import Child, ServerError
+from tests.waiting import PATIENCE
 from tests.servers.ports import bound, bound_somewhere
 from tests.servers.scoped import Scoped
 
@@ -36,7 +37,7 @@ def answers(port: int) -> bool:
     """Whether there is a server on this port whose worker is up."""
     with (
         suppress(OSError),
-        socket.create_connection(("127.0.0.1", port), timeout=START_SECONDS) as sock,
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as sock,
     ):
         sock.sendall(NOT_HTTP)
         return sock.recv(1) != b""

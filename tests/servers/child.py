@@ -11,10 +11,9 @@ from pathlib import Path
 
 from tests import canary
 from tests.servers import warden
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 30.0
-STOP_SECONDS = 30.0
 
 
 class ServerError(Exception):
@@ -71,7 +70,7 @@ class Child:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
-    def wait(self, seconds: float = STOP_SECONDS) -> int:
+    def wait(self, seconds: float = PATIENCE) -> int:
         """The exit code, once the server and everything it started are gone."""
         try:
             code = self._warden.wait(seconds)
@@ -91,13 +90,13 @@ class Child:
         self.send(signal.SIGKILL)
         for pid in below:
             warden.kill(pid, signal.SIGKILL)
-        self._warden.wait(STOP_SECONDS)
+        self._warden.wait(PATIENCE)
         canary.look(f"the log of {self.name}", self.logs())
 
     def logs(self) -> str:
         return self._log.read_text(errors="replace")
 
-    def attempts(self, seconds: float = START_SECONDS) -> Iterator[None]:
+    def attempts(self, seconds: float = PATIENCE) -> Iterator[None]:
         """Try, try again: yields until the deadline, and gives up at once if the server died."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

@@ -52,7 +52,7 @@ from tests.stores.contract import MINUTE, SNAPSHOT
 from tests.stores.harness import database_of
 from tests.stores.relay import Relay
 from tests.stores.together import DAY, claim, complete
-from tests.web.waiting import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 

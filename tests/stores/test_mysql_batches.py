@@ -54,7 +54,7 @@ from tests.stores.together import (
     threaded,
     together,
 )
-from tests.web.waiting import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 

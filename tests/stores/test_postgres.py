@@ -39,7 +39,7 @@ from semel.stores.postgres.migration import LOCK
 from tests.servers import PgBouncer, PostgresServer
 from tests.stores.contract import SNAPSHOT
 from tests.stores.together import DAY, claim, complete
-from tests.web.waiting import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -53,7 +53,7 @@ from tests.stores.together import (
     rival,
     together,
 )
-from tests.web.waiting import Ahead, turns
+from tests.waiting import Ahead, turns
 
 pytestmark = pytest.mark.anyio
 

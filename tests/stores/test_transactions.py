@@ -33,7 +33,7 @@ from tests.servers import PostgresServer
 from tests.servers.child import ROOT
 from tests.stores.portal import Portal
 from tests.stores.together import claim, complete
-from tests.web.waiting import until
+from tests.waiting import until
 
 SOON = 0.4
 """A deadline that a test can afford to see pass."""

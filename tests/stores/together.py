@@ -15,7 +15,7 @@ from semel.stores import open_backend
 from semel.stores.base import AsyncStore, Store
 from semel.stores.sql.blocking_lanes import BlockingLane
 from tests.stores.contract import MINUTE, SNAPSHOT
-from tests.web.waiting import until
+from tests.waiting import until
 
 DAY = 24 * 60 * MINUTE
 MANY = 100

@@ -13,7 +13,7 @@ import semel
 from semel.process import events
 from semel.process.catalogue import CATALOGUE, ERROR, INFO, NONE
 from semel.process.events import Event, Events, Subscriber
-from tests.web.waiting import until
+from tests.waiting import until
 
 SECONDS = 30.0
 

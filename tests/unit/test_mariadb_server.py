@@ -9,7 +9,7 @@ import pytest
 
 from tests.servers import MariadbServer, ServerError
 from tests.servers.debian import locked
-from tests.web.waiting import until
+from tests.waiting import until
 
 
 @pytest.fixture

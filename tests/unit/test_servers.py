@@ -14,7 +14,7 @@ import pytest
 
 from tests.servers import AppServer, PostgresServer, ServerError, gunicorn, uvicorn, warden
 from tests.servers.privileges import DROPPED, way_to_run
-from tests.web.waiting import until
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 HERE = "tests.unit.test_servers"

@@ -17,7 +17,7 @@ import semel
 from semel.web.handler import AsgiApp
 from tests.web import shop
 from tests.web.effects import Effects
-from tests.web.waiting import auntil
+from tests.waiting import auntil
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 

@@ -30,7 +30,7 @@ from semel.web.wsgi import Environ, StartResponse, WsgiApp
 from tests.servers import PostgresServer
 from tests.stores.harness import TABLES
 from tests.web.drive import AsgiDriver, Driver, WsgiDriver
-from tests.web.waiting import auntil
+from tests.waiting import auntil
 
 STORES = ("sqlite", "postgres")
 PAID = (1, 1, ["completed"])

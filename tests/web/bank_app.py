@@ -22,7 +22,7 @@ from semel.web.handler import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
 from tests.web.bank import ASGI, WSGI, Put, Says, Sql, Step, Wait
 from tests.web.effects import Effects
-from tests.web.waiting import auntil, until
+from tests.waiting import auntil, until
 
 HANDLER = ("handler begins", "row written", "effect put")
 IN_SEMEL = (

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from tests import canary
 from tests.canary import new_key as new_key
-from tests.web.waiting import until
+from tests.waiting import until
 
 SECONDS = 30.0
 BODY = json.dumps({"note": canary.BODY}).encode()

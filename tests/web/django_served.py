@@ -18,7 +18,7 @@ from django.urls import path
 from psycopg.conninfo import conninfo_to_dict
 
 import semel
-from tests.web.waiting import auntil, until
+from tests.waiting import auntil, until
 
 FOLDER = Path(os.environ["FOLDER"])
 _told = conninfo_to_dict(os.environ["DATABASE"])

@@ -10,7 +10,7 @@ from semel.core.contract import StoreOperation
 from semel.errors import StoreUnavailable
 from semel.stores.base import AsyncStore, Backend, Capabilities, Store
 from semel.stores.memory import MemoryBackend
-from tests.web.waiting import auntil
+from tests.waiting import auntil
 
 R = TypeVar("R")
 

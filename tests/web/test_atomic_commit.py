@@ -20,7 +20,7 @@ from tests.stores.relay import hang_up
 from tests.web.bank import NOTHING, PAID, Bank, Ledger, Says, Script, bank, pay
 from tests.web.cable import Cable, Line
 from tests.web.conftest import MakeGuard
-from tests.web.waiting import until
+from tests.waiting import until
 
 MakeBank = Callable[..., Bank]
 

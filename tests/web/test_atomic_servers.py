@@ -20,7 +20,7 @@ from tests.web.bank import ASGI, Ledger, opened
 from tests.web.bank_app import COMMITTED, HANDLER, IN_SEMEL
 from tests.web.client import Client, Reply, new_key
 from tests.web.effects import Effects
-from tests.web.waiting import until
+from tests.waiting import until
 
 PAIRS = (
     ("fastapi", "postgres"),

@@ -24,7 +24,7 @@ from tests.web.bank import NOTHING, PAID, STORES, Bank, Ledger, Says, Step, Wait
 from tests.web.client import Reply
 from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, call
-from tests.web.waiting import asked, auntil, until
+from tests.waiting import asked, auntil, until
 
 LONG = timedelta(seconds=20)
 

@@ -19,7 +19,7 @@ from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, Wire, call, scope_of
 from tests.web.effects import Effects
 from tests.web.faults import FaultyBackend
-from tests.web.waiting import asked, auntil
+from tests.waiting import asked, auntil
 
 
 @dataclass

@@ -31,7 +31,7 @@ from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask
 from tests.web.effects import Effects
 from tests.web.faults import FaultyBackend
-from tests.web.waiting import until
+from tests.waiting import until
 
 HOUR = timedelta(hours=1)
 

@@ -24,7 +24,7 @@ from tests.web.client import Reply, new_key
 from tests.web.conftest import MakeGuard
 from tests.web.django_site import GUARD, Row, Site, add_postgres, make_tables
 from tests.web.drive import Ask, Driver
-from tests.web.waiting import until
+from tests.waiting import until
 
 ATOMIC = semel.ietf(mode="atomic")
 

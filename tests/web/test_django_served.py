@@ -14,7 +14,7 @@ from tests.servers import gunicorn, uvicorn
 from tests.servers.apps import AppServer
 from tests.servers.child import ROOT
 from tests.web.client import Client, new_key
-from tests.web.waiting import until
+from tests.waiting import until
 
 APP = "tests.web.django_served"
 

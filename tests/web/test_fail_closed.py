@@ -34,7 +34,7 @@ from tests.web.conftest import MakeGuard
 from tests.web.drive import AsgiDriver, Ask, Driver, Wire, scope_of
 from tests.web.effects import Effects
 from tests.web.faults import FaultyBackend, Mishap
-from tests.web.waiting import auntil, until
+from tests.waiting import auntil, until
 
 MINUTE = 60_000_000
 

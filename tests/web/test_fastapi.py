@@ -34,7 +34,7 @@ from semel.effects.runs import Runs
 from tests.ears import listen
 from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, Wire, scope_of
-from tests.web.waiting import auntil
+from tests.waiting import auntil
 
 KEY = "8e03978e-40d5-43e8-bc93-6894a57f9324"
 TOKENS = {"a1": "alice", "a2": "alice", "b1": "bob"}

@@ -17,7 +17,7 @@ from semel.effects.rounds import Round
 from semel.effects.runs import Runs
 from tests.stores.harness import open_harness
 from tests.web.faulty import Faults, FaultyBackend
-from tests.web.waiting import auntil, turns
+from tests.waiting import auntil, turns
 
 
 def under_way() -> int:

@@ -16,7 +16,7 @@ import pytest
 from tests.web import shop
 from tests.web.client import Reply, new_key
 from tests.web.served import PAIRS, Served, databases_of, serve
-from tests.web.waiting import until
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module", params=PAIRS, ids="-".join)

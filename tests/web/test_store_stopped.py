@@ -35,7 +35,7 @@ from tests.web.drive import Ask, Driver
 from tests.web.effects import Effects
 from tests.web.faults import FaultyBackend
 from tests.web.faulty import Faults
-from tests.web.waiting import until
+from tests.waiting import until
 
 THREADS = 6
 

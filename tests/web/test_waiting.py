@@ -15,7 +15,7 @@ from tests.web.client import Reply
 from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, WsgiDriver, call
 from tests.web.effects import Effects
-from tests.web.waiting import auntil, until
+from tests.waiting import auntil, until
 
 FOLLOWERS = 5
 PATIENT = semel.ietf(in_flight=timedelta(seconds=20))

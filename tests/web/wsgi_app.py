@@ -14,7 +14,7 @@ import semel
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
 from tests.web import shop
 from tests.web.effects import Effects
-from tests.web.waiting import until
+from tests.waiting import until
 
 
 def execute(effects: Effects, path: str, key: str | None, gate: str | None) -> shop.Sale:

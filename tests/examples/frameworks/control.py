@@ -18,7 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import semel
-from tests.web.waiting import auntil
+from tests.waiting import auntil
 
 FOLDER = Path(os.environ["SHOP_FOLDER"])
 CONTROL = os.environ["CONTROL"]

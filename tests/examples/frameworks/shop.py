@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from tests.examples.frameworks.example import ExampleServer
 from tests.web.client import Reply
-from tests.web.waiting import until
+from tests.waiting import until
 
 SECONDS = 20.0
 

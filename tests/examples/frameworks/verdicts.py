@@ -9,7 +9,7 @@ import pytest
 
 from tests.examples.frameworks.shop import BROKEN, DECLINED, HELD, UNAVAILABLE, Shop, new_key
 from tests.web.client import Reply
-from tests.web.waiting import until
+from tests.waiting import until
 
 Verdict: TypeAlias = Callable[[Shop], None]
 

@@ -19,7 +19,7 @@ from tests.forms import in_proof
 from tests.proof.crash.grounds import thrown_away
 from tests.servers import AppServer, PostgresServer
 from tests.web.client import Client, Reply, new_key
-from tests.web.waiting import until
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module", params=["sqlite", *in_proof("postgresql")])

@@ -15,7 +15,7 @@ import pytest
 
 from tests.examples.rides.town import Town, insist, is_stopped, order, town
 from tests.web.client import Reply, new_key
-from tests.web.waiting import until
+from tests.waiting import until
 
 INTENDED = "after Advance 2"
 """The intent is on record; the lease is looked at next."""

@@ -19,7 +19,7 @@ from tests.examples.rides.campaign import LEASE, Plan, restless, settings
 from tests.examples.rides.provider import Provider
 from tests.servers import AppServer, uvicorn
 from tests.web.client import Client, Reply
-from tests.web.waiting import until
+from tests.waiting import until
 
 SERVED = "tests.examples.rides.served"
 ROOT = Path(__file__).parents[3]

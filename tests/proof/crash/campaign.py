@@ -30,7 +30,7 @@ from tests.proof.crash.shop import DEFERRED, LEFT_TO_PEOPLE, ROUTES, TRANSACTION
 from tests.proof.crash.verdict import Verdict
 from tests.proof.crash.ways import COLOURS, peers
 from tests.proof.crash.zygote import Child, Zygote
-from tests.web.waiting import until
+from tests.waiting import until
 
 WIDTH: Final = 4
 """Processes at once."""

@@ -24,7 +24,7 @@ import semel  # noqa: E402
 from semel.effects.maintenance import Maintenance  # noqa: E402
 from semel.web.handler import AsgiApp, Receive, Scope, Send  # noqa: E402
 from tests.web.effects import Effects  # noqa: E402
-from tests.web.waiting import auntil  # noqa: E402
+from tests.waiting import auntil  # noqa: E402
 
 POLICY = semel.ietf(
     lease=timedelta(minutes=1), retention=timedelta(hours=2), tombstone=timedelta(hours=1)

@@ -36,7 +36,7 @@ from tests.proof.faults.crowd import Crowd
 from tests.proof.faults.verdict import Verdict
 from tests.servers import PostgresServer
 from tests.servers.child import ROOT
-from tests.web.waiting import auntil, until
+from tests.waiting import auntil, until
 
 MEBIBYTE = 1 << 20
 # SQLite lets its log grow to 4 MiB before it looks after it.

@@ -24,7 +24,7 @@ from tests.proof.faults.verdict import Verdict
 from tests.servers import MariadbServer, PostgresServer, ValkeyServer
 from tests.servers.postgres_cluster import PostgresCluster
 from tests.stores.harness import database_of
-from tests.web.waiting import until
+from tests.waiting import until
 
 Upheaval = Callable[[random.Random, Callable[[], None]], str]
 """Done and undone, with something else in between; returns what it was."""

@@ -14,11 +14,16 @@ T = TypeVar("T")
 TURNS = 20
 """Of an event loop: enough for what has come due, and what follows from it, without a thread."""
 
-SECONDS = 20.0
+PATIENCE = 120.0
+"""Seconds after which a test that waits for something gives up.
+
+Reached only where the thing never happens, however slow the machine: no test is right because
+something happened sooner, or wrong because it happened later.
+"""
 _PAUSE = 0.01
 
 
-def until(look: Callable[[], T | None], *, seconds: float = SECONDS) -> T:
+def until(look: Callable[[], T | None], *, seconds: float = PATIENCE) -> T:
     """What ``look`` returns, as soon as that is true."""
     deadline = time.monotonic() + seconds
     while not (seen := look()):
@@ -28,7 +33,7 @@ def until(look: Callable[[], T | None], *, seconds: float = SECONDS) -> T:
     return seen
 
 
-async def auntil(look: Callable[[], T | None], *, seconds: float = SECONDS) -> T:
+async def auntil(look: Callable[[], T | None], *, seconds: float = PATIENCE) -> T:
     """`until`, leaving the event loop to others between two looks."""
     deadline = time.monotonic() + seconds
     while not (seen := look()):
@@ -39,7 +44,7 @@ async def auntil(look: Callable[[], T | None], *, seconds: float = SECONDS) -> T
 
 
 async def asked(
-    ask: Callable[[], Awaitable[T]], enough: Callable[[T], bool], *, seconds: float = SECONDS
+    ask: Callable[[], Awaitable[T]], enough: Callable[[T], bool], *, seconds: float = PATIENCE
 ) -> T:
     """The first answer that is ``enough``."""
     deadline = time.monotonic() + seconds
