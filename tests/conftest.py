@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True
 settings.register_profile("explore", deadline=None, max_examples=1_000)
 settings.load_profile(os.environ.get("SEMEL_TEST_HYPOTHESIS", "ci"))
 
+IS_CI = os.environ.get("CI") == "true"
 CAMPAIGNS = Path(__file__).parent / "proof"
 LINES = pytest.StashKey[list[str]]()
 """What is said at the end of the run."""
@@ -94,13 +96,6 @@ def note(request: pytest.FixtureRequest, line: str, what: str = "servers") -> No
         lines.append(f"{what}: {line}")
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """One of several processes tells the one that speaks to people."""
-    output: Any = getattr(session.config, "workeroutput", None)
-    if output is not None:
-        output["lines"] = session.config.stash.get(LINES, [])
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     lines = node.config.stash.setdefault(LINES, [])
@@ -108,11 +103,40 @@ def pytest_testnodedown(node: Any) -> None:
     lines.extend(line for line in told if line not in lines)
 
 
+def not_run(reporter: pytest.TerminalReporter) -> Counter[str]:
+    """Why tests were not run, and how many for each reason."""
+    skipped: list[pytest.TestReport] = reporter.stats.get("skipped", [])
+    reasons = (each.longrepr[2] for each in skipped if isinstance(each.longrepr, tuple))
+    return Counter(reason.removeprefix("Skipped: ") for reason in reasons)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """One of several processes tells the one that speaks to people. CI does without no test."""
+    config = session.config
+    output: Any = getattr(config, "workeroutput", None)
+    if output is not None:
+        output["lines"] = config.stash.get(LINES, [])
+        return
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if IS_CI and reporter is not None and not_run(reporter) and session.exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     for line in config.stash.get(LINES, []):
         terminalreporter.write_line(line)
+    for reason, count in not_run(terminalreporter).items():
+        forbidden = " (with CI=true that is a failure)" if IS_CI else ""
+        terminalreporter.write_line(f"not run: {count} tests: {reason}{forbidden}")
+
+
+def found_or_skipped(found: object, how_to_get_it: str) -> None:
+    """CI does not do without: there the server itself says that it was not found."""
+    if found is None and not IS_CI:
+        pytest.skip(how_to_get_it)
 
 
 @pytest.fixture(scope="session")
@@ -132,10 +156,8 @@ def postgres_url(postgres: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def mariadb(request: pytest.FixtureRequest) -> Iterator[MariadbServer]:
-    """One server for the whole run; fetched where there is none. CI does not do without."""
-    if mariadb_binaries.find() is None and os.environ.get("CI") != "true":
-        note(request, f"{mariadb_binaries.HOW_TO_GET_IT}: its tests were not run")
-        pytest.skip(mariadb_binaries.HOW_TO_GET_IT)
+    """One server for the whole run; fetched where there is none."""
+    found_or_skipped(mariadb_binaries.find(), mariadb_binaries.HOW_TO_GET_IT)
     with MariadbServer() as server:
         note(request, str(server))
         yield server
@@ -166,10 +188,8 @@ def valkey_cluster(request: pytest.FixtureRequest) -> Iterator[ValkeyCluster]:
 
 @pytest.fixture(scope="session")
 def pgbouncer(request: pytest.FixtureRequest, postgres: PostgresServer) -> Iterator[PgBouncer]:
-    """The one server a machine may lack: its tests are then skipped, and the summary says so."""
-    if pgbouncer_binary.find() is None:
-        note(request, f"{pgbouncer_binary.HOW_TO_GET_IT}: its tests were not run")
-        pytest.skip(pgbouncer_binary.HOW_TO_GET_IT)
+    """One pooler for the whole run; fetched where there is none."""
+    found_or_skipped(pgbouncer_binary.find(), pgbouncer_binary.HOW_TO_GET_IT)
     with PgBouncer(postgres) as pooler:
         note(request, str(pooler))
         yield pooler
