@@ -270,10 +270,10 @@ class Erasing:
         identity, fence = self.made(harness)
         applied(harness, complete(identity, fence))
         applied(harness, Erase(identity, fence, ACT))
-        harness.travel(RETENTION + TOMBSTONE - 10_000_000)
+        harness.travel(RETENTION + TOMBSTONE - 1 - harness.slack)
         harness.perform(Reap(ALL))
         assert harness.record(identity) is not None
-        harness.travel(20_000_000)
+        harness.travel(1 + harness.slack)
         harness.perform(Reap(ALL))
         assert harness.record(identity) is None
 

@@ -41,6 +41,7 @@ from tests.stores.contract import (
     PATIENCE,
     REQUEST,
     RETENTION,
+    ROUNDS,
     TOMBSTONE,
     accept,
     applied,
@@ -355,7 +356,7 @@ class Points:
         replies = harness.race([Resume(identity, seen, new_fence(), LEASE) for _ in range(RACERS)])
         assert [isinstance(reply, Applied) for reply in replies].count(True) == 1
 
-    @pytest.mark.parametrize("_round", range(5))
+    @pytest.mark.parametrize("_round", ROUNDS)
     def test_completion_against_resumption(self, harness: Harness, _round: int) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
         harness.travel(LEASE)

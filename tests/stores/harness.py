@@ -6,9 +6,9 @@ import asyncio
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -24,7 +24,8 @@ from semel.stores.redis.keys import INDEXES, Keys
 from semel.stores.sqlite import SqliteBackend
 from tests.docs.pages import page
 from tests.servers import MariadbServer, PostgresServer, ValkeyCluster, ValkeyServer
-from tests.stores.portal import PATIENCE, Portal
+from tests.stores.portal import Portal
+from tests.waiting import PATIENCE
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -40,6 +41,9 @@ TIMES = {
 TABLES = (*TIMES, "semel_audit")
 
 START: Micros = 1_700_000_000_000_000
+SLACK: Micros = 30_000_000
+"""How far times may be off, where the clock is not ours: half of what any of them is apart, and so
+much that a test may stand still for a while."""
 RACERS = 32
 
 
@@ -75,9 +79,12 @@ class Harness:
         slack: Micros,
         colour: str,
         kept: Callable[[Identity], Kept | None] = lambda _: None,
+        clear: Callable[[], None] | None = None,
     ) -> None:
         self.backend = backend
-        self.travel = travel
+        self._travel = travel
+        self.clear = clear
+        """Forget everything, so that another test may begin anew; None: nobody can."""
         self.slack = slack
         """How far times may be off, where the clock is not ours."""
         self.kept = kept
@@ -89,6 +96,11 @@ class Harness:
 
     async def _awaited(self) -> AsyncStore:
         return self.backend.awaited()
+
+    def travel(self, duration: Micros) -> None:
+        """Later, by so much. Who goes nowhere moves nothing: that takes its time on servers."""
+        if duration:
+            self._travel(duration)
 
     def perform(self, op: StoreOperation[R]) -> R:
         if self._portal is None or self._store is None:
@@ -139,12 +151,26 @@ def sqlite(colour: str, folder: Path, postgres: Callable[[], PostgresServer]) ->
     clock = FakeClock()
     backend = SqliteBackend(f"sqlite:///{folder}/records.db", timeout=PATIENCE, clock=clock)
     text = KEPT.format("?")
-    with closing(sqlite3.connect(folder / "records.db", isolation_level=None)) as connection:
+    file = folder / "records.db"
+    with closing(sqlite3.connect(file, PATIENCE, isolation_level=None)) as connection:
 
         def kept(identity: Identity) -> Kept | None:
             return _kept(connection.execute(text, (identity,)).fetchone())
 
-        yield from _run(Harness(backend, clock.travel, 0, colour, kept))
+        def clear() -> None:
+            if there := [name for name in TABLES if name in tables()]:
+                connection.executescript(emptying(there))
+
+        def tables() -> set[str]:
+            names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            return {name for (name,) in names}
+
+        yield from _run(Harness(backend, clock.travel, 0, colour, kept, clear))
+
+
+def emptying(tables: Iterable[str]) -> str:
+    """Everything in one step, which is one round trip."""
+    return "; ".join(["BEGIN", *(f"DELETE FROM {table}" for table in tables), "COMMIT"])
 
 
 KEPT = "SELECT duty, due_at FROM semel_record WHERE identity = {}"
@@ -188,15 +214,26 @@ def _postgresql(url: str, colour: str) -> Iterator[Harness]:
 
         def travel(duration: Micros) -> None:
             """The server's clock cannot be moved, so its rows are moved into the past."""
-            for table, columns in TIMES.items():
-                moved = ", ".join(f"{column} = {column} - %(d)s" for column in columns.split())
-                connection.execute(f"UPDATE {table} SET {moved}".encode(), {"d": duration})
+            connection.execute("; ".join(earlier(duration)).encode())
 
         def kept(identity: Identity) -> Kept | None:
             text = KEPT.format("%s").encode()
             return _kept(connection.execute(text, (bytes(identity),)).fetchone())
 
-        yield from _run(Harness(open_backend(url), travel, 10_000_000, colour, kept))
+        def clear() -> None:
+            connection.execute(emptying(TABLES).encode())
+
+        backend = open_backend(url, timeout=PATIENCE)
+        yield from _run(Harness(backend, travel, SLACK, colour, kept, clear))
+
+
+def earlier(duration: Micros) -> list[str]:
+    """Statements that move every time that is kept into the past."""
+    return [
+        f"UPDATE {table} SET "
+        + ", ".join(f"{column} = {column} - {duration}" for column in columns.split())
+        for table, columns in TIMES.items()
+    ]
 
 
 @contextmanager
@@ -206,17 +243,23 @@ def mysql(colour: str, folder: Path, mariadb: Callable[[], MariadbServer]) -> It
 
         def travel(duration: Micros) -> None:
             """As on PostgreSQL."""
-            for table, columns in TIMES.items():
-                moved = ", ".join(f"{column} = {column} - {duration}" for column in columns.split())
-                with connection.cursor() as cursor:
-                    cursor.execute(f"UPDATE {table} SET {moved}")
+            ask("BEGIN", *earlier(duration), "COMMIT")
+
+        def ask(*statements: str) -> None:
+            with connection.cursor() as cursor:
+                for statement in statements:
+                    cursor.execute(statement)
 
         def kept(identity: Identity) -> Kept | None:
             with connection.cursor() as cursor:
                 cursor.execute(KEPT.format(f"x'{identity.hex()}'"))
                 return _kept(cursor.fetchone())
 
-        yield from _run(Harness(open_backend(url), travel, 10_000_000, colour, kept))
+        def clear() -> None:
+            ask(*emptying(TABLES).split("; "))
+
+        backend = open_backend(url, timeout=PATIENCE)
+        yield from _run(Harness(backend, travel, SLACK, colour, kept, clear))
 
 
 def database_of(url: str) -> str:
@@ -250,12 +293,15 @@ def _redis(url: str, nodes: Sequence[ValkeyServer], colour: str) -> Iterator[Har
     def kept(identity: Identity) -> Kept | None:
         return _indexed(nodes[0], keys, identity) if len(nodes) == 1 else None
 
-    try:
-        backend = open_backend(url, prefix=prefix)
-        yield from _run(Harness(backend, travel, 10_000_000, colour, kept))
-    finally:
+    def clear() -> None:
         for node in nodes:
             node.ask("EVAL", CLEAR, 0, f"{prefix}:*")
+
+    try:
+        backend = open_backend(url, prefix=prefix, timeout=PATIENCE)
+        yield from _run(Harness(backend, travel, SLACK, colour, kept, clear))
+    finally:
+        clear()
 
 
 def _indexed(node: ValkeyServer, keys: Keys, identity: Identity) -> Kept | None:
@@ -276,7 +322,7 @@ def own_redis(url: str, colour: str = "sync", **options: Any) -> Iterator[Harnes
     def travel(duration: Micros) -> None:
         raise AssertionError("time does not travel here")
 
-    harness = Harness(open_backend(url, **options), travel, 10_000_000, colour)
+    harness = Harness(open_backend(url, **options), travel, SLACK, colour)
     try:
         yield harness
     finally:
@@ -349,3 +395,23 @@ def open_harness(
 ) -> Any:  # a context manager of a Harness
     store, colour = name.split("-")
     return STORES[store](colour, folder, server)
+
+
+@contextmanager
+def emptied(name: str, folder: Path, server: Callable[[], Any]) -> Iterator[Callable[[], Harness]]:
+    """What gives a test a store of its own: that of the test before, with nothing in it.
+
+    To empty one is far cheaper than to open one, which is what most tests would spend their time
+    with. What they share are connections and prepared statements.
+    """
+    with ExitStack() as stack:
+        opened: list[Harness] = []
+
+        def fresh() -> Harness:
+            if opened and (clear := opened[-1].clear) is not None:
+                clear()
+            else:
+                opened.append(stack.enter_context(open_harness(name, folder, server)))
+            return opened[-1]
+
+        yield fresh

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -17,7 +16,8 @@ from semel.core.model import State
 from semel.stores import open_backend
 from tests.stores import contract_custody
 from tests.stores.contract import RETENTION, new_fence, reach
-from tests.stores.harness import HARNESSES, OUTBOXES, Harness, open_harness, server_of
+from tests.stores.harness import HARNESSES, OUTBOXES, Harness, emptied, server_of
+from tests.waiting import PATIENCE, until
 
 ONE_COLOUR = [
     name
@@ -26,26 +26,31 @@ ONE_COLOUR = [
 ]
 
 
-@pytest.fixture(params=ONE_COLOUR)
-def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
-    with open_harness(request.param, tmp_path, server_of(request, request.param)) as opened:
-        yield opened
+@pytest.fixture(scope="module", params=ONE_COLOUR)
+def fresh(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], Harness]]:
+    folder = tmp_path_factory.mktemp(request.param)
+    with emptied(request.param, folder, server_of(request, request.param)) as made:
+        yield made
 
 
-class WithOutbox:
-    """Only where the store has one."""
+@pytest.fixture
+def harness(fresh: Callable[[], Harness]) -> Harness:
+    return fresh()
 
-    @pytest.fixture(params=[name for name in ONE_COLOUR if name in OUTBOXES])
-    def harness(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
-        server = server_of(request, request.param)
-        with open_harness(request.param, tmp_path, server) as opened:
-            yield opened
+
+WITH_OUTBOX = pytest.mark.parametrize(
+    "fresh", [name for name in ONE_COLOUR if name in OUTBOXES], indirect=True, scope="module"
+)
+"""Only where the store has one."""
 
 
 class TestAuditing(contract_custody.Auditing): ...
 
 
-class TestAuditingEffects(WithOutbox, contract_custody.AuditingEffects): ...
+@WITH_OUTBOX
+class TestAuditingEffects(contract_custody.AuditingEffects): ...
 
 
 class TestErasing(contract_custody.Erasing): ...
@@ -54,12 +59,13 @@ class TestErasing(contract_custody.Erasing): ...
 class TestResealing(contract_custody.Resealing): ...
 
 
-class TestResealingEffects(WithOutbox, contract_custody.ResealingEffects): ...
+@WITH_OUTBOX
+class TestResealingEffects(contract_custody.ResealingEffects): ...
 
 
 def test_an_act_that_came_second_leaves_no_entry_however_close_it_was(postgres_url: str) -> None:
     """The second one has seen the record unknown, and waits for the first one's lock."""
-    backend = open_backend(postgres_url)
+    backend = open_backend(postgres_url, timeout=PATIENCE)
     backend.migrate()
     harness = Harness(backend, lambda _: None, 0, "sync")
     identity, fence = reach(harness, State.UNKNOWN)
@@ -74,10 +80,10 @@ def test_an_act_that_came_second_leaves_no_entry_however_close_it_was(postgres_u
             waiting = other.submit(harness.perform, second)
             looking.autocommit = True
             blocked = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-            while not looking.execute(blocked).fetchall():
-                assert not waiting.done()
+            until(lambda: waiting.done() or looking.execute(blocked).fetchall())
+            assert not waiting.done()
             mine.commit()
-            assert isinstance(waiting.result(60), Lost)
+            assert isinstance(waiting.result(PATIENCE), Lost)
     (entry,) = harness.perform(BrowseAudit(9)).entries
     assert entry.by == "ann"
     harness.close()

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from semel.core.outbox import BrowseEffects, Enqueue, Shelf
 from semel.errors import ConfigurationError
 from tests.stores import contract_outbox, contract_upkeep
-from tests.stores.harness import EACH_ONCE, OUTBOXES, Harness, open_harness, server_of
+from tests.stores.harness import EACH_ONCE, OUTBOXES, Harness, emptied, server_of
 
 
-@pytest.fixture(params=EACH_ONCE)
-def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
-    with open_harness(request.param, tmp_path, server_of(request, request.param)) as opened:
-        yield opened
+@pytest.fixture(scope="module", params=EACH_ONCE)
+def fresh(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], Harness]]:
+    folder = tmp_path_factory.mktemp(request.param)
+    with emptied(request.param, folder, server_of(request, request.param)) as made:
+        yield made
+
+
+@pytest.fixture
+def harness(fresh: Callable[[], Harness]) -> Harness:
+    return fresh()
+
+
+WITH_OUTBOX = pytest.mark.parametrize(
+    "fresh", [name for name in EACH_ONCE if name in OUTBOXES], indirect=True, scope="module"
+)
+"""Only where the store has one."""
 
 
 class TestDuties(contract_upkeep.Duties): ...
@@ -46,26 +59,20 @@ class TestLeading(contract_upkeep.Leading): ...
 class TestRetiring(contract_upkeep.Retiring): ...
 
 
-class WithOutbox:
-    """Only where the store has one."""
-
-    @pytest.fixture(params=[name for name in EACH_ONCE if name in OUTBOXES])
-    def harness(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
-        server = server_of(request, request.param)
-        with open_harness(request.param, tmp_path, server) as opened:
-            yield opened
+@WITH_OUTBOX
+class TestTaking(contract_outbox.Taking): ...
 
 
-class TestTaking(WithOutbox, contract_outbox.Taking): ...
+@WITH_OUTBOX
+class TestOrdered(contract_outbox.Ordered): ...
 
 
-class TestOrdered(WithOutbox, contract_outbox.Ordered): ...
+@WITH_OUTBOX
+class TestDelivering(contract_outbox.Delivering): ...
 
 
-class TestDelivering(WithOutbox, contract_outbox.Delivering): ...
-
-
-class TestDeadLetters(WithOutbox, contract_outbox.DeadLetters): ...
+@WITH_OUTBOX
+class TestDeadLetters(contract_outbox.DeadLetters): ...
 
 
 class TestEvents(contract_outbox.Events): ...
@@ -74,7 +81,7 @@ class TestEvents(contract_outbox.Events): ...
 def test_a_store_says_whether_it_has_an_outbox(
     harness: Harness, request: pytest.FixtureRequest
 ) -> None:
-    name = request.node.callspec.params["harness"]
+    name = request.node.callspec.params["fresh"]
     assert harness.backend.capabilities.outbox == (name in OUTBOXES)
     if name not in OUTBOXES:
         with pytest.raises(ConfigurationError, match="has no outbox"):
