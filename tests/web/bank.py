@@ -29,8 +29,8 @@ from semel.web.handler import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
 from tests.servers import PostgresServer
 from tests.stores.harness import TABLES
+from tests.waiting import PATIENCE, auntil
 from tests.web.drive import AsgiDriver, Driver, WsgiDriver
-from tests.waiting import auntil
 
 STORES = ("sqlite", "postgres")
 PAID = (1, 1, ["completed"])
@@ -52,9 +52,18 @@ class Ledger:
     def sqlite(self) -> bool:
         return self.url.startswith("sqlite")
 
+    @property
+    def file(self) -> str:
+        return self.url.removeprefix("sqlite:///")
+
+    @property
+    def store(self) -> str:
+        """For a guard: its database may take its time."""
+        return f"{self.url}{'&' if '?' in self.url else '?'}timeout={PATIENCE:.0f}"
+
     def ask(self, statement: str) -> list[tuple[Any, ...]]:
         if self.sqlite:
-            with closing(sqlite3.connect(self.url.removeprefix("sqlite:///"), timeout=20)) as file:
+            with closing(sqlite3.connect(self.file, timeout=PATIENCE)) as file:
                 rows = file.execute(statement).fetchall()
                 file.commit()
                 return rows
@@ -64,7 +73,7 @@ class Ledger:
 
     def found(self) -> None:
         """Make the tables: the bank's own, and semel's."""
-        with closing(semel.Guard(self.url, tenant=None)) as guard:
+        with closing(semel.Guard(self.store, tenant=None)) as guard:
             guard.migrate()
         self.ask("CREATE TABLE payment (name TEXT PRIMARY KEY)")
 
@@ -202,7 +211,7 @@ def _do(step: Step) -> Any:
         case Use(function):
             return function(operation)
         case Wait(gate):
-            assert gate.wait(20)
+            assert gate.wait(PATIENCE)
             return None
 
 

@@ -20,9 +20,9 @@ from semel.process.transact import AsyncTransact, Transact
 from semel.process.waiters import Waiters, Wake
 from semel.web.handler import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
+from tests.waiting import PATIENCE, auntil, until
 from tests.web.bank import ASGI, WSGI, Put, Says, Sql, Step, Wait
 from tests.web.effects import Effects
-from tests.waiting import auntil, until
 
 HANDLER = ("handler begins", "row written", "effect put")
 IN_SEMEL = (
@@ -33,7 +33,7 @@ COMMITTED = "after Commit"
 
 POLICIES = {
     "/pay": semel.ietf(mode="atomic"),
-    "/wait": semel.ietf(mode="atomic", in_flight=timedelta(seconds=60)),
+    "/wait": semel.ietf(mode="atomic", in_flight=timedelta(seconds=PATIENCE)),
     "/accept": semel.accepted(mode="atomic"),
 }
 
@@ -86,19 +86,19 @@ def watch(posts: Posts) -> None:
     def watched(self: Transact, op: Operation[Any]) -> Any:
         name = type(op).__name__
         if gate := posts.gate(f"before {name}"):
-            gate.wait(60)
+            gate.wait(PATIENCE)
         reply = perform(self, op)
         if gate := posts.gate(f"after {name}"):
-            gate.wait(60)
+            gate.wait(PATIENCE)
         return reply
 
     async def awatched(self: AsyncTransact, op: Operation[Any]) -> Any:
         name = type(op).__name__
         if gate := posts.gate(f"before {name}"):
-            await auntil(gate.is_set, seconds=60)
+            await auntil(gate.is_set)
         reply = await aperform(self, op)
         if gate := posts.gate(f"after {name}"):
-            await auntil(gate.is_set, seconds=60)
+            await auntil(gate.is_set)
         return reply
 
     async def waits(self: Waiters, *arguments: Any) -> Wake:

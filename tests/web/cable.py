@@ -15,6 +15,7 @@ from typing import Self
 from urllib.parse import parse_qs, urlsplit
 
 from tests.stores.relay import connected, hang_up, quietly
+from tests.waiting import PATIENCE
 
 Cut = Callable[["Line", bytes], None]
 """What happens to a message with a COMMIT in it."""
@@ -57,7 +58,7 @@ class Line:
     def commit(self, message: bytes) -> None:
         """Let the server have it, and wait until it has answered."""
         self.far.sendall(message)
-        assert self._answered.wait(20)
+        assert self._answered.wait(PATIENCE)
 
 
 class Cable:

@@ -10,7 +10,7 @@ from semel.core.contract import StoreOperation
 from semel.errors import StoreUnavailable
 from semel.stores.base import AsyncStore, Backend, Capabilities, Store
 from semel.stores.memory import MemoryBackend
-from tests.waiting import auntil
+from tests.waiting import PATIENCE, auntil
 
 R = TypeVar("R")
 
@@ -127,7 +127,7 @@ class _Blocking:
         fault = self._backend.before(op)
         for gate in self._backend.gates_of(op):
             gate.reached.set()
-            assert gate.opened.wait(20)
+            assert gate.opened.wait(PATIENCE)
         reply = self._inner.perform(op)
         self._backend.after(fault)
         return reply

@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 
 import semel
+from semel.process.leases import Lease
 from tests.forms import in_proof
 from tests.servers import PostgresServer
 from tests.stores.relay import hang_up
+from tests.waiting import PATIENCE, until
 from tests.web.bank import NOTHING, PAID, Bank, Ledger, Says, Script, bank, pay
 from tests.web.cable import Cable, Line
 from tests.web.conftest import MakeGuard
-from tests.waiting import until
+from tests.web.hurry import no_pauses
 
 MakeBank = Callable[..., Bank]
 
@@ -48,7 +50,12 @@ def make_bank(
     colour: str, ledger: Ledger, cable: Cable, make_guard: MakeGuard, runner: asyncio.Runner
 ) -> MakeBank:
     def make(script: Script, factory: Any = semel.ietf, **options: Any) -> Bank:
-        guard = make_guard(cable.url, policy=factory(mode="atomic", **options))
+        guard = make_guard(
+            f"{cable.url}?timeout={PATIENCE:.0f}",
+            policy=factory(mode="atomic", **options),
+            maintenance=None,
+            breaker=None,
+        )
         guard.start()
         return bank(colour, guard, ledger, runner, script)
 
@@ -59,6 +66,31 @@ def make_bank(
 def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     with caplog.at_level(logging.CRITICAL, logger="semel"):
         yield
+
+
+@pytest.fixture
+def outage(cable: Cable, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
+    """Nobody comes through from the COMMIT on, until the cable is mended.
+
+    Who asks again in vain does so until a lease would be over. Nobody waits for that: the pauses
+    between two tries are none, and each takes a quarter of the lease.
+    """
+    tries, held = no_pauses(monkeypatch), Lease.held
+
+    def later(lease: Lease, now: float) -> bool:
+        passed = tries[-1] * lease.duration / 4 if tries and cable.refusing else 0.0
+        return held(lease, now + passed)
+
+    monkeypatch.setattr(Lease, "held", later)
+
+    def begins(cut: Any) -> Any:
+        def silence(line: Line, message: bytes) -> None:
+            cable.refusing = True
+            cut(line, message)
+
+        return silence
+
+    return begins
 
 
 def cut_before(line: Line, message: bytes) -> None:
@@ -137,14 +169,10 @@ def test_a_doubt_stands_whatever_becomes_of_its_commit(
 
 @pytest.mark.parametrize("cut", [cut_before, cut_after])
 def test_a_commit_that_can_never_be_ascertained_is_no_success(
-    make_bank: MakeBank, cable: Cable, cut: Any
+    make_bank: MakeBank, cable: Cable, outage: Any, cut: Any
 ) -> None:
-    def silence(line: Line, message: bytes) -> None:
-        cable.refusing = True
-        cut(line, message)
-
-    one = make_bank(pay(), lease=timedelta(seconds=1))
-    cable.cut = silence
+    one = make_bank(pay())
+    cable.cut = outage(cut)
     reply = one.send()
     assert (reply.status, reply.code) == (503, "completion-not-durable")
     assert reply.one("retry-after") == "1"
@@ -164,14 +192,10 @@ def in_doubt() -> Any:
     ("factory", "state"), [(semel.ietf, "unknown"), (semel.stripe, "completed")]
 )
 def test_a_doubt_is_recorded_after_an_outage_that_outlasts_its_caller(
-    make_bank: MakeBank, cable: Cable, cut: Any, factory: Any, state: str
+    make_bank: MakeBank, cable: Cable, outage: Any, cut: Any, factory: Any, state: str
 ) -> None:
-    def silence(line: Line, message: bytes) -> None:
-        cable.refusing = True
-        cut(line, message)
-
-    one = make_bank(in_doubt, factory, lease=timedelta(seconds=1))
-    cable.cut = silence
+    one = make_bank(in_doubt, factory)
+    cable.cut = outage(cut)
     assert one.send().status in (500, 503)
     cable.refusing = False
     until(lambda: one.ledger.all() == (0, 0, [state]))
@@ -180,13 +204,15 @@ def test_a_doubt_is_recorded_after_an_outage_that_outlasts_its_caller(
 
 
 def test_a_doubt_whose_transaction_was_lost_before_is_recorded_after_the_outage(
-    make_bank: MakeBank, cable: Cable, ledger: Ledger
+    make_bank: MakeBank, cable: Cable, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    no_pauses(monkeypatch)
+
     def script() -> Any:
         yield from pay()()
         cable.refusing = True
         ledger.ask(
-            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+            f"SELECT pg_terminate_backend(pid, {PATIENCE * 1000:.0f}) FROM pg_stat_activity"
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
         raise semel.OutcomeUnknown("sent, and no answer")
@@ -199,32 +225,48 @@ def test_a_doubt_whose_transaction_was_lost_before_is_recorded_after_the_outage(
     assert (one.send().status, one.script.runs) == (409, 1)
 
 
-@pytest.fixture
-def mortal() -> Iterator[PostgresServer]:
+@pytest.fixture(scope="module")
+def mortal_server() -> Iterator[PostgresServer]:
     with PostgresServer() as server:
         yield server
+
+
+@pytest.fixture
+def mortal(mortal_server: PostgresServer) -> Iterator[tuple[PostgresServer, Ledger]]:
+    with mortal_server.database() as url:
+        ledger = Ledger(url)
+        ledger.found()
+        yield mortal_server, ledger
 
 
 @pytest.mark.parametrize("received", [True, False])
 @pytest.mark.parametrize("colour", ["asgi", "wsgi"])
 def test_postgresql_killed_at_the_commit_and_started_again(
-    mortal: PostgresServer,
+    mortal: tuple[PostgresServer, Ledger],
     colour: str,
     received: bool,
     make_guard: MakeGuard,
     runner: asyncio.Runner,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ledger = Ledger(mortal.url)
-    ledger.found()
+    """Whoever asks what became of it comes until the server is there again, however long."""
+    server, ledger = mortal
+    no_pauses(monkeypatch, seconds=0.02)
+    starting = threading.Thread(target=server.start)
 
     def dies(line: Line, message: bytes) -> None:
         if received:
             line.commit(message)
-        mortal.kill()
-        threading.Thread(target=mortal.start).start()
+        server.kill()
+        starting.start()
 
     with Cable(ledger.url) as cable:
-        guard = make_guard(cable.url, policy=semel.ietf(mode="atomic"))
+        guard = make_guard(
+            f"{cable.url}?timeout={PATIENCE:.0f}",
+            policy=semel.ietf(mode="atomic", lease=timedelta(minutes=10)),
+            maintenance=None,
+            breaker=None,
+        )
         guard.start()
         one = bank(colour, guard, ledger, runner, pay())
         cable.cut = dies
@@ -235,6 +277,7 @@ def test_postgresql_killed_at_the_commit_and_started_again(
         else:
             assert (reply.code, ledger.all()) == ("not-executed", NOTHING)
             assert one.send().status == 201
+    starting.join()
     assert ledger.all() == PAID
 
 
