@@ -13,9 +13,9 @@ import semel
 from semel.process import events
 from semel.process.catalogue import CATALOGUE, ERROR, INFO, NONE
 from semel.process.events import Event, Events, Subscriber
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
-SECONDS = 30.0
+SECONDS = PATIENCE
 
 
 class Inline:

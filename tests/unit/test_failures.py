@@ -33,35 +33,48 @@ from semel.core.verdict import is_ambiguous, says_not_executed
 from tests.servers.ports import bound_somewhere
 from tests.unit import provider as acts
 from tests.unit.provider import Act, Provider, answer, deaf_port, say
+from tests.waiting import PATIENCE
 
 NOT_SENT, ANSWERED, AMBIGUOUS = Sent.NOT_SENT, Sent.ANSWERED, Sent.AMBIGUOUS
 
 BODY = b"amount=1"
-LONG, SHORT = 30.0, 0.3  # seconds; short only where the time-out is what is tested
+LONG, SHORT = PATIENCE, 0.05
+"""Seconds. Short is only what would never end: nothing that must come about races it."""
+TRUST = ssl.create_default_context()
+"""Reading the certificates takes longer than most of these calls."""
 
 # ── the clients ───────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
 class Order:
-    """One call to make."""
+    """One call to make; how long to wait for a connection, and for an answer."""
 
     url: str
     method: str = "POST"
-    patience: float = LONG
+    connect: float = LONG
+    read: float = LONG
     proxy: str | None = None
 
 
 def by_httpx(order: Order) -> None:
     with httpx.Client(
-        trust_env=False, timeout=order.patience, proxy=order.proxy, follow_redirects=True
+        trust_env=False,
+        verify=TRUST,
+        timeout=httpx.Timeout(LONG, connect=order.connect, read=order.read),
+        proxy=order.proxy,
+        follow_redirects=True,
     ) as client:
         client.request(order.method, order.url, content=BODY).raise_for_status()
 
 
 def by_httpx2(order: Order) -> None:
     with httpx2.Client(
-        trust_env=False, timeout=order.patience, proxy=order.proxy, follow_redirects=True
+        trust_env=False,
+        verify=TRUST,
+        timeout=httpx2.Timeout(LONG, connect=order.connect, read=order.read),
+        proxy=order.proxy,
+        follow_redirects=True,
     ) as client:
         client.request(order.method, order.url, content=BODY).raise_for_status()
 
@@ -69,7 +82,11 @@ def by_httpx2(order: Order) -> None:
 def by_awaited_httpx(order: Order) -> None:
     async def call() -> None:
         async with httpx.AsyncClient(
-            trust_env=False, timeout=order.patience, proxy=order.proxy, follow_redirects=True
+            trust_env=False,
+            verify=TRUST,
+            timeout=httpx.Timeout(LONG, connect=order.connect, read=order.read),
+            proxy=order.proxy,
+            follow_redirects=True,
         ) as client:
             (await client.request(order.method, order.url, content=BODY)).raise_for_status()
 
@@ -82,12 +99,12 @@ def by_requests(order: Order) -> None:
         session.trust_env = False
         session.proxies.update(proxies)
         session.request(
-            order.method, order.url, data=BODY, timeout=order.patience
+            order.method, order.url, data=BODY, timeout=(order.connect, order.read)
         ).raise_for_status()
 
 
 def by_urllib3(order: Order) -> None:
-    timeout = urllib3.Timeout(order.patience)
+    timeout = urllib3.Timeout(connect=order.connect, read=order.read)
     pools = (
         urllib3.ProxyManager(order.proxy, timeout=timeout)
         if order.proxy
@@ -98,7 +115,7 @@ def by_urllib3(order: Order) -> None:
 
 
 def by_aiohttp(order: Order) -> None:
-    patience = aiohttp.ClientTimeout(sock_connect=order.patience, sock_read=order.patience)
+    patience = aiohttp.ClientTimeout(sock_connect=order.connect, sock_read=order.read)
 
     async def call() -> None:
         async with (
@@ -111,10 +128,16 @@ def by_aiohttp(order: Order) -> None:
     asyncio.run(call())
 
 
+def shortest(order: Order) -> float:
+    """For clients that know one time-out. A connection to a port that listens is made by the
+    kernel before they look at it, so that even then only what never ends is ended."""
+    return min(order.connect, order.read)
+
+
 def by_http_client(order: Order) -> None:
     url = urlsplit(order.url)
     kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-    connection = kind(url.hostname or "", url.port, timeout=order.patience)
+    connection = kind(url.hostname or "", url.port, timeout=shortest(order))
     try:
         connection.request(order.method, url.path, BODY)
         connection.getresponse().read()
@@ -125,7 +148,7 @@ def by_http_client(order: Order) -> None:
 def by_urllib(order: Order) -> None:
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(order.url, BODY, method=order.method)
-    with direct.open(request, timeout=order.patience) as response:
+    with direct.open(request, timeout=shortest(order)) as response:
         response.read()
 
 
@@ -166,7 +189,8 @@ class Case:
     act: Act | None = None
     place: Callable[[], AbstractContextManager[int]] | None = None
     url: str = "http://127.0.0.1:{port}/charge"
-    patience: float = LONG
+    connect: float = LONG
+    read: float = LONG
     but: Mapping[str, Sent | None] | None = None
     without: frozenset[str] = frozenset()
 
@@ -182,12 +206,14 @@ PASS_ANSWERS_ON = frozenset({"urllib3", "http.client"})
 CASES: Mapping[str, Case] = {
     "refused": Case(NOT_SENT, place=refused),
     "no such name": Case(NOT_SENT, url="http://nowhere.invalid/charge"),
-    "connect time-out": Case(NOT_SENT, place=deaf_port, patience=SHORT),
+    "connect time-out": Case(NOT_SENT, place=deaf_port, connect=SHORT),
     "no TLS": Case(NOT_SENT, say(b"what?\r\n"), url=HTTPS),
     "hung up on TLS": Case(NOT_SENT, acts.hang_up, url=HTTPS),
     # urllib3 speaks of a connection broken, or a read time-out, as after the request.
     "reset during TLS": Case(NOT_SENT, acts.reset, url=HTTPS, but=NOT_TOLD),
-    "silent on TLS": Case(NOT_SENT, acts.be_silent, url=HTTPS, patience=SHORT, but=NOT_TOLD),
+    "silent on TLS": Case(
+        NOT_SENT, acts.be_silent, url=HTTPS, connect=SHORT, read=SHORT, but=NOT_TOLD
+    ),
     "no such protocol": Case(
         NOT_SENT,
         url="nonsense://127.0.0.1:9/charge",
@@ -197,9 +223,9 @@ CASES: Mapping[str, Case] = {
     "turned away": Case(AMBIGUOUS, acts.turn_away),
     "hung up": Case(AMBIGUOUS, acts.hang_up),
     "reset": Case(AMBIGUOUS, acts.reset),
-    "silent": Case(AMBIGUOUS, acts.be_silent, patience=SHORT),
+    "silent": Case(AMBIGUOUS, acts.be_silent, read=SHORT),
     "half an answer": Case(AMBIGUOUS, say(HALF)),
-    "half an answer, then silent": Case(AMBIGUOUS, acts.say_and_stay(HALF), patience=SHORT),
+    "half an answer, then silent": Case(AMBIGUOUS, acts.say_and_stay(HALF), read=SHORT),
     "nonsense": Case(AMBIGUOUS, say(b"nonsense\r\n\r\n")),
     "answered 404": Case(ANSWERED, say(answer("404 No")), without=PASS_ANSWERS_ON),
     "answered 409": Case(AMBIGUOUS, say(answer("409 In use")), without=PASS_ANSWERS_ON),
@@ -217,7 +243,7 @@ def suffered(client: str, case: Case) -> tuple[BaseException, bool]:
     """What the client raised, and whether the provider saw anything of the request."""
 
     def call(port: int) -> BaseException:
-        order = Order(case.url.format(port=port), patience=case.patience)
+        order = Order(case.url.format(port=port), connect=case.connect, read=case.read)
         return failure(lambda: CLIENTS[client](order))
 
     if case.act is not None:
@@ -302,11 +328,11 @@ def by_requests_digest(url: str) -> None:
 
 
 def by_httpx_digest(url: str) -> None:
-    httpx.post(url, content=BODY, auth=httpx.DigestAuth("a", "b"), trust_env=False)
+    httpx.post(url, content=BODY, auth=httpx.DigestAuth("a", "b"), trust_env=False, verify=TRUST)
 
 
 def by_httpx2_digest(url: str) -> None:
-    httpx2.post(url, content=BODY, auth=httpx2.DigestAuth("a", "b"), trust_env=False)
+    httpx2.post(url, content=BODY, auth=httpx2.DigestAuth("a", "b"), trust_env=False, verify=TRUST)
 
 
 @pytest.mark.parametrize("call", [by_requests_digest, by_httpx_digest, by_httpx2_digest])
@@ -363,24 +389,25 @@ def test_a_proxy_that_took_the_request_may_have_passed_it_on(client: str, act: A
 # ── pools ─────────────────────────────────────────────────────────────────────────────────────────
 
 
+ONE = httpx.Limits(max_connections=1)
+FULL = httpx.Timeout(LONG, pool=SHORT)
+
+
 def pooled_httpx(url: str) -> None:
-    limits, timeout = httpx.Limits(max_connections=1), httpx.Timeout(LONG, pool=SHORT)
     with (
-        httpx.Client(trust_env=False, limits=limits, timeout=timeout) as client,
+        httpx.Client(trust_env=False, verify=TRUST, limits=ONE, timeout=LONG) as client,
         client.stream("POST", f"{url}/first"),
     ):
-        client.post(f"{url}/second")
+        client.post(f"{url}/second", timeout=FULL)
 
 
 def pooled_awaited_httpx(url: str) -> None:
-    limits, timeout = httpx.Limits(max_connections=1), httpx.Timeout(LONG, pool=SHORT)
-
     async def call() -> None:
         async with (
-            httpx.AsyncClient(trust_env=False, limits=limits, timeout=timeout) as client,
+            httpx.AsyncClient(trust_env=False, verify=TRUST, limits=ONE, timeout=LONG) as client,
             client.stream("POST", f"{url}/first"),
         ):
-            await client.post(f"{url}/second")
+            await client.post(f"{url}/second", timeout=FULL)
 
     asyncio.run(call())
 
@@ -395,14 +422,13 @@ def pooled_urllib3(url: str) -> None:
 
 
 def pooled_aiohttp(url: str) -> None:
+    full = aiohttp.ClientTimeout(connect=SHORT)
+
     async def call() -> None:
         async with (
-            aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=1),
-                timeout=aiohttp.ClientTimeout(connect=SHORT),
-            ) as session,
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session,
             session.post(f"{url}/first"),
-            session.post(f"{url}/second"),
+            session.post(f"{url}/second", timeout=full),
         ):
             pass
 
@@ -435,7 +461,7 @@ def refused_after(first: Callable[[], None]) -> BaseException:
         try:
             first()
         except (httpx.TransportError, TimeoutError):
-            httpx.post(f"http://127.0.0.1:{port}", trust_env=False)
+            httpx.post(f"http://127.0.0.1:{port}", trust_env=False, verify=TRUST)
 
     with refused() as port:
         error = failure(lambda: handler(port))

@@ -18,6 +18,7 @@ from semel.core.failures import ANSWERED_CODES, Sent, classify
 from semel.core.verdict import is_ambiguous, says_not_executed
 from tests.servers.ports import bound_somewhere
 from tests.unit.provider import Provider, turn_away
+from tests.waiting import PATIENCE
 
 METHOD = "/shop.Till/Charge"
 AMOUNT = b"amount=1"
@@ -88,7 +89,7 @@ BOTH = pytest.mark.parametrize("call", [blocking, awaited])
 
 
 def failure(
-    call: Call, target: str, request: bytes, timeout: float = 30, options: Options = ()
+    call: Call, target: str, request: bytes, timeout: float = PATIENCE, options: Options = ()
 ) -> grpc.RpcError:
     with pytest.raises(grpc.RpcError) as raised:
         call(target, request, timeout, options)
@@ -110,21 +111,36 @@ def test_a_status_of_the_servers_is_never_taken_for_not_sent(
 
 @BOTH
 @pytest.mark.parametrize(
-    ("request_", "timeout", "code"),
+    ("request_", "code"),
     [
-        (b"raise", 30, "UNKNOWN"),
-        (b"wait", 0.3, "DEADLINE_EXCEEDED"),
+        (b"raise", "UNKNOWN"),
         # The client's own word, after the server has done it.
-        (b"large", 30, "RESOURCE_EXHAUSTED"),
+        (b"large", "RESOURCE_EXHAUSTED"),
     ],
 )
 def test_what_the_server_executed_is_in_doubt(
-    till: tuple[Till, int], call: Call, request_: bytes, timeout: float, code: str
+    till: tuple[Till, int], call: Call, request_: bytes, code: str
 ) -> None:
-    error: Any = failure(call, f"127.0.0.1:{till[1]}", request_, timeout)
+    error: Any = failure(call, f"127.0.0.1:{till[1]}", request_)
     assert error.code().name == code
     assert till[0].charges == [request_]
     assert classify(error) is Sent.AMBIGUOUS
+    assert is_ambiguous(error)
+
+
+@BOTH
+def test_what_the_server_executes_beyond_the_deadline_is_in_doubt(
+    till: tuple[Till, int], call: Call
+) -> None:
+    """A deadline counts from before the connection is made: where it ended too early for the server
+    to have heard of the call, a longer one is given."""
+    error: Any = None
+    for seconds in (0.2, 2.0, 20.0, PATIENCE):
+        if not till[0].charges:
+            error = failure(call, f"127.0.0.1:{till[1]}", b"wait", seconds)
+            assert error.code().name == "DEADLINE_EXCEEDED"
+            assert classify(error) is Sent.AMBIGUOUS  # heard of or not, the client cannot tell
+    assert till[0].charges == [b"wait"]
     assert is_ambiguous(error)
 
 
@@ -170,7 +186,7 @@ def test_failed_to_connect_may_follow_a_try_that_was_sent(call: Call) -> None:
     """Why no text of UNAVAILABLE's is a proof."""
     with Provider(take_and_vanish, once=True) as provider:
         target = f"127.0.0.1:{provider.port}"
-        error: Any = failure(call, target, AMOUNT, 30, (("grpc.service_config", RETRIES),))
+        error: Any = failure(call, target, AMOUNT, PATIENCE, (("grpc.service_config", RETRIES),))
     assert AMOUNT in provider.received[0]
     assert "failed to connect to all addresses" in error.details()
     assert classify(error) is Sent.AMBIGUOUS

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import semel
+from tests.waiting import PATIENCE
 
 KEY = "a-key-of-enough-length"
 
@@ -118,21 +119,21 @@ def test_a_call_beside_a_running_one_is_refused_or_waits(guard: semel.Guard) -> 
 
     def slow() -> str:
         inside.set()
-        assert go_on.wait(30)
+        assert go_on.wait(PATIENCE)
         return "done"
 
-    patient = semel.ietf(in_flight=timedelta(seconds=30))
+    patient = semel.ietf(in_flight=timedelta(seconds=PATIENCE))
     with ThreadPoolExecutor(2) as pool:
         leader = pool.submit(guard.once, KEY, slow, name="job")
-        assert inside.wait(30)
+        assert inside.wait(PATIENCE)
         with pytest.raises(semel.Refused) as refused:
             guard.once(KEY, slow, name="job")
         assert (refused.value.code, refused.value.retryable) == ("in-flight", True)
         assert refused.value.retry_after == 1
         waiter = pool.submit(guard.once, KEY, slow, name="job", policy=patient)
         go_on.set()
-        assert leader.result(30).value == "done"
-        assert waiter.result(30).value == "done"
+        assert leader.result(PATIENCE).value == "done"
+        assert waiter.result(PATIENCE).value == "done"
 
 
 async def test_a_cancelled_call_is_carried_through(guard: semel.Guard) -> None:
