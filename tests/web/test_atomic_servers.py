@@ -16,14 +16,15 @@ import pytest
 
 from tests.forms import in_proof
 from tests.servers import AppServer, PostgresServer, gunicorn, uvicorn
+from tests.waiting import PATIENCE, until
 from tests.web.bank import ASGI, Ledger, opened
 from tests.web.bank_app import COMMITTED, HANDLER, IN_SEMEL
 from tests.web.client import Client, Reply, new_key
 from tests.web.effects import Effects
-from tests.waiting import until
 
+FIRST = ("fastapi", "postgres")
 PAIRS = (
-    ("fastapi", "postgres"),
+    FIRST,
     *in_proof(("wsgi", "sqlite"), ("def", "sqlite"), ("flask", "postgres")),
 )
 
@@ -54,8 +55,9 @@ class Served:
 def serve(
     colour: str, ledger: Ledger, folder: Path, workers: int = 2, options: str = ""
 ) -> Iterator[Served]:
+    # On SQLite the time limit is what a duplicate in another process waits for.
     env = {
-        "SEMEL_TEST_STORE": ledger.url + options,
+        "SEMEL_TEST_STORE": ledger.url if ledger.sqlite else ledger.store + options,
         "SEMEL_TEST_FRAMEWORK": colour,
         "SEMEL_TEST_FOLDER": str(folder),
     }
@@ -105,6 +107,28 @@ def kill(pid: int, leader: Future[Reply]) -> None:
         leader.result()
 
 
+def test_killed_anywhere_before_the_commit_nothing_is_left_and_a_retry_runs_at_once(
+    bank_: Served, pool: ThreadPoolExecutor
+) -> None:
+    """Requests stand at every place, and their processes are killed with all of them."""
+    if bank_.ledger.sqlite:
+        pytest.skip("SQLite has one writer: one request at a time, see the test below")
+    bank_.ledger.clear()
+    held = [hold(bank_, pool, at) for at in (*HANDLER, *IN_SEMEL)]
+    assert bank_.ledger.all() == (0, 0, [])
+    for pid in {pid for *_, pid in held}:
+        os.kill(pid, signal.SIGKILL)
+    for _, _, leader, _ in held:
+        with pytest.raises((http.client.HTTPException, OSError)):
+            leader.result()
+    assert bank_.ledger.all() == (0, 0, [])
+    replies = [bank_.client.insist("/pay", key) for key, *_ in held]
+    assert {(reply.status, reply.replayed) for reply in replies} == {(201, False)}
+    assert bank_.ledger.all() == (len(held), len(held), ["completed"] * len(held))
+    assert bank_.ledger.payments() == sorted(reply.body.decode() for reply in replies)
+
+
+@pytest.mark.proof
 @pytest.mark.parametrize("at", [*HANDLER, *IN_SEMEL])
 def test_killed_before_the_commit_nothing_is_left_and_a_retry_runs_at_once(
     bank_: Served, pool: ThreadPoolExecutor, at: str
@@ -134,30 +158,6 @@ def test_killed_after_the_commit_and_before_the_answer_a_retry_replays(
     assert bank_.ledger.all() == (1, 1, ["completed"])
 
 
-def test_of_two_processes_one_runs_and_the_others_are_refused(
-    bank_: Served, pool: ThreadPoolExecutor
-) -> None:
-    """SQLite has one writer: in another process a duplicate learns it after the time limit."""
-    with ExitStack() as stack:
-        alone, other = (
-            stack.enter_context(serve(bank_.colour, bank_.ledger, bank_.folder, workers=1))
-            for _ in range(2)
-        )
-        for served in (alone, other):
-            # The first request of a process compares the route's settings; SQLite writes for that.
-            assert served.client.post("/pay", new_key()).status == 201
-        bank_.ledger.clear()
-        key, gate, leader, _ = hold(alone, pool, "effect put")
-        for served in (alone, other):
-            replies = served.client.at_once(8, "/pay", key)
-            assert {(reply.status, reply.code) for reply in replies} == {(409, "in-flight")}
-        assert not leader.done()
-        gate.touch()
-        first, again = leader.result(), other.client.insist("/pay", key)
-    assert (first.status, again.replayed, again.body) == (201, True, first.body)
-    assert bank_.ledger.all() == (1, 1, ["completed"])
-
-
 def test_twenty_at_once_are_paid_once(bank_: Served) -> None:
     bank_.ledger.clear()
     keys = [new_key() for _ in range(3)]
@@ -175,16 +175,33 @@ def test_twenty_at_once_are_paid_once(bank_: Served) -> None:
 # ── crowds ────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def pair(postgres: PostgresServer, tmp_path: Path) -> Iterator[tuple[Served, Served]]:
+@pytest.fixture(scope="module", params=[FIRST], ids="-".join)
+def two(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    postgres: PostgresServer,
+) -> Iterator[tuple[Served, Served]]:
     """Two processes over one database, each with a pool of 4."""
+    colour, store = request.param
+    folder = tmp_path_factory.mktemp("two")
     with ExitStack() as stack:
-        ledger = stack.enter_context(opened("postgres", tmp_path, postgres))
+        ledger = stack.enter_context(opened(store, folder, postgres))
         servers = [
-            stack.enter_context(serve("fastapi", ledger, tmp_path, 1, "&pool_size=4"))
-            for _ in range(2)
+            stack.enter_context(serve(colour, ledger, folder, 1, "&pool_size=4")) for _ in range(2)
         ]
         yield servers[0], servers[1]
+
+
+@pytest.fixture
+def pair(two: tuple[Served, Served]) -> tuple[Served, Served]:
+    """The same two for each test, and nothing of the one before."""
+    for served in two:
+        # The first request of a process compares the route's settings; SQLite writes for that.
+        assert served.client.post("/pay", new_key()).status == 201
+    two[0].ledger.clear()
+    for log in ("reached", "waiting"):
+        (two[0].folder / log).unlink(missing_ok=True)
+    return two
 
 
 def connections(ledger: Ledger) -> int:
@@ -201,6 +218,23 @@ def in_transaction(ledger: Ledger) -> int:
         "AND pid <> pg_backend_pid() AND state LIKE 'idle in transaction%'"
     )
     return int(count)
+
+
+@pytest.mark.parametrize("two", PAIRS, ids="-".join, indirect=True)
+def test_of_two_processes_one_runs_and_the_others_are_refused(
+    pair: tuple[Served, Served], pool: ThreadPoolExecutor
+) -> None:
+    """SQLite has one writer: in another process a duplicate learns it after the time limit."""
+    alone, other = pair
+    key, gate, leader, _ = hold(alone, pool, "effect put")
+    for served in pair:
+        replies = served.client.at_once(8, "/pay", key)
+        assert {(reply.status, reply.code) for reply in replies} == {(409, "in-flight")}
+    assert not leader.done()
+    gate.touch()
+    first, again = leader.result(), other.client.insist("/pay", key)
+    assert (first.status, again.replayed, again.body) == (201, True, first.body)
+    assert alone.ledger.all() == (1, 1, ["completed"])
 
 
 @pytest.mark.parametrize("path", ["/wait", "/pay"])
@@ -220,7 +254,7 @@ def test_forty_duplicates_of_a_slow_request_do_not_delay_an_unrelated_one(
         until(lambda: len(here.waiting.all()) == 40)
     else:
         assert {future.result().code for future in crowd} == {"in-flight"}
-    assert in_transaction(here.ledger) == 1
+    until(lambda: in_transaction(here.ledger) == 1)  # nobody waits for the answer to a ROLLBACK
     unrelated = [served.client.post(path, new_key()) for served in (here, there) for _ in range(3)]
     assert {reply.status for reply in unrelated} == {201}
     assert not leader.done()
@@ -253,6 +287,9 @@ def test_those_who_wait_for_a_transaction_that_dies_are_told_and_a_retry_runs(
     os.kill(here.reached.all()[0].pid, signal.SIGKILL)
     with pytest.raises((http.client.HTTPException, OSError)):
         leader.result()
+    here.server.kill()
+    here.server.start()
+    until(lambda: in_transaction(there.ledger) == 0)  # PostgreSQL has noticed
     reply = there.client.post("/wait", key)
     assert (reply.status, reply.replayed) == (201, False)
     told = waiter.result()
@@ -275,9 +312,9 @@ def test_one_who_may_ask_later_is_told_where(
         assert json.loads(reply.body) == {"status": "in_progress", "location": location}
     for served in pair:
         # Nobody sees the record before its transaction has committed; its lock is seen.
-        with urllib.request.urlopen(f"{served.server.url}{location}", timeout=20) as answer:
+        with urllib.request.urlopen(f"{served.server.url}{location}", timeout=PATIENCE) as answer:
             assert (answer.status, json.loads(answer.read())["status"]) == (202, "in_progress")
     gate.touch()
     first = leader.result()
-    with urllib.request.urlopen(f"{there.server.url}{location}", timeout=20) as answer:
+    with urllib.request.urlopen(f"{there.server.url}{location}", timeout=PATIENCE) as answer:
         assert (answer.status, answer.read()) == (201, first.body)
