@@ -5,6 +5,7 @@ Configured by the environment, to be run by uvicorn as ``tests.web.app:app``.
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
@@ -15,19 +16,21 @@ from starlette.routing import Route
 
 import semel
 from semel.web.handler import AsgiApp
+from tests.waiting import auntil
 from tests.web import shop
 from tests.web.effects import Effects
-from tests.waiting import auntil
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def endpoint(effects: Effects) -> Endpoint:
+def endpoint(guard: semel.Guard, effects: Effects) -> Endpoint:
     async def sell(request: Request) -> Response:
+        path, gate = request.url.path, request.headers.get("x-gate")
         nonce = effects.happen(request.headers.get("idempotency-key", "-"))
-        await auntil(lambda: shop.opened(request.headers.get("x-gate")), seconds=60)
-        shop.block(request.url.path)
-        return respond(shop.sell(request.url.path, nonce))
+        if path == "/outlive" and gate is not None:
+            shop.outlive(guard.attendant, Path(gate))
+        await auntil(lambda: shop.opened(gate))
+        return respond(shop.sell(path, nonce))
 
     return sell
 
@@ -49,7 +52,10 @@ async def one_by_one(pieces: tuple[bytes, ...]) -> AsyncIterator[bytes]:
 
 def tagged(guard: semel.Guard, effects: Effects) -> dict[str, Endpoint]:
     """Each path with an endpoint of its own, which carries the path's policy."""
-    return {path: guard.route(policy)(endpoint(effects)) for path, policy in shop.POLICIES.items()}
+    return {
+        path: guard.route(policy)(endpoint(guard, effects))
+        for path, policy in shop.POLICIES.items()
+    }
 
 
 def starlette(guard: semel.Guard, effects: Effects) -> AsgiApp:

@@ -12,9 +12,8 @@ from urllib.parse import urlsplit
 
 from tests import canary
 from tests.canary import new_key as new_key
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
-SECONDS = 30.0
 BODY = json.dumps({"note": canary.BODY}).encode()
 
 
@@ -72,7 +71,7 @@ class Client:
         /,
         **headers: str,
     ) -> Reply:
-        connection = http.client.HTTPConnection(self._host, timeout=SECONDS)
+        connection = http.client.HTTPConnection(self._host, timeout=PATIENCE)
         try:
             connection.request("POST", path, body, _headers(key, headers))
             answer = connection.getresponse()
@@ -83,7 +82,7 @@ class Client:
     def post_and_leave(self, path: str, key: str, **headers: str) -> socket.socket:
         """Send a whole request and return the connection on which nobody reads the answer."""
         host, _, port = self._host.partition(":")
-        sock = socket.create_connection((host, int(port)), timeout=SECONDS)
+        sock = socket.create_connection((host, int(port)), timeout=PATIENCE)
         lines = [f"POST {path} HTTP/1.1", f"host: {self._host}", f"content-length: {len(BODY)}"]
         lines += [f"{name}: {value}" for name, value in _headers(key, headers).items()]
         sock.sendall("\r\n".join([*lines, "", ""]).encode() + BODY)
@@ -92,7 +91,7 @@ class Client:
     def post_half(self, path: str, key: str) -> socket.socket:
         """Send the head of a request and half of its body."""
         host, _, port = self._host.partition(":")
-        sock = socket.create_connection((host, int(port)), timeout=SECONDS)
+        sock = socket.create_connection((host, int(port)), timeout=PATIENCE)
         lines = [f"POST {path} HTTP/1.1", f"host: {self._host}", f"content-length: {len(BODY)}"]
         lines += [f"{name}: {value}" for name, value in _headers(key, {}).items()]
         sock.sendall("\r\n".join([*lines, "", ""]).encode() + BODY[:5])
@@ -114,7 +113,7 @@ class Client:
         barrier = Barrier(count)
 
         def one(_: int) -> Reply:
-            barrier.wait(SECONDS)
+            barrier.wait(PATIENCE)
             return self.post(path, key, **headers)
 
         with ThreadPoolExecutor(count) as pool:

@@ -6,21 +6,25 @@ Configured by the environment, to be run by gunicorn as ``tests.web.wsgi_app:app
 import os
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from flask import Flask, Response, request
 
 import semel
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
+from tests.waiting import until
 from tests.web import shop
 from tests.web.effects import Effects
-from tests.waiting import until
 
 
-def execute(effects: Effects, path: str, key: str | None, gate: str | None) -> shop.Sale:
+def execute(
+    guard: semel.Guard, effects: Effects, path: str, key: str | None, gate: str | None
+) -> shop.Sale:
     nonce = effects.happen(key or "-")
-    until(lambda: shop.opened(gate), seconds=60)
-    shop.block(path)
+    if path == "/outlive" and gate is not None:
+        shop.outlive(guard.attendant, Path(gate))
+    until(lambda: shop.opened(gate))
     return shop.sell(path, nonce)
 
 
@@ -29,8 +33,8 @@ def flask(guard: semel.Guard, effects: Effects) -> WsgiApp:
 
     @app.post("/<path:path>")
     def sell(path: str) -> Response:
-        headers = request.headers
-        sale = execute(effects, "/" + path, headers.get("Idempotency-Key"), headers.get("X-Gate"))
+        key, gate = request.headers.get("Idempotency-Key"), request.headers.get("X-Gate")
+        sale = execute(guard, effects, "/" + path, key, gate)
         body: Any = sale.pieces[0] if len(sale.pieces) == 1 else iter(sale.pieces)
         return Response(body, sale.status, list(sale.headers))
 
@@ -40,7 +44,7 @@ def flask(guard: semel.Guard, effects: Effects) -> WsgiApp:
 def bare(guard: semel.Guard, effects: Effects) -> WsgiApp:
     def sell(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         key, gate = environ.get("HTTP_IDEMPOTENCY_KEY"), environ.get("HTTP_X_GATE")
-        sale = execute(effects, environ["PATH_INFO"], key, gate)
+        sale = execute(guard, effects, environ["PATH_INFO"], key, gate)
         headers = [*sale.headers]
         if len(sale.pieces) == 1:
             headers.append(("Content-Length", str(len(sale.pieces[0]))))
