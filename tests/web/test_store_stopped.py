@@ -9,7 +9,6 @@ import asyncio
 import os
 import signal
 import sqlite3
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,18 +23,19 @@ import psycopg
 import pytest
 
 import semel
-from semel.core.contract import StoreOperation
+from semel.core.contract import Claim, StoreOperation
+from semel.process.breaker import FAILURES, FIRST, LASTING, Breaker
 from semel.stores import open_backend
 from tests.servers import PostgresServer, ValkeyServer, gunicorn, uvicorn
+from tests.waiting import PATIENCE, until
 from tests.web import faulty
 from tests.web.client import Client, Reply, new_key
-from tests.web.colours import COLOURS, driver, once
+from tests.web.colours import COLOURS, Said, driver, once
 from tests.web.conftest import MakeGuard
-from tests.web.drive import Ask, Driver
+from tests.web.drive import Ask
 from tests.web.effects import Effects
 from tests.web.faults import FaultyBackend
 from tests.web.faulty import Faults
-from tests.waiting import until
 
 THREADS = 6
 
@@ -227,7 +227,44 @@ def test_a_store_that_is_killed_under_load_runs_nothing_and_comes_back_without_a
             assert all(int(reply.one("retry-after") or 0) >= 1 for reply in refusals)
 
 
+# ── the breaker's time ────────────────────────────────────────────────────────────────────────────
+
+
+class Still:
+    """A breaker's clock: it stands just before the next trial until it is told to go on."""
+
+    def __init__(self, breaker: Breaker) -> None:
+        self._breaker = breaker
+        self._at = breaker._try_at - FIRST / 2
+        breaker._clock = self
+
+    def __call__(self) -> float:
+        return self._at
+
+    def go_on(self) -> None:
+        """To the next trial."""
+        self._at = self._breaker._try_at
+
+
+def opened(guard: semel.Guard) -> tuple[Breaker, Still]:
+    """As after an outage that has just begun."""
+    breaker = broken(guard)
+    for _ in range(FAILURES):
+        breaker.failed(time.monotonic() - 2 * LASTING)
+    assert breaker.circuit == "open"
+    return breaker, Still(breaker)
+
+
+def broken(guard: semel.Guard) -> Breaker:
+    assert guard.breaker is not None
+    return guard.breaker
+
+
 # ── a store that hangs ────────────────────────────────────────────────────────────────────────────
+
+HUNG = 0.1
+"""Seconds that whoever asks a server that hangs waits for it. Nothing that must succeed depends on
+it: it is tried again."""
 
 
 @pytest.fixture(scope="module")
@@ -259,12 +296,6 @@ def stopped(server: ValkeyServer) -> Iterator[None]:
         os.kill(server.pid, signal.SIGCONT)
 
 
-def timed(send: Driver) -> tuple[float, Reply]:
-    begun = time.monotonic()
-    reply = send(Ask(key=new_key()))
-    return time.monotonic() - begun, reply
-
-
 @pytest.mark.parametrize("colour", COLOURS)
 def test_while_a_store_hangs_requests_are_refused_at_once_and_then_served_again(
     colour: str,
@@ -273,24 +304,25 @@ def test_while_a_store_hangs_requests_are_refused_at_once_and_then_served_again(
     effects: Effects,
     runner: asyncio.Runner,
 ) -> None:
-    guard = guarded(f"{hanging.url}?timeout=0.15&prefix={colour}", breaker=timedelta(seconds=1))
-    send = driver(colour, guard, once(effects), runner)
-    assert send().status == 200
+    store = FaultyBackend(open_backend(f"{hanging.url}?timeout={HUNG}&prefix={colour}"))
+    guard = guarded(store)
+    breaker, send = broken(guard), driver(colour, guard, once(effects), runner)
+    until(lambda: send().status == 200)
+    ran = len(effects.all())
     with stopped(hanging):
-        until(
-            lambda: (
-                send(Ask(key=new_key())).status
-                and guard.breaker
-                and guard.breaker.circuit == "open"
-            )
-        )
-        seen = [timed(send) for _ in range(30)]
-        assert {(reply.status, reply.code) for _, reply in seen} == {(503, "store-unavailable")}
-        assert statistics.median(took for took, _ in seen) < 0.05, "each waited for a time-out"
-        assert len(effects.all()) == 1
-    until(lambda: send(Ask(key=new_key())).status == 200)
-    assert guard.breaker is not None
-    assert guard.breaker.circuit == "closed"
+        until(lambda: send(Ask(key=new_key())).status == 503 and breaker.circuit == "open")
+        clock, tried = Still(breaker), store.count(Claim)
+        seen = [send(Ask(key=new_key())) for _ in range(30)]
+        assert {(reply.status, reply.code) for reply in seen} == {(503, "store-unavailable")}
+        assert store.count(Claim) == tried, "the store was asked, and waited for"
+        assert len(effects.all()) == ran
+
+    def served() -> bool:
+        clock.go_on()
+        return send(Ask(key=new_key())).status == 200
+
+    until(served)
+    assert breaker.circuit == "closed"
 
 
 # ── what the breaker must not touch ───────────────────────────────────────────────────────────────
@@ -305,18 +337,15 @@ def test_an_open_breaker_keeps_no_outcome_from_being_recorded(
     runner: asyncio.Runner,
 ) -> None:
     """The handler opens it by itself; its own completion goes through, and closes it."""
-    guard = guarded(f"{hanging.url}?prefix=complete-{colour}")
-    breaker = guard.breaker
-    assert breaker is not None
+    guard = guarded(f"{hanging.url}?timeout={PATIENCE}&prefix=complete-{colour}")
     circuits: list[str] = []
 
-    def handle() -> object:
-        for _ in range(10):
-            breaker.failed(time.monotonic() - 1)
+    def handle() -> Said:
+        breaker, _ = opened(guard)
         circuits.append(breaker.circuit)
         return once(effects)()
 
-    send = driver(colour, guard, handle, runner)  # type: ignore[arg-type]
+    breaker, send = broken(guard), driver(colour, guard, handle, runner)
     first = send()
     assert (first.status, circuits, breaker.circuit) == (200, ["open"], "closed")
     assert send().body == first.body
@@ -342,11 +371,8 @@ def test_trials_that_are_refused_by_a_limit_are_not_spent(
     guard = make_guard(limits=semel.Limits(new_keys=semel.Rate(1, timedelta(hours=1))))
     send = driver(colour, guard, once(effects), runner)
     assert send().status == 200
-    breaker = guard.breaker
-    assert breaker is not None
-    for _ in range(10):
-        breaker.failed(time.monotonic() - 1)
-    until(lambda: breaker._clock() >= breaker._try_at)
+    breaker, clock = opened(guard)
+    clock.go_on()
     assert send(Ask(key=new_key())).code == "too-fast"
     assert send().replayed, "the trial was another's to spend"
     assert breaker.circuit == "closed"
@@ -360,22 +386,26 @@ def test_health_says_whether_the_store_answers_and_an_answer_closes_the_breaker(
     colour: str, hanging: ValkeyServer, guarded: MakeGuard, runner: asyncio.Runner
 ) -> None:
     events: list[semel.Event] = []
-    url = f"{hanging.url}?timeout=0.1&prefix=health-{colour}"
+    url = f"{hanging.url}?timeout={HUNG}&prefix=health-{colour}"
     guard = guarded(url, on_event=inline(events))
 
     def look() -> semel.Health:
         return guard.health() if colour == "wsgi" else runner.run(guard.ahealth())
 
-    well = look()
-    assert (well.up, well.circuit, well.error) == (True, "closed", None)
+    def well() -> semel.Health:
+        found = until(lambda: health if (health := look()).up else None)
+        assert found is not None
+        return found
+
+    assert (well().circuit, well().error) == ("closed", None)
+    events.clear()
     with stopped(hanging):
         ill = until(lambda: health if (health := look()).circuit == "open" else None)
         assert ill is not None
         assert not ill.up
         assert ill.error
-        assert ill.seconds >= 0.1
-    until(lambda: look().up)
-    assert look().circuit == "closed"
+        assert ill.seconds >= HUNG
+    assert well().circuit == "closed"
     assert [event["circuit"] for event in events if event.name == "breaker"] == ["open", "closed"]
     assert {event["up"] for event in events if event.name == "store.health"} == {True, False}
 
@@ -402,17 +432,16 @@ def test_questions_for_the_status_are_refused_at_once_and_may_be_the_trial(
 ) -> None:
     store = FaultyBackend()
     guard = make_guard(store)
-    breaker = guard.breaker
-    assert breaker is not None
-    send = driver(colour, guard, once(effects), runner)
+    breaker, send = broken(guard), driver(colour, guard, once(effects), runner)
     ask = Ask("GET", b"/semel/status/" + b"0" * 64, key=None, body=b"")
     store.fail(StoreOperation)
     until(lambda: send(ask).status == 503 and breaker.circuit == "open")
-    asked = len(store.seen)
+    clock, asked = Still(breaker), len(store.seen)
     assert send(ask).code == "store-unavailable"
     assert len(store.seen) == asked
     store.mend()
-    until(lambda: send(ask).status == 404)
+    clock.go_on()
+    assert send(ask).status == 404
     assert breaker.circuit == "closed"
 
 
@@ -421,11 +450,8 @@ def test_what_an_outage_refuses_is_charged_to_nobody(
     colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
 ) -> None:
     guard = make_guard(limits=semel.Limits(new_keys=semel.Rate(2, timedelta(hours=1))))
-    breaker = guard.breaker
-    assert breaker is not None
     send = driver(colour, guard, once(effects), runner)
-    for _ in range(10):
-        breaker.failed(time.monotonic() - 1)
+    breaker, _ = opened(guard)
     assert [send(Ask(key=new_key())).status for _ in range(5)] == [503] * 5
     breaker.succeeded()
     assert [send(Ask(key=new_key())).status for _ in range(3)] == [200, 200, 429]
@@ -438,14 +464,14 @@ def test_a_transaction_that_cannot_begin_opens_the_breaker_and_one_that_can_clos
     faults = Faults()
     store = faulty.FaultyBackend(open_backend(f"sqlite:///{tmp_path / 'keys.db'}"), faults)
     guard = guarded(store, policy=semel.ietf(mode="atomic"))
-    breaker = guard.breaker
-    assert breaker is not None
-    send = driver(colour, guard, once(effects), runner)
+    breaker, send = broken(guard), driver(colour, guard, once(effects), runner)
     assert send().status == 200
     faults.at, faults.lasting = 1, True
     until(lambda: send(Ask(key=new_key())).status == 503 and breaker.circuit == "open")
     assert "begin" in faults.hit
     assert len(effects.all()) == 1
+    clock = Still(breaker)
     faults.heal()
-    until(lambda: send(Ask(key=new_key())).status == 200)
+    clock.go_on()
+    assert send(Ask(key=new_key())).status == 200
     assert breaker.circuit == "closed"
