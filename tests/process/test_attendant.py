@@ -35,10 +35,12 @@ from semel.process.leases import Lease, Leases
 from semel.process.pursuit import Pursuits
 from semel.stores.base import Store
 from semel.stores.memory import MemoryBackend
+from tests.waiting import PATIENCE, until
 
 R = TypeVar("R")
 
 SECOND = 1_000_000
+PATIENT = int(PATIENCE * SECOND)
 ORIGIN = Origin("", "POST", "/", "a-key")
 
 
@@ -431,20 +433,24 @@ def attendant(wall: Wall, store: Flaky) -> Iterator[Attendant]:
     made.stop()
 
 
+def threads_waiting(attendant: Attendant) -> int:
+    with attendant.waiters._lock:
+        return attendant.waiters._threads_waiting()
+
+
 def test_one_read_serves_all_threads_that_wait_and_one_is_elected(
     attendant: Attendant, store: Flaky
 ) -> None:
     identity = new_identity()
     fence = claim(store, identity)
     with ThreadPoolExecutor(8) as pool:
-        waits = [
-            pool.submit(attendant.waiters.wait, identity, fence, 30 * SECOND, 8) for _ in range(8)
-        ]
-        store.on_ask.clear()
-        store.on_ask.wait(10)
+        waits = [pool.submit(attendant.waiters.wait, identity, fence, PATIENT, 8) for _ in range(8)]
+        until(lambda: threads_waiting(attendant) == 8)
         store.perform(Release(identity, fence, SECOND))
+        before = store.count(Read)
         attendant.settled(identity)
-        wakes = [wait.result(10) for wait in waits]
+        wakes = [wait.result(PATIENCE) for wait in waits]
+    assert store.count(Read) - before <= 1
     assert all(isinstance(wake, Woken) for wake in wakes)
     assert sum(isinstance(wake, Woken) and wake.elected for wake in wakes) == 1
 
@@ -455,8 +461,7 @@ async def test_one_read_serves_all_tasks_that_wait_and_one_is_elected(
     identity = new_identity()
     fence = claim(store, identity)
     waits = [
-        asyncio.create_task(attendant.waiters.await_(identity, fence, 30 * SECOND))
-        for _ in range(200)
+        asyncio.create_task(attendant.waiters.await_(identity, fence, PATIENT)) for _ in range(200)
     ]
     await asyncio.sleep(0)
     store.perform(Complete(identity, fence, b"", SECOND, SECOND))
@@ -470,7 +475,7 @@ async def test_one_read_serves_all_tasks_that_wait_and_one_is_elected(
 def test_a_thread_without_room_does_not_wait(attendant: Attendant, store: Flaky) -> None:
     identity = new_identity()
     fence = claim(store, identity)
-    assert isinstance(attendant.waiters.wait(identity, fence, 30 * SECOND, 0), Unwoken)
+    assert isinstance(attendant.waiters.wait(identity, fence, PATIENT, 0), Unwoken)
 
 
 def test_a_waiter_whose_patience_ends_is_not_woken(attendant: Attendant, store: Flaky) -> None:
@@ -482,7 +487,7 @@ def test_a_waiter_whose_patience_ends_is_not_woken(attendant: Attendant, store: 
 async def test_a_lapse_wakes_waiters(attendant: Attendant, store: Flaky, wall: Wall) -> None:
     identity = new_identity()
     fence = claim(store, identity)
-    waiting = asyncio.create_task(attendant.waiters.await_(identity, fence, 30 * SECOND))
+    waiting = asyncio.create_task(attendant.waiters.await_(identity, fence, PATIENT))
     await asyncio.sleep(0)
     wall.seconds += 61
     attendant.settled(identity)
@@ -492,7 +497,7 @@ async def test_a_lapse_wakes_waiters(attendant: Attendant, store: Flaky, wall: W
 
 
 async def test_an_evicted_record_ends_the_wait(attendant: Attendant, store: Flaky) -> None:
-    wake = await attendant.waiters.await_(new_identity(), Fence(os.urandom(16)), 30 * SECOND)
+    wake = await attendant.waiters.await_(new_identity(), Fence(os.urandom(16)), PATIENT)
     assert isinstance(wake, Unwoken)
 
 
@@ -502,7 +507,7 @@ def test_the_thread_renews_a_short_lease_by_itself(store: Flaky) -> None:
     lease = Lease(identity, claim(store, identity), attendant._clock(), 0.3, 900)
     store.on_ask.clear()
     attendant.hold(lease)
-    assert store.on_ask.wait(10)
+    assert store.on_ask.wait(PATIENCE)
     attendant.let_go(lease)
     attendant.stop()
     assert store.count(Renew) >= 1
@@ -538,7 +543,7 @@ def test_stopping_gives_every_pursuit_one_last_try(store: Flaky) -> None:
     store.down = True
     store.on_ask.clear()
     attendant.pursue(Complete(identity, fence, b"", SECOND, SECOND))
-    assert store.on_ask.wait(10)
+    assert store.on_ask.wait(PATIENCE)
     store.down = False
     attendant.stop()
     assert state(store, identity) is State.COMPLETED

@@ -12,6 +12,7 @@ import pytest
 
 from semel.errors import ConfigurationError
 from semel.process.breaker import FAILURES, FIRST, LASTING, Breaker
+from tests.waiting import PATIENCE
 
 
 class Clock:
@@ -120,7 +121,7 @@ def test_of_many_threads_one_is_the_trial(breaker: Breaker, clock: Clock) -> Non
     barrier = threading.Barrier(16)
 
     def ask(_: int) -> int | None:
-        barrier.wait(10)
+        barrier.wait(PATIENCE)
         return breaker.refuses()
 
     with ThreadPoolExecutor(16) as pool:

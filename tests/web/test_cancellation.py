@@ -14,12 +14,12 @@ import pytest
 import semel
 from semel.web.asgi import Middleware
 from semel.web.handler import AsgiApp, Message, Receive, Scope, Send
+from tests.waiting import PATIENCE, asked, auntil
 from tests.web.client import Reply
 from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, Wire, call, scope_of
 from tests.web.effects import Effects
 from tests.web.faults import FaultyBackend
-from tests.waiting import asked, auntil
 
 
 @dataclass
@@ -183,7 +183,7 @@ async def test_a_waiter_that_is_cancelled_leaves_the_leader_alone(
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": name})
 
-    guarded = make_guard(policy=semel.ietf(in_flight=timedelta(seconds=20))).asgi(app)
+    guarded = make_guard(policy=semel.ietf(in_flight=timedelta(seconds=PATIENCE))).asgi(app)
     leader = asyncio.create_task(call(guarded, Ask()))
     await auntil(effects.all)
     waiters = [asyncio.create_task(call(guarded, Ask())) for _ in range(5)]

@@ -28,13 +28,14 @@ from semel.core.snapshot import Snapshot, encode
 from semel.core.upkeep import Browse
 from semel.process.leases import Lease
 from semel.stores.memory import MemoryBackend
+from semel.web import awaited, blocking
+from tests.waiting import PATIENCE, auntil, until
 from tests.web.client import Reply
 from tests.web.colours import COLOURS, Said, asgi, driver, once
 from tests.web.conftest import MakeGuard
 from tests.web.drive import AsgiDriver, Ask, Driver, Wire, scope_of
 from tests.web.effects import Effects
 from tests.web.faults import FaultyBackend, Mishap
-from tests.waiting import auntil, until
 
 MINUTE = 60_000_000
 
@@ -133,6 +134,14 @@ def test_a_store_that_breaks_its_contract_runs_nothing(
 # ── after the handler ─────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.fixture
+def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody rests between two tries: how long is looked at elsewhere."""
+    for colour in (blocking, awaited):
+        monkeypatch.setattr(colour, "pause_before", lambda attempt: 0.0)
+
+
+@pytest.mark.usefixtures("no_rest")
 @pytest.mark.parametrize("mishap", ["refused", "unanswered", "lost"])
 def test_a_completion_is_asked_again_until_it_is_durable(
     mishap: Mishap,
@@ -150,6 +159,7 @@ def test_a_completion_is_asked_again_until_it_is_durable(
     assert len(effects.all()) == 1
 
 
+@pytest.mark.usefixtures("no_rest")
 def test_a_completion_that_never_becomes_durable_is_no_success_and_is_pursued(
     colour: str,
     store: FaultyBackend,
@@ -268,7 +278,7 @@ def test_not_a_byte_is_sent_before_the_record_is_durable_in_a_thread(
     gate = store.hold(op)
     with ThreadPoolExecutor(1) as pool:
         request = pool.submit(send)
-        assert gate.reached.wait(20)
+        assert gate.reached.wait(PATIENCE)
         assert not request.done()
         gate.opened.set()
         assert request.result().body == effects.all()[0].nonce.encode()

@@ -32,17 +32,18 @@ from starlette.responses import Response as StarletteResponse
 import semel
 from semel.effects.runs import Runs
 from tests.ears import listen
+from tests.waiting import PATIENCE, auntil
 from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, Wire, scope_of
-from tests.waiting import auntil
 
 KEY = "8e03978e-40d5-43e8-bc93-6894a57f9324"
+PATIENT = semel.payments(required=True, probe=None, in_flight=timedelta(seconds=PATIENCE))
 TOKENS = {"a1": "alice", "a2": "alice", "b1": "bob"}
 
 
 @pytest.fixture(autouse=True)
 async def bounded() -> AsyncIterator[None]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(2 * PATIENCE):
         yield
 
 
@@ -496,7 +497,7 @@ async def test_of_many_at_once_one_runs(world: World) -> None:
     go = asyncio.Event()
 
     @world.app.post("/pay")
-    @world.guard.route(semel.payments(required=True, probe=None))
+    @world.guard.route(PATIENT)
     async def pay(user: Annotated[str, Depends(world.caller)]) -> str:
         world.seen.append("run")
         await go.wait()
@@ -522,7 +523,7 @@ async def test_functions_that_wait_hold_no_more_threads_than_max_waiters(
     @world.guard.route(semel.ietf(in_flight=timedelta(minutes=5)))
     def pay() -> str:
         world.seen.append("run")
-        go.wait(20)
+        assert go.wait(PATIENCE)
         return "paid"
 
     world.guard.fastapi(world.app)
@@ -558,7 +559,7 @@ async def test_a_request_cancelled_before_the_gate_leaves_nothing(world: World) 
     serving = asyncio.create_task(world.app(scope_of(wire.ask), wire.receive, wire.send))
     await reached.wait()
     serving.cancel()
-    await asyncio.wait_for(cancelled.wait(), 10)
+    await asyncio.wait_for(cancelled.wait(), PATIENCE)
     assert world.seen == []
 
 
@@ -652,18 +653,28 @@ async def test_a_request_cancelled_behind_the_gate_is_carried_through(world: Wor
 async def test_an_application_that_gives_up_at_the_gate_has_executed_nothing(
     first_ends: str, world: World
 ) -> None:
-    """It has a time-out of its own, and waits for another's answer."""
+    """It has a time-out of its own, and waits for another's answer when that comes."""
     running, gave_up, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def hurried(request: Any, call_next: Any) -> Any:
+        if not running.is_set():
+            return await call_next(request)
         try:
-            return await asyncio.wait_for(call_next(request), 0.01 if running.is_set() else None)
+            async with asyncio.timeout(None) as patience:
+                ending.append(asyncio.create_task(end_while_it_waits(patience)))
+                return await call_next(request)
         except TimeoutError:
             gave_up.set()
             raise
 
+    ending: list[asyncio.Task[None]] = []
+
+    async def end_while_it_waits(patience: asyncio.Timeout) -> None:
+        await auntil(lambda: bool(world.guard.attendant.waiters))
+        patience.reschedule(asyncio.get_running_loop().time())
+
     @world.app.post("/pay")
-    @world.guard.route(semel.payments(required=True, probe=None))
+    @world.guard.route(PATIENT)
     async def pay(user: Annotated[str, Depends(world.caller)]) -> str:
         world.seen.append("run")
         running.set()

@@ -16,6 +16,15 @@ from tests.web.drive import Ask
 REQUESTS = 50
 
 
+@pytest.fixture(scope="module", autouse=True)
+def alone() -> Iterator[None]:
+    """What was there before is not looked at again and again: there is a lot of it."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture
 def kept() -> Iterator[None]:
     """What is found to be garbage is kept, to be looked at."""

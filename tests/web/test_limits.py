@@ -17,15 +17,21 @@ from semel.core.contract import Claim, Read
 from semel.core.model import State
 from semel.core.upkeep import Browse
 from semel.process.familiar import Familiar
+from tests.waiting import PATIENCE, until
 from tests.web.client import Reply, new_key
 from tests.web.colours import COLOURS, Said, driver, once
 from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, Driver
 from tests.web.effects import Effects
 from tests.web.faults import FaultyBackend
-from tests.waiting import until
 
 HOUR = timedelta(hours=1)
+
+
+def stop_the_clock(guard: semel.Guard, at: float = 1_000.0) -> None:
+    """What is granted anew with time is not, however long a test takes."""
+    assert guard.limiter is not None
+    guard.limiter._clock = lambda: at
 
 
 def few(count: int) -> semel.Rate:
@@ -63,6 +69,7 @@ def make(
     def build(limits: semel.Limits, handle: Any = None, **options: Any) -> Driver:
         options.setdefault("tenant", lambda request: request.headers.get("x-tenant", "a"))
         guard = make_guard(options.pop("store", store), limits=limits, **options)
+        stop_the_clock(guard)
         guards.append(guard)
         return driver(colour, guard, handle or once(effects), runner)
 
@@ -79,10 +86,11 @@ def records(store: FaultyBackend) -> int:
 
 
 def test_over_the_rate_of_new_keys_nothing_is_asked_run_or_left_behind(
-    make: Make, store: FaultyBackend, effects: Effects
+    make: Make, store: FaultyBackend, effects: Effects, guards: list[semel.Guard]
 ) -> None:
     send = make(semel.Limits(new_keys=few(3)))
     assert [send(new()).status for _ in range(3)] == [200] * 3
+    stop_the_clock(guards[0], 1_000.5)
     asked = len(store.seen)
     late = new()
     for _ in range(5):
@@ -191,20 +199,20 @@ def test_every_mode_is_limited(mode: Any, make: Make, tmp_path: Path, effects: E
 def test_a_request_that_waits_is_charged_once_and_keeps_its_place(
     make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
 ) -> None:
-    policy = semel.payments(probe=None)
+    policy = semel.payments(probe=None, in_flight=timedelta(seconds=PATIENCE))
     guard = make_guard(limits=semel.Limits(new_keys=few(1), lookups=few(1)), policy=policy)
     entered, leave = threading.Event(), threading.Event()
 
     def handle() -> Said:
         entered.set()
-        assert leave.wait(20)
+        assert leave.wait(PATIENCE)
         return Said(effects.happen("-").encode())
 
     send = driver("wsgi", guard, handle, runner)
     ask = new()
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(send, ask)
-        assert entered.wait(20)
+        assert entered.wait(PATIENCE)
         second = pool.submit(send, ask)
         until(lambda: bool(guard.attendant.waiters))
         assert send(ask).code == "too-fast"
@@ -217,7 +225,9 @@ def test_a_request_that_waits_is_charged_once_and_keeps_its_place(
 
 def test_a_function_is_limited_and_says_when_to_come_again(make_guard: MakeGuard) -> None:
     guard = make_guard(limits=semel.Limits(new_keys=few(1)))
+    stop_the_clock(guard)
     assert guard.once(new_key(), lambda: 1, name="job").value == 1
+    stop_the_clock(guard, 1_000.5)
     with pytest.raises(semel.Refused) as refused:
         guard.once(new_key(), lambda: 2, name="job")
     assert (refused.value.code, refused.value.retryable) == ("too-fast", True)

@@ -34,6 +34,7 @@ from litestar.testing import TestClient
 import semel
 from semel.effects.runs import Runs
 from semel.web.litestar import SemelPlugin, transaction
+from tests.waiting import PATIENCE
 from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, call
 
@@ -47,7 +48,7 @@ seen: list[str] = []
 async def fresh() -> AsyncIterator[None]:
     seen.clear()
     TOKENS.update(a1="alice")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(2 * PATIENCE):
         yield
 
 

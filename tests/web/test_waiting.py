@@ -11,14 +11,15 @@ import pytest
 import semel
 from semel.web.handler import Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse
+from tests.waiting import PATIENCE, auntil, until
 from tests.web.client import Reply
 from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, WsgiDriver, call
 from tests.web.effects import Effects
-from tests.waiting import auntil, until
 
 FOLLOWERS = 5
-PATIENT = semel.ietf(in_flight=timedelta(seconds=20))
+WAIT = timedelta(seconds=PATIENCE)
+PATIENT = semel.ietf(in_flight=WAIT)
 
 
 def waiting(guard: semel.Guard) -> int:
@@ -54,7 +55,7 @@ def as_threads(guard: semel.Guard, effects: Effects, statuses: list[int]) -> lis
     def app(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         name = effects.happen("-").encode()
         status = statuses[len(effects.all()) - 1]
-        assert go.wait(20)
+        assert go.wait(PATIENCE)
         start_response(f"{status} Said", [("Content-Type", "text/plain")])
         return [name]
 
@@ -105,7 +106,7 @@ def test_of_all_who_wait_for_an_attempt_that_fails_exactly_one_tries_again(
 def test_those_who_wait_for_an_unknown_outcome_learn_that_and_run_nothing(
     colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
 ) -> None:
-    policy = semel.payments(probe=None, in_flight=timedelta(seconds=20))
+    policy = semel.payments(probe=None, in_flight=WAIT)
     replies = served(colour, make_guard(policy=policy), effects, [500], runner)
     assert [reply.status for reply in replies] == [500] + [409] * FOLLOWERS
     assert {reply.code for reply in replies[1:]} == {"outcome-unknown"}
@@ -144,7 +145,7 @@ def test_threads_wait_only_while_there_is_room(make_guard: MakeGuard, effects: E
 
     def app(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         name = effects.happen("-").encode()
-        assert go.wait(20)
+        assert go.wait(PATIENCE)
         start_response("200 OK", [("Content-Type", "text/plain")])
         return [name]
 
