@@ -20,13 +20,13 @@ from semel.stores import open_backend
 from semel.stores.base import Backend
 from tests.servers.child import ROOT
 from tests.stores.contract import claim, complete, new_fence, new_identity
+from tests.waiting import PATIENCE
 
 Say: TypeAlias = Callable[[str, bytes], None]
 Lane: TypeAlias = Generator[StoreOperation[Any], Any, None]
 
 REST = 0.02
 """Seconds between two tries at a store that is not there, so that two cores can do the rest."""
-PATIENCE = 90.0
 
 # ── one lane: a client that asks again with the same fence until it is told ───────────────────────
 
@@ -134,12 +134,33 @@ async def adrive(backend: Backend, stop: threading.Event) -> None:
 # ── many of them, seen from a test ────────────────────────────────────────────────────────────────
 
 
-class Load:
-    """Processes of both colours at work, and what each of their keys was told."""
+class Told:
+    """What each key was told."""
 
-    def __init__(self, urls: list[str], *, lanes: int = 4) -> None:
+    def __init__(self) -> None:
         self.told: dict[str, set[bytes]] = {}
         self.counts: Counter[str] = Counter()
+
+    def say(self, kind: str, key: bytes) -> None:
+        self.told.setdefault(kind, set()).add(key)
+        self.counts[kind] += 1
+
+    def keys(self, kind: str) -> set[bytes]:
+        return self.told.get(kind, set())
+
+    def by_hand(self, perform: Callable[[StoreOperation[Any]], Any], count: int) -> None:
+        """One lane in this process, where nothing happens to the store: so many keys more."""
+        steps, goal = lane(self.say), self.counts["completed"] + count
+        op = next(steps)
+        while self.counts["completed"] < goal:
+            op = steps.send(perform(op))
+
+
+class Load(Told):
+    """Processes of both colours at work."""
+
+    def __init__(self, urls: list[str], *, lanes: int = 4) -> None:
+        super().__init__()
         self._each = [Counter[str]() for _ in range(2 * len(urls))]
         self._news = threading.Condition()
         self._processes = [
@@ -171,8 +192,7 @@ class Load:
         for line in process.stdout:
             kind, key = line.split()
             with self._news:
-                self.told.setdefault(kind, set()).add(bytes.fromhex(key))
-                self.counts[kind] += 1
+                self.say(kind, bytes.fromhex(key))
                 each[kind] += 1
                 self._news.notify_all()
 
@@ -209,9 +229,6 @@ class Load:
     @property
     def codes(self) -> set[int | None]:
         return {process.returncode for process in self._processes}
-
-    def keys(self, kind: str) -> set[bytes]:
-        return self.told.get(kind, set())
 
 
 if __name__ == "__main__":
