@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from time import monotonic
@@ -36,24 +36,35 @@ from semel.stores.postgres.awaited import AwaitedPool
 from semel.stores.postgres.kinds import KINDS
 from semel.stores.postgres.link import query
 from semel.stores.sql import plans
-from semel.stores.sql.batches import PATIENCE, ROWS
+from semel.stores.sql.batches import PATIENCE as PASSED_BY
+from semel.stores.sql.batches import ROWS
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.kinds import BIG, Kind
 from semel.stores.sql.plans import Statement
+from tests.forms import in_proof
+from tests.proof.floors import missing, rounds
 from tests.servers import PgBouncer, PostgresServer
-from tests.stores.test_postgres import admin, row_locked
+from tests.stores.test_postgres import (
+    UNCONFIRMED,
+    admin,
+    kill_the_stuck_one,
+    row_locked,
+    stuck_once,
+    waiting_for_standbys,
+)
 from tests.stores.together import (
     DAY,
     MANY,
     awaited,
     claim,
     complete,
+    never_overdue,
     outcomes,
     raced,
     rival,
     together,
 )
-from tests.waiting import Ahead, turns
+from tests.waiting import PATIENCE, Ahead, turns, until
 
 pytestmark = pytest.mark.anyio
 
@@ -68,8 +79,9 @@ def uncommitted(url: str, op: Claim) -> Iterator[None]:
         connection.rollback()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def own_server() -> Iterator[PostgresServer]:
+    """One where nobody else writes; a test that stops it starts it again."""
     with PostgresServer(settings={"autovacuum": "off"}) as server:
         yield server
 
@@ -77,7 +89,10 @@ def own_server() -> Iterator[PostgresServer]:
 # ── what travels together ─────────────────────────────────────────────────────────────────────────
 
 
-async def test_many_at_once_need_few_transactions(own_server: PostgresServer) -> None:
+async def test_many_at_once_need_few_transactions(
+    own_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never_overdue(monkeypatch)
     async with awaited(own_server.url) as store:
         await store.perform(claim())
         ops = [claim(number) for number in range(640)]
@@ -176,13 +191,12 @@ async def test_the_same_completion_twice_at_once_is_applied_and_told_twice(
         assert {type(reply) for reply in await together(store, twice)} == {Applied}
 
 
-async def test_ten_thousand_claims_of_one_key_need_few_statements(
-    own_server: PostgresServer,
-) -> None:
-    async with awaited(own_server.url, timeout=60) as store:
+@pytest.mark.parametrize("count", [1_000, *in_proof(10_000)])
+async def test_of_thousands_of_claims_of_one_key_one_wins(postgres_url: str, count: int) -> None:
+    async with awaited(postgres_url) as store:
         first = claim()
-        replies = await together(store, [rival(first) for _ in range(10_000)])
-        assert Counter(map(type, replies)) == {Claimed: 1, Found: 9_999}
+        replies = await together(store, [rival(first) for _ in range(count)])
+        assert Counter(map(type, replies)) == {Claimed: 1, Found: count - 1}
 
 
 async def test_replays_in_a_batch_write_nothing(own_server: PostgresServer) -> None:
@@ -202,7 +216,7 @@ async def test_replays_in_a_batch_write_nothing(own_server: PostgresServer) -> N
 
 
 async def test_large_answers_are_written_and_fetched_alone(postgres_url: str) -> None:
-    async with awaited(postgres_url, timeout=30) as store:
+    async with awaited(postgres_url) as store:
         ops = [claim(number) for number in range(40)]
         bodies = [secrets.token_bytes(size) for size in (10, LARGE, BIG, BIG + 1, 500_000) * 8]
         await together(store, ops)
@@ -272,23 +286,20 @@ async def test_cancelled_members_do_not_take_the_others_with_them(postgres_url: 
 async def test_a_locked_record_holds_up_the_others_of_its_batch_only_shortly(
     postgres_url: str,
 ) -> None:
-    async with awaited(postgres_url, timeout=3) as store:
+    async with awaited(postgres_url) as store:
         ops = [claim(number) for number in range(40)]
         await together(store, ops)
         with row_locked(postgres_url, ops[20].identity):
-            began = monotonic()
             tasks = [asyncio.ensure_future(store.perform(complete(op))) for op in ops]
             locked = tasks.pop(20)
             assert {type(reply) for reply in await asyncio.gather(*tasks)} == {Applied}
-            assert monotonic() - began < PATIENCE + 1.0
             assert not locked.done()
-            # Whoever comes now is not held up at all, not even by another try at the same record.
+            # Whoever comes now is not held up, not even by another try at the same record: all of
+            # this is done while it is still locked.
             again = asyncio.ensure_future(store.perform(complete(ops[20])))
-            began = monotonic()
-            for _ in range(10):
+            for _ in range(3):
                 await together(store, more := [claim(number) for number in range(10)])
                 await together(store, [complete(op) for op in more])
-            assert monotonic() - began < 1.0
         assert isinstance(await locked, Applied)
         assert isinstance(await again, Applied)
 
@@ -296,29 +307,25 @@ async def test_a_locked_record_holds_up_the_others_of_its_batch_only_shortly(
 async def test_a_key_claimed_in_anothers_open_transaction_holds_up_its_batch_only_shortly(
     postgres_url: str,
 ) -> None:
-    async with awaited(postgres_url, timeout=3) as store:
+    async with awaited(postgres_url) as store:
         ops = [claim(number) for number in range(40)]
         with uncommitted(postgres_url, ops[20]):
-            began = monotonic()
             tasks = [asyncio.ensure_future(store.perform(op)) for op in ops]
             waiting = tasks.pop(20)
             assert {type(reply) for reply in await asyncio.gather(*tasks)} == {Claimed}
-            assert monotonic() - began < PATIENCE + 1.0
             assert not waiting.done()
         assert isinstance(await waiting, Claimed)  # the other rolled back
 
 
 async def test_two_locked_records_hold_up_nobody_behind_them(postgres_url: str) -> None:
-    async with awaited(postgres_url, timeout=5) as store:
+    async with awaited(postgres_url) as store:
         ops = [claim(number) for number in range(20)]
         await together(store, ops)
         with row_locked(postgres_url, ops[0].identity), row_locked(postgres_url, ops[1].identity):
-            began = monotonic()
             locked = [asyncio.ensure_future(store.perform(complete(op))) for op in ops[:2]]
             await asyncio.sleep(0)
             replies = await together(store, [complete(op) for op in ops[2:]])
             assert {type(reply) for reply in replies} == {Applied}
-            assert monotonic() - began < PATIENCE + 1.0
             assert not any(task.done() for task in locked)
         assert {type(reply) for reply in await asyncio.gather(*locked)} == {Applied}
 
@@ -334,14 +341,14 @@ async def test_who_asks_for_a_record_that_takes_long_spoils_no_batch(
         return await execute(pool, statement, deadline)
 
     monkeypatch.setattr(AwaitedPool, "execute", noted)
-    async with awaited(postgres_url, timeout=5) as store:
+    async with awaited(postgres_url) as store:
         ops = [claim(number) for number in range(40)]
         await together(store, ops)
         slow = ops.pop(20)
         with row_locked(postgres_url, slow.identity):
             waiting = [asyncio.ensure_future(store.perform(complete(slow)))]
             await turns()
-            await Ahead().forward(PATIENCE)  # it is noticed as slow
+            await Ahead().forward(PASSED_BY)  # it is noticed as slow
             sent.clear()
             completing = asyncio.ensure_future(together(store, [complete(op) for op in ops]))
             waiting += [asyncio.ensure_future(store.perform(complete(slow))) for _ in range(3)]
@@ -369,37 +376,26 @@ async def test_who_leaves_while_queued_is_not_sent(postgres_url: str) -> None:
 
 # ── the connection breaks ─────────────────────────────────────────────────────────────────────────
 
-BATCHES_AT_WORK = (
-    "FROM pg_stat_activity WHERE application_name = 'semel' AND wait_event_type = 'Lock' "
-    "AND datname = current_database() AND query LIKE 'WITH patience%%'"
-)
-
 
 async def test_a_connection_killed_in_a_batch_is_survived_and_all_is_done_once(
     postgres_url: str,
 ) -> None:
-    async with awaited(postgres_url, timeout=10) as store:
+    async with awaited(postgres_url) as store:
         ops = [claim(number) for number in range(30)]
         await together(store, ops)
         with admin(postgres_url) as ask:
-            with row_locked(postgres_url, ops[3].identity):
-                tasks = [asyncio.ensure_future(store.perform(complete(op))) for op in ops]
-                await killed_at_work(ask)
+            stuck_once(ask, ops[3].identity)
+            tasks = [asyncio.ensure_future(store.perform(complete(op))) for op in ops]
+            await asyncio.to_thread(kill_the_stuck_one, ask)
             assert {type(reply) for reply in await asyncio.gather(*tasks)} == {Applied}
             done = "SELECT count(*) FROM semel_record WHERE state = 'completed'"
             assert ask(done) == len(ops)
 
 
-async def killed_at_work(ask: Callable[..., Any]) -> None:
-    deadline = monotonic() + 5
-    while not ask(f"SELECT count(pg_terminate_backend(pid)) {BATCHES_AT_WORK}"):
-        assert monotonic() < deadline, "no batch was seen waiting"
-        await asyncio.sleep(0)
-
-
+@pytest.mark.proof
 async def test_connections_killed_all_the_time_lose_and_double_nothing(postgres_url: str) -> None:
     """Claims and completions under fire: an answer may be missing, never wrong."""
-    async with awaited(postgres_url, timeout=20) as store:
+    async with awaited(postgres_url) as store:
         with admin(postgres_url) as ask:
             ended = asyncio.Event()
 
@@ -421,11 +417,13 @@ async def test_connections_killed_all_the_time_lose_and_double_nothing(postgres_
                 return None
 
             firing = asyncio.ensure_future(fire())
-            paid = [await asyncio.gather(*map(pay, range(64))) for _ in range(15)]
+            acknowledged: list[tuple[Claim, bytes]] = []
+            floor = {"acknowledged": 100}
+            for _ in rounds(15, lambda: missing({"acknowledged": len(acknowledged)}, floor)):
+                paid = await asyncio.gather(*map(pay, range(64)))
+                acknowledged.extend(each for each in paid if each is not None)
             ended.set()
             await firing
-        acknowledged = [each for group in paid for each in group if each is not None]
-        assert len(acknowledged) > 100
         found = await together(store, [Read(op.identity) for op, _ in acknowledged])
         for (op, body), reply in zip(acknowledged, found, strict=True):
             assert isinstance(reply, Found)
@@ -435,7 +433,7 @@ async def test_connections_killed_all_the_time_lose_and_double_nothing(postgres_
 async def test_a_server_that_is_gone_is_told_to_each_member_in_time(
     own_server: PostgresServer,
 ) -> None:
-    async with awaited(own_server.url, timeout=2) as store:
+    async with awaited(own_server.url) as store:
         await together(store, [claim(number) for number in range(30)])
         await asyncio.to_thread(own_server.stop)
         began = monotonic()
@@ -443,32 +441,28 @@ async def test_a_server_that_is_gone_is_told_to_each_member_in_time(
         assert {type(error) for error in errors} == {StoreUnavailable}
         assert {error.applied for error in errors} == {False}
         assert len(set(map(id, errors))) == MANY
-        assert monotonic() - began < 3.0
+        assert monotonic() - began < PATIENCE / 2  # nobody waited for the time limit
         await asyncio.to_thread(own_server.start)
         replies = await together(store, [claim(number) for number in range(MANY)])
         assert {type(reply) for reply in replies} == {Claimed}
 
 
-async def test_a_commit_that_no_standby_confirmed_is_no_success_for_any_member() -> None:
-    settings = {"synchronous_standby_names": "nobody"}
-    with PostgresServer(settings=settings) as server, admin(server.url) as ask:
-        local = f"{server.url}&options=-csynchronous_commit%3Dlocal"
-        await asyncio.to_thread(PostgresBackend(local).migrate)
-        backend = PostgresBackend(server.url, timeout=20)
-        store = backend.awaited()
-        tasks = [asyncio.ensure_future(store.perform(claim(number))) for number in range(30)]
-        waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-        while not all(task.done() for task in tasks):
-            ask(f"SELECT count(pg_cancel_backend(pid)) {waiting}")
-            await asyncio.sleep(0.01)
-        errors = await asyncio.gather(*tasks, return_exceptions=True)
+async def test_a_commit_that_no_standby_confirmed_is_no_success_for_any_member(
+    own_server: PostgresServer,
+) -> None:
+    async with awaited(own_server.url) as store:
+        with waiting_for_standbys(own_server) as ask:
+            tasks = [asyncio.ensure_future(store.perform(claim(number))) for number in range(30)]
+            while not all(task.done() for task in tasks):
+                ask(f"SELECT count(pg_cancel_backend(pid)) {UNCONFIRMED}")
+                await asyncio.sleep(0.01)
+            errors = await asyncio.gather(*tasks, return_exceptions=True)
         assert {type(error) for error in errors} == {StoreUnavailable}
         assert {error.applied for error in errors if isinstance(error, StoreUnavailable)} == {None}
-        await backend.aclose()
 
 
 async def test_a_missing_schema_is_told_to_each(postgres_url: str) -> None:
-    backend = PostgresBackend(postgres_url)
+    backend = PostgresBackend(postgres_url, timeout=PATIENCE)
     errors = await outcomes(backend.awaited(), [claim() for _ in range(10)])
     assert {type(error) for error in errors} == {SchemaError}
     await backend.aclose()
@@ -476,7 +470,7 @@ async def test_a_missing_schema_is_told_to_each(postgres_url: str) -> None:
 
 async def test_closing_waits_for_what_is_queued(postgres_url: str) -> None:
     async with awaited(postgres_url):
-        backend = PostgresBackend(postgres_url)
+        backend = PostgresBackend(postgres_url, timeout=PATIENCE)
         tasks = [asyncio.ensure_future(backend.awaited().perform(claim())) for _ in range(300)]
         await asyncio.sleep(0)
         await backend.aclose()
@@ -486,6 +480,7 @@ async def test_closing_waits_for_what_is_queued(postgres_url: str) -> None:
 # ── several processes ─────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.proof
 async def test_two_processes_that_want_the_same_keys_in_opposite_order_do_not_deadlock(
     own_server: PostgresServer,
 ) -> None:
@@ -529,7 +524,7 @@ async def test_batches_work_behind_a_transaction_pooler(
 
 def many(kind: type[StoreOperation[Any]], ops: Sequence[Any]) -> tuple[bytes, dict[str, Any]]:
     """The statement for ``ops`` as it is, but patient, to be looked at while it waits."""
-    text = dialect("postgresql").text(KINDS[kind].statement).replace("'100ms'", "'10s'")
+    text = dialect("postgresql").text(KINDS[kind].statement).replace("'100ms'", "'1h'")
     if kind is Claim:
         rows = [plans.claim_params(op) for op in ops]
     else:
@@ -548,10 +543,8 @@ def under_way(url: str, statement: tuple[bytes, dict[str, Any]]) -> Iterator[Fut
         pid = connection.info.backend_pid
         running = threads.submit(lambda: connection.execute(*statement).fetchall())
         blocked = f"SELECT cardinality(pg_blocking_pids({pid}))"
-        deadline = monotonic() + 10
-        while not ask(blocked):
-            assert monotonic() < deadline
-            assert not running.done(), running.result()
+        until(lambda: running.done() or ask(blocked))
+        assert not running.done(), running.result()
         yield running
 
 
@@ -576,7 +569,7 @@ def is_free(url: str, op: Claim, insert: bool) -> bool:
 def test_a_batch_takes_its_locks_in_the_order_of_identities(
     postgres_url: str, kind: type[StoreOperation[Any]]
 ) -> None:
-    backend = PostgresBackend(postgres_url)
+    backend = PostgresBackend(postgres_url, timeout=PATIENCE)
     backend.migrate()
     first, second, third = sorted((claim() for _ in range(3)), key=lambda op: op.identity)
     arriving: list[Any] = [third, second, first]
@@ -593,13 +586,13 @@ def test_a_batch_takes_its_locks_in_the_order_of_identities(
         assert not is_free(postgres_url, first, kind is Claim)
         assert is_free(postgres_url, third, kind is Claim)
         lock.close()
-        assert len(running.result(10)) == 3
+        assert len(running.result(PATIENCE)) == 3
     backend.close()
 
 
 def test_a_record_forgotten_while_a_batch_claims_it_is_not_also_found(postgres_url: str) -> None:
     """The statement still sees the record that was there when it began; its own has replaced it."""
-    backend = PostgresBackend(postgres_url)
+    backend = PostgresBackend(postgres_url, timeout=PATIENCE)
     backend.migrate()
     gone = claim()
     backend.blocking().perform(gone)
@@ -608,7 +601,7 @@ def test_a_record_forgotten_while_a_batch_claims_it_is_not_also_found(postgres_u
         other.execute("DELETE FROM semel_record WHERE identity = %s", (bytes(gone.identity),))
         with under_way(postgres_url, many(Claim, ops)) as running:
             other.commit()
-            rows = running.result(10)
+            rows = running.result(PATIENCE)
     assert {row[0]: (row[1], row[2]) for row in rows} == {
         op.identity: (None, op.fence) for op in ops
     }
@@ -618,7 +611,7 @@ def test_a_record_forgotten_while_a_batch_claims_it_is_not_also_found(postgres_u
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.statement)
 def test_a_batch_finds_its_records_by_the_primary_key(postgres_url: str, kind: Kind) -> None:
-    PostgresBackend(postgres_url).migrate()
+    PostgresBackend(postgres_url, timeout=PATIENCE).migrate()
     asked = query(kind.statement)
     with admin(postgres_url) as ask:
         ask(

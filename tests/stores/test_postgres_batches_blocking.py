@@ -12,19 +12,31 @@ from semel.core.contract import Applied, Claim, Claimed, Found, Read
 from semel.core.frozen import replace
 from semel.core.model import Identity
 from semel.errors import StoreCorrupt, StoreUnavailable
-from semel.stores.sql.batches import PATIENCE, ROWS
+from semel.stores.sql.batches import ROWS
 from tests.servers import PostgresServer
-from tests.stores.test_postgres import admin, row_locked
-from tests.stores.together import MANY, claim, complete, rival, threaded
+from tests.stores.test_postgres import admin, kill_the_stuck_one, row_locked, stuck_once
+from tests.stores.together import (
+    MANY,
+    claim,
+    complete,
+    hurried,
+    never_overdue,
+    rival,
+    threaded,
+)
+from tests.waiting import PATIENCE
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def own_server() -> Iterator[PostgresServer]:
     with PostgresServer(settings={"autovacuum": "off"}) as server:
         yield server
 
 
-def test_many_at_once_need_few_transactions(own_server: PostgresServer) -> None:
+def test_many_at_once_need_few_transactions(
+    own_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never_overdue(monkeypatch)
     number = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
     with threaded(own_server.url) as threads, admin(own_server.url) as ask:
         threads.store.perform(claim())
@@ -75,15 +87,15 @@ def test_one_member_s_trouble_is_its_own(postgres_url: str) -> None:
 
 
 def test_a_locked_record_holds_up_the_others_of_its_batch_only_shortly(postgres_url: str) -> None:
-    with threaded(postgres_url, timeout=3) as threads:
+    with threaded(postgres_url) as threads:
         ops = [claim(number) for number in range(30)]
         threads.outcomes(ops)
         with row_locked(postgres_url, ops[10].identity):
             futures = threads.held([complete(op) for op in ops])
             locked = futures.pop(10)
-            assert {type(future.result(2.5)) for future in futures} == {Applied}
+            assert {type(future.result(PATIENCE / 2)) for future in futures} == {Applied}
             assert not locked.done()
-            # Whoever comes now is not held up at all.
+            # Whoever comes now is not held up: it is still locked.
             assert {type(reply) for reply in threads.outcomes([claim() for _ in range(10)])} == {
                 Claimed
             }
@@ -100,12 +112,12 @@ def test_what_takes_long_gives_up_its_place(
         lane._crowded = True
         added: list[Any] = []
         monkeypatch.setattr(lane._slow, "add", added.append)
-        assert isinstance(threads.start(claim()).result(PATIENCE + 5), Claimed)
+        assert isinstance(threads.start(claim()).result(PATIENCE), Claimed)
         assert added == [hung]
 
 
 def test_who_gives_up_while_waiting_was_not_sent_and_another_carries(postgres_url: str) -> None:
-    with threaded(postgres_url, timeout=0.3) as threads:
+    with threaded(postgres_url) as threads:
         threads.store.perform(claim())
         lane, never = threads.lane(Claim), object()
         lane._pass_by = lambda: None  # type: ignore[method-assign]
@@ -113,8 +125,8 @@ def test_who_gives_up_while_waiting_was_not_sent_and_another_carries(postgres_ur
             lane._holders[never] = float("inf")  # type: ignore[index]
             lane._crowded = True
         op = claim()
-        waiting = threads.start(op)
-        error = waiting.exception(10)
+        with hurried(threads.lanes):
+            error = threads.start(op).exception(PATIENCE)
         assert isinstance(error, StoreUnavailable)
         assert error.applied is False
         lane._release(never)  # type: ignore[arg-type]
@@ -122,6 +134,18 @@ def test_who_gives_up_while_waiting_was_not_sent_and_another_carries(postgres_ur
 
 
 def test_a_connection_killed_in_a_batch_is_survived(postgres_url: str) -> None:
+    with threaded(postgres_url) as threads, admin(postgres_url) as ask:
+        ops = [claim(number) for number in range(30)]
+        threads.outcomes(ops)
+        stuck_once(ask, ops[3].identity)
+        futures = threads.held([complete(op) for op in ops])
+        kill_the_stuck_one(ask)
+        assert {type(future.result(PATIENCE)) for future in futures} == {Applied}
+        assert ask("SELECT count(*) FROM semel_record WHERE state = 'completed'") == len(ops)
+
+
+@pytest.mark.proof
+def test_connections_killed_all_the_time_are_survived(postgres_url: str) -> None:
     stop = threading.Event()
 
     def kill() -> None:
@@ -151,7 +175,7 @@ def test_a_connection_killed_in_a_batch_is_survived(postgres_url: str) -> None:
 
 def _insist(perform: Callable[[Any], Any], op: Claim) -> Any:
     """An error means unknown: ask again with the same fence."""
-    deadline = monotonic() + 20
+    deadline = monotonic() + PATIENCE
     while True:
         try:
             return perform(op)

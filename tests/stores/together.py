@@ -8,6 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+import pytest
+
 from semel.core.contract import Applied, Claim, Claimed, Complete, StoreOperation
 from semel.core.frozen import replace
 from semel.core.model import Fence, Identity, Origin
@@ -15,9 +17,11 @@ from semel.stores import open_backend
 from semel.stores.base import AsyncStore, Store
 from semel.stores.sql.blocking_lanes import BlockingLane
 from tests.stores.contract import MINUTE, SNAPSHOT
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 DAY = 24 * 60 * MINUTE
+SOON = 0.3
+"""Seconds that a test can afford to see pass: the time limit of what is never answered."""
 MANY = 100
 """More than one batch holds."""
 
@@ -44,13 +48,33 @@ def complete(op: Claim, snapshot: bytes = SNAPSHOT, resource: str | None = None)
     )
 
 
+@contextmanager
+def hurried(*lanes: Any) -> Iterator[None]:
+    """What is asked in the meantime has little time: only what is never answered may be asked."""
+    patience = [each._timeout for each in lanes]
+    for each in lanes:
+        each._timeout = SOON
+    try:
+        yield
+    finally:
+        for each, seconds in zip(lanes, patience, strict=True):
+            each._timeout = seconds
+
+
+def never_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine, no statement is passed by: each waits for the one before it, and
+    so the number of statements is the same on every machine."""
+    for colour in ("awaited", "blocking"):
+        monkeypatch.setattr(f"semel.stores.sql.{colour}_lanes.PATIENCE", PATIENCE)
+
+
 # ── tasks ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @asynccontextmanager
 async def awaited(url: str, **options: Any) -> AsyncIterator[AsyncStore]:
-    """The store in an event loop, with its schema."""
-    backend = open_backend(url, **options)
+    """The store in an event loop, with its schema, and with time enough."""
+    backend = open_backend(url, **{"timeout": PATIENCE} | options)
     await asyncio.to_thread(backend.migrate)
     try:
         yield backend.awaited()
@@ -77,8 +101,12 @@ class Threads:
         self._backend = backend
         self._pool = pool
 
+    @property
+    def lanes(self) -> Any:
+        return self._backend.blocking_lanes()
+
     def lane(self, kind: type[StoreOperation[Any]]) -> BlockingLane:
-        found: BlockingLane = self._backend.blocking_lanes()._lanes[kind]
+        found: BlockingLane = self.lanes._lanes[kind]
         return found
 
     def start(self, op: StoreOperation[Any]) -> Future[Any]:
@@ -101,7 +129,7 @@ class Threads:
 
 @contextmanager
 def threaded(url: str, **options: Any) -> Iterator[Threads]:
-    backend = open_backend(url, **options)
+    backend = open_backend(url, **{"timeout": PATIENCE} | options)
     backend.migrate()
     with ThreadPoolExecutor(MANY) as pool:
         yield Threads(backend, pool)
@@ -118,9 +146,9 @@ def raced(url: str, *orders: Sequence[Claim]) -> list[bytes]:
     racers = [context.Process(target=_race, args=(url, each, start, told)) for each in orders]
     for racer in racers:
         racer.start()
-    won: list[list[bytes]] = [told.get(True, 60) for _ in racers]
+    won: list[list[bytes]] = [told.get(True, PATIENCE) for _ in racers]
     for racer in racers:
-        racer.join(30)
+        racer.join(PATIENCE)
     assert [racer.exitcode for racer in racers] == [0] * len(racers)
     return [each for some in won for each in some]
 
@@ -129,10 +157,10 @@ def _race(url: str, ops: Sequence[Claim], start: Any, told: Any) -> None:
     """In a process of its own: claim fifty at once, in the order given; tell who won."""
 
     async def run() -> list[bytes]:
-        backend = open_backend(url, timeout=20)
+        backend = open_backend(url, timeout=PATIENCE)
         store = backend.awaited()
         await store.perform(claim())
-        await asyncio.to_thread(start.wait, 30)
+        await asyncio.to_thread(start.wait, PATIENCE)
         won: list[bytes] = []
         for at in range(0, len(ops), 50):
             mine = [rival(op) for op in ops[at : at + 50]]
