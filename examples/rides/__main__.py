@@ -34,9 +34,10 @@ The provider's log is provider.jsonl. To make it misbehave, and to make it stop:
 
 
 def main() -> None:
-    running = {name: _start(name) for name in COMMANDS}
-    print("\n".join(f"{name}: process {process.pid}" for name, process in running.items()), ORDER)
+    running: dict[str, subprocess.Popen[bytes]] = {}
     try:
+        running.update((name, _start(name)) for name in COMMANDS)
+        print("\n".join(f"{name}: process {each.pid}" for name, each in running.items()), ORDER)
         while True:
             for name, process in running.items():
                 if process.poll() is not None:

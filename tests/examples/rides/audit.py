@@ -23,9 +23,10 @@ def audit(
     for fate in read(folder / "fates.jsonl"):
         kind = verdict.kills if fate["sign"] == 9 else verdict.stops
         kind[f"{fate['role']}: {fate['at']}"] += 1
-    verdict.redeliveries = sum(entry["status"] == "known" for entry in entries)
     done = Counter((entry["status"], entry.get("ride")) for entry in entries)
-    rows = _rows(store)
+    rows = rides_of(store)
+    ours = {ride for key in keys for ride in rows[key]}
+    verdict.redeliveries = sum(done["known", ride] for ride in ours)
     for key, answers in _answers(folder, keys).items():
         _judge(verdict, key, answers, rows[key], done)
     known = {ride for rides in rows.values() for ride in rides}
@@ -69,7 +70,7 @@ def _answers(folder: Path, keys: list[str]) -> dict[str, set[tuple[int, str]]]:
     return answers
 
 
-def _rows(store: str) -> dict[str, list[str]]:
+def rides_of(store: str) -> dict[str, list[str]]:
     """The ids of rides, by the pick-up, which is the client's key."""
     connection: Any = (
         psycopg.connect(store)

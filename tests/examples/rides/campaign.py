@@ -10,9 +10,8 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import count, islice
 from pathlib import Path
@@ -26,29 +25,28 @@ from semel.core.upkeep import Browse
 from semel.stores import open_backend
 from semel.stores.base import Backend
 from tests.examples.rides.audit import audit
+from tests.examples.rides.passing import LEASE, Time
 from tests.examples.rides.process import Task
 from tests.examples.rides.provider import Provider
 from tests.proof.crash.boundaries import read
 from tests.proof.crash.verdict import Verdict
 from tests.proof.crash.zygote import Child, Zygote
+from tests.waiting import PATIENCE
 
 T = TypeVar("T")
 
 PROCESS: Final = "tests.examples.rides.process"
-LEASE: Final = 0.6
-PATIENCE: Final = 0.3
-"""Seconds the application waits for its provider."""
+HURRY: Final = 0.3
+"""Seconds the application waits for its provider where that may be slow."""
 WIDTH: Final = 4
 """Processes at once."""
-SECONDS: Final = 40.0
-"""In which everything must have come to its end once nobody dies any more."""
 FINAL: Final = (201, 402)
 
 CONDUCT: Final[Mapping[str, dict[str, Any]]] = {
     "good": {},
     "drops the answer": {"drop": True},
     "declines": {"decline": True},
-    "slow": {"slow": 2 * PATIENCE},
+    "slow": {"slow": 2 * HURRY},
     "dies": {"die": True},
 }
 """How the provider behaves until the deaths are over."""
@@ -77,30 +75,38 @@ class Plan:
     """The boundaries at which first processes die; without any, all of them."""
     retries: int = 1
     """How often each client tries again in a process that may die, too."""
-    workers: int = 0
-    """How many workers die, each at a later boundary, unless all is quiet before."""
+    workers: tuple[int | str, ...] = ()
+    """Where workers die, one after the other, unless all is quiet before."""
+    rounds: int | None = None
+    """Of recovery at the most. Without a guard some are never settled."""
     crossing: bool = False
     """First processes are stopped instead, and go on in the way of a second."""
+    then: tuple[str, ...] = SECONDS_ARE_STOPPED
+    """Where those are stopped, in turn."""
     awaited: bool = False
     """Whether the handler is a coroutine function."""
-    patience: float = PATIENCE
-    lease: float = LEASE
     seed: int = 1
 
 
-class Campaign:
-    """One plan, on one empty store."""
+@dataclass(frozen=True)
+class Ground:
+    """What campaigns are run on, one after the other: a store, a provider, ready processes."""
 
-    def __init__(
-        self, plan: Plan, store: str, folder: Path, provider: Provider, zygote: Zygote
-    ) -> None:
+    store: str
+    provider: Provider
+    zygote: Zygote
+    time: Time
+
+
+class Campaign:
+    """One plan, in an empty folder."""
+
+    def __init__(self, plan: Plan, ground: Ground, folder: Path) -> None:
         self.plan = plan
-        self.store = store
         self.folder = folder
-        self.provider = provider
-        self._zygote = zygote
+        self._ground = ground
         self._random = random.Random(f"{plan}")
-        self._backend = open_backend(store)
+        self._backend = open_backend(ground.store)
         self._keys: list[str] = []
         self._longest = 0
 
@@ -108,60 +114,77 @@ class Campaign:
 
     def run(self) -> Verdict:
         """Deaths, recovery, and a last look at what everybody got."""
-        self.provider.switch(**CONDUCT[self.plan.conduct])
-        self._first_tries(self._crossed if self.plan.crossing else self._killed)
+        self._ground.provider.switch(**CONDUCT[self.plan.conduct])
+        self._first_tries()
         for _ in range(self.plan.retries):
             self._retries_die()
         self._workers_die()
-        self.provider.switch()
+        self._ground.provider.switch()
         wedged = self._recover()
         self._post(self._keys)
-        return audit(self.folder, self.provider, self.store, self._keys, wedged)
+        return audit(self.folder, self._ground.provider, self._ground.store, self._keys, wedged)
 
-    def _first_tries(self, doom: Callable[[int | str], bool]) -> None:
+    def _first_tries(self) -> None:
         """Several at a time, until all of them live to their ends."""
-        with ThreadPoolExecutor(WIDTH) as threads:
-            for places in _groups(self.plan.where or count()):
-                doomed = [*threads.map(doom, places)]
-                self._longest += sum(doomed)
-                if not (any(doomed) or self.plan.where):
-                    break
+        befall = self._crossed if self.plan.crossing else self._killed
+        for places in _groups(self.plan.where or count()):
+            doomed = befall(places)
+            self._longest += doomed
+            if not (doomed or self.plan.where):
+                break
 
-    def _killed(self, at: int | str) -> bool:
-        return self._request([self._new()], at).settle().killed
+    def _killed(self, places: list[int | str]) -> int:
+        firsts = [self._request([self._new()], at) for at in places]
+        return sum(first.settle().killed for first in firsts)
 
-    def _crossed(self, at: int | str) -> bool:
-        """A first is stopped; a second takes over and is stopped; the first goes on before it."""
-        key = self._new()
-        first = self._request([key], at, signal.SIGSTOP)
-        stopped = first.settle(stopped_too=True).stopped
-        there = SECONDS_ARE_STOPPED[len(self._keys) % len(SECONDS_ARE_STOPPED)]
-        second = self._request([key], there, signal.SIGSTOP).settle(stopped_too=True)
-        for child in (first, second):
-            child.resume()
-            child.settle()
+    def _crossed(self, places: list[int | str]) -> int:
+        """Firsts are stopped; seconds take over and are stopped; each first goes on before its
+        second."""
+        keys = [self._new() for _ in places]
+        firsts = self._stopped(keys, places)
+        stopped = sum(first.stopped for first in firsts)
+        self._ground.time.passes()
+        then = self.plan.then
+        there = [then[self._keys.index(key) % len(then)] for key in keys]
+        seconds = self._stopped(keys, there)
+        for pair in zip(firsts, seconds, strict=True):
+            for child in pair:
+                child.resume()
+                child.settle()
         return stopped
 
+    def _stopped(self, keys: list[str], places: Sequence[int | str]) -> list[Child]:
+        pairs = zip(keys, places, strict=True)
+        children = [self._request([key], at, signal.SIGSTOP) for key, at in pairs]
+        return [child.settle(stopped_too=True) for child in children]
+
     def _retries_die(self) -> None:
+        self._ground.time.passes()
         for some in _groups(self._unsettled()):
             for child in [self._request([key], self._anywhere()) for key in some]:
                 child.settle()
 
     def _workers_die(self) -> None:
-        number, deadline = 0, time.monotonic() + SECONDS
-        while number < self.plan.workers and time.monotonic() < deadline and self._restless():
-            number += self._work(number).settle().killed
+        deadline = time.monotonic() + PATIENCE
+        for at in self.plan.workers:
+            killed = False
+            while not killed and time.monotonic() < deadline and self._restless():
+                self._ground.time.passes()
+                killed = self._work(at).settle().killed
 
     def _recover(self) -> list[str]:
         """Nobody dies any more: until all is quiet, or for too long. Returns what is not."""
-        deadline = time.monotonic() + SECONDS
-        while True:
+        deadline = time.monotonic() + PATIENCE
+        for number in count(1):
+            self._ground.time.passes()
             self._work(None).settle()
             unsettled, restless = self._unsettled(), self._restless()
-            if not (unsettled or restless) or time.monotonic() > deadline:
+            over = number == self.plan.rounds or time.monotonic() > deadline
+            if over or not (unsettled or restless):
                 return [*unsettled, *restless]
             if self.plan.retries or not restless:
                 self._post(unsettled)
+        raise AssertionError("count() never ends")
 
     # ── processes ─────────────────────────────────────────────────────────────────────────────────
 
@@ -170,14 +193,15 @@ class Campaign:
     ) -> Child:
         return self._start("request", keys, at, sign)
 
-    def _work(self, at: int | None) -> Child:
+    def _work(self, at: int | str | None) -> Child:
         return self._start("work", [], at, signal.SIGKILL)
 
     def _start(
         self, role: str, keys: list[str], at: int | str | None, sign: signal.Signals
     ) -> Child:
         plan = (self.plan.without, self.plan.awaited)
-        return self._zygote.start(asdict(Task(role, str(self.folder), keys, at, int(sign), *plan)))
+        task = Task(role, str(self.folder), keys, at, int(sign), *plan)
+        return self._ground.zygote.start(asdict(task))
 
     def _post(self, keys: list[str]) -> None:
         if keys:
@@ -200,17 +224,18 @@ class Campaign:
         return [key for key in self._keys if key not in settled]
 
     def _restless(self) -> list[str]:
-        return restless(self._backend)
+        return restless(self._backend, self._keys)
 
     def close(self) -> None:
         self._backend.close()
 
 
-def restless(backend: Backend) -> list[str]:
-    """Records and effects that somebody has to look after."""
+def restless(backend: Backend, keys: Sequence[str] | None = None) -> list[str]:
+    """Records, of ``keys`` or all, and effects that somebody has to look after."""
     store = backend.blocking()
     states = (State.IN_PROGRESS, State.UNKNOWN, State.PENDING)
-    cases = store.perform(Browse(states, 1000)).cases
+    found = store.perform(Browse(states, 1000)).cases
+    cases = [case for case in found if keys is None or case.origin.key in keys]
     records = [f"{case.record.state} {case.record.identity.hex()[:16]}" for case in cases]
     shelves = (store.perform(BrowseEffects(shelf, 1000)) for shelf in (Shelf.WAITING, Shelf.DEAD))
     return records + [f"effect {effect.key}" for shelf in shelves for effect in shelf.effects]
@@ -222,27 +247,33 @@ def _groups(places: Iterable[T]) -> Iterator[list[T]]:
         yield group
 
 
-def settings(plan: Plan, store: str, provider: Provider) -> dict[str, str]:
-    """The example's, as environment variables."""
+def settings(store: str, provider: Provider, *, patience: float = PATIENCE) -> dict[str, str]:
+    """The example's, as environment variables. ``patience``: how long it waits for its provider."""
     return {
         "RIDES_STORE": store,
         "RIDES_PROVIDER": provider.url,
-        "RIDES_PATIENCE": str(plan.patience),
-        "RIDES_LEASE": str(plan.lease),
-        "RIDES_RECONCILE_AFTER": "0.2",
-        "RIDES_HONOURS_KEYS": "1" if plan.honours_keys else "0",
+        "RIDES_PATIENCE": str(patience),
+        "RIDES_LEASE": str(LEASE),
+        "RIDES_RECONCILE_AFTER": str(LEASE),
+        "RIDES_HONOURS_KEYS": "1" if provider.honours_keys else "0",
     }
 
 
 @contextmanager
-def campaign(plan: Plan, store: str, folder: Path) -> Iterator[Campaign]:
-    """A campaign's provider and processes, on a store that has its tables."""
-    open_backend(store).migrate()
+def ground(
+    store: str, folder: Path, *, honours_keys: bool = False, patience: float = PATIENCE
+) -> Iterator[Ground]:
+    """A provider and a zygote, on a store that has its tables."""
+    with closing(open_backend(store)) as backend:
+        backend.migrate()
     create_tables(store)
-    with (
-        Provider(honours_keys=plan.honours_keys) as provider,
-        Zygote(PROCESS, settings(plan, store, provider), folder / "zygote.log") as zygote,
-    ):
-        given = Campaign(plan, store, folder, provider, zygote)
-        yield given
-        given.close()
+    time = Time(store, folder)
+    with Provider(honours_keys=honours_keys) as provider:
+        given = {**settings(store, provider, patience=patience), **time.settings}
+        with Zygote(PROCESS, given, folder / "zygote.log") as zygote:
+            yield Ground(store, provider, zygote, time)
+
+
+def verdict_on(plan: Plan, ground: Ground, folder: Path) -> Verdict:
+    with closing(Campaign(plan, ground, folder)) as campaign:
+        return campaign.run()

@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.examples.rides.passing import LEASE, keep_time
 from tests.proof.crash.boundaries import Boundaries, Fate, WatchedBackend, appending
 from tests.proof.crash.wire import scope
-
-DELIVERY = 0.6
-"""Seconds that a worker has a receipt to itself."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +70,7 @@ def load(boundaries: Boundaries, without: str) -> Any:
     from examples.rides import app as rides
     from examples.rides.gateway import Gateway
 
+    keep_time()
     take_out(without, rides)
     guard: Any = rides.guard
     guard.backend = WatchedBackend(guard.backend, boundaries, without)
@@ -172,7 +171,7 @@ async def _work(rides: Any) -> None:
     from semel.effects.worker import DELIVER, MAINTAIN, RECONCILE, RUN
     from tests.proof.crash.rounds import work
 
-    guard, lease = rides.guard, timedelta(seconds=DELIVERY)
+    guard, lease = rides.guard, timedelta(seconds=LEASE)
     await work(
         guard,
         [

@@ -17,12 +17,13 @@ from examples.rides.provider import read
 from tests.servers.child import Child
 from tests.servers.ports import free_port
 from tests.servers.scoped import Scoped
+from tests.waiting import PATIENCE
 
 
 class Provider(Scoped):
     def __init__(self, *, honours_keys: bool = False) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="semel-"))
-        self._options = ["--honours-keys"] if honours_keys else []
+        self.honours_keys = honours_keys
         self.port = free_port()
         self._closing = threading.Event()
         self.deaths = 0
@@ -37,7 +38,13 @@ class Provider(Scoped):
         return read(self._folder / "log.jsonl")
 
     def switch(self, **switches: Any) -> None:
-        httpx.put(f"{self.url}/switches", json=switches).raise_for_status()
+        put = httpx.put(f"{self.url}/switches", json=switches, timeout=PATIENCE)
+        put.raise_for_status()
+
+    def late(self) -> int:
+        """How many charges were held, and have come in since."""
+        number: int = httpx.get(f"{self.url}/late", timeout=PATIENCE).json()["late"]
+        return number
 
     def start(self) -> Self:
         self._child = self._start()
@@ -46,9 +53,10 @@ class Provider(Scoped):
         return self
 
     def _start(self) -> Child:
-        command = [sys.executable, "-m", "examples.rides.provider", "--port", str(self.port)]
+        command = [sys.executable, "-m", "tests.examples.rides.providing", "--port", str(self.port)]
         log = ["--log", str(self._folder / "log.jsonl")]
-        child = Child([*command, *log, *self._options], folder=self._folder)
+        options = ["--honours-keys"] if self.honours_keys else []
+        child = Child([*command, *log, *options], folder=self._folder)
         for _ in child.attempts():
             with suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
                 break

@@ -18,8 +18,8 @@ from tests.examples.rides.town import Town, insist, order, town
 from tests.forms import in_proof
 from tests.proof.crash.grounds import thrown_away
 from tests.servers import AppServer, PostgresServer
-from tests.web.client import Client, Reply, new_key
 from tests.waiting import until
+from tests.web.client import Client, Reply, new_key
 
 
 @pytest.fixture(scope="module", params=["sqlite", *in_proof("postgresql")])
@@ -28,7 +28,7 @@ def open_town(
 ) -> Iterator[tuple[Town, AppServer]]:
     with thrown_away() as folder, postgres.database() as url:
         store = url if request.param == "postgresql" else f"sqlite:///{folder / 'rides.db'}"
-        with town(store, folder) as rides, rides.server() as server:
+        with town(store, folder) as rides, rides.server() as server, rides.worker():
             yield rides, server
 
 
@@ -46,7 +46,7 @@ def test_a_ride_is_charged_once_mailed_once_and_its_answer_replayed(
     first, again = order(server, key), order(server, key)
     assert (first.status, first.replayed, again.replayed) == (201, False, True)
     assert again.body == first.body
-    rides.work_until_quiet()
+    rides.until_quiet()
     assert entries(rides, first) == ["charged", "mailed"]
 
 
@@ -71,7 +71,8 @@ def test_a_lost_answer_is_looked_up_by_the_worker_and_the_ride_goes_on(
     assert order(server, key).status == 503
     rides.provider.switch()
     assert order(server, key).code == "outcome-unknown"
-    rides.work_until_quiet()
+    rides.time.passes()
+    rides.until_quiet()
     again = order(server, key)
     assert (again.status, again.replayed) == (201, True)
     assert entries(rides, again) == ["charged", "mailed"]
@@ -81,14 +82,16 @@ def test_a_lost_answer_is_looked_up_by_the_worker_and_the_ride_goes_on(
 def test_a_charge_that_arrives_after_it_was_called_off_is_refused(
     open_town: tuple[Town, AppServer],
 ) -> None:
-    """The provider is slower than the application's patience, and than whoever asks about it."""
+    """On its way for longer than the application waits, and than whoever asks about it."""
     rides, server = open_town
     key, before = new_key(), len(rides.provider.entries)
-    rides.provider.switch(slow=8.0)
+    rides.provider.switch(hold=True)
     assert order(server, key).status == 503
+    rides.time.passes()
+    rides.until_quiet()
     rides.provider.switch()
-    rides.work_until_quiet()
-    assert entries(rides, insist(server, key)) == ["charged", "mailed"]
+    until(lambda: rides.provider.late() == 1)
+    assert entries(rides, order(server, key)) == ["charged", "mailed"]
     assert rides.provider.entries[before]["status"] == "voided"
 
 
@@ -99,7 +102,7 @@ def test_a_provider_that_honours_keys_is_simply_asked_again(folder: Path) -> Non
         rides.provider.switch(drop=True)
         assert order(server, key).status == 503
         rides.provider.switch()
-        assert entries(rides, insist(server, key)) == ["charged"]
+        assert entries(rides, insist(rides, server, key)) == ["charged"]
 
 
 @pytest.mark.parametrize("open_town", ["sqlite"], indirect=True)

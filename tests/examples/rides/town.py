@@ -15,15 +15,16 @@ from typing import Any
 
 from examples.rides.tables import create_tables
 from semel.stores import open_backend
-from tests.examples.rides.campaign import LEASE, Plan, restless, settings
+from tests.examples.rides.campaign import restless, settings
+from tests.examples.rides.passing import LEASE, Time
 from tests.examples.rides.provider import Provider
 from tests.servers import AppServer, uvicorn
+from tests.servers.child import Child
+from tests.waiting import PATIENCE, until
 from tests.web.client import Client, Reply
-from tests.waiting import until
 
 SERVED = "tests.examples.rides.served"
 ROOT = Path(__file__).parents[3]
-SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,12 @@ class Town:
     store: str
     folder: Path
     provider: Provider
-    honours_keys: bool
+    time: Time
 
     def env(self, fate: str = "", sign: int = signal.SIGKILL, without: str = "") -> dict[str, str]:
         return {
-            **settings(Plan(honours_keys=self.honours_keys), self.store, self.provider),
+            **settings(self.store, self.provider),
+            **self.time.settings,
             "RIDES_FATE": fate,
             "RIDES_SIGN": str(int(sign)),
             "RIDES_FATES": str(self.folder / "fates.jsonl"),
@@ -50,19 +52,33 @@ class Town:
 
     def work(self, fate: str = "") -> int:
         """``semel worker --once``; its exit code, below zero when it was killed."""
-        command = [sys.executable, "-m", "semel", "worker", f"{SERVED}:guard"]
-        options = ["--app", f"{SERVED}:app", "--once", "--lease", str(LEASE)]
+        command = [*self._command(), "--once"]
         env = {**os.environ, **self.env(fate), "RIDES_ROLE": "semel worker"}
         log = self.folder / "worker.log"
         with log.open("ab") as out:
             ended = subprocess.run(
-                [*command, *options], cwd=ROOT, env=env, stdout=out, stderr=out, timeout=SECONDS
+                command, cwd=ROOT, env=env, stdout=out, stderr=out, timeout=PATIENCE
             )
         return ended.returncode
 
-    def work_until_quiet(self) -> None:
-        """Rounds of the worker until every ride is settled and every receipt is mailed."""
-        until(lambda: self.work() == 0 and self._is_quiet(), seconds=SECONDS)
+    @contextmanager
+    def worker(self) -> Iterator[None]:
+        """``semel worker``, which looks all the time."""
+        folder = self.folder / "worker"
+        folder.mkdir(exist_ok=True)
+        child = Child([*self._command(), "--poll", "0.05"], folder=folder, env=self.env())
+        try:
+            yield
+        finally:
+            assert child.stop() == 0, child.logs()
+
+    def _command(self) -> list[str]:
+        command = [sys.executable, "-m", "semel", "worker", f"{SERVED}:guard"]
+        return [*command, "--app", f"{SERVED}:app", "--lease", str(LEASE)]
+
+    def until_quiet(self) -> None:
+        """Until a worker has settled every ride and mailed every receipt."""
+        until(self._is_quiet)
 
     def _is_quiet(self) -> bool:
         with closing(open_backend(self.store)) as backend:
@@ -87,14 +103,15 @@ def order(server: AppServer, key: str) -> Reply:
     return Client(server.url).post("/rides", key, body, authorization="Bearer token-of-ada")
 
 
-def insist(server: AppServer, key: str) -> Reply:
-    """Again while the answer says to come again."""
+def insist(rides: Town, server: AppServer, key: str) -> Reply:
+    """Again, later each time, while the answer says to come again."""
 
     def look() -> Reply | None:
+        rides.time.passes()
         reply = order(server, key)
         return reply if reply.status in (201, 402) else None
 
-    found = until(look, seconds=SECONDS)
+    found = until(look)
     assert found is not None
     return found
 
@@ -105,7 +122,7 @@ def town(store: str, folder: Path, *, honours_keys: bool = False) -> Iterator[To
         backend.migrate()
     create_tables(store)
     with Provider(honours_keys=honours_keys) as provider:
-        yield Town(store, folder, provider, honours_keys)
+        yield Town(store, folder, provider, Time(store, folder))
 
 
 def is_stopped(pid: int) -> bool:
