@@ -415,9 +415,10 @@ class Guard:
         if attendant is None:
             # No lock, which a fork could copy while it is held: dict.setdefault is atomic, and of
             # several threads that come first together all get the same one.
-            attendant = Attendant(self.backend.blocking, events=self.events)
-            attendant = self._attendants.setdefault(generation, attendant)
-            self._maintain()
+            made = Attendant(self.backend.blocking, events=self.events)
+            attendant = self._attendants.setdefault(generation, made)
+            if attendant is made:  # or each would start maintenance, and one of them be closed
+                self._maintain()
         return attendant
 
     def _maintain(self) -> None:
