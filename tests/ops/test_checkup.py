@@ -26,6 +26,7 @@ from semel.stores import open_backend
 from semel.stores.encryption import Encryption
 from semel.web.routing import Route
 from tests.effects.doubts import DAY, HOUR, KEY, MINUTE, SECOND, Scene, fresh_fence, scene_on
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture(params=["memory-sync", "sqlite-sync", "postgresql-sync", "redis-sync"])
@@ -251,7 +252,7 @@ def test_a_server_that_takes_no_writes_is_refused(postgres_url: str) -> None:
         connection.execute(
             f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'.encode()
         )
-    code, told = doctor(f"{postgres_url}&timeout=1")
+    code, told = doctor(f"{postgres_url}&timeout={PATIENCE}")
     assert code == 1
     ((severity, text),) = [(each["severity"], each["text"]) for each in told["findings"]]
     assert severity == "refused"

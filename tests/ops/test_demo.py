@@ -1,24 +1,39 @@
-"""`semel demo` as a newcomer meets it: a real process with real servers below it."""
+"""`semel demo` as a newcomer meets it: a real process with real servers below it.
+
+The demo waits for leases and time-outs as long as it must, and no longer: a machine that stands
+still for two seconds would spoil its scenes. Here it has ample time, and what ought to run out does
+so in its turn (`staging/sitecustomize.py`); `make proof` plays it by its own clock too.
+"""
 
 import io
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from semel.demo.scenes import SCENES
+from semel.demo.scenes import SCENES, provider_times_out
 from semel.demo.stage import Outcome, Stage
-from tests.waiting import until
+from tests.forms import in_proof
+from tests.ops.commandline import run
+from tests.waiting import PATIENCE, until
 
-SECONDS = 120.0
+STAGING = Path(__file__).parent / "staging"
+TIMES_OUT = 1 + [scene.play for scene in SCENES].index(provider_times_out)
+AMPLE = {
+    "PYTHONPATH": str(STAGING),
+    "SEMEL_TEST_AMPLE": str(PATIENCE),
+    "SEMEL_TEST_TIMES_OUT": f"order-{TIMES_OUT}",
+}
+STANDING = {**AMPLE, "SEMEL_TEST_STAND": "in the first scene"}
 COMMAND = [sys.executable, "-m", "semel", "demo"]
 ROW = re.compile(r"^ (\S.*?) +(\d+) +(\d+) +(\w+) *$", re.MULTILINE)
 PROCESS = re.compile(r"process (\d+)")
@@ -30,12 +45,13 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 def play(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """All of it, to its end."""
     return subprocess.run(
         [*COMMAND, "--exit", *arguments],
         capture_output=True,
         text=True,
         env=environment(**env),
-        timeout=SECONDS,
+        timeout=PATIENCE,
         check=False,
     )
 
@@ -47,9 +63,15 @@ def alive(pid: int) -> bool:
     return False
 
 
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
-    return play(TMPDIR=str(tmp_path_factory.mktemp("guarded")))
+BY_ITS_OWN_CLOCK: dict[str, str] = {}
+CLOCKS = [pytest.param(AMPLE, id="ample"), *in_proof(BY_ITS_OWN_CLOCK)]
+
+
+@pytest.fixture(scope="module", params=CLOCKS)
+def guarded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> subprocess.CompletedProcess[str]:
+    return play(TMPDIR=str(tmp_path_factory.mktemp("guarded")), **request.param)
 
 
 def test_every_charge_is_made_as_often_as_it_was_meant(
@@ -82,9 +104,12 @@ def test_no_server_outlives_the_demo(guarded: subprocess.CompletedProcess[str]) 
     assert not any(map(alive, pids))
 
 
-def test_without_semel_charges_are_doubled_and_the_verdict_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_without_semel_charges_are_doubled_and_the_verdict_says_so(
+    clock: dict[str, str], tmp_path: Path
+) -> None:
     """The control: the same scenes must be able to fail, and the ledger must agree."""
-    done = play("--unguarded", "--dir", str(tmp_path / "kept"))
+    done = play("--unguarded", "--dir", str(tmp_path / "kept"), **clock)
     assert done.returncode == 1
     rows = ROW.findall(done.stdout)
     assert [row[3] for row in rows] == ["DOUBLED"] * len(SCENES)
@@ -95,7 +120,7 @@ def test_without_semel_charges_are_doubled_and_the_verdict_says_so(tmp_path: Pat
 
 def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letter").write_text("mine")
-    done = play("--dir", str(tmp_path))
+    done = run("demo", "--exit", "--dir", str(tmp_path))
     assert done.returncode == 2
     assert "must be new or empty" in done.stderr
 
@@ -146,6 +171,7 @@ class Terminal:
 
     def read_to(self, mark: str) -> str:
         while mark not in self.shown:
+            assert select.select([self._master], [], [], PATIENCE)[0], self.shown
             piece = os.read(self._master, 65536)
             assert piece, self.shown
             self.shown += piece.decode().replace("\r\n", "\n")
@@ -160,15 +186,17 @@ class Terminal:
         if self.process.poll() is None:
             self.process.terminate()
         self.read_to_end()
-        self.process.wait(SECONDS)
+        self.process.wait(PATIENCE)
         os.close(self._master)
 
 
-@pytest.fixture
-def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    opened = Terminal(TMPDIR=str(tmp_path))
-    yield opened
-    opened.close()
+@contextmanager
+def terminal(folder: Path, **env: str) -> Iterator[Terminal]:
+    opened = Terminal(TMPDIR=str(folder), **env)
+    try:
+        yield opened
+    finally:
+        opened.close()
 
 
 def plain(shown: str) -> str:
@@ -182,7 +210,7 @@ def curls(shown: str) -> list[str]:
 
 def shell(command: str) -> str:
     return subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, timeout=SECONDS, check=True
+        ["bash", "-c", command], capture_output=True, text=True, timeout=PATIENCE, check=True
     ).stdout
 
 
@@ -190,43 +218,40 @@ def statuses(commands: list[str]) -> list[str]:
     return [shell(command).split()[1] for command in commands]
 
 
+@pytest.mark.parametrize("clock", CLOCKS)
 def test_the_api_stays_up_for_the_curl_lines_until_ctrl_c(
-    terminal: Terminal, tmp_path: Path
+    clock: dict[str, str], tmp_path: Path
 ) -> None:
-    shown = terminal.read_to("Ctrl-C ends the demo")
-    assert "\x1b[" in shown
-    lines = curls(shown)
-    pay, *refused, _declined, silent, charged = lines
-    assert "idempotent-replayed: false" in shell(pay)
-    assert "idempotent-replayed: true" in shell(pay)
-    assert statuses(refused) == ["422", "201", "400"]
-    assert statuses([silent, silent]) == ["504", "409"]
-    assert shell(charged).count('"id"') == 2  # one per merchant, however often it was sent
-    terminal.process.send_signal(signal.SIGINT)
-    assert "Traceback" not in terminal.read_to_end()
-    assert terminal.process.wait(SECONDS) == 0
-    assert list(tmp_path.iterdir()) == []
-    assert not any(alive(int(pid)) for pid in PROCESS.findall(plain(shown)))
+    with terminal(tmp_path, **clock) as demo:
+        shown = demo.read_to("Ctrl-C ends the demo")
+        assert "\x1b[" in shown
+        lines = curls(shown)
+        pay, *refused, _declined, silent, charged = lines
+        assert "idempotent-replayed: false" in shell(pay)
+        assert "idempotent-replayed: true" in shell(pay)
+        assert statuses(refused) == ["422", "201", "400"]
+        assert statuses([silent, silent]) == ["504", "409"]
+        assert shell(charged).count('"id"') == 2  # one per merchant, however often it was sent
+        demo.process.send_signal(signal.SIGINT)
+        assert "Traceback" not in demo.read_to_end()
+        assert demo.process.wait(PATIENCE) == 0
+        assert list(tmp_path.iterdir()) == []
+        assert not any(alive(int(pid)) for pid in PROCESS.findall(plain(shown)))
 
 
-def test_ctrl_c_during_the_scenes_ends_cleanly(terminal: Terminal, tmp_path: Path) -> None:
-    terminal.read_to("Lost response")
-    terminal.process.send_signal(signal.SIGINT)
-    assert "Traceback" not in terminal.read_to_end()
-    assert terminal.process.wait(SECONDS) == 130
-    assert list(tmp_path.iterdir()) == []
+def test_ctrl_c_during_the_scenes_ends_cleanly_and_no_color_is_honoured(tmp_path: Path) -> None:
+    with terminal(tmp_path, NO_COLOR="1", **STANDING) as demo:
+        assert "\x1b" not in demo.read_to("before the answer came")
+        demo.process.send_signal(signal.SIGINT)
+        assert "Traceback" not in demo.read_to_end()
+        assert demo.process.wait(PATIENCE) == 130
+        assert list(tmp_path.iterdir()) == []
 
 
-def test_a_killed_demo_takes_its_servers_with_it(terminal: Terminal) -> None:
-    pids = [int(pid) for pid in PROCESS.findall(plain(terminal.read_to("Lost response")))]
-    assert len(pids) == 2
-    terminal.process.kill()
-    until(lambda: not any(map(alive, pids)), seconds=SECONDS)
-
-
-def test_no_color_is_honoured_on_a_terminal(tmp_path: Path) -> None:
-    terminal = Terminal("--exit", NO_COLOR="1", TMPDIR=str(tmp_path))
-    try:
-        assert "\x1b" not in terminal.read_to("Lost response")
-    finally:
-        terminal.close()
+def test_a_killed_demo_takes_its_servers_with_it(tmp_path: Path) -> None:
+    with terminal(tmp_path, **STANDING) as demo:
+        shown = plain(demo.read_to("before the answer came"))
+        pids = [int(pid) for pid in PROCESS.findall(shown)]
+        assert len(pids) == 2
+        demo.process.kill()
+        until(lambda: not any(map(alive, pids)))

@@ -8,8 +8,8 @@ import pytest
 
 from semel.ops.doctor import examine, fit
 from semel.stores.memory import MemoryBackend
-from tests.ops.test_cli import run
-from tests.servers import PostgresServer, ValkeyServer
+from tests.ops.commandline import run
+from tests.servers import ValkeyServer
 
 
 def findings(out: str) -> list[tuple[str, str]]:
@@ -52,10 +52,8 @@ def test_a_missing_schema_is_told(postgres_url: str) -> None:
     assert run("doctor", postgres_url).returncode == 0
 
 
-def test_a_server_that_is_gone_is_told() -> None:
-    with PostgresServer() as server:
-        url = server.url
-    done = run("doctor", f"{url}&timeout=1")
+def test_a_server_that_is_gone_is_told(tmp_path: Path) -> None:
+    done = run("doctor", f"postgresql://postgres@/gone?host={tmp_path}&timeout=1")
     assert done.returncode == 1
     assert "not fit for use" in done.stdout
 

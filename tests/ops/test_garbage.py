@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.ops.test_cli import one_sentence, run
-from tests.ops.test_worker import SHOP, sqlite
+from tests.ops.commandline import one_sentence, run
+from tests.ops.test_worker import SHOP, refused, sqlite
 
 
 @pytest.mark.parametrize("option", ["--lease", "--poll", "--drain"])
 @pytest.mark.parametrize("seconds", ["nan", "inf", "1e300"])
 def test_durations_that_are_none(tmp_path: Path, option: str, seconds: str) -> None:
-    done = run("worker", f"{SHOP}:guard", "--once", option, seconds, **sqlite(tmp_path))
+    done = refused(f"{SHOP}:guard", "--once", option, seconds, **sqlite(tmp_path))
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert option in done.stderr

@@ -25,8 +25,8 @@ from semel.process.catalogue import CATALOGUE
 from tests.docs.pages import page
 from tests.ops.promql import NotPromql, Query, read
 from tests.servers import AppServer, uvicorn
-from tests.web.client import Client, new_key
 from tests.waiting import until
+from tests.web.client import Client, new_key
 
 MONITORING = files("semel.ops") / "monitoring"
 RULES: list[dict[str, Any]] = [

@@ -5,27 +5,21 @@ from __future__ import annotations
 import csv
 import getpass
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import chdir
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from semel.core import journal, snapshot
 from semel.core.keys import downstream_key
 from semel.core.model import State
-from semel.ops import commands
 from semel.stores import open_backend
 from semel.web import tags
 from tests.effects.doubts import KEY, Scene
 from tests.effects.test_ledger import charged
 from tests.effects.test_operator import dead_effect
+from tests.ops.commandline import Done, run
 from tests.stores.harness import Harness
 
 SHOP = """
@@ -55,19 +49,13 @@ def scene(postgres_url: str, tmp_path: Path) -> Iterator[Scene]:
     backend.close()
 
 
-def semel(scene: Any, *arguments: str, typed: str = "", guard: bool = False) -> Any:
+def semel(scene: Any, *arguments: str, typed: str = "", guard: bool = False) -> Done:
     where = ["--guard", "shop:guard"] if guard else ["--store", scene.url]
     if arguments[0] == "ledger":
         command = ["ledger", *where, *arguments[1:]]
     else:
         command = [*arguments[:2], *where, *arguments[2:]]
-    with chdir(scene.folder):
-        env = {"SEMEL_STORE": None, "SHOP_STORE": scene.url}
-        done = CliRunner().invoke(commands.semel, command, input=typed, env=env)
-    sys.modules.pop("shop", None)
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return SimpleNamespace(returncode=done.exit_code, stdout=done.stdout, stderr=done.stderr)
+    return run(*command, folder=scene.folder, typed=typed, SHOP_STORE=scene.url)
 
 
 SETTLE = ("--by", "ann", "--reason", "in the dashboard")
@@ -313,31 +301,25 @@ class TestLedgers:
 
 
 class TestWhoseRecords:
-    def run(self, *arguments: str, **env: str) -> Any:
-        settings = {k: v for k, v in os.environ.items() if k != "SEMEL_STORE"}
-        command = [sys.executable, "-m", "semel", *arguments]
-        options: Any = {"capture_output": True, "text": True, "timeout": 60}
-        return subprocess.run(command, env={**settings, **env}, **options)
-
     def test_none_named(self) -> None:
-        done = self.run("unknown", "list")
+        done = run("unknown", "list")
         assert done.returncode == 2
         assert "--guard" in done.stderr
 
     def test_both_named(self) -> None:
-        done = self.run("dlq", "list", "--guard", "a:b", "--store", "memory://")
+        done = run("dlq", "list", "--guard", "a:b", "--store", "memory://")
         assert done.returncode == 2
 
     def test_from_the_settings(self, tmp_path: Path) -> None:
         store = f"sqlite:///{tmp_path}/semel.db"
-        assert self.run("migrate", SEMEL_STORE=store).returncode == 0
-        done = self.run("unknown", "list", SEMEL_STORE=store)
+        assert run("migrate", SEMEL_STORE=store).returncode == 0
+        done = run("unknown", "list", SEMEL_STORE=store)
         assert done.returncode == 0, done.stderr
 
     def test_a_file_that_is_not_there_is_not_made_to_look_as_if_all_were_well(
         self, tmp_path: Path
     ) -> None:
-        done = self.run("unknown", "list", SEMEL_STORE=f"sqlite:///{tmp_path}/typo.db")
+        done = run("unknown", "list", SEMEL_STORE=f"sqlite:///{tmp_path}/typo.db")
         assert (done.returncode, done.stdout) == (2, "")
         assert "there is no file" in done.stderr
         assert list(tmp_path.iterdir()) == []
@@ -345,13 +327,12 @@ class TestWhoseRecords:
     @pytest.mark.parametrize("guard", ["shop:no_guard", "shop:missing", "missing:guard", "shop"])
     def test_no_guard(self, guard: str, tmp_path: Path) -> None:
         (tmp_path / "shop.py").write_text(SHOP)
-        env = {"SHOP_STORE": "memory://", "PYTHONPATH": str(tmp_path)}
-        done = self.run("unknown", "list", "--guard", guard, **env)
+        done = run("unknown", "list", "--guard", guard, folder=tmp_path, SHOP_STORE="memory://")
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
 
     def test_a_store_that_is_down(self) -> None:
         url = "postgresql://someone:hunter2@127.0.0.1:1/nowhere"
-        done = self.run("unknown", "list", "--store", url)
+        done = run("unknown", "list", "--store", url)
         assert done.returncode == 1
         assert "hunter2" not in done.stderr

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.ops.test_cli import one_sentence, run
+from semel.ops import worker
+from tests.ops.commandline import Done, one_sentence, process, run
 
 SHOP = "tests.effects.shop"
 
@@ -17,9 +20,24 @@ def sqlite(folder: Path) -> dict[str, str]:
     return {"SEMEL_TEST_STORE": url, "SEMEL_TEST_FOLDER": str(folder)}
 
 
+async def began(*_: Any) -> int:
+    raise AssertionError("it began to work")
+
+
+def refused(*arguments: str, folder: Path | None = None, **env: str) -> Done:
+    """A worker that must not begin: it would end the process it is in."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "_work", began)
+        patch.delitem(sys.modules, SHOP, raising=False)  # it reads its settings when imported
+        try:
+            return run("worker", *arguments, folder=folder, **env)
+        finally:
+            sys.modules.pop(SHOP, None)
+
+
 def test_it_says_what_it_runs_and_with_which_store(tmp_path: Path) -> None:
     env = sqlite(tmp_path)
-    done = run("worker", f"{SHOP}:guard", "--once", "--only", "deliver", **env)
+    done = process("worker", f"{SHOP}:guard", "--once", "--only", "deliver", **env)
     first, last = done.stdout.splitlines()
     assert done.returncode == 0, done.stderr
     assert first == f"semel worker: {env['SEMEL_TEST_STORE']}: deliver (effects: blocking, paid)"
@@ -28,7 +46,7 @@ def test_it_says_what_it_runs_and_with_which_store(tmp_path: Path) -> None:
 
 def test_to_programs_it_says_so_in_json(tmp_path: Path) -> None:
     env = sqlite(tmp_path)
-    done = run("worker", f"{SHOP}:guard", "--once", "--only", "deliver", "--json", **env)
+    done = process("worker", f"{SHOP}:guard", "--once", "--only", "deliver", "--json", **env)
     first, last = map(json.loads, done.stdout.splitlines())
     assert first.pop("pid") > 0
     assert first == {
@@ -42,7 +60,7 @@ def test_to_programs_it_says_so_in_json(tmp_path: Path) -> None:
 
 
 def test_without_a_word_it_does_all_that_there_is_to_do(tmp_path: Path) -> None:
-    done = run("worker", f"{SHOP}:guard", "--once", "--json", **sqlite(tmp_path))
+    done = process("worker", f"{SHOP}:guard", "--once", "--json", **sqlite(tmp_path))
     assert done.returncode == 0, done.stderr
     loops = json.loads(done.stdout.splitlines()[0])["loops"]
     assert loops == ["deliver", "reconcile", "maintain"]
@@ -65,14 +83,14 @@ def test_without_a_word_it_does_all_that_there_is_to_do(tmp_path: Path) -> None:
 def test_a_wrong_target_or_option_is_one_sentence_and_exit_code_2(
     arguments: list[str], complaint: str, tmp_path: Path
 ) -> None:
-    done = run("worker", *arguments, **sqlite(tmp_path))
+    done = refused(*arguments, **sqlite(tmp_path))
     assert done.returncode == 2
     assert complaint in one_sentence(done)
 
 
 def test_a_guard_without_deliverers_cannot_deliver(tmp_path: Path) -> None:
     (tmp_path / "bare.py").write_text("import semel\nguard = semel.Guard('memory://', tenant=None)")
-    done = run("worker", "bare:guard", "--only", "deliver", PYTHONPATH=str(tmp_path))
+    done = refused("bare:guard", "--only", "deliver", folder=tmp_path)
     assert done.returncode == 2
     assert "no deliverers" in one_sentence(done)
 
@@ -80,7 +98,7 @@ def test_a_guard_without_deliverers_cannot_deliver(tmp_path: Path) -> None:
 @pytest.mark.parametrize("source", ["1 / 0", "import not_there_at_all", "x ="])
 def test_a_module_that_cannot_be_imported_says_where_it_breaks(tmp_path: Path, source: str) -> None:
     (tmp_path / "broken.py").write_text(f"\n{source}\n")
-    done = run("worker", "broken:guard", PYTHONPATH=str(tmp_path))
+    done = refused("broken:guard", folder=tmp_path)
     assert done.returncode == 2
     assert "broken cannot be imported" in one_sentence(done)
     if source != "x =":
@@ -89,12 +107,12 @@ def test_a_module_that_cannot_be_imported_says_where_it_breaks(tmp_path: Path, s
 
 def test_a_store_that_cannot_be_reached_is_one_sentence_and_exit_code_1() -> None:
     store = "postgresql://someone:hunter2@127.0.0.1:1/nowhere"
-    done = run("worker", f"{SHOP}:guard", SEMEL_TEST_STORE=store)
+    done = refused(f"{SHOP}:guard", SEMEL_TEST_STORE=store)
     assert done.returncode == 1
     assert "hunter2" not in one_sentence(done)
 
 
 def test_a_store_without_tables_says_what_to_run(postgres_url: str) -> None:
-    done = run("worker", f"{SHOP}:guard", SEMEL_TEST_STORE=postgres_url)
+    done = refused(f"{SHOP}:guard", SEMEL_TEST_STORE=postgres_url)
     assert done.returncode == 1
     assert "semel migrate" in one_sentence(done)
