@@ -48,6 +48,7 @@ class Relay:
         self.dropped = self.connections = 0
         self.messages: list[bytes] = []
         self._open: list[socket.socket] = []
+        self._closed = False
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
 
@@ -67,7 +68,8 @@ class Relay:
         hang_up(self._listener)
 
     def close(self) -> None:
-        """Nobody comes through any more, and who was through is cut off."""
+        """Nobody comes through any more, and who was through, or on the way, is cut off."""
+        self._closed = True
         for end in (self._listener, *self._open):
             hang_up(end)
 
@@ -84,6 +86,10 @@ class Relay:
                 hang_up(near)
                 continue
             self._open.append(far)
+            if self._closed:
+                hang_up(near)
+                hang_up(far)
+                continue
             line = _Line(self, near, far)
             for pump in (line.up, line.down):
                 threading.Thread(target=quietly, args=(pump,), daemon=True).start()
