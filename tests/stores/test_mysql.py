@@ -47,17 +47,16 @@ from semel.stores.mysql.literals import literal, rendered
 from semel.stores.mysql.migration import LOCK
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.plans import Statement
+from tests.forms import in_proof
 from tests.servers import MariadbServer
 from tests.stores.contract import MINUTE, SNAPSHOT
 from tests.stores.harness import database_of
 from tests.stores.relay import Relay
-from tests.stores.together import DAY, claim, complete
-from tests.waiting import until
+from tests.stores.together import DAY, SOON, claim, complete, hurried
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 
-SOON = 0.3
-"""A deadline that a test can afford to see pass."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -67,7 +66,8 @@ def fence() -> Fence:
 
 @contextmanager
 def opened(url: str, **options: Any) -> Iterator[MysqlBackend]:
-    backend = MysqlBackend(url, **options)
+    """With its schema, and with time enough."""
+    backend = MysqlBackend(url, **{"timeout": PATIENCE} | options)
     backend.migrate()
     try:
         yield backend
@@ -77,7 +77,7 @@ def opened(url: str, **options: Any) -> Iterator[MysqlBackend]:
 
 @asynccontextmanager
 async def aopened(url: str, **options: Any) -> AsyncIterator[MysqlBackend]:
-    backend = MysqlBackend(url, **options)
+    backend = MysqlBackend(url, **{"timeout": PATIENCE} | options)
     await asyncio.to_thread(backend.migrate)
     try:
         yield backend
@@ -102,12 +102,40 @@ def admin(server: MariadbServer, url: str) -> Iterator[Ask]:
         yield ask
 
 
-@pytest.fixture
-def own_server(mariadb: MariadbServer) -> Iterator[MariadbServer]:
-    """A server that the test may stop, kill and freeze, with a database of ours."""
-    with MariadbServer() as server:
-        server.execute("CREATE DATABASE shop")
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return certificate(tmp_path_factory.mktemp("tls") / "ours")
+
+
+@pytest.fixture(scope="module")
+def lone_server(mariadb: MariadbServer, authority: Path) -> Iterator[MariadbServer]:
+    """With all that cannot be set later: a binary log, and a certificate."""
+    settings = {"log-bin": "log", "server-id": "1", "sync-binlog": "1", "binlog-format": "ROW"}
+    settings |= {"ssl-cert": f"{authority}.pem", "ssl-key": f"{authority}.key"}
+    with MariadbServer(settings=settings) as server:
         yield server
+
+
+@pytest.fixture
+def own_server(lone_server: MariadbServer) -> MariadbServer:
+    """A server that the test may stop, kill and freeze, and has to leave running; with a database
+    of ours."""
+    lone_server.execute("DROP DATABASE IF EXISTS shop")
+    lone_server.execute("CREATE DATABASE shop")
+    return lone_server
+
+
+@contextmanager
+def set_globally(server: MariadbServer, settings: dict[str, str]) -> Iterator[None]:
+    """For connections that are opened in the meantime."""
+    before = {name: server.execute(f"SELECT @@GLOBAL.{name}")[0][0] for name in settings}
+    for name, value in settings.items():
+        server.execute(f"SET GLOBAL {name} = {value}")
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            server.execute(f"SET GLOBAL {name} = {value!r}")
 
 
 @contextmanager
@@ -219,16 +247,12 @@ def test_a_user_with_a_password_gets_in_over_tcp(mariadb: MariadbServer, mariadb
 
 
 def test_an_encrypted_connection_checks_whom_it_talks_to(
-    mariadb: MariadbServer, tmp_path: Path
+    own_server: MariadbServer, authority: Path, tmp_path: Path
 ) -> None:
-    ours, others = certificate(tmp_path / "ours"), certificate(tmp_path / "others")
-    settings = {"ssl-cert": f"{ours}.pem", "ssl-key": f"{ours}.key"}
-    with MariadbServer(settings=settings) as server:
-        server.execute("CREATE DATABASE shop")
-        server.execute("CREATE USER ann REQUIRE SSL")
-        server.execute("GRANT ALL ON shop.* TO ann")
-        url = f"mysql://ann@127.0.0.1:{server.port}/shop"
-        with opened(f"{url}?ssl_ca={ours}.pem") as backend:
+    others = certificate(tmp_path / "others")
+    with the_user_ann(own_server, "REQUIRE SSL"):
+        url = f"mysql://ann@127.0.0.1:{own_server.port}/shop"
+        with opened(f"{url}?ssl_ca={authority}.pem") as backend:
             assert isinstance(backend.blocking().perform(claim()), Claimed)
             assert isinstance(asyncio.run(awaited_once(backend)), Claimed)
         for query in ("", "?ssl=on", f"?ssl_ca={others}.pem"):
@@ -239,9 +263,21 @@ def test_an_encrypted_connection_checks_whom_it_talks_to(
                 asyncio.run(awaited_once(refused))
 
 
+@contextmanager
+def the_user_ann(server: MariadbServer, how: str = "") -> Iterator[None]:
+    """Who has no rights beyond the database."""
+    server.execute(f"CREATE USER ann {how}")
+    try:
+        server.execute("GRANT ALL ON shop.* TO ann")
+        yield
+    finally:
+        server.execute("DROP USER ann")
+
+
 def certificate(path: Path) -> Path:
     """Of an authority that has signed nothing but itself."""
-    made = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=semel"
+    made = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+    made += " -subj /CN=semel"
     made += f" -addext subjectAltName=IP:127.0.0.1 -keyout {path}.key -out {path}.pem"
     subprocess.run(made.split(), check=True, capture_output=True)
     return path
@@ -538,7 +574,7 @@ async def alone(backend: MysqlBackend, op: StoreOperation[Any]) -> object:
 
 
 def test_a_missing_schema_says_in_one_sentence_what_to_do(mariadb_url: str) -> None:
-    backend = MysqlBackend(mariadb_url)
+    backend = MysqlBackend(mariadb_url, timeout=PATIENCE)
     with pytest.raises(SchemaError, match="run `semel migrate`") as refused:
         backend.blocking().perform(claim())
     assert "\n" not in str(refused.value)
@@ -590,7 +626,9 @@ def test_eight_nodes_that_migrate_at_once_agree(mariadb: MariadbServer, mariadb_
     )
     with ThreadPoolExecutor(8) as nodes, admin(mariadb, mariadb_url) as ask:
         assert ask(f"SELECT GET_LOCK({LOCK}, 0)") == 1
-        versions = [nodes.submit(MysqlBackend(mariadb_url).migrate) for _ in range(8)]
+        versions = [
+            nodes.submit(MysqlBackend(mariadb_url, timeout=PATIENCE).migrate) for _ in range(8)
+        ]
         until(lambda: ask(waiting) == 8)
         ask(f"SELECT RELEASE_LOCK({LOCK})")
         assert {version.result() for version in versions} == {1}
@@ -598,14 +636,14 @@ def test_eight_nodes_that_migrate_at_once_agree(mariadb: MariadbServer, mariadb_
 
 
 async def test_migrate_on_open_is_opt_in(mariadb_url: str) -> None:
-    backend = MysqlBackend(f"{mariadb_url}&migrate=on")
+    backend = MysqlBackend(f"{mariadb_url}&migrate=on", timeout=PATIENCE)
     replies = await asyncio.gather(*[backend.awaited().perform(claim()) for _ in range(20)])
     assert all(isinstance(reply, Claimed) for reply in replies)
     await backend.aclose()
 
 
 def test_many_threads_may_open_and_migrate_at_once(mariadb_url: str) -> None:
-    backend = MysqlBackend(mariadb_url, migrate=True, pool_size=8)
+    backend = MysqlBackend(mariadb_url, migrate=True, pool_size=8, timeout=PATIENCE)
     with ThreadPoolExecutor(8) as threads:
         replies = list(threads.map(lambda _: backend.blocking().perform(claim()), range(40)))
     assert all(isinstance(reply, Claimed) for reply in replies)
@@ -616,21 +654,19 @@ def test_many_threads_may_open_and_migrate_at_once(mariadb_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "named"),
+    ("setting", "value"),
     [
-        ({"innodb-flush-log-at-trx-commit": "2"}, "innodb_flush_log_at_trx_commit is 2"),
-        ({"innodb-flush-log-at-trx-commit": "0"}, "innodb_flush_log_at_trx_commit is 0"),
-        ({"log-bin": "log", "server-id": "1", "sync-binlog": "0"}, "sync_binlog is 0"),
+        ("innodb_flush_log_at_trx_commit", 2),
+        ("innodb_flush_log_at_trx_commit", 0),
+        ("sync_binlog", 0),
     ],
 )
 def test_a_server_that_may_forget_what_it_acknowledged_is_refused_unless_asked_for(
-    mariadb: MariadbServer,
-    settings: dict[str, str],
-    named: str,
-    caplog: pytest.LogCaptureFixture,
+    own_server: MariadbServer, setting: str, value: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with MariadbServer(settings=settings) as server, server.database() as url:
-        backend = MysqlBackend(url)
+    url, named = own_server.url_of("shop"), f"{setting} is {value}"
+    with set_globally(own_server, {setting: str(value)}):
+        backend = MysqlBackend(url, timeout=PATIENCE)
         with pytest.raises(ConfigurationError, match=named):
             backend.blocking().perform(claim())
         with pytest.raises(ConfigurationError, match=named):
@@ -647,34 +683,30 @@ def test_a_server_that_may_forget_what_it_acknowledged_is_refused_unless_asked_f
         assert named in caplog.text
 
 
-def test_a_log_of_statements_is_refused(mariadb: MariadbServer) -> None:
-    settings = {"log-bin": "log", "server-id": "1", "sync-binlog": "1"}
-    settings["binlog-format"] = "STATEMENT"
-    with MariadbServer(settings=settings) as server, server.database() as url:
-        with pytest.raises(ConfigurationError, match="binlog_format is STATEMENT"):
-            MysqlBackend(url).blocking().perform(claim())
-        server.execute("SET GLOBAL binlog_format = 'ROW'")
-        with opened(url) as backend:
-            assert isinstance(backend.blocking().perform(claim()), Claimed)
+def test_a_log_of_statements_is_refused(own_server: MariadbServer) -> None:
+    url = own_server.url_of("shop")
+    refused = pytest.raises(ConfigurationError, match="binlog_format is STATEMENT")
+    with set_globally(own_server, {"binlog_format": "STATEMENT"}), refused:
+        MysqlBackend(url, timeout=PATIENCE).blocking().perform(claim())
+    with opened(url) as backend:
+        assert isinstance(backend.blocking().perform(claim()), Claimed)
 
 
 async def test_a_server_made_read_only_is_an_outage_until_it_is_a_primary_again(
     own_server: MariadbServer,
 ) -> None:
     url = own_server.url_of("shop")
-    own_server.execute("CREATE USER ann")
-    own_server.execute("GRANT ALL ON shop.* TO ann")
-    async with aopened(url.replace("root@", "ann@")) as backend:
-        await backend.awaited().perform(claim())
-        await asyncio.to_thread(own_server.execute, "SET GLOBAL read_only = 1")
-        with pytest.raises(StoreUnavailable, match="read-only") as refused:
+    with the_user_ann(own_server):
+        async with aopened(url.replace("root@", "ann@")) as backend:
             await backend.awaited().perform(claim())
-        assert refused.value.applied is False
-        almighty = MysqlBackend(url)  # whom the server would let write all the same
-        with pytest.raises(StoreUnavailable, match=r"read-only.*primary"):
-            await almighty.awaited().perform(claim())
-        await asyncio.to_thread(own_server.execute, "SET GLOBAL read_only = 0")
-        assert isinstance(await backend.awaited().perform(claim()), Claimed)
+            with set_globally(own_server, {"read_only": "1"}):
+                with pytest.raises(StoreUnavailable, match="read-only") as refused:
+                    await backend.awaited().perform(claim())
+                assert refused.value.applied is False
+                almighty = MysqlBackend(url)  # whom the server would let write all the same
+                with pytest.raises(StoreUnavailable, match=r"read-only.*primary"):
+                    await almighty.awaited().perform(claim())
+            assert isinstance(await backend.awaited().perform(claim()), Claimed)
 
 
 @pytest.mark.parametrize(
@@ -698,24 +730,26 @@ def test_a_server_that_is_too_old_is_refused(version: str, good: bool) -> None:
         said._check_version(version)
 
 
-def test_a_session_is_what_semel_needs_whatever_the_server_says(mariadb: MariadbServer) -> None:
+def test_a_session_is_what_semel_needs_whatever_the_server_says(
+    own_server: MariadbServer,
+) -> None:
     settings = {
-        "sql-mode": "ANSI_QUOTES,NO_BACKSLASH_ESCAPES",
-        "default-time-zone": "+05:30",
-        "character-set-server": "latin1",
-        "collation-server": "latin1_swedish_ci",
-        "transaction-isolation": "SERIALIZABLE",
+        "sql_mode": "'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'",
+        "time_zone": "'+05:30'",
+        "character_set_server": "latin1",
+        "collation_server": "latin1_swedish_ci",
+        "tx_isolation": "'SERIALIZABLE'",
         "autocommit": "0",
     }
     with (
-        MariadbServer(settings=settings) as server,
-        server.database() as url,
+        set_globally(own_server, settings),
+        own_server.database() as url,
         opened(url) as backend,
     ):
         store, op = backend.blocking(), replace(claim(), fingerprint="v1:Grüße ' \\ 🌊")
         claimed = store.perform(op)
         assert isinstance(claimed, Claimed)
-        assert abs(claimed.now - time() * 1_000_000) < MINUTE
+        assert abs(claimed.now - time() * 1_000_000) < PATIENCE * 1_000_000
         found = store.perform(replace(op, fence=fence()))
         assert isinstance(found, Found)
         assert found.record.fingerprint == op.fingerprint
@@ -724,10 +758,10 @@ def test_a_session_is_what_semel_needs_whatever_the_server_says(mariadb: Mariadb
 # ── sizes ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
+@pytest.mark.parametrize("colour", ["async", *in_proof("sync")])
 def test_a_big_snapshot_comes_back_whole(mariadb_url: str, colour: str) -> None:
     body = secrets.token_bytes(17_000_000)  # more than one packet of the protocol holds
-    with opened(mariadb_url, timeout=30) as backend, asyncio.Runner() as runner:
+    with opened(mariadb_url) as backend, asyncio.Runner() as runner:
 
         def perform(op: StoreOperation[Any]) -> Any:
             if colour == "sync":
@@ -742,10 +776,10 @@ def test_a_big_snapshot_comes_back_whole(mariadb_url: str, colour: str) -> None:
 
 
 async def test_what_the_server_would_not_take_is_refused_before_it_is_sent(
-    mariadb: MariadbServer, caplog: pytest.LogCaptureFixture
+    own_server: MariadbServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with MariadbServer(settings={"max-allowed-packet": "1M"}) as server, server.database() as url:
-        async with aopened(url, pool_size=1) as backend:
+    with set_globally(own_server, {"max_allowed_packet": "1048576"}):
+        async with aopened(own_server.url_of("shop"), pool_size=1) as backend:
             op = claim()
             with caplog.at_level(logging.WARNING, "semel"):
                 await backend.awaited().perform(op)
@@ -798,18 +832,17 @@ async def test_a_killed_server_is_an_outage_and_back_it_knows_what_it_acknowledg
 
 
 async def test_a_frozen_server_is_an_outage_in_time_and_heals(own_server: MariadbServer) -> None:
-    async with aopened(own_server.url_of("shop"), timeout=SOON, pool_size=2) as backend:
+    async with aopened(own_server.url_of("shop"), pool_size=2) as backend:
         awaited, blocking = backend.awaited(), backend.blocking()
         assert isinstance(await awaited.perform(claim()), Claimed)
         assert isinstance(await asyncio.to_thread(blocking.perform, claim()), Claimed)
-        with frozen(own_server):
-            began = monotonic()
+        lanes = backend.awaited_lanes(), backend.blocking_lanes()
+        with frozen(own_server), hurried(*lanes):  # all end while it is still frozen
             tries: list[Any] = [awaited.perform(claim()) for _ in range(6)]
             tries += [asyncio.to_thread(blocking.perform, claim()) for _ in range(4)]
             outcomes = await asyncio.gather(*tries, return_exceptions=True)
             assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
-            assert monotonic() - began < SOON + 1.0
-        assert isinstance(await until_available(awaited.perform), Claimed)
+        assert isinstance(await awaited.perform(claim()), Claimed)
         assert isinstance(await asyncio.to_thread(blocking.perform, claim()), Claimed)
         await asyncio.to_thread(backend.close)
 
@@ -817,30 +850,19 @@ async def test_a_frozen_server_is_an_outage_in_time_and_heals(own_server: Mariad
 async def test_a_server_that_freezes_while_it_is_sent_a_body_is_an_outage_in_time(
     own_server: MariadbServer,
 ) -> None:
-    async with aopened(own_server.url_of("shop"), timeout=SOON) as backend:
+    async with aopened(own_server.url_of("shop")) as backend:
         op, body = claim(), bytes(4_000_000)  # more than a socket buffers
         await backend.awaited().perform(op)
         await asyncio.to_thread(backend.blocking().perform, claim())
-        with frozen(own_server):
-            began = monotonic()
+        lanes = backend.awaited_lanes(), backend.blocking_lanes()
+        with frozen(own_server), hurried(*lanes):
             outcomes = await asyncio.gather(
                 backend.awaited().perform(complete(op, body)),
                 asyncio.to_thread(backend.blocking().perform, complete(op, body)),
                 return_exceptions=True,
             )
             assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
-            assert monotonic() - began < SOON + 1.5
         backend.close()
-
-
-async def until_available(perform: Callable[[StoreOperation[Any]], Any]) -> object:
-    """A server that was frozen may need a moment to work off what it had been sent."""
-    for _ in range(50):
-        try:
-            return await perform(claim())
-        except StoreUnavailable:
-            continue
-    raise AssertionError("it stayed unavailable")
 
 
 @pytest.mark.parametrize("port_is", ["silent", "refusing", "raving"])
@@ -853,12 +875,10 @@ def test_a_server_that_cannot_be_reached_is_an_outage_in_time(port_is: str) -> N
             threads.submit(rave, listener)
         port = listener.getsockname()[1]
         backend = MysqlBackend(f"mysql://ann@127.0.0.1:{port}/shop", timeout=SOON)
-        began = monotonic()
         with pytest.raises(StoreUnavailable) as down:
             backend.blocking().perform(claim())
         with pytest.raises(StoreUnavailable) as down_too:
             asyncio.run(awaited_once(backend))
-        assert monotonic() - began < 2 * SOON + 1.0
         assert down.value.applied is down_too.value.applied is False
 
 
@@ -875,19 +895,22 @@ def test_answers_that_drip_in_do_not_outlast_the_time_limit(
 ) -> None:
     with Relay(mariadb.socket) as relay:
         url = f"mysql://root@127.0.0.1:{relay.port}/{database_of(mariadb_url)}"
-        with opened(url, timeout=1) as backend, asyncio.Runner() as runner:
+        with opened(url) as backend, asyncio.Runner() as runner:
 
             def perform(op: StoreOperation[Any]) -> Any:
                 if colour == "sync":
                     return backend.blocking().perform(op)
                 return runner.run(alone(backend, op))
 
+            async def awaited_lanes() -> Any:
+                return backend.awaited_lanes()
+
             op = claim()
             perform(op)
-            relay.drip, began = True, monotonic()
-            with pytest.raises(StoreUnavailable, match="time limit") as late:
+            relay.drip = True  # which takes it many times as long
+            lanes = backend.blocking_lanes() if colour == "sync" else runner.run(awaited_lanes())
+            with hurried(lanes), pytest.raises(StoreUnavailable, match="time limit") as late:
                 perform(Read(op.identity))
-            assert 0.9 < monotonic() - began < 2.0
             assert late.value.applied is None
             relay.drip = False
             assert isinstance(perform(complete(op)), Applied)
@@ -897,14 +920,16 @@ def test_answers_that_drip_in_do_not_outlast_the_time_limit(
 async def test_a_locked_row_is_an_outage_in_time_and_hurts_no_other(
     mariadb: MariadbServer, mariadb_url: str
 ) -> None:
-    async with aopened(mariadb_url, timeout=SOON, pool_size=2) as backend:
+    async with aopened(mariadb_url, pool_size=2) as backend:
         store, op = backend.awaited(), claim()
         await store.perform(op)
+        await asyncio.to_thread(backend.blocking().perform, claim())
+        lanes = backend.awaited_lanes(), backend.blocking_lanes()
         with row_locked(mariadb, mariadb_url, op.identity):
-            with pytest.raises(StoreUnavailable) as blocked:
+            with hurried(*lanes), pytest.raises(StoreUnavailable) as blocked:
                 await store.perform(complete(op))
             assert blocked.value.applied is None
-            with pytest.raises(StoreUnavailable):
+            with hurried(*lanes), pytest.raises(StoreUnavailable):
                 await asyncio.to_thread(backend.blocking().perform, complete(op))
             assert isinstance(await store.perform(claim()), Claimed)
         reply = await store.perform(complete(op))
@@ -914,9 +939,11 @@ async def test_a_locked_row_is_an_outage_in_time_and_hurts_no_other(
 
 
 def test_a_lock_that_is_not_given_up_in_time_is_surely_not_applied(
-    mariadb: MariadbServer, mariadb_url: str
+    mariadb: MariadbServer, mariadb_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(mariadb_url, timeout=2.5, pool_size=1) as backend:
+    """The server gives up before we do: after a second here, and we would wait much longer."""
+    monkeypatch.setattr(said, "ceil", lambda _: 2)
+    with opened(mariadb_url, pool_size=1) as backend:
         store, op = backend.blocking(), claim()
         store.perform(op)
         with row_locked(mariadb, mariadb_url, op.identity):
@@ -936,7 +963,7 @@ WAITING = f"{OPEN} WHERE trx_state = 'LOCK WAIT'"
 def test_a_maintenance_round_passes_over_what_a_request_has_locked(
     mariadb: MariadbServer, mariadb_url: str
 ) -> None:
-    with opened(mariadb_url, timeout=2) as backend:
+    with opened(mariadb_url) as backend:
         store, ops = backend.blocking(), [replace(claim(), lease=1) for _ in range(3)]
         for op in ops:
             store.perform(op)
@@ -948,16 +975,16 @@ def test_a_maintenance_round_passes_over_what_a_request_has_locked(
 
 
 def test_two_maintenance_rounds_at_once_share_the_work(mariadb_url: str) -> None:
-    with opened(mariadb_url, pool_size=8, timeout=30) as backend:
+    with opened(mariadb_url, pool_size=8) as backend:
         store = backend.blocking()
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(store.perform, [replace(claim(), lease=1) for _ in range(400)]))
             rounds = list(threads.map(store.perform, [Sweep(40, DAY)] * 16))
         swept = [sum(each.counts.values()) for each in rounds]
-        assert sum(map(bool, swept)) > 1
         while left := sum(store.perform(Sweep(40, DAY)).counts.values()):
             swept.append(left)  # one may have passed over what another only looked at
         assert sum(swept) == 400
+        assert max(swept) <= 40
 
 
 def test_a_claim_whose_rival_was_just_not_visible_finds_it(
@@ -994,7 +1021,7 @@ def test_a_change_and_what_is_told_of_it_are_one_step(
         with ThreadPoolExecutor(1) as threads:
             advancing = threads.submit(store.perform, Advance(op.identity, op.fence, b"journal"))
             until(lambda: ask(f"{KILL} AND state = 'User lock'") is not None)
-            ask("SET SESSION innodb_lock_wait_timeout = 1")
+            ask("SET SESSION innodb_lock_wait_timeout = 0")
             with pytest.raises(pymysql.OperationalError, match="Lock wait timeout"):
                 ask("UPDATE behind_the_gate SET fence = x'00'")
             ask("SELECT RELEASE_LOCK('gate')")
@@ -1009,7 +1036,7 @@ def put_a_gate(ask: Ask) -> None:
     )
     ask(
         "CREATE FUNCTION passed(value BIGINT) RETURNS BIGINT RETURN "
-        "IF(GET_LOCK('gate', 20) AND RELEASE_LOCK('gate'), value, NULL)"
+        "IF(GET_LOCK('gate', 3600) AND RELEASE_LOCK('gate'), value, NULL)"
     )
     ask("RENAME TABLE semel_record TO behind_the_gate")
     gated = names.replace("`expires_at`", "passed(expires_at) AS expires_at")
@@ -1046,7 +1073,7 @@ def test_idle_connections_that_were_killed_are_not_used(
 ) -> None:
     with opened(mariadb_url) as backend, admin(mariadb, mariadb_url) as ask:
         store = backend.blocking()
-        for _ in range(5):
+        for _ in range(2):
             assert isinstance(store.perform(claim()), Claimed)
             kill_idle(ask)
 
@@ -1057,7 +1084,7 @@ async def test_idle_connections_of_a_loop_that_were_killed_are_not_used(
     async with aopened(mariadb_url) as backend:
         store = backend.awaited()
         with admin(mariadb, mariadb_url) as ask:
-            for _ in range(5):
+            for _ in range(2):
                 assert isinstance(await store.perform(claim()), Claimed)
                 await asyncio.to_thread(kill_idle, ask)
 
@@ -1097,7 +1124,7 @@ def test_a_deadlock_is_tried_again_with_the_same_fence(
     mariadb: MariadbServer, mariadb_url: str
 ) -> None:
     """A stranger has a row, wants another, and is the heavier one: ours is the victim."""
-    with opened(mariadb_url, timeout=10) as backend, admin(mariadb, mariadb_url) as ask:
+    with opened(mariadb_url) as backend, admin(mariadb, mariadb_url) as ask:
         store, op = backend.blocking(), claim()
         store.perform(op)
         ask("CREATE TABLE stranger (n INT PRIMARY KEY, m INT) ENGINE = InnoDB")
@@ -1130,7 +1157,7 @@ def test_more_than_the_pool_holds_is_an_outage_in_time_and_surely_not_applied(
     mariadb: MariadbServer, mariadb_url: str
 ) -> None:
     with (
-        opened(mariadb_url, timeout=20, pool_size=1) as backend,
+        opened(mariadb_url, pool_size=1) as backend,
         admin(mariadb, mariadb_url) as ask,
     ):
         store, op = backend.blocking(), claim()
@@ -1160,7 +1187,7 @@ def test_a_record_that_breaks_the_rules_is_corruption(mariadb_url: str) -> None:
 async def test_cancelled_operations_leave_the_pool_whole(
     mariadb: MariadbServer, mariadb_url: str
 ) -> None:
-    async with aopened(mariadb_url, pool_size=2, timeout=5) as backend:
+    async with aopened(mariadb_url, pool_size=2) as backend:
         store = backend.awaited()
         await asyncio.gather(*[store.perform(claim()) for _ in range(4)])
         before = await asyncio.to_thread(mariadb.execute, CONNECTED)
@@ -1185,14 +1212,15 @@ CONNECTED = "SHOW GLOBAL STATUS LIKE 'Connections'"
 async def test_cancelling_does_not_wait_for_a_server_that_does_not_answer(
     mariadb: MariadbServer, mariadb_url: str
 ) -> None:
-    async with aopened(mariadb_url, pool_size=2, timeout=2) as backend:
+    async with aopened(mariadb_url, pool_size=2) as backend:
         store, op = backend.awaited(), claim()
         await store.perform(op)
-        with row_locked(mariadb, mariadb_url, op.identity):
-            began = monotonic()
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(store.perform(complete(op)), 0.05)
-            assert monotonic() - began < 1.0
+        with row_locked(mariadb, mariadb_url, op.identity), admin(mariadb, mariadb_url) as ask:
+            completing = asyncio.ensure_future(store.perform(complete(op)))
+            await asyncio.to_thread(until, lambda: ask(WAITING) == 1)
+            completing.cancel()
+            with pytest.raises(asyncio.CancelledError):  # while the row is locked
+                await completing
             assert isinstance(await store.perform(claim()), Claimed)
         # The answer is still read by somebody: the connection comes back.
         replies = await asyncio.gather(*[store.perform(claim()) for _ in range(20)])
@@ -1245,7 +1273,7 @@ from semel.core.model import Fence, Identity, Origin
 from semel.stores.mysql import MysqlBackend
 
 url, colour, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-backend = MysqlBackend(url, timeout=30)
+backend = MysqlBackend(url, timeout=120)
 ops = [
     Claim(Identity(n.to_bytes(32)), Fence(os.urandom(16)), "v1:", b"", Origin("", "", "", ""), 9**9)
     for n in range(count)
@@ -1281,7 +1309,7 @@ def test_of_processes_that_race_for_many_keys_each_key_has_one_winner(mariadb_ur
             assert racer.stdin is not None
             racer.stdin.write("\n")
             racer.stdin.flush()
-        won = [racer.communicate(timeout=60)[0].split() for racer in racers]
+        won = [racer.communicate(timeout=PATIENCE)[0].split() for racer in racers]
     assert [sum(map(int, each)) for each in zip(*won, strict=True)] == [1] * count
 
 

@@ -487,10 +487,12 @@ async def test_two_processes_that_want_the_same_keys_in_opposite_order_do_not_de
     await asyncio.to_thread(PostgresBackend(own_server.url).migrate)
     ops = [claim(number) for number in range(1000)]
     opposite = [op for at in range(0, 1000, 50) for op in reversed(ops[at : at + 50])]
-    won = await asyncio.to_thread(raced, own_server.url, ops, opposite)
-    assert Counter(won) == Counter(op.identity for op in ops)
+    deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'"
     with admin(own_server.url) as ask:
-        assert ask("SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'") == 0
+        before = ask(deadlocks)
+        won = await asyncio.to_thread(raced, own_server.url, ops, opposite)
+        assert Counter(won) == Counter(op.identity for op in ops)
+        assert ask(deadlocks) == before
 
 
 # ── poolers ───────────────────────────────────────────────────────────────────────────────────────
