@@ -1,9 +1,13 @@
-"""The benchmark measures what it says it does: cases whose work was not done have no figures."""
+"""The benchmark measures what it says it does: cases whose work was not done have no figures.
+
+How fast a machine is decides nothing here: figures are placed, or are of so many steps. `make
+proof` measures for a second each.
+"""
 
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -23,12 +27,56 @@ def burst(requests: int, refused: int = 0, conflicts: int = 0, broken: int = 0) 
     return Burst(requests, 1.0, 1.0, 2.0, refused, conflicts, broken, generator_load=0.1)
 
 
+@dataclass(frozen=True)
+class Placed:
+    """A case whose figures are known beforehand, or why it has none."""
+
+    name: str
+    family: str
+    rate: float = 0.0
+    problem: BenchError | None = None
+
+    def measure(self, stage: Stage) -> Sample:
+        if self.problem is not None:
+            raise self.problem
+        return Sample(self.rate, cpu=1e6 / self.rate)
+
+
+BARE = Placed("bare application", "bare", 200.0)
+
+
 @pytest.fixture
 def stage() -> Iterator[Stage]:
     with Stage(seconds=1.0, connections=4, cores=Cores()) as stage:
         yield stage
 
 
+@pytest.mark.parametrize(
+    ("problem", "code"), [(None, 0), (NotThere("not here"), 0), (BenchError("work not done"), 1)]
+)
+def test_the_command_runs_every_case_and_fails_where_one_did(
+    problem: BenchError | None,
+    code: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cases = (Placed("one", "semel", 50.0), Placed("raw", "raw", 400.0))
+    monkeypatch.setattr(command.stores, "BARE", BARE)
+    monkeypatch.setattr(command.machine, "import_milliseconds", lambda times: 20.0)
+    monkeypatch.setattr(command, "QUICK", (*cases, Placed("other", "semel", 100.0, problem)))
+    assert command.main(["--quick", "--json"]) == code
+    said = {case["case"]: case for case in json.loads(capsys.readouterr().out)}
+    assert said.keys() == {"bare application", "one", "raw", "other"}
+    assert [said[name]["ratios"] for name in ("bare application", "one", "raw")] == [
+        [1.0],
+        [0.25],
+        [],
+    ]
+    assert said["other"]["ratios"] == ([0.5] if problem is None else [])
+    assert said["other"]["problem"] == (None if problem is None else str(problem))
+
+
+@pytest.mark.proof
 def test_the_quick_run_measures_every_case(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--quick", "--only", "SQLite", "--json", "--connections", "4"]) == 0
     said = {case["case"]: case for case in json.loads(capsys.readouterr().out)}
@@ -36,6 +84,13 @@ def test_the_quick_run_measures_every_case(capsys: pytest.CaptureFixture[str]) -
     assert all(case["samples"][0]["rate"] > 0 for case in said.values()), said
 
 
+def test_figures_of_replays_that_ran_the_handler_are_no_figures(stage: Stage) -> None:
+    target = Target(0, plans.REPLAY, "prefix", 4, stage.cores)
+    with pytest.raises(BenchError, match="100 executions for 100 requests"):
+        UNGUARDED.check(burst(requests=100), executed=100, target=target)
+
+
+@pytest.mark.proof
 def test_a_replay_that_runs_the_handler_fails(stage: Stage) -> None:
     with pytest.raises(BenchError, match="executions for"):
         UNGUARDED.measure(stage)
@@ -71,7 +126,7 @@ def test_only_a_herd_may_be_told_that_its_key_is_in_flight(stage: Stage) -> None
 
 def test_an_application_that_does_not_start_fails_alone(stage: Stage) -> None:
     broken = replace(UNGUARDED, name="broken", module="bench.served.nowhere")
-    results = measure([broken, stores.BARE], stage, rounds=1)
+    results = measure([broken, BARE], stage, rounds=1)
     assert results[0].failed
     assert "nowhere" in str(results[0].problem)
     assert results[1].samples
@@ -113,13 +168,19 @@ def test_what_is_not_on_this_machine_is_said_and_is_no_failure() -> None:
 
 @pytest.mark.parametrize(
     ("store", "step"),
-    [("SQLite", "reap"), pytest.param("PostgreSQL", "claim", marks=pytest.mark.proof)],
+    [
+        ("SQLite", "claim"),
+        pytest.param("SQLite", "reap", marks=pytest.mark.proof),
+        pytest.param("PostgreSQL", "claim", marks=pytest.mark.proof),
+    ],
 )
 def test_a_table_is_filled_and_compared_with_an_empty_one(
-    store: str, step: str, capsys: pytest.CaptureFixture[str]
+    store: str, step: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(command.stores, "BARE", BARE)
+    monkeypatch.setattr(command.machine, "import_milliseconds", lambda times: 20.0)
     options = ["--records", "300", "--only", f"{store}, {scale.STEPS[step]}, table of"]
-    quickly = ["--rounds", "1", "--seconds", "0.1", "--connections", "4"]
+    quickly = ["--rounds", "1", "--seconds", "0", "--connections", "4"]
     assert command.main([*options, *quickly]) == 0
     said, comparison = capsys.readouterr().out, scale.Comparison(store, step, 300)
     assert f"| {scale.title(comparison, 0)} " in said
