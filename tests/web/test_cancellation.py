@@ -20,6 +20,7 @@ from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, Wire, call, scope_of
 from tests.web.effects import Effects
 from tests.web.faults import FaultyBackend
+from tests.web.test_waiting import waiting
 
 
 @dataclass
@@ -183,11 +184,12 @@ async def test_a_waiter_that_is_cancelled_leaves_the_leader_alone(
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": name})
 
-    guarded = make_guard(policy=semel.ietf(in_flight=timedelta(seconds=PATIENCE))).asgi(app)
+    guard = make_guard(policy=semel.ietf(in_flight=timedelta(seconds=PATIENCE)))
+    guarded = guard.asgi(app)
     leader = asyncio.create_task(call(guarded, Ask()))
     await auntil(effects.all)
     waiters = [asyncio.create_task(call(guarded, Ask())) for _ in range(5)]
-    await asyncio.sleep(0)
+    await auntil(lambda: waiting(guard) == 5)
     waiters[0].cancel()
     await asyncio.wait(waiters[:1])
     go.set()

@@ -28,7 +28,6 @@ from semel.core.snapshot import Snapshot, encode
 from semel.core.upkeep import Browse
 from semel.process.leases import Lease
 from semel.stores.memory import MemoryBackend
-from semel.web import awaited, blocking
 from tests.waiting import PATIENCE, auntil, until
 from tests.web.client import Reply
 from tests.web.colours import COLOURS, Said, asgi, driver, once
@@ -36,6 +35,7 @@ from tests.web.conftest import MakeGuard
 from tests.web.drive import AsgiDriver, Ask, Driver, Wire, scope_of
 from tests.web.effects import Effects
 from tests.web.faults import FaultyBackend, Mishap
+from tests.web.hurry import no_pauses
 
 MINUTE = 60_000_000
 
@@ -137,8 +137,7 @@ def test_a_store_that_breaks_its_contract_runs_nothing(
 @pytest.fixture
 def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody rests between two tries: how long is looked at elsewhere."""
-    for colour in (blocking, awaited):
-        monkeypatch.setattr(colour, "pause_before", lambda attempt: 0.0)
+    no_pauses(monkeypatch)
 
 
 @pytest.mark.usefixtures("no_rest")

@@ -94,7 +94,7 @@ class LockedSqlite:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self.url = f"sqlite:///{path}?timeout=0.2"
+        self.url = f"sqlite:///{path}?timeout=0.5"
 
     def begin(self) -> None:
         until(self._locked)
