@@ -6,7 +6,11 @@ import os
 import re
 import signal
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,9 +24,13 @@ from semel.stores.redis.keys import BUCKETS, SLOT_OF, Keys, bucket_of
 from semel.stores.redis.scripts import sources
 from tests.servers import ValkeyCluster, ValkeyServer
 from tests.stores.contract import LEASE, ORIGIN, claim, complete, new_fence, new_identity, reach
-from tests.stores.harness import CLEAR, own_redis
+from tests.stores.harness import CLEAR, Harness, own_redis
+from tests.waiting import PATIENCE, until
 
 COLOURS = pytest.mark.parametrize("colour", ["sync", "async"])
+
+LIMIT = 0.3
+"""Seconds of a time limit that a test waits for. What must succeed is asked for again."""
 
 
 @pytest.fixture
@@ -122,21 +130,109 @@ def test_every_primary_is_examined(valkey_cluster: ValkeyCluster) -> None:
 # ── nodes that come and go ────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def own_cluster() -> Iterator[ValkeyCluster]:
-    with ValkeyCluster() as cluster:
+class Steady(ValkeyCluster):
+    """Who leads is decided here: no node is given up because a busy machine let it wait."""
+
+    def start(self) -> Steady:
+        super().start()
+        for node in self.nodes:
+            node.configure(cluster_node_timeout=str(int(10 * PATIENCE * 1000)))
+        return self
+
+    @property
+    def running(self) -> list[ValkeyServer]:
+        return [node for node in self.nodes if node._child is not None]
+
+    def replica_of(self, primary: ValkeyServer) -> ValkeyServer:
+        port = f"master_port:{primary.port}\r".encode()
+        return next(
+            node
+            for node in self.running
+            if port in (said := node.ask("INFO", "replication")) and b"role:slave" in said
+        )
+
+    def promote(self, heir: ValkeyServer) -> None:
+        """It leads from now on, whether its primary is there or not; and all others know."""
+        heir.ask("CLUSTER", "FAILOVER", "TAKEOVER")
+        name = node_id(heir)
+
+        def known(node: ValkeyServer) -> bool:
+            mine = [line for line in node.ask("CLUSTER", "NODES").split(b"\n") if name in line[:40]]
+            return b"master" in mine[0]
+
+        until(lambda: all(map(known, self.answering)))
+
+    @property
+    def answering(self) -> list[ValkeyServer]:
+        return [node for node in self.running if not is_frozen(node)]
+
+    def mend(self) -> None:
+        """Who was killed comes back and follows its heir."""
+        for node in self.nodes:
+            if node._child is None:
+                node.start()
+                node.configure(cluster_node_timeout=str(int(10 * PATIENCE * 1000)))
+        until(lambda: sum(map(follows, self.nodes)) == len(self.nodes) // 2)
+        self.await_ok()
+
+
+def follows(node: ValkeyServer) -> bool:
+    return b"master_link_status:up" in node.ask("INFO", "replication")
+
+
+def is_frozen(node: ValkeyServer) -> bool:
+    return Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Steady]:
+    """Three primaries, each with a replica."""
+    with Steady(replicas=1) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def replicated() -> Iterator[ValkeyCluster]:
-    with ValkeyCluster(replicas=1) as cluster:
-        yield cluster
+def cluster(shared: Steady) -> Steady:
+    """Whole, whatever the test before did to it."""
+    shared.mend()
+    return shared
+
+
+@pytest.fixture
+def own(shared: Steady) -> Iterator[str]:
+    """A prefix of one's own there."""
+    name = f"own{os.urandom(6).hex()}"
+    yield name
+    for node in shared.running:
+        if b"role:master" in node.ask("INFO", "replication"):
+            node.ask("EVAL", CLEAR, 0, f"{name}:*")
+
+
+@contextmanager
+def both(url: str, **options: Any) -> Iterator[list[Harness]]:
+    """One in each colour."""
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(own_redis(url, colour, **options)) for colour in ("sync", "async")
+        ]
+
+
+def told(harness: Harness, op: StoreOperation[Any]) -> Any:
+    """The reply; asked for again, with the same fence, where a short time limit was too short."""
+
+    def ask() -> object:
+        try:
+            return harness.perform(op)
+        except StoreUnavailable:
+            return None
+
+    return until(ask)
 
 
 def owner(cluster: ValkeyCluster, bucket: int) -> ValkeyServer:
     slot = SLOT_OF[bucket]
-    for first, last, primary, *_ in cluster.primaries[0].ask("CLUSTER", "SLOTS"):
+    asked = next(node for node in cluster.nodes if node._child is not None)
+    for first, last, primary, *_ in asked.ask("CLUSTER", "SLOTS"):
         if first <= slot <= last:
             return next(node for node in cluster.nodes if node.port == primary[1])
     raise AssertionError(f"nobody has slot {slot}")
@@ -153,65 +249,129 @@ def begin_to_move(bucket: int, source: ValkeyServer, target: ValkeyServer) -> No
     source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", node_id(target))
 
 
-def move_keys(bucket: int, source: ValkeyServer, target: ValkeyServer) -> int:
-    keys = source.ask("CLUSTER", "GETKEYSINSLOT", SLOT_OF[bucket], 1000)
+def move_keys(bucket: int, source: ValkeyServer, target: ValkeyServer, most: int = 1000) -> int:
+    keys = source.ask("CLUSTER", "GETKEYSINSLOT", SLOT_OF[bucket], most)
     if keys:
-        source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
+        source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 60_000, "KEYS", *keys)
     return len(keys)
 
 
-def end_move(cluster: ValkeyCluster, bucket: int, target: ValkeyServer) -> None:
-    others = [node for node in cluster.primaries if node is not target]
+def end_move(cluster: Steady, bucket: int, target: ValkeyServer) -> None:
+    others = [node for node in leaders(cluster) if node is not target]
     for node in (target, *others):
         node.ask("CLUSTER", "SETSLOT", SLOT_OF[bucket], "NODE", node_id(target))
 
 
+def leaders(cluster: Steady) -> list[ValkeyServer]:
+    return [node for node in cluster.running if b"role:master" in node.ask("INFO", "replication")]
+
+
+def ends(cluster: Steady, bucket: int) -> tuple[ValkeyServer, ValkeyServer]:
+    """Who has it, and the next one, to whom it goes."""
+    nodes, source = leaders(cluster), owner(cluster, bucket)
+    return source, nodes[(nodes.index(source) + 1) % len(nodes)]
+
+
 @COLOURS
-def test_a_moved_bucket_is_found(own_cluster: ValkeyCluster, colour: str) -> None:
-    with own_redis(own_cluster.url, colour) as harness:
+def test_a_moved_bucket_is_found(cluster: Steady, own: str, colour: str) -> None:
+    with own_redis(cluster.url, colour, prefix=own) as harness:
         identity, fence = in_bucket(77), new_fence()
         assert isinstance(harness.perform(claim(identity, fence)), Claimed)
-        source = owner(own_cluster, 77)
-        target = next(node for node in own_cluster.primaries if node is not source)
+        source, target = ends(cluster, 77)
         begin_to_move(77, source, target)
         assert move_keys(77, source, target) == 2
-        end_move(own_cluster, 77, target)
+        end_move(cluster, 77, target)
         assert isinstance(harness.perform(complete(identity, fence)), Applied)
-        assert len(target.ask("KEYS", "*:record:*")) == 1
-        assert source.ask("KEYS", "*{04d}*") == []
+        assert len(target.ask("KEYS", f"{own}:*:record:*")) == 1
+        assert source.ask("KEYS", f"{own}:*") == []
         found = harness.perform(claim(identity, new_fence()))
         assert isinstance(found, Found)
 
 
 @COLOURS
 def test_an_empty_bucket_that_is_being_moved_is_asked_for_where_it_goes(
-    own_cluster: ValkeyCluster, colour: str
+    cluster: Steady, own: str, colour: str
 ) -> None:
     """Nothing of it is at the source: ASK. The target then wants to see all keys: TRYAGAIN.
 
     However often that goes to and fro, the time limit ends it and nothing else.
     """
-    with own_redis(own_cluster.url, colour, timeout=2) as harness:
-        source = owner(own_cluster, 77)
-        target = next(node for node in own_cluster.primaries if node is not source)
+    with own_redis(cluster.url, colour, prefix=own, timeout=LIMIT) as harness:
+        told(harness, Read(in_bucket(77)))
+        source, target = ends(cluster, 77)
         begin_to_move(77, source, target)
         op = claim(in_bucket(77), new_fence())
-        with pytest.raises(StoreUnavailable) as refused:
-            harness.perform(op)
-        assert refused.value.applied is False
-        assert "TRYAGAIN" in str(refused.value)
-        assert isinstance(harness.perform(claim(in_bucket(78), new_fence())), Claimed)
-        end_move(own_cluster, 77, target)
-        assert isinstance(harness.perform(op), Claimed)
+
+        def refusal() -> str:
+            with pytest.raises(StoreUnavailable) as refused:
+                harness.perform(op)
+            assert refused.value.applied is False
+            return str(refused.value)
+
+        until(lambda: "TRYAGAIN" in refusal())
+        assert isinstance(told(harness, claim(in_bucket(78), new_fence())), Claimed)
+        end_move(cluster, 77, target)
+        assert isinstance(told(harness, op), Claimed)
+
+
+def led_on(cluster: Steady) -> int:
+    """How often somebody was told to ask elsewhere, or again."""
+    said = b"".join(node.ask("INFO", "errorstats") for node in leaders(cluster))
+    return sum(map(int, re.findall(rb"errorstat_(?:ASK|TRYAGAIN):count=(\d+)", said)))
 
 
 @COLOURS
+def test_what_is_asked_of_a_bucket_at_any_stage_of_its_move_is_done_once(
+    cluster: Steady, own: str, colour: str
+) -> None:
+    """With its keys at the source, on the way, and at the target: it waits for the end of the move,
+    and is done there."""
+    bucket = 500
+    with (
+        own_redis(cluster.url, colour, prefix=own, timeout=PATIENCE) as harness,
+        ThreadPoolExecutor() as threads,
+    ):
+        held = [claim(in_bucket(bucket), new_fence()) for _ in range(3)]
+        assert all(isinstance(harness.perform(op), Claimed) for op in held)
+        source, target = ends(cluster, bucket)
+        begun: list[Claim] = []
+        asked = []
+
+        def ask(op: Claim) -> None:
+            """A completion of what is there, and a claim of what is not, both led on and on."""
+            before = led_on(cluster)
+            begun.append(claim(in_bucket(bucket), new_fence()))
+            asked.append(threads.submit(harness.perform, complete(op.identity, op.fence)))
+            asked.append(threads.submit(harness.perform, begun[-1]))
+            until(lambda: led_on(cluster) > before)
+
+        begin_to_move(bucket, source, target)
+        ask(held[0])
+        assert move_keys(bucket, source, target, 2) == 2
+        ask(held[1])
+        move_keys(bucket, source, target)
+        ask(held[2])
+        end_move(cluster, bucket, target)
+        kinds = [type(each.result(PATIENCE)) for each in asked]
+        assert kinds == [Applied, Claimed] * 3
+        assert source.ask("KEYS", f"{own}:*") == []
+        assert len(target.ask("KEYS", f"{own}:*:record:*")) == 6
+        for op, state in [(op, State.COMPLETED) for op in held] + [
+            (op, State.IN_PROGRESS) for op in begun
+        ]:
+            found = harness.record(op.identity)
+            assert found is not None
+            assert (found.state, found.fence) == (state, op.fence)
+
+
+@pytest.mark.proof
+@COLOURS
 def test_keys_are_neither_lost_nor_doubled_while_buckets_move(
-    own_cluster: ValkeyCluster, colour: str
+    cluster: Steady, own: str, colour: str
 ) -> None:
     """Traffic on a few buckets, which go round the nodes meanwhile."""
     buckets = (10, 900)
-    with own_redis(own_cluster.url, colour, timeout=20) as harness:
+    with own_redis(cluster.url, colour, prefix=own, timeout=PATIENCE) as harness:
         stop = threading.Event()
         claimed: list[Claim] = []
         errors: list[Exception] = []
@@ -230,18 +390,15 @@ def test_keys_are_neither_lost_nor_doubled_while_buckets_move(
         threads = [threading.Thread(target=work, args=(bucket,)) for bucket in buckets]
         for thread in threads:
             thread.start()
-        for bucket in buckets:
-            for _ in range(2):
-                before = len(claimed)
-                source = owner(own_cluster, bucket)
-                place = own_cluster.primaries.index(source)
-                target = own_cluster.primaries[(place + 1) % 3]
-                begin_to_move(bucket, source, target)
-                while move_keys(bucket, source, target):
-                    pass
-                end_move(own_cluster, bucket, target)
-                while len(claimed) < before + 20 and not errors:
-                    pass
+        for bucket in buckets * 5:
+            source, target = ends(cluster, bucket)
+            begin_to_move(bucket, source, target)
+            while move_keys(bucket, source, target):
+                pass
+            end_move(cluster, bucket, target)
+            goal = len(claimed) + 20
+            while len(claimed) < goal and not errors:
+                time.sleep(0.01)
         stop.set()
         for thread in threads:
             thread.join()
@@ -252,92 +409,138 @@ def test_keys_are_neither_lost_nor_doubled_while_buckets_move(
             assert (found.state, found.fence) == (State.COMPLETED, op.fence)
 
 
-@COLOURS
 def test_a_failover_is_lived_through_and_what_replicas_had_is_there(
-    replicated: ValkeyCluster, colour: str
+    cluster: Steady, own: str
 ) -> None:
-    options: dict[str, Any] = {"timeout": 20, "wait_replicas": 1, "wait_timeout": 2}
-    with own_redis(replicated.url, colour, **options) as harness:
-        ops = [claim(in_bucket(bucket), new_fence()) for bucket in range(0, BUCKETS, 16)]
-        assert all(isinstance(reply, Claimed) for reply in harness.race(ops))
-        owner(replicated, 77).kill()
-    options = {"timeout": 20}
-    with own_redis(replicated.url, colour, **options) as harness:
-        replies = harness.race([complete(op.identity, op.fence) for op in ops])
-        assert all(isinstance(reply, Applied) for reply in replies)
-        assert isinstance(harness.perform(claim(in_bucket(77), new_fence())), Claimed)
+    waiting = {"wait_replicas": 1, "wait_timeout": PATIENCE / 2}
+    with both(cluster.url, prefix=own, timeout=PATIENCE, **waiting) as harnesses:
+        ops = [
+            [claim(in_bucket(bucket), new_fence()) for bucket in range(0, BUCKETS, 16)]
+            for _ in harnesses
+        ]
+        for harness, mine in zip(harnesses, ops, strict=True):
+            assert all(isinstance(reply, Claimed) for reply in harness.race(mine))
+    old = owner(cluster, 77)
+    heir = cluster.replica_of(old)
+    old.kill()
+    cluster.promote(heir)
+    with both(cluster.url, prefix=own, timeout=PATIENCE) as harnesses:
+        for harness, mine in zip(harnesses, ops, strict=True):
+            replies = harness.race([complete(op.identity, op.fence) for op in mine])
+            assert all(isinstance(reply, Applied) for reply in replies)
+            assert isinstance(harness.perform(claim(in_bucket(77), new_fence())), Claimed)
 
 
 @COLOURS
 def test_a_replica_as_seed_says_who_has_what_and_decides_nothing(
-    replicated: ValkeyCluster, colour: str
+    cluster: Steady, own: str, colour: str
 ) -> None:
-    with own_redis(f"rediscluster://127.0.0.1:{replicated.replicas[0].port}", colour) as harness:
+    seed = cluster.replica_of(owner(cluster, 77))
+    with own_redis(f"rediscluster://127.0.0.1:{seed.port}", colour, prefix=own) as harness:
         for bucket in (0, 300, 600, 900):
             assert isinstance(harness.perform(claim(in_bucket(bucket), new_fence())), Claimed)
-    assert sum(len(node.ask("KEYS", "*:record:*")) for node in replicated.primaries) == 4
+    assert sum(len(node.ask("KEYS", f"{own}:*:record:*")) for node in leaders(cluster)) == 4
 
 
-@COLOURS
-def test_a_store_in_use_finds_the_new_primary(replicated: ValkeyCluster, colour: str) -> None:
-    with own_redis(replicated.url, colour, timeout=20) as harness:
-        identity, fence = in_bucket(77), new_fence()
-        assert isinstance(harness.perform(claim(identity, fence)), Claimed)
-        old = owner(replicated, 77)
-        heir = replicated.replicas[replicated.primaries.index(old)]
-        assert old.ask("WAIT", 1, 5000) is not None
-        await_copy(heir)
+def test_a_store_in_use_finds_the_new_primary(cluster: Steady, own: str) -> None:
+    """It asks the others until one of them has taken over."""
+    with (
+        both(cluster.url, prefix=own, timeout=PATIENCE) as harnesses,
+        ThreadPoolExecutor() as threads,
+    ):
+        ops = [claim(in_bucket(77), new_fence()) for _ in harnesses]
+        for harness, op in zip(harnesses, ops, strict=True):
+            assert isinstance(harness.perform(op), Claimed)
+        old = owner(cluster, 77)
+        heir = cluster.replica_of(old)
+        until(lambda: len(heir.ask("KEYS", f"{own}:*:record:*")) == len(ops))
         old.kill()
-        assert isinstance(harness.perform(complete(identity, fence)), Applied)
-        assert b"role:master" in heir.ask("INFO", "replication")
+        before = asked_around(cluster)
+        asked = [
+            threads.submit(harness.perform, complete(op.identity, op.fence))
+            for harness, op in zip(harnesses, ops, strict=True)
+        ]
+        until(lambda: asked_around(cluster) > before + 10)
+        assert not any(each.done() for each in asked)
+        cluster.promote(heir)
+        assert all(isinstance(each.result(PATIENCE), Applied) for each in asked)
 
 
-@COLOURS
-def test_a_frozen_primary_is_given_up_and_its_heir_is_found(
-    replicated: ValkeyCluster, colour: str
-) -> None:
+def asked_around(cluster: Steady) -> int:
+    """How often nodes were asked who has what."""
+    said = b"".join(node.ask("INFO", "commandstats") for node in cluster.answering)
+    return sum(map(int, re.findall(rb"cmdstat_cluster\|slots:calls=(\d+)", said)))
+
+
+def test_a_frozen_primary_is_given_up_and_its_heir_is_found(cluster: Steady, own: str) -> None:
     """No connection breaks: only its silence tells."""
-    with own_redis(replicated.url, colour, timeout=2) as harness:
-        harness.perform(claim(in_bucket(77), new_fence()))
-        old = owner(replicated, 77)
-        heir = replicated.replicas[replicated.primaries.index(old)]
+    with both(cluster.url, prefix=own, timeout=2) as harnesses, ThreadPoolExecutor() as threads:
+        ops = [claim(in_bucket(77), new_fence()) for _ in harnesses]
+        for harness in harnesses:
+            told(harness, Read(in_bucket(77)))
+        old = owner(cluster, 77)
+        heir = cluster.replica_of(old)
         os.kill(old.pid, signal.SIGSTOP)
         try:
-            op = claim(in_bucket(77), new_fence())
-            for _ in heir.child.attempts():
-                try:
-                    reply = harness.perform(op)
-                except StoreUnavailable:
-                    continue
-                assert isinstance(reply, Claimed)
-                break
-            assert len(heir.ask("KEYS", "*:record:" + "*")) >= 1
+            until(lambda: is_frozen(old))
+            refused = [threads.submit(refusal, *each) for each in zip(harnesses, ops, strict=True)]
+            assert all(isinstance(each.result(PATIENCE), StoreUnavailable) for each in refused)
+            cluster.promote(heir)
+            replies = list(threads.map(told, harnesses, ops))
+            assert all(isinstance(reply, Claimed) for reply in replies)
+            assert len(heir.ask("KEYS", f"{own}:*:record:*")) == len(ops)
         finally:
             os.kill(old.pid, signal.SIGCONT)
 
 
-def await_copy(replica: ValkeyServer) -> None:
-    for _ in replica.child.attempts():
-        if replica.ask("DBSIZE"):
-            return
+def refusal(harness: Harness, op: StoreOperation[Any]) -> StoreUnavailable:
+    with pytest.raises(StoreUnavailable) as refused:
+        harness.perform(op)
+    return refused.value
 
 
-def test_while_a_node_is_down_the_others_go_on(own_cluster: ValkeyCluster) -> None:
+def test_while_a_node_is_down_the_others_go_on(cluster: Steady, own: str) -> None:
+    dead = owner(cluster, 77)
+    heir = cluster.replica_of(dead)
+    alive = next(bucket for bucket in range(BUCKETS) if owner(cluster, bucket) is not dead)
+    with (
+        both(cluster.url, prefix=own, timeout=PATIENCE) as harnesses,
+        both(cluster.url, prefix=own, timeout=LIMIT) as hasty,
+    ):
+        for harness in (*harnesses, *hasty):
+            told(harness, claim(in_bucket(alive), new_fence()))
+        dead.kill()
+        for harness, other in zip(harnesses, hasty, strict=True):
+            assert isinstance(harness.perform(claim(in_bucket(alive), new_fence())), Claimed)
+            assert refusal(other, claim(in_bucket(77), new_fence())).applied is False
+        cluster.promote(heir)
+        for harness in harnesses:
+            assert isinstance(harness.perform(claim(in_bucket(77), new_fence())), Claimed)
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[ValkeyCluster]:
+    with ValkeyCluster() as cluster:
+        yield cluster
+
+
+@pytest.mark.proof
+def test_while_a_node_is_down_and_has_no_replica_the_others_go_on(
+    own_cluster: ValkeyCluster,
+) -> None:
     """With cluster-require-full-coverage off; else the whole cluster says no."""
     for node in own_cluster.primaries:
         node.configure(cluster_require_full_coverage="no")
     with own_redis(own_cluster.url, timeout=1) as harness:
         dead = owner(own_cluster, 77)
         alive = next(b for b in range(BUCKETS) if owner(own_cluster, b) is not dead)
-        harness.perform(claim(in_bucket(alive), new_fence()))
+        told(harness, claim(in_bucket(alive), new_fence()))
         dead.kill()
-        assert isinstance(harness.perform(claim(in_bucket(alive), new_fence())), Claimed)
-        with pytest.raises(StoreUnavailable) as refused:
-            harness.perform(claim(in_bucket(77), new_fence()))
-        assert refused.value.applied is False
+        assert isinstance(told(harness, claim(in_bucket(alive), new_fence())), Claimed)
+        assert refusal(harness, claim(in_bucket(77), new_fence())).applied is False
         dead.start()
         own_cluster.await_ok()
-        assert isinstance(harness.perform(claim(in_bucket(77), new_fence())), Claimed)
+        assert isinstance(told(harness, claim(in_bucket(77), new_fence())), Claimed)
 
 
 # ── rounds ────────────────────────────────────────────────────────────────────────────────────────
