@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.effects import crew
 from tests.effects.doubts import NAMES, Scene, scene_on
+from tests.proof.crash.zygote import Zygote
 
 
 @pytest.fixture(params=NAMES)
@@ -20,4 +22,11 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
 def quick(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     """In memory, for what does not depend on the store."""
     with scene_on("memory-sync", tmp_path, request) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def hatchery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+    """Where worker processes come from."""
+    with Zygote(crew.MODULE, {}, tmp_path_factory.mktemp("hatchery") / "log") as made:
         yield made

@@ -37,8 +37,6 @@ def ask_provider(inquiry: semel.Inquiry) -> Any:
 @guard.route(
     semel.payments(
         probe=ask_provider,
-        lease=timedelta(seconds=1),
-        max_run=timedelta(seconds=1),
         reconcile_after=timedelta(milliseconds=100),
     )
 )

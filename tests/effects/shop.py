@@ -48,7 +48,7 @@ async def paid(delivery: Delivery) -> str:
         note(delivery, "poison")
         raise ValueError("no provider takes this")
     note(delivery, "begun")
-    if do == "die":
+    if do == "die" or (do == "die once" and delivery.tries == 1):
         os.kill(os.getpid(), signal.SIGKILL)
     elif do == "wait":
         while not (FOLDER / "go").exists():  # noqa: ASYNC110 - another process makes it

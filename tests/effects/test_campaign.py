@@ -3,16 +3,17 @@
 Every good effect reaches the provider at least once, always with its one key; the poison ends as
 dead letters; nothing is lost, nothing is left over, and effects of one order come in order.
 
-A small form runs with the other tests, the full one with ``make proof``.
+With the other tests some effects kill their worker in the midst of others, at a place that is
+known; the campaign, with ``make proof``, kills at random.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import signal
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -20,8 +21,11 @@ from pathlib import Path
 import pytest
 
 from semel.core.outbox import Shelf
+from tests.effects.crew import Forked
 from tests.effects.workers import Works
+from tests.proof.crash.zygote import Zygote
 from tests.servers.child import Child
+from tests.waiting import PATIENCE
 
 STORES = ["sqlite", "postgres"]
 TRIES = 12
@@ -39,9 +43,10 @@ class Size:
     orders: int = 10
 
 
-SMALL = Size(effects=400, kills=6, poisoned=0.03)
+SMALL = Size(effects=60, kills=3, poisoned=0.05)
 FULL = Size(effects=10_000, kills=60)
-SIZES = [pytest.param(SMALL, id="small"), pytest.param(FULL, id="full", marks=pytest.mark.proof)]
+WIDTH = 8
+"""Deliveries that a worker has under way at once."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +101,10 @@ class Campaign:
         self.killed = 0
         self._dice = dice
         self._progress = Progress(works.folder / "received")
-        self._crew: list[Child] = [self._begin() for _ in range(size.workers)]
+        self._crew: list[Child | Forked] = [self._begin() for _ in range(size.workers)]
 
-    def _begin(self) -> Child:
-        return self.works.begin("--lease", "1", "--concurrency", "8", poll="0.3")
+    def _begin(self) -> Child | Forked:
+        return self.works.begin("--lease", "3", "--concurrency", str(WIDTH), poll="0.3")
 
     def run(self) -> None:
         writing = threading.Thread(target=self._write)
@@ -109,7 +114,7 @@ class Campaign:
                 self._kill_at(goal)
         finally:
             writing.join()
-        self.works.until(lambda: not self.works.shelf(Shelf.WAITING), seconds=120)
+        self.works.until(lambda: not self.works.shelf(Shelf.WAITING), seconds=10 * PATIENCE)
 
     def _goals(self) -> list[int]:
         """When to kill: at so many lines in the provider's log, of two for each good effect."""
@@ -136,23 +141,49 @@ class Campaign:
 
 
 @pytest.fixture(params=STORES)
-def works(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Works]:
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path / 'semel.db'}"
-    else:
-        url = request.getfixturevalue("postgres_url")
-    with Works(url, tmp_path, SEMEL_TEST_TRIES=str(TRIES)) as made:
-        yield made
+        return f"sqlite:///{tmp_path / 'semel.db'}"
+    return str(request.getfixturevalue("postgres_url"))
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_workers_are_killed_and_every_good_effect_is_delivered(works: Works, size: Size) -> None:
-    started = time.monotonic()
-    campaign = Campaign(works, size, random.Random(7))
-    campaign.run()
-    seconds = time.monotonic() - started
-    good = {effect.key for effect in campaign.plan if not effect.poison}
-    poison = {effect.key for effect in campaign.plan if effect.poison}
+def test_workers_are_killed_and_every_good_effect_is_delivered(
+    url: str, tmp_path: Path, hatchery: Zygote
+) -> None:
+    """By effects that take their worker down at the first try, each in the midst of others: they
+    are of one order, so that one comes after the other."""
+    plan = planned(SMALL, random.Random(7))
+    deadly = [Planned(f"deadly-{number}", False, "deadly") for number in range(SMALL.kills)]
+    with Works(url, tmp_path, hatchery, SEMEL_TEST_TRIES=str(TRIES)) as works:
+        for effect in plan:
+            works.write(effect.key, "poison" if effect.poison else "take", order=effect.order)
+        for effect in deadly:
+            works.write(effect.key, "die once", order=effect.order)
+        for _ in deadly:
+            worker = works.worker("--concurrency", str(WIDTH))
+            assert worker.wait() == 128 + signal.SIGKILL
+            works.time_passes()
+        works.worker("--concurrency", str(WIDTH))
+        works.until(lambda: not works.shelf(Shelf.WAITING))
+        assert_all_is_well(works, plan + deadly, SMALL.kills)
+
+
+@pytest.mark.proof
+def test_workers_are_killed_at_random(url: str, tmp_path: Path) -> None:
+    with Works(url, tmp_path, SEMEL_TEST_TRIES=str(TRIES)) as works:
+        started = time.monotonic()
+        campaign = Campaign(works, FULL, random.Random(7))
+        campaign.run()
+        seconds = time.monotonic() - started
+        assert campaign.killed == FULL.kills
+        again = assert_all_is_well(works, campaign.plan, campaign.killed)
+        report(works, campaign, again, seconds)
+
+
+def assert_all_is_well(works: Works, plan: list[Planned], killed: int) -> int:
+    """How many came again."""
+    good = {effect.key for effect in plan if not effect.poison}
+    poison = {effect.key for effect in plan if effect.poison}
     received = works.received()
 
     # None lost, none left over, and nothing else delivered.
@@ -167,11 +198,10 @@ def test_workers_are_killed_and_every_good_effect_is_delivered(works: Works, siz
     # Bounded tries; a kill costs a redelivery of what was under way, and nothing else does.
     assert max(line.tries for line in works.lines()) <= TRIES
     again = received.total() - len(good)
-    assert again <= campaign.killed * 8
-    assert campaign.killed == size.kills
+    assert again <= killed * WIDTH
 
-    assert_in_order(works, campaign.plan)
-    report(works, campaign, again, seconds)
+    assert_in_order(works, plan)
+    return again
 
 
 def assert_in_order(works: Works, plan: list[Planned]) -> None:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-import time
+from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
 
+from semel.stores import open_backend
+from tests.effects.passing import into_the_past
+from tests.forms import in_proof
 from tests.servers import uvicorn
+from tests.waiting import PATIENCE, until
 
 MODULE = "tests.effects.served_payments"
 PROJECT = Path(__file__).parents[2]
 KEY = {"Idempotency-Key": "order-1002-of-november"}
 
 
-@pytest.mark.parametrize("store", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("store", ["sqlite", *in_proof("postgresql")])
 def test_a_charge_is_made_once_and_its_answer_is_found_by_the_worker(
     store: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -27,19 +30,21 @@ def test_a_charge_is_made_once_and_its_answer_is_found_by_the_worker(
     if store == "postgresql":
         url = request.getfixturevalue("postgres_url")
     env = {"SEMEL_TEST_STORE": url, "SEMEL_TEST_FOLDER": str(tmp_path)}
-    subprocess.run([sys.executable, "-m", "semel", "migrate", url], check=True, timeout=60)
+    with closing(open_backend(url)) as backend:
+        backend.migrate()
     (tmp_path / "die").touch()
     with uvicorn(f"{MODULE}:app", env=env) as server:
         with pytest.raises(httpx.HTTPError):
-            httpx.post(f"{server.url}/payments", headers=KEY, json={"amount": 1850}, timeout=30)
+            paid(server.url)
         server.child.wait()
         (tmp_path / "die").unlink()
         server.start()
-        early = httpx.post(f"{server.url}/payments", headers=KEY, json={"amount": 1850}, timeout=30)
-        assert early.status_code == 409  # in flight, or unknown: never run again
+        into_the_past(url, 600)  # and with it the lease of the dead
+        early = paid(server.url)
+        assert (early.status_code, early.json()["code"]) == (409, "outcome-unknown")
         worker = start_worker(env)
         try:
-            answer = retried(f"{server.url}/payments")
+            answer = until(lambda: answered(server.url))
         finally:
             worker.kill()
             worker.wait()
@@ -57,12 +62,14 @@ def start_worker(env: dict[str, str]) -> subprocess.Popen[bytes]:
     )
 
 
-def retried(url: str) -> httpx.Response:
-    """As a patient client: again, with the same key, until there is an answer."""
-    deadline = time.monotonic() + 60
-    while True:
-        answer = httpx.post(url, headers=KEY, json={"amount": 1850}, timeout=30)
-        if answer.status_code != 409 or time.monotonic() > deadline:
-            return answer
-        assert json.loads(answer.content)["code"] in ("in-flight", "outcome-unknown")
-        time.sleep(0.1)
+def paid(url: str) -> httpx.Response:
+    return httpx.post(f"{url}/payments", headers=KEY, json={"amount": 1850}, timeout=PATIENCE)
+
+
+def answered(url: str) -> httpx.Response | None:
+    """None: a patient client asks again, with the same key."""
+    answer = paid(url)
+    if answer.status_code != 409:
+        return answer
+    assert answer.json()["code"] == "outcome-unknown"
+    return None

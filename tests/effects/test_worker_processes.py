@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from semel.core.contract import Read
-from semel.core.model import Identity
+import semel
+from semel.core.delivery import Delivery
 from semel.core.outbox import Shelf
-from tests.effects.workers import Works, ended, said
+from semel.effects.delivery import Deliveries
+from tests.effects.passing import into_the_past
+from tests.effects.workers import LEASE, Works, ended, said
 from tests.forms import in_proof
+from tests.proof.crash.zygote import Zygote
+from tests.waiting import Ahead, auntil
 
 
 @pytest.fixture(params=["postgres", *in_proof("sqlite")])
-def works(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Works]:
+def works(request: pytest.FixtureRequest, tmp_path: Path, hatchery: Zygote) -> Iterator[Works]:
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path / 'semel.db'}"
     else:
         url = request.getfixturevalue("postgres_url")
-    with Works(url, tmp_path) as made:
+    with Works(url, tmp_path, hatchery) as made:
         yield made
 
 
@@ -101,12 +108,13 @@ def test_killed_in_the_middle_of_a_delivery_it_is_redelivered_with_the_same_key(
     works: Works,
 ) -> None:
     works.write("k", do="wait")
-    first = works.worker("--lease", "1")
+    first = works.worker()
     works.until(lambda: works.lines("begun"))
     first.kill()
     assert works.keys(Shelf.WAITING) == ["k"]
     works.go()
-    works.worker(poll="0.2")
+    works.time_passes()
+    works.worker()
     works.until(lambda: works.keys(Shelf.DELIVERED) == ["k"])
     begun = works.lines("begun")
     assert [(line.key, line.tries) for line in begun] == [("k", 1), ("k", 2)]
@@ -114,43 +122,70 @@ def test_killed_in_the_middle_of_a_delivery_it_is_redelivered_with_the_same_key(
 
 
 def test_a_delivery_that_takes_its_worker_down_each_time_is_a_dead_letter_in_the_end(
-    tmp_path: Path,
+    tmp_path: Path, hatchery: Zygote
 ) -> None:
-    with Works(f"sqlite:///{tmp_path / 'semel.db'}", tmp_path, SEMEL_TEST_TRIES="2") as works:
+    url = f"sqlite:///{tmp_path / 'semel.db'}"
+    with Works(url, tmp_path, hatchery, SEMEL_TEST_TRIES="2") as works:
         works.write("deadly", do="die")
         for _ in range(2):
-            worker = works.worker("--lease", "0.2", poll="0.1")
-            assert worker.wait() == 128 + signal.SIGKILL
-        works.worker("--lease", "0.2", poll="0.1")
+            assert works.worker().wait() == 128 + signal.SIGKILL
+            works.time_passes()
+        works.worker()
         works.until(lambda: works.keys(Shelf.DEAD) == ["deadly"])
         assert [line.tries for line in works.lines("begun")] == [1, 2]
 
 
-def test_while_a_worker_lives_nobody_takes_what_it_delivers_however_long_it_takes(
+async def test_while_a_worker_lives_nobody_takes_what_it_delivers_however_long_it_takes(
     works: Works,
 ) -> None:
-    """The lease is renewed: several of its lengths pass, and a second worker stands by."""
-    works.write("k", do="wait")
-    works.worker("--lease", "0.3")
-    works.until(lambda: works.lines("begun"))
-    works.worker(poll="0.05")
-    begun_at = now(works)
-    for number in range(8):
-        works.write(f"other{number}")
-        works.until(partial(heard, works, f"other{number}"))
-        works.until(partial(passed, works, begun_at + (number + 1) * 150_000))
-    works.go()
-    works.until(lambda: works.received()["k"])
-    assert [line.tries for line in works.lines("begun") if line.key == "k"] == [1]
+    """The lease is renewed: several of its lengths pass, and a second worker stands by.
+
+    The first lives in this process, where its clock can be put forward; the store's goes with it.
+    """
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    async def long(delivery: Delivery) -> None:
+        begun.set()
+        await end.wait()
+
+    part, lease = LEASE / 3, timedelta(seconds=LEASE)
+    with closing(semel.Guard(works.store, tenant=None)) as guard:
+        guard.effect("paid", timeout=100 * lease)(long)
+        works.write("k")
+        first = asyncio.create_task(Deliveries(guard, concurrency=1, lease=lease).run_once())
+        await begun.wait()
+        works.worker(poll="0.05")
+        clock = Ahead()
+        for number in range(8):
+            before = leased_until(works, "k")
+            await clock.forward(part)
+            await auntil(partial(renewed, works, "k", before))
+            into_the_past(works.store, part)
+            works.write(f"other{number}")
+            await auntil(partial(heard, works, f"other{number}"))
+        end.set()
+        assert (await first).note == "delivered 1"
+        await guard.aclose()
+    assert "k" not in [line.key for line in works.lines()]
+
+
+def leased_until(works: Works, key: str) -> int | None:
+    (lease,) = [each.leased_until for each in works.shelf(Shelf.WAITING) if each.key == key]
+    return lease
+
+
+def renewed(works: Works, key: str, before: int | None) -> bool:
+    return leased_until(works, key) != before
 
 
 def test_a_worker_that_slept_past_its_lease_records_nothing(works: Works) -> None:
     """What it sent was long delivered by another, with the same key."""
     works.write("k", do="wait")
-    sleeper = works.worker("--lease", "0.5")
+    sleeper = works.worker()
     works.until(lambda: works.lines("begun"))
     sleeper.send(signal.SIGSTOP)
-    works.worker(poll="0.1")
+    works.time_passes()
+    works.worker()
     works.until(lambda: len(works.lines("begun")) == 2)
     works.go()
     works.until(lambda: works.keys(Shelf.DELIVERED) == ["k"])
@@ -160,15 +195,6 @@ def test_a_worker_that_slept_past_its_lease_records_nothing(works: Works) -> Non
     assert [round_["note"] for round_ in said(sleeper, "round")] == ["overtaken 1"]
     assert works.shelf(Shelf.DELIVERED) == [before]
     assert works.received() == {"k": 2}
-
-
-def now(works: Works) -> int:
-    """By the store's clock."""
-    return works.backend.blocking().perform(Read(Identity(bytes(32)))).now
-
-
-def passed(works: Works, moment: int) -> bool:
-    return now(works) > moment
 
 
 def heard(works: Works, key: str) -> bool:
@@ -203,11 +229,12 @@ def test_the_order_of_an_order_is_kept_while_workers_are_killed(works: Works) ->
         for order in orders:
             works.write(f"{order}/{number:02}", do="pause", order=order)
     for received in (4, 12, 20):
-        victim = works.worker("--lease", "0.4", "--concurrency", "4", poll="0.1")
+        victim = works.worker("--concurrency", "4")
         works.until(partial(heard_of, works, received))
         victim.kill()
+        works.time_passes()
     for _ in range(2):
-        works.worker("--lease", "0.4", poll="0.1")
+        works.worker()
     works.until(lambda: len(works.keys(Shelf.DELIVERED)) == 36)
     for order in orders:
         firsts = list(dict.fromkeys(line.key for line in works.lines() if line.order == order))
@@ -220,11 +247,13 @@ def test_the_order_of_an_order_is_kept_while_workers_are_killed(works: Works) ->
 # ── once ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_once_it_does_what_is_due_and_ends(works: Works) -> None:
-    for number in range(20):
-        works.write(f"k{number}")
-    worker = works.worker("--once")
-    assert worker.wait() == 0
-    assert len(works.keys(Shelf.DELIVERED)) == 20
-    (round_,) = said(worker, "round")
+def test_once_it_does_what_is_due_and_ends(tmp_path: Path) -> None:
+    """From scratch, as it is started in real life."""
+    with Works(f"sqlite:///{tmp_path / 'semel.db'}", tmp_path) as works:
+        for number in range(20):
+            works.write(f"k{number}")
+        worker = works.worker("--once")
+        assert worker.wait() == 0
+        assert len(works.keys(Shelf.DELIVERED)) == 20
+        (round_,) = said(worker, "round")
     assert (round_["loop"], round_["done"], round_["note"]) == ("deliver", 20, "delivered 20")

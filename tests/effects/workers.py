@@ -7,7 +7,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,11 +17,17 @@ from semel.core.delivery import encoded
 from semel.core.model import Effect
 from semel.core.outbox import BrowseEffects, Enqueue, Shelf
 from semel.stores import open_backend
+from tests.effects.crew import Forked
+from tests.effects.passing import into_the_past
+from tests.proof.crash.zygote import Zygote
 from tests.servers.child import Child
 from tests.servers.scoped import Scoped
+from tests.waiting import PATIENCE, until
 
-PATIENCE = 30.0
 AN_HOUR = "3600"
+LEASE = 600
+"""Seconds that a worker has an effect to itself: more than any test waits. They pass at once where
+a test says so."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +43,22 @@ class Line:
 
 
 class Works(Scoped):
-    """A store, the worker processes on it, and the provider's log."""
+    """A store, the worker processes on it, and the provider's log.
 
-    def __init__(self, store: str, folder: Path, **env: str) -> None:
+    With a ``hatchery`` (`tests.effects.crew`) workers are forked from it, else they are started
+    from scratch.
+    """
+
+    def __init__(
+        self, store: str, folder: Path, hatchery: Zygote | None = None, **env: str
+    ) -> None:
+        self.store = store
         self.folder = folder
+        self._hatchery = hatchery
         self.backend = open_backend(store)
         self.backend.migrate()
         self._env = {"SEMEL_TEST_STORE": store, "SEMEL_TEST_FOLDER": str(folder), **env}
-        self._workers: list[Child] = []
+        self._workers: list[Child | Forked] = []
         self._folders: list[Path] = []
 
     def start(self) -> Works:
@@ -53,22 +66,29 @@ class Works(Scoped):
 
     # ── processes ─────────────────────────────────────────────────────────────────────────────────
 
-    def worker(self, *options: str, poll: str = AN_HOUR, app: str = "guard") -> Child:
+    def worker(self, *options: str, poll: str = AN_HOUR) -> Child | Forked:
         """One worker, from its first word on: its loops run, or are about to."""
-        child = self.begin(*options, poll=poll, app=app)
-        for _ in child.attempts():
-            if said(child, "start"):
-                return child
-        raise AssertionError("attempts() ends by raising")
+        child = self.begin(*options, poll=poll)
+        self.until(lambda: said(child, "start") or not child.running)
+        return child
 
-    def begin(self, *options: str, poll: str = AN_HOUR, app: str = "guard") -> Child:
-        command = [sys.executable, "-m", "semel", "worker", f"tests.effects.shop:{app}", "--json"]
-        command += ["--only", "deliver", "--poll", poll, *options]
+    def begin(self, *options: str, poll: str = AN_HOUR) -> Child | Forked:
+        arguments = ["worker", "tests.effects.shop:guard", "--json", "--only", "deliver"]
+        arguments += ["--poll", poll, "--lease", str(LEASE), *options]
         folder = Path(tempfile.mkdtemp(prefix="semel-worker-"))
         self._folders.append(folder)
-        child = Child(command, folder=folder, env=self._env)
+        child: Child | Forked
+        if self._hatchery is None:
+            command = [sys.executable, "-m", "semel", *arguments]
+            child = Child(command, folder=folder, env=self._env)
+        else:
+            child = Forked(self._hatchery, arguments, folder, self._env)
         self._workers.append(child)
         return child
+
+    def time_passes(self) -> None:
+        """The leases of workers that are no more end, and whatever waits is due."""
+        into_the_past(self.store, 2 * LEASE)
 
     def close(self) -> None:
         for child in self._workers:
@@ -114,20 +134,19 @@ class Works(Scoped):
         (self.folder / "go").touch()
 
     def until(self, condition: Callable[[], object], seconds: float = PATIENCE) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline:
-                logs = "\n".join(child.logs() for child in self._workers)
-                raise AssertionError(f"not within {seconds} s:\n{logs}")
-            time.sleep(0.005)
+        try:
+            until(condition, seconds=seconds)
+        except AssertionError as error:
+            logs = "\n".join(child.logs() for child in self._workers)
+            raise AssertionError(f"{error}\n{logs}") from None
 
 
-def said(child: Child, event: str) -> list[dict[str, Any]]:
+def said(child: Child | Forked, event: str) -> list[dict[str, Any]]:
     """What a worker told about one kind of event."""
     lines = [line for line in child.logs().splitlines() if line.startswith("{")]
     return [told for line in lines if (told := json.loads(line))["event"] == event]
 
 
-def ended(child: Child, number: signal.Signals = signal.SIGTERM) -> int:
+def ended(child: Child | Forked, number: signal.Signals = signal.SIGTERM) -> int:
     child.send(number)
     return child.wait()

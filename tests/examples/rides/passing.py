@@ -8,12 +8,8 @@ lease (`keep_time`).
 from __future__ import annotations
 
 import os
-import sqlite3
-from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
-
-from tests.waiting import PATIENCE
+from typing import Final
 
 LEASE: Final = 600.0
 """Seconds of every lease and every pause: longer than any test waits for anything."""
@@ -33,23 +29,12 @@ class Time:
 
     def passes(self) -> None:
         """Enough for every lease that is held now to be past, and for all that waits to be due."""
-        from tests.stores.harness import TIMES  # not needed by the processes
+        from tests.effects.passing import into_the_past  # not needed by the processes
 
-        with closing(self._connect()) as connection:
-            for table, columns in TIMES.items():
-                moved = ", ".join(f"{name} = {name} - {STEP * 1e6:.0f}" for name in columns.split())
-                connection.execute(f"UPDATE {table} SET {moved}")
+        into_the_past(self._store, STEP)
         written = self._file.with_suffix(".new")
         written.write_text(str(float(self._file.read_text()) + STEP))
         written.rename(self._file)
-
-    def _connect(self) -> Any:
-        if self._store.startswith("postgresql"):
-            import psycopg
-
-            return psycopg.connect(self._store, autocommit=True)
-        path = self._store.removeprefix("sqlite:///")
-        return sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
 
 
 def keep_time() -> None:
