@@ -15,7 +15,11 @@ from semel.process.catalogue import CATALOGUE, ERROR, INFO, NONE
 from semel.process.events import Event, Events, Subscriber
 from tests.waiting import PATIENCE, until
 
-SECONDS = PATIENCE
+
+@pytest.fixture(autouse=True)
+def last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who closes the hub waits for its listeners, however slow the machine."""
+    monkeypatch.setattr(events, "_LAST_WORDS", PATIENCE)
 
 
 class Inline:
@@ -90,17 +94,16 @@ def test_a_subscriber_that_blocks_keeps_nobody_waiting_and_loses_what_is_too_muc
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(events, "ROOM", 5)
-    monkeypatch.setattr(events, "_LAST_WORDS", SECONDS)
     gate, begun, heard, other = threading.Event(), threading.Event(), list[Event](), list[Event]()
 
     def block(event: Event) -> None:
         begun.set()
-        gate.wait(SECONDS)
+        gate.wait(PATIENCE)
         heard.append(event)
 
     hub = Events([block, other.append])
     hub.emit("lapse", count=0)
-    assert begun.wait(SECONDS)
+    assert begun.wait(PATIENCE)
     for number in range(1, 20):
         hub.emit("lapse", count=number)
         until(lambda: len(other) == number + 1)  # noqa: B023 - called at once

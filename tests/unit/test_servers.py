@@ -12,18 +12,33 @@ import httpx
 import psycopg
 import pytest
 
+from tests.forms import in_proof
 from tests.servers import AppServer, PostgresServer, ServerError, gunicorn, uvicorn, warden
 from tests.servers.privileges import DROPPED, way_to_run
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 ROOT = Path(__file__).parents[2]
-HERE = "tests.unit.test_servers"
+SERVED = "tests.unit.served"
 
 
 def execute(url: str, statement: bytes) -> list[tuple[object, ...]]:
     with psycopg.connect(url) as connection:
         cursor = connection.execute(statement)
         return cursor.fetchall() if cursor.description else []
+
+
+def get(url: str) -> httpx.Response:
+    return httpx.get(url, timeout=PATIENCE)
+
+
+def family(*servers: PostgresServer | AppServer, of: int) -> list[int]:
+    """Their processes, as soon as there are so many: who serves may still be starting others."""
+
+    def found() -> list[int] | None:
+        pids = [pid for each in servers for pid in (each.pid, *each.child.descendants())]
+        return pids if len(pids) >= of else None
+
+    return until(found)
 
 
 def gone(pid: int) -> bool:
@@ -57,11 +72,11 @@ def test_a_killed_server_takes_its_backends_along_and_recovers() -> None:
         assert execute(server.url, b"SHOW fsync") == [("on",)]
         execute(server.url, b"CREATE TABLE kept AS SELECT 1 AS n")
         with psycopg.connect(server.url) as connection:
-            family = [server.pid, *server.child.descendants()]
+            pids = family(server, of=3)
             server.kill()
             with pytest.raises(psycopg.OperationalError):
                 connection.execute("SELECT 1")
-        assert all(map(gone, family))
+        assert all(map(gone, pids))
         server.start()
         assert execute(server.url, b"SELECT n FROM kept") == [(1,)]
 
@@ -137,35 +152,20 @@ def backend(connection: psycopg.Connection) -> int:
 # --- applications
 
 
-async def asgi_app(scope: dict[str, object], receive: object, send: object) -> None:
-    """Answers with its process id and the client's address."""
-    if scope["type"] != "http":
-        return
-    body = f"{os.getpid()} {os.environ.get('GREETING')} {scope['client']}".encode()
-    assert callable(send)
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": body})
-
-
-def wsgi_app(environ: dict[str, str], start_response: Callable[..., object]) -> list[bytes]:
-    start_response("200 OK", [])
-    return [f"{os.getpid()} {os.environ.get('GREETING')} {environ['REMOTE_ADDR']}".encode()]
-
-
 def asgi(workers: int = 1) -> AppServer:
-    return uvicorn(f"{HERE}:asgi_app", workers=workers, env={"GREETING": "hello"})
+    return uvicorn(f"{SERVED}:asgi_app", workers=workers, env={"GREETING": "hello"})
 
 
 def wsgi(workers: int = 1) -> AppServer:
-    return gunicorn(f"{HERE}:wsgi_app", workers=workers, env={"GREETING": "hello"})
+    return gunicorn(f"{SERVED}:wsgi_app", workers=workers, env={"GREETING": "hello"})
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [2, *in_proof(1)])
 @pytest.mark.parametrize("serve", [asgi, wsgi])
 def test_an_application_is_served(serve: Callable[[int], AppServer], workers: int) -> None:
     with serve(workers) as server:
-        pid, greeting, client = httpx.get(server.url).text.split(maxsplit=2)
-        assert int(pid) in [server.pid, *server.child.descendants()]
+        pid, greeting, client = get(server.url).text.split(maxsplit=2)
+        assert int(pid) in family(server, of=1)
         assert greeting == "hello"
         assert "127.0.0.1" in client
 
@@ -179,20 +179,19 @@ def test_a_stopped_server_ends_well_and_comes_back_on_its_port(
         # uvicorn raises the signal again once it has shut down in good order.
         assert server.stop() in (0, 128 + signal.SIGTERM)
         with pytest.raises(httpx.ConnectError):
-            httpx.get(url)
+            get(url)
         server.start()
-        assert httpx.get(url).status_code == 200
+        assert get(url).status_code == 200
 
 
 @pytest.mark.parametrize("serve", [asgi, wsgi])
 def test_a_killed_server_takes_its_workers_along(serve: Callable[[int], AppServer]) -> None:
     with serve(2) as server:
-        family = [server.pid, *server.child.descendants()]
+        pids = family(server, of=3)
         server.kill()
-        assert len(family) >= 3
-        assert all(map(gone, family))
+        assert all(map(gone, pids))
         with pytest.raises(httpx.ConnectError):
-            httpx.get(server.url)
+            get(server.url)
 
 
 @pytest.mark.parametrize("serve", [uvicorn, gunicorn])
@@ -206,10 +205,9 @@ def test_an_application_that_cannot_be_loaded_says_why(serve: Callable[[str], Ap
 SESSION = """
 import sys
 from tests.servers import PostgresServer
-from tests.unit.test_servers import asgi
+from tests.unit.test_servers import asgi, family
 with PostgresServer() as database, asgi(2) as app:
-    pids = [server.pid for server in (database, app)]
-    pids += database.child.descendants() + app.child.descendants()
+    pids = family(database, app, of=6)
     print(database.folder, app._folder, app.port, *pids, flush=True)
     sys.stdin.read()
 """
@@ -227,7 +225,7 @@ def test_servers_die_with_a_test_session_that_is_killed(group: bool) -> None:
     with session:
         assert session.stdout is not None
         database, app, port, *pids = session.stdout.readline().decode().split()
-        assert len(pids) > 5
+        assert len(pids) >= 6
         (os.killpg if group else os.kill)(session.pid, signal.SIGKILL)
     until(lambda: all(gone(int(pid)) for pid in pids))
     until(lambda: not Path(database).exists() and not Path(app).exists())
