@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
+from tests.waiting import PATIENCE
+
 
 @dataclass(frozen=True)
 class Received:
@@ -96,7 +98,7 @@ class Receiver:
                 self.ended.set()
 
     def _wait_for_its_end(self, handler: BaseHTTPRequestHandler) -> None:
-        handler.connection.settimeout(20)
+        handler.connection.settimeout(PATIENCE)
         if handler.rfile.read(1) == b"":
             self.ended.set()
 

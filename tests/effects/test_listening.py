@@ -17,7 +17,7 @@ from semel.process.fences import new_fence
 from semel.stores import open_backend
 from semel.stores.base import Backend
 from tests.servers import PostgresServer
-from tests.waiting import Ahead, turns
+from tests.waiting import PATIENCE, Ahead, turns
 
 
 class Heard:
@@ -49,7 +49,7 @@ async def listening(bell: Bell | None) -> AsyncIterator[Heard]:
     heard = Heard()
     task = asyncio.create_task(bell.listen(heard))
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             yield heard
     finally:
         task.cancel()
@@ -158,13 +158,15 @@ async def test_postgresql_is_listened_to_again_after_a_restart(tmp_path: Path) -
 async def test_behind_a_transaction_pooler_it_says_that_it_polls_and_how_to_listen(
     pgbouncer_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The short patience is for the notification that never comes. A session that is not open by
+    then is opened again."""
     monkeypatch.setattr("semel.effects.listening._PATIENCE", 2.0)
     backend = open_backend(pgbouncer_url)
     backend.migrate()
     bell = bell_for(backend)
     assert bell is not None
     heard = Heard()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         await bell.listen(heard)
     assert heard.channels == []
     assert "as behind a transaction pooler: polling" in caplog.text

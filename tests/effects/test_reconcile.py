@@ -33,6 +33,7 @@ from semel.effects.policies import Policies
 from semel.effects.reconcile import Reconciler
 from tests.ears import listen
 from tests.effects.doubts import DAY, HOUR, MINUTE, SECOND, Scene, fresh_fence, scene_on
+from tests.waiting import PATIENCE, Ahead, auntil
 
 ANSWER = Response(201, (), b"paid")
 
@@ -293,7 +294,7 @@ class TestTheLoop:
         release, ended = threading.Event(), asyncio.Event()
 
         def hanging(_: Inquiry) -> Happened:
-            release.wait(30)
+            assert release.wait(PATIENCE)
             return Happened(ANSWER)
 
         async def deaf(_: Inquiry) -> Happened:
@@ -309,16 +310,20 @@ class TestTheLoop:
         quick.guard.probe("deaf")(deaf)
         quick.guard.probe("fine")(Provider(Happened({"id": 1})))
         records = [quick.unknown(intent=name) for name in ("hanging", "deaf", "fine")]
+        clock, patience = Ahead(), timedelta(hours=1)
+        round_ = asyncio.create_task(Reconciler(quick.guard, patience=patience).run_once())
         try:
-            reconciler = Reconciler(quick.guard, patience=timedelta(milliseconds=100))
-            came = await asyncio.wait_for(reconciler.run_once(), 10)
+            await auntil(lambda: quick.state(records[2]) is State.IN_PROGRESS)
+            while not round_.done():  # their time, and what the deaf one has to end
+                await clock.forward(patience.total_seconds())
         finally:
             release.set()
+        came = await round_
         assert came.done == 3
         states = [quick.state(each) for each in records]
         assert states == [State.UNKNOWN, State.UNKNOWN, State.IN_PROGRESS]
         assert caplog.text.count("TimeoutError") >= 2
-        await asyncio.wait_for(ended.wait(), 10)
+        await auntil(ended.is_set)
 
     @pytest.mark.parametrize(
         "error",

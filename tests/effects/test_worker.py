@@ -15,14 +15,14 @@ from semel.effects.listening import EFFECT, WORK, Ring
 from semel.effects.rounds import Round
 from semel.effects.worker import DELIVER, MAINTAIN, RUN, Worker
 from semel.errors import ConfigurationError, StoreUnavailable
-from tests.waiting import Ahead, turns
+from tests.waiting import PATIENCE, Ahead, turns
 
 HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(autouse=True)
 async def bounded() -> AsyncIterator[None]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         yield
 
 
