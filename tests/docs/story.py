@@ -23,9 +23,9 @@ from urllib.parse import urlsplit
 
 from tests.docs.pages import Page
 from tests.servers import AppServer, uvicorn
+from tests.waiting import PATIENCE
 
 SERVED = "tests.docs.served:app"
-SECONDS = 30.0
 
 _DATE = r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT"
 _TOKEN = re.compile(rf"({_DATE}|\b[0-9a-f]{{8,}}\b)")
@@ -92,7 +92,7 @@ def output(arguments: list[str], folder: Path) -> list[str]:
     env = {name: text for name, text in os.environ.items() if not name.startswith("SEMEL_")}
     command = [sys.executable, "-m", "semel", *arguments]
     done = subprocess.run(
-        command, cwd=folder, env=env, capture_output=True, text=True, timeout=SECONDS, check=True
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     return done.stdout.splitlines()
 
@@ -120,7 +120,7 @@ def curl(arguments: list[str], port: int) -> str:
     moved = [part.replace("localhost:8000", f"127.0.0.1:{port}") for part in arguments]
     if shutil.which("curl") is None:
         return without_curl(moved)
-    command = ["curl", "--silent", "--show-error", "--max-time", str(SECONDS), *moved]
+    command = ["curl", "--silent", "--show-error", "--max-time", str(PATIENCE), *moved]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
@@ -142,7 +142,7 @@ def without_curl(arguments: list[str]) -> str:
             case _:
                 url = part
     where = urlsplit(url if "//" in url else f"http://{url}")
-    connection = http.client.HTTPConnection(where.netloc, timeout=SECONDS)
+    connection = http.client.HTTPConnection(where.netloc, timeout=PATIENCE)
     try:
         connection.request(method, f"{where.path}?{where.query}", body, headers)
         return _printed(connection.getresponse())

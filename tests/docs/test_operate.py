@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -28,6 +25,7 @@ from semel.stores import open_backend
 from semel.stores.base import Backend
 from tests.docs.pages import page
 from tests.docs.story import Command, commands
+from tests.ops import commandline
 from tests.servers import MariadbServer
 
 HOUR = 3_600_000_000
@@ -113,15 +111,7 @@ def typed(name: str) -> list[Command]:
 def run(line: str, folder: Path, url: str) -> str:
     program, *arguments = shlex.split(line)
     assert program == "semel"
-    done = subprocess.run(
-        [sys.executable, "-m", "semel", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={**os.environ, "SEMEL_STORE": url},
-        timeout=60,
-        check=False,
-    )
+    done = commandline.run(*arguments, folder=folder, SEMEL_STORE=url)
     assert done.returncode == 0, f"$ {line}\n{done.stderr}"
     return done.stdout
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.docs.pages import page
+from tests.waiting import PATIENCE
 
 PAGE = page("docs/howto/outbox.md")
 
@@ -39,7 +40,7 @@ def output(command: list[str], folder: Path) -> list[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     return done.stdout.splitlines()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from tests.docs.pages import page
-from tests.docs.story import Aliases, commands, curl, play, serve, without_curl
+from tests.docs.story import Aliases, commands, curl, play, without_curl
 
 
 def test_the_readmes_app_answers_as_the_readme_shows(tmp_path: Path) -> None:
@@ -40,16 +44,43 @@ def test_a_deferred_request_is_run_and_told_as_its_guide_shows(tmp_path: Path) -
     assert play(page("docs/howto/deferred.md"), tmp_path) == 3
 
 
-def test_without_curl_the_same_request_is_made(tmp_path: Path) -> None:
-    (app,) = [block for block in page("README.md").blocks if block.title]
-    assert app.title is not None
-    (tmp_path / app.title).write_text(app.text)
-    with serve("shop:app", tmp_path) as server:
-        url = f"127.0.0.1:{server.port}/orders?item=tea"
-        arguments = ["-i", "-X", "POST", url, "-H", "Idempotency-Key: 5b0e6a9c-order-tea"]
-        first, second = curl(arguments, server.port), without_curl(arguments)
-    assert first.splitlines()[-1] == second.splitlines()[-1]
-    assert "idempotent-replayed: true" in second
+class Listener(BaseHTTPRequestHandler):
+    """Notes what it was asked, and how."""
+
+    heard: ClassVar[list[tuple[object, ...]]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length", "0")))
+        named = [self.headers.get(name) for name in ("idempotency-key", "content-type")]
+        self.heard.append((self.command, self.path.rstrip("?"), *named, body))
+        self.send_response(201)
+        self.send_header("content-length", "5")
+        self.end_headers()
+        self.wfile.write(b"heard")
+
+    def log_request(self, code: object = "-", size: object = "-") -> None:
+        """Not on standard error."""
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "-X POST localhost:8000/orders?item=tea -H 'Idempotency-Key: 5b0e6a9c-order-tea'",
+        "localhost:8000/payments -H 'content-type: application/json' -d '{\"amount\": 4200}'",
+    ],
+)
+def test_without_curl_the_same_request_is_made(asked: str) -> None:
+    Listener.heard.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Listener) as server:
+        threading.Thread(target=server.serve_forever).start()
+        port = server.server_address[1]
+        arguments = shlex.split(f"-i {asked}".replace("localhost:8000", f"127.0.0.1:{port}"))
+        answers = [curl(arguments, port), without_curl(arguments)]
+        server.shutdown()
+    one, other = Listener.heard
+    assert one == other
+    assert [answer.splitlines()[-1] for answer in answers] == ["heard", "heard"]
+    assert all(answer.splitlines()[0].split()[1] == "201" for answer in answers)
 
 
 @pytest.mark.parametrize(
