@@ -10,7 +10,6 @@ import socket
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -33,6 +32,7 @@ from tests.effects.doubts import MINUTE, Scene
 from tests.effects.served_inbox import SECRET, read
 from tests.servers import AppServer, gunicorn, uvicorn
 from tests.stores.harness import Harness
+from tests.waiting import PATIENCE
 
 NOW = 1_700_000_000.0
 OLD_SECRET = "whsec_" + "b2xkLXNlY3JldC1vZi10aGUtYmFuay1hbmQtc2hvcA=="
@@ -388,11 +388,11 @@ Served = tuple[AppServer, Scene, str]
 """A server, records it knows, and the address of its inbox."""
 
 
-@pytest.fixture(params=["uvicorn", "gunicorn"])
+@pytest.fixture(scope="module", params=["uvicorn", "gunicorn"])
 def served(
-    request: pytest.FixtureRequest, tmp_path: Path
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[AppServer, Scene, str]]:
-    store = f"sqlite:///{tmp_path}/semel.db"
+    store = f"sqlite:///{tmp_path_factory.mktemp('inbox')}/semel.db"
     env = {"SHOP_STORE": store}
     backend = open_backend(store)
     scene = Scene(Harness(backend, lambda _: None, 0, "sync"))
@@ -415,7 +415,7 @@ def test_over_a_real_server(served: Served) -> None:
     now = time.time()
 
     def post(sent: tuple[dict[str, str], bytes]) -> tuple[int, str]:
-        answer = httpx.post(url, headers=sent[0], content=sent[1])
+        answer = httpx.post(url, headers=sent[0], content=sent[1], timeout=PATIENCE)
         return answer.status_code, answer.json()["status"]
 
     assert post(letter(paid(one), "evt_1", at=now)) == (200, "settled")
@@ -424,7 +424,7 @@ def test_over_a_real_server(served: Served) -> None:
     assert post(letter(paid(two), "evt_2", at=now, secret=OLD_SECRET)) == (401, "refused")
     assert post(letter(paid(two), "evt_2", at=now - 600)) == (401, "refused")
     assert post(letter(b"x" * 5000, "evt_3", at=now)) == (413, "too large")
-    assert httpx.get(url).status_code == 405
+    assert httpx.get(url, timeout=PATIENCE).status_code == 405
     assert (scene.state(one), scene.state(two)) == (State.COMPLETED, State.UNKNOWN)
 
 
@@ -435,14 +435,15 @@ def test_garbage_on_the_wire_is_refused_and_the_server_lives(
     path = url.removeprefix(server.url)
     for body in (b"\x00\xff" * 100, b"Content-Length: -1\r\n\r\n", b"{" * 3000):
         for length in (len(body), 10**18, -1):
-            with socket.create_connection(("127.0.0.1", server.port), timeout=30) as sock:
+            with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as sock:
                 head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n"
                 sock.sendall(head.encode() + body)
                 if length == len(body):
                     assert b" 401 " in sock.recv(4096)
     identity = scene.unknown()
     sent = letter(paid(identity), "evt_9", at=time.time())
-    assert httpx.post(url, headers=sent[0], content=sent[1]).status_code == 200
+    answer = httpx.post(url, headers=sent[0], content=sent[1], timeout=PATIENCE)
+    assert answer.status_code == 200
 
 
 def test_options_have_the_defaults_the_guide_names() -> None:

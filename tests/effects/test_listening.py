@@ -160,7 +160,7 @@ async def test_behind_a_transaction_pooler_it_says_that_it_polls_and_how_to_list
 ) -> None:
     """The short patience is for the notification that never comes. A session that is not open by
     then is opened again."""
-    monkeypatch.setattr("semel.effects.listening._PATIENCE", 2.0)
+    monkeypatch.setattr("semel.effects.listening._PATIENCE", 0.5)
     backend = open_backend(pgbouncer_url)
     backend.migrate()
     bell = bell_for(backend)

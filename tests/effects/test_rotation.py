@@ -30,10 +30,11 @@ from semel.stores.encryption import Encryption
 from semel.stores.sealed import SealedBackend
 from tests.servers import PostgresServer, ValkeyServer
 from tests.stores.contract import claim, new_fence, new_identity
+from tests.waiting import PATIENCE
 
 OLD, NEW = os.urandom(32), os.urandom(32)
 BOTH = {"old": OLD, "new": NEW}
-COUNT = 40
+COUNT = 20
 
 
 def key(number: int) -> str:
@@ -222,13 +223,13 @@ Rotator(guard, Act("ann", "killed")).run(progress)
 def test_killed_in_the_middle_it_is_simply_begun_again(sqlite_url: str) -> None:
     fill(guard_on(sqlite_url, {"old": OLD}, "old"), range(COUNT))
     keys = {name: b64encode(given).decode() for name, given in BOTH.items()}
-    given = json.dumps([sqlite_url, keys, 20])
-    killed = subprocess.run([sys.executable, "-c", KILLED, given], check=False, timeout=60)
+    given = json.dumps([sqlite_url, keys, COUNT // 2])
+    killed = subprocess.run([sys.executable, "-c", KILLED, given], check=False, timeout=PATIENCE)
     assert killed.returncode == -signal.SIGKILL
     both = guard_on(sqlite_url, BOTH, "new")
     assert replays(both, range(COUNT))  # half under one key, half under the other
     done = rotate(both)
-    assert (done.resealed, done.remaining) == (COUNT - 20, 0)
+    assert (done.resealed, done.remaining) == (COUNT // 2, 0)
     assert replays(guard_on(sqlite_url, {"new": NEW}, "new"), range(COUNT))
     begun = [entry for entry in both.operator().audit() if entry.reason.startswith("begun")]
     assert len(begun) == 2  # the act of the one that was killed is on record
