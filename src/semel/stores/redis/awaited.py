@@ -330,10 +330,9 @@ class AwaitedPool:
         if link is None:
             link = self._links[where] = AwaitedLink(self._settings, self._keys, where)
         outcomes = await link.send(AwaitedParcel(attempts, deadline))
-        if any(isinstance(each, Fault) and each.broken for each in outcomes):
-            if any(isinstance(each, Fault) and each.code == "READONLY" for each in outcomes):
-                link.hang_up(severed(True, "the server has become a replica"))
-            self._topology.suspect(outcomes)
+        if any(isinstance(each, Fault) and each.code == "READONLY" for each in outcomes):
+            link.hang_up(severed(True, "the server has become a replica"))
+        self._topology.suspect(outcomes)  # also a node so silent that nothing could be sent
         return outcomes
 
     # ── who has what ─────────────────────────────────────────────────────────────────────────────
