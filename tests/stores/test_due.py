@@ -34,6 +34,7 @@ from tests.stores.contract import (
     reach,
 )
 from tests.stores.harness import START, Harness, open_harness
+from tests.waiting import PATIENCE
 
 ROWS = 100_000
 STATEMENTS: dict[str, dict[str, object]] = {
@@ -133,7 +134,7 @@ def filled_file() -> Iterator[sqlite3.Connection]:
     for migration in dialect("sqlite").migrations:
         for text in migration.statements:
             connection.execute(text)
-    more = f"SELECT n + 1 FROM numbers WHERE n < {ROWS}"
+    more = f"SELECT n + 1 FROM numbers WHERE n < {ROWS // 10}"
     numbers = f"WITH RECURSIVE numbers (n) AS (VALUES (1) UNION ALL {more})"
     words = {
         "hash": "randomblob(32)",
@@ -238,7 +239,7 @@ def claimed(backend: PostgresBackend, **changes: Any) -> tuple[Any, Fence]:
 
 @pytest.fixture
 def backend(postgres_url: str) -> Iterator[PostgresBackend]:
-    backend = PostgresBackend(postgres_url, timeout=5)
+    backend = PostgresBackend(postgres_url, timeout=PATIENCE)
     backend.migrate()
     yield backend
     backend.close()
@@ -336,7 +337,7 @@ def test_renewed_records_are_put_off_and_never_clog_the_sweep(
 ) -> None:
     store = backend.blocking()
     for _ in range(5):
-        identity, fence = claimed(backend, lease=100_000)
+        identity, fence = claimed(backend, lease=LEASE)
         store.perform(Renew(identity, fence, LEASE))
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("UPDATE semel_record SET due_at = 1")  # the ends of their first leases
@@ -361,7 +362,7 @@ def test_renewed_records_are_put_off_and_never_clog_the_sweep(
 async def test_whoever_only_looks_into_a_file_needs_no_write_lock(
     tmp_path: Path, op: StoreOperation[Any]
 ) -> None:
-    backend = SqliteBackend(f"sqlite:///{tmp_path}/semel.db", timeout=0.5)
+    backend = SqliteBackend(f"sqlite:///{tmp_path}/semel.db", timeout=PATIENCE)
     backend.blocking().perform(accept(Identity(bytes(32)), new_fence()))
     connection = sqlite3.connect(tmp_path / "semel.db", isolation_level=None)
     connection.execute("BEGIN IMMEDIATE")

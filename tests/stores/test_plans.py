@@ -17,11 +17,12 @@ from semel.stores.sql.plans import plan
 from semel.stores.sqlite import SqliteBackend
 from semel.stores.sqlite.file import execute
 from tests.stores.contract import MINUTE, claim, new_fence, new_identity
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[SqliteBackend]:
-    opened = SqliteBackend(f"sqlite:///{tmp_path / 'keys.db'}")
+    opened = SqliteBackend(f"sqlite:///{tmp_path / 'keys.db'}", timeout=PATIENCE)
     opened.migrate()
     yield opened
     opened.close()

@@ -8,6 +8,7 @@ from semel.core.contract import NoRecord, Read
 from semel.core.model import Identity
 from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres.migration import LOCK
+from tests.waiting import PATIENCE
 
 
 def test_a_node_that_hangs_with_the_migrations_lock_holds_up_nobody_once_the_schema_is_there(
@@ -16,6 +17,6 @@ def test_a_node_that_hangs_with_the_migrations_lock_holds_up_nobody_once_the_sch
     PostgresBackend(postgres_url).migrate()
     with psycopg.connect(postgres_url) as stopped:
         stopped.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
-        node = PostgresBackend(postgres_url, migrate=True, timeout=5)
+        node = PostgresBackend(postgres_url, migrate=True, timeout=PATIENCE)
         assert isinstance(node.blocking().perform(Read(Identity(bytes(32)))), NoRecord)
         node.close()

@@ -69,7 +69,7 @@ def harnesses(kind: str, colour: str, folder: Path) -> Iterator[Harness]:
     clock = FakeClock()
     inner: Any = MemoryBackend(clock=clock)
     if kind == "sqlite":
-        inner = SqliteBackend(f"sqlite:///{folder}/records.db", timeout=60, clock=clock)
+        inner = SqliteBackend(f"sqlite:///{folder}/records.db", timeout=120, clock=clock)
     harness = Harness(sealed(inner, encryption()), clock.travel, 0, colour)
     try:
         yield harness
@@ -386,7 +386,7 @@ def test_a_forged_body_in_a_shared_cache_costs_a_question_and_no_answer(
 ) -> None:
     """Its head is right, its checksum too: only the seal tells."""
     store = MemoryBackend()
-    shared = f"{valkey.socket_url}?prefix={os.urandom(4).hex()}&timeout=5"
+    shared = f"{valkey.socket_url}?prefix={os.urandom(4).hex()}&timeout=120"
     nodes = [sealed(nearer(store, 1_000_000, shared), encryption()) for _ in range(2)]
     one, two = (node.blocking().perform for node in nodes)
     identity, fence, large = new_identity(), new_fence(), os.urandom(2 * LARGE)

@@ -684,19 +684,18 @@ def test_a_thread_gets_a_connection_that_blocks(world: World) -> None:
 # ── crashes ───────────────────────────────────────────────────────────────────────────────────────
 
 CHILD = """
-import sys
-from semel.core.model import Identity
+import os, sys
+from semel.core.contract import Claim, Complete
+from semel.core.model import Fence, Identity, Origin
 from semel.stores import open_backend
-from tests.stores.together import claim, complete
 url, identity = sys.argv[1:]
 backend = open_backend(url, timeout=120)
-op = claim()
-object.__setattr__(op, "identity", Identity(bytes.fromhex(identity)))
-transaction = backend.begin(op.identity)
-transaction.perform(op)
+identity, fence = Identity(bytes.fromhex(identity)), Fence(os.urandom(16))
+transaction = backend.begin(identity)
+transaction.perform(Claim(identity, fence, "v1:", b"", Origin("", "POST", "/", ""), 60_000_000))
 transaction.savepoint()
 transaction.connection.execute("INSERT INTO orders VALUES (1)")
-transaction.perform(complete(op))
+transaction.perform(Complete(identity, fence, b"", 9**15, 9**15))
 print("ready", flush=True)
 sys.stdin.read()
 """
