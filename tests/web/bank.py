@@ -91,9 +91,9 @@ class Ledger:
         return names.count("payment"), names.count("effect"), states
 
     def clear(self) -> None:
-        self.ask("DELETE FROM payment")
-        self.ask("DELETE FROM semel_effect")
-        self.ask("DELETE FROM semel_record")
+        statements = [f"DELETE FROM {name}" for name in ("payment", "semel_effect", "semel_record")]
+        for one in statements if self.sqlite else ["; ".join(statements)]:
+            self.ask(one)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import itertools
 import logging
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import semel
+from tests.forms import in_proof
 from tests.servers import PostgresServer
 from tests.web.bank import (
     COLOURS,
@@ -21,7 +23,6 @@ from tests.web.bank import (
     PAID,
     STORES,
     Bank,
-    Ledger,
     Put,
     Says,
     Script,
@@ -45,23 +46,33 @@ class Payment(Base):
     name: Mapped[str] = mapped_column(primary_key=True)
 
 
-@pytest.fixture(params=STORES)
-def ledger(
-    request: pytest.FixtureRequest, tmp_path: Path, postgres: PostgresServer
-) -> Iterator[Ledger]:
-    with opened(request.param, tmp_path, postgres) as one:
-        yield one
+TRIED = (
+    *(("asgi", "postgres"), ("asgi", "sqlite"), ("def", "postgres")),
+    *(("wsgi", "postgres"), ("wsgi", "sqlite")),
+)
+"""A session that is awaited, one in the loop's thread, and one of a server's; on both databases."""
+PAIRS = (
+    *TRIED,
+    *in_proof(*(pair for pair in itertools.product(COLOURS, STORES) if pair not in TRIED)),
+)
 
 
-@pytest.fixture(params=COLOURS)
+@pytest.fixture(params=PAIRS, ids="-".join)
 def make_bank(
-    request: pytest.FixtureRequest, ledger: Ledger, make_guard: MakeGuard, runner: asyncio.Runner
-) -> MakeBank:
-    def make(script: Script, factory: Any = semel.ietf) -> Bank:
-        guard = make_guard(ledger.url, policy=factory(mode="atomic"))
-        return bank(request.param, guard, ledger, runner, script)
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    postgres: PostgresServer,
+    make_guard: MakeGuard,
+    runner: asyncio.Runner,
+) -> Iterator[MakeBank]:
+    colour, store = request.param
+    with opened(store, tmp_path, postgres) as ledger:
 
-    return make
+        def make(script: Script, factory: Any = semel.ietf) -> Bank:
+            guard = make_guard(ledger.store, policy=factory(mode="atomic"), maintenance=None)
+            return bank(colour, guard, ledger, runner, script)
+
+        yield make
 
 
 @pytest.fixture(autouse=True)
