@@ -18,6 +18,7 @@ from semel.core.model import State
 from semel.core.upkeep import Browse
 from semel.web.wsgi import Environ, StartResponse
 from tests.stores.harness import Harness, open_harness
+from tests.waiting import PATIENCE
 from tests.web.client import Reply
 from tests.web.drive import AsgiDriver, WsgiDriver
 
@@ -126,13 +127,13 @@ def test_calls_side_by_side_in_threads(bench: Bench) -> None:
 
     def charge(key: str, what: str) -> str:
         began.set()
-        assert go_on.wait(10)
+        assert go_on.wait(PATIENCE)
         return bench.charge(key, what)
 
     def handler(op: semel.Operation) -> Any:
         with ThreadPoolExecutor(1) as pool:
             first = pool.submit(copy_context().run, op.call, "one", charge, "a")
-            assert began.wait(10)
+            assert began.wait(PATIENCE)
             with pytest.raises(semel.ConfigurationError, match="one after the other"):
                 op.call("two", charge, "b")
             go_on.set()

@@ -12,6 +12,7 @@ import pytest
 import semel
 from semel.core.evidence import Happened, Inquiry
 from semel.process import points
+from tests import waiting
 from tests.web.colours import COLOURS
 from tests.web.rides import Rides, rides_on
 
@@ -57,7 +58,7 @@ def test_a_probe_that_hangs(rides: Rides, awaited: bool, monkeypatch: pytest.Mon
     go_on = threading.Event()
 
     def hang(inquiry: Inquiry) -> Happened:
-        go_on.wait(20)
+        go_on.wait(waiting.PATIENCE)
         return Happened("late")
 
     async def hang_awaited(inquiry: Inquiry) -> Happened:
