@@ -5,7 +5,6 @@ import sqlite3
 import unittest
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 
 import django.test
@@ -19,12 +18,14 @@ from semel.core.contract import NoRecord, Read
 from semel.errors import ConfigurationError
 from semel.web.django import guarded
 from tests.stores.relay import hang_up
+from tests.waiting import PATIENCE, until
+from tests.web import django_site
 from tests.web.cable import Cable, Line
 from tests.web.client import Reply, new_key
 from tests.web.conftest import MakeGuard
 from tests.web.django_site import GUARD, Row, Site, add_postgres, make_tables
 from tests.web.drive import Ask, Driver
-from tests.waiting import until
+from tests.web.hurry import overrun
 
 ATOMIC = semel.ietf(mode="atomic")
 
@@ -455,7 +456,7 @@ def test_a_connection_that_died_while_it_was_kept_is_replaced(
     Row.objects.using("pg").first()
     shop.key = new_key()
     with psycopg_of(postgres_url) as other:
-        other.execute("SELECT pg_terminate_backend(%s, 1000)", (pid,))
+        other.execute("SELECT pg_terminate_backend(%s, %s)", (pid, int(PATIENCE * 1000)))
     assert shop.send().status == 201
     assert shop.left() == (1, True)
 
@@ -537,10 +538,9 @@ def test_a_view_that_runs_too_long_commits_nothing(alias: str, begin: Begin) -> 
 
     def hang(request: Any) -> None:
         if not cut:
-            cut.append(until(lambda: semel.current()._run.lease.lost))
+            cut.append(until(overrun(django_site.guard)))
 
-    brief = timedelta(milliseconds=100)
-    shop = begin(alias, hang, policy=semel.ietf(mode="atomic", lease=brief, max_run=2 * brief))
+    shop = begin(alias, hang)
     assert shop.send().status == 503
     assert shop.left() == (0, False)
     assert shop.send().status == 201

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from urllib.parse import parse_qs, urlsplit
 
+from tests.waiting import PATIENCE
+
 PROJECT = """
 import json, sys
 import pymysql
@@ -85,7 +87,7 @@ def test_keys_hold_and_the_rest_is_refused_in_words(mariadb_url: str) -> None:
         "HOST": parse_qs(parts.query)["socket"][0],
     }
     command = [sys.executable, "-c", PROJECT, json.dumps(where)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert ran.returncode == 0, ran.stderr
     told = json.loads(ran.stdout)
     assert told["sent"] == [[201, "1", "false"], [201, "1", "true"]]

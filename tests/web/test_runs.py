@@ -16,8 +16,8 @@ from semel.core.upkeep import Due, Work
 from semel.effects.rounds import Round
 from semel.effects.runs import Runs
 from tests.stores.harness import open_harness
+from tests.waiting import Ahead, auntil, turns
 from tests.web.faulty import Faults, FaultyBackend
-from tests.waiting import auntil, turns
 
 
 def under_way() -> int:
@@ -165,14 +165,16 @@ def test_handlers_that_hang_do_not_take_all_the_places(
     backend: Any, runner: asyncio.Runner
 ) -> None:
     async def work() -> None:
-        soon = timedelta(milliseconds=300)
-        yard = Yard(backend, lease=soon, max_run=soon)
+        yard, clock = Yard(backend), Ahead()
         for name in ("/one", "/two"):
             await yard.accept(name, slow=True)
         runs = yard.runs(at_once=2)
         round_ = asyncio.create_task(runs.run_once())
         await yard.until(["/one", "/two"], ended=False)
         await yard.accept("/quick")
+        policy = yard.guard.policy
+        over = policy.max_run + timedelta(microseconds=policy.lease_micros)
+        await clock.forward(over.total_seconds())
         await yard.until(["/quick"])
         assert yard.ended == ["/quick"]
         await round_
