@@ -7,7 +7,9 @@ import semel
 from tests.web.colours import Said, asgi, wsgi
 from tests.web.effects import Effects
 
-WINDOW = timedelta(seconds=3)
+WINDOW = timedelta(seconds=1)
+"""Long beside the few requests that are remembered, short for those who wait for its end. Where a
+machine is so slow that it is past before that, what must not be repeated is not."""
 
 guard = semel.Guard(os.environ["SEMEL_TEST_STORE"], tenant=None, migrate=True, replay_cache=WINDOW)
 effects = Effects(os.environ["SEMEL_TEST_EFFECTS"])

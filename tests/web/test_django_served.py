@@ -10,18 +10,18 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.servers import gunicorn, uvicorn
+from tests.servers import PostgresServer, gunicorn, uvicorn
 from tests.servers.apps import AppServer
 from tests.servers.child import ROOT
-from tests.web.client import Client, new_key
 from tests.waiting import until
+from tests.web.client import Client, new_key
 
 APP = "tests.web.django_served"
 
 
 @dataclass
 class Project:
-    """A folder and a database, for one server after the other."""
+    """A folder and a database, for all tests; each has keys of its own."""
 
     folder: Path
     url: str
@@ -44,6 +44,11 @@ class Project:
         assert row is not None
         return int(row[0])
 
+    def clear(self) -> None:
+        (self.folder / "hold").unlink(missing_ok=True)
+        with psycopg.connect(self.url) as connection:
+            connection.execute("DELETE FROM served_row; DELETE FROM semel_record")
+
 
 def ran(command: list[str], **env: str) -> str:
     """What a command says; it must succeed."""
@@ -54,34 +59,67 @@ def ran(command: list[str], **env: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> Iterator[Project]:
+    with postgres.database() as url:
+        project = Project(tmp_path_factory.mktemp("project"), url)
+        ran([sys.executable, "-m", APP], **project.env)
+        yield project
+
+
 @pytest.fixture
-def project(tmp_path: Path, postgres_url: str) -> Project:
-    made = Project(tmp_path, postgres_url)
-    ran([sys.executable, "-m", APP], **made.env)
+def project(made: Project) -> Project:
+    made.clear()
     return made
 
 
-def test_kill_in_an_atomic_view_leaves_nothing_behind(project: Project) -> None:
+@pytest.fixture(scope="module")
+def wsgi(made: Project) -> Iterator[AppServer]:
+    with gunicorn(f"{APP}:application", workers=2, threads=4, env=made.env) as server:
+        yield server
+
+
+@pytest.fixture(scope="module", params=["", "a sync middleware around it"])
+def asgi(made: Project, request: pytest.FixtureRequest) -> Iterator[AppServer]:
+    with uvicorn(f"{APP}:asgi", env={**made.env, "OUTER": request.param}) as server:
+        yield server
+
+
+def test_many_duplicates_at_once_write_one_row_in_threads(
+    project: Project, wsgi: AppServer
+) -> None:
+    many_at_once(project, Client(wsgi.url), "/rows")
+
+
+def test_many_duplicates_at_once_write_one_row_in_an_event_loop(
+    project: Project, asgi: AppServer
+) -> None:
+    many_at_once(project, Client(asgi.url), "/arows")
+
+
+def many_at_once(project: Project, client: Client, path: str) -> None:
+    key = new_key()
+    replies = client.at_once(12, path, key)
+    assert {reply.status for reply in replies} <= {201, 409}
+    assert client.insist(path, key).status == 201
+    assert project.effects(key) == 1
+    assert project.count("served_row") == 1
+
+
+def test_kill_in_an_atomic_view_leaves_nothing_behind(project: Project, wsgi: AppServer) -> None:
     key, hold = new_key(), project.hold()
-    with gunicorn(f"{APP}:application", threads=4, env=project.env) as server:
-        client = Client(server.url)
-        with client.post_and_leave("/rows", key):
-            until(lambda: project.effects(key) == 1)
-        assert client.post("/rows", key).code == "in-flight"
-        server.kill()
-        assert (project.count("served_row"), project.count("semel_record")) == (0, 0)
-        hold.unlink()
-        server.start()
-        assert client.insist("/rows", key).status == 201
-        assert client.post("/rows", key).replayed
+    client = Client(wsgi.url)
+    with client.post_and_leave("/rows", key):
+        until(lambda: project.effects(key) == 1)
+    assert client.post("/rows", key).code == "in-flight"
+    wsgi.kill()
+    assert (project.count("served_row"), project.count("semel_record")) == (0, 0)
+    hold.unlink()
+    wsgi.start()
+    assert client.insist("/rows", key).status == 201
+    assert client.post("/rows", key).replayed
     assert (project.count("served_row"), project.count("semel_record")) == (1, 1)
     assert project.effects(key) == 2
-
-
-@pytest.fixture(params=["", "a sync middleware around it"])
-def asgi(project: Project, request: pytest.FixtureRequest) -> Iterator[AppServer]:
-    with uvicorn(f"{APP}:asgi", env={**project.env, "OUTER": request.param}) as server:
-        yield server
 
 
 def test_a_client_that_leaves_takes_neither_the_view_nor_its_record_with_it(
@@ -101,20 +139,6 @@ def test_a_client_that_leaves_takes_neither_the_view_nor_its_record_with_it(
         reply = client.insist(path, key)
         assert (path, reply.status, reply.replayed) == (path, 201, True)
     assert [project.effects(key) for key in keys.values()] == [1, 1, 1, 1]
-    assert project.count("served_row") == 2
-
-
-def test_many_duplicates_at_once_write_one_row(project: Project) -> None:
-    for server, path in [
-        (gunicorn(f"{APP}:application", workers=2, threads=4, env=project.env), "/rows"),
-        (uvicorn(f"{APP}:asgi", env=project.env), "/arows"),
-    ]:
-        with server:
-            client, key = Client(server.url), new_key()
-            replies = client.at_once(12, path, key)
-            assert {reply.status for reply in replies} <= {201, 409}
-            assert client.insist(path, key).status == 201
-            assert project.effects(key) == 1
     assert project.count("served_row") == 2
 
 

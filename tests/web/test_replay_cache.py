@@ -21,7 +21,7 @@ from semel.core.model import Identity, Request, State
 from semel.core.snapshot import LARGE
 from semel.core.upkeep import Browse
 from semel.effects.operator import Address
-from semel.process.replay_cache import ReplayCache
+from semel.process.replay_cache import LONGEST, ReplayCache
 from semel.stores.base import Backend, performer
 from semel.stores.memory import MemoryBackend
 from tests.forms import in_proof
@@ -35,6 +35,7 @@ from tests.web.served import databases_of, store_url
 
 ACT = Act("ann", "to see what it does")
 MINUTE = timedelta(minutes=1)
+LONG = LONGEST
 """No test outlives it."""
 SHORT = timedelta(milliseconds=300)
 RESOURCE = "thing:7"
@@ -72,7 +73,7 @@ def test_in_the_window_the_store_is_not_asked(
     tmp_path: Path,
 ) -> None:
     policy = semel.ietf(mode=mode)
-    guard = make_guard(f"sqlite:///{tmp_path / 'keys.db'}", policy=policy, replay_cache=MINUTE)
+    guard = make_guard(f"sqlite:///{tmp_path / 'keys.db'}", policy=policy, replay_cache=LONG)
     send = driver(colour, guard, once(effects), runner)
     first, second = send(), send()
     assert take_away(guard.backend) == 1
@@ -97,7 +98,7 @@ def test_a_large_answer_is_repeated_byte_for_byte(
     body = os.urandom(3 * LARGE)
     options: dict[str, Any] = {
         "asked": {},
-        "window": {"replay_cache": MINUTE},
+        "window": {"replay_cache": LONG},
         "bodies": {"replay_bodies": 100 * LARGE},
     }
     url = f"sqlite:///{tmp_path / 'keys.db'}"
@@ -125,7 +126,7 @@ def test_without_a_window_every_replay_asks(
 def test_another_payload_and_another_tenant_get_no_answer_from_memory(
     colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
 ) -> None:
-    guard = make_guard(tenant=tenant_of, replay_cache=MINUTE)
+    guard = make_guard(tenant=tenant_of, replay_cache=LONG)
     send = driver(colour, guard, once(effects), runner)
     first = send(of("ann"))
     assert send(of("ann")).body == first.body
@@ -143,7 +144,7 @@ def test_a_deferred_answer_is_repeated_too(
     memory = MemoryBackend()
     first = driver(colour, make_guard(memory), once(effects), runner)()
     policy = semel.accepted(mode="deferred", required=True)
-    deferring = make_guard(memory, policy=policy, replay_cache=MINUTE)
+    deferring = make_guard(memory, policy=policy, replay_cache=LONG)
     send = driver(colour, deferring, once(effects), runner)
     assert send().body == first.body
     take_away(memory)
@@ -174,7 +175,7 @@ def test_the_window_begins_before_the_store_is_asked(
 
 
 def test_a_function_run_once_is_remembered(make_guard: MakeGuard, effects: Effects) -> None:
-    guard = make_guard(replay_cache=MINUTE)
+    guard = make_guard(replay_cache=LONG)
 
     def work() -> str:
         return effects.happen("-")
@@ -195,7 +196,7 @@ def test_while_the_store_is_down_the_window_still_answers_and_nothing_is_run(
     colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
 ) -> None:
     with ValkeyServer() as server:
-        guard = make_guard(server.url, replay_cache=MINUTE)
+        guard = make_guard(server.url, replay_cache=LONG)
         send = driver(colour, guard, once(effects), runner)
         first = send()
         assert send().body == first.body
@@ -210,10 +211,10 @@ def test_while_the_store_is_down_the_window_still_answers_and_nothing_is_run(
 def test_the_window_is_said_in_the_store_before_it_is_used(
     colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
 ) -> None:
-    guard = make_guard(replay_cache=MINUTE)
+    guard = make_guard(replay_cache=LONG)
     driver(colour, guard, once(effects), runner)()
     said = run(announce(0), performer(guard.backend.blocking()))
-    assert said == MINUTE // timedelta(microseconds=1)
+    assert said == LONG // timedelta(microseconds=1)
 
 
 def test_retiring_takes_as_long_as_anybodys_window(make_guard: MakeGuard) -> None:
@@ -284,6 +285,7 @@ def server(colour: str, env: dict[str, str]) -> AppServer:
 
 
 @pytest.fixture(
+    scope="module",
     params=[
         ("wsgi", "postgres"),
         ("asgi", "redis"),
@@ -291,20 +293,24 @@ def server(colour: str, env: dict[str, str]) -> AppServer:
     ],
     ids="-".join,
 )
-def nodes(request: pytest.FixtureRequest, tmp_path: Path, make_guard: MakeGuard) -> Iterator[Nodes]:
+def nodes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Nodes]:
+    """For all tests: who was asked to forget one key still has the others."""
     colour, store = request.param
+    folder = tmp_path_factory.mktemp("nodes")
     with ExitStack() as stack:
         if store == "redis":
             url = stack.enter_context(ValkeyServer()).url
         else:
-            url = stack.enter_context(store_url(store, tmp_path, databases_of(request)))
+            url = stack.enter_context(store_url(store, folder, databases_of(request)))
         env = {
             "SEMEL_TEST_STORE": url,
-            "SEMEL_TEST_EFFECTS": str(tmp_path / "effects"),
+            "SEMEL_TEST_EFFECTS": str(folder / "effects"),
             "SEMEL_TEST_RESOURCE": RESOURCE,
         }
         one, other = (stack.enter_context(server(colour, env)) for _ in range(2))
-        tool = make_guard(url, maintenance=None)
+        tool = semel.Guard(url, tenant=None, maintenance=None)
         yield Nodes(Client(one.url), Client(other.url), tool)
         tool.close()
 
