@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Protocol
 
 import aiohttp
@@ -17,9 +16,8 @@ import requests
 import semel.client.aiohttp
 import semel.client.httpx
 import semel.client.requests
-from semel.client import Budget, Entry, Resumed
-
-QUICK = Budget(6, timedelta(seconds=20), timedelta(milliseconds=10), timedelta(milliseconds=200))
+from semel.client import Entry, Resumed
+from tests.client.quick import QUICK as QUICK
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ import semel.client.httpx
 from semel.client import Entry, Journal
 from semel.client.model import Answer, Call, Send
 from semel.core.contract import Operation
-from tests.client.kinds import QUICK
+from tests.client.quick import QUICK
+from tests.waiting import PATIENCE
 
 
 def die() -> None:
@@ -61,7 +62,7 @@ class JournalLast(semel.client.httpx.Client[httpx.Response]):
 
 def main(url: str, path: str, order: str, when: str) -> None:
     kind = JournalLast if when == "journal last" else semel.client.httpx.Client
-    with httpx.Client(trust_env=False, timeout=60) as http, Dying(path, when) as journal:
+    with httpx.Client(trust_env=False, timeout=PATIENCE) as http, Dying(path, when) as journal:
         client = kind(
             http,
             journal=journal,

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
+from tests.waiting import PATIENCE
+
 
 @dataclass
 class Kept:
@@ -106,7 +108,7 @@ class StripeLike:
                 return 500, error, {"Stripe-Should-Retry": "true"}
         self.charges.append(order["order"])
         if how == "slow":
-            assert self.busy.wait(20)
+            assert self.busy.wait(PATIENCE)
         kept.status = 500 if how == "broken" else 402 if how == "declined" else 200
         kept.answer = json.dumps({"charge": len(self.charges)}).encode()
         kept.done.set()

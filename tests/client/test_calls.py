@@ -36,7 +36,7 @@ from tests.client.kinds import KINDS, QUICK, Client
 from tests.client.stripelike import StripeLike
 from tests.client.wire import Cut, Wire
 from tests.servers.ports import bound_somewhere
-from tests.waiting import auntil
+from tests.waiting import PATIENCE, auntil
 
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 BOTH_COLOURS = pytest.mark.parametrize("kind", ["httpx", "aiohttp"])
@@ -50,7 +50,7 @@ def stripe() -> Iterator[StripeLike]:
 
 
 def opened(kind: str, journal: Path | Journal | None, **options: Any) -> Any:
-    return KINDS[kind](journal, 20, **{"budget": QUICK, **options})
+    return KINDS[kind](journal, PATIENCE, **{"budget": QUICK, **options})
 
 
 def on_disk(journal: Path) -> bytes:
@@ -195,7 +195,7 @@ def test_redirects_are_answers(kind: str, stripe: StripeLike) -> None:
 def test_a_clients_own_parameters_are_added_once(order: str, stripe: StripeLike) -> None:
     base, sale = stripe.url.removesuffix("charges"), {"order": order, "how": "try again"}
     with (
-        httpx.Client(base_url=base, params={"v": "2"}, trust_env=False) as http,
+        httpx.Client(base_url=base, params={"v": "2"}, trust_env=False, timeout=PATIENCE) as http,
         semel.client.httpx.Client(http, journal=None, budget=QUICK) as client,
     ):
         client.post("charges", params={"of": order}, json=sale)
@@ -348,7 +348,7 @@ def fail_on(response: Any, **_: Any) -> None:
 @contextmanager
 def hooked_httpx(journal: Path) -> Generator[Any]:
     with (
-        httpx.Client(trust_env=False, event_hooks={"response": [fail_on]}) as http,
+        httpx.Client(trust_env=False, event_hooks={"response": [fail_on]}, timeout=None) as http,
         semel.client.httpx.Client(http, journal=journal, budget=QUICK) as client,
     ):
         yield client
@@ -443,7 +443,7 @@ async def test_a_cancelled_call_stays_pending(
 ) -> None:
     stripe.busy.clear()
     async with (
-        httpx.AsyncClient(trust_env=False, timeout=30) as http,
+        httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as http,
         semel.client.httpx.AsyncClient(http, journal=journal, budget=QUICK) as client,
     ):
         sale = {"order": order, "how": "slow"}
@@ -493,7 +493,7 @@ def test_a_call_cancelled_while_it_is_written_down_is_free_to_be_resumed(
     class Slow(Journal):
         def begin(self, call: Call) -> Call | Entry:
             writing.set()
-            assert go_on.wait(20)
+            assert go_on.wait(PATIENCE)
             return super().begin(call)
 
         def let_go(self, call: Call) -> None:
@@ -504,12 +504,12 @@ def test_a_call_cancelled_while_it_is_written_down_is_free_to_be_resumed(
         async with aiohttp.ClientSession() as session:
             client = semel.client.aiohttp.AsyncClient(session, journal=slow, budget=QUICK)
             call = asyncio.create_task(client.post(stripe.url, json={"order": "cancelled"}))
-            assert await asyncio.to_thread(writing.wait, 20)
+            assert await asyncio.to_thread(writing.wait, PATIENCE)
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
             go_on.set()
-            await asyncio.wait_for(free.wait(), 5)
+            await asyncio.wait_for(free.wait(), PATIENCE)
 
     free = asyncio.Event()
     with Slow(journal) as slow:

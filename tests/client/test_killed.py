@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from semel.client import Resumed
 from tests.client.conftest import Shop
 from tests.client.kinds import KINDS, QUICK, Client
+from tests.waiting import PATIENCE, until
 
 PROJECT = Path(__file__).parents[2]
 
@@ -36,7 +36,7 @@ def paying(shop: Shop, journal: Path, order: str, when: str) -> Iterator[subproc
 def killed(shop: Shop, journal: Path, order: str, when: str) -> None:
     """Run a payer until it has killed itself."""
     with paying(shop, journal, order, when) as process:
-        assert process.wait(60) == -signal.SIGKILL
+        assert process.wait(PATIENCE) == -signal.SIGKILL
 
 
 def killed_while_waiting(shop: Shop, journal: Path, order: str, when: str) -> None:
@@ -44,22 +44,19 @@ def killed_while_waiting(shop: Shop, journal: Path, order: str, when: str) -> No
     with paying(shop, journal, order, when) as process:
         await_effect(shop, order, process)
         process.send_signal(signal.SIGKILL)
-        assert process.wait(60) == -signal.SIGKILL
+        assert process.wait(PATIENCE) == -signal.SIGKILL
 
 
 def await_effect(shop: Shop, order: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
-    while not shop.effects.of(order):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)  # between two looks at a file
+    until(lambda: shop.effects.of(order) or process.poll() is not None)
+    assert process.poll() is None
 
 
 @contextmanager
 def restarted(journal: Path, kind: str = "httpx") -> Iterator[Client]:
     token = {"Authorization": "Bearer ann's second"}
     options: dict[str, Any] = {"credentials": lambda call: token, "keep_headers": ["X-Order"]}
-    with KINDS[kind](journal, 20, budget=QUICK, **options) as client:
+    with KINDS[kind](journal, PATIENCE, budget=QUICK, **options) as client:
         yield client
 
 
@@ -111,7 +108,8 @@ def test_a_journal_that_is_written_after_sending_loses_the_call(
     killed_while_waiting(shop, journal, order, "journal last")
     with restarted(journal) as client:
         assert not is_paid_once(shop, order, client.resume())
-    httpx.post(f"{shop.url}/release/{order}", trust_env=False).raise_for_status()
+    release = httpx.post(f"{shop.url}/release/{order}", trust_env=False, timeout=PATIENCE)
+    release.raise_for_status()
     assert len(shop.effects.of(order)) == 1  # it has happened, and nobody knows
 
 

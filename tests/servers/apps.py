@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Self
 
 from tests.servers.child import Child, ServerError
-from tests.waiting import PATIENCE
 from tests.servers.ports import bound, bound_somewhere
 from tests.servers.scoped import Scoped
+from tests.waiting import PATIENCE
 
 # No server hands this to its application; each answers 400 by itself, once a worker is up.
 NOT_HTTP = b"?\r\n\r\n"

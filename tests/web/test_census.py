@@ -25,13 +25,13 @@ from semel.process.limits import Limiter, Limits, Toll
 from semel.stores import open_backend
 from semel.stores.base import Backend, performer
 from semel.stores.memory import MemoryBackend
+from tests.waiting import until
 from tests.web.client import new_key
 from tests.web.colours import driver, once
 from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask
 from tests.web.effects import Effects
 from tests.web.faults import FaultyBackend
-from tests.waiting import until
 
 HOUR = timedelta(hours=1)
 

@@ -11,10 +11,8 @@ from typing import Any
 from uuid import uuid4
 
 from tests.examples.frameworks.example import ExampleServer
+from tests.waiting import PATIENCE, until
 from tests.web.client import Reply
-from tests.waiting import until
-
-SECONDS = 20.0
 
 DECLINED, UNAVAILABLE, BROKEN, HELD = 402, 503, 500, 700
 """Amounts that the shops do something special for."""
@@ -67,7 +65,7 @@ class Shop:
         headers = {} if tenant is None else {"authorization": f"Bearer {tenant}"}
         if key is not None:
             headers["idempotency-key"] = key
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=SECONDS)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=PATIENCE)
         try:
             connection.request(method, path, body, {**headers, **more})
             answer = connection.getresponse()
@@ -82,7 +80,7 @@ class Shop:
         barrier = Barrier(len(keys))
 
         def one(key: str) -> Reply:
-            barrier.wait(SECONDS)
+            barrier.wait(PATIENCE)
             return self.post(route, amount, key)
 
         with ThreadPoolExecutor(len(keys)) as pool:
@@ -91,7 +89,7 @@ class Shop:
     def send_and_leave(self, route: str, amount: int, key: str) -> None:
         """A client that hangs up as soon as its request has had an effect."""
         before = self.effects(route)
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=SECONDS)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=PATIENCE)
         body = json.dumps({"amount": amount, "currency": "EUR"})
         headers = {"authorization": "Bearer alice", "content-type": "application/json"}
         connection.request("POST", f"/{route}", body, {**headers, "idempotency-key": key})

@@ -12,6 +12,7 @@ import pytest
 
 from tests.examples.frameworks.example import found
 from tests.servers.child import ROOT
+from tests.waiting import PATIENCE
 
 _LINE = re.compile(r"^\$ \.venv/bin/semel routes (\S+)$", re.MULTILINE)
 
@@ -32,7 +33,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Any:
         cwd=ROOT,
         env={**os.environ, "SHOP_FOLDER": str(folder)},
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr.decode()

@@ -8,8 +8,8 @@ from typing import Final, TypeAlias
 import pytest
 
 from tests.examples.frameworks.shop import BROKEN, DECLINED, HELD, UNAVAILABLE, Shop, new_key
-from tests.web.client import Reply
 from tests.waiting import until
+from tests.web.client import Reply
 
 Verdict: TypeAlias = Callable[[Shop], None]
 
