@@ -38,6 +38,8 @@ class Cast:
         self.fences = [call.fence for call in self.calls]
         self.identities = tuple(dict.fromkeys(call.identity for call in self.calls))
         self.spots = [self.identities.index(call.identity) for call in self.calls]
+        self._alike: dict[tuple[int, int], bool] = {}
+        """By the ids of entries, which a shelf keeps for as long as it is there."""
         self._script: Script = plain
         if world.resumable:
             asked = ask_provider if world.provider else None
@@ -58,7 +60,13 @@ class Cast:
         return self.fences[who] if self.is_request(who) else fence_of(self.names[who], life)
 
     def means_the_same(self, who: int, entry: Entry | None) -> bool:
-        return entry is None or who >= self.late or self.calls[who].prints.match(entry.record)
+        if entry is None or who >= self.late:
+            return True
+        known = self._alike.get((who, id(entry)))
+        if known is None:
+            known = self.calls[who].prints.match(entry.record)
+            self._alike[who, id(entry)] = known
+        return known
 
     def runs_apart(self, who: int, some: tuple[int, ...]) -> set[bytes]:
         """The runs of those who are among ``some``, if ``who`` is not; or else of the others."""

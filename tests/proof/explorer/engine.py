@@ -22,6 +22,7 @@ from semel.core.contract import (
     Renew,
     StoreOperation,
 )
+from semel.core.model import Fence, Identity
 from semel.core.model import State as RecordState
 from semel.core.runner import (
     Ascertain,
@@ -54,7 +55,7 @@ from tests.proof.explorer.state import (
     spent,
     with_actor,
 )
-from tests.proof.explorer.worlds import LEASE
+from tests.proof.explorer.worlds import LEASE, World
 
 Move: TypeAlias = tuple[str, Callable[[], State]]
 
@@ -64,6 +65,10 @@ _OPERATOR: Final = Act("operator", "the world wants it")
 
 class Engine(Outcomes):
     """One world, and all that was learnt about it."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._renewals: dict[tuple[Identity, Fence], int] = {}
 
     def moves(self, state: State) -> list[Move]:
         """All of them, each by a name that is the same in every run."""
@@ -262,10 +267,17 @@ class Engine(Outcomes):
 
     def _renewal(self, state: State, who: int, name: str) -> Iterator[Move]:
         """The process renews beside the handler; where that changes nothing it is no move."""
-        op = self.shelf.op_number(Renew(*self._holding(who, state), LEASE))
+        op = self._renewing(*self._holding(who, state))
         _, entries = self.shelf.perform(state.entries, op, state.now)
         if entries != state.entries:
             yield f"{name}.renews", partial(self._renew, state, who, op)
+
+    def _renewing(self, identity: Identity, fence: Fence) -> int:
+        number = self._renewals.get((identity, fence))
+        if number is None:
+            number = self.shelf.op_number(Renew(identity, fence, LEASE))
+            self._renewals[identity, fence] = number
+        return number
 
     def _beginnings(self, state: State, who: int, name: str) -> Iterator[Move]:
         """Those who look for work: one of each kind at a time."""

@@ -58,6 +58,8 @@ class Ground:
         self._due = {work: self.shelf.op_number(Due(work, 10)) for work in Work}
         self._snapshots: list[bytes] = []
         self._snapshot_numbers: dict[bytes, int] = {}
+        self._fine: set[Any] = set()
+        """Answers and changes that were looked at already, with all that was looked at."""
 
     def start(self) -> State:
         cast, world = self.cast, self.world
@@ -130,19 +132,18 @@ class Ground:
     def _change(self, state: State, who: int | None, op: Any, spot: int, new: int) -> State:
         before, after = self.shelf.entry(state.entries[spot]), self.shelf.entry(new)
         epoch = state.epochs[spot]
-        promises.check_write(
-            Change(
-                before,
-                after,
-                op,
-                state.now,
-                state.burnt,
-                own=not self.cast.is_request(who) or self.cast.spots[who or 0] == spot,
-                alike=who is None or self.cast.means_the_same(who, before),
-                epoch=epoch,
-                effects=state.effects.count((spot, epoch)),
-            )
+        change = Change(
+            before,
+            after,
+            op,
+            state.now,
+            state.burnt,
+            own=not self.cast.is_request(who) or self.cast.spots[who or 0] == spot,
+            alike=who is None or self.cast.means_the_same(who, before),
+            epoch=epoch,
+            effects=state.effects.count((spot, epoch)),
         )
+        promises.check_write(change)
         if before is not None and (after is None or after.record.fence != before.record.fence):
             state = state._replace(burnt=state.burnt | {bytes(before.record.fence)})
         if after is None:
@@ -228,6 +229,13 @@ class Ground:
         return with_actor(state, who, left)
 
     def _answered(self, state: State, who: int, actor: Actor, node: Node) -> None:
+        late = (actor.found, state.now) if who == self.cast.late else ()
+        seen = (who, node.number, state.kept, actor.acted, late)
+        if seen not in self._fine:
+            self._look_at_answer(state, who, actor, node)
+            self._fine.add(seen)
+
+    def _look_at_answer(self, state: State, who: int, actor: Actor, node: Node) -> None:
         spot = self._spot(state, who)
         kept = [self._snapshots[number] for at, _, number in state.kept if at == spot]
         answer, cast, world = node.result, self.cast, self.world

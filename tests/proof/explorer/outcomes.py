@@ -52,11 +52,14 @@ class Outcomes(Ground):
 
     def _perform(self, state: State, who: int, node: Node) -> State:
         reply, state = self._apply(state, who, self._number(node))
-        return self._reply(self._granted(state, who, node.op, reply), who, reply)
+        state = self._granted(state, who, node.op, reply)
+        return self._arrive(state, who, self.tree.after(node, reply))
 
     def _number(self, node: Node) -> int:
-        assert isinstance(node.op, StoreOperation)
-        return self.shelf.op_number(node.op)
+        if node.asks < 0:
+            assert isinstance(node.op, StoreOperation)
+            node.asks = self.shelf.op_number(node.op)
+        return node.asks
 
     def _granted(self, state: State, who: int, op: Any, reply: Any) -> State:
         taken = isinstance(op, Retake | Resume | Take) and isinstance(reply, Applied)

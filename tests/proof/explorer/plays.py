@@ -2,7 +2,8 @@
 
 A generator cannot be copied, but the core is deterministic: what a flow will do is decided by the
 replies it has had. So a flow's place is a node in a tree of replies. Going on from a node that was
-visited before costs a look into a dictionary; a new one is found by playing its past once more.
+visited before costs a look into a dictionary; a new one is found by playing its past once more, or
+by leading on the play that stands there.
 """
 
 from __future__ import annotations
@@ -96,21 +97,23 @@ class Node:
     """A place in a play: the replies it has had lead here."""
 
     __slots__ = (
+        "asks",
         "before",
         "children",
         "error",
+        "heard",
         "in_handler",
         "number",
         "op",
         "path",
+        "play",
         "result",
         "root",
     )
 
-    def __init__(self, number: int, root: Callable[[], Play], path: tuple[Token, ...]) -> None:
-        play = root()
-        for token in path:
-            play.feed(token)
+    def __init__(
+        self, number: int, root: Callable[[], Play], path: tuple[Token, ...], play: Play
+    ) -> None:
         self.number = number
         self.root = root
         self.path = path
@@ -119,6 +122,12 @@ class Node:
         self.result = play.result
         self.error = play.error
         self.children: dict[Token, Node] = {}
+        self.heard: dict[int, Node] = {}
+        """The same, of replies of the store: by their ids, since to hash a record takes long."""
+        self.asks = -1
+        """The number of the operation, once it has one."""
+        self.play: Play | None = play
+        """Which stands here, until it is led on to the first child; the others play it again."""
         self.before: type | None = None
         """What was asked before."""
 
@@ -133,17 +142,33 @@ class Tree:
     def root(self, key: Any, play: Callable[[], Play]) -> Node:
         node = self._roots.get(key)
         if node is None:
-            node = self._roots[key] = self._add(play, ())
+            node = self._roots[key] = self._add(play, (), play())
         return node
 
     def child(self, node: Node, token: Token) -> Node:
         child = node.children.get(token)
         if child is None:
-            child = node.children[token] = self._add(node.root, (*node.path, token))
+            play, node.play = node.play or _again(node), None
+            play.feed(token)
+            child = node.children[token] = self._add(node.root, (*node.path, token), play)
             child.before = type(node.op)
         return child
 
-    def _add(self, root: Callable[[], Play], path: tuple[Token, ...]) -> Node:
-        node = Node(len(self.nodes), root, path)
+    def after(self, node: Node, reply: Any) -> Node:
+        """`child`, for a reply that stays where it is for as long as this tree."""
+        child = node.heard.get(id(reply))
+        if child is None:
+            child = node.heard[id(reply)] = self.child(node, ("reply", reply))
+        return child
+
+    def _add(self, root: Callable[[], Play], path: tuple[Token, ...], play: Play) -> Node:
+        node = Node(len(self.nodes), root, path, play)
         self.nodes.append(node)
         return node
+
+
+def _again(node: Node) -> Play:
+    play = node.root()
+    for token in node.path:
+        play.feed(token)
+    return play

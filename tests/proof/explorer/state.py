@@ -91,8 +91,10 @@ class State(NamedTuple):
 
 
 def with_actor(state: State, who: int, actor: Actor) -> State:
+    """What every step comes to: written out, since `_replace` takes twice as long."""
     actors = state.actors
-    return state._replace(actors=(*actors[:who], actor, *actors[who + 1 :]))
+    entries, now, _, *rest = state
+    return State(entries, now, (*actors[:who], actor, *actors[who + 1 :]), *rest)
 
 
 def spent(state: State) -> State:

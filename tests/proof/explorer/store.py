@@ -45,7 +45,7 @@ class Shelf:
         return self._entries[number]
 
     def perform(self, entries: Entries, op: int, now: Micros) -> tuple[Any, Entries]:
-        """The reply, and the records afterwards."""
+        """The reply, always the same object for the same step, and the records afterwards."""
         key = (entries, op, now)
         step = self._steps.get(key)
         if step is None:
