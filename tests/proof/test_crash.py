@@ -10,6 +10,7 @@ from itertools import count
 
 import pytest
 
+from tests.forms import in_proof
 from tests.proof.crash.campaign import Plan
 from tests.proof.crash.grounds import STORES
 from tests.proof.crash.runs import (
@@ -27,17 +28,44 @@ from tests.proof.crash.zygote import Zygote
 
 # ── kills ─────────────────────────────────────────────────────────────────────────────────────────
 
-EVERYWHERE = Plan(workers=12, stray=4)
-IN_ONE_COLOUR = Plan(colours=("asgi",), workers=12, stray=4)
-SMALL = {"mariadb": IN_ONE_COLOUR}
-"""Its statements are those of the other databases: both colours go with ``make proof``."""
+SMALL = [
+    pytest.param("sqlite", Plan(colours=("asgi",), workers=12), 80, id="sqlite-asgi"),
+    pytest.param("sqlite", Plan(("probed", "atomic"), ("wsgi",)), 20, id="sqlite-wsgi"),
+    pytest.param("postgresql", Plan(("atomic", "resumed")), 50, id="postgresql"),
+    pytest.param("mariadb", Plan(("probed",), ("asgi",)), 10, id="mariadb"),
+    pytest.param("valkey", Plan(("probed", "deferred"), ("wsgi",), workers=4), 14, id="valkey"),
+]
+"""Every route on one store, where each way to run a handler is decided. Of the others what differs
+below it: transactions that a server rolls back, drivers of both colours. All of it, and kills at
+any moment, with ``make proof``."""
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize(("store", "plan", "deaths"), SMALL)
 def test_killed_anywhere_each_key_has_one_effect_and_its_answer(
+    store: str,
+    plan: Plan,
+    deaths: int,
+    zygote: Zygote,
+    tally: Verdict,
+    request: pytest.FixtureRequest,
+) -> None:
+    """At every place that there is, in turn; there are as many as there were, at the least."""
+    with campaign(plan, store, zygote, request) as given:
+        verdict = given.run()
+    assert verdict.clean, verdict
+    assert verdict.kills.total() >= deaths
+    tally.add(verdict)
+
+
+EVERYWHERE = Plan(workers=12, stray=4)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("store", STORES)
+def test_killed_anywhere_by_every_route_on_every_store(
     store: str, zygote: Zygote, tally: Verdict, request: pytest.FixtureRequest
 ) -> None:
-    with campaign(SMALL.get(store, EVERYWHERE), store, zygote, request) as given:
+    with campaign(EVERYWHERE, store, zygote, request) as given:
         verdict = given.run()
     assert verdict.clean, verdict
     assert verdict.kills.total() >= 60
@@ -64,7 +92,7 @@ SOME_PLACES = [
 ]
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", ["sqlite", *in_proof("postgresql", "mariadb"), "valkey"])
 def test_stopped_past_its_lease_a_process_is_refused_and_answers_from_the_record(
     store: str, zygote: Zygote, tally: Verdict, request: pytest.FixtureRequest
 ) -> None:

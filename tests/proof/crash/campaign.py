@@ -30,12 +30,10 @@ from tests.proof.crash.shop import DEFERRED, LEFT_TO_PEOPLE, ROUTES, TRANSACTION
 from tests.proof.crash.verdict import Verdict
 from tests.proof.crash.ways import COLOURS, peers
 from tests.proof.crash.zygote import Child, Zygote
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 WIDTH: Final = 4
 """Processes at once."""
-SECONDS: Final = 60.0
-"""In which everything must have come to its end once nobody dies any more."""
 MANY: Final = 100_000
 
 
@@ -70,7 +68,7 @@ class Campaign:
         self._ground = ground
         self._zygote = zygote
         self._dice = random.Random(f"{plan}")
-        self._backend = open_backend(ground.url, timeout=SECONDS)
+        self._backend = open_backend(ground.url, timeout=PATIENCE)
         transactional = self._backend.capabilities.transactions
         self.routes = [each for each in plan.routes if transactional or each not in TRANSACTIONAL]
         self._ways = peers(plan.colours)
@@ -197,7 +195,7 @@ class Campaign:
 
     def recover(self) -> list[str]:
         """Nobody dies any more: until all is quiet, or for too long. Returns what is not."""
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while True:
             self.await_due()
             self._work(None, colour=self._dice.choice(self._ways)).settle()
@@ -235,7 +233,7 @@ class Campaign:
             listed = self._unrest()
             return all(_next_look(case) <= listed.now for case in listed.cases)
 
-        until(due, seconds=SECONDS)
+        until(due)
 
     def restless(self) -> list[str]:
         """Records that somebody has to look after."""

@@ -25,9 +25,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-LIFETIME = 60
-"""Seconds after which a child ends, and tells where it was."""
-SECONDS = 90.0
+from tests.waiting import PATIENCE
+
+LIFETIME = 4 * PATIENCE
+"""Seconds after which a child ends, and tells where it was; one that is stopped meanwhile, too."""
+SECONDS = LIFETIME + PATIENCE
 
 
 # ── the parent's side ─────────────────────────────────────────────────────────────────────────────

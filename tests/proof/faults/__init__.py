@@ -10,4 +10,5 @@ full       a file system without room; a program, since it needs one of its own
 clocks     nodes whose clocks are hours off; an application, since they need processes
 careless   what a store or an adapter must not make of an error: the positive controls
 campaign   the crowd, and what befalls it
+placed     one fault at a gate, for `make test`: nothing of it is left to chance
 """

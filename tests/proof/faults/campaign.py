@@ -13,6 +13,7 @@ from tests.proof.faults.books import Books
 from tests.proof.faults.crowd import Crowd, through
 from tests.proof.faults.records import States
 from tests.proof.faults.verdict import Verdict, audit
+from tests.waiting import PATIENCE
 
 Plan = Callable[[Crowd], None]
 """What befalls: runs in a thread beside the crowd, which goes on until it returns."""
@@ -28,7 +29,7 @@ class Scene:
     colour: str = "asgi"
     lanes: int = 8
     twins: int = 2
-    patience: float = 60.0
+    patience: float = PATIENCE
 
 
 def run(scene: Scene, plan: Plan, faults: Counter[str]) -> Verdict:

@@ -23,12 +23,13 @@ from pathlib import Path  # noqa: E402
 import semel  # noqa: E402
 from semel.effects.maintenance import Maintenance  # noqa: E402
 from semel.web.handler import AsgiApp, Receive, Scope, Send  # noqa: E402
-from tests.web.effects import Effects  # noqa: E402
 from tests.waiting import auntil  # noqa: E402
+from tests.web.effects import Effects  # noqa: E402
 
 POLICY = semel.ietf(
-    lease=timedelta(minutes=1), retention=timedelta(hours=2), tombstone=timedelta(hours=1)
+    lease=timedelta(minutes=15), retention=timedelta(hours=2), tombstone=timedelta(hours=1)
 )
+"""Longer than anybody stands at a gate, and shorter than clocks are apart."""
 
 
 def pay(effects: Effects) -> AsgiApp:
@@ -38,7 +39,7 @@ def pay(effects: Effects) -> AsgiApp:
         headers = dict(scope["headers"])
         nonce = effects.happen(headers[b"idempotency-key"].decode())
         gate = headers.get(b"x-gate")
-        await auntil(lambda: gate is None or Path(gate.decode()).exists(), seconds=60)
+        await auntil(lambda: gate is None or Path(gate.decode()).exists())
         await answer(send, 201, nonce.encode())
 
     return app

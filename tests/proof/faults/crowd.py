@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 
 import semel
 from tests.proof.faults import books as book
+from tests.waiting import PATIENCE
 from tests.web.client import Reply, new_key
 from tests.web.drive import Ask, WsgiDriver, call
 
 Send = Callable[[Ask], Awaitable[Reply]]
 
-PATIENCE = 60.0
-"""Seconds after which a key without an end is wedged."""
 PAUSE = 0.02
 """Between two tries; clients of tests do not wait as long as they are told to."""
 OK = 201
@@ -44,6 +43,7 @@ class Crowd:
     lanes: int = 8
     twins: int = 2
     patience: float = PATIENCE
+    """Seconds after which a key without an end is wedged."""
     told: dict[str, list[Reply]] = field(default_factory=dict)
     """The last answer that each sender of a key got."""
     refusals: Counter[str] = field(default_factory=Counter)

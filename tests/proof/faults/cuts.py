@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 import re
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,12 +25,13 @@ from semel.stores.redis.scripts import script
 from tests import canary
 from tests.proof.faults import records
 from tests.proof.faults.books import Log, Table
-from tests.proof.faults.campaign import Scene, run
+from tests.proof.faults.campaign import Plan, Scene, run
 from tests.proof.faults.crowd import Crowd
 from tests.proof.faults.verdict import Verdict
 from tests.servers import MariadbServer, PostgresServer, ValkeyServer
 from tests.stores.harness import database_of
 from tests.stores.relay import Fate, Relay
+from tests.waiting import PATIENCE, until
 
 FATES: tuple[Fate, ...] = ("drop", "refuse", "late")
 SAID = {"drop": "done but not answered", "refuse": "not received", "late": "received late"}
@@ -55,12 +56,28 @@ def commits(message: bytes) -> bool:
 
 
 def claims(message: bytes) -> bool:
-    """Of PostgreSQL or Redis."""
-    return _KEY in message
+    return _carries(_KEY, message)
 
 
 def completions(message: bytes) -> bool:
-    return _ANSWER in message
+    return _carries(_ANSWER, message)
+
+
+def _carries(mark: bytes, message: bytes) -> bool:
+    """As it is, or as MariaDB is told everything."""
+    return mark in message or mark.hex().encode() in message
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What becomes of the next message that meets this."""
+
+    meets: Callable[[bytes], bool]
+    fate: Fate
+
+
+EACH_COMMIT = tuple(Cut(commits, fate) for fate in FATES)
+EACH_WRITE = tuple(Cut(meets, fate) for meets in (claims, completions) for fate in FATES)
 
 
 def writes(message: bytes) -> bool:
@@ -71,7 +88,7 @@ class Cutter:
     """Cuts at some of the commits until it has cut enough of them."""
 
     def __init__(self, cuts: Cuts) -> None:
-        self._meets = cuts.meets or (commits if cuts.mode == "atomic" else writes)
+        self._meets = commits if cuts.mode == "atomic" else writes
         self._cuts = cuts
         self._dice = random.Random(cuts.seed)
         self._deck: list[Fate] = []
@@ -93,16 +110,40 @@ class Cutter:
 
     def _drawn(self) -> Fate:
         """Each as often as the others, also where there are few."""
-        self._deck = self._deck or self._dice.sample(self._cuts.fates, len(self._cuts.fates))
+        self._deck = self._deck or self._dice.sample(FATES, len(FATES))
         return self._deck.pop()
 
     def cut_enough(self, crowd: Crowd) -> None:
         """The plan of a campaign."""
-        if not self._done.wait(PATIENCE):
-            raise AssertionError(f"{self.cut} in {PATIENCE} s, {crowd.served} keys served")
+        if not self._done.wait(GOES_ON):
+            raise AssertionError(f"{self.cut} in {GOES_ON} s, {crowd.served} keys served")
 
 
-PATIENCE = 1200.0
+class Placed:
+    """Cuts one commit after the other: each time the next one of which it is said."""
+
+    def __init__(self, cuts: Iterable[Cut]) -> None:
+        self._cuts = deque(cuts)
+        self._lock = threading.Lock()
+        self.cut: Counter[str] = Counter()
+
+    def judge(self, message: bytes) -> Fate:
+        with self._lock:
+            if not self._cuts or not self._cuts[0].meets(message):
+                return "pass"
+            fate = self._cuts.popleft().fate
+            self.cut[SAID[fate]] += 1
+            return fate
+
+    def cut_all(self, crowd: Crowd) -> None:
+        """The plan of a campaign; then somebody is served once more."""
+        until(lambda: not self._cuts)
+        goal = crowd.served + 1
+        until(lambda: crowd.served >= goal)
+
+
+GOES_ON = 1200.0
+"""Seconds for a campaign to cut as often as it must."""
 
 # ── servers behind a relay ────────────────────────────────────────────────────────────────────────
 
@@ -165,23 +206,38 @@ class Cuts:
 
     store: str
     mode: str
-    goal: int
+    goal: int = 0
     colour: str = "asgi"
     seed: int = 7
     rate: float = 0.4
     """Of all commits; a store asks once more by itself, so that some must be cut twice."""
-    fates: tuple[Fate, ...] = FATES
-    meets: Callable[[bytes], bool] | None = None
-    """What is cut; None: every commit."""
     around: Callable[[Backend], Backend] = lambda backend: backend
     """The positive controls are built here."""
-    patience: float = 60.0
+    patience: float = PATIENCE
 
     def __str__(self) -> str:
         return f"{self.store}-{self.mode}-{self.colour}"
 
     def verdict(self, server: Any, folder: Path) -> Verdict:
+        """At some of the commits of a crowd, until there were enough."""
         cutter = Cutter(self)
+        return self._played(server, folder, cutter.judge, cutter.cut_enough, cutter.cut)
+
+    def placed(self, server: Any, folder: Path, *cuts: Cut, twins: int = 2) -> Verdict:
+        """At these, one after the other; so many clients ask for each key at once."""
+        cutter = Placed(cuts)
+        few = {"lanes": 1, "twins": twins}
+        return self._played(server, folder, cutter.judge, cutter.cut_all, cutter.cut, **few)
+
+    def _played(
+        self,
+        server: Any,
+        folder: Path,
+        judge: Callable[[bytes], Fate],
+        plan: Plan,
+        cut: Counter[str],
+        **options: Any,
+    ) -> Verdict:
         with line_to(server) as line:
             books = Table(line.behind) if self.mode == "atomic" else Log(folder / "effects")
             policy = semel.ietf(mode="atomic") if self.mode == "atomic" else semel.ietf()
@@ -191,6 +247,7 @@ class Cuts:
                 policy=policy,
                 breaker=timedelta(seconds=0.2),
             )
-            scene = Scene(guard, books, line.states, self.colour, patience=self.patience)
-            line.relay.judge = cutter.judge
-            return run(scene, cutter.cut_enough, cutter.cut)
+            options["patience"] = self.patience
+            scene = Scene(guard, books, line.states, self.colour, **options)
+            line.relay.judge = judge
+            return run(scene, plan, cut)

@@ -13,12 +13,13 @@ import json
 import os
 import random
 import resource
+import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -28,12 +29,15 @@ from typing import Any, Literal, Protocol, cast
 import semel
 from semel.stores import open_backend
 from semel.stores.base import Backend
+from tests.proof import floors
 from tests.proof.faults import records
 from tests.proof.faults.books import Entry, Log
 from tests.proof.faults.campaign import Scene, run
 from tests.proof.faults.careless import Careless, Mistake
 from tests.proof.faults.crowd import Crowd
+from tests.proof.faults.placed import Outage, met
 from tests.proof.faults.verdict import Verdict
+from tests.proof.floors import missing
 from tests.servers import PostgresServer
 from tests.servers.child import ROOT
 from tests.waiting import auntil, until
@@ -42,6 +46,7 @@ MEBIBYTE = 1 << 20
 # SQLite lets its log grow to 4 MiB before it looks after it.
 SIZES = {"sqlite": 24 * MEBIBYTE, "postgresql": 160 * MEBIBYTE}
 PAGE = 4096
+DATABASE = "keys.db"
 LEFT = 24
 """Pages, at the most, when all room is gone."""
 LONG = (LEFT + 8) * PAGE
@@ -54,7 +59,6 @@ ASKED = 10 * REFUSALS
 """Questions in which anybody would have been answered who does not wait for room."""
 FULL, WAITED = "times without room", "times handlers that had run waited"
 ALL_WAITED = "times everybody waited"
-PATIENCE = 60.0
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount", "--")
 SMALL_WAL = {"min_wal_size": "32MB", "max_wal_size": "48MB", "shared_buffers": "16MB"}
 
@@ -67,6 +71,10 @@ class Room(Protocol):
         """All of it, or nearly: a few pages may be left."""
         ...
 
+    def take_all(self) -> None:
+        """To the last page: a log that is empty cannot grow by one and its header."""
+        ...
+
     def give_back(self) -> None: ...
 
 
@@ -77,6 +85,12 @@ class Mounted:
         self._ballast = folder / "ballast"
 
     def take(self, dice: random.Random) -> None:
+        self._take(dice.randrange(LEFT))
+
+    def take_all(self) -> None:
+        self._take(0)
+
+    def _take(self, left: int) -> None:
         with self._ballast.open("wb") as file:
             taken = 0
             for piece in (MEBIBYTE, PAGE):
@@ -84,7 +98,7 @@ class Mounted:
                     while True:  # the store takes some meanwhile
                         os.posix_fallocate(file.fileno(), taken, piece)
                         taken += piece
-            file.truncate(max(0, taken - dice.randrange(LEFT) * PAGE))
+            file.truncate(max(0, taken - left * PAGE))
 
     def give_back(self) -> None:
         self._ballast.unlink()
@@ -98,7 +112,12 @@ class Limited:
 
     def take(self, dice: random.Random) -> None:
         now = max((path.stat().st_size for path in self._folder.iterdir()), default=PAGE)
-        limit = now + dice.randrange(LEFT) * PAGE
+        self._limit(now + dice.randrange(LEFT) * PAGE)
+
+    def take_all(self) -> None:
+        self._limit(PAGE)
+
+    def _limit(self, limit: int) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
     def give_back(self) -> None:
@@ -126,7 +145,7 @@ class Cramped:
 
 @contextmanager
 def sqlite(folder: Path) -> Iterator[Cramped]:
-    path = folder / "keys.db"
+    path = folder / DATABASE
     open_backend(f"sqlite:///{path}").migrate()
     yield Cramped(f"sqlite:///{path}", lambda: records.of_sqlite(path), lambda: 0)
 
@@ -172,7 +191,7 @@ class Held(Log):
             return nonce
         self._ever.add(key)
         self.held.add(key)
-        await auntil(lambda: not self._holding, seconds=PATIENCE)
+        await auntil(lambda: not self._holding)
         return nonce + self._more
 
     def entries(self) -> list[Entry]:
@@ -184,7 +203,7 @@ class Held(Log):
     def hold(self) -> None:
         """Until there are so many."""
         self.held, self._holding = set(), True
-        until(lambda: len(self.held) >= HELD, seconds=PATIENCE)
+        until(lambda: len(self.held) >= HELD)
 
     def let_go(self) -> None:
         self._holding = False
@@ -193,24 +212,53 @@ class Held(Log):
 # ── the campaign ──────────────────────────────────────────────────────────────────────────────────
 
 
-def campaign(store: str, folder: Path, rounds: int, way: str, mistake: str) -> Verdict:
+def placed(store: str, folder: Path, rounds: int, way: str, mistake: str) -> Verdict:
+    """Once, on SQLite, and nothing of it is left to chance."""
+    small, room = small_room(store, folder, way)
+
+    def begin() -> None:
+        empty_log(small)
+        room.take_all()
+
+    with sqlite(small) as cramped:
+        backend, outage = opened(cramped.url, mistake), Outage(begin, room.give_back)
+        return met(backend, cramped.states, outage, folder)
+
+
+def empty_log(folder: Path) -> None:
+    """Of SQLite, which would find room in what it has written there and no longer needs."""
+    with closing(sqlite3.connect(folder / DATABASE)) as connection:
+        until(lambda: connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0)
+    assert (folder / f"{DATABASE}-wal").stat().st_size == 0
+
+
+def small_room(store: str, folder: Path, way: str) -> tuple[Path, Room]:
     small = folder / "small"
     small.mkdir()
-    room: Room = Limited(small)
-    if way == "mounted":
-        mount(small, SIZES[store])
-        room = Mounted(small)
+    if way != "mounted":
+        return small, Limited(small)
+    mount(small, SIZES[store])
+    return small, Mounted(small)
+
+
+def campaign(store: str, folder: Path, rounds: int, way: str, mistake: str) -> Verdict:
+    """As often as planned, and until as many were refused and waited as must be."""
+    small, room = small_room(store, folder, way)
     faults: Counter[str] = Counter()
     with STORES[store](small) as cramped:
         books = Held(folder / "effects")
         # Who makes mistakes is told soon that it was one: at the end of the lease.
         policy = semel.ietf(lease=timedelta(seconds=1)) if mistake else semel.ietf()
         guard = semel.Guard(opened(cramped.url, mistake), tenant=None, policy=policy)
-        scene = Scene(guard, books, cramped.states, patience=PATIENCE)
+        scene = Scene(guard, books, cramped.states)
         dice = random.Random(7)
 
+        def short(crowd: Crowd) -> dict[str, str]:
+            seen = {**faults, REFUSED[0]: crowd.refusals[REFUSED[0]]}
+            return {} if mistake else missing(seen, dict.fromkeys((WAITED, REFUSED[0]), rounds))
+
         def plan(crowd: Crowd) -> None:
-            for _ in range(rounds):
+            for _ in floors.rounds(rounds, partial(short, crowd)):
                 serve(crowd, 20)
                 books.hold()
                 room.take(dice)
@@ -239,7 +287,7 @@ def unanswered(crowd: Crowd, books: Log) -> set[str]:
 
 def serve(crowd: Crowd, more: int) -> None:
     goal = crowd.served + more
-    until(lambda: crowd.served >= goal, seconds=120)
+    until(lambda: crowd.served >= goal)
 
 
 def refuse(crowd: Crowd, books: Log, more: int) -> bool:
@@ -247,7 +295,7 @@ def refuse(crowd: Crowd, books: Log, more: int) -> bool:
     goal = refusals(crowd) + more
     while refusals(crowd) < goal:
         under_way, asked = unanswered(crowd, books), crowd.refusals.total() + ASKED
-        until(partial(_refused, crowd, goal, asked), seconds=60)
+        until(partial(_refused, crowd, goal, asked))
         if len(under_way) == crowd.lanes and under_way == unanswered(crowd, books):
             return True
     return False
@@ -262,7 +310,9 @@ def refusals(crowd: Crowd) -> int:
 
 
 def main(store: str, folder: str, rounds: str, way: str, mistake: str) -> None:
-    print(json.dumps(vars(campaign(store, Path(folder), int(rounds), way, mistake))))
+    """Without rounds: the one that is placed."""
+    play = campaign if int(rounds) else placed
+    print(json.dumps(vars(play(store, Path(folder), int(rounds), way, mistake))))
 
 
 # ── from outside ──────────────────────────────────────────────────────────────────────────────────

@@ -10,6 +10,7 @@ from collections import Counter
 from semel.core.model import Micros
 from semel.stores.clock import system_clock
 from tests.proof.faults.books import Log
+from tests.waiting import PATIENCE
 
 HOUR: Micros = 3_600_000_000
 WORK = 0.01
@@ -30,7 +31,11 @@ class Jumping:
 
     def jump(self) -> None:
         hours = range(-self._hours, self._hours + 1)
-        to = self._dice.choice([hour * HOUR for hour in hours if hour * HOUR != self._off])
+        self.set(self._dice.choice([hour for hour in hours if hour * HOUR != self._off]))
+
+    def set(self, hours: int) -> None:
+        """So far from what it would be."""
+        to = hours * HOUR
         self.jumps["jumps ahead" if to > self._off else "jumps back"] += 1
         self._off = to
 
@@ -53,4 +58,4 @@ class Lingering(Log):
         """Until a handler has begun."""
         with self._news:
             goal = self._begun + 1
-            assert self._news.wait_for(lambda: self._begun >= goal, 30)
+            assert self._news.wait_for(lambda: self._begun >= goal, PATIENCE)

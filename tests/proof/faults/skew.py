@@ -12,9 +12,9 @@ from pathlib import Path
 from uuid import uuid4
 
 from tests.servers import AppServer, uvicorn
+from tests.waiting import until
 from tests.web.client import Client, Reply, new_key
 from tests.web.effects import Effects
-from tests.waiting import until
 
 HOURS = 5
 SHIFTS = {"ahead": HOURS * 3600, "behind": -HOURS * 3600}

@@ -20,6 +20,7 @@ from tests.proof.faults import records
 from tests.proof.faults.books import Log
 from tests.proof.faults.campaign import Scene, run
 from tests.proof.faults.crowd import Crowd
+from tests.proof.faults.placed import Outage, met
 from tests.proof.faults.verdict import Verdict
 from tests.servers import MariadbServer, PostgresServer, ValkeyServer
 from tests.servers.postgres_cluster import PostgresCluster
@@ -41,6 +42,8 @@ class Place:
     url: str
     states: records.States
     shake: Upheaval
+    outage: Outage | None = None
+    """Of the same server, by hand."""
 
 
 @dataclass
@@ -72,7 +75,7 @@ class Upheavals:
 
     def _serve(self, crowd: Crowd, more: int) -> None:
         goal = crowd.served + more
-        until(lambda: crowd.served >= goal, seconds=120)
+        until(lambda: crowd.served >= goal)
 
 
 def _nothing() -> None:
@@ -82,7 +85,13 @@ def _nothing() -> None:
 def _be_met(crowd: Crowd) -> None:
     """Until somebody was refused for it."""
     goal = crowd.refusals[REFUSED] + 1
-    until(lambda: crowd.refusals[REFUSED] >= goal, seconds=60)
+    until(lambda: crowd.refusals[REFUSED] >= goal)
+
+
+def killed_at_a_gate(place: Place, folder: Path) -> Verdict:
+    """Killed while a handler stands at its gate, and started when it was missed."""
+    assert place.outage is not None
+    return met(open_backend(place.url), place.states, place.outage, folder)
 
 
 # ── restarts ──────────────────────────────────────────────────────────────────────────────────────
@@ -101,7 +110,8 @@ def postgres(**settings: str) -> Iterator[Place]:
             server.start()
             return "restarts"
 
-        yield Place(url, lambda: records.of_postgres(url), shake)
+        outage = Outage(server.kill, server.start)
+        yield Place(url, lambda: records.of_postgres(url), shake, outage)
 
 
 @contextmanager
@@ -109,13 +119,16 @@ def mariadb(**settings: str) -> Iterator[Place]:
     with MariadbServer(settings=settings) as server, server.database() as url:
         open_backend(url).migrate()
         name = database_of(url)
-        yield Place(url, lambda: records.of_mariadb(server, name), restarted(server))
+        outage = Outage(server.kill, server.start)
+        yield Place(url, lambda: records.of_mariadb(server, name), restarted(server), outage)
 
 
 @contextmanager
 def valkey(url: str = "", **settings: str) -> Iterator[Place]:
     with ValkeyServer(settings or {"appendfsync": "always"}) as server:
-        yield Place(server.url + url, lambda: records.of_valkey(server), restarted(server))
+        outage = Outage(server.kill, server.start)
+        states = partial(records.of_valkey, server)
+        yield Place(server.url + url, states, restarted(server), outage)
 
 
 def restarted(server: Any) -> Upheaval:
