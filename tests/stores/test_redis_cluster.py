@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +22,7 @@ from semel.stores.redis.scripts import sources
 from tests.servers import ValkeyCluster, ValkeyServer
 from tests.stores.contract import LEASE, ORIGIN, claim, complete, new_fence, new_identity, reach
 from tests.stores.harness import CLEAR, Harness, own_redis
+from tests.stores.test_redis import both, frozen, is_frozen, replied
 from tests.waiting import PATIENCE, until
 
 COLOURS = pytest.mark.parametrize("colour", ["sync", "async"])
@@ -180,10 +178,6 @@ def follows(node: ValkeyServer) -> bool:
     return b"master_link_status:up" in node.ask("INFO", "replication")
 
 
-def is_frozen(node: ValkeyServer) -> bool:
-    return Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Steady]:
     """Three primaries, each with a replica."""
@@ -206,27 +200,6 @@ def own(shared: Steady) -> Iterator[str]:
     for node in shared.running:
         if b"role:master" in node.ask("INFO", "replication"):
             node.ask("EVAL", CLEAR, 0, f"{name}:*")
-
-
-@contextmanager
-def both(url: str, **options: Any) -> Iterator[list[Harness]]:
-    """One in each colour."""
-    with ExitStack() as stack:
-        yield [
-            stack.enter_context(own_redis(url, colour, **options)) for colour in ("sync", "async")
-        ]
-
-
-def told(harness: Harness, op: StoreOperation[Any]) -> Any:
-    """The reply; asked for again, with the same fence, where a short time limit was too short."""
-
-    def ask() -> object:
-        try:
-            return harness.perform(op)
-        except StoreUnavailable:
-            return None
-
-    return until(ask)
 
 
 def owner(cluster: ValkeyCluster, bucket: int) -> ValkeyServer:
@@ -297,7 +270,7 @@ def test_an_empty_bucket_that_is_being_moved_is_asked_for_where_it_goes(
     However often that goes to and fro, the time limit ends it and nothing else.
     """
     with own_redis(cluster.url, colour, prefix=own, timeout=LIMIT) as harness:
-        told(harness, Read(in_bucket(77)))
+        replied(harness, Read(in_bucket(77)))
         source, target = ends(cluster, 77)
         begin_to_move(77, source, target)
         op = claim(in_bucket(77), new_fence())
@@ -308,9 +281,9 @@ def test_an_empty_bucket_that_is_being_moved_is_asked_for_where_it_goes(
             return str(error)
 
         until(lambda: "TRYAGAIN" in said())
-        assert isinstance(told(harness, claim(in_bucket(78), new_fence())), Claimed)
+        assert isinstance(replied(harness, claim(in_bucket(78), new_fence())), Claimed)
         end_move(cluster, 77, target)
-        assert isinstance(told(harness, op), Claimed)
+        assert isinstance(replied(harness, op), Claimed)
 
 
 def led_on(cluster: Steady) -> int:
@@ -477,20 +450,16 @@ def test_a_frozen_primary_is_given_up_and_its_heir_is_found(cluster: Steady, own
     with both(cluster.url, prefix=own, timeout=1.5) as harnesses, ThreadPoolExecutor() as threads:
         ops = [claim(in_bucket(77), new_fence()) for _ in harnesses]
         for harness in harnesses:
-            told(harness, Read(in_bucket(77)))
+            replied(harness, Read(in_bucket(77)))
         old = owner(cluster, 77)
         heir = cluster.replica_of(old)
-        os.kill(old.pid, signal.SIGSTOP)
-        try:
-            until(lambda: is_frozen(old))
+        with frozen(old):
             for _ in ("sent", "not even greeted"):
                 assert list(threads.map(refusal, harnesses, ops))
             cluster.promote(heir)
-            replies = list(threads.map(told, harnesses, ops))
+            replies = list(threads.map(replied, harnesses, ops))
             assert all(isinstance(reply, Claimed) for reply in replies)
             assert len(heir.ask("KEYS", f"{own}:*:record:*")) == len(ops)
-        finally:
-            os.kill(old.pid, signal.SIGCONT)
 
 
 def refusal(harness: Harness, op: StoreOperation[Any]) -> StoreUnavailable:
@@ -508,7 +477,7 @@ def test_while_a_node_is_down_the_others_go_on(cluster: Steady, own: str) -> Non
         both(cluster.url, prefix=own, timeout=LIMIT) as hasty,
     ):
         for harness in (*harnesses, *hasty):
-            told(harness, claim(in_bucket(alive), new_fence()))
+            replied(harness, claim(in_bucket(alive), new_fence()))
         dead.kill()
         for harness, other in zip(harnesses, hasty, strict=True):
             assert isinstance(harness.perform(claim(in_bucket(alive), new_fence())), Claimed)
@@ -534,13 +503,13 @@ def test_while_a_node_is_down_and_has_no_replica_the_others_go_on(
     with own_redis(own_cluster.url, timeout=1) as harness:
         dead = owner(own_cluster, 77)
         alive = next(b for b in range(BUCKETS) if owner(own_cluster, b) is not dead)
-        told(harness, claim(in_bucket(alive), new_fence()))
+        replied(harness, claim(in_bucket(alive), new_fence()))
         dead.kill()
-        assert isinstance(told(harness, claim(in_bucket(alive), new_fence())), Claimed)
+        assert isinstance(replied(harness, claim(in_bucket(alive), new_fence())), Claimed)
         assert refusal(harness, claim(in_bucket(77), new_fence())).applied is False
         dead.start()
         own_cluster.await_ok()
-        assert isinstance(told(harness, claim(in_bucket(77), new_fence())), Claimed)
+        assert isinstance(replied(harness, claim(in_bucket(77), new_fence())), Claimed)
 
 
 # ── rounds ────────────────────────────────────────────────────────────────────────────────────────

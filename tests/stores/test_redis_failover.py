@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,7 +15,8 @@ from semel.stores.redis import RedisBackend
 from tests.servers import ValkeyCluster, ValkeyServer
 from tests.stores.contract import claim, new_fence
 from tests.stores.load import Load
-from tests.stores.test_redis_cluster import Steady, both, in_bucket, owner
+from tests.stores.test_redis import both, frozen
+from tests.stores.test_redis_cluster import Steady, in_bucket, owner
 from tests.waiting import PATIENCE, until
 
 BUCKET = 77
@@ -119,16 +118,13 @@ def test_what_waited_for_a_replica_when_its_primary_was_killed_is_told_by_the_he
         ops = in_one_bucket(len(harnesses))
         for harness in harnesses:
             harness.perform(in_one_bucket(1)[0])
-        os.kill(heir.pid, signal.SIGSTOP)
-        try:
+        with frozen(heir):
             asked = [
                 threads.submit(harness.perform, op)
                 for harness, op in zip(harnesses, ops, strict=True)
             ]
             until(lambda: waiting(primary) == len(asked))
             primary.kill()
-        finally:
-            os.kill(heir.pid, signal.SIGCONT)
         cluster.promote(heir)
         until(lambda: all(other.record(op.identity) for other in others for op in ops))
         assert not any(each.done() for each in asked)
