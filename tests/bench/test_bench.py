@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from bench import __main__ as command
-from bench import aims, plans, table
+from bench import aims, machine, plans, table
 from bench.cases import Sample, peers, scale, stores
 from bench.cases.served import Served
 from bench.load import BenchError, Burst, NotThere, Target
@@ -61,8 +61,8 @@ def test_the_command_runs_every_case_and_fails_where_one_did(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cases = (Placed("one", "semel", 50.0), Placed("raw", "raw", 400.0))
-    monkeypatch.setattr(command.stores, "BARE", BARE)
-    monkeypatch.setattr(command.machine, "import_milliseconds", lambda times: 20.0)
+    monkeypatch.setattr(stores, "BARE", BARE)
+    monkeypatch.setattr(machine, "import_milliseconds", lambda times: 20.0)
     monkeypatch.setattr(command, "QUICK", (*cases, Placed("other", "semel", 100.0, problem)))
     assert command.main(["--quick", "--json"]) == code
     said = {case["case"]: case for case in json.loads(capsys.readouterr().out)}
@@ -177,8 +177,8 @@ def test_what_is_not_on_this_machine_is_said_and_is_no_failure() -> None:
 def test_a_table_is_filled_and_compared_with_an_empty_one(
     store: str, step: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command.stores, "BARE", BARE)
-    monkeypatch.setattr(command.machine, "import_milliseconds", lambda times: 20.0)
+    monkeypatch.setattr(stores, "BARE", BARE)
+    monkeypatch.setattr(machine, "import_milliseconds", lambda times: 20.0)
     options = ["--records", "300", "--only", f"{store}, {scale.STEPS[step]}, table of"]
     quickly = ["--rounds", "1", "--seconds", "0", "--connections", "4"]
     assert command.main([*options, *quickly]) == 0

@@ -33,7 +33,7 @@ def process(*arguments: str, **env: str) -> Done:
     )
 
 
-def run(*arguments: str, folder: Path | None = None, typed: str = "", **env: str) -> Done:
+def run(*arguments: str, folder: Path | str | None = None, typed: str = "", **env: str) -> Done:
     """The same command in this process; from a folder, whose modules are forgotten afterwards."""
     with nullcontext() if folder is None else _visiting(folder):
         done = CliRunner().invoke(
@@ -49,7 +49,7 @@ def run(*arguments: str, folder: Path | None = None, typed: str = "", **env: str
 
 
 @contextmanager
-def _visiting(folder: Path) -> Iterator[None]:
+def _visiting(folder: Path | str) -> Iterator[None]:
     path, modules = [*sys.path], {*sys.modules}
     with chdir(folder):
         yield

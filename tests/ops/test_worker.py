@@ -24,7 +24,7 @@ async def began(*_: Any) -> int:
     raise AssertionError("it began to work")
 
 
-def refused(*arguments: str, folder: Path | None = None, **env: str) -> Done:
+def refused(*arguments: str, folder: Path | str | None = None, **env: str) -> Done:
     """A worker that must not begin: it would end the process it is in."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker, "_work", began)

@@ -63,8 +63,8 @@ def find() -> Binaries | None:
     server = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin")
     if server and (found := inspect(Path(server).resolve().parents[1])):
         return found
-    found = debian.unpacked("mariadb", PACKAGES)
-    return inspect(found.root / "usr", found.env) if found else None
+    ours = debian.unpacked("mariadb", PACKAGES)
+    return inspect(ours.root / "usr", ours.env) if ours else None
 
 
 def inspect(base: Path, env: Mapping[str, str] | None = None) -> Binaries | None:

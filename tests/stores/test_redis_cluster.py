@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -307,7 +307,7 @@ def test_what_is_asked_of_a_bucket_at_any_stage_of_its_move_is_done_once(
         assert all(isinstance(harness.perform(op), Claimed) for op in held)
         source, target = ends(cluster, bucket)
         begun: list[Claim] = []
-        asked = []
+        asked: list[Future[Any]] = []
 
         def ask(op: Claim) -> None:
             """A completion of what is there, and a claim of what is not, both led on and on."""

@@ -44,15 +44,10 @@ from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, Wire, scope_of
 
 MakeBank = Callable[..., Bank]
+ON_POSTGRES = pytest.mark.parametrize("ledger", ["postgres"], indirect=True)
 
 WAIT = int(PATIENCE * 1000)
 """Milliseconds that PostgreSQL may take to end a connection."""
-
-PAIRS_TRIED = (
-    *(("asgi", "postgres"), ("fastapi", "sqlite"), ("def", "postgres")),
-    *(("wsgi", "postgres"), ("flask", "sqlite")),
-)
-"""Both colours on both databases."""
 
 
 @pytest.fixture(params=STORES)
@@ -357,6 +352,7 @@ def test_sql_that_failed_under_a_success_keeps_nothing_and_a_retry_runs(
     assert (one.send().status, one.ledger.all()) == (201, PAID)
 
 
+@ON_POSTGRES  # a file has no search path
 def test_a_handler_that_hides_semels_tables_keeps_nothing(make_bank: MakeBank) -> None:
     def script() -> Generator[Step, Any, Says]:
         yield from pay()()
@@ -364,13 +360,12 @@ def test_a_handler_that_hides_semels_tables_keeps_nothing(make_bank: MakeBank) -
         return Says()
 
     one = make_bank(script)
-    if one.ledger.sqlite:
-        pytest.skip("a file has no search path")
     assert (one.send().code, one.ledger.all()) == ("not-executed", NOTHING)
     one.plays(pay())
     assert (one.send().status, one.ledger.all()) == (201, PAID)
 
 
+@ON_POSTGRES  # SQLite checks foreign keys only where a connection asks before it begins
 def test_a_constraint_that_is_checked_at_commit_keeps_nothing(make_bank: MakeBank) -> None:
     def script() -> Generator[Step, Any, Says]:
         yield from pay()()
@@ -382,18 +377,15 @@ def test_a_constraint_that_is_checked_at_commit_keeps_nothing(make_bank: MakeBan
         "CREATE TABLE IF NOT EXISTS refund"
         " (name TEXT REFERENCES payment (name) DEFERRABLE INITIALLY DEFERRED)"
     )
-    if one.ledger.sqlite:
-        pytest.skip("SQLite checks foreign keys only where a connection asks before it begins")
     reply = one.send()
     assert (reply.code, one.ledger.all()) == ("not-executed", NOTHING)
     one.plays(pay())
     assert (one.send().status, one.ledger.all()) == (201, PAID)
 
 
+@ON_POSTGRES  # a file has no connection that could die
 def test_a_connection_that_dies_in_the_handler_keeps_nothing(make_bank: MakeBank) -> None:
     one = make_bank(pay())
-    if one.ledger.sqlite:
-        pytest.skip("a file has no connection that could die")
 
     def dying(says: Says | None) -> Script:
         def script() -> Generator[Step, Any, Says]:
@@ -415,14 +407,13 @@ def test_a_connection_that_dies_in_the_handler_keeps_nothing(make_bank: MakeBank
     assert (one.send().status, one.ledger.all()) == (201, PAID)
 
 
+@ON_POSTGRES
 @pytest.mark.parametrize("factory", [semel.ietf, semel.stripe])
 def test_a_doubt_is_on_record_although_the_connection_died_with_the_handler(
     make_bank: MakeBank, factory: Any
 ) -> None:
     """Else a retry would send the payment again that may have been sent."""
     one = make_bank(pay(), factory)
-    if one.ledger.sqlite:
-        pytest.skip("a file has no connection that could die")
 
     def script() -> Generator[Step, Any, Says]:
         ((pid,),) = yield Sql("SELECT pg_backend_pid()")
@@ -844,11 +835,10 @@ class Whole:
         assert self._one.send().status in (201, 409)  # no room and no lock is left taken
 
 
+@pytest.mark.parametrize("colour", ASGI)  # a WSGI handler is not told
 def test_a_client_that_leaves_in_the_handler_does_not_stop_it(
-    make_bank: MakeBank, colour: str, runner: asyncio.Runner
+    make_bank: MakeBank, runner: asyncio.Runner
 ) -> None:
-    if colour not in ASGI:
-        pytest.skip("a WSGI handler is not told")
     one = make_bank(pay())
 
     async def leave() -> None:

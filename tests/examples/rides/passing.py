@@ -52,5 +52,5 @@ def keep_time() -> None:
     def is_held(lease: Lease, now: float) -> bool:
         return held(lease, now + float(file.read_text()))
 
-    Lease.start = starts  # type: ignore[method-assign]
-    Lease.held = is_held  # type: ignore[method-assign]
+    Lease.start = starts  # type: ignore[method-assign, assignment]
+    Lease.held = is_held  # type: ignore[method-assign, assignment]

@@ -79,7 +79,7 @@ def give_ample_time(seconds: float) -> None:
 def time_out_when_charged(orders: str, seconds: float) -> None:
     import time
 
-    from semel.demo import gateway
+    from semel.demo import child, gateway
 
     gateway.TIMEOUT = MOMENT if "SEMEL_TEST_STAND" in os.environ else seconds
     genuine, timed_out = gateway.Gateway._charge, set[str]()
@@ -87,7 +87,7 @@ def time_out_when_charged(orders: str, seconds: float) -> None:
     def charged(port: int, order: str) -> bool:
         import http.client
 
-        connection = http.client.HTTPConnection(gateway.HOST, port, timeout=seconds)
+        connection = http.client.HTTPConnection(child.HOST, port, timeout=seconds)
         try:
             connection.request("GET", f"/charges?order={order}")
             return order.encode() in connection.getresponse().read()

@@ -79,8 +79,8 @@ class _Noted:
 class Outage:
     """How a store is taken away, and given back."""
 
-    begin: Callable[[], None]
-    end: Callable[[], None]
+    begin: Callable[[], object]
+    end: Callable[[], object]
 
 
 def met(store: Backend, states: States, outage: Outage, folder: Path) -> Verdict:
