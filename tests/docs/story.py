@@ -82,7 +82,7 @@ def play(page: Page, folder: Path) -> int:
                     assert output(arguments, folder) == command.shown, block
                 elif program == "curl":
                     assert server is not None, f"{block}: curl before uvicorn"
-                    compare(command, curl(arguments, server.port), aliases)
+                    compare(command, curl(moved(arguments, server.port)), aliases)
                     ran += 1
     return ran
 
@@ -115,12 +115,16 @@ def compare(command: Command, came: str, aliases: Aliases) -> None:
     assert aliases.agree(shown[-1], body.rstrip("\n")), f"{shown[-1]!r}: {context}"
 
 
-def curl(arguments: list[str], port: int) -> str:
+def moved(arguments: list[str], port: int) -> list[str]:
+    """To where the page's server is here."""
+    return [part.replace("localhost:8000", f"127.0.0.1:{port}") for part in arguments]
+
+
+def curl(arguments: list[str]) -> str:
     """The answer as ``curl -i`` prints it; by ``http.client`` where there is no curl."""
-    moved = [part.replace("localhost:8000", f"127.0.0.1:{port}") for part in arguments]
     if shutil.which("curl") is None:
-        return without_curl(moved)
-    command = ["curl", "--silent", "--show-error", "--max-time", str(PATIENCE), *moved]
+        return without_curl(arguments)
+    command = ["curl", "--silent", "--show-error", "--max-time", str(PATIENCE), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
@@ -130,7 +134,7 @@ def without_curl(arguments: list[str]) -> str:
     rest = iter(arguments)
     for part in rest:
         match part:
-            case "-i":
+            case "-i" | "-s":
                 continue
             case "-X":
                 method = next(rest)

@@ -75,7 +75,7 @@ def test_without_curl_the_same_request_is_made(asked: str) -> None:
         threading.Thread(target=server.serve_forever).start()
         port = server.server_address[1]
         arguments = shlex.split(f"-i {asked}".replace("localhost:8000", f"127.0.0.1:{port}"))
-        answers = [curl(arguments, port), without_curl(arguments)]
+        answers = [curl(arguments), without_curl(arguments)]
         server.shutdown()
     one, other = Listener.heard
     assert one == other

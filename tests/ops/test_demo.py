@@ -10,6 +10,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from rich.console import Console
 
 from semel.demo.scenes import SCENES, provider_times_out
 from semel.demo.stage import Outcome, Stage
+from tests.docs.story import curl
 from tests.forms import in_proof
 from tests.ops.commandline import run
 from tests.waiting import PATIENCE, until
@@ -45,9 +47,10 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 def play(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """All of it, to its end."""
+    """All of it, to its end: nobody is there to try the API afterwards."""
     return subprocess.run(
-        [*COMMAND, "--exit", *arguments],
+        [*COMMAND, *arguments],
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         env=environment(**env),
@@ -191,8 +194,8 @@ class Terminal:
 
 
 @contextmanager
-def terminal(folder: Path, **env: str) -> Iterator[Terminal]:
-    opened = Terminal(TMPDIR=str(folder), **env)
+def terminal(folder: Path, *arguments: str, **env: str) -> Iterator[Terminal]:
+    opened = Terminal(*arguments, TMPDIR=str(folder), **env)
     try:
         yield opened
     finally:
@@ -209,9 +212,7 @@ def curls(shown: str) -> list[str]:
 
 
 def shell(command: str) -> str:
-    return subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, timeout=PATIENCE, check=True
-    ).stdout
+    return curl(shlex.split(command)[1:])
 
 
 def statuses(commands: list[str]) -> list[str]:
@@ -237,6 +238,12 @@ def test_the_api_stays_up_for_the_curl_lines_until_ctrl_c(
         assert demo.process.wait(PATIENCE) == 0
         assert list(tmp_path.iterdir()) == []
         assert not any(alive(int(pid)) for pid in PROCESS.findall(plain(shown)))
+
+
+def test_told_to_it_ends_after_the_scenes_on_a_terminal_too(tmp_path: Path) -> None:
+    with terminal(tmp_path, "--exit", **AMPLE) as demo:
+        assert "Ctrl-C" not in demo.read_to_end()
+        assert demo.process.wait(PATIENCE) == 0
 
 
 def test_ctrl_c_during_the_scenes_ends_cleanly_and_no_color_is_honoured(tmp_path: Path) -> None:

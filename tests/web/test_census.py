@@ -25,6 +25,7 @@ from semel.process.limits import Limiter, Limits, Toll
 from semel.stores import open_backend
 from semel.stores.base import Backend, performer
 from semel.stores.memory import MemoryBackend
+from tests.stores.harness import FakeClock
 from tests.waiting import until
 from tests.web.client import new_key
 from tests.web.colours import driver, once
@@ -146,8 +147,9 @@ def test_a_guard_learns_of_keys_that_others_made_and_lets_new_ones_in_when_they_
     effects: Effects,
     runner: asyncio.Runner,
 ) -> None:
-    store = MemoryBackend()
-    policy = semel.ietf(retention=timedelta(milliseconds=300), tombstone=timedelta(0))
+    clock = FakeClock()
+    store = MemoryBackend(clock=clock)
+    policy = semel.ietf(retention=HOUR, tombstone=timedelta(0))
     guard = make_guard(
         store,
         policy=policy,
@@ -161,4 +163,5 @@ def test_a_guard_learns_of_keys_that_others_made_and_lets_new_ones_in_when_they_
     assert refused is not None
     assert refused.code == "too-many-keys"
     assert refused.one("retry-after") == "1"
+    clock.travel(2 * HOUR // timedelta(microseconds=1))
     until(lambda: send(Ask(key=new_key())).status == 200)

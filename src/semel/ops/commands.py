@@ -7,6 +7,7 @@ the modules of the command line only. How they speak and end is in `telling`.
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -77,7 +78,7 @@ def migrate(url: str | None, as_json: bool) -> None:
 
 
 @semel.command()
-@click.option("--exit", "leave", is_flag=True, help="End after the scenes.")
+@click.option("--exit", "leave", is_flag=True, help="End after the scenes, on a terminal too.")
 @click.option("--unguarded", is_flag=True, help="Play the same scenes without semel.")
 @click.option(
     "--dir",
@@ -91,8 +92,8 @@ def demo(context: click.Context, leave: bool, unguarded: bool, folder: Path | No
 
     Six scenes: a lost response, twenty clients at once, a changed payload, two tenants, a server
     killed in the middle of a charge, a provider that times out. Then a verdict, charges made
-    against charges meant; the exit code is 1 when one was doubled or lost. The API stays up to be
-    tried, unless --exit is given.
+    against charges meant; the exit code is 1 when one was doubled or lost. On a terminal the API
+    stays up to be tried, unless --exit is given.
     """
     if folder is not None and folder.exists() and any(folder.iterdir()):
         fail(f"--dir {folder}: the folder must be new or empty", MISUSED)
@@ -102,6 +103,7 @@ def demo(context: click.Context, leave: bool, unguarded: bool, folder: Path | No
         if (missing.name or "").partition(".")[0] not in _DEMO_NEEDS:
             raise
         fail(f"the demo needs {missing.name}; install: pip install 'semel[demo]'", FAILED)
+    leave = leave or not sys.stdin.isatty()
     context.exit(run(leave=leave, guarded=not unguarded, folder=folder))
 
 
