@@ -24,6 +24,8 @@ ROOT = Path(__file__).parent.parent
 COUNTS = re.compile(r"(\d+) (passed|failed|errors?|skipped)\b")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 BUSY = "while True: pass"
+OF_THIS_MAKE = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "ARGS"}
+"""What `make steadiness ARGS=...` hands down: for this command, not for the one that it runs."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,10 @@ def plan(runs: int, loaded: int, loops: int) -> list[int]:
 
 def run(number: int, loops: int, command: Sequence[str], folder: Path) -> Run:
     path = folder / f"run-{number}.txt"
+    env = {name: value for name, value in os.environ.items() if name not in OF_THIS_MAKE}
     began = time.monotonic()
     with busy(loops), path.open("w") as output:
-        code = subprocess.call(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+        code = subprocess.call(command, cwd=ROOT, env=env, stdout=output, stderr=subprocess.STDOUT)
     seconds = time.monotonic() - began
     said = path.read_text(errors="replace")
     counts = {what: int(count) for count, what in COUNTS.findall(said)}

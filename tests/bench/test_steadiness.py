@@ -1,6 +1,7 @@
 """The steadiness of the tests is judged by what each run came to."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -39,6 +40,25 @@ def test_a_red_run_fails_the_command_and_is_named(
     (run,) = json.loads(capsys.readouterr().out)
     assert run["failed"] == ["tests/a.py::test_b"]
     assert (run["passed"], run["skipped"], run["loops"]) == (2, 0, 0)
+
+
+def test_options_of_this_make_are_not_those_of_the_tests(tmp_path: Path) -> None:
+    """Run by ``make steadiness ARGS=...``, it runs ``make test`` without them."""
+    told = tmp_path / "told"
+    makefile = tmp_path / "Makefile"
+    makefile.write_text(f"ARGS ?=\ntest:\n\t@echo '[$(ARGS)]' > {told}\n")
+    command = f"make --file {makefile} test"
+    outer = tmp_path / "Outer"
+    outer.write_text(
+        f"run:\n\t@{sys.executable} -m bench.steadiness $(ARGS) --command '{command}'\n"
+    )
+    subprocess.run(
+        ["make", "--file", str(outer), "run", "ARGS=--runs 1 --loaded 0"],
+        cwd=steadiness.ROOT,
+        check=True,
+        capture_output=True,
+    )
+    assert told.read_text() == "[]\n"
 
 
 def test_more_loaded_runs_than_runs_are_refused() -> None:

@@ -49,6 +49,12 @@ ON_POSTGRES = pytest.mark.parametrize("ledger", ["postgres"], indirect=True)
 WAIT = int(PATIENCE * 1000)
 """Milliseconds that PostgreSQL may take to end a connection."""
 
+PAIRS_TRIED = (
+    *(("asgi", "postgres"), ("fastapi", "sqlite"), ("def", "postgres")),
+    *(("wsgi", "postgres"), ("flask", "sqlite")),
+)
+"""Both colours on both databases; the others are proof (`conftest.py`)."""
+
 
 @pytest.fixture(params=STORES)
 def ledger(
