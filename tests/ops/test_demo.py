@@ -5,6 +5,7 @@ still for two seconds would spoil its scenes. Here it has ample time, and what o
 so in its turn (`staging/sitecustomize.py`); `make proof` plays it by its own clock too.
 """
 
+import codecs
 import io
 import os
 import pty
@@ -171,13 +172,15 @@ class Terminal:
         )
         os.close(slave)
         self.shown = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def read_to(self, mark: str) -> str:
         while mark not in self.shown:
             assert select.select([self._master], [], [], PATIENCE)[0], self.shown
             piece = os.read(self._master, 65536)
             assert piece, self.shown
-            self.shown += piece.decode().replace("\r\n", "\n")
+            # A piece may end within a character, or within the end of a line.
+            self.shown = (self.shown + self._decoder.decode(piece)).replace("\r\n", "\n")
         return self.shown
 
     def read_to_end(self) -> str:
