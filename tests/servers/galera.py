@@ -112,6 +112,15 @@ class GaleraNode(MariadbServer):
         rows: list[tuple[Any, ...]] = self.execute(f"SHOW STATUS LIKE 'wsrep_{name}'")
         return str(rows[0][1]) if rows else ""
 
+    def give_up(self, uuid: str) -> None:
+        """The member that is called so (its status ``gcomm_uuid``), and at once, whoever else is
+        slow to be heard of."""
+        self.execute(f"SET GLOBAL wsrep_provider_options = 'evs.evict={uuid}'")
+
+    def forgive(self) -> None:
+        """Whom it has given up may come back."""
+        self.give_up("")
+
     def await_members(self, count: int) -> None:
         for _ in self.child.attempts():
             if self.status("cluster_size") == str(count) and self.status("ready") == "ON":

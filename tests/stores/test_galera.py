@@ -74,6 +74,16 @@ def give_up_after(seconds: int, cluster: GaleraCluster) -> None:
         node.execute(f"SET GLOBAL wsrep_provider_options = '{patience}'")
 
 
+def killed(node: GaleraNode, others: list[GaleraNode]) -> None:
+    """The others are told so, and wait for no time-out, in which they might lose each other too."""
+    uuid = node.status("gcomm_uuid")
+    node.kill()
+    for other in others:
+        other.give_up(uuid)
+    for other in others:
+        other.await_members(len(others))
+
+
 def is_whole(cluster: GaleraCluster) -> bool:
     return all(
         node._child is not None
@@ -389,14 +399,15 @@ def test_what_a_killed_node_was_asked_last_is_told_by_the_others(galera: GaleraC
             relay.judge = fate
             for harness, op in zip(harnesses, (*had, *unheard), strict=True):
                 in_doubt(harness, op)
-        give_up_after(3, galera)
-        dying.kill()
+        killed(dying, others)
         with opened(*(node.url_of(DATABASE) for node in others)) as harnesses:
             there = set().union(*map(kept_by, others))
             assert [op.identity in there for op in (*had, *unheard)] == [True] * 2 + [False] * 2
             for harness, op in zip(harnesses, (*had, *unheard), strict=True):
                 assert isinstance(harness.perform(op), Claimed)
                 assert isinstance(harness.perform(claim(op.identity, new_fence())), Found)
+        for node in others:
+            node.forgive()
         dying.recover()
         dying.await_members(3)
         for harness, op in zip(patient, had, strict=True):
