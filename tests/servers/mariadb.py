@@ -132,6 +132,8 @@ class MariadbServer(Databases):
     def _places(self) -> Iterator[str]:
         yield f"--basedir={self.binaries.base}"
         yield f"--datadir={self.folder / 'data'}"
+        # A server that starts removes the temporary tables it finds, whoever's they are.
+        yield f"--tmpdir={self.folder}"
 
     def _options(self) -> Iterator[str]:
         yield from self._places()

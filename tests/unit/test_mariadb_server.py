@@ -41,6 +41,10 @@ def test_a_killed_server_recovers_at_its_url_and_its_port(server: MariadbServer)
         assert connection.open
 
 
+def test_its_temporary_tables_are_not_where_other_servers_clean_up(mariadb: MariadbServer) -> None:
+    assert mariadb.execute("SELECT @@tmpdir") == [(str(mariadb.folder),)]
+
+
 def test_closing_removes_the_folder(mariadb: MariadbServer) -> None:
     own = MariadbServer().start()
     folder = own.folder
