@@ -43,6 +43,12 @@ class Heard:
         self._rang.clear()
 
 
+@pytest.fixture(autouse=True)
+def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a notification to ourselves: one that is late is no sign of a pooler here."""
+    monkeypatch.setattr("semel.effects.listening._PATIENCE", PATIENCE)
+
+
 @asynccontextmanager
 async def listening(bell: Bell | None) -> AsyncIterator[Heard]:
     assert bell is not None
@@ -66,7 +72,7 @@ def look(backend: Backend) -> None:
 
 async def test_sqlite_rings_for_every_commit_and_for_nothing_else(tmp_path: Path) -> None:
     """A look that takes nothing must not ring: the worker would wake itself for ever."""
-    backend = open_backend(f"sqlite:///{tmp_path / 'semel.db'}")
+    backend = open_backend(f"sqlite:///{tmp_path / 'semel.db'}", timeout=PATIENCE)
     backend.migrate()
     async with listening(bell_for(backend)) as heard:
         clock = Ahead()
@@ -85,7 +91,7 @@ async def test_sqlite_rings_for_every_commit_and_for_nothing_else(tmp_path: Path
 
 
 async def test_sqlite_is_listened_to_once_its_file_is_there(tmp_path: Path) -> None:
-    backend = open_backend(f"sqlite:///{tmp_path / 'semel.db'}")
+    backend = open_backend(f"sqlite:///{tmp_path / 'semel.db'}", timeout=PATIENCE)
     async with listening(bell_for(backend)) as heard:
         await turns()
         assert not (tmp_path / "semel.db").exists()
@@ -96,7 +102,7 @@ async def test_sqlite_is_listened_to_once_its_file_is_there(tmp_path: Path) -> N
 
 
 async def test_postgresql_rings_for_effects(postgres_url: str) -> None:
-    backend = open_backend(postgres_url)
+    backend = open_backend(postgres_url, timeout=PATIENCE)
     backend.migrate()
     async with listening(bell_for(backend)) as heard:
         await heard.connected()
@@ -108,7 +114,7 @@ async def test_postgresql_rings_for_effects(postgres_url: str) -> None:
 
 async def test_postgresql_rings_a_second_time_for_what_did_not_notify(postgres_url: str) -> None:
     """Written just behind another, an effect is committed without a notification of its own."""
-    backend = open_backend(postgres_url)
+    backend = open_backend(postgres_url, timeout=PATIENCE)
     backend.migrate()
     async with listening(bell_for(backend)) as heard:
         clock = Ahead()
@@ -127,7 +133,7 @@ async def test_postgresql_rings_a_second_time_for_what_did_not_notify(postgres_u
 async def test_postgresql_is_listened_to_again_after_its_sessions_were_ended(
     postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    backend = open_backend(postgres_url)
+    backend = open_backend(postgres_url, timeout=PATIENCE)
     backend.migrate()
     async with listening(bell_for(backend)) as heard:
         await heard.connected()
@@ -145,7 +151,7 @@ async def test_postgresql_is_listened_to_again_after_its_sessions_were_ended(
 
 async def test_postgresql_is_listened_to_again_after_a_restart(tmp_path: Path) -> None:
     with PostgresServer() as server, server.database() as url:
-        backend = open_backend(url)
+        backend = open_backend(url, timeout=PATIENCE)
         backend.migrate()
         async with listening(bell_for(backend)) as heard:
             await heard.connected()
@@ -161,7 +167,7 @@ async def test_behind_a_transaction_pooler_it_says_that_it_polls_and_how_to_list
     """The short patience is for the notification that never comes. A session that is not open by
     then is opened again."""
     monkeypatch.setattr("semel.effects.listening._PATIENCE", 0.5)
-    backend = open_backend(pgbouncer_url)
+    backend = open_backend(pgbouncer_url, timeout=PATIENCE)
     backend.migrate()
     bell = bell_for(backend)
     assert bell is not None
@@ -176,7 +182,7 @@ async def test_behind_a_transaction_pooler_it_says_that_it_polls_and_how_to_list
 async def test_a_url_to_listen_at_leads_around_the_pooler(
     pgbouncer_url: str, postgres: PostgresServer
 ) -> None:
-    backend = open_backend(pgbouncer_url)
+    backend = open_backend(pgbouncer_url, timeout=PATIENCE)
     backend.migrate()
     database = pgbouncer_url.partition("@/")[2].partition("?")[0]
     async with listening(bell_for(backend, postgres.url_of(database))) as heard:
