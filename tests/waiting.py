@@ -23,6 +23,12 @@ something happened sooner, or wrong because it happened later.
 _PAUSE = 0.01
 
 
+def patient(url: str) -> str:
+    """A store's URL, with time enough: nothing that must succeed races the limit of five seconds
+    that a store has by itself."""
+    return f"{url}{'&' if '?' in url else '?'}timeout={PATIENCE:g}"
+
+
 def until(look: Callable[[], T | None], *, seconds: float = PATIENCE) -> T:
     """What ``look`` returns, as soon as that is true."""
     deadline = time.monotonic() + seconds

@@ -24,6 +24,7 @@ from semel.core.model import Fence, Identity, State
 from semel.core.upkeep import Browse
 from semel.effects import erasure
 from semel.errors import ConfigurationError, StoreUnavailable
+from tests.waiting import patient
 from tests.web.colours import COLOURS, Said, driver
 from tests.web.drive import Ask
 
@@ -47,7 +48,7 @@ def url(tmp_path: Path) -> str:
 
 
 def guard_on(url: str, **options: Any) -> semel.Guard:
-    return semel.Guard(url, tenant=lambda request: "", maintenance=None, **options)
+    return semel.Guard(patient(url), tenant=lambda request: "", maintenance=None, **options)
 
 
 def pay(guard: semel.Guard, tenant: str, number: int, result: str = SECRET) -> Any:
@@ -93,7 +94,7 @@ def test_a_retry_learns_that_it_is_over_whatever_it_sends(
         ran.append(1)
         return Said(b"done")
 
-    guard = semel.Guard(url, tenant=lambda request: "bob", maintenance=None)
+    guard = semel.Guard(patient(url), tenant=lambda request: "bob", maintenance=None)
     send = driver(colour, guard, handle, runner)
     assert send(Ask()).status == 200
     assert guard.operator().erase("bob", by="eve", reason="asked").erased == 1

@@ -32,7 +32,7 @@ from tests.effects.doubts import MINUTE, Scene
 from tests.effects.served_inbox import SECRET, read
 from tests.servers import AppServer, gunicorn, uvicorn
 from tests.stores.harness import Harness
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, patient
 
 NOW = 1_700_000_000.0
 OLD_SECRET = "whsec_" + "b2xkLXNlY3JldC1vZi10aGUtYmFuay1hbmQtc2hvcA=="
@@ -393,8 +393,8 @@ def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[AppServer, Scene, str]]:
     store = f"sqlite:///{tmp_path_factory.mktemp('inbox')}/semel.db"
-    env = {"SHOP_STORE": store}
-    backend = open_backend(store)
+    env = {"SHOP_STORE": patient(store)}
+    backend = open_backend(store, timeout=PATIENCE)
     scene = Scene(Harness(backend, lambda _: None, 0, "sync"))
     scene.unknown()  # which makes the schema
     module = "tests.effects.served_inbox"

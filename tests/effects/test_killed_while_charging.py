@@ -15,7 +15,7 @@ from semel.stores import open_backend
 from tests.effects.passing import into_the_past
 from tests.forms import in_proof
 from tests.servers import uvicorn
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, patient, until
 
 MODULE = "tests.effects.served_payments"
 PROJECT = Path(__file__).parents[2]
@@ -29,8 +29,8 @@ def test_a_charge_is_made_once_and_its_answer_is_found_by_the_worker(
     url = f"sqlite:///{tmp_path}/semel.db"
     if store == "postgresql":
         url = request.getfixturevalue("postgres_url")
-    env = {"SEMEL_TEST_STORE": url, "SEMEL_TEST_FOLDER": str(tmp_path)}
-    with closing(open_backend(url)) as backend:
+    env = {"SEMEL_TEST_STORE": patient(url), "SEMEL_TEST_FOLDER": str(tmp_path)}
+    with closing(open_backend(url, timeout=PATIENCE)) as backend:
         backend.migrate()
     (tmp_path / "die").touch()
     with uvicorn(f"{MODULE}:app", env=env) as server:

@@ -34,7 +34,7 @@ from tests.ears import listen
 from tests.effects.doubts import DAY, HOUR, KEY, MINUTE, Scene, fresh_fence
 from tests.effects.passing import into_the_past
 from tests.forms import in_proof
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, patient, until
 
 PROJECT = Path(__file__).parents[2]
 
@@ -347,15 +347,15 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         url = f"sqlite:///{tmp_path}/semel.db"
     else:
         url = str(request.getfixturevalue("postgres_url"))
-    backend = open_backend(url)
+    backend = open_backend(url, timeout=PATIENCE)
     backend.migrate()
     backend.close()
     return url
 
 
 def test_when_the_leader_is_killed_another_takes_over(store: str, tmp_path: Path) -> None:
-    guard = Guard(store, tenant=None)
-    members = [Member(store, tmp_path / f"log{n}") for n in range(2)]
+    guard = Guard(patient(store), tenant=None)
+    members = [Member(patient(store), tmp_path / f"log{n}") for n in range(2)]
     try:
         until(lambda: all(each.has_spoken for each in members))
         until(lambda: any(each.leading for each in members))

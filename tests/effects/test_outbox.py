@@ -19,13 +19,14 @@ from semel.errors import ConfigurationError
 from semel.process.fences import new_fence
 from semel.stores import open_backend
 from semel.stores.base import Backend
+from tests.waiting import PATIENCE
 
 
 class Shop:
     """An application's own database, which the store lives in as well."""
 
     def __init__(self, url: str, connect: Callable[[], Any]) -> None:
-        self.backend: Backend = open_backend(url)
+        self.backend: Backend = open_backend(url, timeout=PATIENCE)
         self.backend.migrate()
         self.connection = connection = connect()
         self._outside = connect()
@@ -99,7 +100,7 @@ def test_it_may_wait_and_be_put_in_order(shop: Shop) -> None:
 
 
 async def test_it_joins_an_awaited_transaction(postgres_url: str) -> None:
-    backend = open_backend(postgres_url)
+    backend = open_backend(postgres_url, timeout=PATIENCE)
     backend.migrate()
     async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
         await awrite(backend, connection, "paid", 1, key="k1")

@@ -33,7 +33,7 @@ from semel.effects.maintenance import pace_for
 from semel.guard import Guard
 from semel.stores import open_backend
 from semel.stores.base import Backend, Store
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, patient, until
 
 SMALL = 100
 SIZES = [10_000, 1_000_000]
@@ -178,7 +178,7 @@ def _full(url: str, size: int) -> str:
 
 
 def _migrated(url: str) -> None:
-    backend = open_backend(url)
+    backend = open_backend(url, timeout=PATIENCE)
     backend.migrate()
     backend.close()
 
@@ -191,7 +191,7 @@ def as_traffic(url: str) -> str:
 
 def reap(url: str) -> tuple[Counter[str], list[float]]:
     """Rounds until nothing is left; what went, and how long each round took."""
-    guard = Guard(url, tenant=None)
+    guard = Guard(patient(url), tenant=None)
     runner, counts, took = Runner(guard), Counter[str](), list[float]()
     more = True
     while more:
@@ -218,7 +218,7 @@ def left(backend: Backend, url: str) -> dict[str, int]:
 
 @pytest.fixture
 def backend(url: str) -> Iterator[Backend]:
-    opened = open_backend(url)
+    opened = open_backend(url, timeout=PATIENCE)
     yield opened
     opened.close()
 
@@ -236,7 +236,7 @@ WAITING = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 7 AND 
 def test_no_request_waits_for_the_reaper(postgres_url: str) -> None:
     """It stands still with rows of its own locked, and would stand there for ever."""
     url = _full(postgres_url, SMALL)
-    backend = open_backend(as_traffic(url))
+    backend = open_backend(as_traffic(url), timeout=PATIENCE)
     with psycopg.connect(url, autocommit=True) as gate, ThreadPoolExecutor(1) as thread:
         gate.execute(HELD.encode())
         gate.execute(b"SELECT pg_advisory_lock(7)")

@@ -30,7 +30,7 @@ from semel.stores.encryption import Encryption
 from semel.stores.sealed import SealedBackend
 from tests.servers import PostgresServer, ValkeyServer
 from tests.stores.contract import claim, new_fence, new_identity
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, patient
 
 OLD, NEW = os.urandom(32), os.urandom(32)
 BOTH = {"old": OLD, "new": NEW}
@@ -43,7 +43,7 @@ def key(number: int) -> str:
 
 def guard_on(url: str, keys: dict[str, bytes], current: str, **options: Any) -> semel.Guard:
     given = Encryption(keys, current, **options)
-    return semel.Guard(url, tenant=None, encryption=given, migrate=True, maintenance=None)
+    return semel.Guard(patient(url), tenant=None, encryption=given, migrate=True, maintenance=None)
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mysql", "redis"])
@@ -175,7 +175,7 @@ def test_what_no_key_opens_is_counted_and_named_and_left(sqlite_url: str) -> Non
 
 
 def test_plain_values_are_encrypted_when_they_are_accepted(sqlite_url: str) -> None:
-    with closing(semel.Guard(sqlite_url, tenant=None, maintenance=None)) as plain:
+    with closing(semel.Guard(patient(sqlite_url), tenant=None, maintenance=None)) as plain:
         fill(plain, range(3))
     lenient = guard_on(sqlite_url, {"new": NEW}, "new", accept_plain=True)
     assert rotate(lenient).resealed == 3
@@ -223,7 +223,7 @@ Rotator(guard, Act("ann", "killed")).run(progress)
 def test_killed_in_the_middle_it_is_simply_begun_again(sqlite_url: str) -> None:
     fill(guard_on(sqlite_url, {"old": OLD}, "old"), range(COUNT))
     keys = {name: b64encode(given).decode() for name, given in BOTH.items()}
-    given = json.dumps([sqlite_url, keys, COUNT // 2])
+    given = json.dumps([patient(sqlite_url), keys, COUNT // 2])
     killed = subprocess.run([sys.executable, "-c", KILLED, given], check=False, timeout=PATIENCE)
     assert killed.returncode == -signal.SIGKILL
     both = guard_on(sqlite_url, BOTH, "new")

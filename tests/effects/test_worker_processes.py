@@ -21,7 +21,7 @@ from tests.effects.passing import into_the_past
 from tests.effects.workers import LEASE, Works, ended, said
 from tests.forms import in_proof
 from tests.proof.crash.zygote import Zygote
-from tests.waiting import Ahead, auntil
+from tests.waiting import Ahead, auntil, patient
 
 
 @pytest.fixture(params=["postgres", *in_proof("sqlite")])
@@ -149,7 +149,7 @@ async def test_while_a_worker_lives_nobody_takes_what_it_delivers_however_long_i
         await end.wait()
 
     part, lease = LEASE / 3, timedelta(seconds=LEASE)
-    with closing(semel.Guard(works.store, tenant=None)) as guard:
+    with closing(semel.Guard(patient(works.store), tenant=None)) as guard:
         guard.effect("paid", timeout=100 * lease)(long)
         works.write("k")
         first = asyncio.create_task(Deliveries(guard, concurrency=1, lease=lease).run_once())

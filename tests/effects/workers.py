@@ -22,7 +22,7 @@ from tests.effects.passing import into_the_past
 from tests.proof.crash.zygote import Zygote
 from tests.servers.child import Child
 from tests.servers.scoped import Scoped
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, patient, until
 
 AN_HOUR = "3600"
 LEASE = 600
@@ -55,9 +55,9 @@ class Works(Scoped):
         self.store = store
         self.folder = folder
         self._hatchery = hatchery
-        self.backend = open_backend(store)
+        self.backend = open_backend(store, timeout=PATIENCE)
         self.backend.migrate()
-        self._env = {"SEMEL_TEST_STORE": store, "SEMEL_TEST_FOLDER": str(folder), **env}
+        self._env = {"SEMEL_TEST_STORE": patient(store), "SEMEL_TEST_FOLDER": str(folder), **env}
         self._workers: list[Child | Forked] = []
         self._folders: list[Path] = []
 
