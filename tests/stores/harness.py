@@ -317,12 +317,14 @@ def _indexed(node: ValkeyServer, keys: Keys, identity: Identity) -> Kept | None:
 
 @contextmanager
 def own_redis(url: str, colour: str = "sync", **options: Any) -> Iterator[Harness]:
-    """A backend with options of the test's; nothing that is kept is moved into the past."""
+    """A backend with options of the test's, and time enough if it says nothing of that; nothing
+    that is kept is moved into the past."""
 
     def travel(duration: Micros) -> None:
         raise AssertionError("time does not travel here")
 
-    harness = Harness(open_backend(url, **options), travel, SLACK, colour)
+    backend = open_backend(url, **{"timeout": PATIENCE, **options})
+    harness = Harness(backend, travel, SLACK, colour)
     try:
         yield harness
     finally:

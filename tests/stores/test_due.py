@@ -306,7 +306,7 @@ def test_an_effect_exists_if_and_only_if_its_transaction_committed(
 def test_an_effect_in_a_file_exists_if_and_only_if_its_transaction_committed(
     tmp_path: Path,
 ) -> None:
-    backend = SqliteBackend(f"sqlite:///{tmp_path}/semel.db")
+    backend = SqliteBackend(f"sqlite:///{tmp_path}/semel.db", timeout=PATIENCE)
     backend.migrate()
     op = TakeEffects(new_fence(), ("mail",), 100, LEASE)
     connection = sqlite3.connect(tmp_path / "semel.db")

@@ -497,7 +497,7 @@ def test_an_error_after_the_write_leaves_it_in_doubt(
     ):
         mariadb.execute(f"GRANT {rights} ON {database}.{table} TO {user}@'%'")
     url = f"mysql://{user}@127.0.0.1:{mariadb.port}/{database}"
-    harness = Harness(MysqlBackend(url), lambda _: None, 0, colour)
+    harness = Harness(MysqlBackend(url, timeout=PATIENCE), lambda _: None, 0, colour)
     op = claim(new_identity(), new_fence())
     try:
         with pytest.raises(StoreUnavailable) as refused:
@@ -506,5 +506,5 @@ def test_an_error_after_the_write_leaves_it_in_doubt(
         harness.close()
         mariadb.execute(f"DROP USER {user}@'%'")
     assert refused.value.applied is None
-    found = MysqlBackend(mariadb_url).blocking().perform(Read(op.identity))
+    found = MysqlBackend(mariadb_url, timeout=PATIENCE).blocking().perform(Read(op.identity))
     assert isinstance(found, Found)

@@ -13,7 +13,7 @@ from semel.core.frozen import replace
 from semel.core.model import Fence, Identity, Origin
 from semel.core.outbox import Enqueue
 from semel.stores.postgres.backend import PostgresBackend
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 IDENTITY, FENCE = Identity(b"i" * 32), Fence(b"f" * 16)
 ACCEPT = Accept(IDENTITY, FENCE, "v1", b"", Origin("t", "POST", "/", "k"), b"request", 60_000_000)
@@ -23,7 +23,7 @@ MADE = "SELECT created_at FROM semel_record WHERE identity = ANY(%s)"
 
 @pytest.fixture
 def backend(postgres_url: str) -> Iterator[PostgresBackend]:
-    backend = PostgresBackend(postgres_url, migrate=True)
+    backend = PostgresBackend(postgres_url, migrate=True, timeout=PATIENCE)
     backend.migrate()
     yield backend
     backend.close()

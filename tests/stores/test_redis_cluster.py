@@ -118,7 +118,7 @@ def test_the_two_kinds_of_url_are_not_mixed_up(
 
 
 def test_every_primary_is_examined(valkey_cluster: ValkeyCluster) -> None:
-    backend = RedisBackend(valkey_cluster.url)
+    backend = RedisBackend(valkey_cluster.url, timeout=PATIENCE)
     said = "\n".join(each.text for each in backend.examine())
     backend.close()
     for node in valkey_cluster.primaries:
