@@ -19,6 +19,7 @@ from semel.web.handler import Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse
 from tests.proof.crash.boundaries import Boundaries, WatchedBackend
 from tests.proof.crash.provider import Provider
+from tests.waiting import PATIENCE
 
 LEASE: Final = timedelta(seconds=1)
 """Short, since the dead are waited for; long enough for a busy machine to come to its places."""
@@ -64,7 +65,7 @@ class Shop:
     def __init__(self, store: str, folder: Path, without: str = "") -> None:
         self.at = Boundaries()
         self.provider = Provider(folder / "provider", self.at)
-        self.plain: Any = open_backend(store)
+        self.plain: Any = open_backend(store, timeout=PATIENCE)
         """The store as it is, watched by nobody."""
         can = self.plain.capabilities.transactions
         names = (*(ROUTES if can else PLAIN), *STREAMED)
