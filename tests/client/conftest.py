@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from tests.servers import AppServer, uvicorn
+from tests.waiting import patient
 from tests.web.effects import Effects
 
 
@@ -35,7 +36,7 @@ class Shop:
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     folder = tmp_path_factory.mktemp("shop")
     env = {
-        "SEMEL_TEST_STORE": f"sqlite:///{folder / 'keys.db'}",
+        "SEMEL_TEST_STORE": patient(f"sqlite:///{folder / 'keys.db'}"),
         "SEMEL_TEST_EFFECTS": str(folder / "effects"),
         "SEMEL_TEST_SEEN": str(folder / "seen"),
     }

@@ -23,6 +23,7 @@ from semel.stores import open_backend
 from semel.stores.base import performer
 from tests.effects.doubts import HOUR, KEY, MINUTE, NAMES, Scene, fresh_fence, scene_on
 from tests.stores.harness import Harness
+from tests.waiting import patient
 
 BECAUSE = ("--by", "ann", "--reason", "asked for by the client", "--yes")
 
@@ -33,6 +34,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
         url = f"sqlite:///{tmp_path}/semel.db"
     else:
         url = request.getfixturevalue("postgres_url")
+    url = patient(url)
     backend = open_backend(url)
     backend.migrate()
     made = Scene(Harness(backend, lambda _: None, 0, "sync"))

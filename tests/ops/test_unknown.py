@@ -21,6 +21,7 @@ from tests.effects.test_ledger import charged
 from tests.effects.test_operator import dead_effect
 from tests.ops.commandline import Done, run
 from tests.stores.harness import Harness
+from tests.waiting import patient
 
 SHOP = """
 import os
@@ -39,7 +40,7 @@ no_guard = 7
 
 @pytest.fixture
 def scene(postgres_url: str, tmp_path: Path) -> Iterator[Scene]:
-    url = postgres_url
+    url = patient(postgres_url)
     backend = open_backend(url)
     backend.migrate()
     (tmp_path / "shop.py").write_text(SHOP)

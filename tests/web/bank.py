@@ -29,7 +29,7 @@ from semel.web.handler import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
 from tests.servers import PostgresServer
 from tests.stores.harness import TABLES
-from tests.waiting import PATIENCE, auntil
+from tests.waiting import PATIENCE, auntil, patient
 from tests.web.drive import AsgiDriver, Driver, WsgiDriver
 
 STORES = ("sqlite", "postgres")
@@ -59,7 +59,7 @@ class Ledger:
     @property
     def store(self) -> str:
         """For a guard: its database may take its time."""
-        return f"{self.url}{'&' if '?' in self.url else '?'}timeout={PATIENCE:.0f}"
+        return patient(self.url)
 
     def ask(self, statement: str) -> list[tuple[Any, ...]]:
         if self.sqlite:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.forms import in_proof
 from tests.servers import AppServer, gunicorn, uvicorn
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, patient
 from tests.web.client import Client
 from tests.web.effects import Effects
 
@@ -65,7 +65,7 @@ def serve(
     log = folder / "effects"
     with store_url(store, folder, databases) as url:
         env = {
-            "SEMEL_TEST_STORE": f"{url}{'&' if '?' in url else '?'}timeout={PATIENCE:.0f}",
+            "SEMEL_TEST_STORE": patient(url),
             "SEMEL_TEST_FRAMEWORK": framework,
             "SEMEL_TEST_EFFECTS": str(log),
         }

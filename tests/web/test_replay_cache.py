@@ -26,6 +26,7 @@ from semel.stores.base import Backend, performer
 from semel.stores.memory import MemoryBackend
 from tests.forms import in_proof
 from tests.servers import AppServer, ValkeyServer, gunicorn, uvicorn
+from tests.waiting import patient
 from tests.web.client import Client, new_key
 from tests.web.colours import COLOURS, Said, driver, once
 from tests.web.conftest import MakeGuard
@@ -305,12 +306,12 @@ def nodes(
         else:
             url = stack.enter_context(store_url(store, folder, databases_of(request)))
         env = {
-            "SEMEL_TEST_STORE": url,
+            "SEMEL_TEST_STORE": patient(url),
             "SEMEL_TEST_EFFECTS": str(folder / "effects"),
             "SEMEL_TEST_RESOURCE": RESOURCE,
         }
         one, other = (stack.enter_context(server(colour, env)) for _ in range(2))
-        tool = semel.Guard(url, tenant=None, maintenance=None)
+        tool = semel.Guard(patient(url), tenant=None, maintenance=None)
         yield Nodes(Client(one.url), Client(other.url), tool)
         tool.close()
 

@@ -81,7 +81,7 @@ class Town:
         until(self._is_quiet)
 
     def _is_quiet(self) -> bool:
-        with closing(open_backend(self.store)) as backend:
+        with closing(open_backend(self.store, timeout=PATIENCE)) as backend:
             return not restless(backend)
 
     @property
@@ -118,7 +118,7 @@ def insist(rides: Town, server: AppServer, key: str) -> Reply:
 
 @contextmanager
 def town(store: str, folder: Path, *, honours_keys: bool = False) -> Iterator[Town]:
-    with closing(open_backend(store)) as backend:
+    with closing(open_backend(store, timeout=PATIENCE)) as backend:
         backend.migrate()
     create_tables(store)
     with Provider(honours_keys=honours_keys) as provider:
