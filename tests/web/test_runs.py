@@ -15,7 +15,7 @@ from semel.core.policy import Policy
 from semel.core.upkeep import Due, Work
 from semel.effects.rounds import Round
 from semel.effects.runs import Runs
-from tests.stores.harness import open_harness
+from tests.stores.harness import Harness, open_harness
 from tests.waiting import Ahead, auntil, turns
 from tests.web.faulty import Faults, FaultyBackend
 
@@ -90,13 +90,18 @@ class Yard:
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     def postgres() -> Any:
         return request.getfixturevalue("postgres")
 
     with open_harness(f"{request.param}-sync", tmp_path, postgres) as harness:
         harness.backend.migrate()
-        yield harness.backend
+        yield harness
+
+
+@pytest.fixture
+def backend(harness: Harness) -> Any:
+    return harness.backend
 
 
 def test_what_comes_up_is_run_beside_one_that_takes_long(
@@ -229,12 +234,15 @@ def test_an_outage_while_it_looks_for_more_stops_no_handler(
 
 
 def test_a_request_whose_route_cannot_be_found_is_put_off(
-    backend: Any, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
+        backend: Any = harness.backend
         yard = Yard(backend)
         await yard.accept("/broken")
         await yard.accept("/sound")
+        # The older, the longer it is put off: for minutes, by now.
+        harness.travel(timedelta(minutes=10) // timedelta(microseconds=1))
         runs = yard.runs(batch=1, at_once=1)
         found = runs._policies.of
 
