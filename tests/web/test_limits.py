@@ -39,6 +39,12 @@ def few(count: int) -> semel.Rate:
     return semel.Rate(count, HOUR)
 
 
+@pytest.fixture(autouse=True)
+def no_census(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process knows of its own keys only, however long a test takes."""
+    monkeypatch.setattr("semel.effects.census._FIRST", HOUR.total_seconds())
+
+
 @pytest.fixture(params=COLOURS)
 def colour(request: pytest.FixtureRequest) -> str:
     return str(request.param)
