@@ -1,6 +1,7 @@
 """What every test may ask for: databases, poolers, and a fixed way of running."""
 
 import os
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +21,11 @@ from tests.servers import pgbouncer as pgbouncer_binary
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("explore", deadline=None, max_examples=1_000)
 settings.load_profile(os.environ.get("SEMEL_TEST_HYPOTHESIS", "ci"))
+
+# Programs that are started in the background by a script ignore Ctrl-C, and so does whatever they
+# start; tests send it to processes of theirs.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 IS_CI = os.environ.get("CI") == "true"
 CAMPAIGNS = Path(__file__).parent / "proof"

@@ -22,9 +22,11 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 Entry = dict[str, Any]
 
+ADDRESS: Final = os.environ.get("RIDES_PROVIDER", "http://127.0.0.1:8100")
 STATUS: Final = {"charged": 201, "declined": 402, "voided": 409, "mailed": 201, "known": 200}
 
 
@@ -138,7 +140,7 @@ class Server(ThreadingHTTPServer):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A pretend card provider.")
-    parser.add_argument("--port", type=int, default=8100)
+    parser.add_argument("--port", type=int, default=urlsplit(ADDRESS).port)
     parser.add_argument("--log", type=Path, default=Path("provider.jsonl"))
     parser.add_argument("--honours-keys", action="store_true")
     given = parser.parse_args()

@@ -18,7 +18,8 @@ from tests.examples.rides.town import Town, insist, order, town
 from tests.forms import in_proof
 from tests.proof.crash.grounds import thrown_away
 from tests.servers import AppServer, PostgresServer
-from tests.waiting import until
+from tests.servers.ports import free_port
+from tests.waiting import PATIENCE, until
 from tests.web.client import Client, Reply, new_key
 
 
@@ -122,7 +123,8 @@ def test_the_tutorial_shows_the_examples_own_code(block: Block) -> None:
 
 def test_the_readme_starts_the_whole_town(folder: Path) -> None:
     """Provider, API and worker, by one line; the end of it is theirs."""
-    env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    ports = {"UVICORN_PORT": str(free_port()), "RIDES_PROVIDER": f"http://127.0.0.1:{free_port()}"}
+    env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **ports}
     command = [sys.executable, "-m", "examples.rides"]
     with (
         (folder / "log").open("wb") as log,
@@ -132,6 +134,7 @@ def test_the_readme_starts_the_whole_town(folder: Path) -> None:
             until(lambda: _pids(folder / "log"))
         finally:
             process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE) == 0
     assert [pid for pid in _pids(folder / "log") if Path(f"/proc/{pid}").exists()] == []
 
 
