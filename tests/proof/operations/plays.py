@@ -91,6 +91,7 @@ def go_through(stage: Stage, play: Play, mishap: Mishap, counted: Counted) -> in
         if play.before is not None:
             play.before(stage, key)
         stage.forget()
+        stage.pursue()  # what is still written in the background must not be among what is counted
         stage.faults.set(at, mishap)
         for act in play.acts:
             act(stage, key)
