@@ -25,6 +25,7 @@ from semel.errors import (
     StoreCorrupt,
     StoreError,
     StoreUnavailable,
+    Unguarded,
 )
 from semel.guard import Guard
 from semel.process.current import AsyncOperation, Operation, current
@@ -78,6 +79,7 @@ __all__ = [
     "StoreCorrupt",
     "StoreError",
     "StoreUnavailable",
+    "Unguarded",
     "Webhook",
     "accepted",
     "current",

@@ -14,6 +14,7 @@ Expected outcomes are values; what is raised is an outage, a bug or a wrong sett
     │   └── NewerVersion        what is stored was written by a newer semel than this process has
     ├── Refused                 raised by guard.once: the key may not run now, or not ever
     ├── NotExecuted             raised by handlers: nothing happened, a retry may run
+    │   └── Unguarded           raised by tagged endpoints that were reached around their guard
     ├── GiveUp                  raised by deliverers: no further try will help, a dead letter
     ├── RetryLater              raised by deliverers: not now, and not before a time they name
     └── OutcomeUnknown          raised by handlers: it may have happened, nobody may run it again
@@ -45,6 +46,7 @@ __all__ = [
     "StoreCorrupt",
     "StoreError",
     "StoreUnavailable",
+    "Unguarded",
 ]
 
 
@@ -119,6 +121,10 @@ class Refused(SemelError):
 
 class NotExecuted(SemelError):
     """Raise it in a handler to say: nothing happened outside, running again is safe."""
+
+
+class Unguarded(NotExecuted):
+    """A request came to a tagged endpoint without its policy; the endpoint was not run."""
 
 
 class GiveUp(SemelError):

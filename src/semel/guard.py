@@ -31,7 +31,7 @@ from semel.stores import open_backend
 from semel.stores.base import Backend, performer
 from semel.stores.bodies import nearer
 from semel.web.routing import Route
-from semel.web.tags import tag
+from semel.web.tags import TAG, tag
 
 if TYPE_CHECKING:
     import asyncio
@@ -172,9 +172,24 @@ class Guard:
         protect(app, self, dependencies)
 
     def route(self, policy: Policy) -> Callable[[F], F]:
-        """Tag an endpoint with a policy of its own; the adapter finds it through the router."""
+        """Tag an endpoint with a policy of its own; the adapter finds it through the router.
+
+        The endpoint runs under that policy or not at all: reached around its guard, it refuses.
+        """
+        from semel.web.ruling import enforced
+
         self.bind(policy)  # what this guard cannot do is refused here, and not at every request
-        return tag(policy)
+
+        def tagged(endpoint: F) -> F:
+            if hasattr(endpoint, TAG):
+                raise ConfigurationError(f"{endpoint!r} is tagged already: it has one policy")
+            made: F = enforced(endpoint, policy, self._unguarded)
+            return tag(policy)(made)
+
+        return tagged
+
+    def _unguarded(self, endpoint: str) -> None:
+        self.events.emit("unguarded", endpoint=endpoint)
 
     def once(
         self,

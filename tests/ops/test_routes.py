@@ -17,6 +17,7 @@ HEAD = """
 import semel
 guard = semel.Guard("memory://", tenant=None)
 strict = semel.ietf(required=True)
+reads = semel.ietf(safe_methods="refuse")
 """
 
 STARLETTE = """
@@ -119,7 +120,7 @@ BARE = """
 async def inner(scope, receive, send): ...
 guard = semel.Guard(
     "memory://", tenant=None,
-    routes=[semel.Route("POST", "/pay", strict), semel.Route("GET", "/read", strict)],
+    routes=[semel.Route("POST", "/pay", strict), semel.Route("GET", "/read", reads)],
 )
 app = guard.asgi(inner)
 closed = semel.Guard("memory://", tenant=None, policy=strict).asgi(inner)

@@ -146,6 +146,12 @@ MEASURES: Final = _table(
         ("route",),
         "Keys that look like personal data.",
     ),
+    _counter(
+        "unguarded",
+        "request",
+        ("endpoint",),
+        "Requests that came to a tagged endpoint around its guard; it did not run.",
+    ),
     # ── leases and writes ────────────────────────────────────────────────────────────────────────
     _counter(
         "zombie_key",

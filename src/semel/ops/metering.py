@@ -142,6 +142,7 @@ _READERS: Final[dict[str, Reader]] = {
     "exchange": _exchange,
     "refusal": _counted("refusal", "code", "route"),
     "key.suspicious": _counted("key.suspicious", "route"),
+    "unguarded": _counted("unguarded", "endpoint"),
     "fence.lost": _counted("fence.lost", "route"),
     "lease.renewed": _lease("renewed"),
     "lease.lost": _lease("lost"),

@@ -65,6 +65,12 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         "a request of %(route)s: tenant=, session= or key= failed: %(error)s",
         "A request was turned away before its key was looked up.",
     ),
+    "unguarded": Kind(
+        ("endpoint",),
+        ERROR,
+        "a request came to %(endpoint)s around its guard, and was refused",
+        "A tagged endpoint was reached without its policy, and did not run.",
+    ),
     "key.suspicious": Kind(
         ("route", "key"),
         WARNING,

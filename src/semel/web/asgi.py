@@ -26,6 +26,7 @@ from semel.web.desk import BIG, MARK, Desk, Opened
 from semel.web.handler import AsgiApp, Handler, Message, Receive, Scope, Send
 from semel.web.message import Spool
 from semel.web.routing import Place, place
+from semel.web.ruling import ruled_by
 from semel.web.tags import find_tag
 
 if TYPE_CHECKING:
@@ -47,7 +48,11 @@ class Middleware:
             if answer is not None:
                 return await send_response(answer, send)
         if kind == "http" and not _plainly_safe(scope):
-            return await self._serve(scope, receive, send)
+            before = ruled_by.get()
+            try:
+                return await self._serve(scope, receive, send)
+            finally:
+                ruled_by.set(before)
         if kind == "lifespan":
             return await self._lifespan(scope, receive, send)
         return await self.app(scope, receive, send)

@@ -26,7 +26,7 @@ from semel.core.flow import Flow
 from semel.core.frozen import frozen, replace
 from semel.core.keys import mask
 from semel.core.model import Identity, OnLapse, Origin, Request, Response
-from semel.core.policy import Policy
+from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
 from semel.core.runner import Commit, Invoke, Raised
 from semel.core.status import StatusCall, answered, status
@@ -41,6 +41,7 @@ from semel.web.errands import Errand, find_errand
 from semel.web.message import Spool
 from semel.web.protection import Fare, at_once, protected
 from semel.web.routing import Place, listed, pretended
+from semel.web.ruling import DEFAULT, LEFT_OUT, LISTED, SAFE, ruled_by
 from semel.web.tags import Tagged
 
 if TYPE_CHECKING:
@@ -101,18 +102,27 @@ class Desk:
         return response
 
     def ruling(self, request: Request, place: Place) -> tuple[Policy, str]:
-        """The policy, and its label: of a listed route, else a tag's, else the default."""
+        """The policy, and its label: of a listed route, else a tag's, else the default.
+
+        Whose it is stays in the context, for the endpoint to see; adapters undo that.
+        """
+        policy, label, by = self._ruling(request, place)
+        ruled_by.set(by)
+        return policy, label
+
+    def _ruling(self, request: Request, place: Place) -> tuple[Policy, str, object]:
         route = listed(self.guard.routes, request.method, place)
         if route is not None:
-            return route.policy, route.label
+            return route.policy, route.label, _by(route.policy, request.method, LISTED)
         tagged = self._find_tag(self.app, request.raw)
         if tagged is not None:
-            return self.guard.bind(tagged.policy), tagged.label
-        return self.guard.policy, "*"
+            by = _by(tagged.policy, request.method, tagged.policy)
+            return self.guard.bind(tagged.policy), tagged.label, by
+        return self.guard.policy, "*", DEFAULT
 
     def policy_at(self, request: Request, place: Place) -> Policy:
         """The policy of a route, for those who look after its records."""
-        return self.ruling(request, place)[0]
+        return self._ruling(request, place)[0]
 
     def covers(self, ticket: Ticket, mark: object) -> bool:
         """Whether another guard around this one already runs this very request.
@@ -234,6 +244,13 @@ class Desk:
             requeue=errand.requeue,
             request=None,
         )
+
+
+def _by(policy: Policy, method: str, by: object) -> object:
+    """``by``, where the policy takes the method; middleware further in may make it another one."""
+    if method in policy.methods:
+        return by
+    return SAFE if method in SAFE_METHODS else LEFT_OUT
 
 
 def _identity(name: str) -> Identity | None:

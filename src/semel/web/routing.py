@@ -10,7 +10,7 @@ from urllib.parse import unquote, unquote_to_bytes
 from semel.core.frozen import derived, frozen
 from semel.core.keys import canonical_path
 from semel.core.model import HeaderView, Request
-from semel.core.policy import Policy
+from semel.core.policy import SAFE_METHODS, Policy
 from semel.errors import ConfigurationError
 
 _CONVERTORS: Final = {
@@ -38,11 +38,20 @@ class Route:
         if not isinstance(self.policy, Policy):
             raise ConfigurationError(f"{self.method} {self.path} needs a policy: semel.ietf() …")
         object.__setattr__(self, "method", self.method.upper())
+        if not self._takes_part():
+            raise ConfigurationError(
+                f"{self.label}: the policy leaves {self.method} out and would do nothing; name it "
+                f"in its methods=, as in methods={{{self.method!r}}}"
+            )
         object.__setattr__(self, "_pattern", _compile(self.path))
 
     @property
     def label(self) -> str:
         return f"{self.method} {self.path}"
+
+    def _takes_part(self) -> bool:
+        refuses = self.policy.safe_methods == "refuse" and self.method in SAFE_METHODS
+        return self.method == "*" or self.method in self.policy.methods or refuses
 
     def matches(self, method: str, path: str) -> bool:
         return self.method in ("*", method) and self._pattern.fullmatch(path) is not None

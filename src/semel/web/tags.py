@@ -12,7 +12,6 @@ from typing import Any, Final, TypeVar
 
 from semel.core.frozen import frozen
 from semel.core.policy import Policy
-from semel.errors import ConfigurationError
 from semel.log import log
 
 F = TypeVar("F")
@@ -26,9 +25,7 @@ _tags: list[Policy] = []
 
 
 def tag(policy: Policy) -> Callable[[F], F]:
-    """A decorator that only remembers ``policy`` on the endpoint."""
-    if not isinstance(policy, Policy):
-        raise ConfigurationError("guard.route() takes a policy: semel.ietf(), semel.payments() …")
+    """A decorator that remembers ``policy`` on an endpoint, which claims by itself."""
 
     def remember(endpoint: F) -> F:
         setattr(endpoint, TAG, policy)
@@ -82,15 +79,29 @@ def find_flask_tag(app: Any, environ: Mapping[str, Any]) -> Tagged | None:
     """The same for Flask, given as the application or as its ``wsgi_app``."""
     if not _tags:
         return None
-    flask: Any = getattr(app, "__self__", app)
-    if not (hasattr(flask, "url_map") and hasattr(flask, "view_functions")):
+    flask = _flask_of(app)
+    if flask is None:
         _warn_once()
         return None
     try:
-        rule, _ = flask.url_map.bind_to_environ(environ).match(return_rule=True)
+        # Flask's own way: hosts and subdomains are its settings' affair.
+        adapter = flask.create_url_adapter(flask.request_class(environ))
+        rule, _ = adapter.match(return_rule=True)
     except Exception:
         return None  # no route, another method, a redirect: Flask answers that itself
     return tagged_view(flask, rule, environ["REQUEST_METHOD"])
+
+
+def _flask_of(app: Any) -> Any:
+    """Given as it is, as its ``wsgi_app``, or below what wraps that, such as ``ProxyFix``."""
+    for _ in range(32):
+        flask: Any = getattr(app, "__self__", app)
+        if hasattr(flask, "url_map") and hasattr(flask, "view_functions"):
+            return flask
+        app = getattr(app, "app", None)
+        if app is None:
+            return None
+    return None
 
 
 def tagged_view(flask: Any, rule: Any, method: str) -> Tagged | None:

@@ -31,6 +31,7 @@ from semel.web.blocking import BlockingExchange
 from semel.web.desk import MARK, Desk, FindTag, Opened, spoken
 from semel.web.message import Spool
 from semel.web.routing import Place
+from semel.web.ruling import ruled_by
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -99,6 +100,13 @@ class Views(Generic[F]):
 
     def call(self, asked: Asked, view: Callable[[], F]) -> F:
         """The view's answer, or the one there is instead of it."""
+        before = ruled_by.get()
+        try:
+            return self._call(asked, view)
+        finally:
+            ruled_by.set(before)
+
+    def _call(self, asked: Asked, view: Callable[[], F]) -> F:
         ticket, label = self.desk.admit(asked.request, asked.place)
         if isinstance(ticket, Refused):
             return self._face.whole(ticket.response, None)

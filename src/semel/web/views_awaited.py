@@ -30,6 +30,7 @@ from semel.web.awaited import AwaitedExchange
 from semel.web.desk import BIG, MARK, Desk, FindTag, Opened, spoken
 from semel.web.handler import Promise, start_task
 from semel.web.message import Spool
+from semel.web.ruling import ruled_by
 from semel.web.views import STREAMS, Asked, Maker, Parts, Tally, said, unkeepable
 
 if TYPE_CHECKING:
@@ -64,6 +65,13 @@ class AwaitedViews(Generic[F]):
 
     async def call(self, asked: Asked, view: Callable[[], Awaitable[F]]) -> F:
         """The view's answer, or the one there is instead of it."""
+        before = ruled_by.get()
+        try:
+            return await self._call_view(asked, view)
+        finally:
+            ruled_by.set(before)
+
+    async def _call_view(self, asked: Asked, view: Callable[[], Awaitable[F]]) -> F:
         ticket, label = await self.admit(asked)
         if isinstance(ticket, Refused):
             return self._face.whole(ticket.response, None)

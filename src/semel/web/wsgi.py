@@ -19,6 +19,7 @@ from semel.web.blocking import BlockingExchange
 from semel.web.desk import MARK, Desk, spoken
 from semel.web.message import Spool
 from semel.web.routing import Place, place
+from semel.web.ruling import ruled_by
 from semel.web.tags import find_flask_tag
 
 if TYPE_CHECKING:
@@ -48,6 +49,13 @@ class WsgiMiddleware:
                 return _send(answer, start_response)
             if "HTTP_IDEMPOTENCY_KEY" not in environ:
                 return self.app(environ, start_response)
+        before = ruled_by.get()
+        try:
+            return self._serve(environ, start_response)
+        finally:
+            ruled_by.set(before)
+
+    def _serve(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         where = place(octets(environ, "SCRIPT_NAME"), octets(environ, "PATH_INFO"))
         ticket, label = self._desk.admit(request_of(environ, where.path), where)
         if isinstance(ticket, Ticket) and not self._desk.covers(ticket, environ.get(MARK)):

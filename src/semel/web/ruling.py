@@ -1,0 +1,116 @@
+"""Which policy rules the request of the current context, as its guard has found.
+
+A guard asks a router which endpoint will answer. Middleware further in may still send the request
+elsewhere, and an application may have no guard at all. So a tagged endpoint looks here before it
+runs, and refuses where its own policy is not the one that was applied: it never runs around its
+guard.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any, Final
+
+from semel.core.policy import SAFE_METHODS, Policy
+from semel.errors import Unguarded
+
+LISTED: Final = object()
+"""The policy is that of a listed route, which comes before any tag."""
+DEFAULT: Final = object()
+"""No policy was found for the route: the guard's own rules."""
+LEFT_OUT: Final = object()
+"""A tag was found whose policy does not name the method of the request."""
+SAFE: Final = object()
+"""A safe method, which takes no part in any policy."""
+
+ruled_by: ContextVar[object] = ContextVar("semel_ruled_by", default=None)
+"""The policy of a tag, or one of those above; None: no guard has seen the request."""
+
+Report = Callable[[str], None]
+"""Is told of an endpoint that refused, by its name."""
+
+
+def enforced(endpoint: Any, policy: Policy, report: Report) -> Any:
+    """``endpoint``, which runs under ``policy`` or not at all.
+
+    Of a class its handlers of the policy's methods do so; a safe method takes no part.
+    """
+    if isinstance(endpoint, type):
+        for name in map(str.lower, policy.methods):
+            handler: Any = getattr(endpoint, name, None)
+            if handler is not None:
+                setattr(endpoint, name, _enforced(handler, policy, report))
+        return endpoint
+    return _enforced(endpoint, policy, report)
+
+
+def _enforced(endpoint: Callable[..., Any], policy: Policy, report: Report) -> Any:
+    """In the colour of the endpoint: frameworks look at that to decide how to call it."""
+
+    def check(given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        by = ruled_by.get()
+        if by is policy or by is LISTED or _method(given, named) in SAFE_METHODS:
+            return
+        name = getattr(endpoint, "__qualname__", repr(endpoint))
+        report(name)
+        raise Unguarded(_explained(name, by))
+
+    async def awaited(*given: Any, **named: Any) -> Any:
+        check(given, named)
+        return await endpoint(*given, **named)
+
+    async def aiterated(*given: Any, **named: Any) -> AsyncIterator[Any]:
+        check(given, named)
+        async for item in endpoint(*given, **named):
+            yield item
+
+    def iterated(*given: Any, **named: Any) -> Iterator[Any]:
+        check(given, named)
+        yield from endpoint(*given, **named)
+
+    def called(*given: Any, **named: Any) -> Any:
+        check(given, named)
+        return endpoint(*given, **named)
+
+    kinds = (
+        (inspect.iscoroutinefunction, awaited),
+        (inspect.isasyncgenfunction, aiterated),
+        (inspect.isgeneratorfunction, iterated),
+    )
+    wrapper = next((wrapper for is_kind, wrapper in kinds if is_kind(endpoint)), called)
+    return functools.wraps(endpoint)(wrapper)
+
+
+def _explained(name: str, by: object) -> str:
+    if by is None:
+        return (
+            f"{name} is tagged by guard.route(), and no guard has seen this request: put "
+            "guard.asgi(), guard.wsgi(), guard.fastapi() or the framework's extension around the "
+            "application. Called from code of yours, it is its __wrapped__ that runs unguarded"
+        )
+    if by is LEFT_OUT:
+        return (
+            f"{name} is tagged by guard.route() with a policy that leaves the method of this "
+            "request out: name it in methods= of the policy, or give it an endpoint of its own"
+        )
+    return (
+        f"{name} is tagged by guard.route(), and its guard has applied another policy to this "
+        "request: middleware between them changes its path, host or method. Put that middleware "
+        "around the guard, or name the path in Guard(routes=[...])"
+    )
+
+
+def _method(given: tuple[Any, ...], named: Mapping[str, Any]) -> str | None:
+    """The method that the endpoint is called for; None where no request can be seen."""
+    flask: Any = sys.modules.get("flask")
+    if flask is not None and flask.has_request_context():
+        return str(flask.request.method).upper()
+    for it in (*given[:2], *named.values()):
+        method: object = getattr(it, "method", None)
+        if isinstance(method, str) and (hasattr(it, "scope") or hasattr(it, "META")):
+            return method.upper()
+    return None

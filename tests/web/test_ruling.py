@@ -1,0 +1,322 @@
+"""A tagged endpoint never runs around its guard: without its own policy it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import flask
+import flask.views
+import pytest
+from fastapi import FastAPI
+from litestar import Litestar
+from litestar import post as litestar_post
+from starlette.applications import Starlette
+from starlette.endpoints import HTTPEndpoint
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from werkzeug.middleware.proxy_fix import ProxyFix
+from werkzeug.test import Client
+
+import semel
+from semel.web.handler import AsgiApp, Receive, Scope, Send
+from tests.ears import listen
+from tests.web.client import new_key
+from tests.web.conftest import MakeGuard
+from tests.web.drive import Ask, call
+
+REQUIRED = semel.payments(required=True, probe=None)
+
+
+class Runs:
+    """Counts how often an endpoint ran."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> str:
+        self.count += 1
+        return "paid"
+
+
+def fastapi(guard: semel.Guard, runs: Runs) -> Any:
+    app = FastAPI()
+
+    @app.post("/pay")
+    @guard.route(REQUIRED)
+    async def pay() -> str:
+        return runs()
+
+    return app
+
+
+def fastapi_threads(guard: semel.Guard, runs: Runs) -> Any:
+    app = FastAPI()
+
+    @app.post("/pay")
+    @guard.route(REQUIRED)
+    def pay() -> str:
+        return runs()
+
+    return app
+
+
+def starlette(guard: semel.Guard, runs: Runs) -> Any:
+    @guard.route(REQUIRED)
+    async def pay(request: Request) -> Response:
+        return Response(runs())
+
+    return Starlette(routes=[Route("/pay", pay, methods=["POST"])])
+
+
+def starlette_class(guard: semel.Guard, runs: Runs) -> Any:
+    @guard.route(REQUIRED)
+    class Pay(HTTPEndpoint):
+        async def post(self, request: Request) -> Response:
+            return Response(runs())
+
+    return Starlette(routes=[Route("/pay", Pay)])
+
+
+def litestar(guard: semel.Guard, runs: Runs) -> Any:
+    @litestar_post("/pay")
+    @guard.route(REQUIRED)
+    async def pay() -> str:
+        return runs()
+
+    return Litestar([pay], openapi_config=None)
+
+
+APPS = pytest.mark.parametrize(
+    "made", [fastapi, fastapi_threads, starlette, starlette_class, litestar]
+)
+
+
+def rewritten(app: AsgiApp, **changes: Any) -> AsgiApp:
+    """Middleware that sends a request elsewhere than its guard has seen."""
+
+    async def rewrite(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, **changes} if scope["type"] == "http" else scope, receive, send)
+
+    rewrite.app = app  # type: ignore[attr-defined]
+    return rewrite
+
+
+def status(app: AsgiApp, runner: asyncio.Runner, **asked: Any) -> int:
+    """What a server would send."""
+    return runner.run(said(app, Ask(**asked)))
+
+
+async def said(app: AsgiApp, ask: Ask) -> int:
+    """An exception that nobody answers is a 500."""
+    reply, error = await call(app, ask)
+    assert error is None or isinstance(error, semel.Unguarded)
+    return reply.status or 500
+
+
+@APPS
+def test_without_a_guard_a_tagged_endpoint_does_not_run(
+    made: Callable[..., Any], make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    runs = Runs()
+    app = made(make_guard(), runs)
+    assert status(app, runner, path=b"/pay", key=new_key()) == 500
+    assert runs.count == 0
+
+
+@APPS
+@pytest.mark.parametrize("key", [None, "a-key-of-some-length"])
+def test_a_path_that_is_changed_behind_the_guard_runs_no_tagged_endpoint(
+    made: Callable[..., Any], key: str | None, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    runs, guard = Runs(), make_guard()
+    app = guard.asgi(rewritten(made(guard, runs), path="/pay", raw_path=b"/pay"))
+    assert status(app, runner, path=b"/v1/pay", key=key) >= 500
+    assert runs.count == 0
+
+
+@APPS
+def test_a_method_that_is_changed_behind_the_guard_runs_no_tagged_endpoint(
+    made: Callable[..., Any], make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    runs, guard = Runs(), make_guard()
+    app = guard.asgi(rewritten(made(guard, runs), method="POST"))
+    for key in (None, new_key()):
+        assert status(app, runner, method="GET", path=b"/pay", key=key) >= 500
+    assert runs.count == 0
+
+
+@APPS
+def test_under_its_guard_a_tagged_endpoint_runs_once(
+    made: Callable[..., Any], make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    runs, guard, key = Runs(), make_guard(), new_key()
+    app = guard.asgi(made(guard, runs))
+    codes = [status(app, runner, path=b"/pay", key=each) for each in (None, key, key)]
+    assert codes[0] == 400
+    assert codes[1] == codes[2] < 300
+    assert runs.count == 1
+
+
+def test_what_one_request_was_ruled_by_is_not_left_to_the_next(
+    make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    """Servers may serve both in one context: here one event loop's task does."""
+    runs, guard = Runs(), make_guard()
+    bare = fastapi(guard, runs)
+    guarded = guard.asgi(bare)
+
+    async def one_after_the_other() -> list[int]:
+        return [await said(app, Ask(path=b"/pay", key=new_key())) for app in (guarded, bare)]
+
+    assert runner.run(one_after_the_other()) == [200, 500]
+    assert runs.count == 1
+
+
+def test_a_refused_run_leaves_the_key_free(make_guard: MakeGuard, runner: asyncio.Runner) -> None:
+    """Nothing was executed: once the application is put right, the same key runs."""
+    runs, guard, key = Runs(), make_guard(), new_key()
+    inner = fastapi(guard, runs)
+    moved = guard.asgi(rewritten(inner, path="/pay", raw_path=b"/pay"))
+    assert status(moved, runner, path=b"/v1/pay", key=key) >= 500
+    listed = make_guard(guard.backend, routes=[semel.Route("POST", "/v1/pay", semel.ietf())])
+    mended = listed.asgi(rewritten(inner, path="/pay", raw_path=b"/pay"))
+    assert status(mended, runner, path=b"/v1/pay", key=key) == 200
+    assert runs.count == 1
+
+
+def test_it_is_told_to_whoever_listens(make_guard: MakeGuard, runner: asyncio.Runner) -> None:
+    guard = make_guard()
+    ear = listen(guard)
+    status(fastapi(guard, Runs()), runner, path=b"/pay", key=new_key())
+    assert str(ear.one("unguarded")["endpoint"]).endswith("pay")
+
+
+def test_a_safe_method_of_a_tagged_endpoint_takes_no_part(
+    make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    guard = make_guard()
+
+    @guard.route(semel.ietf())
+    async def both(request: Request) -> Response:
+        return Response(request.method)
+
+    app = guard.asgi(Starlette(routes=[Route("/both", both, methods=["GET", "POST"])]))
+    assert status(app, runner, method="GET", path=b"/both", key=None) == 200
+    assert status(app, runner, path=b"/both", key=None) == 200
+
+
+def test_generators_refuse_too(make_guard: MakeGuard) -> None:
+    guard = make_guard()
+
+    @guard.route(REQUIRED)
+    def pieces() -> Iterator[int]:
+        yield 1
+
+    @guard.route(REQUIRED)
+    async def awaited() -> AsyncIterator[int]:
+        yield 1
+
+    async def drawn() -> list[int]:
+        return [each async for each in awaited()]
+
+    with pytest.raises(semel.Unguarded):
+        list(pieces())
+    with pytest.raises(semel.Unguarded):
+        asyncio.run(drawn())
+    assert list(pieces.__wrapped__()) == [1]  # type: ignore[attr-defined]
+
+
+def test_an_endpoint_has_one_policy(make_guard: MakeGuard) -> None:
+    guard = make_guard()
+    with pytest.raises(semel.ConfigurationError, match="tagged already"):
+        guard.route(REQUIRED)(guard.route(semel.ietf())(lambda: None))
+
+
+# ── a policy on a method that it leaves out ───────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "GET"])
+def test_a_listed_route_whose_policy_leaves_its_method_out_is_refused(method: str) -> None:
+    with pytest.raises(semel.ConfigurationError, match=f"methods=.*{method}"):
+        semel.Route(method, "/pay/{id}", REQUIRED)
+
+
+def test_a_listed_route_may_refuse_keys_on_a_safe_method() -> None:
+    semel.Route("GET", "/pay/{id}", semel.ietf(safe_methods="refuse"))
+    semel.Route("*", "/pay/{id}", REQUIRED)
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+@pytest.mark.parametrize("installed", ["asgi", "fastapi"])
+def test_a_tagged_endpoint_whose_policy_leaves_its_method_out_does_not_run(
+    method: str, installed: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    runs, guard, inner = Runs(), make_guard(), FastAPI()
+
+    @inner.api_route("/pay", methods=[method])
+    @guard.route(REQUIRED)
+    async def pay() -> str:
+        return runs()
+
+    app: Any = inner
+    if installed == "asgi":
+        app = guard.asgi(inner)
+    else:
+        guard.fastapi(inner)
+    for key in (None, new_key()):
+        assert status(app, runner, method=method, path=b"/pay", key=key) >= 500
+    assert runs.count == 0
+
+
+# ── Flask's router ────────────────────────────────────────────────────────────────────────────────
+
+
+def flask_app(guard: semel.Guard, runs: Runs, app: flask.Flask, **where: Any) -> flask.Flask:
+    app.add_url_rule(
+        "/pay", view_func=guard.route(REQUIRED)(named(runs)), methods=["POST"], **where
+    )
+    return app
+
+
+def named(runs: Runs) -> Callable[[], str]:
+    def pay() -> str:
+        return runs()
+
+    return pay
+
+
+def test_a_flask_view_is_found_behind_what_wraps_its_application(make_guard: MakeGuard) -> None:
+    runs, guard = Runs(), make_guard()
+    app = flask_app(guard, runs, flask.Flask("shop"))
+    client = Client(guard.wsgi(ProxyFix(app.wsgi_app)))
+    assert client.post("/pay").status_code == 400
+    assert client.post("/pay", headers={"Idempotency-Key": new_key()}).status_code == 200
+    assert runs.count == 1
+
+
+@pytest.mark.parametrize("by", ["subdomain", "host"])
+def test_a_flask_view_is_found_by_host_and_subdomain(by: str, make_guard: MakeGuard) -> None:
+    runs, guard = Runs(), make_guard()
+    if by == "host":
+        app = flask.Flask("shop", host_matching=True, static_host="static.shop.test")
+        flask_app(guard, runs, app, host="api.shop.test")
+    else:
+        app = flask.Flask("shop", subdomain_matching=True)
+        app.config["SERVER_NAME"] = "shop.test"
+        flask_app(guard, runs, app, subdomain="api")
+    client = Client(guard.wsgi(app))
+    assert client.post("/pay", base_url="http://api.shop.test/").status_code == 400
+    assert runs.count == 0
+
+
+def test_a_flask_view_that_is_reached_around_its_guard_does_not_run(make_guard: MakeGuard) -> None:
+    """In a thread that has served a guarded request before."""
+    runs, guard = Runs(), make_guard()
+    app = flask_app(guard, runs, flask.Flask("shop"))
+    headers = {"Idempotency-Key": new_key()}
+    assert Client(guard.wsgi(app)).post("/pay", headers=headers).status_code == 200
+    assert Client(app).post("/pay", headers=headers).status_code == 500
+    assert runs.count == 1
