@@ -113,6 +113,9 @@ OUTCOMES: dict[str, list[HandlerOutcome]] = {
     "answered 401, 403, 407, 408, 425 or 429: it did not execute": answered(
         401, 403, 407, 408, 425, 429
     ),
+    "is none: the application's router has answered 404, 405 or a redirect": [
+        Returned(Response(status, (), b""), by_router=True) for status in (307, 404, 405)
+    ],
     "answered 5xx": answered(500, 502, 503, 504),
     "raised `NotExecuted`": [Raised(semel.NotExecuted())],
     "raised `OutcomeUnknown`": [Raised(semel.OutcomeUnknown())],
@@ -156,6 +159,9 @@ def test_the_table_of_outcomes_is_what_the_judge_says() -> None:
 OPERATIONS: dict[str, list[HandlerOutcome]] = {
     "answered 2xx, 3xx or 4xx": answered(200, 201, 204, 303, 400, 402, 404, 409, 422),
     "answered 401, 403, 407, 408, 425 or 429": answered(401, 403, 407, 408, 425, 429),
+    "is none: the application's router has answered 404, 405 or a redirect": [
+        Returned(Response(status, (), b""), by_router=True) for status in (307, 404, 405)
+    ],
     "answered 5xx": answered(500, 502, 503, 504),
     "raised, also `OutcomeUnknown`": [
         Raised(semel.NotExecuted()),

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.test import Client
 
@@ -320,3 +320,94 @@ def test_a_flask_view_that_is_reached_around_its_guard_does_not_run(make_guard: 
     assert Client(guard.wsgi(app)).post("/pay", headers=headers).status_code == 200
     assert Client(app).post("/pay", headers=headers).status_code == 500
     assert runs.count == 1
+
+
+# ── what no endpoint has answered ─────────────────────────────────────────────────────────────────
+
+
+def routed(runs: Runs, path: str = "/pay/") -> Any:
+    async def pay(request: Request) -> Response:
+        runs()
+        return Response("no such payment", 404 if "missing" in request.url.path else 200)
+
+    paths = (path, "/missing")
+    return Starlette(
+        routes=[
+            *(Route(each, pay, methods=["POST"]) for each in paths),
+            Mount("/in", routes=[Route("/missing", pay, methods=["POST"])]),
+        ]
+    )
+
+
+POLICIES = pytest.mark.parametrize("policy", [semel.ietf(), semel.stripe()], ids=lambda p: p.name)
+
+
+@POLICIES
+def test_a_redirect_of_the_routers_does_not_use_up_the_key(
+    policy: semel.Policy, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    """A client follows it with the same key, and with a scope of the tenant it is one key."""
+    runs, key = Runs(), new_key()
+    app = make_guard(policy=policy).asgi(routed(runs))
+    codes = [status(app, runner, path=path, key=key) for path in (b"/pay", b"/pay/", b"/pay/")]
+    assert codes == [307, 200, 200]
+    assert runs.count == 1
+
+
+@POLICIES
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+def test_a_path_or_method_without_an_endpoint_does_not_use_up_the_key(
+    policy: semel.Policy, method: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    """An old process answers so, and a new one, with the route, runs it."""
+    runs, key, guard = Runs(), new_key(), make_guard(policy=policy)
+    old, new = (guard.asgi(routed(runs, path)) for path in ("/other", "/pay"))
+    path = b"/pay" if method == "POST" else b"/other"
+    ask = {"path": path, "key": key, "method": method}
+    assert status(old, runner, **ask) == (404 if method == "POST" else 405)
+    if method == "POST":
+        assert status(new, runner, **ask) == 200
+        assert runs.count == 1
+    else:
+        assert status(old, runner, **ask) == 405
+
+
+@pytest.mark.parametrize("path", [b"/missing", b"/in/missing"])
+def test_a_404_that_an_endpoint_answered_is_kept(
+    path: bytes, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    runs, key = Runs(), new_key()
+    app = make_guard().asgi(routed(runs))
+    assert [status(app, runner, path=path, key=key) for _ in range(2)] == [404, 404]
+    assert runs.count == 1
+
+
+def test_flasks_own_404_and_redirect_do_not_use_up_the_key(make_guard: MakeGuard) -> None:
+    runs, app = Runs(), flask.Flask("shop")
+    app.add_url_rule("/pay/", view_func=named(runs), methods=["POST"])
+    guard = make_guard(policy=semel.stripe())
+    client, headers = Client(guard.wsgi(app)), {"Idempotency-Key": new_key()}
+    paths = ("/none", "/pay", "/pay/", "/pay/")
+    codes = [client.post(path, headers=headers).status_code for path in paths]
+    assert codes == [404, 308, 200, 200]
+    assert runs.count == 1
+
+
+def test_a_404_that_a_flask_view_answered_is_kept(make_guard: MakeGuard) -> None:
+    runs, app = Runs(), flask.Flask("shop")
+
+    @app.post("/missing")
+    def missing() -> tuple[str, int]:
+        return runs(), 404
+
+    @app.post("/aborted")
+    def aborted() -> str:
+        runs()
+        flask.abort(404)
+
+    client = Client(make_guard().wsgi(app))
+    for path in ("/missing", "/aborted"):
+        headers = {"Idempotency-Key": new_key()}
+        codes = [client.post(path, headers=headers).status_code for _ in range(2)]
+        assert codes == [404, 404]
+    assert runs.count == 2

@@ -115,9 +115,17 @@ def _problem_for(call: Call, error: BaseException, verdict: Verdict, course: Cou
 
 
 def concession(
-    call: Call, verdict: Verdict, error: BaseException | None, course: Course
+    call: Call,
+    verdict: Verdict,
+    error: BaseException | None,
+    course: Course,
+    *,
+    by_router: bool = False,
 ) -> Release | Suspend | Renew:
-    """The write for a run whose answer is not kept."""
+    """The write for a run whose answer is not kept.
+
+    ``by_router``: there was no handler. The key was used for nothing, and may be forgotten at once.
+    """
     reason = type(error).__name__ if error is not None else "answered an error"
     if verdict is Verdict.RELEASE and has_begun(call, course):
         # The lease is left to lapse: the next request or the completer goes on, and nobody forgets.
@@ -126,7 +134,8 @@ def concession(
             return Renew(call.identity, call.fence, pause)
         return Suspend(call.identity, call.fence, f"begun, never finished: {reason}", None)
     if verdict is Verdict.RELEASE:
-        return release(call, reason)
+        released = release(call, reason)
+        return replace(released, retention=0) if by_router else released
     asks = call.can_ask and not isinstance(error, NotAllowed)
     after = call.policy.reconcile_micros if asks else None
     return Suspend(call.identity, call.fence, reason, after)

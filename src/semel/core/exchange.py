@@ -99,7 +99,9 @@ def _run(call: Call, entry: Claimed) -> Flow[Answer]:
     response = answer.response
     if verdict is Verdict.KEEP and response is not None:
         return (yield from _keep(call, response, answer, course))
-    written = yield from _give_up(concession(call, verdict, answer.error, course))
+    by_router = isinstance(outcome, Returned) and outcome.by_router
+    op = concession(call, verdict, answer.error, course, by_router=by_router)
+    written = yield from _give_up(op)
     if isinstance(written, Lost):
         return (yield from as_zombie(call, written, answer))
     if isinstance(outcome, Returned) and response is not None:

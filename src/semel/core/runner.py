@@ -16,11 +16,13 @@ class Returned:
     """The handler answered in full. ``error``: the exception being handled as it answered.
 
     ``raised``: it did not return this answer, its framework made it of what it raised.
+    ``by_router``: no handler was found, the application's router has answered.
     """
 
     response: Response
     error: BaseException | None = None
     raised: bool = False
+    by_router: bool = False
 
 
 @frozen

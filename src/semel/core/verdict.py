@@ -37,6 +37,8 @@ _FATE: Final = {
 def judge(policy: Policy, outcome: HandlerOutcome) -> Verdict:
     """Decide by the route's policy what to do with what the handler did."""
     match outcome:
+        case Returned(by_router=True):
+            return Verdict.RELEASE  # nothing was executed; put right, the same key may run
         case Returned(response, error):
             return _judge_answer(policy, response, error)
         case Streaming(status, headers, error):

@@ -18,6 +18,7 @@ from semel.core.runner import Abandoned, Drained, HandlerOutcome, Raised, Return
 from semel.log import log
 from semel.process.current import Run
 from semel.web.message import Spool
+from semel.web.tags import ROUTERS_OWN, router_answered
 
 Message: TypeAlias = MutableMapping[str, Any]
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -82,7 +83,7 @@ class Handler:
     """One run of the application for one keyed request."""
 
     __slots__ = (
-        *("_app", "_scope", "_receive", "_send", "_request_body", "_incoming", "_policy"),
+        *("_app", "_scope", "_root", "_receive", "_send", "_request_body", "_incoming", "_policy"),
         *("_run", "_task", "_error", "_status", "_headers", "_body", "_size", "_whole", "_digest"),
         *("_draining", "_discarded", "_broken", "_flowing", "_sent"),
         *("_outcome", "_released", "_over", "_freed", "_drained"),
@@ -99,6 +100,7 @@ class Handler:
     ) -> None:
         self._app = app
         self._scope = scope
+        self._root = scope.get("root_path", "")
         self._receive = receive
         self._send = send
         self._request_body = request_body
@@ -272,7 +274,10 @@ class Handler:
             last = self._body.whole()
         run, response = self._run, Response(self._status, self._headers, last)
         raised = run.has_raised(self._status)
-        self._outcome.keep(Returned(response, run.error_behind(self._status), raised))
+        error, by_router = run.error_behind(self._status), False
+        if self._status in ROUTERS_OWN:
+            by_router = router_answered(self._app, self._scope, self._root)
+        self._outcome.keep(Returned(response, error, raised, by_router))
 
     async def _turn_to_stream(self) -> None:
         error = self._run.error_behind(self._status)

@@ -75,6 +75,31 @@ def _all_routes(app: Any, scope: Mapping[str, Any]) -> Iterable[Any] | None:
     return _routes_of(scope.get("app")) if routes is None else routes
 
 
+ROUTERS_OWN: Final = frozenset({301, 302, 303, 307, 308, 404, 405})
+"""With which a router answers where it has no endpoint: with a redirect, too."""
+
+
+def router_answered(app: Any, scope: Mapping[str, Any], root: str) -> bool:
+    """Whether a router of Starlette's has found no endpoint, and answered by itself.
+
+    It notes in the scope that it was asked, and the endpoint it has found. Where that is missing,
+    or the scope is that of something mounted (``root`` was its prefix before), an endpoint may have
+    run: only what is sure counts.
+    """
+    if "router" not in scope or scope.get("root_path", "") != root:
+        return False
+    if "endpoint" not in scope:
+        return True
+    routes = _all_routes(app, scope)  # found, but for another method?
+    return routes is not None and _find(routes, scope, "")[0] is None
+
+
+def flask_router_answered(environ: Mapping[str, Any]) -> bool:
+    """Whether Flask has found no view: its request says so."""
+    request: Any = environ.get("werkzeug.request")
+    return getattr(request, "routing_exception", None) is not None
+
+
 def find_flask_tag(app: Any, environ: Mapping[str, Any]) -> Tagged | None:
     """The same for Flask, given as the application or as its ``wsgi_app``."""
     if not _tags:
@@ -85,7 +110,8 @@ def find_flask_tag(app: Any, environ: Mapping[str, Any]) -> Tagged | None:
         return None
     try:
         # Flask's own way: hosts and subdomains are its settings' affair.
-        adapter = flask.create_url_adapter(flask.request_class(environ))
+        request = flask.request_class(environ, populate_request=False)
+        adapter = flask.create_url_adapter(request)
         rule, _ = adapter.match(return_rule=True)
     except Exception:
         return None  # no route, another method, a redirect: Flask answers that itself

@@ -20,7 +20,7 @@ from semel.web.desk import MARK, Desk, spoken
 from semel.web.message import Spool
 from semel.web.routing import Place, place
 from semel.web.ruling import ruled_by
-from semel.web.tags import find_flask_tag
+from semel.web.tags import ROUTERS_OWN, find_flask_tag, flask_router_answered
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -133,7 +133,7 @@ class _Handler:
         self._rest: Iterator[bytes] = iter(())
         self._error: BaseException | None = None
         self._behind: BaseException | None = None
-        self._raised = False
+        self._raised = self._by_router = False
         self._outcome: HandlerOutcome | None = None
 
     @property
@@ -164,7 +164,8 @@ class _Handler:
             raise RuntimeError("the application returned without an answer")
         response = Response(self._status, self._headers, self._body.whole())
         behind = self._run.error_behind(self._status) or self._behind
-        return Returned(response, behind, self._raised or self._run.has_raised(self._status))
+        raised = self._raised or self._run.has_raised(self._status)
+        return Returned(response, behind, raised, self._by_router)
 
     def _too_large(self) -> bool:
         policy = self._policy
@@ -197,6 +198,8 @@ class _Handler:
         error = exc_info[1] if exc_info else None
         self._behind = error or self._run.error_behind(self._status)
         self._raised = error is not None or self._run.has_raised(self._status)
+        # Now, while Flask's request is at hand.
+        self._by_router = self._status in ROUTERS_OWN and flask_router_answered(self._environ)
         return self._body.write
 
     def drain(self, headers: Headers) -> Drained:
