@@ -4,12 +4,14 @@ import asyncio
 import gzip
 import io
 import json
+import socket
 from collections.abc import Iterable
 
 import pytest
+from werkzeug.serving import WSGIRequestHandler, make_server
 
 import semel
-from semel.web.wsgi import Environ, StartResponse
+from semel.web.wsgi import Environ, StartResponse, WsgiApp
 from tests.web.client import Reply
 from tests.web.colours import COLOURS, driver, once
 from tests.web.conftest import MakeGuard
@@ -250,19 +252,92 @@ def test_a_content_length_that_is_no_length_executes_nothing(
     assert effects.all() == []
 
 
-@pytest.mark.parametrize("ended", [True, False])
-def test_a_body_without_a_length_is_read_only_where_the_server_ends_it(
-    ended: bool, make_guard: MakeGuard, effects: Effects
+def chunked(server: str, body: bytes = b"1", protocol: str = "HTTP/1.1") -> dict[str, object]:
+    """A request as a server hands it on that has taken the chunks apart."""
+    return {
+        "CONTENT_LENGTH": "",
+        "HTTP_TRANSFER_ENCODING": "chunked",
+        "SERVER_PROTOCOL": protocol,
+        "SERVER_SOFTWARE": server,
+        "wsgi.input": io.BytesIO(body),
+        "wsgi.input_terminated": True,
+    }
+
+
+@pytest.mark.parametrize("server", ["gunicorn/27.0.0", "Werkzeug/3.1.9", "Cheroot/11.1.2 Server"])
+def test_a_body_without_a_length_is_read_from_servers_that_tell_when_it_is_cut_off(
+    server: str, make_guard: MakeGuard, effects: Effects
 ) -> None:
-    body = {"CONTENT_LENGTH": "", "wsgi.input": io.BytesIO(b"1"), "wsgi.input_terminated": ended}
-    reply, _ = serve(make_guard(), effects, **body)
-    assert reply.body == effects.all()[0].nonce.encode() + (b"1" if ended else b"")
+    reply, _ = serve(make_guard(), effects, **chunked(server))
+    assert reply.body == effects.all()[0].nonce.encode() + b"1"
+
+
+NOBODY_TELLS = {
+    "a server that calls the half that came the whole": chunked("Granian"),
+    "a server that nobody knows": chunked("elsewhere/1.0"),
+    "a server without a name": {**chunked(""), "SERVER_SOFTWARE": None},
+    "chunks that are left to the application": {
+        **chunked("gunicorn/27.0.0"),
+        "wsgi.input_terminated": False,
+    },
+}
+
+
+@pytest.mark.parametrize("environ", NOBODY_TELLS.values(), ids=NOBODY_TELLS)
+def test_a_body_that_may_be_cut_off_is_never_executed(
+    environ: dict[str, object], make_guard: MakeGuard, effects: Effects
+) -> None:
+    reply, server = serve(make_guard(), effects, **environ)
+    assert (reply.status, reply.code, server.errors) == (411, "length-required", [])
+    assert effects.all() == []
+
+
+@pytest.mark.parametrize(("protocol", "status"), [("HTTP/1.0", 200), ("HTTP/2", 411)])
+def test_a_request_without_any_word_of_a_body_has_none_only_in_http_1(
+    protocol: str, status: int, make_guard: MakeGuard, effects: Effects
+) -> None:
+    environ = {"CONTENT_LENGTH": "", "SERVER_PROTOCOL": protocol, "wsgi.input": io.BytesIO(b"1")}
+    reply, _ = serve(make_guard(), effects, **environ)
+    assert reply.status == status
+    assert len(effects.all()) == (status == 200)
+
+
+class Werkzeug(WSGIRequestHandler):
+    """Says nothing of what it serves."""
+
+    def log(self, *_: object) -> None: ...
+
+
+def spoken_to(app: WsgiApp, said: bytes) -> bytes:
+    """What a real server answers to a client that says this and dies."""
+    server = make_server("127.0.0.1", 0, app, request_handler=Werkzeug)
+    client = socket.create_connection(("127.0.0.1", server.port))
+    with server, client:
+        client.sendall(said)
+        client.shutdown(socket.SHUT_WR)
+        server.handle_request()
+        return client.makefile("rb").read()
+
+
+def test_a_client_that_dies_in_the_middle_of_a_chunk_leaves_its_key_to_its_retry(
+    make_guard: MakeGuard, effects: Effects
+) -> None:
+    def app(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        effects.happen(environ["wsgi.input"].read().decode())
+        start_response("200 OK", [("content-length", "0")])
+        return []
+
+    head = f"POST /x HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {KEY}\r\n".encode()
+    head += b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    guarded = make_guard().wsgi(app)
+    assert b" 200 " not in spoken_to(guarded, head + b"b\r\namount=10")
+    assert b" 200 " in spoken_to(guarded, head + b"b\r\namount=1000\r\n0\r\n\r\n")
+    assert [effect.key for effect in effects.all()] == ["amount=1000"]
 
 
 def test_a_body_without_a_length_is_capped_too(make_guard: MakeGuard, effects: Effects) -> None:
     guard = make_guard(policy=semel.ietf(max_request_body=100))
-    endless = {"CONTENT_LENGTH": "", "wsgi.input": io.BytesIO(b"x" * 1_000_000)}
-    reply, _ = serve(guard, effects, **endless, **{"wsgi.input_terminated": True})
+    reply, _ = serve(guard, effects, **chunked("gunicorn/27.0.0", b"x" * 1_000_000))
     assert (reply.status, reply.code, effects.all()) == (413, "body-too-large", [])
 
 

@@ -309,6 +309,18 @@ def test_a_body_that_breaks_off_is_refused(serve: Serve) -> None:
     assert counted.calls == 0
 
 
+def test_a_body_that_django_takes_for_an_empty_one_is_refused(serve: Serve, colour: str) -> None:
+    """Without a Content-Length, Django reads nothing under WSGI, and all of it under ASGI."""
+    counted = Counted()
+    send = serve(x=counted.sync)
+    chunked = (("content-length", ""), ("transfer-encoding", "chunked"))
+    reply = send(Ask(body=b"{}", headers=chunked))
+    if colour == "asgi":
+        assert reply.body == b"1 of {}"
+    else:
+        assert (reply.status, reply.code, counted.calls) == (411, "length-required", 0)
+
+
 CSRF = "django.middleware.csrf.CsrfViewMiddleware"
 
 

@@ -78,6 +78,14 @@ CATALOGUE: Final = _catalogue(
         True,
     ),
     Problem(
+        "length-required",
+        411,
+        "Content-Length is required",
+        "Nobody here can tell whether a body without a Content-Length has come whole. Nothing was "
+        "executed. Send the request again with one.",
+        False,
+    ),
+    Problem(
         "key-reused",
         422,
         "Idempotency-Key was used for another request",

@@ -32,6 +32,11 @@ WsgiApp: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
 _PIECE: Final = 64 * 1024
 _LONGEST_LENGTH: Final = 20
 """Digits of a Content-Length that are looked at."""
+_TELL_A_CUT: Final = frozenset(("cheroot", "gevent", "gunicorn", "werkzeug"))
+"""Servers that were seen to raise where a body without a Content-Length is cut off.
+
+Others may call what came the whole body, as Granian does: then half a request would be executed.
+"""
 
 
 class WsgiMiddleware:
@@ -273,13 +278,13 @@ def _headers(environ: Environ) -> Iterator[tuple[bytes, bytes]]:
 
 
 def read_body(policy: Policy, environ: Environ, begun: Spool | None = None) -> Spool | Response:
-    """The whole body, or a refusal: too large, or the client left before its end.
+    """The whole body, or a refusal: too large, or nobody can tell that it is whole.
 
     ``begun`` is what was read of it already.
     """
-    length = _content_length(environ)
-    if length is not None and length < 0:
-        return refuse("malformed-body", detail="The Content-Length is not a number.")
+    length = content_length(environ)
+    if isinstance(length, Response):
+        return length
     if length is not None and length > policy.max_request_body:
         return refuse("body-too-large")
     body, stream = begun or Spool(), environ["wsgi.input"]
@@ -297,13 +302,26 @@ def read_body(policy: Policy, environ: Environ, begun: Spool | None = None) -> S
     return body
 
 
-def _content_length(environ: Environ) -> int | None:
-    """How much to read; None means to the end of the stream, where the server promises one."""
+def content_length(environ: Environ) -> int | Response | None:
+    """How much to read; None means to the end of the stream, where the server is known to tell it.
+
+    A request of HTTP/1 has a body where one of two headers says so (RFC 9112, 6.3); in later
+    versions any may have one.
+    """
     stated: str = environ.get("CONTENT_LENGTH") or ""
-    if stated:
+    if stated.isdecimal():
         # Cut, because int() raises on thousands of digits; what is left is too large all the same.
-        return int(stated[:_LONGEST_LENGTH]) if stated.isdecimal() else -1
-    return None if environ.get("wsgi.input_terminated") else 0
+        return int(stated[:_LONGEST_LENGTH])
+    if stated:
+        return refuse("malformed-body", detail="The Content-Length is not a number.")
+    if environ.get("wsgi.input_terminated") and _server(environ) in _TELL_A_CUT:
+        return None
+    in_http_1 = str(environ.get("SERVER_PROTOCOL")).startswith("HTTP/1.")
+    return 0 if in_http_1 and "HTTP_TRANSFER_ENCODING" not in environ else refuse("length-required")
+
+
+def _server(environ: Environ) -> str:
+    return str(environ.get("SERVER_SOFTWARE", "")).partition("/")[0].lower()
 
 
 def _as_text(headers: Headers) -> list[tuple[str, str]]:

@@ -102,6 +102,8 @@ class Body:
 
     def _read(self, limit: int) -> Spool | Response:
         request, body = self._request, Spool()
+        if self._is_chunked():
+            return refuse("length-required")
         if hasattr(request, "_body"):
             body.write(request._body)
         elif request._read_started:
@@ -120,6 +122,13 @@ class Body:
         if body.size > limit:
             return refuse("body-too-large")
         return refuse("malformed-body") if self._is_short(body) else body
+
+    def _is_chunked(self) -> bool:
+        """Under WSGI, Django takes a body without a Content-Length for an empty one."""
+        environ = self._request.META
+        if hasattr(self._request, "scope") or environ.get("CONTENT_LENGTH"):
+            return False
+        return "HTTP_TRANSFER_ENCODING" in environ
 
     def _is_short(self, body: Spool) -> bool:
         """The client left before its end."""
