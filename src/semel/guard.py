@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from semel.core.admission import Tenant
+from semel.core.admission import Tenant, named_tenant
 from semel.core.enrolment import announce, enrol
 from semel.core.flow import Flow, run
 from semel.core.frozen import replace
@@ -198,7 +198,7 @@ class Guard:
         *,
         name: str,
         payload: Any = None,
-        tenant: str | None = None,
+        tenant: str | int | None = None,
         policy: Policy | None = None,
     ) -> Once:
         """Run ``function`` once for ``key``, however often this is called.
@@ -218,7 +218,7 @@ class Guard:
         *,
         name: str,
         payload: Any = None,
-        tenant: str | None = None,
+        tenant: str | int | None = None,
         policy: Policy | None = None,
     ) -> Once:
         """`once` for a coroutine function; it is carried through when the caller is cancelled."""
@@ -325,7 +325,7 @@ class Guard:
 
     # ── records ───────────────────────────────────────────────────────────────────────────────────
 
-    def retire(self, resource: str, *, tenant: str = "") -> int:
+    def retire(self, resource: str, *, tenant: str | int | None = None) -> int:
         """What ``resource`` named has changed or is gone: answers that made it are not repeated.
 
         Returns how many there were, after every process has learnt of it: where one of them has a
@@ -337,7 +337,7 @@ class Guard:
         time.sleep(seconds)
         return count
 
-    async def aretire(self, resource: str, *, tenant: str = "") -> int:
+    async def aretire(self, resource: str, *, tenant: str | int | None = None) -> int:
         """`retire`, awaited."""
         import asyncio
 
@@ -345,13 +345,11 @@ class Guard:
         await asyncio.sleep(seconds)
         return count
 
-    def _retire(self, resource: str, tenant: str) -> tuple[int, float]:
+    def _retire(self, resource: str, tenant: str | int | None) -> tuple[int, float]:
         from semel.core.upkeep import Retire
 
-        if self.tenant is not None and not tenant:
-            raise ConfigurationError("this guard knows tenants: say whose resource, with tenant=")
-        store = self.backend.blocking()
-        count = store.perform(Retire(resource, tenant)).count
+        who, store = named_tenant(tenant, self.tenant), self.backend.blocking()
+        count = store.perform(Retire(resource, who)).count
         return count, outlast(store, self.replays)
 
     # ── life ──────────────────────────────────────────────────────────────────────────────────────

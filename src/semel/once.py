@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.core import keys
-from semel.core.admission import Call, Ticket
+from semel.core.admission import Call, Ticket, named_tenant
 from semel.core.answers import Answer, Outcome
 from semel.core.exchange import exchange
 from semel.core.flow import Flow, Step, run
@@ -47,7 +47,7 @@ class Job:
         key: str,
         name: str,
         payload: Any,
-        tenant: str | None,
+        tenant: str | int | None,
         policy: Policy | None,
     ) -> None:
         policy = guard.policy if policy is None else guard.bind(policy)
@@ -101,10 +101,8 @@ class Job:
 
 
 def _ticket(
-    guard: Guard, key: str, name: str, payload: Any, tenant: str | None, policy: Policy
+    guard: Guard, key: str, name: str, payload: Any, tenant: str | int | None, policy: Policy
 ) -> Ticket:
-    if tenant is None and guard.tenant is not None:
-        raise ConfigurationError("this guard knows tenants: say whose key it is with tenant=")
     if not name or not name.isprintable():
         raise ConfigurationError("name= says what is done once, such as 'send-invoice'")
     checked = keys.check_format(key, policy.key)
@@ -115,7 +113,8 @@ def _ticket(
             "once() is run by its caller: mode='deferred' and on_lapse='resume' are for routes"
         )
     request = Request(ONCE, f"/{name}", b"", HeaderView(_HEADERS), payload)
-    return Ticket(request, policy, key, checked, tenant or "", None, False)
+    who = named_tenant(tenant, guard.tenant)
+    return Ticket(request, policy, key, checked, who, None, False)
 
 
 def _json(payload: Any) -> bytes:

@@ -181,3 +181,26 @@ def test_a_guard_with_tenants_wants_to_know_whose_key_it_is() -> None:
     other = guard.once(KEY, Counter("b"), name="job", tenant="b")
     assert (one.value, other.value) == ("a", "b")
     guard.close()
+
+
+@pytest.mark.parametrize("tenants", [None, lambda request: "a"], ids=["one", "many"])
+@pytest.mark.parametrize("nobody", ["", b"", False])
+def test_a_tenant_without_a_name_is_nobody_and_never_one_that_is_shared(
+    tenants: Any, nobody: Any
+) -> None:
+    guard, job = semel.Guard("memory://", tenant=tenants), Counter()
+    with pytest.raises(semel.ConfigurationError, match="tenant="):
+        guard.once(KEY, job, name="job", tenant=nobody)
+    with pytest.raises(semel.ConfigurationError, match="tenant="):
+        guard.retire("order-1", tenant=nobody)
+    assert job.calls == 0
+    guard.close()
+
+
+def test_the_tenant_nought_is_a_tenant_like_any_other() -> None:
+    guard = semel.Guard("memory://", tenant=lambda request: 0)
+    nought = guard.once(KEY, Counter("nought"), name="job", tenant=0)
+    other = guard.once(KEY, Counter("other"), name="job", tenant=1)
+    again = guard.once(KEY, Counter(), name="job", tenant="0")
+    assert [done.value for done in (nought, other, again)] == ["nought", "other", "nought"]
+    guard.close()

@@ -18,6 +18,7 @@ from semel.core.model import Fence, Identity, Micros, OnLapse, Origin, Request, 
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.prints import Prints
 from semel.core.problems import refuse
+from semel.errors import ConfigurationError
 
 Tenant: TypeAlias = Callable[[Request], Any] | None
 """Who is asking: a function of the authenticated request, or None for a single tenant."""
@@ -204,6 +205,19 @@ def who_asks(request: Request, tenant: Tenant) -> str | None:
     return "" if tenant is None else _principal(tenant(request))
 
 
+def named_tenant(given: str | int | None, tenant: Tenant) -> str:
+    """The tenant that code of the application's own names, where there is no request.
+
+    An empty one is a mistake and no tenant: all who lack a name would share it.
+    """
+    if given is None and tenant is None:
+        return ""
+    who = _principal(given)
+    if who is None:
+        raise ConfigurationError(f"say whose it is with tenant=: {given!r} is nobody")
+    return who
+
+
 def _principal(value: Any) -> str | None:
     """A verified principal as text; nothing at all is nobody, never a shared tenant.
 
@@ -216,7 +230,7 @@ def _principal(value: Any) -> str | None:
         value = value.decode("latin-1")
     if not isinstance(value, str | int) and not _is_uuid(value):
         raise TypeError(
-            f"tenant= must return text, bytes, a number or a UUID, not {type(value).__name__}"
+            f"a tenant is text, bytes, a number or a UUID, not {type(value).__name__} (tenant=)"
         )
     return str(value) or None
 
