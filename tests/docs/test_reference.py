@@ -28,7 +28,8 @@ from semel.config import _SCALARS, load
 from semel.core.canonical import MAX_DEPTH
 from semel.core.conclusions import conclude
 from semel.core.course import Course
-from semel.core.fields import MAX_FIELDS, MAX_NAMED
+from semel.core.fields import MAX_NAMED
+from semel.core.fingerprint import MAX_FIELDS
 from semel.core.journal import Journal, Kind
 from semel.core.keys import MAX_HEADER_BYTES, MAX_KEY_LENGTH, MIN_KEY_LENGTH
 from semel.core.model import Response, State

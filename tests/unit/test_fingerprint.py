@@ -6,7 +6,7 @@ import hmac
 import json
 import re
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -14,8 +14,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from semel.core.fields import MAX_FIELDS, MAX_NAMED, differing_fields, field_digests
-from semel.core.fingerprint import Fingerprint, Meaning, Recipe, fingerprint, matches
+from semel.core.fields import MAX_NAMED, Difference, differing_fields, field_digests
+from semel.core.fingerprint import (
+    MAX_FIELDS,
+    Fingerprint,
+    Meaning,
+    Recipe,
+    fingerprint,
+    matches,
+)
 from semel.core.model import HeaderView, Request
 
 FORM = "application/x-www-form-urlencoded"
@@ -539,23 +546,69 @@ def test_no_stored_text_makes_matching_raise(stored: str) -> None:
 
 # --- which fields differ
 
-fields = st.dictionaries(text, st.binary(max_size=8), min_size=1, max_size=8)
+names = st.text("abcdefgh_", min_size=1, max_size=3)
+fields = st.dictionaries(names, st.integers(0, 9), max_size=8)
+
+
+def told(body: dict[str, int]) -> Mapping[str, bytes]:
+    return made(json.dumps(body).encode()).fields
 
 
 @given(fields, fields, st.sampled_from([Recipe(), Recipe(secrets=(NEW,))]))
-def test_exactly_the_fields_that_differ_are_named(
-    one: dict[str, bytes], other: dict[str, bytes], recipe: Recipe
+def test_exactly_the_fields_that_were_added_or_changed_are_named(
+    one: dict[str, int], other: dict[str, int], recipe: Recipe
 ) -> None:
-    named = differing_fields(field_digests(one, SALT, recipe), other, recipe)
-    expected = {name for name in one | other if one.get(name) != other.get(name)}
-    assert set(named) == expected
+    difference = differing_fields(field_digests(told(one), SALT, recipe), told(other), recipe)
+    if one:
+        assert set(difference.named) == {name for name in other if one.get(name) != other[name]}
+        assert difference.missing == max(0, len(one) - len(other))
+    else:
+        assert difference == Difference()
 
 
-def test_added_removed_and_changed_members_are_named_and_values_are_not_kept() -> None:
+def test_changed_and_added_members_are_named_and_missing_ones_counted() -> None:
     stored = field_digests(made(b'{"amount":4242,"to":"a","note":"x"}').fields, SALT)
-    assert b"4242" not in stored
-    mine = made(b'{"amount":1000,"to":"a","memo":"x"}').fields
-    assert differing_fields(stored, mine) == ("amount", "memo", "note")
+    changed = differing_fields(stored, made(b'{"amount":1000,"to":"a","memo":"x"}').fields)
+    assert changed == Difference(("amount", "memo"))
+    assert differing_fields(stored, made(b'{"to":"a","note":"x"}').fields) == Difference((), 1)
+
+
+CARD = "4111111111111111"
+DATA_AS_NAMES = {
+    "JSON sent as a form": (b'{"card":"%b"}' % CARD.encode(), FORM),
+    "a form without a name": (b"AnnExample", FORM),
+    "among others": (b"amount=5&AnnExample", FORM),
+    "an object keyed by data": (b'{"%b":1,"AnnExample":2}' % CARD.encode(), "application/json"),
+    "a part": (
+        b'--b\r\nContent-Disposition: form-data; name="AnnExample"\r\n\r\n1\r\n--b--\r\n',
+        "multipart/form-data; boundary=b",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "kind"), DATA_AS_NAMES.values(), ids=DATA_AS_NAMES)
+def test_names_of_fields_are_not_stored(body: bytes, kind: str) -> None:
+    """They may be data; and a refusal tells no names but those of the request that is refused."""
+    stored = field_digests(made(body, kind).fields, SALT)
+    for data in (CARD, "AnnExample", "card", "amount"):
+        assert data.encode() not in stored
+    assert differing_fields(stored, made(b'{"other":1}').fields).named in ((), ("other",))
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b'{"card":"%b"}' % CARD.encode(), FORM),
+        (b"AnnExample", FORM),
+        (b"AnnExample&x=", FORM),
+        (b'{"%b":1}' % CARD.encode(), "application/json"),
+        (b'{"ann@example.com":1,"+49 30 123456":2,"two words":3}', "application/json"),
+        (b'{"%b":1}' % (b"x" * 65), "application/json"),
+    ],
+)
+def test_what_may_be_data_is_not_named(body: bytes, kind: str) -> None:
+    stored = field_digests(made(b"x=", FORM).fields, SALT)
+    assert differing_fields(stored, made(body, kind).fields).named == ()
 
 
 def test_digests_depend_on_salt_and_secret() -> None:
@@ -568,47 +621,53 @@ def test_digests_depend_on_salt_and_secret() -> None:
 
 
 def test_digests_survive_rotation_and_an_unknown_secret_names_nothing() -> None:
-    stored = field_digests({"a": b"1", "b": b"2"}, SALT, Recipe(secrets=(OLD,)))
-    assert differing_fields(stored, {"a": b"1", "b": b"3"}, Recipe(secrets=(NEW, OLD))) == ("b",)
-    assert differing_fields(stored, {"a": b"1", "b": b"3"}, Recipe(secrets=(NEW,))) == ()
-    assert differing_fields(stored, {"a": b"1"}) == ()
+    stored = field_digests(told({"a": 1, "b": 2}), SALT, Recipe(secrets=(OLD,)))
+    mine, rotated = told({"a": 1, "b": 3}), Recipe(secrets=(NEW, OLD))
+    assert differing_fields(stored, mine, rotated).named == ("b",)
+    assert differing_fields(stored, mine, Recipe(secrets=(NEW,))) == Difference()
+    assert differing_fields(stored, mine) == Difference()
 
 
 def test_many_fields_are_cut_and_what_was_cut_is_not_guessed_at() -> None:
-    many = {f"f{at:03}": b"1" for at in range(100)}
-    stored = field_digests(many, SALT)
-    assert len(stored) < MAX_FIELDS * 16
-    assert differing_fields(stored, many) == ()
-    assert differing_fields(stored, many | {"f003": b"2", "f099": b"2"}) == ("f003",)
-    assert len(differing_fields(stored, {"x": b""})) == MAX_NAMED
+    many = {f"f{at:03}": 1 for at in range(100)}
+    stored = field_digests(told(many), SALT)
+    assert len(told(many)) == MAX_FIELDS + 1
+    assert len(stored) < MAX_FIELDS * 7
+    assert differing_fields(stored, told(many)) == Difference()
+    assert differing_fields(stored, told(many | {"f003": 2, "f099": 2})).named == ("f003",)
+    without = {name: value for name, value in many.items() if name > "f009"}
+    assert differing_fields(stored, told(without)) == Difference()
+    assert differing_fields(stored, told({"x": 0})) == Difference()
+    few = field_digests(told({"f000": 0}), SALT)
+    assert len(differing_fields(few, told(many)).named) == MAX_NAMED
 
 
-def test_long_names_are_shortened_and_still_compared() -> None:
-    long = {"é" * 100 + end: end.encode() for end in "ab"}
-    stored = field_digests(long, SALT)
-    assert differing_fields(stored, long) == ()
-    changed = dict.fromkeys(long, b"?")
-    assert differing_fields(stored, changed) == ("é" * 32,)
+def test_a_long_value_is_kept_as_its_digest_and_still_compared() -> None:
+    long = [made(b'{"note":"%b%b"}' % (b"x" * 1_000_000, end)) for end in (b"a", b"b")]
+    assert [len(octets) for one in long for octets in one.fields.values()] == [32, 32]
+    stored = field_digests(long[0].fields, SALT)
+    assert differing_fields(stored, long[0].fields) == Difference()
+    assert differing_fields(stored, long[1].fields).named == ("note",)
 
 
 def test_no_fields_no_digests() -> None:
     assert field_digests({}, SALT) == b""
-    assert differing_fields(b"", {"a": b"1"}) == ()
+    assert differing_fields(b"", {"a": b"1"}) == Difference()
 
 
 @given(st.binary(max_size=80), fields)
 def test_garbage_names_nothing_or_something_but_never_raises(
-    stored: bytes, mine: dict[str, bytes]
+    stored: bytes, mine: dict[str, int]
 ) -> None:
-    assert differing_fields(stored[:3], mine) == ()
-    for garbage in (stored, b"\x01" + stored, b"\x01\x01\x00\x00" + stored):
-        assert len(differing_fields(garbage, mine)) <= MAX_NAMED
+    assert differing_fields(stored[:3], told(mine)) == Difference()
+    for garbage in (stored, b"\x02" + stored, b"\x02\x01\x00\x00" + stored):
+        assert len(differing_fields(garbage, told(mine)).named) <= MAX_NAMED
 
 
 @given(fields, st.integers(1, 40))
-def test_digests_cut_short_are_not_believed(mine: dict[str, bytes], cut: int) -> None:
+def test_digests_cut_short_are_not_believed(mine: dict[str, int], cut: int) -> None:
     whole = field_digests({"name": b"1"}, SALT)
-    assert differing_fields(whole[: -min(cut, len(whole))], mine) == ()
+    assert differing_fields(whole[: -min(cut, len(whole))], told(mine)) == Difference()
 
 
 def test_what_a_request_held_is_not_in_any_repr() -> None:

@@ -184,7 +184,11 @@ def _retired() -> Answer:
 
 def mismatch(call: Call, record: Record) -> Answer:
     differing = call.prints.differing(record.fields)
-    extra = {"differing_fields": list(differing)} if differing else None
+    extra: dict[str, object] = {}
+    if differing.named:
+        extra["differing_fields"] = list(differing.named)
+    if differing.missing:
+        extra["missing_fields"] = differing.missing
     response = refuse("key-reused", status=call.policy.mismatch_status, extra=extra)
     return Answer(response, Outcome.MISMATCH)
 

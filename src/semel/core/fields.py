@@ -1,97 +1,88 @@
 """Which fields of a request differ from those of the record: named, never shown.
 
-A record keeps a short keyed digest of each field; the fingerprint itself has already decided.
+The name of a field may be data: the keys of an object may be card numbers, and a form without a
+"=" is all name. So a record keeps no names, but a short keyed digest of each field, its name and
+value in one. A refusal names fields of the request that is refused, where they look like names.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from hashlib import blake2b, sha256
+from typing import Final
 
-from semel.core.fingerprint import Recipe
+from semel.core.fingerprint import MAX_FIELDS, Recipe
 from semel.core.frozen import frozen
 
-MAX_FIELDS = 64
-MAX_NAME_BYTES = 64
-MAX_NAMED = 20
-_DIGEST_BYTES = 6  # enough to tell fields apart; the fingerprint itself has already decided
-_FORMAT = 1
-_PLAIN = Recipe()
+MAX_NAMED: Final = 20
+_DIGEST_BYTES: Final = 6  # enough to tell fields apart; the fingerprint itself has already decided
+_FORMAT: Final = 2
+_PLAIN: Final = Recipe()
+_NAME: Final = re.compile(r"[^\W\d][\w.\[\]-]{0,63}")
+"""What a programmer calls a field; numbers, addresses and JSON are none."""
+
+
+@frozen
+class Difference:
+    """The names of fields that were added or changed, and by how many there are fewer now."""
+
+    named: tuple[str, ...] = ()
+    missing: int = 0
 
 
 def field_digests(fields: Mapping[str, bytes], salt: bytes, recipe: Recipe = _PLAIN) -> bytes:
     """A short keyed digest per field, to say later which ones differ; empty when there are none.
 
-    Keyed with the salt, so that equal values in two records do not look alike, and with the
-    current secret, where there is one, without which a short value could be found by trying.
+    ``fields`` are octets that tell name and value. The digests are keyed with the salt, so that
+    equal fields in two records do not look alike, and with the current secret, where there is one,
+    without which a short value could be found by trying.
     """
     if not fields:
         return b""
     key_id, secret = recipe.secrets[0] if recipe.secrets else ("", b"")
-    labelled = sorted(_labelled(fields).items())
-    keyed = blake2b(_field_key(secret, salt), digest_size=_DIGEST_BYTES)
-    cut = bytes((_FORMAT, len(labelled) > MAX_FIELDS))
-    pieces = [cut, _counted(key_id.encode()), _counted(salt)]
-    for label, value in labelled[:MAX_FIELDS]:
-        digest = keyed.copy()  # `_field_digest`, with the key taken in once
-        digest.update(value)
-        pieces += (_COUNTS[len(label)], label, digest.digest())
-    return b"".join(pieces)
+    cut = bytes((_FORMAT, len(fields) > MAX_FIELDS))
+    digests = list(_digests(fields, _field_key(secret, salt)).values())
+    return b"".join([cut, _counted(key_id.encode()), _counted(salt), *digests[:MAX_FIELDS]])
 
 
 def differing_fields(
     stored: bytes, mine: Mapping[str, bytes], recipe: Recipe = _PLAIN
-) -> tuple[str, ...]:
-    """The names of fields added, removed or changed; none when `stored` cannot be read."""
+) -> Difference:
+    """How these fields differ from the stored ones; in nothing when `stored` cannot be read."""
     read = _read_digests(stored)
     secret = None if read is None else {"": b"", **dict(recipe.secrets)}.get(read.key_id)
     if read is None or secret is None:
-        return ()
-    key = _field_key(secret, read.salt)
-    theirs = read.digests
-    ours = {label: _field_digest(key, value) for label, value in _labelled(mine).items()}
-    # What was cut off then is not known now: only look as far as both can see.
-    last = max(theirs) if read.cut else None
-    differing = {
-        label
-        for label in theirs.keys() | ours.keys()
-        if theirs.get(label) != ours.get(label) and (last is None or label <= last)
-    }
-    return tuple(label.decode("utf-8", "replace") for label in sorted(differing)[:MAX_NAMED])
+        return Difference()
+    ours = _digests(mine, _field_key(secret, read.salt))
+    names = list(ours)
+    if read.cut:
+        # Behind the last one that was there then, others may have been cut off.
+        there = [at for at, name in enumerate(names) if ours[name] in read.digests]
+        names = names[: there[-1]] if there else []
+    differing = [name for name in names if ours[name] not in read.digests]
+    fewer = 0 if read.cut else max(0, len(read.digests) - len(ours))
+    return Difference(
+        tuple([name for name in differing if _NAME.fullmatch(name)][:MAX_NAMED]), fewer
+    )
 
 
-def _labelled(fields: Mapping[str, bytes]) -> dict[bytes, bytes]:
-    """Fields by the start of their name; names that start alike share an entry."""
-    labelled = {name.encode("utf-8", "backslashreplace"): fields[name] for name in fields}
-    if max(map(len, labelled), default=0) > MAX_NAME_BYTES:
-        labelled = {_label(name): value for name, value in fields.items()}
-    if len(labelled) < len(fields):
-        labelled = dict.fromkeys(labelled, b"")
-        for name in sorted(fields):
-            labelled[_label(name)] += fields[name]
-    return labelled
-
-
-def _label(name: str) -> bytes:
-    label = name.encode("utf-8", "backslashreplace")
-    if len(label) <= MAX_NAME_BYTES:
-        return label
-    return label[:MAX_NAME_BYTES].decode("utf-8", "ignore").encode()
+def _digests(fields: Mapping[str, bytes], key: bytes) -> dict[str, bytes]:
+    keyed = blake2b(key, digest_size=_DIGEST_BYTES)
+    digests: dict[str, bytes] = {}
+    for name, octets in fields.items():
+        digest = keyed.copy()  # the key is taken in once
+        digest.update(octets)
+        digests[name] = digest.digest()
+    return digests
 
 
 def _field_key(secret: bytes, salt: bytes) -> bytes:
     return sha256(b"semel f1\n" + len(secret).to_bytes(8, "big") + secret + salt).digest()
 
 
-def _field_digest(key: bytes, value: bytes) -> bytes:
-    return blake2b(key + value, digest_size=_DIGEST_BYTES).digest()
-
-
-_COUNTS = tuple([bytes((count,)) for count in range(256)])
-
-
 def _counted(data: bytes) -> bytes:
-    return _COUNTS[len(data)] + data
+    return bytes((len(data),)) + data
 
 
 @frozen
@@ -99,7 +90,7 @@ class _Digests:
     cut: bool
     key_id: str
     salt: bytes
-    digests: dict[bytes, bytes]
+    digests: frozenset[bytes]
 
 
 def _read_digests(stored: bytes) -> _Digests | None:
@@ -107,14 +98,13 @@ def _read_digests(stored: bytes) -> _Digests | None:
         return None
     key_id, at = _take(stored, 2)
     salt, at = _take(stored, at)
-    digests: dict[bytes, bytes] = {}
-    while at < len(stored):
-        label, at = _take(stored, at)
-        digests[label] = stored[at : at + _DIGEST_BYTES]
-        at += _DIGEST_BYTES
-    if at != len(stored) or not digests:  # cut short
+    size = len(stored) - at
+    if size <= 0 or size % _DIGEST_BYTES:  # cut short
         return None
-    return _Digests(bool(stored[1]), key_id.decode("latin-1"), salt, digests)
+    digests = [
+        stored[start : start + _DIGEST_BYTES] for start in range(at, len(stored), _DIGEST_BYTES)
+    ]
+    return _Digests(bool(stored[1]), key_id.decode("latin-1"), salt, frozenset(digests))
 
 
 def _take(stored: bytes, at: int) -> tuple[bytes, int]:

@@ -14,6 +14,7 @@ from functools import partial
 from hashlib import sha256
 from hmac import compare_digest
 from hmac import digest as hmac_digest
+from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from semel.core.canonical import Value, canonicalise
@@ -33,6 +34,10 @@ __all__ = [
 ]
 
 Kind: TypeAlias = Literal["json", "form", "multipart", "raw", "by"]
+
+MAX_FIELDS = 64
+"""Of so many fields, the first by name, is compared which ones differ."""
+_LONG_FIELD = 64
 
 
 # --- settings
@@ -152,7 +157,11 @@ class Meaning:
 
 @frozen
 class Fingerprint:
-    """`text` is what a record keeps; `fields` are the canonical octets of each named field."""
+    """`text` is what a record keeps; `fields` tell the first named fields apart.
+
+    There they are in the order of their names, each as its canonical octets, or the digest of many
+    of them; one more than are kept shows that there were more.
+    """
 
     text: str
     fields: Mapping[str, bytes]
@@ -180,7 +189,16 @@ def fingerprint(meaning: Meaning, recipe: Recipe) -> Fingerprint:
         text = _text(content.kind, f"hmac-{key_id}", digest, secret)
     else:
         text = _text(content.kind, "sha256", digest, None)
-    return Fingerprint(text, content.fields, content.kind, digest)
+    return Fingerprint(text, _first(content.fields), content.kind, digest)
+
+
+def _first(fields: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Few and short: a body may have a million fields, or one of megabytes."""
+    first = islice(fields.items(), MAX_FIELDS + 1)
+    return {
+        name: octets if len(octets) <= _LONG_FIELD else sha256(octets).digest()
+        for name, octets in first
+    }
 
 
 def _chosen(meaning: Meaning, by: Callable[[Request, bytes], bytes]) -> _Content:
@@ -222,9 +240,11 @@ def _form(body: bytes, media: Media, recipe: Recipe) -> _Content | None:
     read = read_urlencoded(body) if kind == "form" else read_multipart(body, media.boundary)
     if read is None:
         return None
-    kept = _select(read, recipe)
+    kept = _select(read.fields, recipe)
     fields: dict[str, bytes] = {}
     for octets, value in kept.items():
+        if octets in read.nameless:
+            continue
         name = octets.decode("utf-8", "backslashreplace")
         fields[name] = fields.get(name, b"") + value
     return _Content(kind, media.text, "", kept.values(), fields)

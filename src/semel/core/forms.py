@@ -10,12 +10,19 @@ and clients build one from a mapping whose order they do not think about.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 from urllib.parse import unquote_to_bytes
 
-__all__ = ["Fields", "frame", "read_multipart", "read_urlencoded"]
+__all__ = ["Fields", "Form", "frame", "read_multipart", "read_urlencoded"]
 
 Fields: TypeAlias = dict[bytes, bytes]
+
+
+class Form(NamedTuple):
+    """The fields of a form; ``nameless`` are those that are all name, and so may be all data."""
+
+    fields: Fields
+    nameless: frozenset[bytes] = frozenset()
 
 
 def frame(*parts: bytes) -> bytes:
@@ -38,12 +45,15 @@ def _fields(pairs: Sequence[tuple[bytes, bytes]]) -> Fields:
 _BAD_PERCENT = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
-def read_urlencoded(body: bytes) -> Fields | None:
+def read_urlencoded(body: bytes) -> Form | None:
     """The pairs as octets, by the parser of the URL standard; parsers differ on a stray `%`."""
     if _BAD_PERCENT.search(body):
         return None
     pairs = [piece.partition(b"=") for piece in body.split(b"&") if piece]
-    return _fields([(_unescape(name), _unescape(value)) for name, _, value in pairs])
+    nameless = frozenset([_unescape(name) for name, equals, _ in pairs if not equals])
+    return Form(
+        _fields([(_unescape(name), _unescape(value)) for name, _, value in pairs]), nameless
+    )
 
 
 def _unescape(text: bytes) -> bytes:
@@ -58,7 +68,7 @@ _NAME = re.compile(_TOKEN)
 _PARAMETER = re.compile(rb'\s*;\s*(%b)=(?:"((?:[^"\\]|\\.)*)"|(%b))' % (_TOKEN, _TOKEN))
 
 
-def read_multipart(body: bytes, boundary: bytes) -> Fields | None:
+def read_multipart(body: bytes, boundary: bytes) -> Form | None:
     """Each part by name, other parameters (filename), headers and a digest of its content.
 
     The boundary is the client's random choice and is nowhere in the result.
@@ -68,7 +78,7 @@ def read_multipart(body: bytes, boundary: bytes) -> Fields | None:
         if part is None:
             return None
         pairs.append(part)
-    return _fields(pairs)
+    return Form(_fields(pairs))
 
 
 def _parts(body: bytes, boundary: bytes) -> Iterator[tuple[bytes, bytes] | None]:

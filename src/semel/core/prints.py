@@ -10,7 +10,7 @@ from __future__ import annotations
 from hashlib import blake2b, sha256
 from typing import Final
 
-from semel.core.fields import differing_fields, field_digests
+from semel.core.fields import Difference, differing_fields, field_digests
 from semel.core.fingerprint import Fingerprint, Meaning, Recipe, fingerprint, matches
 from semel.core.model import Record
 
@@ -51,8 +51,8 @@ class Prints:
             record.fingerprint, self._recipe, self.fingerprint
         )
 
-    def differing(self, evidence: bytes) -> tuple[str, ...]:
-        """The names of the fields that differ from those the evidence was made of."""
+    def differing(self, evidence: bytes) -> Difference:
+        """How the fields differ from those the evidence was made of."""
         return differing_fields(evidence[_SALT + _TRACE :], self.fingerprint.fields, self._recipe)
 
     def _same_bytes(self, evidence: bytes) -> bool:
