@@ -25,7 +25,8 @@ import urllib3.exceptions
 
 import semel
 from semel.config import _SCALARS, load
-from semel.core.canonical import MAX_DEPTH
+from semel.core import forms
+from semel.core.canonical import MAX_DEPTH, MAX_VALUES
 from semel.core.conclusions import conclude
 from semel.core.course import Course
 from semel.core.fields import MAX_NAMED
@@ -206,6 +207,8 @@ def test_the_arguments_of_a_fingerprint_are_listed_with_their_defaults() -> None
 def test_the_limits_of_fingerprints_are_the_ones_in_force() -> None:
     text = page("docs/reference/fingerprints.md").text
     assert f"nested deeper than {MAX_DEPTH}" in text
+    assert f"more than {MAX_VALUES:,} values" in text
+    assert MAX_VALUES == forms.MAX_FIELDS
     assert f"up to {MAX_NAMED} names" in text
     assert f"each of the first {MAX_FIELDS} fields" in text
 

@@ -6,7 +6,7 @@ import hmac
 import json
 import re
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -24,6 +24,7 @@ from semel.core.fingerprint import (
     matches,
 )
 from semel.core.model import HeaderView, Request
+from semel.core.prints import Prints
 
 FORM = "application/x-www-form-urlencoded"
 SALT = b"0123456789abcdef"
@@ -542,6 +543,44 @@ def test_a_digest_of_another_kind_or_under_another_label_never_matches() -> None
 def test_no_stored_text_makes_matching_raise(stored: str) -> None:
     recipe = Recipe(secrets=(NEW, OLD))
     assert not matches(stored, recipe, made(b"{}", recipe=recipe))
+
+
+def test_a_body_of_very_many_values_is_compared_by_its_bytes() -> None:
+    """Reading a million would keep every thread of the process waiting."""
+    kinds: dict[str, Callable[[int], Fingerprint]] = {
+        "json": lambda count: made(b"[" + b"1," * (count - 2) + b"1]"),
+        "form": lambda count: made(b"a=1&" * (count - 1) + b"a=1", FORM),
+    }
+    for kind, of_values in kinds.items():
+        assert [of_values(100_000).kind, of_values(100_002).kind] == [kind, "raw"]
+    assert made(b"[" * 1_000_000).kind == "raw"
+
+
+@pytest.mark.parametrize("size", [10, 1_000_000])
+def test_of_a_large_body_nothing_is_read_after_it_was_prepared(size: int) -> None:
+    """What comes then is done in the thread of the event loop."""
+    reads: list[int] = []
+
+    class Body:
+        def __iter__(self) -> Iterator[bytes]:
+            reads.append(size)
+            yield from (b'{"a":"', b"x" * size, b'"}')
+
+    prints = Prints(meant(Body()), Recipe())
+    prints.prepare()
+    read = len(reads)
+    evidence = prints.evidence(SALT)
+    assert prints.differing(evidence) == Difference()
+    assert len(reads) == read
+    assert evidence == Prints(meant(Body()), Recipe()).evidence(SALT)
+
+
+def test_the_trace_of_a_large_body_is_no_other_bodys() -> None:
+    """It is made from the digest, which as a body is another request."""
+    large = b"x" * 100_000
+    bodies = (large, hashlib.sha256(large).digest(), large + b"x", large[1:])
+    traces = {Prints(meant(body, "a/b"), Recipe()).evidence(SALT)[16:32] for body in bodies}
+    assert len(traces) == 4
 
 
 # --- which fields differ

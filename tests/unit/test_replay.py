@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import email.utils
 import gzip
+import random
 import zlib
+from typing import Any
 
 import pytest
 
+from semel.core import replay
+from semel.core.flow import run
 from semel.core.model import Headers, Response
 from semel.core.policy import ietf
-from semel.core.replay import accepts, first, http_date, kept_headers, measured, replayed
+from semel.core.replay import (
+    accepts,
+    first,
+    http_date,
+    kept_headers,
+    measured,
+    replayed,
+    unhurried,
+)
+from semel.core.runner import Apart
 
 POLICY = ietf()
 
@@ -138,6 +151,66 @@ def test_a_few_coded_bytes_do_not_become_more_than_an_answer_may_have(members: i
         body = gzip.compress(b"x" * size) * members
         response = Response(200, ((b"content-encoding", b"gzip"),), body)
         assert (replayed(response, policy, None, None).body != body) is undone
+
+
+class Counting:
+    """zlib, with a count of the bytes that it copies at the ends of members."""
+
+    error = zlib.error
+
+    def __init__(self) -> None:
+        self.copied = 0
+
+    def decompressobj(self, window: int) -> Any:
+        counting, coder = self, zlib.decompressobj(window)
+
+        class Coder:
+            eof = property(lambda _: coder.eof)
+
+            def decompress(self, data: bytes, limit: int) -> bytes:
+                return coder.decompress(data, limit)
+
+            @property
+            def unused_data(self) -> bytes:
+                counting.copied += len(coder.unused_data)
+                return coder.unused_data
+
+        return Coder()
+
+
+def test_at_the_end_of_a_member_not_all_that_follows_is_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a body of many members takes time that grows with its square."""
+    monkeypatch.setattr(replay, "zlib", counting := Counting())
+    members = [gzip.compress(b"", mtime=0)] * 5_000 + [gzip.compress(b"x" * 9_999)]
+    response = Response(200, ((b"content-encoding", b"gzip"),), b"".join(members))
+    assert replayed(response, POLICY, None, None).body == b"x" * 9_999
+    assert 0 < counting.copied < 5_000 * 2_048
+
+
+@pytest.mark.parametrize(
+    ("size", "coding", "accepted", "apart"),
+    [
+        (100_000, b"gzip", None, True),
+        (100_000, b"gzip", "gzip", False),
+        (100_000, b"br", None, False),
+        (100, b"gzip", None, False),
+    ],
+)
+def test_what_takes_long_to_decode_is_not_done_in_an_event_loop(
+    size: int, coding: bytes, accepted: str | None, apart: bool
+) -> None:
+    body = gzip.compress(random.Random(1).randbytes(size))
+    response = Response(200, ((b"content-encoding", coding),), body)
+    flow, asked = unhurried(response, accepted, lambda: "made"), list[object]()
+
+    def perform(op: Any) -> Any:
+        asked.append(type(op))
+        return op.work()
+
+    assert run(flow, perform) == "made"
+    assert asked == [Apart] * apart
 
 
 def test_a_body_coded_twice_is_left_alone() -> None:

@@ -2,7 +2,10 @@
 
 import asyncio
 import gzip
+import random
 import sys
+import threading
+import zlib
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 
 import semel
+from semel.core import replay
 from semel.web.handler import Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse
 from tests.web.client import Reply
@@ -100,6 +104,36 @@ def test_a_coding_the_caller_does_not_accept_is_undone(
     assert again.one("content-length") == str(len(again.body))
     plain = send(Ask(headers=(JSON,)))
     assert (plain.body, plain.one("content-encoding")) == (b"hello", None)
+
+
+class Watched:
+    """zlib, with a note of the threads in which it decodes."""
+
+    error = zlib.error
+
+    def __init__(self) -> None:
+        self.threads: set[int] = set()
+
+    def decompressobj(self, window: int) -> Any:
+        self.threads.add(threading.get_ident())
+        return zlib.decompressobj(window)
+
+
+def test_a_large_answer_is_decoded_outside_the_event_loop(
+    colour: str,
+    make_guard: MakeGuard,
+    runner: asyncio.Runner,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = random.Random(1).randbytes(100_000)
+    said = (TEXT, ("content-encoding", "gzip"))
+    coded = Said(gzip.compress(plain, mtime=0), 200, said)
+    send = driver(colour, make_guard(replay_cache=timedelta(minutes=1)), lambda: coded, runner)
+    assert send(Ask(headers=(JSON, ("accept-encoding", "gzip")))).status == 200
+    monkeypatch.setattr(replay, "zlib", watched := Watched())
+    assert [send().body for _ in range(2)] == [plain] * 2
+    assert (threading.get_ident() in watched.threads) == (colour == "wsgi")
+    assert watched.threads
 
 
 def test_a_coding_that_is_not_what_it_says_is_replayed_as_it_is(

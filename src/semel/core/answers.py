@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
+from functools import partial
 from typing import assert_never
 
 from semel.core import replay, snapshot
@@ -110,7 +111,8 @@ def _replay(call: Call, record: Record) -> Flow[Answer]:
         return closed(call, error)
     if kept is None:
         return in_flight(call)
-    answer = _repeated(call, record, kept)
+    make = partial(_repeated, call, record, kept)
+    answer = yield from replay.unhurried(kept.response(), call.accept_encoding, make)
     response = answer.response
     if call.policy.on_replay is None or answer.outcome is Outcome.RECEIPT or response is None:
         return answer
@@ -126,13 +128,8 @@ def _repeated(call: Call, record: Record, kept: Snapshot) -> Answer:
     if response is None:
         extra = {"original_status": kept.status}
         return Answer(refuse("body-not-kept", extra=extra), Outcome.RECEIPT)
-    answer = replay.replayed(
-        response,
-        call.policy,
-        record.expires_at,
-        call.accept_encoding,
-        cross_origin=call.cross_origin,
-    )
+    given = (response, call.policy, record.expires_at, call.accept_encoding)
+    answer = replay.replayed(*given, cross_origin=call.cross_origin)
     return Answer(answer, Outcome.REPLAYED)
 
 
@@ -149,13 +146,15 @@ class Remembered:
     def answer(self, call: Call, now: Micros) -> Answer | None:
         """What it says to ``call``; None: the store must be asked.
 
-        It is asked where that is the very purpose (``on_replay``), or where an older record may
-        come first (``previous``).
+        It is asked where that is the very purpose (``on_replay``), where an older record may come
+        first (``previous``), or where much must be decoded, which takes longer than to ask.
         """
-        record = self.record
+        record, kept = self.record, self._kept.response()
         if record.past_retention(now) or call.predecessor is not None:
             return None
         if call.policy.on_replay is not None:
+            return None
+        if kept is not None and replay.takes_long(kept, call.accept_encoding):
             return None
         if not call.prints.match(record):
             return mismatch(call, record)

@@ -19,11 +19,15 @@ from typing import NoReturn
 
 from semel.core.frozen import frozen
 
-__all__ = ["MAX_DEPTH", "Canonical", "Value", "canonicalise"]
+__all__ = ["MAX_DEPTH", "MAX_VALUES", "Canonical", "Value", "canonicalise"]
 
 # Deep enough for people, and far from the interpreter's recursion limit wherever we are called:
 # whether a body counts as JSON must not depend on the caller's stack.
 MAX_DEPTH = 64
+
+# The C scanner reads a document in one go, and no other thread of the process runs meanwhile: a
+# million values would keep an event loop waiting, in whatever thread they are read.
+MAX_VALUES = 100_000
 
 _LARGEST = 2**53 - 1  # RFC 7493 2.2: beyond it integers collapse in a double
 
@@ -48,7 +52,7 @@ class Canonical:
 
 def canonicalise(body: bytes, prune: Callable[[Value], Value] | None = None) -> Canonical | None:
     """The canonical form of `body`, after `prune` has taken out what does not matter."""
-    if _too_deep(body):
+    if _too_many(body) or _too_deep(body):
         return None
     try:
         text = body.decode().strip(_WHITESPACE)
@@ -66,6 +70,10 @@ def canonicalise(body: bytes, prune: Callable[[Value], Value] | None = None) -> 
 
 
 # --- reading
+
+
+def _too_many(body: bytes) -> bool:
+    return len(body) > MAX_VALUES and sum(map(body.count, (b",", b"[", b"{"))) > MAX_VALUES
 
 
 def _too_deep(body: bytes) -> bool:

@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import NamedTuple, TypeAlias
 from urllib.parse import unquote_to_bytes
 
-__all__ = ["Fields", "Form", "frame", "read_multipart", "read_urlencoded"]
+__all__ = ["MAX_FIELDS", "Fields", "Form", "frame", "read_multipart", "read_urlencoded"]
 
 Fields: TypeAlias = dict[bytes, bytes]
 
@@ -42,12 +42,15 @@ def _fields(pairs: Sequence[tuple[bytes, bytes]]) -> Fields:
 
 # --- application/x-www-form-urlencoded
 
+MAX_FIELDS = 100_000
+"""More take long to tell apart."""
+
 _BAD_PERCENT = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 def read_urlencoded(body: bytes) -> Form | None:
     """The pairs as octets, by the parser of the URL standard; parsers differ on a stray `%`."""
-    if _BAD_PERCENT.search(body):
+    if body.count(b"&") > MAX_FIELDS or _BAD_PERCENT.search(body):
         return None
     pairs = [piece.partition(b"=") for piece in body.split(b"&") if piece]
     nameless = frozenset([_unescape(name) for name, equals, _ in pairs if not equals])

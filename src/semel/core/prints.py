@@ -7,6 +7,7 @@ the same, so a replay needs no canonical form; only other bytes are compared by 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import blake2b, sha256
 from typing import Final
 
@@ -16,17 +17,24 @@ from semel.core.model import Record
 
 _SALT: Final = 16
 _TRACE: Final = 16
+LARGE: Final = 64 * 1024
+"""A body this large takes long to read: see `Prints.prepare`."""
 
 
 class Prints:
     """The prints of one request under one recipe. The body must bear being read again."""
 
-    __slots__ = ("_fingerprint", "_meaning", "_recipe")
+    __slots__ = ("_condensed", "_fingerprint", "_meaning", "_recipe")
 
     def __init__(self, meaning: Meaning, recipe: Recipe) -> None:
         self._meaning = meaning
         self._recipe = recipe
         self._fingerprint: Fingerprint | None = None
+        self._condensed: tuple[bytes, bytes] | None = None
+
+    def prepare(self) -> None:
+        """Do now what may fail or take long; of a large body nothing is read after this."""
+        _ = self.fingerprint, self._octets
 
     @property
     def chosen(self) -> bool:
@@ -67,8 +75,25 @@ class Prints:
         method, path, query = meaning.method, meaning.path, meaning.query.decode("latin-1")
         kind, coding = meaning.content_type or "", meaning.content_encoding or ""
         lengths = f"{len(method)}\n{len(path)}\n{len(kind)}\n{len(coding)}\n{len(query)}\n"
-        head = lengths + method + path + kind + coding + query
-        digest = blake2b(head.encode("utf-8", "surrogatepass"), digest_size=_TRACE, key=key)
-        for piece in meaning.body:
-            digest.update(piece)
-        return digest.digest()
+        head = (lengths + method + path + kind + coding + query).encode("utf-8", "surrogatepass")
+        octets, size = self._octets
+        return blake2b(head + octets, digest_size=_TRACE, key=key, person=size).digest()
+
+    @property
+    def _octets(self) -> tuple[bytes, bytes]:
+        if self._condensed is None:
+            self._condensed = _condensed(self._meaning.body)
+        return self._condensed
+
+
+def _condensed(body: Iterable[bytes]) -> tuple[bytes, bytes]:
+    """A body as it is, or the digest of a large one; and a word for which of them it is."""
+    start, rest = b"", iter(body)
+    for piece in rest:
+        start += piece
+        if len(start) >= LARGE:
+            digest = sha256(start)
+            for more in rest:
+                digest.update(more)
+            return digest.digest(), b"large"
+    return start, b""

@@ -7,13 +7,18 @@ replay gets those anew.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
+from semel.core.flow import Flow, ask
 from semel.core.model import Header, Headers, Micros, Response
 from semel.core.policy import Policy
+from semel.core.runner import Apart
 from semel.core.snapshot import Snapshot
+
+R = TypeVar("R")
 
 _NOT_KEPT: Final = frozenset(
     {
@@ -30,6 +35,10 @@ _EXPIRES: Final = b"idempotency-expires"
 _NO_STORE: Final = (b"cache-control", b"no-store")
 _CODINGS: Final = {b"gzip": 31, b"x-gzip": 31, b"deflate": 47}
 """The content codings the standard library can undo, with zlib's window bits for each."""
+_STEP: Final = 2048
+"""Coded bytes that zlib is given at once: at the end of each gzip member it copies the rest."""
+_LARGE: Final = 64 * 1024
+"""Coded bytes that take long to undo."""
 _OF_CODED_BYTES: Final = frozenset(
     {b"content-encoding", b"content-digest", b"repr-digest", b"digest", b"content-md5"}
 )
@@ -84,6 +93,21 @@ def first_headers(
     ours = (b"cache-control", _EXPIRES, policy.replay_name)
     theirs = [pair for pair in headers if pair[0].lower() not in ours]
     return (*theirs, *_said(headers, policy, b"false", expires_at, cross_origin))
+
+
+def unhurried(
+    response: Response | None, accept_encoding: str | None, make: Callable[[], R]
+) -> Flow[R]:
+    """What ``make`` makes of a kept answer; done apart where much must be decoded for it."""
+    if response is None or not takes_long(response, accept_encoding):
+        return make()
+    made: R = yield from ask(Apart(make))
+    return made
+
+
+def takes_long(response: Response, accept_encoding: str | None) -> bool:
+    """Whether much would have to be decoded for this caller."""
+    return len(response.body) >= _LARGE and _is_undone(response.headers, accept_encoding)
 
 
 def replayed(
@@ -141,10 +165,9 @@ def _http_date(seconds: int) -> bytes:
 
 def _acceptable(response: Response, accept_encoding: str | None, limit: int) -> Response:
     """Undo a stored content coding that this caller did not offer to take."""
-    coding = _coding(response.headers)
-    if coding not in _CODINGS or accepts(accept_encoding, coding.decode()):
+    if not _is_undone(response.headers, accept_encoding):
         return response
-    body = _undone(response.body, _CODINGS[coding], limit)
+    body = _undone(response.body, _CODINGS[_coding(response.headers)], limit)
     if body is None:
         return response
     headers = [pair for pair in response.headers if pair[0].lower() not in _OF_CODED_BYTES]
@@ -158,18 +181,26 @@ def _undone(body: bytes, window: int, limit: int) -> bytes | None:
     stand for gigabytes. What is labelled wrongly, cut short or padded is the handler's own affair.
     """
     plain: list[bytes] = []
-    size = 0
-    while body or not plain:
-        coder = zlib.decompressobj(window)
+    size = at = 0
+    coder = None
+    while at < len(body):
+        coder = coder or zlib.decompressobj(window)
+        step = body[at : at + _STEP]
         try:
-            plain.append(coder.decompress(body, limit - size + 1))
+            plain.append(coder.decompress(step, limit - size + 1))
         except zlib.error:
             return None
         size += len(plain[-1])
-        if size > limit or not coder.eof:
+        if size > limit:
             return None
-        body = coder.unused_data
-    return b"".join(plain)
+        at += len(step) - len(coder.unused_data)
+        coder = None if coder.eof else coder
+    return b"".join(plain) if plain and coder is None else None
+
+
+def _is_undone(headers: Headers, accept_encoding: str | None) -> bool:
+    coding = _coding(headers)
+    return coding in _CODINGS and not accepts(accept_encoding, coding.decode())
 
 
 def _coding(headers: Headers) -> bytes:

@@ -241,6 +241,13 @@ class Ask(Operation[Any]):
 
 
 @frozen
+class Apart(Operation[Any]):
+    """Do work that takes long: not in the thread of an event loop, where all others would wait."""
+
+    work: Callable[[], Any]
+
+
+@frozen
 class Render(Operation[Response]):
     """Let the route's ``on_replay`` turn the kept answer into one with the current state."""
 

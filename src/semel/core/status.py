@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeAlias
 
 from semel.core import replay, snapshot
@@ -56,7 +57,7 @@ def status(call: StatusCall, rules: Rules) -> Flow[Response]:
         return refuse("no-such-operation")
     policy, can_ask = rules(reply.case.origin)
     asked = can_ask and reply.case.due_at is not None  # else it was given up
-    return _told(call, policy, asked, reply.case.record, reply.now)
+    return (yield from _told(call, policy, asked, reply.case.record, reply.now))
 
 
 def _under_way_unseen(call: StatusCall) -> Flow[Response]:
@@ -72,13 +73,15 @@ def _under_way_unseen(call: StatusCall) -> Flow[Response]:
     return refuse("no-such-operation")
 
 
-def _told(call: StatusCall, policy: Policy, asked: bool, record: Record, now: Micros) -> Response:
+def _told(
+    call: StatusCall, policy: Policy, asked: bool, record: Record, now: Micros
+) -> Flow[Response]:
     if record.forgettable(now):
         return refuse("no-such-operation")
     if record.past_retention(now):
         return refuse("key-expired")
     if record.state is State.COMPLETED:
-        return _final(call, policy, record)
+        return (yield from _final(call, policy, record))
     if record.state is State.FAILED_RETRYABLE:
         return refuse("attempt-failed", retry_after=policy.retry_micros)
     if record.state is State.UNKNOWN and not asked:
@@ -86,7 +89,7 @@ def _told(call: StatusCall, policy: Policy, asked: bool, record: Record, now: Mi
     return under_way(call.address, record.state, policy.retry_micros)
 
 
-def _final(call: StatusCall, policy: Policy, record: Record) -> Response:
+def _final(call: StatusCall, policy: Policy, record: Record) -> Flow[Response]:
     if record.retired_at is not None and policy.on_retired == "refuse":
         return refuse("replay-impossible")
     try:
@@ -96,10 +99,6 @@ def _final(call: StatusCall, policy: Policy, record: Record) -> Response:
     response = kept.response()
     if response is None:
         return refuse("body-not-kept", extra={"original_status": kept.status})
-    return replay.replayed(
-        response,
-        policy,
-        record.expires_at,
-        call.accept_encoding,
-        cross_origin=call.cross_origin,
-    )
+    given = (response, policy, record.expires_at, call.accept_encoding)
+    make = partial(replay.replayed, *given, cross_origin=call.cross_origin)
+    return (yield from replay.unhurried(response, call.accept_encoding, make))

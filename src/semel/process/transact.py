@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from semel.core.contract import Found, NoRecord, Operation, StoreOperation
 from semel.core.model import Identity
 from semel.core.runner import (
+    Apart,
     Ascertain,
     Begin,
     Begun,
@@ -81,6 +82,8 @@ class Transact(_Transact):
                 return self._begin(identity)
             case Ascertain(identity):
                 return self._ascertain(identity)
+            case Apart(work):
+                return work()
             case RollBack():
                 return self.end()
             case Save():
@@ -150,11 +153,15 @@ class AsyncTransact(_Transact):
         return await self._attend(op)
 
     async def _attend(self, op: Operation[Any]) -> Any:
+        from asyncio import to_thread
+
         match op:
             case Begin(identity):
                 return await self._begin(identity)
             case Ascertain(identity):
                 return await transactional(self._backend).aascertain(identity)
+            case Apart(work):
+                return await to_thread(work)
             case RollBack():
                 return await self.end()
             case Save():

@@ -21,6 +21,7 @@ from semel.core.keys import mask
 from semel.core.model import State
 from semel.core.policy import Policy
 from semel.core.runner import (
+    Apart,
     Await,
     Discard,
     Drain,
@@ -65,6 +66,7 @@ _PARTS: Final[dict[type[Operation[Any]], int]] = {
     Render: _HANDLER,
     Await: _WAITING,
     Pause: _WAITING,
+    Apart: _NOTHING,
     Discard: _NOTHING,
     Pursue: _NOTHING,
 }

@@ -17,12 +17,13 @@ from semel.core.answers import Answer
 from semel.core.flow import Step, arun
 from semel.core.model import HeaderView, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
+from semel.core.prints import LARGE
 from semel.core.problems import refuse
 from semel.errors import ConfigurationError
 from semel.log import log
 from semel.process.transact import AsyncTransact
 from semel.web.awaited import AwaitedExchange
-from semel.web.desk import BIG, MARK, Desk, Opened
+from semel.web.desk import MARK, Desk, Opened
 from semel.web.handler import AsgiApp, Handler, Message, Receive, Scope, Send
 from semel.web.message import Spool
 from semel.web.routing import Place, place
@@ -97,7 +98,7 @@ class Middleware:
     async def _open(
         self, ticket: Ticket, where: Place, label: str, body: Spool, scope: Scope
     ) -> Opened | Answer:
-        if body.size < BIG:
+        if body.size < LARGE:  # else it takes long to fingerprint
             return self._desk.open(ticket, where, label, body, scope)
         return await asyncio.to_thread(self._desk.open, ticket, where, label, body, scope)
 

@@ -13,6 +13,7 @@ from semel.core.contract import Operation, StoreOperation
 from semel.core.flow import Step, Stops, arun, wind_up
 from semel.core.model import Headers, Response
 from semel.core.runner import (
+    Apart,
     Await,
     Discard,
     Drain,
@@ -126,6 +127,8 @@ class AwaitedExchange(Performer):
                 return self._guard.attendant.pursue(write, claim, seen)
             case Render(response):
                 return await self._render(response)
+            case Apart(work):
+                return await asyncio.to_thread(work)
             case _ if self._transact is not None:
                 self._before(op)
                 reply = await self._transact.perform(op)

@@ -9,6 +9,7 @@ from semel.core.admission import Call, Ticket
 from semel.core.contract import Operation, StoreOperation
 from semel.core.model import Headers
 from semel.core.runner import (
+    Apart,
     Await,
     Discard,
     Drain,
@@ -100,6 +101,8 @@ class BlockingExchange(Performer):
             case Render(response):
                 on_replay = self.call.policy.on_replay
                 return response if on_replay is None else on_replay(self._request, response)
+            case Apart(work):
+                return work()
             case _ if self._transact is not None:
                 self._before(op)
                 reply = self._transact.perform(op)

@@ -27,6 +27,7 @@ from semel.core.frozen import frozen, replace
 from semel.core.keys import mask
 from semel.core.model import Identity, OnLapse, Origin, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
+from semel.core.prints import LARGE
 from semel.core.problems import refuse
 from semel.core.runner import Commit, Invoke, Raised
 from semel.core.status import StatusCall, answered, status
@@ -52,9 +53,6 @@ FindTag: TypeAlias = Callable[[Any, Any], Tagged | None]
 
 MARK: Final = "semel.identity"
 """Where a guard notes, in an ASGI scope or a WSGI environ, whose request it is running."""
-
-BIG: Final = 64 * 1024
-"""A body this large takes long to fingerprint: not in the thread of an event loop."""
 
 
 @frozen
@@ -163,8 +161,8 @@ class Desk:
             call = self._complete(call, ticket, place, body)
             older = () if call.predecessor is None else (call.predecessor.prints,)
             for prints in (call.prints, *older):
-                if body.size >= BIG or prints.chosen:
-                    _ = prints.fingerprint  # now, in this thread, where it may fail or take long
+                if body.size >= LARGE or prints.chosen:
+                    prints.prepare()  # now, in this thread, where it may fail or take long
             return call
         except Exception as error:  # fingerprint= may be the operator's own function
             return Answer(refuse("misconfigured"), Outcome.MISCONFIGURED, error)

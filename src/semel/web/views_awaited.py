@@ -16,6 +16,7 @@ from semel.core.answers import Answer
 from semel.core.flow import Step
 from semel.core.model import Headers, Response
 from semel.core.policy import Policy
+from semel.core.prints import LARGE
 from semel.core.runner import (
     Abandoned,
     Drain,
@@ -27,7 +28,7 @@ from semel.core.runner import (
 )
 from semel.process.current import Run
 from semel.web.awaited import AwaitedExchange
-from semel.web.desk import BIG, MARK, Desk, FindTag, Opened, spoken
+from semel.web.desk import MARK, Desk, FindTag, Opened, spoken
 from semel.web.handler import Promise, start_task
 from semel.web.message import Spool
 from semel.web.ruling import ruled_by
@@ -90,7 +91,7 @@ class AwaitedViews(Generic[F]):
 
     async def _open(self, ticket: Ticket, label: str, body: Spool, asked: Asked) -> Opened | Answer:
         given = (ticket, asked.place, label, body, asked.marks)
-        if body.size < BIG:
+        if body.size < LARGE:  # else it takes long to fingerprint
             return self.desk.open(*given)
         return await asyncio.to_thread(self.desk.open, *given)
 
