@@ -24,10 +24,12 @@ from fastapi import (
 from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.security import SecurityScopes
 from pydantic import BaseModel
+from starlette.applications import Starlette
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request as StarletteRequest
 from starlette.responses import PlainTextResponse
 from starlette.responses import Response as StarletteResponse
+from starlette.routing import Mount
 
 import semel
 from semel.effects.runs import Runs
@@ -477,11 +479,11 @@ async def test_a_dependency_that_asks_its_own_application_does_not_wait_at_its_o
         assert (await post("/pay")).text == "3"
 
 
-async def test_inside_another_guard_it_steps_aside(make_guard: MakeGuard) -> None:
+async def test_mounted_in_a_guarded_application_it_steps_aside(make_guard: MakeGuard) -> None:
     world = World(make_guard())
     world.app.post("/pay")(coroutine(world))
     world.guard.fastapi(world.app)
-    guarded = world.guard.asgi(world.app)
+    guarded = world.guard.asgi(Starlette(routes=[Mount("/", world.app)]))
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(guarded), base_url="http://shop"
     ) as http:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import httpx
 import pytest
+from fastapi import FastAPI
+from litestar import Litestar, post
+from litestar.middleware import DefineMiddleware
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -14,6 +17,7 @@ from starlette.routing import Route
 from werkzeug.test import Client
 
 import semel
+from semel.web.litestar import SemelPlugin
 
 HEADERS = {"Idempotency-Key": "a-key-of-enough-length"}
 
@@ -38,6 +42,69 @@ async def test_two_asgi_guards_run_a_handler_once(guard: semel.Guard) -> None:
     ) as client:
         answers = [await client.post("/pay", headers=HEADERS) for _ in range(2)]
     assert [answer.text for answer in answers] == ["run 1", "run 1"]
+
+
+async def start(app: Any) -> None:
+    """As a server does before the first request."""
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Any) -> None:
+        raise AssertionError(message)
+
+    await app({"type": "lifespan"}, receive, send)
+
+
+def both_ways(guard: semel.Guard) -> dict[str, Callable[[], Any]]:
+    """An application that is guarded by a middleware, and after its dependencies, too."""
+
+    def fastapi_first() -> Any:
+        app = FastAPI()
+        guard.fastapi(app)
+        app.add_middleware(semel.Middleware, guard=guard)
+        return app
+
+    def fastapi_last() -> Any:
+        app = FastAPI()
+        app.add_middleware(semel.Middleware, guard=guard)
+        guard.fastapi(app)
+        return app
+
+    def around() -> Any:
+        app = FastAPI()
+        guard.fastapi(app)
+        return guard.asgi(app)
+
+    def twice() -> Any:
+        app = FastAPI()
+        guard.fastapi(app)
+        guard.fastapi(app)
+        return app
+
+    def litestar() -> Any:
+        both = DefineMiddleware(cast("Any", semel.Middleware), guard=guard)
+        return Litestar([pay], middleware=[both], plugins=[SemelPlugin(guard)])
+
+    def around_litestar() -> Any:
+        return guard.asgi(cast("Any", Litestar([pay], plugins=[SemelPlugin(guard)])))
+
+    @post("/pay")
+    async def pay() -> None: ...
+
+    ways = (fastapi_first, fastapi_last, around, twice, litestar, around_litestar)
+    return {way.__name__: way for way in ways}
+
+
+@pytest.mark.parametrize(
+    "way", ["fastapi_first", "fastapi_last", "around", "twice", "litestar", "around_litestar"]
+)
+async def test_a_guard_that_claims_after_dependencies_bears_no_other_around_it(
+    way: str, guard: semel.Guard
+) -> None:
+    """Each would meet the other's claim: a 409 for every request, or a claim by strangers."""
+    with pytest.raises(semel.ConfigurationError, match="guarded twice"):
+        await start(both_ways(guard)[way]())
 
 
 def test_two_wsgi_guards_run_a_handler_once(guard: semel.Guard) -> None:

@@ -8,8 +8,9 @@ settles its record.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import unquote_to_bytes
 
 from semel.core.admission import Refused, Ticket
@@ -37,7 +38,11 @@ if TYPE_CHECKING:
 class Middleware:
     """Guards an ASGI application."""
 
+    claims_late: ClassVar[bool] = False
+    """Whether the claim comes after dependencies, at the endpoint."""
+
     def __init__(self, app: AsgiApp, guard: Guard) -> None:
+        refuse_second(type(self), app)
         self.app = app
         self.guard = guard
         self._desk = Desk(guard, app, find_tag)
@@ -152,6 +157,34 @@ class Middleware:
 
     async def drain(self) -> None:
         await drain(self.guard)
+
+
+def refuse_second(kind: type[Middleware], app: Any) -> None:
+    """Refuse a guard around, or inside of, one that claims late.
+
+    Inside of it the claim of one is in the way of the other, and every request a 409; around it
+    the claim comes before the caller is authenticated.
+    """
+    for inner in _guards_inside(app):
+        if kind.claims_late or inner.claims_late:
+            raise ConfigurationError(
+                "this application is guarded twice: where guard.fastapi(app) or the Litestar plugin "
+                "guards it, leave semel.Middleware, guard.asgi(app) and a second call out"
+            )
+
+
+def _guards_inside(app: Any) -> Iterator[type[Middleware]]:
+    """Middleware keeps what it wraps in ``.app``; applications list what is added to them."""
+    for _ in range(32):
+        if isinstance(app, Middleware):
+            yield type(app)
+        added: Any = getattr(app, "user_middleware", None) or getattr(app, "middleware", None)
+        listed: list[Any] = added if isinstance(added, list) else []
+        for each in listed:
+            kind = getattr(each, "cls", None) or getattr(each, "middleware", None)
+            if isinstance(kind, type) and issubclass(kind, Middleware):
+                yield kind
+        app = getattr(app, "app", None)
 
 
 async def check_settings(guard: Guard) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from semel.web.asgi import refuse_second
 from semel.web.desk import Desk
 from semel.web.gate import StandIn, gated, is_gated
 from semel.web.gated import GatedMiddleware, status_at
@@ -42,6 +43,7 @@ def _turned_back(status: int) -> FastapiResponse:
 
 def protect(app: FastAPI, guard: "Guard", dependencies: Sequence[Any] = ()) -> None:
     """What `Guard.fastapi` does."""
+    refuse_second(FastapiMiddleware, app)
     app.add_middleware(FastapiMiddleware, guard=guard)
     desk = Desk(guard, app, find_tag)
 

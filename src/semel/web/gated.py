@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from semel.core.admission import Refused, Ticket
 from semel.core.answers import Answer
@@ -167,6 +167,8 @@ class GatedHandler(Handler):
 
 class GatedMiddleware(Middleware):
     """Guards an application whose endpoints can be made to wait; the others as ever."""
+
+    claims_late: ClassVar[bool] = True
 
     def __init__(self, app: AsgiApp, guard: Guard) -> None:
         super().__init__(app, guard)
