@@ -171,7 +171,7 @@ def test_an_operators_function_that_fails_is_loud(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     def tenant(request: semel.Request) -> str:
-        raise LookupError("no such user")
+        raise TypeError("no such user")
 
     assert shop.open(tenant=tenant)().status == 500
     assert shop.ear.one("refusal")["code"] == "misconfigured"

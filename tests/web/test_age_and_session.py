@@ -186,7 +186,7 @@ def test_a_refreshed_token_finds_its_record_as_long_as_the_session_is_the_same(
 
 def test_a_session_that_cannot_be_told_runs_nothing(world: World) -> None:
     def broken(request: semel.Request) -> str | None:
-        raise LookupError("no session store")
+        raise TypeError("no session store")
 
     assert world.driver(semel.ietf(session=broken))().code == "misconfigured"
     assert world.effects.all() == []

@@ -232,7 +232,7 @@ class Pending:
         lambda request: 1 / 0,
         lambda request: User(),
         lambda request: Pending(),
-        lambda request: request.raw["user"],
+        lambda request: undefined,  # type: ignore[name-defined]  # noqa: F821
     ],
 )
 def test_a_tenant_that_cannot_be_told_is_an_error_of_the_server_and_executes_nothing(
@@ -248,6 +248,81 @@ def test_a_tenant_that_cannot_be_told_is_an_error_of_the_server_and_executes_not
     assert (reply.status, reply.code) == (500, "misconfigured")
     assert (seen.identities, send.errors) == ([], [])
     assert "tenant=" in caplog.text
+
+
+class Forbidden(Exception):
+    status_code = 403
+
+
+class Unauthorized(Exception):
+    code = 401
+
+
+def refused(error: type[Exception]) -> Any:
+    def tenant(request: semel.Request) -> str:
+        raise error
+
+    return tenant
+
+
+@pytest.mark.parametrize(
+    "tenant",
+    [
+        lambda request: request.raw["nobody here"],
+        lambda request: request.user.id,
+        lambda request: None.id,  # type: ignore[attr-defined]
+        refused(Forbidden),
+        refused(Unauthorized),
+    ],
+)
+def test_a_caller_whom_authentication_did_not_find_is_turned_away_without_a_traceback(
+    tenant: Any,
+    colour: str,
+    make_guard: MakeGuard,
+    runner: asyncio.Runner,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seen = Seen()
+    send = driver(colour, make_guard(tenant=tenant), seen, runner)
+    replies = [send(), send(Ask("GET", b"/semel/status/" + b"0" * 64, key=None))]
+    assert [(reply.status, reply.code) for reply in replies] == [(401, "tenant-missing")] * 2
+    assert (seen.identities, send.errors) == ([], [])
+    assert not any(record.exc_info for record in caplog.records)
+
+
+class OperationalError(Exception):
+    """What drivers raise when the database of users is down."""
+
+
+@pytest.mark.parametrize("outage", [OperationalError, ConnectionResetError, TimeoutError])
+@pytest.mark.parametrize("option", ["tenant", "session"])
+def test_an_outage_of_whoever_knows_the_caller_passes_and_executes_nothing(
+    option: str,
+    outage: type[Exception],
+    colour: str,
+    make_guard: MakeGuard,
+    runner: asyncio.Runner,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    down = [True]
+
+    def asked(request: semel.Request) -> str:
+        if down:
+            raise outage
+        return "ann"
+
+    seen, policy = Seen(), semel.ietf(session=asked if option == "session" else None)
+    tenant = asked if option == "tenant" else None
+    send = driver(colour, make_guard(tenant=tenant, policy=policy), seen, runner)
+    reply = send()
+    assert (reply.status, reply.code, reply.problem["retryable"]) == (503, "not-executed", True)
+    assert int(reply.one("retry-after") or 0) > 0
+    assert (seen.identities, send.errors) == ([], [])
+    assert outage.__name__ in caplog.text
+    if option == "tenant":
+        assert send(Ask("GET", b"/semel/status/" + b"0" * 64, key=None)).code == "not-executed"
+    down.clear()
+    assert send().status == 200
 
 
 @pytest.mark.parametrize("same", [(7, "7"), (b"t", "t")])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from semel.core import keys
 from semel.core.fingerprint import Meaning, Recipe
@@ -177,7 +177,7 @@ def admit(request: Request, policy: Policy, tenant: Tenant) -> Ticket | Refused 
         return Refused(refuse("missing-key")) if policy.required else None
     try:
         return _ticket(request, policy, tenant, values)
-    except Exception as error:  # tenant=, session= and key= are the operator's code
+    except Exception as error:  # key= may be the operator's own function
         return Refused(refuse("misconfigured"), error)
 
 
@@ -194,15 +194,51 @@ def _ticket(
         detail = "The key looks like personal data. Use a random key, such as a UUID."
         return Refused(refuse("malformed-key", detail=detail))
     who = who_asks(request, tenant)
-    if who is None:
-        return Refused(refuse("tenant-missing"))
-    session = policy.session(request) if policy.session is not None else None
+    if isinstance(who, Refused):
+        return who
+    try:
+        session = policy.session(request) if policy.session is not None else None
+    except Exception as error:
+        return _unanswered(error)
     return Ticket(request, policy, sent, key, who, session, suspicious)
 
 
-def who_asks(request: Request, tenant: Tenant) -> str | None:
-    """The tenant of an authenticated request; None is nobody."""
-    return "" if tenant is None else _principal(tenant(request))
+def who_asks(request: Request, tenant: Tenant) -> str | Refused:
+    """The tenant of an authenticated request, or why there is none."""
+    if tenant is None:
+        return ""
+    try:
+        who = _principal(tenant(request))
+    except Exception as error:
+        return _unanswered(error)
+    return Refused(refuse("tenant-missing")) if who is None else who
+
+
+_MISTAKES: Final = (
+    *(ArithmeticError, AssertionError, ImportError, NameError, NotImplementedError, TypeError),
+    ConfigurationError,
+)
+_PAUSE: Final = 1_000_000
+
+
+def _unanswered(error: Exception) -> Refused:
+    """What it means to a caller that ``tenant=`` or ``session=`` raised.
+
+    Nothing there to look at is nobody: authentication found none, as on a route that is open to
+    all. Of other errors some are mistakes, for the operator; the rest are outages of whoever was
+    asked, such as the database of users, and pass.
+    """
+    if isinstance(error, LookupError | AttributeError) or _says_nobody(error):
+        return Refused(refuse("tenant-missing"), error)
+    if isinstance(error, _MISTAKES):
+        return Refused(refuse("misconfigured"), error)
+    return Refused(refuse("not-executed", retry_after=_PAUSE), error)
+
+
+def _says_nobody(error: Exception) -> bool:
+    """The exceptions by which frameworks answer 401 and 403 say so in one of two attributes."""
+    status = getattr(error, "status_code", None) or getattr(error, "code", None)
+    return status in (401, 403)
 
 
 def named_tenant(given: str | int | None, tenant: Tenant) -> str:

@@ -33,6 +33,7 @@ from semel.core.runner import (
 )
 from semel.core.settling import ONCE
 from semel.errors import OperationChanged, StoreError
+from semel.log import log
 from semel.process.catalogue import DEBUG, ERROR, NONE
 from semel.process.events import Events, short
 
@@ -233,15 +234,35 @@ def _level(answer: Answer, at_once: bool) -> int:
 
 def tell_refusal(events: Events, refused: Refused, policy: Policy, method: str, label: str) -> None:
     """A request was turned away at the door; loud where that is the operator's own code."""
-    if not events.heard and refused.error is None:
+    error = refused.error
+    if not events.heard and error is None:
         return
+    code = json.loads(refused.response.body)["code"]
+    if error is not None and code == "tenant-missing":
+        _note_nobody(error, label)
+        error = None
     events.emit(
         "refusal",
-        level=NONE if refused.error is None else ERROR,
-        error=refused.error,
-        code=json.loads(refused.response.body)["code"],
+        level=NONE if error is None else ERROR,
+        error=error,
+        code=code,
         status=refused.response.status,
         route=label,
         method=method,
         policy=policy.name,
     )
+
+
+_noted: set[type[Exception]] = set()
+
+
+def _note_nobody(error: Exception, label: str) -> None:
+    """Callers without a name are no news; that ``tenant=`` raises for them is, once."""
+    if type(error) not in _noted:
+        _noted.add(type(error))
+        log.warning(
+            "semel: tenant= or session= raised %s at %s, which is taken for a caller who is not "
+            "authenticated (told once): return None for those",
+            type(error).__name__,
+            label,
+        )

@@ -184,9 +184,10 @@ class Desk:
         if not place.below.startswith(prefix) or request.method not in ("GET", "HEAD"):
             return None
         identity = _identity(name)
-        who = self._who(request)
-        if who is None:
-            return answered(refuse("tenant-missing"))
+        who = who_asks(request, self.guard.tenant)
+        if isinstance(who, Refused):
+            tell_refusal(self.guard.events, who, self.guard.policy, request.method, prefix)
+            return answered(who.response)
         if identity is None:
             return answered(refuse("no-such-operation"))
         call = StatusCall(
@@ -199,13 +200,6 @@ class Desk:
         )
         flow = status(call, lambda origin: self._rules_at(origin, place.root))
         return protected(self.guard, who, flow)
-
-    def _who(self, request: Request) -> str | None:
-        try:
-            return who_asks(request, self.guard.tenant)
-        except Exception as error:
-            log.error("semel: tenant= failed", exc_info=error)
-            return None
 
     def _rules_at(self, origin: Origin, root: str) -> tuple[Policy, bool]:
         """The policy of a record's route, and whether anybody can be asked about it."""
