@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F")
 
+MAX_BOUND = 1024
+"""Policies a guard remembers. An application has a few; made for every call, they are no end."""
 SHORTEST_RETENTION = timedelta(hours=1)
 """Under this a client that sleeps over a lunch break runs its request twice."""
 
@@ -464,6 +466,8 @@ class Guard:
         # stays its own.
         bound = self._bound.get(id(policy))
         if bound is None:
+            if len(self._bound) >= MAX_BOUND:
+                self._bound = {}  # started over: to bind one anew is little work
             bound = self._bound[id(policy)] = (policy, self._bind(policy))
             self.hides_runs |= policy.mode == "atomic" and policy.in_flight == "accept"
             if policy.retention < SHORTEST_RETENTION:

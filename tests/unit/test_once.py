@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 import semel
+from semel.guard import MAX_BOUND
 from tests.waiting import PATIENCE
 
 KEY = "a-key-of-enough-length"
@@ -171,6 +173,18 @@ def test_nonsense_is_refused_and_nothing_runs(
     with pytest.raises(error):
         guard.once(**{"key": KEY, "function": job, "name": "job", **options})
     assert job.calls == 0
+
+
+def test_policies_that_are_made_for_every_call_are_freed(guard: semel.Guard) -> None:
+    def alive() -> int:
+        return sum(1 for each in gc.get_objects() if type(each) is semel.Policy)
+
+    hours = [timedelta(hours=2 + at % 3) for at in range(3 * MAX_BOUND)]
+    policies = (semel.ietf(retention=each) for each in hours)
+    bound = [guard.bind(policy).retention for policy in policies]
+    assert bound == hours  # none was taken for another that had its place in memory
+    gc.collect()
+    assert alive() < 2 * MAX_BOUND
 
 
 def test_a_guard_with_tenants_wants_to_know_whose_key_it_is() -> None:
