@@ -492,6 +492,19 @@ async def test_mounted_in_a_guarded_application_it_steps_aside(make_guard: MakeG
     assert world.seen == ["enter", "run", "exit"]
 
 
+async def test_the_status_resource_says_its_length_once(world: World) -> None:
+    """Servers and proxies refuse an answer that says it twice."""
+    world.app.post("/pay")(world.guard.route(semel.accepted())(coroutine(world)))
+    world.guard.fastapi(world.app, dependencies=[Depends(world.caller)])
+    async with world.client() as post:
+        address = f"/semel/status/{(await post('/pay?amount=3')).json()['key']}"
+        told = [await post.get(address), await post.get("/semel/status/" + "0" * 64)]
+    assert [answer.status_code for answer in told] == [200, 404]
+    for answer in told:
+        assert answer.headers.get_list("content-length") == [str(len(answer.content))]
+        assert len(answer.headers.get_list("content-type")) == 1
+
+
 # ── at once ───────────────────────────────────────────────────────────────────────────────────────
 
 

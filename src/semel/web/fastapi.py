@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from semel.core.replay import measured
 from semel.web.asgi import refuse_second
 from semel.web.desk import Desk
 from semel.web.gate import StandIn, gated, is_gated
@@ -50,7 +51,8 @@ def protect(app: FastAPI, guard: "Guard", dependencies: Sequence[Any] = ()) -> N
     async def status(request: Request) -> FastapiResponse:
         told = await status_at(desk, request.scope)
         response = FastapiResponse(told.body, told.status)
-        response.raw_headers += told.headers
+        # These and no others: FastAPI would say the length a second time.
+        response.raw_headers = list(measured(told).headers)
         return response
 
     app.add_api_route(
