@@ -159,6 +159,16 @@ def test_a_store_that_fails_is_told_with_each_operation_and_logged_once(
     assert vars(lines[0])["semel_route"] == "*"
 
 
+def test_no_line_of_the_log_names_a_tenant(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    backend = FaultyBackend()
+    send = shop.open(backend, tenant=lambda request: "Ann Example")
+    backend.fail(Claim, times=1)
+    assert send().status == 503
+    assert shop.ear.one("exchange")["tenant"] == "Ann Example"
+    assert "exchange" in {vars(record).get("semel_event") for record in caplog.records}
+    assert "Ann Example" not in str([vars(record) for record in caplog.records])
+
+
 def test_answers_from_memory_are_told_to_be(shop: Shop) -> None:
     send = shop.open(replay_cache=timedelta(seconds=60))
     for _ in range(3):

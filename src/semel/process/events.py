@@ -125,9 +125,13 @@ def _given(on_event: Subscriber | Iterable[Subscriber] | None) -> Iterator[Subsc
 def _write(
     text: str, level: int, name: str, fields: dict[str, Field], error: BaseException | None
 ) -> None:
-    """One record of the log; its fields are attributes of it, with ``semel_`` before them."""
+    """One record of the log; its fields are attributes of it, with ``semel_`` before them.
+
+    But for the tenant: subscribers may want its name, and logs go anywhere.
+    """
     if not log.isEnabledFor(level):
         return
+    fields = {field: value for field, value in fields.items() if field != "tenant"}
     extra: dict[str, Any] = {f"semel_{field}": value for field, value in fields.items()}
     extra["semel_event"] = name
     extra["semel_error"] = None if error is None else type(error).__name__
