@@ -301,6 +301,28 @@ def test_a_body_over_the_routes_limit_is_refused_before_the_view(
     assert counted.calls == 1
 
 
+def test_a_tenant_that_must_be_awaited_is_awaited_under_asgi_and_refused_under_wsgi(
+    make_guard: MakeGuard, serve: Serve, colour: str
+) -> None:
+    async def tenant(request: semel.Request) -> str | None:
+        await asyncio.sleep(0)
+        return request.headers.get("x-user")
+
+    counted, guard = Counted(), make_guard(tenant=tenant)
+    with pytest.raises(semel.ConfigurationError, match="coroutine function"):
+        guarded(guard)(counted.sync_view())
+    if colour == "wsgi":
+        with pytest.raises(semel.ConfigurationError, match="coroutine function"):
+            serve(guard, x=counted.sync)
+        return
+    send, ann = serve(guard, x=counted.awaited), Ask(headers=(("x-user", "ann"),))
+    assert [send(ann).replayed, send(ann).replayed] == [False, True]
+    assert send().code == "tenant-missing"
+    status = Ask("GET", b"/semel/status/" + b"0" * 64, key=None, headers=ann.headers)
+    assert send(status).code == "no-such-operation"
+    assert counted.calls == 1
+
+
 def test_a_body_that_breaks_off_is_refused(serve: Serve) -> None:
     counted = Counted()
     send = serve(x=counted.sync)

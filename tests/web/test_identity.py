@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
+from flask import Flask
 from starlette.applications import Starlette
 from starlette.authentication import (
     AuthCredentials,
@@ -21,9 +23,13 @@ from starlette.routing import Route
 
 import semel
 from semel.core import keys
+from semel.web.flask import Semel
+from semel.web.handler import AsgiApp, Receive, Scope, Send
 from tests.web.colours import COLOURS, Said, asgi, driver
 from tests.web.conftest import MakeGuard
-from tests.web.drive import KEY, Ask, Wire, call, scope_of
+from tests.web.drive import KEY, AsgiDriver, Ask, Wire, call, scope_of
+
+JSON = ("content-type", "application/json")
 
 VECTORS: dict[str, list[dict[str, Any]]] = json.loads(
     (Path(__file__).parents[1] / "unit" / "vectors" / "identity.json").read_text()
@@ -323,6 +329,74 @@ def test_an_outage_of_whoever_knows_the_caller_passes_and_executes_nothing(
         assert send(Ask("GET", b"/semel/status/" + b"0" * 64, key=None)).code == "not-executed"
     down.clear()
     assert send().status == 200
+
+
+class Asked:
+    """``tenant=`` as a coroutine function, which counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def __call__(self, request: semel.Request) -> str | None:
+        self.count += 1
+        await asyncio.sleep(0)
+        name = request.headers.get("x-user")
+        if name == "down":
+            raise OperationalError
+        return name
+
+
+def in_asgi(guard: semel.Guard, runs: list[str]) -> AsgiApp:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        runs.append("run")
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"%d" % len(runs)})
+
+    return guard.asgi(app)
+
+
+def in_fastapi(guard: semel.Guard, runs: list[str]) -> AsgiApp:
+    app = FastAPI()
+
+    @app.post("/x")
+    async def run() -> str:
+        runs.append("run")
+        return str(len(runs))
+
+    guard.fastapi(app)
+    return app
+
+
+@pytest.mark.parametrize("guarded", [in_asgi, in_fastapi])
+def test_a_tenant_that_must_be_awaited_is_awaited_for_keyed_requests(
+    guarded: Any, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    runs: list[str] = []
+    tenant = Asked()
+    send = AsgiDriver(guarded(make_guard(tenant=tenant), runs), runner)
+
+    def user(name: str, **options: Any) -> Ask:
+        return Ask(headers=(JSON, ("x-user", name)), **options)
+
+    assert [send(user("a")).replayed, send(user("a")).replayed] == [False, True]
+    assert not send(user("b")).replayed
+    assert (len(runs), tenant.count) == (2, 3)
+    assert send(user("a", key=None)).status == 200
+    assert tenant.count == 3
+    assert send(Ask()).code == "tenant-missing"
+    assert send(user("down")).code == "not-executed"
+    status = b"/semel/status/" + b"0" * 64
+    told = [send(user(name, method="GET", path=status, key=None)).code for name in ("a", "down")]
+    assert told == ["no-such-operation", "not-executed"]
+    assert send.errors == []
+
+
+def test_a_tenant_that_must_be_awaited_is_refused_where_nothing_is(make_guard: MakeGuard) -> None:
+    guard = make_guard(tenant=Asked())
+    with pytest.raises(semel.ConfigurationError, match="coroutine function"):
+        guard.wsgi(lambda environ, start_response: ())
+    with pytest.raises(semel.ConfigurationError, match="coroutine function"):
+        Semel(Flask("shop"), guard)
 
 
 @pytest.mark.parametrize("same", [(7, "7"), (b"t", "t")])

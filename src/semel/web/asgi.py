@@ -65,7 +65,9 @@ class Middleware:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         where = where_is(scope)
-        ticket, label = self._desk.admit(request_of(scope, where.path), where)
+        request = request_of(scope, where.path)
+        asked = await self._desk.ask(request) if self._desk.awaits and has_key(scope) else None
+        ticket, label = self._desk.admit(request, where, asked)
         if isinstance(ticket, Refused):
             return await send_response(ticket.response, send)
         if ticket is None or self._desk.covers(ticket, scope.get(MARK)):
@@ -208,7 +210,8 @@ async def drain(guard: Guard) -> None:
 async def tell_status(desk: Desk, scope: Scope) -> Response | None:
     """How a request that was accepted is doing; None where the address names none."""
     where = where_is(scope)
-    flow = desk.status(request_of(scope, where.path), where)
+    request = request_of(scope, where.path)
+    flow = desk.status(request, where, await desk.ask(request) if desk.awaits else None)
     if flow is None:
         return None
     transact = AsyncTransact(desk.guard.backend)
@@ -218,9 +221,11 @@ async def tell_status(desk: Desk, scope: Scope) -> Response | None:
 
 def _plainly_safe(scope: Scope) -> bool:
     """A safe method without a key: most requests, and nothing to look up for them."""
-    return scope["method"] in SAFE_METHODS and not any(
-        name == b"idempotency-key" for name, _ in scope["headers"]
-    )
+    return scope["method"] in SAFE_METHODS and not has_key(scope)
+
+
+def has_key(scope: Scope) -> bool:
+    return any(name == b"idempotency-key" for name, _ in scope["headers"])
 
 
 def where_is(scope: Scope) -> Place:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 from urllib.parse import unquote
 
-from semel.core.admission import Call, Refused, Ticket, admit, who_asks
+from semel.core.admission import Call, Refused, Tenant, Ticket, admit, who_asks
 from semel.core.answers import Answer, Outcome
 from semel.core.contract import (
     Applied,
@@ -23,7 +24,7 @@ from semel.core.contract import (
 )
 from semel.core.exchange import exchange, execute
 from semel.core.flow import Flow
-from semel.core.frozen import frozen, replace
+from semel.core.frozen import frozen, is_async, replace
 from semel.core.keys import mask
 from semel.core.model import Identity, OnLapse, Origin, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
@@ -32,7 +33,7 @@ from semel.core.problems import refuse
 from semel.core.runner import Commit, Invoke, Raised
 from semel.core.status import StatusCall, answered, status
 from semel.core.stored import StoredRequest, carried, encode
-from semel.errors import NotExecuted
+from semel.errors import ConfigurationError, NotExecuted
 from semel.log import log
 from semel.process.current import Ground, Run, current_run
 from semel.process.fences import new_fence
@@ -76,17 +77,33 @@ class Desk:
         self.guard = guard
         self.app = app
         self._find_tag = find_tag
+        self.awaits = is_async(guard.tenant)
+        """Whether ``tenant=`` is a coroutine function: then it is asked beforehand (`ask`)."""
         _watch_frameworks()
 
-    def admit(self, request: Request, place: Place) -> tuple[Ticket | Refused | None, str]:
-        """Whether a request takes part, and the label of the route whose policy says so."""
-        return self.admit_under(request, *self.ruling(request, place))
+    async def ask(self, request: Request) -> Tenant:
+        """What ``tenant=`` says of this request, or raises, as a plain function."""
+        tenant: Any = self.guard.tenant
+        try:
+            who = await tenant(request)
+        except Exception as error:
+            return partial(_raise, error)
+        return lambda _: who
+
+    def admit(
+        self, request: Request, place: Place, asked: Tenant = None
+    ) -> tuple[Ticket | Refused | None, str]:
+        """Whether a request takes part, and the label of the route whose policy says so.
+
+        ``asked``: `ask`, where that must be awaited.
+        """
+        return self.admit_under(request, *self.ruling(request, place), asked)
 
     def admit_under(
-        self, request: Request, policy: Policy, label: str
+        self, request: Request, policy: Policy, label: str, asked: Tenant = None
     ) -> tuple[Ticket | Refused | None, str]:
         """The same for a request whose policy was found before."""
-        ticket = admit(request, policy, self.guard.tenant)
+        ticket = admit(request, policy, asked or self.guard.tenant)
         if isinstance(ticket, Refused):
             tell_refusal(self.guard.events, ticket, policy, request.method, label)
         elif ticket is not None and ticket.suspicious:
@@ -177,14 +194,14 @@ class Desk:
         status_at = place.root + self.guard.status
         return replace(call, can_ask=can_ask, request=request, status_at=status_at)
 
-    def status(self, request: Request, place: Place) -> Flow[Response] | None:
+    def status(self, request: Request, place: Place, asked: Tenant = None) -> Flow[Response] | None:
         """How a request that was accepted is doing; None where the address names none."""
         prefix = self.guard.status + "/"
         name = place.below.removeprefix(prefix)
         if not place.below.startswith(prefix) or request.method not in ("GET", "HEAD"):
             return None
         identity = _identity(name)
-        who = who_asks(request, self.guard.tenant)
+        who = who_asks(request, asked or self.guard.tenant)
         if isinstance(who, Refused):
             tell_refusal(self.guard.events, who, self.guard.policy, request.method, prefix)
             return answered(who.response)
@@ -268,6 +285,18 @@ def _stored(ticket: Ticket, place: Place, body: Spool) -> bytes:
             principal=principal,
         )
     )
+
+
+def _raise(error: Exception, _: Request) -> NoReturn:
+    raise error
+
+
+def refuse_awaiting(guard: Guard) -> None:
+    """Refuse a guard whose ``tenant=`` must be awaited, where nothing is."""
+    if is_async(guard.tenant):
+        raise ConfigurationError(
+            "tenant= is a coroutine function, which only ASGI awaits: give a plain one here"
+        )
 
 
 def spoken(answer: Answer) -> Response | None:

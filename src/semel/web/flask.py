@@ -20,6 +20,7 @@ from semel.core.policy import SAFE_METHODS, Policy
 from semel.errors import ConfigurationError, SemelError
 from semel.process.current import current, current_run
 from semel.process.transact import Transact
+from semel.web.desk import refuse_awaiting
 from semel.web.message import Spool
 from semel.web.routing import Place, place
 from semel.web.tags import Tagged, any_tags, find_flask_tag, tag, tagged_view
@@ -100,6 +101,7 @@ class Guarded:
     """One application and its guard."""
 
     def __init__(self, app: flask.Flask, guard: Guard) -> None:
+        refuse_awaiting(guard)
         self.app = app
         self.guard = guard
         self._face = _Face(app)

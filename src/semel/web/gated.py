@@ -16,6 +16,7 @@ from semel.errors import NotExecuted
 from semel.process.current import Run
 from semel.web.asgi import (
     Middleware,
+    has_key,
     read_body,
     request_of,
     send_response,
@@ -188,7 +189,7 @@ class GatedMiddleware(Middleware):
         where = where_is(scope)
         # Now: on its way to the gate a request's scope becomes that of what is mounted.
         policy, label = self._desk.ruling(request_of(scope, where.path), where)
-        if not policy.required and not _has_key(scope):
+        if not policy.required and not has_key(scope):
             return await self._unguarded(scope, receive, send)
         if not self.make_wait(scope):
             return await super()._serve(scope, receive, send)
@@ -222,7 +223,8 @@ class GatedMiddleware(Middleware):
         """The exchange to be driven; None when the request is answered, or takes no part."""
         scope = handler.scope
         request = request_of(scope, where.path)
-        ticket, label = self._desk.admit_under(request, *handler.ruling)
+        asked = await self._desk.ask(request) if self._desk.awaits and has_key(scope) else None
+        ticket, label = self._desk.admit_under(request, *handler.ruling, asked)
         if isinstance(ticket, Refused):
             await handler.refuse(ticket.response)
             return None
@@ -277,7 +279,3 @@ class _InThread(AwaitedExchange):
 async def status_at(desk: Desk, scope: Scope) -> Response:
     """What the route that tells of accepted requests answers."""
     return await tell_status(desk, scope) or refuse("no-such-operation")
-
-
-def _has_key(scope: Scope) -> bool:
-    return any(name == b"idempotency-key" for name, _ in scope["headers"])

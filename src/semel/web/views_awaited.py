@@ -62,7 +62,9 @@ class AwaitedViews(Generic[F]):
 
     async def admit(self, asked: Asked) -> tuple[Ticket | Refused | None, str]:
         """Whether a request takes part; for frameworks whose user may only be asked in a thread."""
-        return self.desk.admit(asked.request, asked.place)
+        keyed = "idempotency-key" in asked.request.headers
+        said = await self.desk.ask(asked.request) if self.desk.awaits and keyed else None
+        return self.desk.admit(asked.request, asked.place, said)
 
     async def call(self, asked: Asked, view: Callable[[], Awaitable[F]]) -> F:
         """The view's answer, or the one there is instead of it."""

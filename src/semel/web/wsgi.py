@@ -16,7 +16,7 @@ from semel.core.runner import Abandoned, Drained, HandlerOutcome, Raised, Return
 from semel.process.current import Run
 from semel.process.transact import Transact
 from semel.web.blocking import BlockingExchange
-from semel.web.desk import MARK, Desk, spoken
+from semel.web.desk import MARK, Desk, refuse_awaiting, spoken
 from semel.web.message import Spool
 from semel.web.routing import Place, place
 from semel.web.ruling import ruled_by
@@ -43,6 +43,7 @@ class WsgiMiddleware:
     """Guards a WSGI application."""
 
     def __init__(self, app: WsgiApp, guard: Guard) -> None:
+        refuse_awaiting(guard)
         self.app = app
         self.guard = guard
         self._desk = Desk(guard, app, find_flask_tag)

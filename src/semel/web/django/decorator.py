@@ -15,6 +15,7 @@ from django.http.response import HttpResponseBase
 from semel.core.policy import Policy
 from semel.core.problems import refuse
 from semel.process.current import current_run
+from semel.web.desk import refuse_awaiting
 from semel.web.django.middleware import DjangoViews, in_transaction
 from semel.web.django.requests import asked, plain, rewind, takes_no_part
 from semel.web.django.responses import AwaitedDjangoFace, DjangoFace
@@ -70,6 +71,7 @@ def _function(guard: Guard, policy: Policy, view: Callable[..., Any]) -> Callabl
         awaited = DjangoViews(guard, AwaitedDjangoFace(), find_tag)
         made: Any = _awaited(awaited, view)
     else:
+        refuse_awaiting(guard)
         made = _blocking(Views[HttpResponseBase](guard, DjangoFace(), find_tag), view)
     setattr(made, CLAIMS, guard)
     made._non_atomic_requests = _EVERY

@@ -21,8 +21,8 @@ from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
 
 from semel.core.admission import Refused, Ticket
-from semel.core.flow import Step, arun, run
-from semel.core.model import Response
+from semel.core.flow import Flow, Step, arun, run
+from semel.core.model import Request, Response
 from semel.core.policy import Policy
 from semel.core.problems import refuse
 from semel.errors import NotExecuted
@@ -32,6 +32,7 @@ from semel.process.current import current_run
 from semel.process.transact import AsyncTransact, Transact
 from semel.stores.django.database import testing
 from semel.web.accounts import tell_refusal
+from semel.web.desk import refuse_awaiting
 from semel.web.django.requests import Body, asked, rewind, takes_no_part
 from semel.web.django.responses import AwaitedDjangoFace, DjangoFace
 from semel.web.django.routes import (
@@ -43,6 +44,7 @@ from semel.web.django.routes import (
     resolved,
 )
 from semel.web.handler import start_task
+from semel.web.routing import Place
 from semel.web.views import Asked, Views
 from semel.web.views_awaited import AwaitedViews
 
@@ -74,6 +76,8 @@ class Middleware:
         self._is_async = is_async(get_response)
         if self._is_async:
             markcoroutinefunction(self)
+        else:
+            refuse_awaiting(self.guard)
         # In its own colour: for one of the other Django would use a thread, for every request.
         self.process_view: Any = self._aprocess_view if self._is_async else self._process_view
 
@@ -99,7 +103,7 @@ class Middleware:
 
     async def _acall(self, request: HttpRequest) -> Any:
         if self.guard.status in request.path_info:
-            flow = await sync_to_async(self._views.desk.status)(*_told(request))
+            flow = await self._status(*_told(request))
             if flow is not None:
                 return _made(await arun(Step(flow), AsyncTransact(self.guard.backend).perform))
         if takes_no_part(request) or (refused := self._left_to_view(request)) is PASS:
@@ -113,6 +117,12 @@ class Middleware:
             return response
 
         return await self._awaited.call(asked(request), answered)
+
+    async def _status(self, request: Request, place: Place) -> Flow[Response] | None:
+        desk = self._awaited.desk
+        if desk.awaits:
+            return desk.status(request, place, await desk.ask(request))
+        return await sync_to_async(desk.status)(request, place)
 
     def _left_to_view(self, request: HttpRequest) -> Any:
         """PASS where the view makes the claim itself; a refusal where it would have to."""
@@ -227,7 +237,7 @@ class DjangoViews(AwaitedViews[HttpResponseBase]):
     """In an event loop: what belongs to threads stays in one thread for the whole exchange."""
 
     async def admit(self, asked: Asked) -> tuple[Ticket | Refused | None, str]:
-        if "idempotency-key" not in asked.request.headers:
+        if self.desk.awaits or "idempotency-key" not in asked.request.headers:
             return await super().admit(asked)
         # ``request.user`` may be a question to the database.
         return await sync_to_async(self.desk.admit)(asked.request, asked.place)
