@@ -9,7 +9,7 @@ import click
 
 from semel.ops.finding import SHORT, identity_of, operator
 from semel.ops.keys import age
-from semel.ops.telling import moment, on_a_guard, one_sentence, print_json, table
+from semel.ops.telling import moment, on_a_guard, one_sentence, print_json, say, say_table
 
 if TYPE_CHECKING:
     from semel.core.custody import Entry
@@ -52,9 +52,9 @@ def list_(
     if as_json:
         return print_json([told(entry) for entry in entries])
     if not entries:
-        return click.echo("nothing was done")
+        return say("nothing was done")
     head = ("AT", "VERB", "WHAT", "BEFORE", "AFTER", "BY", "REASON")
-    click.echo(table(head, map(_row, entries)))
+    say_table(head, map(_row, entries))
     return None
 
 

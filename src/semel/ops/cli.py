@@ -14,10 +14,12 @@ def main() -> None:
         sys.path.insert(0, str(Path.cwd()))  # as from its manage.py, a project finds its settings
     try:
         from semel.ops.commands import semel
+        from semel.ops.telling import show_errors_visibly
     except ModuleNotFoundError as missing:
         if missing.name != "click":
             raise
         sys.exit("semel: the command line needs click; install it with: pip install 'semel[cli]'")
+    show_errors_visibly()
     try:
         semel(prog_name="semel")
     except OSError as error:

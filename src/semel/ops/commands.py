@@ -22,7 +22,7 @@ from semel.ops.ledger import ledger
 from semel.ops.outbox import outbox
 from semel.ops.rotate import erase, rotate
 from semel.ops.routes import routes
-from semel.ops.telling import FAILED, MISUSED, fail, one_sentence, patience, print_json
+from semel.ops.telling import FAILED, MISUSED, fail, one_sentence, patience, print_json, say
 from semel.ops.unknown import unknown
 
 _TEN_YEARS: Final = 10 * 365 * 24 * 3600
@@ -72,9 +72,9 @@ def migrate(url: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"store": backend.url, "version": version})
     elif version:
-        click.echo(f"{backend.url}: schema version {version}")
+        say(f"{backend.url}: schema version {version}")
     else:
-        click.echo(f"{backend.url}: keeps no schema, nothing to do")
+        say(f"{backend.url}: keeps no schema, nothing to do")
 
 
 @semel.command()

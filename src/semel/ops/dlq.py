@@ -14,8 +14,9 @@ from semel.ops.telling import (
     on_a_guard,
     one_sentence,
     print_json,
+    say,
+    say_table,
     signed,
-    table,
 )
 from semel.ops.unknown import told
 
@@ -44,9 +45,9 @@ def list_(guard: str | None, store: str | None, app: str | None, as_json: bool) 
             {"effects": list(map(effect, effects)), "records": list(map(told, records))}
         )
     if not effects and not records:
-        return click.echo("there are no dead letters")
+        return say("there are no dead letters")
     rows = [*map(_effect_row, effects), *map(_record_row, records)]
-    click.echo(table(("KIND", "ID", "NAME", "TRIES", "SINCE", "ERROR"), rows))
+    say_table(("KIND", "ID", "NAME", "TRIES", "SINCE", "ERROR"), rows)
     return None
 
 
@@ -76,7 +77,7 @@ def retry(
     with one_sentence():
         if not operator(guard, store, app).retry_dead(key, by=by, reason=reason):
             fail("there is no such dead effect", FAILED)
-    click.echo("it is tried again")
+    say("it is tried again")
 
 
 @dlq.command()
@@ -102,4 +103,4 @@ def drop(
     with one_sentence():
         if not operator(guard, store, app).drop_dead(key, by=by, reason=reason):
             fail("there is no such dead effect", FAILED)
-    click.echo("deleted")
+    say("deleted")

@@ -11,12 +11,14 @@ from semel.ops.telling import (
     DONE,
     FAILED,
     MISUSED,
+    Painted,
+    Piece,
     fail,
     one_sentence,
     open_guard,
-    painted,
     print_json,
-    table,
+    say,
+    say_table,
 )
 
 if TYPE_CHECKING:
@@ -135,12 +137,12 @@ def _tell(where: str, findings: tuple[Finding, ...], as_json: bool) -> None:
         ]
         print_json({"store": where, "fit": fit(findings), "findings": listed})
         return
-    verdict = painted("fit for use", "good") if fit(findings) else painted("not fit for use", "bad")
-    click.echo(f"{where}: {verdict}")
+    verdict = Painted("fit for use", "good") if fit(findings) else Painted("not fit for use", "bad")
+    say(f"{where}: ", verdict)
     if findings:
         rows = [(_severity(each.severity), each.text) for each in findings]
-        click.echo(table(("", ""), rows).strip("\n"))
+        say_table(None, rows)
 
 
-def _severity(word: str) -> str:
-    return painted(word, _COLOURS[word]) if word in _COLOURS else word
+def _severity(word: str) -> Piece:
+    return Painted(word, _COLOURS[word]) if word in _COLOURS else word

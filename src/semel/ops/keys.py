@@ -12,17 +12,19 @@ from semel.ops.finding import SHORT, found, identity_of, operator
 from semel.ops.telling import (
     FAILED,
     MISUSED,
+    Painted,
+    Piece,
     ago,
     counted,
     fail,
     moment,
     on_a_guard,
     one_sentence,
-    painted,
     patience,
     print_json,
+    say,
+    say_table,
     signed,
-    table,
 )
 
 if TYPE_CHECKING:
@@ -119,16 +121,16 @@ def _wanted(states: tuple[str, ...], method: str | None, **others: Any) -> Wante
 def _print(came: Page) -> None:
     if came.glimpses:
         head = ("IDENTITY", "STATE", "AGE", "NEXT", "TENANT", "WHERE", "KEY", "BYTES", "REASON")
-        click.echo(table(head, (_row(each, came.now) for each in came.glimpses)))
+        say_table(head, (_row(each, came.now) for each in came.glimpses))
     elif came.after is None:
-        click.echo("there are no such records")
+        say("there are no such records")
     if came.after is not None:
         # On standard error: a pipe gets rows and nothing else.
         note = f"looked at {came.looked} records; go on with --after {came.after.hex()}"
-        click.echo(note, err=True)
+        say(note, err=True)
 
 
-def _row(seen: Glimpse, now: Micros) -> tuple[str, ...]:
+def _row(seen: Glimpse, now: Micros) -> tuple[Piece, ...]:
     from semel.core.keys import mask
 
     origin = seen.origin
@@ -151,10 +153,10 @@ def _next(due_at: Micros | None, now: Micros) -> str:
     return f"in {ago(now, due_at)}" if due_at > now else "due"
 
 
-def _coloured(seen: Glimpse, now: Micros) -> str:
+def _coloured(seen: Glimpse, now: Micros) -> Piece:
     lapsed = seen.state == "in_progress" and seen.leased_until is not None
     doubtful = seen.state == "unknown" or (lapsed and (seen.leased_until or 0) <= now)
-    return painted(seen.state.value, "doubtful") if doubtful else seen.state.value
+    return Painted(seen.state.value, "doubtful") if doubtful else seen.state.value
 
 
 def told(seen: Glimpse) -> dict[str, Any]:
@@ -215,7 +217,8 @@ def show(
     if as_json:
         print_json(shown)
     else:
-        click.echo("\n".join(lines(shown)))
+        for line in lines(shown):
+            say(line)
 
 
 def _named(
@@ -294,7 +297,7 @@ def _confirm(chosen: list[Identity], how: dict[str, Any]) -> None:
     then = "Requests with such keys run again."
     if how["force"] and not how["free"]:
         then = "Requests with such keys run again; those of unknown outcome are refused (410)."
-    click.echo(f"{many}: {', '.join(each.hex()[:SHORT] for each in chosen[:5])}. {then}", err=True)
+    say(f"{many}: {', '.join(each.hex()[:SHORT] for each in chosen[:5])}. {then}", err=True)
     click.confirm("Evict?", abort=True, err=True)
 
 
@@ -304,7 +307,7 @@ def _evicted(
     with one_sentence():
         evicted, said = _evict(opened, identity, force, **how)
     if not as_json:
-        click.echo(f"{identity.hex()[:SHORT]}: {said}", err=not evicted)
+        say(f"{identity.hex()[:SHORT]}: {said}", err=not evicted)
     return {"identity": identity.hex(), "evicted": evicted, "said": said}
 
 

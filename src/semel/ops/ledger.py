@@ -18,7 +18,8 @@ from semel.ops.telling import (
     one_sentence,
     open_guard,
     print_json,
-    table,
+    say,
+    say_table,
 )
 
 if TYPE_CHECKING:
@@ -141,8 +142,8 @@ def _print(report: Report) -> None:
     rows += [("missing there", each.key, each.standing.value) for each in report.missing_there]
     rows += [("differing", each.entry.key, each.what) for each in report.differing]
     if rows:
-        click.echo(table(("WHAT", "KEY", "DETAIL"), rows))
-    click.echo(f"{report.matched} agree, {len(rows)} differ")
+        say_table(("WHAT", "KEY", "DETAIL"), rows)
+    say(f"{report.matched} agree, {len(rows)} differ")
 
 
 def _fields(entry: Entry) -> str:

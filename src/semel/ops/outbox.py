@@ -8,14 +8,16 @@ import click
 
 from semel.ops.telling import (
     FAILED,
+    Painted,
+    Piece,
     ago,
     fail,
     on_a_guard,
     one_sentence,
     open_guard,
-    painted,
     print_json,
-    table,
+    say,
+    say_table,
 )
 
 if TYPE_CHECKING:
@@ -72,11 +74,11 @@ def list_(
         return print_json({"effects": told, "looked_at": looked, "after": after})
     if found:
         head = ("KEY", "NAME", "AGE", "NEXT", "TRIES", "ERROR")
-        click.echo(table(head, (_row(each, now) for each in found)))
+        say_table(head, (_row(each, now) for each in found))
     elif after is None:
-        click.echo("there are no such effects")
+        say("there are no such effects")
     if after is not None:
-        click.echo(f"looked at {looked} effects; go on with --after {after}", err=True)
+        say(f"looked at {looked} effects; go on with --after {after}", err=True)
     return None
 
 
@@ -119,7 +121,7 @@ def _fits(each: Effect, now: Micros, name: str | None, due: bool, tried: int | N
     return name in (None, each.name) and (tried is None or each.tries >= tried)
 
 
-def _row(each: Effect, now: Micros) -> tuple[str, ...]:
+def _row(each: Effect, now: Micros) -> tuple[Piece, ...]:
     tries = str(each.tries)
     return (
         each.key,
@@ -131,9 +133,9 @@ def _row(each: Effect, now: Micros) -> tuple[str, ...]:
     )
 
 
-def _next(each: Effect, now: Micros) -> str:
+def _next(each: Effect, now: Micros) -> Piece:
     if each.dead_at is not None:
-        return painted("dead", "bad")
+        return Painted("dead", "bad")
     if each.delivered_at is not None:
         return f"delivered {ago(each.delivered_at, now)} ago"
     if each.leased_until is not None and each.leased_until > now:
@@ -163,4 +165,5 @@ def show(
     if as_json:
         print_json(shown)
     else:
-        click.echo("\n".join(lines(shown)))
+        for line in lines(shown):
+            say(line)

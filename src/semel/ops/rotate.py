@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from semel.ops.finding import operator
-from semel.ops.telling import FAILED, on_a_guard, one_sentence, print_json, progress, signed
+from semel.ops.telling import FAILED, on_a_guard, one_sentence, print_json, progress, say, signed
 
 if TYPE_CHECKING:
     from semel.core.erasing import Erasure
@@ -35,7 +35,7 @@ def rotate(
     if as_json:
         print_json(_rotation(done))
     else:
-        click.echo(_rotated(done))
+        say(_rotated(done))
     if done.remaining:
         raise SystemExit(FAILED)
 
@@ -90,8 +90,8 @@ def erase(
     if as_json:
         print_json({"erased": done.erased, "left": [each.hex() for each in done.left]})
     else:
-        click.echo(f"{done.erased} records erased, {len(done.left)} unsettled ones left")
+        say(f"{done.erased} records erased, {len(done.left)} unsettled ones left")
         for each in done.left:
-            click.echo(each.hex())
+            say(each.hex())
     if done.left:
         raise SystemExit(FAILED)

@@ -13,11 +13,13 @@ from semel.core.frozen import frozen
 from semel.ops.telling import (
     FAILED,
     MISUSED,
+    Painted,
+    Piece,
     fail,
     one_sentence,
-    painted,
     print_json,
-    table,
+    say,
+    say_table,
 )
 
 if TYPE_CHECKING:
@@ -86,7 +88,7 @@ def routes(
         _print(found, allow_default)
     for method, path in waived:
         if not any(_fits(each.method, each.path, (method, path)) for each in found):
-            click.echo(f"semel: --ignore {method}:{path} fits no route", err=True)
+            say(f"semel: --ignore {method}:{path} fits no route", err=True)
     if not all(each.covered(allow_default) for each in found):
         raise SystemExit(FAILED)
 
@@ -176,15 +178,15 @@ def _guard_around(app: Any) -> Guard | None:
 
 def _print(found: Sequence[Audited], allow_default: bool) -> None:
     if not found:
-        click.echo("no route changes anything")
+        say("no route changes anything")
         return
-    click.echo(table(("METHOD", "PATH", "KEYS", "SAID", "POLICY"), map(_row, found)))
+    say_table(("METHOD", "PATH", "KEYS", "SAID", "POLICY"), map(_row, found))
     counts = Counter("waived" if each.waived else each.keys for each in found)
     words = ", ".join(f"{count} {_WORDS[keys]}" for keys, count in counts.items())
     open_ = [each for each in found if not each.covered(allow_default)]
-    click.echo(f"{len(found)} routes change something: {words}")
+    say(f"{len(found)} routes change something: {words}")
     if open_:
-        click.echo(f"not covered: {', '.join(f'{each.method} {each.path}' for each in open_)}")
+        say(f"not covered: {', '.join(f'{each.method} {each.path}' for each in open_)}")
 
 
 _WORDS: Final = {
@@ -202,8 +204,8 @@ _SAID: Final = {
 }
 
 
-def _row(each: Audited) -> tuple[str, ...]:
-    keys = "needs none" if each.waived else painted(each.keys, _COLOURS[each.keys])
+def _row(each: Audited) -> tuple[Piece, ...]:
+    keys = "needs none" if each.waived else Painted(each.keys, _COLOURS[each.keys])
     policy = "-" if each.policy is None else each.policy.name
     return (each.method, each.path, keys, _SAID.get(each.said, each.said), policy)
 

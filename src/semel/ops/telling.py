@@ -6,17 +6,24 @@ Exit codes, of every command:
 1   it failed, or what was looked at is not as it should be; a failure is one sentence on standard
     error
 2   the command line or a setting is wrong: nothing was done
+
+Tenants, paths, reasons and answers were written by others. A terminal obeys what it is shown: an
+escape sequence moves the cursor, a line break forges a row, a mark of direction turns text around.
+So all commands print through `say`, `say_table` and `print_json`, which show such characters
+instead of sending them.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 import click
 
@@ -32,8 +39,82 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
+# ── what is printed ───────────────────────────────────────────────────────────────────────────────
+
+COLOURS: Final = {"good": "green", "bad": "red", "doubtful": "yellow"}
+
+
+class Painted(NamedTuple):
+    """Text with a colour, which it gets when it is printed and only on a terminal."""
+
+    text: str
+    how: str
+
+
+Piece: TypeAlias = str | Painted
+
+
+def say(*pieces: Piece, err: bool = False) -> None:
+    """Print one line for people."""
+    click.echo("".join(map(_styled, pieces)), err=err)
+
+
+def say_table(head: Sequence[str] | None, rows: Iterable[Sequence[Piece]]) -> None:
+    """Print columns as wide as what is in them."""
+    lines: list[Sequence[Piece]] = [*([] if head is None else [head]), *rows]
+    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = zip(line, widths, strict=True)
+        padded = [_styled(cell) + " " * (width - _width(cell)) for cell, width in cells]
+        click.echo("  ".join(padded).rstrip())
+
+
+def print_json(document: object, indent: int | None = 2) -> None:
+    """Print ``document`` for programs, in printable ASCII."""
+    # DEL is the one control character that JSON takes as it is. It can only be inside a string.
+    click.echo(json.dumps(document, indent=indent).replace("\x7f", "\\u007f"))
+
+
+def visible(text: str) -> str:
+    """``text`` with every character that a terminal would not simply show as its escape."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else _escape(each) for each in text)
+
+
+def _escape(character: str) -> str:
+    return repr(character)[1:-1]
+
+
+def _styled(piece: Piece) -> str:
+    if isinstance(piece, Painted):
+        return click.style(visible(piece.text), fg=COLOURS[piece.how])
+    return visible(piece)
+
+
+def _width(piece: Piece) -> int:
+    return len(visible(piece.text if isinstance(piece, Painted) else piece))
+
+
+def show_errors_visibly() -> None:
+    """Escape what Python itself prints: tracebacks, and log lines that no handler takes."""
+    sys.excepthook = _print_traceback
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_VisibleLines())
+
+
+def _print_traceback(*error: Any) -> None:
+    for line in "".join(traceback.format_exception(*error)).rstrip("\n").split("\n"):
+        say(line, err=True)
+
+
+class _VisibleLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(visible, super().format(record).split("\n")))
+
+
 def fail(sentence: str, code: int) -> NoReturn:
-    click.echo(f"semel: {sentence}", err=True)
+    say(f"semel: {sentence}", err=True)
     raise SystemExit(code)
 
 
@@ -118,35 +199,6 @@ def whoever() -> str:
 
 # ── for people ────────────────────────────────────────────────────────────────────────────────────
 
-COLOURS: Final = {
-    "good": "green",
-    "bad": "red",
-    "doubtful": "yellow",
-}
-
-
-def painted(text: str, how: str) -> str:
-    """Coloured on a terminal; `click.echo` takes it away where nobody would see it."""
-    return click.style(text, fg=COLOURS[how])
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns as wide as what is in them."""
-    lines = [list(head), *map(list, rows)]
-    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(_wide(cell, width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
-
-
-def _width(cell: str) -> int:
-    return len(click.unstyle(cell))
-
-
-def _wide(cell: str, width: int) -> str:
-    return cell + " " * (width - _width(cell))
-
 
 def moment(at: Micros | None) -> str | None:
     """A time of the store's, for programs and for people."""
@@ -174,9 +226,9 @@ def progress() -> Generator[Callable[[str], None], None, None]:
 
     def tell(line: str) -> None:
         nonlocal widest
-        widest = max(widest, len(line))
+        widest = max(widest, len(visible(line)))
         if shown:
-            click.echo(f"\r{line}", nl=False, err=True)
+            click.echo(f"\r{visible(line)}", nl=False, err=True)
 
     try:
         yield tell
@@ -200,10 +252,3 @@ def patience(what: str) -> Generator[None, None, None]:
     with progress() as tell:
         tell(f"{what} ...")
         yield
-
-
-# ── for programs ──────────────────────────────────────────────────────────────────────────────────
-
-
-def print_json(document: object) -> None:
-    click.echo(json.dumps(document, indent=2))

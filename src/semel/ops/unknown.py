@@ -19,8 +19,9 @@ from semel.ops.telling import (
     on_a_guard,
     one_sentence,
     print_json,
+    say,
+    say_table,
     signed,
-    table,
 )
 
 if TYPE_CHECKING:
@@ -48,9 +49,9 @@ def list_(guard: str | None, store: str | None, app: str | None, dead: bool, as_
     if as_json:
         return print_json([told(case) for case, _ in listed])
     if not listed:
-        return click.echo("nothing is unknown")
+        return say("nothing is unknown")
     head = ("IDENTITY", "STATE", "AGE", "TRIES", "NEXT", "TENANT", "WHERE", "KEY", "REASON")
-    click.echo(table(head, (_row(case, now) for case, now in listed)))
+    say_table(head, (_row(case, now) for case, now in listed))
     return None
 
 
@@ -117,7 +118,7 @@ def show(
     if as_json:
         return print_json(document)
     for name, value in document.items():
-        click.echo(f"{name.replace('_', ' ')}: {_line(value)}")
+        say(f"{name.replace('_', ' ')}: {_line(value)}")
     return None
 
 
@@ -161,7 +162,7 @@ def probe(
     if as_json:
         print_json({"settled": isinstance(came, Settled), "said": said(came)})
     else:
-        click.echo(said(came))
+        say(said(came))
     if not isinstance(came, Settled):
         raise SystemExit(FAILED)
 
@@ -219,7 +220,7 @@ def settle(
         case = found(settler, identity).case
         evidence = _evidence(case, **given)
     if not given["yes"]:
-        click.echo(_warning(case, evidence), err=True)
+        say(_warning(case, evidence), err=True)
         click.confirm("Settle it?", abort=True, err=True)
     with one_sentence():
         came = settler.settle(
@@ -228,7 +229,7 @@ def settle(
     if given["as_json"]:
         print_json({"settled": isinstance(came, Settled), "said": said(came)})
     else:
-        click.echo(said(came))
+        say(said(came))
     if not isinstance(came, Settled):
         raise SystemExit(FAILED)
 
@@ -323,10 +324,10 @@ def bury(
         case = found(burier, identity).case
     if not yes:
         then = "A retry may then have it happen twice." if free else "Retries are refused (410)."
-        click.echo(f"{case.origin.method} {case.origin.path}: given up. {then}", err=True)
+        say(f"{case.origin.method} {case.origin.path}: given up. {then}", err=True)
         click.confirm("Give it up?", abort=True, err=True)
     with one_sentence():
         written = burier.bury(case.record.identity, by=by, reason=reason, free=free)
     if not isinstance(written, Applied):
         fail("not given up: it is not unknown", FAILED)
-    click.echo("given up")
+    say("given up")

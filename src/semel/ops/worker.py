@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -12,8 +11,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
-
-import click
 
 from semel.core.frozen import frozen
 from semel.effects.delivery import Deliveries
@@ -26,7 +23,7 @@ from semel.effects.worker import DELIVER, LOOPS, MAINTAIN, RUN, Worker
 from semel.errors import ConfigurationError, SemelError
 from semel.guard import Guard
 from semel.ops.targets import app_at, guard_at
-from semel.ops.telling import DONE, FAILED
+from semel.ops.telling import DONE, FAILED, print_json, say
 
 _BACKSTOP: Final = 10.0
 """Seconds after which a process that is done ends, though a coroutine will not."""
@@ -191,7 +188,7 @@ class Voice:
         if self._as_json:
             self._say(line, {"event": "failure", "loop": name, "error": said})
         else:
-            click.echo(line, err=True)
+            say(line, err=True)
 
     def stopping(self, signal_name: str) -> None:
         self._say(
@@ -206,5 +203,8 @@ class Voice:
         self._say(said, {"event": "end", "whole": whole})
 
     def _say(self, line: str, event: dict[str, Any]) -> None:
-        click.echo(json.dumps(event) if self._as_json else line)
+        if self._as_json:
+            print_json(event, indent=None)
+        else:
+            say(line)
         sys.stdout.flush()
