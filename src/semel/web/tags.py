@@ -20,6 +20,13 @@ TAG: Final = "__semel_policy__"
 OPT: Final = "semel"
 """Under which name Litestar's ``opt`` holds a policy."""
 
+_NINJA_HOOK: Final = "_ninja_contribute_to_operation"
+"""Django Ninja (read in 1.7) calls what a function has here when an operation is made of it."""
+NINJA: Final = (
+    "semel cannot guard operations of Django Ninja, which authenticate by themselves: a key would "
+    "be claimed, and its answer repeated, before that. Call guard.once in the operation instead"
+)
+
 _tags: list[Policy] = []
 """Every policy that tags an endpoint of this process; without any, no router need be asked."""
 
@@ -29,10 +36,15 @@ def tag(policy: Policy) -> Callable[[F], F]:
 
     def remember(endpoint: F) -> F:
         setattr(endpoint, TAG, policy)
+        setattr(endpoint, _NINJA_HOOK, [_refuse_ninja])
         _tags.append(policy)
         return endpoint
 
     return remember
+
+
+def _refuse_ninja(operation: Any) -> None:
+    raise ConfigurationError(NINJA)
 
 
 def any_tags() -> bool:

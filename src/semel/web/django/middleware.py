@@ -40,11 +40,13 @@ from semel.web.django.routes import (
     claims_itself,
     find_django_tag,
     is_async,
+    is_ninja,
     policy_at,
     resolved,
 )
 from semel.web.handler import start_task
 from semel.web.routing import Place
+from semel.web.tags import NINJA
 from semel.web.views import Asked, Views
 from semel.web.views_awaited import AwaitedViews
 
@@ -146,7 +148,7 @@ class Middleware:
         return None
 
     def _unclaimed(self, request: HttpRequest, match: Any) -> Any:
-        """A view of Django REST framework's that nobody decorated.
+        """A view of Django REST framework's that nobody decorated, or one of Django Ninja's.
 
         Claimed here, its answers would be repeated to whoever knows a key; ignored, a key would
         protect from nothing.
@@ -155,11 +157,8 @@ class Middleware:
         policy = policy_at(match.func, method) or self.guard.policy
         if method not in policy.methods or not _keyed(request, policy):
             return PASS
-        log.error(
-            "semel: %s is a view of Django REST framework, which authenticates by itself: put "
-            "@semel.web.django.guarded on its method, so that keys are claimed after that",
-            match.view_name or match.route,
-        )
+        why = NINJA if is_ninja(match.func) else _UNDECORATED
+        log.error("semel: %s: %s", match.view_name or match.route, why)
         return _made(refuse("misconfigured"))
 
     def _process_view(
@@ -217,6 +216,10 @@ def _keyed(request: HttpRequest, policy: Policy) -> bool:
     return "HTTP_IDEMPOTENCY_KEY" in request.META or policy.required
 
 
+_UNDECORATED: Final = (
+    "a view of Django REST framework authenticates by itself: put @semel.web.django.guarded on its "
+    "method, so that keys are claimed after that"
+)
 _SEEN: Final = "_semel_view"
 """On a request: the view that was to answer when its key was claimed."""
 

@@ -86,8 +86,13 @@ def _function(handler: Any) -> Any:
 
 
 def authenticates_itself(view: Any) -> bool:
-    """A view of Django REST framework: nobody is authenticated before it is called."""
-    return hasattr(view_class(view), "perform_authentication")
+    """A view of a framework within Django: nobody is authenticated before it is called."""
+    return hasattr(view_class(view), "perform_authentication") or is_ninja(view)
+
+
+def is_ninja(view: Any) -> bool:
+    """A view of Django Ninja: its own function, which looks for the operation when it is called."""
+    return str(getattr(view, "__module__", "")).partition(".")[0] == "ninja"
 
 
 _VERBS: Final = ("get", "post", "put", "patch", "delete")
