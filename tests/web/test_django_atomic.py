@@ -120,6 +120,35 @@ def begin(make_guard: MakeGuard, runner: asyncio.Runner) -> Iterator[Begin]:
 def nothing(request: Any) -> None: ...
 
 
+@pytest.mark.parametrize("awaited", [False, True])
+@pytest.mark.parametrize(("ours", "theirs"), [("default", "pg"), ("pg", "default")])
+def test_a_write_to_another_database_is_refused_and_a_read_is_not(
+    begin: Begin, sqlite: str, postgres_url: str, ours: str, theirs: str, awaited: bool
+) -> None:
+    """It would be another transaction: left behind where the view fails, doubled by a retry."""
+    add_postgres(postgres_url)
+    elsewhere = Row.objects.using(theirs)
+
+    def act(request: Any) -> None:
+        list(elsewhere.all())
+        with transaction.atomic(using=theirs):
+            list(elsewhere.select_for_update())
+            if request.body == b"write":
+                elsewhere.create(name="elsewhere")
+
+    async def aact(request: Any) -> None:
+        await sync_to_async(act)(request)
+
+    calm: Any = nothing if awaited else act
+    shop = begin(ours, calm, awaited=aact if awaited else None)
+    assert shop.send(b"write").status == 500
+    assert shop.left() == (0, False)
+    assert not elsewhere.filter(name="elsewhere").exists()
+    shop.key = new_key()
+    assert (shop.send(b"read").status, shop.rows) == (201, 1)
+    assert elsewhere.create(name=new_key()).pk  # refused in the view alone
+
+
 async def anothing(request: Any) -> None: ...
 
 

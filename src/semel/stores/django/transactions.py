@@ -7,12 +7,13 @@ the thread that the handler runs in, since Django's connections belong to thread
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NoReturn, TypeVar, cast
 
 from asgiref.sync import sync_to_async
-from django.db import transaction
+from django.db import connections, transaction
 
 from semel.core.contract import StoreOperation
 from semel.core.model import Identity
@@ -36,6 +37,17 @@ _NOT_COMMITTED: Final = "Django has rolled the transaction back instead of commi
 _LEFT_OPEN: Final = "the handler left an atomic block of Django's open, or closed one of semel's"
 
 
+_ELSEWHERE: Final = (
+    "this view writes to the database {!r} of Django's, which is not the one its key commits in: "
+    "the two would not be one transaction. Keep these models in the guard's database, write there "
+    "by an effect, or leave out mode='atomic'"
+)
+_READS: Final = re.compile(
+    r"(?:\s|\(|/\*.*?\*/)*(?:SELECT|SHOW|SET|BEGIN|SAVEPOINT|RELEASE|ROLLBACK)\b", re.I | re.S
+)
+"""What may be said to another database: to read, and what Django says of its own accord."""
+
+
 def _mended(execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
     """Around statements: an error whose block was rolled back has broken nothing that stays.
 
@@ -43,6 +55,13 @@ def _mended(execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any
     """
     if not context["connection"].needs_rollback:
         context["connection"].rollback_exc = None
+    return execute(sql, params, many, context)
+
+
+def _refuse_writes(execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
+    """Around statements in other databases: what is written there would stay, whatever comes."""
+    if _READS.match(str(sql)) is None:
+        raise ConfigurationError(_ELSEWHERE.format(context["connection"].alias))
     return execute(sql, params, many, context)
 
 
@@ -72,7 +91,7 @@ class DjangoTransaction:
         if not self._engine.begin(self._wrapper, self._outer.__enter__):
             return False
         self._wrapper.rollback_exc = None
-        self._wrapper.execute_wrappers.append(_mended)
+        self._watch()
         try:
             won = self._engine.lock(self._wrapper, identity, limit)
             if won and identity is None:
@@ -134,9 +153,16 @@ class DjangoTransaction:
             raise ConfigurationError(_LEFT_OPEN)
         self._judged(lambda: inner.__exit__(type(error) if error else None, error, None))
 
+    def _watch(self) -> None:
+        for wrapper in connections.all():
+            watcher = _mended if wrapper is self._wrapper else _refuse_writes
+            wrapper.execute_wrappers.append(watcher)
+
     def _unwatch(self) -> None:
-        with suppress(ValueError):
-            self._wrapper.execute_wrappers.remove(_mended)
+        for wrapper in connections.all():
+            watcher = _mended if wrapper is self._wrapper else _refuse_writes
+            with suppress(ValueError):
+                wrapper.execute_wrappers.remove(watcher)
 
     def _judged(self, work: Callable[[], object]) -> None:
         try:
