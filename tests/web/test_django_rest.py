@@ -3,20 +3,22 @@
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.web.django_site import GUARD, Site
+from tests.web.django_site import GUARD, Row, Site, make_tables
 
 # REST framework reads Django's settings when it is imported, so they must be there before.
 # isort: split
+from django.db import connections
 from django.views import View
 from django.views.decorators.http import require_http_methods
 from rest_framework import exceptions, serializers
 from rest_framework.authentication import BaseAuthentication
-from rest_framework.decorators import api_view, authentication_classes, permission_classes
+from rest_framework.decorators import action, api_view, authentication_classes, permission_classes
 from rest_framework.permissions import BasePermission, IsAuthenticated
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -24,7 +26,9 @@ from rest_framework.viewsets import ViewSetMixin
 
 import semel
 from semel.web.django import guarded
+from semel.web.django.routes import CLAIMS
 from semel.web.inventory import inventory
+from semel.web.tags import policy_of
 from tests.web.conftest import MakeGuard
 from tests.web.drive import KEY, Ask, Driver
 
@@ -206,6 +210,179 @@ def test_a_body_that_was_parsed_before_the_view_is_compared_all_the_same(
     assert [send(ask(1)).status, send(ask(1)).replayed] == [201, True]
     assert send(ask(2)).code == "key-reused"
     assert ran == [("alice", 1)]
+
+
+@pytest.fixture
+def atomic_requests() -> Iterator[None]:
+    make_tables("default")
+    connections.settings["default"]["ATOMIC_REQUESTS"] = True
+    yield
+    connections.settings["default"]["ATOMIC_REQUESTS"] = False
+    with connections["default"].schema_editor() as editor:
+        editor.delete_model(Row)
+
+
+@pytest.mark.usefixtures("atomic_requests")
+@pytest.mark.parametrize("kind", KINDS)
+def test_atomic_requests_hold_within_and_for_methods_that_are_not_guarded(
+    make_guard: MakeGuard, serve: Serve, kind: str
+) -> None:
+    guard = make_guard(tenant=tenant)
+
+    def write(request: Any) -> Response:
+        Row.objects.create(name=request.method)
+        if request.data.get("amount") == 500:
+            raise RuntimeError("broken")
+        return Response({"in": connections["default"].in_atomic_block}, 201)
+
+    class Both(APIView):
+        authentication_classes = (Bearer,)
+
+        def get(self, request: Any) -> Response:
+            return write(request)
+
+        @guarded(guard)
+        def post(self, request: Any) -> Response:
+            return write(request)
+
+    @guarded(guard)
+    class Class(APIView):
+        authentication_classes = (Bearer,)
+
+        def get(self, request: Any) -> Response:
+            return write(request)
+
+        def post(self, request: Any) -> Response:
+            return write(request)
+
+    @guarded(guard)
+    class Set(ViewSetMixin, APIView):
+        authentication_classes = (Bearer,)
+
+        def list(self, request: Any) -> Response:
+            return write(request)
+
+        def create(self, request: Any) -> Response:
+            return write(request)
+
+    @api_view(["GET", "POST"])
+    @authentication_classes([Bearer])
+    @guarded(guard)
+    def function(request: Any) -> Response:
+        return write(request)
+
+    views: dict[str, Any] = {
+        "method": Both.as_view(),
+        "class": Class.as_view(),
+        "viewset": Set.as_view({"get": "list", "post": "create"}),
+        "function": function,
+    }
+    send = serve(guard, views[kind])
+    assert [send(asking()).body, send(asking()).body] == [b'{"in":true}'] * 2
+    assert Row.objects.count() == 1
+    assert send(asking(500, key="500-and-long-enough")).status == 500
+    assert Row.objects.count() == 1
+    assert send(asking(key=None)).body == b'{"in":true}'
+    assert send(replace(asking(key=None), method="GET")).body == b'{"in":true}'
+    assert send(replace(asking(500, key=None), method="GET")).status == 500
+    assert Row.objects.count() == 3
+
+
+def test_actions_of_a_guarded_viewset_are_guarded(make_guard: MakeGuard, serve: Serve) -> None:
+    ran: list[str] = []
+    guard = make_guard(tenant=tenant)
+
+    @guarded(guard, semel.ietf(required=True))
+    class Payments(ViewSetMixin, APIView):
+        authentication_classes = (Bearer,)
+
+        @action(detail=False, methods=["post"])
+        def refund(self, request: Any) -> Response:
+            ran.append("refund")
+            return Response({"refunds": len(ran)}, 201)
+
+        @refund.mapping.delete
+        def undo(self, request: Any) -> Response:
+            ran.append("undo")
+            return Response(status=204)
+
+        @action(detail=False, methods=["get"])
+        def recent(self, request: Any) -> Any: ...
+
+    send = serve(guard, Payments.as_view({"post": "refund"}))
+    assert send(asking(key=None)).code == "missing-key"
+    assert [send(asking()).body, send(asking()).body] == [b'{"refunds":1}'] * 2
+    assert send(asking(who=None)).status == 401
+    assert ran == ["refund"]
+    assert [each.__name__ for each in Payments.get_extra_actions()] == ["recent", "refund"]
+    guarded_ones = {name for name in ("refund", "undo", "recent") if claims(Payments, name)}
+    assert guarded_ones == {"refund", "undo"}
+
+
+def claims(kind: type, name: str) -> bool:
+    return hasattr(getattr(kind, name), CLAIMS)
+
+
+def test_a_subclass_that_overrides_a_guarded_method_is_guarded(
+    make_guard: MakeGuard, serve: Serve
+) -> None:
+    """And what it calls by ``super()`` is the method itself, as it would be without a guard."""
+    ran: list[str] = []
+    guard = make_guard(tenant=tenant)
+
+    @guarded(guard, semel.ietf())
+    class Base(APIView):
+        authentication_classes = (Bearer,)
+
+        def post(self, request: Any) -> Response:
+            ran.append("base")
+            if request.data["amount"] == 2:
+                raise exceptions.ValidationError("too much")
+            return Response({"paid": True}, 201)
+
+    class Below(Base):
+        def post(self, request: Any) -> Response:
+            ran.append("below")
+            try:
+                response = super().post(request)
+            except exceptions.ValidationError:
+                return Response({"caught": True}, 402)
+            response.data["below"] = len(ran)
+            return response
+
+    send = serve(guard, Below.as_view())
+    first, again = send(asking()), send(asking())
+    assert [first.body, again.body] == [b'{"paid":true,"below":2}'] * 2
+    assert send(asking(2, key="two-and-long-enough")).body == b'{"caught":true}'
+    assert send(asking(2, key=None)).body == b'{"caught":true}'
+    assert ran == ["below", "base"] * 3
+
+
+def test_the_nearest_decorated_class_counts(make_guard: MakeGuard) -> None:
+    guard = make_guard(tenant=tenant)
+    outer, inner, own = semel.ietf(), semel.ietf(required=True), semel.stripe()
+
+    @guarded(guard, outer)
+    class Base(APIView):
+        def post(self, request: Any) -> Any: ...
+        def patch(self, request: Any) -> Any: ...
+
+    @guarded(guard, inner)
+    class Below(Base):
+        @guarded(guard, own)
+        def patch(self, request: Any) -> Any: ...
+
+    class Last(Below):
+        def post(self, request: Any) -> Any: ...
+
+    names = [(Base.post, "outer"), (Below.post, "inner"), (Last.post, "inner")]
+    names += [(Base.patch, "outer"), (Below.patch, "own"), (Last.patch, "own")]
+    told = {
+        id(guard.bind(each)): name
+        for each, name in ((outer, "outer"), (inner, "inner"), (own, "own"))
+    }
+    found = [told[id(policy_of(method, "POST"))] for method, _ in names]
+    assert found == [name for _, name in names]
 
 
 @pytest.mark.parametrize("required", [False, True])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -12,7 +13,7 @@ from django.db import connections, transaction
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from semel.core.policy import Policy
+from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
 from semel.process.current import current_run
 from semel.web.desk import refuse_awaiting
@@ -33,6 +34,10 @@ _HANDLERS: Final = (
     *("create", "update", "partial_update", "destroy"),
 )
 """Methods of a class that may change something; the second row are a viewset's."""
+_ENTERED: Final = "_semel_entered"
+"""On a request: its guarded view is running."""
+_BY_CLASS: Final = "__semel_by_class__"
+"""On a method that claims because its class is decorated: by whose guard and policy."""
 
 
 def guarded(guard: Guard, policy: Policy | None = None) -> Callable[[V], V]:
@@ -52,13 +57,49 @@ def guarded(guard: Guard, policy: Policy | None = None) -> Callable[[V], V]:
 
 
 def _class(guard: Guard, policy: Policy, kind: type) -> type:
-    """Its handlers one by one in REST framework, where ``dispatch`` is what authenticates."""
-    rest = hasattr(kind, "perform_authentication")
-    for name in [name for name in (_HANDLERS if rest else ("dispatch",)) if hasattr(kind, name)]:
-        method: Any = getattr(kind, name)
-        if not hasattr(method, CLAIMS):
-            setattr(kind, name, _function(guard, policy, method))
+    """Its handlers, and those that its subclasses write in their place."""
+    _wrap_handlers(guard, policy, kind)
+    base: Any = kind
+    theirs: Any = kind.__dict__.get("__init_subclass__")
+
+    def init_subclass(made: type, /, **named: Any) -> None:
+        if theirs is None:
+            super(base, made).__init_subclass__(**named)
+        else:
+            theirs.__get__(None, made)(**named)
+        _wrap_handlers(guard, policy, made)
+
+    base.__init_subclass__ = classmethod(init_subclass)
     return tag(policy)(kind)
+
+
+def _wrap_handlers(guard: Guard, policy: Policy, kind: type) -> None:
+    """One by one in REST framework, where ``dispatch`` is what authenticates.
+
+    A method with `guarded` of its own keeps it; the nearest class that is decorated counts.
+    """
+    rest = hasattr(kind, "perform_authentication")
+    for name in sorted(_handlers(kind)) if rest else ["dispatch"]:
+        method: Any = getattr(kind, name, None)
+        by_class = getattr(method, _BY_CLASS, None)
+        if by_class == (guard, policy) or method is None:
+            continue
+        if by_class is None and hasattr(method, CLAIMS):
+            continue
+        made = _function(guard, policy, method if by_class is None else method.__wrapped__)
+        setattr(made, _BY_CLASS, (guard, policy))
+        setattr(kind, name, made)
+
+
+def _handlers(kind: type) -> set[str]:
+    """What may change something: by name, and what ``@action`` made an action of a viewset."""
+    names = set(_HANDLERS)
+    for each in dir(kind):
+        mapping: Any = getattr(getattr(kind, each, None), "mapping", None)
+        if isinstance(mapping, Mapping):
+            methods = cast("Mapping[str, str]", mapping)
+            names |= {name for verb, name in methods.items() if verb.upper() not in SAFE_METHODS}
+    return names
 
 
 def _function(guard: Guard, policy: Policy, view: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,8 +123,10 @@ def _blocking(views: Views[HttpResponseBase], view: Callable[..., Any]) -> Calla
     @wraps(view)
     def claimed(*arguments: Any, **named: Any) -> Any:
         request = _request(arguments)
-        if takes_no_part(plain(request)):
+        if hasattr(plain(request), _ENTERED):
             return view(*arguments, **named)
+        if takes_no_part(plain(request)):
+            return _atomic(view)(*arguments, **named)
         if in_transaction():
             return DjangoFace().whole(refuse("misconfigured"), None)
         answered = _answered(request, _atomic(view), arguments, named)
@@ -96,7 +139,7 @@ def _awaited(views: Any, view: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(view)
     async def claimed(*arguments: Any, **named: Any) -> Any:
         request = _request(arguments)
-        if takes_no_part(plain(request)):
+        if hasattr(plain(request), _ENTERED) or takes_no_part(plain(request)):
             return await view(*arguments, **named)
         return await views.call(asked(request), _aanswered(request, view, arguments, named))
 
@@ -119,7 +162,9 @@ def _answered(
     def call() -> HttpResponseBase:
         rewind(request)
         try:
-            return _rendered(request, view(*arguments, **named))
+            with _entered(request):
+                response = view(*arguments, **named)
+            return _rendered(request, response)
         except Exception as error:
             _note(error)
             return _for_exception(request, error)
@@ -133,13 +178,28 @@ def _aanswered(
     async def call() -> HttpResponseBase:
         rewind(request)
         try:
-            response = await view(*arguments, **named)
+            with _entered(request):
+                response = await view(*arguments, **named)
             return await sync_to_async(_rendered)(request, response)
         except Exception as error:
             _note(error)
             return await sync_to_async(_for_exception, thread_sensitive=False)(request, error)
 
     return call
+
+
+@contextmanager
+def _entered(request: Any) -> Generator[None]:
+    """Meanwhile a guarded method that is called with the request is a method, and no view.
+
+    So one that overrides another gets from ``super()`` what it would get without a guard.
+    """
+    inner: Any = plain(request)
+    setattr(inner, _ENTERED, True)
+    try:
+        yield
+    finally:
+        delattr(inner, _ENTERED)
 
 
 def _note(error: Exception) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Final
 
 from asgiref.sync import (
@@ -92,6 +94,9 @@ class Middleware:
                 return _made(run(flow, Transact(self.guard.backend).perform))
         if takes_no_part(request) or (refused := self._left_to_view(request)) is PASS:
             return self.get_response(request)
+        if refused is CLAIMS:
+            with _transactions_within():
+                return self.get_response(request)
         if refused is not None:
             return refused
         if in_transaction():
@@ -110,6 +115,9 @@ class Middleware:
                 return _made(await arun(Step(flow), AsyncTransact(self.guard.backend).perform))
         if takes_no_part(request) or (refused := self._left_to_view(request)) is PASS:
             return await self.get_response(request)
+        if refused is CLAIMS:
+            with _transactions_within():
+                return await self.get_response(request)
         if refused is not None:
             return refused
 
@@ -127,7 +135,7 @@ class Middleware:
         return await sync_to_async(desk.status)(request, place)
 
     def _left_to_view(self, request: HttpRequest) -> Any:
-        """PASS where the view makes the claim itself; a refusal where it would have to."""
+        """CLAIMS where the view makes the claim itself; a refusal where it would have to."""
         match = resolved(request)
         setattr(request, _SEEN, None if match is None else match.func)
         if match is None:
@@ -139,7 +147,8 @@ class Middleware:
             if "HTTP_IDEMPOTENCY_KEY" in request.META:
                 body = Body(request).keep(policy)
             if body is None:
-                return PASS
+                _leave_open(match.func)
+                return CLAIMS
             label = f"{method} /{match.route}"
             tell_refusal(self.guard.events, Refused(body), policy, method, label)
             return _made(body)
@@ -216,6 +225,35 @@ def _keyed(request: HttpRequest, policy: Policy) -> bool:
     return "HTTP_IDEMPOTENCY_KEY" in request.META or policy.required
 
 
+class _WhereClaimed(set[str]):
+    """The databases whose ATOMIC_REQUESTS do not hold around a view; all, where it claims.
+
+    One callable answers all methods of a class, of which some may be `guarded`: those hold the
+    transaction within.
+    """
+
+    def __contains__(self, alias: object) -> bool:
+        return _within.get() or super().__contains__(alias)
+
+
+_within: Final = ContextVar("semel_transactions_within", default=False)
+
+
+def _leave_open(view: Any) -> None:
+    told: set[str] = getattr(view, "_non_atomic_requests", set())
+    if type(told) is set:
+        view._non_atomic_requests = _WhereClaimed(told)
+
+
+@contextmanager
+def _transactions_within() -> Generator[None]:
+    token = _within.set(True)
+    try:
+        yield
+    finally:
+        _within.reset(token)
+
+
 _UNDECORATED: Final = (
     "a view of Django REST framework authenticates by itself: put @semel.web.django.guarded on its "
     "method, so that keys are claimed after that"
@@ -225,6 +263,8 @@ _SEEN: Final = "_semel_view"
 
 PASS: Final = object()
 """The request goes on untouched."""
+CLAIMS: Final = object()
+"""The view makes the claim itself."""
 
 
 def _told(request: HttpRequest) -> tuple[Any, Any]:
