@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from semel.core import snapshot
 from semel.core.contract import Accept, Claim, Read
@@ -29,6 +30,7 @@ from semel.effects.maintenance import LEADER, Embedded, Maintenance, pace_for
 from semel.effects.rounds import told
 from semel.errors import ConfigurationError, StoreUnavailable
 from semel.guard import Guard
+from semel.ops.prometheus import Prometheus
 from semel.stores import open_backend
 from tests.ears import listen
 from tests.effects.doubts import DAY, HOUR, KEY, MINUTE, Scene, fresh_fence
@@ -238,6 +240,46 @@ class TestEmbedded:
         one.run_once()
         assert (one.leading, two.leading) == (False, True)
 
+    def test_depths_are_told_by_the_leader_alone(self, quick: Scene) -> None:
+        """An old count beside the new leader's would raise an alarm for good, or hide one."""
+        registries = [CollectorRegistry(), CollectorRegistry()]
+        guards = [
+            Guard(quick.harness.backend, tenant=None, maintenance=None, on_event=Prometheus(each))
+            for each in registries
+        ]
+        one, two = (Embedded(each, interval=timedelta(seconds=10)) for each in guards)
+
+        def unknown(registry: CollectorRegistry) -> float | None:
+            return registry.get_sample_value("api_idempotency_depth", {"of": "unknown"})
+
+        quick.unknown()
+        one.run_once()
+        assert [*map(unknown, registries)] == [1, None]
+        quick.travel(MINUTE)
+        quick.unknown()
+        two.run_once()
+        one.run_once()
+        assert [*map(unknown, registries)] == [None, 2]
+        quick.travel(MINUTE)
+        one.run_once()
+        assert unknown(registries[0]) == 2  # it leads again
+
+    def test_who_stops_takes_its_depths_back(self, quick: Scene) -> None:
+        registry = CollectorRegistry()
+        guard = Guard(
+            quick.harness.backend, tenant=None, maintenance=None, on_event=Prometheus(registry)
+        )
+        embedded = Embedded(guard, interval=timedelta(milliseconds=20))
+
+        def value(name: str, **labels: str) -> float | None:
+            return registry.get_sample_value(f"api_idempotency_{name}", labels)
+
+        embedded.start()
+        until(lambda: value("depth", of="unknown") == 0)
+        embedded.stop()
+        assert value("depth", of="unknown") is None
+        assert value("maintenance_leader") == 0
+
     def test_without_the_lease_two_would_lead(self, scene: Scene) -> None:
         """The control: the fence alone decides; with the leader's own one stays leader."""
         fence = fresh_fence()
@@ -265,7 +307,7 @@ class TestEmbedded:
         embedded.stop()
         embedded.stop()
         assert ear.total("maintenance", "lapsed") == 1
-        assert ear.one("leader")["leading"] is True
+        assert [each["leading"] for each in ear.all("leader")] == [True, False]
 
     def test_who_stops_in_the_middle_of_a_round_need_not_finish_it(self, quick: Scene) -> None:
         for _ in range(3):

@@ -159,7 +159,7 @@ class Embedded:
     def stop(self) -> None:
         """End the thread after what it is doing, and let another process lead."""
         if self._thread.stop() and self._led:
-            self._led = False
+            self._tell_leading(False)
             self._resign()
 
     def run_once(self) -> Round:
@@ -167,12 +167,15 @@ class Embedded:
         lease = int(self._interval * _LEASES * 1_000_000)
         led = self._guard.backend.blocking().perform(Lead(LEADER, self._fence, lease))
         if led.leading != self._led:
-            self._led = led.leading
-            self._guard.events.emit("leader", leading=self._led)
+            self._tell_leading(led.leading)
         if not led.leading:
             left = (led.until - led.now) / 1_000_000
             return Round(0, max(_SHORTEST_WAIT, left) + self._interval * (1 - jitter()))
         return self._maintenance.run_once_blocking(self._thread.stopping)
+
+    def _tell_leading(self, leading: bool) -> None:
+        self._led = leading
+        self._guard.events.emit("leader", leading=leading)
 
     def _run(self) -> None:
         self._fence, self._led = new_fence(), False  # a forked child is not its parent

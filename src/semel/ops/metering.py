@@ -8,10 +8,11 @@ from typing import Final, TypeAlias
 
 from semel.errors import ConfigurationError
 from semel.ops.measures import MEASURES, Labels, Measure
-from semel.process.catalogue import Field
+from semel.process.catalogue import CATALOGUE, Field
 from semel.process.events import Event
 
-Update: TypeAlias = tuple[Measure, Labels, float]
+Update: TypeAlias = tuple[Measure, Labels, float | None]
+"""None: this process does not know any more what it last said."""
 
 
 # ── tenants ───────────────────────────────────────────────────────────────────────────────────────
@@ -59,7 +60,7 @@ def updates(event: Event, tenants: Tenants) -> Iterator[Update]:
         yield from reader(event, tenants)
 
 
-def _one(name: str, *labels: Field, value: float = 1.0) -> Update:
+def _one(name: str, *labels: Field, value: float | None = 1.0) -> Update:
     return MEASURES[name], tuple([_text(label) for label in labels]), value
 
 
@@ -101,6 +102,14 @@ def _depths(event: Event, tenants: Tenants) -> Iterator[Update]:
     for of, number in event.fields.items():
         if number is not None:
             yield _one("depth", of, value=_number(number))
+
+
+def _leader(event: Event, tenants: Tenants) -> Iterator[Update]:
+    """Who no longer leads no longer counts: an old depth beside the new leader's would be a lie."""
+    yield _one("maintenance.leader", value=float(event["leading"] is True))
+    if not event["leading"]:
+        for of in CATALOGUE["depths"].fields:
+            yield _one("depth", of, value=None)
 
 
 def _reconcile(event: Event, tenants: Tenants) -> Iterator[Update]:
@@ -155,7 +164,7 @@ _READERS: Final[dict[str, Reader]] = {
     "breaker": _gauge("breaker.open", "circuit", "open"),
     "depths": _depths,
     "maintenance": _maintenance,
-    "leader": _gauge("maintenance.leader", "leading"),
+    "leader": _leader,
     "round.failed": _counted("round.failed", "loop"),
     "reconcile": _reconcile,
     "run": _counted("run", "came"),

@@ -46,6 +46,8 @@ class OpenTelemetry:
 
     def __call__(self, event: Event) -> None:
         for measure, labels, value in updates(event, self._tenants):
+            if value is None:
+                continue  # a gauge that is not set again is not exported again
             attributes = dict(zip(measure.labels, labels, strict=True))
             self._instruments[measure.name](value, attributes)
         if self._spans and event.name == "exchange":

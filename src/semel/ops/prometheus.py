@@ -6,6 +6,7 @@ prometheus_client has it; docs/howto/metrics.md shows both.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -55,19 +56,32 @@ class Prometheus:
 
     def __call__(self, event: Event) -> None:
         for measure, labels, value in updates(event, self._tenants):
+            if measure.kind == "gauge":
+                self._set(measure, labels, value)
+                continue
             child = self._children.get((measure.name, labels)) or self._child(measure, labels)
             if measure.kind == "counter":
                 child.inc(value)
-            elif measure.kind == "gauge":
-                child.set(value)
             else:
                 child.observe(value)
+
+    def _set(self, measure: Measure, labels: Labels, value: float | None) -> None:
+        """Not kept like other children: another guard's `Prometheus` may have taken it away."""
+        collector = self._collectors[measure.name]
+        if value is not None:
+            (collector.labels(*labels) if labels else collector).set(value)
+        elif not _several_processes():  # of those the latest value stands, whoever said it
+            collector.remove(*labels)
 
     def _child(self, measure: Measure, labels: Labels) -> Any:
         collector = self._collectors[measure.name]
         child = collector.labels(*labels) if labels else collector
         self._children[measure.name, labels] = child
         return child
+
+
+def _several_processes() -> bool:
+    return any(name.upper() == "PROMETHEUS_MULTIPROC_DIR" for name in os.environ)
 
 
 def _registered(registry: CollectorRegistry) -> dict[str, Any]:
