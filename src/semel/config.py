@@ -21,7 +21,7 @@ from semel.core.fingerprint import Recipe
 from semel.core.policy import OPTION_NAMES, Policy, accepted, ietf, payments, stripe
 from semel.errors import ConfigurationError
 from semel.process.limits import Limits, Rate
-from semel.stores.options import whole
+from semel.stores.options import count, duration, flag, word
 from semel.web.routing import Route
 
 if TYPE_CHECKING:
@@ -82,45 +82,22 @@ def _text(where: str, given: object) -> str:
     raise ConfigurationError(f"{where} must be text, not {given!r}")
 
 
-def _truth(where: str, given: object) -> bool:
-    known = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
-    if isinstance(given, bool):
-        return given
-    if isinstance(given, str) and given.lower() in known:
-        return known[given.lower()]
-    raise ConfigurationError(f"{where} must be true or false, not {given!r}")
-
-
 def _count(where: str, given: object) -> int:
-    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
-        return given
-    if isinstance(given, str) and (number := whole(given)) is not None:
-        return number
-    raise ConfigurationError(f"{where} must be a whole number, not {given!r}")
-
-
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
-_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def _duration(where: str, given: object) -> timedelta:
-    found = _DURATION.fullmatch(given) if isinstance(given, str) else None
-    if found is None:
-        raise ConfigurationError(f"{where} must be a duration such as '30s' or '7d', not {given!r}")
-    return timedelta(seconds=float(found[1]) * _UNITS[found[2]])
+    return count(where, given, least=0)
 
 
 def _interval(where: str, given: object) -> timedelta | None:
-    return None if given in ("off", False) else _duration(where, given)
+    """A duration, or a word for off."""
+    return None if word(given) is False else duration(where, given)
 
 
 Reader = Callable[[str, object], Any]
 
 _SCALARS: Final[dict[str, Reader]] = {
     "store": _text,
-    "migrate": _truth,
+    "migrate": flag,
     "max_waiters": _count,
-    "drain": _duration,
+    "drain": duration,
     "name": _text,
     "status": _text,
     "maintenance": _interval,
@@ -186,7 +163,7 @@ def _encryption(where: str, table: dict[str, Any]) -> Encryption:
     keys = _table(f"{where}: keys", table.get("keys"))
     if not all(isinstance(key, str) for key in keys.values()):
         raise ConfigurationError(f"{where}: keys must be text, in base64")  # not shown, not even so
-    plain = _truth(f"{where}: accept_plain", table.get("accept_plain", False))
+    plain = flag(f"{where}: accept_plain", table.get("accept_plain", False))
     return Encryption(keys, _text(f"{where}: current", table.get("current")), accept_plain=plain)
 
 
@@ -214,7 +191,7 @@ def _rate(where: str, given: object) -> Rate:
         raise ConfigurationError(
             f"{where} must be a rate such as '100/s' or '10/5m', not {given!r}"
         )
-    return Rate(int(found[1]), _duration(where, f"{found[2] or 1}{found[3]}"))
+    return Rate(int(found[1]), duration(where, f"{found[2] or 1}{found[3]}"))
 
 
 _LIMITS: Final[dict[str, Reader]] = {"new_keys": _rate, "lookups": _rate, "active_keys": _count}
@@ -256,11 +233,11 @@ _TEXTS: Final = (
 )
 _OPTIONS: Final[dict[str, Reader]] = {
     **dict.fromkeys(_TEXTS, _text),
-    **dict.fromkeys(("required", "strict"), _truth),
+    **dict.fromkeys(("required", "strict"), flag),
     **dict.fromkeys(("mismatch_status", "max_request_body", "max_response_body"), _count),
-    **dict.fromkeys(("lease", "max_run", "retention", "tombstone"), _duration),
-    **dict.fromkeys(("retry_after", "max_request_age"), _duration),
-    **dict.fromkeys(("reconcile_after", "give_up_after", "abandon_after"), _duration),
+    **dict.fromkeys(("lease", "max_run", "retention", "tombstone"), duration),
+    **dict.fromkeys(("retry_after", "max_request_age"), duration),
+    **dict.fromkeys(("reconcile_after", "give_up_after", "abandon_after"), duration),
 }
 """The policy options that can be written down; the others take functions."""
 
@@ -285,7 +262,7 @@ def _option(where: str, option: str, given: Any) -> Any:
     _known(where, option, OPTION_NAMES)
     match option:
         case "in_flight":
-            return given if given in ("refuse", "accept") else _duration(where, given)
+            return given if given in ("refuse", "accept") else duration(where, given)
         case "methods" | "keep" | "carry":
             return tuple(_list(where, given))
         case "fingerprint":

@@ -120,9 +120,9 @@ def test_making_a_backend_does_no_io(path: Path) -> None:
         ("sqlite:///:memory:", "needs a file"),
         ("sqlite:///semel.db?journal=off", "unknown option of a SQLite store: journal"),
         ("sqlite:///semel.db?foreign_keys=maybe", "foreign_keys must be on or off, not 'maybe'"),
-        ("sqlite:///semel.db?timeout=soon", "timeout must be a number"),
-        ("sqlite:///semel.db?timeout=0", "timeout must be a number"),
-        ("sqlite:///semel.db?timeout=nan", "timeout must be a number"),
+        ("sqlite:///semel.db?timeout=soon", "timeout must be a duration"),
+        ("sqlite:///semel.db?timeout=0", "timeout must be a duration above 0"),
+        ("sqlite:///semel.db?timeout=nan", "timeout must be a duration above 0"),
     ],
 )
 def test_a_wrong_url_is_refused_in_one_sentence(url: str, sentence: str) -> None:

@@ -98,7 +98,7 @@ def test_a_replay_window_can_be_set_without_code(
     [
         ("stor = 'x'", "did you mean 'store'"),
         ("store = 5", "must be text"),
-        ("migrate = 'maybe'", "true or false"),
+        ("migrate = 'maybe'", "on or off"),
         ("max_waiters = -1", "whole number"),
         ("drain = 30", "such as '30s'"),
         ("drain = '30 parsecs'", "such as '30s'"),
@@ -130,7 +130,7 @@ def test_a_wrong_setting_is_told_in_one_sentence(tmp_path: Path, text: str, said
     [
         ({"SEMEL_STROE": "x"}, "did you mean 'store'"),
         ({"SEMEL_MAX_WAITERS": "many"}, "whole number"),
-        ({"SEMEL_MIGRATE": "maybe"}, "true or false"),
+        ({"SEMEL_MIGRATE": "maybe"}, "on or off"),
         ({"SEMEL_CONFIG": "/nowhere/semel.toml"}, "cannot be read"),
     ],
 )

@@ -41,11 +41,11 @@ LOOK: Final = 20_000
 
 def age(text: str) -> int:
     """A duration as settings write it; microseconds."""
-    from semel.config import _duration
     from semel.errors import ConfigurationError
+    from semel.stores.options import duration
 
     try:
-        return int(_duration("", text).total_seconds() * 1_000_000)
+        return int(duration("", text).total_seconds() * 1_000_000)
     except ConfigurationError:
         raise click.BadParameter(f"{text!r} is no duration such as 90s, 30m or 7d") from None
 

@@ -1,31 +1,41 @@
-"""Options of a store, as they stand in a URL's query or are given to a backend: checked once."""
+"""How options are read: in a store's URL, as keywords, in the environment and in the file.
+
+One parser and one list of words for all of them. A word that one place knows and another does not
+would be an option that somebody believes to be set.
+"""
 
 from __future__ import annotations
 
 import math
+import re
+import threading
 from datetime import timedelta
 from typing import Final
 
 from semel.errors import ConfigurationError
 
-_WORDS: Final = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
-
-
-def seconds(name: str, value: object) -> float:
-    """A duration, more than none."""
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    try:
-        number = float(value) if isinstance(value, str | int | float) else math.nan
-    except (ValueError, OverflowError):
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise ConfigurationError(f"{name}={value!r}: expected seconds, more than 0")
-    return number
-
-
+_WORDS: Final = {
+    **dict.fromkeys(("on", "yes", "true", "1"), True),
+    **dict.fromkeys(("off", "no", "false", "0"), False),
+}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DIGITS: Final = 19
 """More than any number here has; `int` itself refuses some thousands of them."""
+
+
+def word(value: object) -> bool | None:
+    """What a word for on or off says; None for anything else."""
+    found = _WORDS.get(value.lower()) if isinstance(value, str) else value
+    return found if isinstance(found, bool) else None
+
+
+def flag(name: str, value: object) -> bool:
+    """On or off."""
+    found = word(value)
+    if found is None:
+        raise ConfigurationError(f"{name} must be on or off, not {value!r}")
+    return found
 
 
 def whole(text: str) -> int | None:
@@ -33,17 +43,43 @@ def whole(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else None
 
 
-def count(name: str, value: object) -> int:
-    """How many, at least one."""
+def count(name: str, value: object, least: int = 1) -> int:
+    """How many, at least so many."""
     number = whole(value) if isinstance(value, str) else value
-    if type(number) is not int or number < 1:
-        raise ConfigurationError(f"{name}={value!r}: expected a whole number, at least 1")
+    if type(number) is not int or number < least:
+        raise ConfigurationError(f"{name} must be a whole number, at least {least}, not {value!r}")
     return number
 
 
-def flag(name: str, value: object) -> bool:
-    """On or off."""
-    found = _WORDS.get(value.lower()) if isinstance(value, str) else value
-    if type(found) is not bool:
-        raise ConfigurationError(f"{name}={value!r}: expected on or off")
-    return found
+def duration(name: str, value: object) -> timedelta:
+    """``30s``, ``1.5h``, ``7d``; a number needs its unit."""
+    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    try:
+        if isinstance(value, timedelta):
+            return value
+        if found is not None:
+            return timedelta(seconds=float(found[1]) * _UNITS[found[2]])
+    except OverflowError:
+        pass
+    raise ConfigurationError(f"{name} must be a duration such as '30s' or '7d', not {value!r}")
+
+
+def seconds(name: str, value: object) -> float:
+    """A duration, more than none; a number without a unit is seconds."""
+    number = _number(value)
+    if number is None:
+        number = duration(name, value).total_seconds()
+    if not 0 < number < threading.TIMEOUT_MAX:
+        raise ConfigurationError(f"{name} must be a duration above 0, not {value!r}")
+    return number
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None
+    except OverflowError:
+        return math.inf

@@ -11,13 +11,11 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from semel.errors import ConfigurationError
-from semel.stores.options import seconds, whole
+from semel.stores.options import count, flag, seconds, whole
 
 SCHEMES: Final = ("redis", "rediss", "redis+unix", "rediscluster")
 PORT: Final = 6379
 _PREFIX: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
-_WORDS: Final = {"yes": True, "on": True, "true": True, "1": True}
-_WORDS_FOR_NO: Final = {"no": False, "off": False, "false": False, "0": False}
 
 
 class Address(NamedTuple):
@@ -164,17 +162,7 @@ def _printable(scheme: str, user: str | None, where: str) -> str:
 
 
 def _count(name: str, value: object) -> int:
-    count = whole(value) if isinstance(value, str) else value
-    if type(count) is not int or count < 0:
-        raise ConfigurationError(f"{name}={value!r}: expected a whole number")
-    return count
-
-
-def _flag(name: str, value: object) -> bool:
-    flag = (_WORDS | _WORDS_FOR_NO).get(value.lower()) if isinstance(value, str) else value
-    if type(flag) is not bool:
-        raise ConfigurationError(f"{name}={value!r}: expected yes or no")
-    return flag
+    return count(name, value, least=0)
 
 
 def _prefix(name: str, value: object) -> str:
@@ -199,10 +187,10 @@ OPTIONS: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "timeout": seconds,
     "prefix": _prefix,
     "durability": _durability,
-    "allow_eviction": _flag,
+    "allow_eviction": flag,
     "wait_replicas": _count,
     "wait_timeout": seconds,
-    "tls": _flag,
+    "tls": flag,
     "ca_file": _file,
     "cert_file": _file,
     "key_file": _file,

@@ -34,6 +34,7 @@ from semel.stores.base import (
     Transaction,
 )
 from semel.stores.clock import system_clock
+from semel.stores.options import flag, seconds
 from semel.stores.sql.plans import claim_reply, plan
 from semel.stores.sqlite.batch import Job
 from semel.stores.sqlite.engine import Engine, engines, forget_engines
@@ -67,11 +68,13 @@ class SqliteBackend:
     ) -> None:
         self._url = url
         self._path, options = parse(url)
-        self._timeout = _seconds(options.get("timeout", timeout))
+        given = {"timeout": timeout, "foreign_keys": foreign_keys}
+        options |= {name: value for name, value in given.items() if value is not None}
+        self._timeout = seconds("timeout", options.get("timeout", DEFAULT_TIMEOUT))
         self._clock = clock
         self._lock = threading.Lock()
         self._engine: Engine | None = None
-        enforced = _truth(options.get("foreign_keys", foreign_keys))
+        enforced = flag("foreign_keys", options.get("foreign_keys", False))
         self._transactions = SqliteTransactions(self._path, self._timeout, clock, enforced)
         # Weak in the mailboxes, which know their loop: a loop that ended must not be kept alive.
         self._loops: weakref.WeakValueDictionary[asyncio.AbstractEventLoop, _LoopMailbox]
@@ -356,7 +359,7 @@ def result(job: Job) -> Any:
 # ── the URL ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def parse(url: str) -> tuple[Path, dict[str, str]]:
+def parse(url: str) -> tuple[Path, dict[str, object]]:
     """The file and the options: ``sqlite:///relative.db``, ``sqlite:////absolute/path.db``."""
     try:
         parts = urlsplit(url)
@@ -370,32 +373,11 @@ def parse(url: str) -> tuple[Path, dict[str, str]]:
             "a SQLite store needs a file, or its records would not survive: use sqlite:///semel.db "
             "(or memory:// in tests)"
         )
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    options = dict[str, object](parse_qsl(parts.query, keep_blank_values=True))
     if unknown := sorted(options.keys() - {"timeout", "foreign_keys"}):
         raise ConfigurationError(f"unknown option of a SQLite store: {', '.join(unknown)}")
     # Absolute from the start: a process that changes its folder must not change its store.
     return Path(path).absolute(), options
-
-
-def _truth(value: str | bool | None) -> bool:
-    known = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
-    if value is None or isinstance(value, bool):
-        return bool(value)
-    if value.lower() not in known:
-        raise ConfigurationError(f"foreign_keys must be on or off, not {value!r}")
-    return known[value.lower()]
-
-
-def _seconds(value: str | float | None) -> float:
-    if value is None:
-        return DEFAULT_TIMEOUT
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < threading.TIMEOUT_MAX:
-        raise ConfigurationError(f"timeout must be a number of seconds above 0, not {value!r}")
-    return seconds
 
 
 # ── the process ───────────────────────────────────────────────────────────────────────────────────
