@@ -6,11 +6,12 @@ import os
 import secrets
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -41,10 +42,13 @@ from semel.core.model import Fence, Identity, Origin, State
 from semel.core.outbox import BrowseEffects, Enqueue, Kept, Note, Noted, Shelf, TakeEffects
 from semel.core.upkeep import Lead, Led, Reap, Retire, Retired, Sweep
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
+from semel.stores.django.mysql_options import mysql_url
 from semel.stores.mysql import MysqlBackend
 from semel.stores.mysql import exchange as said
 from semel.stores.mysql.literals import literal, rendered
 from semel.stores.mysql.migration import LOCK
+from semel.stores.mysql.settings import Settings
+from semel.stores.mysql.settings import parse as parse_url
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.plans import Statement
 from tests.forms import in_proof
@@ -261,6 +265,92 @@ def test_an_encrypted_connection_checks_whom_it_talks_to(
                 refused.blocking().perform(claim())
             with pytest.raises(StoreUnavailable):
                 asyncio.run(awaited_once(refused))
+
+
+def django_settings(**options: object) -> dict[str, object]:
+    """Those of an alias as Django completes them."""
+    return {"NAME": "", "USER": "", "PASSWORD": "", "HOST": "", "PORT": "", "OPTIONS": options}
+
+
+@pytest.mark.parametrize(
+    ("mode", "trusted", "named"),
+    [
+        ("REQUIRED", False, False),
+        ("VERIFY_CA", True, False),
+        ("VERIFY_IDENTITY", True, True),
+    ],
+)
+def test_django_s_ssl_mode_holds_for_semel(
+    own_server: MariadbServer,
+    authority: Path,
+    tmp_path: Path,
+    mode: str,
+    trusted: bool,
+    named: bool,
+) -> None:
+    """It encrypts, and checks as much of the certificate as the mode demands."""
+    others = certificate(tmp_path / "others")
+
+    def claims(host: str, **options: object) -> object:
+        where = {"USER": "ann", "HOST": host, "PORT": own_server.port, "NAME": "shop"}
+        url = mysql_url({**django_settings(ssl_mode=mode, **options), **where})
+        with closing(MysqlBackend(url, migrate=True)) as backend:
+            return backend.blocking().perform(claim())
+
+    with the_user_ann(own_server, "REQUIRE SSL"):
+        ours, theirs = {"ca": f"{authority}.pem"}, {"ca": f"{others}.pem"}
+        assert isinstance(claims("127.0.0.1", ssl=ours), Claimed)
+        if trusted:
+            with pytest.raises(StoreUnavailable):
+                claims("127.0.0.1", ssl=theirs)
+        else:
+            assert isinstance(claims("127.0.0.1"), Claimed)
+        if named:
+            with pytest.raises(StoreUnavailable):
+                claims("localhost", ssl=ours)
+        else:
+            assert isinstance(claims("localhost", ssl=ours), Claimed)
+
+
+def test_django_s_option_file_holds_for_semel(own_server: MariadbServer, tmp_path: Path) -> None:
+    """Settings win over the file, OPTIONS over settings; nobody is asked as somebody else."""
+    file = tmp_path / "my.cnf"
+    file.write_text(
+        f"[client]\nuser = nobody\npassword = 'p#ss w/rd%'\nport = {own_server.port}\n"
+        "host = 127.0.0.1\ndatabase = shop\n[shop]\nuser = ann\n"
+    )
+    own_server.execute("CREATE USER ann IDENTIFIED BY 'p#ss w/rd%'")
+    try:
+        own_server.execute("GRANT ALL ON shop.* TO ann")
+        options = {"read_default_file": str(file), "read_default_group": "shop"}
+        url = mysql_url(django_settings(**options))
+        with closing(MysqlBackend(url, migrate=True)) as backend:
+            assert isinstance(backend.blocking().perform(claim()), Claimed)
+    finally:
+        own_server.execute("DROP USER ann")
+    told = parse({**django_settings(**options, user="bob"), "NAME": "other", "USER": "carol"})
+    assert (told.user, told.database, told.port) == ("bob", "other", own_server.port)
+
+
+def test_what_django_says_of_encryption_is_done_or_refused(tmp_path: Path) -> None:
+    def tls(**options: object) -> ssl.SSLContext | None:
+        return parse({**django_settings(**options), "NAME": "shop"}).tls
+
+    for options in ({}, {"ssl_mode": "DISABLED"}, {"ssl_mode": "preferred"}):
+        assert tls(**options) is None
+    required = tls(ssl_mode="required")
+    assert required is not None
+    assert required.verify_mode is ssl.CERT_NONE
+    strict = tls(ssl_mode="VERIFY_IDENTITY")
+    assert strict is not None
+    assert (strict.verify_mode, strict.check_hostname) == (ssl.CERT_REQUIRED, True)
+    for wrong in ({"ssl_mode": "SOMEWHAT"}, {"read_default_file": str(tmp_path / "none.cnf")}):
+        with pytest.raises(ConfigurationError):
+            tls(**wrong)
+
+
+def parse(settings: dict[str, object]) -> Settings:
+    return parse_url(mysql_url(settings), {})
 
 
 @contextmanager
@@ -1270,6 +1360,7 @@ RACE = """
 import asyncio, os, sys
 from semel.core.contract import Claim, Claimed
 from semel.core.model import Fence, Identity, Origin
+from semel.stores.django.mysql_options import mysql_url
 from semel.stores.mysql import MysqlBackend
 
 url, colour, count = sys.argv[1], sys.argv[2], int(sys.argv[3])

@@ -13,6 +13,7 @@ from django.db import connections
 
 from semel.errors import ConfigurationError
 from semel.stores.base import Backend
+from semel.stores.django.mysql_options import mysql_url
 
 _ENGINES: Final = {
     "sqlite3": "sqlite",
@@ -112,24 +113,9 @@ def _postgresql(settings: Mapping[str, Any]) -> str:
     return f"postgresql://{_query(told)}"
 
 
-def _mysql(settings: Mapping[str, Any]) -> str:
-    options: dict[str, Any] = settings["OPTIONS"]
-    host, tls = settings["HOST"], dict[str, Any](options.get("ssl") or {})
-    told: dict[str, Any] = {"socket": options.get("unix_socket")}
-    told |= {f"ssl_{name}": tls.get(name) for name in ("ca", "cert", "key")}
-    if host.startswith("/"):
-        host, told["socket"] = "", host
-    user = quote(options.get("user") or settings["USER"], safe="")
-    password = quote(options.get("password") or settings["PASSWORD"], safe="")
-    port = f":{settings['PORT']}" if settings["PORT"] else ""
-    database = quote(options.get("database") or settings["NAME"], safe="")
-    where = f"{host or 'localhost'}{port}/{database}"
-    return f"mysql://{user}:{password}@{where}{_query(told)}"
-
-
 def _query(options: Mapping[str, Any]) -> str:
     given = {name: str(value) for name, value in options.items() if value is not None}
     return f"?{urlencode(given, quote_via=quote)}" if given else ""
 
 
-_MAKERS: Final = {"sqlite": _sqlite, "postgresql": _postgresql, "mysql": _mysql}
+_MAKERS: Final = {"sqlite": _sqlite, "postgresql": _postgresql, "mysql": mysql_url}

@@ -14,7 +14,8 @@ from semel.stores.options import count, flag, seconds
 SCHEMES: Final = ("mysql", "mariadb")
 PORT: Final = 3306
 OWN: Final = ("pool_size", "timeout", "migrate", "durable")
-SERVER: Final = ("socket", "ssl", "ssl_ca", "ssl_cert", "ssl_key")
+SERVER: Final = ("socket", "ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify")
+VERIFY: Final = ("identity", "ca", "off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,10 @@ def _port(parts: SplitResult) -> int:
 
 
 def _tls(asked: Mapping[str, str]) -> ssl.SSLContext | None:
-    """Encrypted means verified: against the system's authorities, or those in ``ssl_ca``."""
+    """Encrypted means verified, unless ``ssl_verify`` says how much less."""
+    verify = asked.get("ssl_verify", "identity")
+    if verify not in VERIFY:
+        raise ConfigurationError(f"ssl_verify must be one of {', '.join(VERIFY)}, not {verify!r}")
     given = [name for name in SERVER if name.startswith("ssl_") and name in asked]
     if not flag("ssl", asked.get("ssl", bool(given))):
         return None
@@ -104,6 +108,9 @@ def _tls(asked: Mapping[str, str]) -> ssl.SSLContext | None:
             context.load_cert_chain(certificate, asked.get("ssl_key"))
     except OSError as error:
         raise ConfigurationError(f"{', '.join(given)}: {error}") from error
+    context.check_hostname = verify == "identity"
+    if verify == "off":
+        context.verify_mode = ssl.CERT_NONE
     return context
 
 
