@@ -1,15 +1,21 @@
 """`semel doctor` as people and programs meet it."""
 
 import json
+import re
+import secrets
 import time
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from semel.ops.doctor import examine, fit
 from semel.stores.memory import MemoryBackend
+from semel.stores.sql import grants
+from semel.stores.sql.grants import NEEDED
 from tests.ops.commandline import run
-from tests.servers import ValkeyServer
+from tests.servers import MariadbServer, ValkeyServer
+from tests.stores.harness import database_of
 
 
 def findings(out: str) -> list[tuple[str, str]]:
@@ -50,6 +56,69 @@ def test_a_missing_schema_is_told(postgres_url: str) -> None:
     assert "semel migrate" in text
     assert run("migrate", postgres_url).returncode == 0
     assert run("doctor", postgres_url).returncode == 0
+
+
+def test_rights_that_are_missing_in_postgresql_are_told_before_they_are_needed(
+    postgres_url: str,
+) -> None:
+    """The reaper is the first to delete, a day later."""
+    run("migrate", postgres_url)
+    clerk = f"clerk_{secrets.token_hex(4)}"
+    tables = "ALL TABLES IN SCHEMA public"
+    with psycopg.connect(postgres_url, autocommit=True) as owner:
+        owner.execute(f"CREATE ROLE {clerk} LOGIN".encode())
+        owner.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {clerk}".encode())
+        url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}user={clerk}"
+        assert run("doctor", url).returncode == 0
+        owner.execute(f"REVOKE DELETE ON semel_record, semel_event FROM {clerk}".encode())
+        owner.execute(f"REVOKE UPDATE ON semel_leader FROM {clerk}".encode())
+        done = run("doctor", "--json", url)
+        owner.execute(f"DROP OWNED BY {clerk}; DROP ROLE {clerk}".encode())
+    assert done.returncode == 1
+    ((severity, text),) = findings(done.stdout)
+    assert severity == "refused"
+    assert "DELETE on semel_record, DELETE on semel_event, UPDATE on semel_leader:" in text
+
+
+def test_rights_that_are_missing_in_mariadb_are_told_before_they_are_needed(
+    mariadb: MariadbServer, mariadb_url: str
+) -> None:
+    run("migrate", mariadb_url)
+    clerk, database = f"clerk_{secrets.token_hex(4)}", database_of(mariadb_url)
+    mariadb.execute(f"CREATE USER {clerk}")
+    try:
+        mariadb.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.* TO {clerk}")
+        url = f"mysql://{clerk}@127.0.0.1:{mariadb.port}/{database}"
+        assert run("doctor", url).returncode == 0
+        mariadb.execute(f"REVOKE UPDATE, DELETE ON {database}.* FROM {clerk}")
+        done = run("doctor", "--json", url)
+    finally:
+        mariadb.execute(f"DROP USER {clerk}")
+    assert done.returncode == 1
+    refused = [text for severity, text in findings(done.stdout) if severity == "refused"]
+    assert "UPDATE on semel_record, DELETE on semel_record" in refused[0]
+    assert "INSERT" not in refused[0]
+
+
+def test_the_rights_that_are_looked_for_are_those_that_the_queries_need() -> None:
+    written = re.compile(r"\b(INSERT|UPDATE|DELETE)(?: IGNORE)?(?: INTO| FROM)? (semel_[a-z]+)")
+    used = {
+        found
+        for path in Path(grants.__file__).parent.glob("queries/**/*.sql")
+        for found in written.findall(path.read_text())
+    }
+    looked_for = {(verb, table) for table, (verbs, _) in NEEDED.items() for verb in verbs}
+    assert used - {("INSERT", "semel_schema")} <= looked_for
+
+
+def test_a_redis_that_asks_for_a_password_is_told_in_one_finding() -> None:
+    with ValkeyServer() as server:
+        server.configure(requirepass="secret")
+        done = run("doctor", "--json", server.url)
+    told = [text for severity, text in findings(done.stdout) if severity != "limit"]
+    assert done.returncode == 1
+    assert len(told) == 1, told
+    assert "asks for a password" in told[0]
 
 
 def test_a_server_that_is_gone_is_told(tmp_path: Path) -> None:

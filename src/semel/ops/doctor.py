@@ -93,11 +93,12 @@ def doctor(
 ) -> None:
     """Examine a store and the settings it is used with, and say what to do.
 
-    The store is reached, has its schema and the right settings; how far its clock is off; what it
-    cannot promise; whether maintenance and workers come round; unknown outcomes and dead letters;
-    how long handlers run, beside their leases. Without URL and --guard it is the store of the
-    settings: SEMEL_STORE, or semel.toml. Nothing is changed, but SQLite makes its file where there
-    is none. The exit code is 1 when something is refused or wrong.
+    The store is reached, has its schema and the right settings, and its user the rights that semel
+    needs; how far its clock is off; what it cannot promise; whether maintenance and workers come
+    round; unknown outcomes and dead letters; how long handlers run, beside their leases. Without
+    URL and --guard it is the store of the settings: SEMEL_STORE, or semel.toml. Nothing is changed,
+    but SQLite makes its file where there is none. The exit code is 1 when something is refused or
+    wrong.
     """
     with one_sentence():
         findings, where = _examined(_opened(url, guard), app)

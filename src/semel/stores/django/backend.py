@@ -15,6 +15,8 @@ from semel.stores.base import (
     AsyncTransaction,
     Backend,
     Capabilities,
+    Examined,
+    Finding,
     Store,
     Transaction,
     Transactional,
@@ -136,6 +138,11 @@ class DjangoBackend:
         if self._database.private:
             migrate(self._database.wrapper)
         return self._own().migrate()
+
+    def examine(self) -> tuple[Finding, ...]:
+        """What semel's own on the same database finds."""
+        own = None if self._database.private else self._own()
+        return own.examine() if isinstance(own, Examined) else ()
 
     def close(self) -> None:
         for backend in list(self._backends.values()):

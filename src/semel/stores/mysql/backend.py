@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from functools import partial
 
-from semel.stores.base import AsyncStore, Capabilities, Store
+from semel.stores.base import AsyncStore, Capabilities, Finding, Store
 from semel.stores.mysql import migration
 from semel.stores.mysql.awaited import AwaitedPool
 from semel.stores.mysql.blocking import BlockingPool
@@ -66,6 +66,9 @@ class MysqlBackend:
 
     def migrate(self) -> int:
         return migration.migrate(self._settings)
+
+    def examine(self) -> tuple[Finding, ...]:
+        return migration.examine(self._settings)
 
     def close(self) -> None:
         if lanes := self.blocking_lanes.pop():

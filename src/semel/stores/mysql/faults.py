@@ -19,7 +19,9 @@ _NOT_READY: Final = (1047,)
 _SCHEMA: Final = (1146, 1054, 1049)
 _IMPOSSIBLE: Final = (1048, 1062, 1064, 1136, 1264, 1292, 1364, 1366, 1406, 1690, 3819, 4025)
 """The schema's own rules were broken, or those of the language."""
-_REFUSED: Final = (1040, 1044, 1045, 1142, 1143, 1153, 1203, 1226, 1227)
+DENIED: Final = (1142, 1143)
+"""No right to a table, or to a column."""
+_REFUSED: Final = (1040, 1044, 1045, *DENIED, 1153, 1203, 1226, 1227)
 """Too many connections, no right to it, too large."""
 
 _NOT_APPLIED: Final = frozenset(

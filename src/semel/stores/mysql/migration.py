@@ -7,15 +7,18 @@ repeated, and it is written down when all of them are done.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import partial
 from math import inf
 from typing import Final, TypeVar
 
 from semel.errors import StoreUnavailable
+from semel.stores.base import Finding
 from semel.stores.mysql.exchange import DIALECT, told
-from semel.stores.mysql.faults import Fault, not_connected, verdict
+from semel.stores.mysql.faults import DENIED, Fault, not_connected, verdict
 from semel.stores.mysql.link import Link, dial
 from semel.stores.mysql.settings import Settings
 from semel.stores.sql.dialect import dialect
+from semel.stores.sql.grants import missing_grants
 from semel.stores.sql.migrate import Ddl, pending, standing, upgrade
 from semel.stores.sql.plans import Rows, Statement
 
@@ -41,6 +44,32 @@ def migrate(settings: Settings) -> int:
         raise verdict(fault, doubt=True) from None
     finally:
         link.close()
+
+
+def examine(settings: Settings) -> tuple[Finding, ...]:
+    """What the user may not do; no try changes anything."""
+    try:
+        link = Link(dial(settings))
+    except Exception as error:
+        raise verdict(not_connected(error, settings.without_secrets), doubt=False) from None
+    try:
+        link.greet(settings, inf, warn=False)
+        return missing_grants(partial(_denied, link))
+    except Fault as fault:
+        raise verdict(fault, doubt=False) from None
+    finally:
+        link.close()
+
+
+def _denied(link: Link, text: str) -> bool:
+    try:
+        link.ask(text, inf)
+    except Fault as fault:
+        if fault.code in DENIED:
+            return True
+        if fault.code is None:
+            raise
+    return False  # no such table: whoever reads it says so
 
 
 def _locked(link: Link, work: Callable[[Link], int]) -> int:

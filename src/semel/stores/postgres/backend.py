@@ -10,7 +10,14 @@ import psycopg
 
 from semel.core.contract import Found, NoRecord
 from semel.core.model import Identity
-from semel.stores.base import AsyncStore, AsyncTransaction, Capabilities, Store, Transaction
+from semel.stores.base import (
+    AsyncStore,
+    AsyncTransaction,
+    Capabilities,
+    Finding,
+    Store,
+    Transaction,
+)
 from semel.stores.holds import Holds
 from semel.stores.places import Awaited, Blocking, PerLoop, PerProcess
 from semel.stores.postgres import migration
@@ -119,6 +126,9 @@ class PostgresBackend:
 
     def migrate(self) -> int:
         return migration.migrate(self._settings)
+
+    def examine(self) -> tuple[Finding, ...]:
+        return migration.examine(self._settings)
 
     def close(self) -> None:
         if pool := self.blocking_lanes.pop():

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import psycopg
 
+from semel.stores.base import Finding
 from semel.stores.postgres.faults import joined, not_connected, verdict
 from semel.stores.postgres.link import DIALECT
 from semel.stores.postgres.settings import Settings
 from semel.stores.sql.dialect import dialect
+from semel.stores.sql.grants import missing_grants
 from semel.stores.sql.migrate import Ddl, Standing, pending, standing, upgrade
 from semel.stores.sql.plans import Rows, Statement
 
@@ -28,6 +31,22 @@ def migrate(settings: Settings) -> int:
         return found.version
     # On another connection: this one may go on believing that a table is not there.
     return _connected(settings, _upgrade)
+
+
+def examine(settings: Settings) -> tuple[Finding, ...]:
+    """What the user may not do; each try is undone."""
+    return _connected(settings, lambda connection: missing_grants(partial(_denied, connection)))
+
+
+def _denied(connection: psycopg.Connection[Any], text: str) -> bool:
+    try:
+        with connection.transaction(force_rollback=True):
+            connection.execute(text.encode())
+    except psycopg.errors.InsufficientPrivilege:
+        return True
+    except psycopg.ProgrammingError:
+        return False  # no such table: whoever reads it says so
+    return False
 
 
 def _connected(settings: Settings, work: Callable[[psycopg.Connection[Any]], R]) -> R:

@@ -33,6 +33,12 @@ def greet(settings: Settings, where: Address) -> Greeting:
         if isinstance(said, hiredis.ReplyError):
             raise _unwelcome(said, where)
     info, config = yield [("INFO",), ("CONFIG", "GET", *_SETTINGS)]
+    for said in (info, config):
+        if isinstance(said, hiredis.ReplyError) and str(said).startswith("NOAUTH"):
+            raise ConfigurationError(
+                f"Redis at {where} asks for a password, and the URL has none: write "
+                "redis://:password@host or redis://user:password@host"
+            )
     findings = tuple(examine(settings, _info(info), _config(config)))
     return findings
 

@@ -7,6 +7,7 @@
     rows       rows into replies                                                      (no I/O)
     errand     one operation's way to a server: sent again where that is safe         (no I/O)
     kinds      which operations travel together, as rows of a statement for many      (no I/O)
+    grants     the rights that a user needs, and how each is tried                    (no I/O)
     batches    concurrent operations of one kind put together; what befalls them      (no I/O)
     awaited_lanes, blocking_lanes   who goes alone and who with others, in a loop and among threads
 """
