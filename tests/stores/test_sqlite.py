@@ -496,6 +496,51 @@ def test_nothing_is_acknowledged_into_a_file_that_is_gone(
     assert isinstance(ask(backend, complete(op.identity, op.fence)), Applied)
 
 
+@pytest.mark.parametrize("part", ["-wal", "-shm"])
+@pytest.mark.parametrize("replaced", [False, True], ids=["deleted", "replaced"])
+def test_nothing_is_acknowledged_into_a_log_that_is_gone(
+    path: Path, backend: SqliteBackend, part: str, replaced: bool
+) -> None:
+    op = held(backend)
+    log = path.with_name(path.name + part)
+    backup = path.with_suffix(".old")
+    log.rename(backup)
+    if replaced:
+        shutil.copy(backup, log)
+    late: list[StoreOperation[Any]] = [claim(new_identity(), new_fence())]
+    late.append(complete(op.identity, op.fence))
+    for each in late:
+        with pytest.raises(StoreUnavailable, match=f"{part} was deleted or replaced") as refused:
+            ask(backend, each)
+        assert refused.value.applied is False
+    with pytest.raises(StoreUnavailable, match="deleted or replaced"):
+        ask(backend, Read(op.identity))  # also in a thread that has not looked before
+
+
+def test_the_log_of_a_file_behind_a_link_is_watched(path: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.db"
+    link.symlink_to(path)
+    with closing(SqliteBackend(f"sqlite:///{link}", timeout=PATIENCE)) as backend:
+        op = held(backend)
+        path.with_name(path.name + "-wal").unlink()
+        with pytest.raises(StoreUnavailable, match="-wal was deleted or replaced"):
+            ask(backend, complete(op.identity, op.fence))
+
+
+def test_what_a_deleted_log_held_is_saved_when_its_loss_is_noticed(
+    path: Path, backend: SqliteBackend
+) -> None:
+    op = held(backend)
+    for part in ("-wal", "-shm"):
+        path.with_name(path.name + part).unlink()
+    with pytest.raises(StoreUnavailable, match="deleted or replaced"):
+        ask(backend, claim(new_identity(), new_fence()))
+    with closing(SqliteBackend(backend.url)) as other:
+        found = other.blocking().perform(Read(op.identity))
+        assert isinstance(found, Found)
+        assert found.record.fence == op.fence
+
+
 def test_a_store_stays_the_same_when_the_process_changes_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1283,6 +1283,15 @@ def test_nothing_is_committed_into_a_file_that_is_gone(lite: World) -> None:
         lite.begin(None)
 
 
+@pytest.mark.parametrize("part", ["-wal", "-shm"])
+def test_nothing_is_committed_into_a_log_that_is_gone(lite: World, part: str) -> None:
+    lite.begin(None).roll_back()
+    Path(lite.url.removeprefix("sqlite:///") + part).unlink()
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match=f"{part} was deleted or replaced"):
+            lite.begin(None)
+
+
 def test_commits_are_synced(lite: World) -> None:
     act = lite.begin(None)
     assert act.execute("PRAGMA synchronous") == [(2,)]

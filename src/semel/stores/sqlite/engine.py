@@ -23,9 +23,8 @@ from semel.stores.sql.steps import Plan
 from semel.stores.sqlite.batch import Job, Mailbox, run_batch
 from semel.stores.sqlite.file import (
     TEXTS,
-    FileId,
+    OpenFiles,
     begin,
-    file_id,
     is_busy,
     open_for_reading,
     open_for_writing,
@@ -46,9 +45,10 @@ _LOOK: Final = TEXTS["look"].replace(":identity", "?")
 class Reader:
     """A connection that only looks; used by one thread, closed by any."""
 
-    def __init__(self, path: Path, timeout: float) -> None:
+    def __init__(self, path: Path, timeout: float, files: OpenFiles) -> None:
         self._path = path
         self._timeout = timeout
+        self._files = files
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
 
@@ -65,6 +65,7 @@ class Reader:
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:
+            self._files.check()
             self._connection = open_for_reading(self._path, self._timeout)
         return self._connection
 
@@ -118,7 +119,7 @@ class Engine:
         self._wake.acquire()
         self._writing = threading.Lock()
         self._connection: sqlite3.Connection | None = None
-        self._file: FileId | None = None
+        self._files = OpenFiles(path)
         self._local = threading.local()
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         self._frozen: list[Reader] = []
@@ -176,7 +177,12 @@ class Engine:
                 self._idle = False
                 self._wake.release()
         self._thread.join()
-        for reader in list(self._readers):
+        self._close_readers()
+
+    def _close_readers(self) -> None:
+        with self._lock:
+            readers = list(self._readers)
+        for reader in readers:
             reader.close()
 
     # ── around a fork ────────────────────────────────────────────────────────────────────────────
@@ -209,7 +215,7 @@ class Engine:
         try:
             reader: Reader = self._local.reader
         except AttributeError:
-            reader = self._local.reader = Reader(self._path, self._timeout)
+            reader = self._local.reader = Reader(self._path, self._timeout, self._files)
             with self._lock:
                 self._readers.add(reader)
         return reader
@@ -280,19 +286,24 @@ class Engine:
         return batch
 
     def _opened(self) -> sqlite3.Connection:
-        """The connection, to the very file that was opened first.
-
-        SQLite would go on in a file that was deleted, and what it acknowledged would be gone.
-        """
-        if self._file is not None and file_id(self._path) != self._file:
-            raise StoreUnavailable(
-                f"{self._path} was deleted or replaced while in use: restart", applied=False
-            )
+        """The connection, to the very files that were opened first."""
+        try:
+            self._files.check()
+        except StoreUnavailable:
+            if self._files.lost:
+                self._close_all()
+            raise
         if self._connection is None:
             self._connection = open_for_writing(self._path, self._timeout, self._clock())
-            self._file = file_id(self._path)
+            self._files.opened()
             self.ready = True
         return self._connection
+
+    def _close_all(self) -> None:
+        """Where nobody else has the file open, SQLite now saves what the lost log holds."""
+        self.ready = False
+        self._drop_connection()
+        self._close_readers()
 
     def _transact(self, connection: sqlite3.Connection, batch: Sequence[Job]) -> None:
         try:
@@ -334,6 +345,7 @@ class Engine:
     def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
+            self._files.closed()
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,7 +28,48 @@ _FULL_SYNC = 2
 FileId = tuple[int, int]
 
 
-def file_id(path: Path) -> FileId | None:
+class OpenFiles:
+    """The database, its log, and the index of its log: to be checked before each write.
+
+    SQLite goes on in a file that was deleted. Nobody else can read what is written there, and it is
+    gone when the last connection closes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._parts = [path]
+        self._opened: tuple[FileId | None, ...] = ()
+        self.lost: Path | None = None
+        """The log that is gone, with commits that only this process can still read."""
+
+    def opened(self) -> None:
+        """A connection is open, and with it every file."""
+        found = self._parts[0].resolve()  # the log lies beside the file, not beside a link to it
+        logs = [found.with_name(f"{found.name}-{part}") for part in ("wal", "shm")]
+        self._parts = [self._parts[0], *logs]
+        self._opened = tuple(map(_file_id, self._parts))
+
+    def closed(self) -> None:
+        """The last connection takes the log with it; only the database itself has to stay."""
+        self._opened = self._opened[:1]
+
+    def check(self) -> None:
+        """Refuse to go on when one was deleted or replaced; after the loss of a log, for good."""
+        moved = self.lost or next(self._moved(), None)
+        if moved is None:
+            return
+        if moved != self._parts[0]:
+            self.lost = moved
+        raise StoreUnavailable(
+            f"{moved} was deleted or replaced while in use: restart", applied=False
+        )
+
+    def _moved(self) -> Iterator[Path]:
+        for part, opened in zip(self._parts, self._opened, strict=False):
+            if _file_id(part) != opened:
+                yield part
+
+
+def _file_id(path: Path) -> FileId | None:
     """Which file a path leads to now; None when there is none."""
     try:
         found = path.stat()

@@ -29,8 +29,7 @@ from semel.stores.holds import ENDED, OVER, SHARED, Hold, Holds
 from semel.stores.session_shelf import SessionShelf
 from semel.stores.sql.plans import plan
 from semel.stores.sqlite.file import (
-    FileId,
-    file_id,
+    OpenFiles,
     is_busy,
     open_for_reading,
     outage,
@@ -312,7 +311,7 @@ class SqliteTransactions:
         self._live: set[HandedConnection] = set()
         self._idle: HandedConnection | None = None
         self._anchor: sqlite3.Connection | None = None
-        self._file: FileId | None = None
+        self._files = OpenFiles(self._path)
         self._open: OpenTransaction | None = None
 
     # ── threads ──────────────────────────────────────────────────────────────────────────────────
@@ -407,6 +406,7 @@ class SqliteTransactions:
         if self._anchor is not None:
             close(self._anchor)
             self._anchor = None
+            self._files.closed()
 
     def _attempt(
         self, kind: type[T], connection: HandedConnection, identity: Identity | None, hold: Hold
@@ -423,11 +423,7 @@ class SqliteTransactions:
                     return None
                 self._close(connection)
                 raise outage(error, applied=False) from error
-            if file_id(self._path) != self._file:
-                self._close(connection)
-                raise StoreUnavailable(
-                    f"{self._path} was deleted or replaced while in use: restart", applied=False
-                )
+            self._check_files(connection)
             begun = kind(self, connection, identity, hold)
             self._open = begun
             return begun
@@ -455,18 +451,28 @@ class SqliteTransactions:
 
     def _connect(self) -> HandedConnection:
         with self._lock:
+            self._check_files(None)
             connection = open_handed(self._path, self._timeout, self.clock)
             if self._foreign_keys:
                 # Now: within a transaction, SQLite takes no notice of it.
                 connection.execute("PRAGMA foreign_keys = ON")
             self._live.add(connection)
-            if self._file is None:
-                self._file = file_id(self._path)
             if self._anchor is None:
                 # Closing the last connection to a file folds its log into it, which takes long.
                 self._anchor = open_for_reading(self._path, self._timeout)
                 self._anchor.execute("SELECT count(*) FROM sqlite_master").fetchone()
+                self._files.opened()
         return connection
+
+    def _check_files(self, connection: HandedConnection | None) -> None:
+        try:
+            self._files.check()
+        except StoreUnavailable:
+            if connection is not None:
+                self._close(connection)
+            if self._files.lost:
+                self._drop_anchor()  # as `Engine._close_all`
+            raise
 
     async def _aconnect(self) -> HandedConnection:
         opening = keep(in_thread(self._connect))
