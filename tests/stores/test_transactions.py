@@ -947,8 +947,9 @@ def test_what_follows_the_lock_sees_what_its_last_holder_did(pg: World) -> None:
         connection.execute(f"ALTER DATABASE {name} RESET ALL".encode())
 
 
-def test_a_nasty_handler_leaves_a_clean_connection(pg: World) -> None:
-    backend = pg.open(pool_size=1)
+@pytest.mark.parametrize("prepare", [None, True, False])
+def test_a_nasty_handler_leaves_a_clean_connection(pg: World, prepare: bool | None) -> None:
+    backend = pg.open(pool_size=1, prepare=prepare)
     op = claim()
     act = pg.begin(op.identity, backend)
     act.perform(op)

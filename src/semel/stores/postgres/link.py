@@ -111,6 +111,7 @@ class Link:
         "_rows",
         "_unsure",
         "fd",
+        "pooled",
         "prepare",
     )
 
@@ -125,6 +126,8 @@ class Link:
         self._ended = False
         self.fd = self._pgconn.socket
         self.prepare = prepare
+        self.pooled = False
+        """The session behind it is a pooler's, and shared with others."""
 
     def execute(self, statement: Statement) -> Exchange:
         """Send one statement and collect its rows."""
@@ -136,7 +139,8 @@ class Link:
             except Fault as fault:
                 if fault.sqlstate not in NO_SUCH_STATEMENT:
                     raise
-                self.prepare = False  # a pooler that was not noticed; nothing was executed
+                # A pooler that was not noticed; nothing was executed.
+                self.prepare, self.pooled = False, True
         send = self._pgconn.send_query_params
         return (yield from self._ask(send, asked.text, values, None, formats, BINARY))
 
@@ -160,9 +164,10 @@ class Link:
                 "synchronous_commit is off for this PostgreSQL role or database: acknowledged keys "
                 "would be lost in a crash; set it to on"
             )
+        # A pooler invents the key data it greets with, and knows nothing of our statements.
+        self.pooled = pid != self._pgconn.backend_pid
         if self.prepare is None:
-            # A pooler invents the key data it greets with, and knows nothing of our statements.
-            self.prepare = pid == self._pgconn.backend_pid
+            self.prepare = not self.pooled
         return rows
 
     def descend(self, lineage: Lineage) -> Exchange:

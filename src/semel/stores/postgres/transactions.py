@@ -146,7 +146,7 @@ class OpenTransaction:
 
         Behind a pooler the session is not ours, and a handler cannot expect it to be.
         """
-        return self._handout.used and bool(self._link.prepare)
+        return self._handout.used and not self._link.pooled
 
 
 class BlockingTransaction(OpenTransaction):
