@@ -5,7 +5,7 @@ import os
 import secrets
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -38,7 +38,7 @@ from semel.stores.postgres.migration import LOCK
 from tests.servers import PgBouncer, PostgresServer
 from tests.stores.contract import SNAPSHOT
 from tests.stores.together import DAY, SOON, claim, complete, hurried
-from tests.waiting import PATIENCE, auntil, until
+from tests.waiting import PATIENCE, asked, auntil, until
 
 pytestmark = pytest.mark.anyio
 
@@ -537,8 +537,67 @@ def made_a_standby(server: PostgresServer) -> Iterator[None]:
 def test_a_server_that_may_forget_what_it_acknowledged_is_refused(postgres_url: str) -> None:
     with opened(postgres_url):
         backend = PostgresBackend(f"{postgres_url}&options=-csynchronous_commit%3Doff")
-        with pytest.raises(ConfigurationError, match="synchronous_commit"):
+        with pytest.raises(StoreUnavailable, match="synchronous_commit") as refused:
             backend.blocking().perform(claim())
+        assert refused.value.applied is False
+
+
+@contextmanager
+def forgetful(server: PostgresServer) -> Iterator[None]:
+    """Commits are acknowledged before they are on disk, also on connections that are open."""
+    with admin(server.url) as ask:
+        ask("ALTER SYSTEM SET synchronous_commit = off")
+        ask("SELECT pg_reload_conf()")
+        try:
+            yield
+        finally:
+            ask("ALTER SYSTEM RESET synchronous_commit")
+            ask("SELECT pg_reload_conf()")
+
+
+async def _blocking(backend: PostgresBackend) -> None:
+    backend.blocking().perform(claim())
+
+
+async def _awaited(backend: PostgresBackend) -> None:
+    await backend.awaited().perform(claim())
+
+
+async def _transaction(backend: PostgresBackend) -> None:
+    begun = backend.begin(claim().identity)
+    assert begun is not None
+    begun.roll_back()
+
+
+async def _awaited_transaction(backend: PostgresBackend) -> None:
+    begun = await backend.abegin(claim().identity)
+    assert begun is not None
+    await begun.roll_back()
+
+
+@pytest.mark.parametrize("write", [_blocking, _awaited, _transaction, _awaited_transaction])
+async def test_a_server_that_begins_to_forget_is_refused_on_open_connections(
+    own_server: PostgresServer,
+    monkeypatch: pytest.MonkeyPatch,
+    write: Callable[[PostgresBackend], Awaitable[None]],
+) -> None:
+    monkeypatch.setattr("semel.stores.postgres.link.CHECK_AGAIN", 0.0)
+    with opened(own_server.url) as backend:
+
+        async def refused() -> bool:
+            try:
+                await write(backend)
+            except StoreUnavailable as error:
+                assert "synchronous_commit is off" in str(error)
+                assert error.applied is False
+                return True
+            return False
+
+        assert not await refused()
+        with forgetful(own_server):
+            await asked(refused, lambda so: so)
+        await asked(refused, lambda so: not so)
+        await backend.aclose()
 
 
 def test_a_commit_that_no_standby_confirmed_is_not_called_a_success(

@@ -7,7 +7,7 @@ process (and per event loop for the awaited colour), and again in a forked child
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 from semel.core.contract import Found, NoRecord, Operation, StoreOperation
 from semel.core.flow import Perform
@@ -18,6 +18,11 @@ R = TypeVar("R")
 
 Clock = Callable[[], Micros]
 """Microseconds since 1970; injected where the store's clock is this machine's (memory, SQLite)."""
+
+
+CHECK_AGAIN: Final = 1.0
+"""Seconds after which a server is asked again, on a connection that is in use, whether it keeps
+what it acknowledges: its settings can be changed under open connections."""
 
 
 @frozen

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Generator, Sequence
 from functools import cache
 from hashlib import sha256
+from time import monotonic
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import psycopg
@@ -20,7 +21,7 @@ from psycopg.pq.abc import PGconn, PGresult
 from psycopg.types.numeric import Int4BinaryLoader, Int8BinaryLoader
 from psycopg.types.string import ByteaBinaryLoader, TextBinaryLoader
 
-from semel.errors import ConfigurationError
+from semel.stores.base import CHECK_AGAIN
 from semel.stores.postgres.faults import NO_SUCH_STATEMENT, Fault, refused, severed
 from semel.stores.postgres.lineage import ASKED, Lineage
 from semel.stores.sql.dialect import dialect
@@ -103,6 +104,7 @@ class Link:
     """A connection to a primary that is ready for statements."""
 
     __slots__ = (
+        "_check_at",
         "_connection",
         "_ended",
         "_pgconn",
@@ -124,6 +126,7 @@ class Link:
         self._rows = Transformer(_LOADERS)
         self._unsure = False
         self._ended = False
+        self._check_at = 0.0
         self.fd = self._pgconn.socket
         self.prepare = prepare
         self.pooled = False
@@ -131,6 +134,7 @@ class Link:
 
     def execute(self, statement: Statement) -> Exchange:
         """Send one statement and collect its rows."""
+        yield from self.check()
         asked = query(statement.name)
         values, formats = _encoded([statement.params[name] for name in asked.order])
         if self.prepare:
@@ -151,6 +155,10 @@ class Link:
         send = self._pgconn.send_query_prepared
         return (yield from self._ask(send, asked.name, values, formats, BINARY))
 
+    def check(self) -> Exchange:
+        """Before something is written, greet again where that is long ago."""
+        return (yield from self.greet()) if monotonic() >= self._check_at else []
+
     def greet(self) -> Exchange:
         """Make sure that this is a primary that keeps what it acknowledges; notice a pooler."""
         send = self._pgconn.send_query_params
@@ -160,10 +168,11 @@ class Link:
             what = "a standby" if recovering else "read-only"
             raise Fault(f"this server is {what}, semel needs the primary")
         if synchronous == "off":
-            raise ConfigurationError(
-                "synchronous_commit is off for this PostgreSQL role or database: acknowledged keys "
-                "would be lost in a crash; set it to on"
+            raise Fault(
+                "synchronous_commit is off, for the server, the role or the database: acknowledged "
+                "keys would be lost in a crash; set it to on"
             )
+        self._check_at = monotonic() + CHECK_AGAIN
         # A pooler invents the key data it greets with, and knows nothing of our statements.
         self.pooled = pid != self._pgconn.backend_pid
         if self.prepare is None:

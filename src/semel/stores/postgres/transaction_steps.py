@@ -46,6 +46,7 @@ def begin(link: Link, identity: Identity | None, limit: float | None) -> Exchang
     What must know what the lock protects comes in a later statement: one statement's snapshot may
     be older than its lock.
     """
+    yield from link.check()
     if identity is None:
         yield from command(link, _BEGIN + b"; SAVEPOINT semel")
         return [(True,)]
