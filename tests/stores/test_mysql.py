@@ -757,9 +757,10 @@ def test_a_server_that_may_forget_what_it_acknowledged_is_refused_unless_asked_f
     url, named = own_server.url_of("shop"), f"{setting} is {value}"
     with set_globally(own_server, {setting: str(value)}):
         backend = MysqlBackend(url, timeout=PATIENCE)
-        with pytest.raises(ConfigurationError, match=named):
+        with pytest.raises(StoreUnavailable, match=named) as refused:
             backend.blocking().perform(claim())
-        with pytest.raises(ConfigurationError, match=named):
+        assert refused.value.applied is False
+        with pytest.raises(StoreUnavailable, match=named):
             asyncio.run(awaited_once(backend))
         assert backend.capabilities.durable
         with (
@@ -771,6 +772,27 @@ def test_a_server_that_may_forget_what_it_acknowledged_is_refused_unless_asked_f
                 list(threads.map(careless.blocking().perform, [claim() for _ in range(8)]))
             assert isinstance(careless.blocking().perform(claim()), Claimed)
         assert named in caplog.text
+
+
+@pytest.mark.parametrize("setting", ["innodb_flush_log_at_trx_commit", "sync_binlog"])
+async def test_a_server_that_begins_to_forget_is_refused_on_open_connections(
+    own_server: MariadbServer, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("semel.stores.mysql.exchange.CHECK_AGAIN", 0.0)
+    async with aopened(own_server.url_of("shop")) as backend:
+        blocking, awaited = backend.blocking(), backend.awaited()
+        blocking.perform(claim())
+        await awaited.perform(claim())
+        with set_globally(own_server, {setting: "0"}):
+            with pytest.raises(StoreUnavailable, match=f"{setting} is 0") as refused:
+                blocking.perform(claim())
+            assert refused.value.applied is False
+            with pytest.raises(StoreUnavailable, match=f"{setting} is 0") as refused:
+                await awaited.perform(claim())
+            assert refused.value.applied is False
+        blocking.perform(claim())
+        await awaited.perform(claim())
+        backend.close()
 
 
 def test_a_log_of_statements_is_refused(own_server: MariadbServer) -> None:

@@ -115,9 +115,9 @@ class AwaitedPool:
     async def _connect(self, deadline: float) -> Wire:
         if self._settings.migrate and not self._ready:
             await in_thread(lambda: migrate(self._settings))
-        wire = Wire(await dial(self._settings))
+        wire = Wire(await dial(self._settings), self._settings)
         try:
-            await wire.greet(self._settings, deadline, warn=not self._ready)
+            await wire.greet(deadline, warn=not self._ready)
             if not self._ready:
                 await wire.check_schema(deadline)
                 self._ready = True

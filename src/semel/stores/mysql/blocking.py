@@ -29,9 +29,9 @@ class BlockingPool(blocking_pool.BlockingPool[Link]):
         return link.alive()
 
     def _open(self, deadline: float) -> Link:
-        link = Link(self._connect(deadline))
+        link = Link(self._connect(deadline), self._settings)
         try:
-            link.greet(self._settings, deadline, warn=not self._ready)
+            link.greet(deadline, warn=not self._ready)
             if not self._ready:
                 link.check_schema(deadline)
                 self._ready = True

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from semel.errors import ConfigurationError
 from semel.log import log
+from semel.stores.base import CHECK_AGAIN
 from semel.stores.mysql.faults import DUPLICATE, TOO_LARGE, WAITED, Fault
 from semel.stores.mysql.literals import rendered
 from semel.stores.mysql.settings import Settings
@@ -175,6 +176,8 @@ class Manners(NamedTuple):
 
     most: int
     """The length of the longest packet."""
+    check_at: float
+    """When it is to be greeted again, by the monotonic clock."""
     apart: bool
     """A transaction is not sent in one packet. A Galera node that undoes it between two of its
     statements, for another node was first, tells so with the next *packet*: the rest of this one
@@ -213,7 +216,7 @@ def greet(settings: Settings, *, warn: bool) -> Generator[str, Sequence[ResultSe
     most = int(seen["max_allowed_packet"])
     if warn:
         _check_packet(most)
-    return Manners(most, apart=of_cluster)
+    return Manners(most, monotonic() + CHECK_AGAIN, apart=of_cluster)
 
 
 def check_schema() -> Exchange:
@@ -254,7 +257,7 @@ def _check_durable(seen: Mapping[str, object], durable: bool, *, warn: bool) -> 
         return
     lost = f"{wrong}: acknowledged keys would be lost in a crash or power cut; set it to 1"
     if durable:
-        raise ConfigurationError(f"{lost}, or say durable=off to put up with it")
+        raise Fault(f"{lost}, or say durable=off to put up with it")
     if warn:
         log.warning("%s", lost)
 

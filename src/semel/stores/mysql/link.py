@@ -111,19 +111,22 @@ def _socket(settings: Settings) -> socket.socket:
 class Link:
     """A connection to a primary that is ready for packets."""
 
-    __slots__ = ("_done", "_manners", "_pid", "_reader", "connection")
+    __slots__ = ("_done", "_manners", "_pid", "_reader", "_settings", "connection")
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, settings: Settings) -> None:
         self.connection = connection
+        self._settings = settings
         self._reader = connection._rfile = _Reader(connection._sock)
         self._pid = os.getpid()
-        self._manners = Manners(CHUNK, apart=False)
+        self._manners = Manners(CHUNK, 0.0, apart=False)
         self._done = 0
 
-    def greet(self, settings: Settings, deadline: float, *, warn: bool) -> None:
-        self._manners = self._drive(greet(settings, warn=warn), deadline)
+    def greet(self, deadline: float, *, warn: bool) -> None:
+        self._manners = self._drive(greet(self._settings, warn=warn), deadline)
 
     def run(self, statement: Statement, deadline: float) -> Rows:
+        if monotonic() >= self._manners.check_at:
+            self.greet(deadline, warn=False)
         return self._drive(exchange(statement, apart=self._manners.apart), deadline)
 
     def check_schema(self, deadline: float) -> None:

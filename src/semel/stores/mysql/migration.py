@@ -32,11 +32,11 @@ PATIENCE: Final = 3600
 def migrate(settings: Settings) -> int:
     """Returns the schema's version. There is no deadline: a migration takes as long as it takes."""
     try:
-        link = Link(dial(settings))
+        link = Link(dial(settings), settings)
     except Exception as error:
         raise verdict(not_connected(error, settings.without_secrets), doubt=False) from None
     try:
-        link.greet(settings, inf, warn=False)
+        link.greet(inf, warn=False)
         # Mostly there is nothing to do, and then a node that hangs with the lock holds up nobody.
         found = _driven(link, standing())
         return _locked(link, _upgrade) if pending(dialect(DIALECT), found) else found.version

@@ -51,18 +51,21 @@ async def dial(settings: Settings) -> Any:
 class Wire:
     """A connection to a primary that is ready for packets."""
 
-    __slots__ = ("_done", "_manners", "_transport", "connection")
+    __slots__ = ("_done", "_manners", "_settings", "_transport", "connection")
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, settings: Settings) -> None:
         self.connection = connection
+        self._settings = settings
         self._transport = connection._transport
-        self._manners = Manners(CHUNK, apart=False)
+        self._manners = Manners(CHUNK, 0.0, apart=False)
         self._done = 0
 
-    async def greet(self, settings: Settings, deadline: float, *, warn: bool) -> None:
-        self._manners = await self._drive(greet(settings, warn=warn), deadline)
+    async def greet(self, deadline: float, *, warn: bool) -> None:
+        self._manners = await self._drive(greet(self._settings, warn=warn), deadline)
 
     async def run(self, statement: Statement, deadline: float) -> Rows:
+        if monotonic() >= self._manners.check_at:
+            await self.greet(deadline, warn=False)
         return await self._drive(exchange(statement, apart=self._manners.apart), deadline)
 
     async def check_schema(self, deadline: float) -> None:
