@@ -584,19 +584,20 @@ async def test_a_server_that_begins_to_forget_is_refused_on_open_connections(
     monkeypatch.setattr("semel.stores.postgres.link.CHECK_AGAIN", 0.0)
     with opened(own_server.url) as backend:
 
-        async def refused() -> bool:
+        async def refusal() -> StoreUnavailable | None:
             try:
                 await write(backend)
             except StoreUnavailable as error:
-                assert "synchronous_commit is off" in str(error)
-                assert error.applied is False
-                return True
-            return False
+                return error
+            return None
 
-        assert not await refused()
+        assert await refusal() is None
         with forgetful(own_server):
-            await asked(refused, lambda so: so)
-        await asked(refused, lambda so: not so)
+            error = await asked(refusal, lambda error: error is not None)
+            assert error is not None
+            assert "synchronous_commit is off" in str(error)
+            assert error.applied is False
+        await asked(refusal, lambda error: error is None)
         await backend.aclose()
 
 

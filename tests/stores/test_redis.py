@@ -316,7 +316,7 @@ def test_a_server_that_evicts_keys_is_refused(
 ) -> None:
     own_server.configure(maxmemory="100mb", maxmemory_policy=policy)
     op = claim(new_identity(), new_fence())
-    refused = pytest.raises(ConfigurationError, match=f"{policy} drops keys")
+    refused = pytest.raises(StoreUnavailable, match=f"{policy} drops keys")
     with own_redis(own_server.url, colour) as harness, refused:
         harness.perform(op)
     assert own_server.ask("DBSIZE") == 0
@@ -342,11 +342,46 @@ def test_a_server_that_forgets_in_a_restart_is_refused(
 ) -> None:
     own_server.configure(appendonly="no", save=save)
     op = claim(new_identity(), new_fence())
-    refused = pytest.raises(ConfigurationError, match="appendonly is off")
+    refused = pytest.raises(StoreUnavailable, match="appendonly is off")
     with own_redis(own_server.url, colour) as harness, refused:
         harness.perform(op)
     assert own_server.ask("DBSIZE") == 0
     with own_redis(f"{own_server.url}?durability=best-effort", colour) as harness:
+        assert isinstance(harness.perform(op), Claimed)
+
+
+@COLOURS
+@pytest.mark.parametrize(
+    ("wrong", "right", "why"),
+    [
+        ({"appendonly": "no"}, {"appendonly": "yes"}, "appendonly is off"),
+        (
+            {"maxmemory": "100mb", "maxmemory_policy": "allkeys-lru"},
+            {"maxmemory": "0", "maxmemory_policy": "noeviction"},
+            "allkeys-lru drops keys",
+        ),
+    ],
+    ids=["persistence", "eviction"],
+)
+def test_a_server_that_begins_to_forget_is_refused_on_open_links(
+    own_server: ValkeyServer,
+    colour: str,
+    wrong: dict[str, str],
+    right: dict[str, str],
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in ("blocking", "awaited"):
+        monkeypatch.setattr(f"semel.stores.redis.{module}.CHECK_AGAIN", 0.0)
+    op = claim(new_identity(), new_fence())
+    with own_redis(own_server.url, colour) as harness:
+        assert isinstance(harness.perform(claim(new_identity(), new_fence())), Claimed)
+        own_server.configure(**wrong)
+        with pytest.raises(StoreUnavailable, match=why) as refused:
+            harness.perform(op)
+        assert refused.value.applied is False
+        own_server.configure(**right)
+        assert isinstance(harness.perform(Read(op.identity)), NoRecord)
         assert isinstance(harness.perform(op), Claimed)
 
 
@@ -377,7 +412,7 @@ def test_where_config_is_forbidden_info_is_asked(own_server: ValkeyServer) -> No
     said = findings(url)
     assert "refused: maxmemory-policy allkeys-lru" in said
     assert "refused: appendonly is off" in said
-    with own_redis(url) as harness, pytest.raises(ConfigurationError):
+    with own_redis(url) as harness, pytest.raises(StoreUnavailable, match="drops keys"):
         harness.perform(Read(new_identity()))
 
 

@@ -15,7 +15,7 @@ import pytest
 from semel.core.contract import Applied, Claim, Claimed, Found, Read, StoreOperation
 from semel.core.model import Identity, State
 from semel.core.upkeep import Browse, Sweep
-from semel.errors import ConfigurationError, StoreUnavailable
+from semel.errors import StoreUnavailable
 from semel.stores.redis import RedisBackend
 from semel.stores.redis.keys import BUCKETS, SLOT_OF, Keys, bucket_of
 from semel.stores.redis.scripts import sources
@@ -109,10 +109,10 @@ def test_the_two_kinds_of_url_are_not_mixed_up(
     valkey_cluster: ValkeyCluster, valkey: ValkeyServer, colour: str
 ) -> None:
     port = valkey_cluster.primaries[0].port
-    refused = pytest.raises(ConfigurationError, match="use rediscluster://")
+    refused = pytest.raises(StoreUnavailable, match="use rediscluster://")
     with own_redis(f"redis://127.0.0.1:{port}/0", colour) as harness, refused:
         harness.perform(Read(new_identity()))
-    refused = pytest.raises(ConfigurationError, match="use redis://")
+    refused = pytest.raises(StoreUnavailable, match="use redis://")
     with own_redis(f"rediscluster://127.0.0.1:{valkey.port}", colour) as harness, refused:
         harness.perform(Read(new_identity()))
 

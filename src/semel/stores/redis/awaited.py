@@ -18,7 +18,7 @@ import hiredis
 
 from semel.core.contract import StoreOperation
 from semel.stores.background import keep
-from semel.stores.base import Finding
+from semel.stores.base import CHECK_AGAIN, Finding
 from semel.stores.redis.errand import Attempt, Pause, errand
 from semel.stores.redis.faults import Fault, garbled, not_connected, severed, timed_out
 from semel.stores.redis.greeting import Commands, admit, greet
@@ -110,6 +110,7 @@ class AwaitedLink:
         self.wire: _Wire | None = None
         self._opening: asyncio.Task[None] | None = None
         self._ready = self._due = False
+        self._check_at = 0.0
         self._drained: asyncio.Future[None] | None = None
 
     def send(self, parcel: AwaitedParcel) -> asyncio.Future[list[Any]]:
@@ -150,9 +151,16 @@ class AwaitedLink:
 
     def _leave(self) -> None:
         self._due = False
-        if not self._ready or not self._queue or self._transport is None:
+        if not self._ready or (self._settings.wait_replicas and self._line):
             return
-        if self._settings.wait_replicas and self._line:
+        if monotonic() < self._check_at:
+            self._depart()
+        elif self._queue:
+            self._ready = False  # nothing leaves before the server has answered for itself again
+            self._start()
+
+    def _depart(self) -> None:
+        if not self._queue or self._transport is None:
             return
         convoy, self._queue = self._queue[:CONVOY], self._queue[CONVOY:]
         data, seal = sealed(self._settings, self._keys, convoy)
@@ -189,9 +197,11 @@ class AwaitedLink:
     async def _open(self, deadline: float) -> None:
         try:
             async with asyncio.timeout(max(0.0, deadline - monotonic())):
-                await self._connect()
+                if self._transport is None:
+                    await self._connect()
                 findings = await self._converse()
             admit(self._settings, self.where, findings)
+            self._check_at = monotonic() + CHECK_AGAIN
             self._ready = True
         except TimeoutError:
             self._give_up(not_connected(TimeoutError("no answer in time"), self.where))
@@ -205,7 +215,7 @@ class AwaitedLink:
         finally:
             self._opening = None
         if self._ready:
-            self._stir()
+            self._depart()
         else:
             self._start()
 
@@ -244,7 +254,7 @@ class AwaitedLink:
 
     def _give_up(self, error: Exception) -> None:
         waiting, self._queue = self._queue, []
-        self.hang_up(severed(False))
+        self.hang_up(severed(True, "the link was given up"))
         for parcel in waiting:
             if isinstance(error, Fault):
                 parcel.fail(error)

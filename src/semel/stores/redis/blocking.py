@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import hiredis
 
 from semel.core.contract import StoreOperation
-from semel.stores.base import Finding
+from semel.stores.base import CHECK_AGAIN, Finding
 from semel.stores.redis.errand import Attempt, Pause, errand
 from semel.stores.redis.faults import Fault, garbled, not_connected, severed, timed_out
 from semel.stores.redis.greeting import Commands, admit, greet
@@ -68,6 +68,7 @@ class BlockingLink:
         self._queue: list[BlockingParcel] = []
         self._led = self._stale = self._ending = False
         self._socket: socket.socket | None = None
+        self._check_at = 0.0
         self._line = Line(where)
 
     def send(self, parcel: BlockingParcel) -> list[Any]:
@@ -151,7 +152,11 @@ class BlockingLink:
         sock = self._socket
         if sock is None or self._stale or _hung_up(sock):
             self._hang_up()
-            sock = self._socket = self._open(deadline)
+            self._line = Line(self.where)
+            sock = self._socket = dial(self._settings, self.where, deadline)
+            self._check_at = 0.0
+        if monotonic() >= self._check_at:
+            self._check(sock, deadline)
         data, seal = sealed(self._settings, self._keys, convoy)
         self._line.ask(convoy, seal)
         _write(sock, data, deadline)
@@ -161,16 +166,10 @@ class BlockingLink:
         except hiredis.ProtocolError as error:
             raise garbled(error) from None
 
-    def _open(self, deadline: float) -> socket.socket:
-        sock = dial(self._settings, self.where, deadline)
-        try:
-            self._line = Line(self.where)
-            findings = converse(self._settings, self.where, sock, deadline)
-            admit(self._settings, self.where, findings)
-        except BaseException:
-            sock.close()
-            raise
-        return sock
+    def _check(self, sock: socket.socket, deadline: float) -> None:
+        findings = converse(self._settings, self.where, sock, deadline)
+        admit(self._settings, self.where, findings)
+        self._check_at = monotonic() + CHECK_AGAIN
 
 
 def dial(settings: Settings, where: Address, deadline: float) -> socket.socket:

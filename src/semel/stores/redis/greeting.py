@@ -1,6 +1,7 @@
 """What is said first on a link, and what is checked then. No I/O.
 
-Checked on every link, for a server may have been restarted with other settings.
+Checked on every link, for a server may have been restarted with other settings; and again while
+the link is in use, for they can be changed at any time.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def admit(settings: Settings, where: Address, findings: Sequence[Finding]) -> No
     """Refuse what must be, and say the rest, once in a process."""
     for finding in findings:
         if finding.severity == "refused":
-            raise ConfigurationError(f"Redis at {where}: {finding.text}")
+            raise Fault(f"{where}: {finding.text}", broken=True, code="REFUSED")
         if (where, finding.text) not in _told:
             _told.add((where, finding.text))
             log.warning("semel: Redis at %s: %s", where, finding.text)
