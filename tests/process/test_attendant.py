@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import pytest
 
+import semel
 from semel.core.contract import (
     Applied,
     Claim,
@@ -303,6 +305,27 @@ def test_a_let_go_lease_is_not_renewed(wall: Wall, store: Flaky) -> None:
     wall.seconds += 20
     assert leases.run_once(store) == float("inf")
     assert store.count(Renew) == 0
+
+
+def test_a_machine_that_was_suspended_does_not_believe_its_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The monotonic clock stands still meanwhile, and says that the lease is young."""
+    guard = semel.Guard("memory://", tenant=None, maintenance=None)
+    real, slept = time.clock_gettime, [0.0]
+
+    def after_sleep(clock: int) -> float:
+        return real(clock) + (slept[0] if clock == time.CLOCK_BOOTTIME else 0.0)
+
+    monkeypatch.setattr(time, "clock_gettime", after_sleep)
+
+    def run() -> list[bool]:
+        before = semel.current().held
+        slept[0] = 3_600.0
+        return [before, semel.current().held]
+
+    assert guard.once("an-opaque-key-of-some-length", run, name="job").value == [True, False]
+    guard.close()
 
 
 # ── pursuit ───────────────────────────────────────────────────────────────────────────────────────

@@ -17,6 +17,7 @@ from pathlib import Path
 import semel
 from semel.core.policy import Policy
 from semel.process.attendant import Attendant
+from semel.process.clock import lease_clock
 from tests.waiting import PATIENCE
 from tests.web.effects import Effects
 
@@ -115,7 +116,7 @@ class Ahead:
         self.by = 0.0
 
     def __call__(self) -> float:
-        return time.monotonic() + self.by
+        return lease_clock() + self.by
 
 
 def later(gate: Path, times: int) -> Path:

@@ -29,6 +29,7 @@ from semel.effects.rounds import Round, told
 from semel.errors import ConfigurationError, KeyMissing, NewerVersion, StoreCorrupt, StoreError
 from semel.log import log
 from semel.process.catalogue import ERROR, INFO, WARNING
+from semel.process.clock import lease_clock
 from semel.process.events import short
 from semel.process.fences import new_fence
 from semel.process.jitter import jitter
@@ -185,7 +186,7 @@ class Runs:
         return came
 
     async def _take_and_run(self, case: Case, age: Micros) -> str:
-        fence, started = new_fence(), time.monotonic()
+        fence, started = new_fence(), lease_clock()
         policy, lost = self._policy_of(case)
         if not await self._runner.arun(take(case, fence, policy)):
             return "passed"

@@ -8,12 +8,12 @@ only ever uses the blocking colour of the store, one operation at a time.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Final
 
 from semel.core.contract import Claim, StoreOperation, Written
 from semel.core.model import Fence, Identity
+from semel.process.clock import lease_clock
 from semel.process.events import Events
 from semel.process.leases import Lease, Leases
 from semel.process.pursuit import Pursuits
@@ -30,7 +30,7 @@ class Attendant:
     def __init__(
         self,
         store: Callable[[], Store],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = lease_clock,
         events: Events | None = None,
     ) -> None:
         events = events or Events()

@@ -6,7 +6,6 @@ An operation is what the handler sees of its `Run`; what the adapter sees of it 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar, Token
 from datetime import timedelta
@@ -18,6 +17,7 @@ from semel.core.failures import says_not_executed
 from semel.core.model import Fence, Identity, Micros
 from semel.core.policy import LONGEST
 from semel.errors import ConfigurationError, OutcomeUnknown, doubts
+from semel.process.clock import lease_clock
 from semel.process.leases import Lease
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ class Run:
         self.lease.transaction = opened
 
     def held(self) -> bool:
-        return self.lease.held(time.monotonic())
+        return self.lease.held(lease_clock())
 
     def open_transaction(self) -> Any:
         if self.transaction is None:

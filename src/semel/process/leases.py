@@ -29,7 +29,7 @@ class Severable(Protocol):
 class Lease:
     """The right to run, as this process believes to hold it.
 
-    ``good_until`` is counted on the local monotonic clock from *before* the claim was sent, so it
+    ``good_until`` is counted by this machine's `lease_clock` from *before* the claim was sent, so it
     never ends later than the store's own ``leased_until``.
     """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
@@ -35,6 +34,7 @@ from semel.core.status import StatusCall, answered, status
 from semel.core.stored import StoredRequest, carried, encode
 from semel.errors import ConfigurationError, NotExecuted
 from semel.log import log
+from semel.process.clock import lease_clock
 from semel.process.current import Ground, Run, current_run
 from semel.process.fences import new_fence
 from semel.process.leases import Lease
@@ -327,7 +327,7 @@ class Performer:
         self._request = ticket.request
         policy = call.policy
         lease, max_run = policy.lease_micros / 1_000_000, policy.max_run.total_seconds()
-        now = time.monotonic() if started is None else started
+        now = lease_clock() if started is None else started
         self._lease = Lease(call.identity, call.fence, now, lease, max_run)
         self.begun = False
         """The handler was asked for: there is a lease to let go, and a handler to see off."""
@@ -368,7 +368,7 @@ class Performer:
         if isinstance(op, Commit):
             self.let_go()
         if isinstance(op, _ASKS_FOR_A_LEASE):
-            self._lease.start(time.monotonic())
+            self._lease.start(lease_clock())
         if self._fare is not None and not self.begun:
             self._fare.before(op)
 
@@ -402,7 +402,7 @@ class Performer:
             self._guard.replays.note(reply, self._made)
 
     def _held(self) -> bool:
-        return self._lease.held(time.monotonic())
+        return self._lease.held(lease_clock())
 
     def let_go(self) -> None:
         """The lease is no longer renewed."""

@@ -41,7 +41,7 @@ class Errand:
         self.fence = fence
         self.request = request
         self.started = started
-        """When the lease was asked for, by the monotonic clock."""
+        """When the lease was asked for, by the clock of leases."""
         self.requeue = requeue
         self.overdue = overdue
         self.reached = False
