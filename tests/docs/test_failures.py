@@ -9,7 +9,8 @@ from importlib import import_module
 import grpc
 import pytest
 
-from semel.core.failures import _RETRIERS, ANSWERED_CODES, KNOWN, By, Rule, Sent
+from semel.core.client_internals import READ
+from semel.core.failures import ANSWERED_CODES, KNOWN, By, Rule, Sent
 from tests.docs.pages import page, plain
 
 PAGE = page("docs/reference/failures.md")
@@ -89,6 +90,12 @@ def test_the_classes_are_the_ones_explained() -> None:
     assert explained == [*(each.value for each in Sent), "none"]
 
 
-def test_the_retrying_packages_named_are_known() -> None:
-    said = PAGE.section("What takes a proof away")
-    assert {each for each in ("tenacity", "backoff", "stamina") if each in said} <= _RETRIERS
+def test_the_versions_that_were_read_are_on_the_page() -> None:
+    shown = {
+        plain(library): (oldest, unread)
+        for library, oldest, unread in PAGE.table('The proof of "not sent"')
+    }
+    assert shown == {
+        package: tuple(".".join(map(str, version)) for version in versions)
+        for package, versions in READ.items()
+    }

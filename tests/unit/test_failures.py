@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import importlib.util
 import multiprocessing
 import socket
 import ssl
+import traceback
+import types
 import urllib.error
 import urllib.request
+import xmlrpc.client
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,6 +33,7 @@ import requests.adapters
 import urllib3
 
 import semel
+from semel.core.client_internals import is_on_a_way
 from semel.core.failures import Sent, classify
 from semel.core.verdict import is_ambiguous, says_not_executed
 from tests.servers.ports import bound_somewhere
@@ -510,22 +516,24 @@ def made_during(outer: BaseException, context: BaseException) -> BaseException:
         (made_from(ValueError(), TimeoutError()), AMBIGUOUS),
         (made_during(ConnectionRefusedError(), TimeoutError()), AMBIGUOUS),
         (made_from(made_during(ValueError(), TimeoutError()), KeyError()), AMBIGUOUS),
-        (made_from(httpx.ConnectTimeout(""), TimeoutError()), NOT_SENT),
+        # Without the frames of a client these prove nothing, whatever their class.
+        (ConnectionRefusedError(), AMBIGUOUS),
+        (made_from(httpx.ConnectTimeout(""), TimeoutError()), AMBIGUOUS),
         (made_from(httpx.ConnectError(""), httpx.ReadError("")), AMBIGUOUS),
         (OSError(113, "no route to host"), AMBIGUOUS),
         (ssl.SSLError(1, "bad record"), AMBIGUOUS),
-        (ssl.SSLCertVerificationError(1, "who?"), NOT_SENT),
-        (socket.gaierror(-2, "who?"), NOT_SENT),
+        (ssl.SSLCertVerificationError(1, "who?"), AMBIGUOUS),
+        (socket.gaierror(-2, "who?"), AMBIGUOUS),
         (requests.ConnectionError(), AMBIGUOUS),
         (requests.HTTPError(), AMBIGUOUS),
         (requests.exceptions.InvalidJSONError(), None),
         (httpx.TooManyRedirects(""), AMBIGUOUS),
         (urllib.error.URLError("unknown url type"), None),
-        (http.client.InvalidURL(), NOT_SENT),
-        (ExceptionGroup("", [ConnectionRefusedError(), semel.NotExecuted()]), NOT_SENT),
+        (http.client.InvalidURL(), AMBIGUOUS),
+        (ExceptionGroup("", [ConnectionRefusedError(), semel.NotExecuted()]), AMBIGUOUS),
         (ExceptionGroup("", [ConnectionRefusedError(), ValueError()]), None),
         (ExceptionGroup("", [ConnectionRefusedError(), TimeoutError()]), AMBIGUOUS),
-        (ExceptionGroup("", [ExceptionGroup("", [ConnectionRefusedError()])]), NOT_SENT),
+        (ExceptionGroup("", [ExceptionGroup("", [semel.NotExecuted()])]), NOT_SENT),
         (BaseExceptionGroup("", [ValueError(), asyncio.CancelledError()]), AMBIGUOUS),
     ],
     ids=repr,
@@ -544,6 +552,14 @@ def test_a_circle_of_causes_and_members_ends() -> None:
     assert classify(made_from(inner, made_during(TimeoutError(), inner))) is AMBIGUOUS
 
 
+def test_a_group_of_refused_calls_was_not_sent() -> None:
+    members = [suffered(client, CASES["refused"])[0] for client in ("httpx", "aiohttp")]
+    assert classify(BaseExceptionGroup("", members)) is NOT_SENT
+
+
+# ── what takes a proof away ───────────────────────────────────────────────────────────────────────
+
+
 def test_a_process_pools_exception_has_lost_its_earlier_tries() -> None:
     spawn = multiprocessing.get_context("spawn")
     with refused() as port, ProcessPoolExecutor(1, mp_context=spawn) as pool:
@@ -553,8 +569,123 @@ def test_a_process_pools_exception_has_lost_its_earlier_tries() -> None:
     assert classify(error) is AMBIGUOUS
 
 
-def test_a_retrying_package_hides_its_earlier_tries() -> None:
+def package_of_others(name: str, source: str, folder: Path) -> Any:
+    """A package that is installed beside others."""
+    path = folder / "site-packages" / name / "__init__.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def test_any_package_between_the_caller_and_the_client_may_have_tried_before(
+    tmp_path: Path,
+) -> None:
+    theirs = package_of_others("sdk", "def attempt(call):\n    return call()\n", tmp_path)
+    with refused() as port:
+        order = Order(f"http://127.0.0.1:{port}/charge")
+        error = failure(lambda: theirs.attempt(lambda: by_httpx(order)))
+    assert classify(error) is AMBIGUOUS
+    # The package of the handler that asked for the call is the caller itself.
+    assert classify(error, "sdk") is NOT_SENT
+    # What a handler did before its last call is for its policy to judge.
+    assert not is_ambiguous(error)
+
+
+def test_code_that_is_in_no_file_may_be_anybodys() -> None:
     package: dict[str, Any] = {"__name__": "tenacity.retry"}
     exec("def attempt(call):\n    call()\n", package)
     error = failure(lambda: package["attempt"](lambda: fail_as("refused")))
     assert classify(error) is AMBIGUOUS
+
+
+def test_a_client_of_the_standard_librarys_that_tries_twice_is_in_doubt() -> None:
+    """xmlrpc sends again after a reset, and then raises "connection refused" alone."""
+    with Provider(acts.reset, once=True) as provider:
+        proxy = xmlrpc.client.ServerProxy(f"http://127.0.0.1:{provider.port}/")
+        error = failure(proxy.charge)
+    assert isinstance(error, ConnectionRefusedError)
+    assert provider.saw_the_request
+    assert classify(error) is AMBIGUOUS
+
+
+REFUSED = sorted(CLIENTS)
+
+
+@pytest.mark.parametrize("client", REFUSED)
+def test_without_its_trace_a_refused_call_is_in_doubt(client: str) -> None:
+    error, _ = suffered(client, CASES["refused"])
+    assert classify(error) is NOT_SENT
+    assert classify(error.with_traceback(None)) is AMBIGUOUS
+
+
+@pytest.mark.parametrize("client", REFUSED)
+def test_a_trace_that_does_not_begin_with_the_caller_is_in_doubt(client: str) -> None:
+    error, _ = suffered(client, CASES["refused"])
+    trace = error.__traceback__
+    while trace is not None and not is_on_a_way(trace.tb_frame):
+        trace = trace.tb_next
+    assert trace is not None
+    assert classify(error.with_traceback(trace)) is AMBIGUOUS
+
+
+@pytest.mark.parametrize("client", ["httpx", "httpx2", "requests", "urllib3", "aiohttp", "urllib"])
+def test_a_trace_whose_variables_are_gone_is_in_doubt(client: str) -> None:
+    error, _ = suffered(client, CASES["refused"])
+    traceback.clear_frames(error.__traceback__)
+    assert classify(error) is AMBIGUOUS
+    assert is_ambiguous(error)
+
+
+def under_other_names() -> Any:
+    """httpx as a later version may have it."""
+    source = Path(httpx._client.__file__).read_text()
+    source = source.replace("_send_handling_", "_send_with_")
+    later = types.ModuleType("httpx._client")
+    later.__package__, later.__file__ = "httpx", httpx._client.__file__
+    exec(compile(source, httpx._client.__file__, "exec"), later.__dict__)
+    return later
+
+
+def test_a_client_whose_functions_are_renamed_is_in_doubt() -> None:
+    client = under_other_names().Client(trust_env=False, verify=TRUST, follow_redirects=True)
+    with refused() as nobody, client:
+        elsewhere = f"Location: http://127.0.0.1:{nobody}/receipt"
+        with Provider(say(answer("307 There", elsewhere))) as provider:
+            error = failure(lambda: client.post(f"http://127.0.0.1:{provider.port}/", content=BODY))
+    assert isinstance(error, httpx.ConnectError)
+    assert provider.saw_the_request
+    assert classify(error) is AMBIGUOUS
+    assert is_ambiguous(error)
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2, requests, urllib3, aiohttp])
+@pytest.mark.parametrize("version", ["99.0", "0.1", "unheard of", ""])
+def test_a_version_that_was_not_read_is_in_doubt(
+    library: Any, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error, _ = suffered(library.__name__, CASES["refused"])
+    monkeypatch.setattr(library, "__version__", version)
+    assert classify(error) is AMBIGUOUS
+    assert is_ambiguous(error)
+
+
+def test_a_hook_between_a_client_and_its_connection_may_have_sent() -> None:
+    class Twice(httpx.HTTPTransport):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            return super().handle_request(request)
+
+    with refused() as port, httpx.Client(transport=Twice(verify=TRUST)) as client:
+        error = failure(lambda: client.post(f"http://127.0.0.1:{port}/charge", content=BODY))
+    assert isinstance(error, httpx.ConnectError)
+    assert classify(error) is AMBIGUOUS
+
+
+@pytest.mark.parametrize("client", ["httpx", "httpx2", "requests", "http.client"])
+def test_an_address_nobody_can_read_is_not_sent(client: str) -> None:
+    bad = "http://127.0.0.1:9/\x7f" if client == "http.client" else "http://[no/charge"
+    assert classify(failure(lambda: CLIENTS[client](Order(bad)))) is NOT_SENT

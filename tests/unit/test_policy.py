@@ -128,7 +128,7 @@ def in_context(outer: BaseException, *, context: BaseException) -> BaseException
         (asyncio.IncompleteReadError(b"", 1), True, False),
         (http.client.IncompleteRead(b""), True, False),
         (httpx.ReadError(""), True, False),
-        (httpx.ConnectError(""), False, False),
+        (httpx.ConnectError(""), True, False),  # without a trace: who knows what was tried before
         (GeneratorExit(), True, False),
         (chained(ValueError(), cause=TimeoutError()), True, False),
         (in_context(ValueError(), context=TimeoutError()), True, False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from semel.core.journal import Journal, Kind
 from semel.core.model import Case, Fence, Identity, OnLapse, Origin, State
 from semel.core.runner import Abandoned, Ask, Begun, Commit, Did, Do, Raised, RollBack
 from semel.errors import LeaseLost, NotExecuted, OutcomeUnknown, StoreUnavailable
+from tests.servers.ports import bound_somewhere
 from tests.unit.script import Script, a_record
 
 IDENTITY, FENCE = Identity(b"i" * 32), Fence(b"f" * 16)
@@ -22,7 +24,16 @@ ORIGIN = Origin("", "POST", "/rides", "key")
 APPLIED = Applied(State.IN_PROGRESS, 0, 1)
 INTENT = Journal().intending("charge")
 DEED = steps.Deed("charge", lambda key: key, ())
-NOT_SENT = ConnectionRefusedError("nobody listens")
+
+
+def refused() -> Exception:
+    """As a client raises it: only its trace proves that nothing was sent."""
+    with bound_somewhere() as nobody, pytest.raises(ConnectionRefusedError) as raised:
+        socket.create_connection(nobody.getsockname())
+    return raised.value
+
+
+NOT_SENT = refused()
 
 
 def holder(points: Journal | None = None) -> steps.Holder:

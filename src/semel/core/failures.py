@@ -2,10 +2,11 @@
 
 Exceptions are known by package and name, since none of the libraries need be installed. "Not sent"
 is a proof, and the only class that lets a call be made again; whatever falls short of it does not
-get the benefit of the doubt. Two things break proofs that look good:
+get the benefit of the doubt. Its class alone proves nothing:
 
 - A client may have tried before: it followed a redirect, or retried after a reset, and then could
-  not connect. The exception tells of the last try only, so the frames that raised it are looked at.
+  not connect. The exception tells of the last try only. So its frames must show the first one, from
+  the caller's own code through functions of the client that are known (`client_internals`).
 - An error of somebody else's, raised from "connection refused", may stand for several tries too.
   Only `NotExecuted` passes through such errors; a doubt passes through everything.
 """
@@ -13,11 +14,14 @@ get the benefit of the doubt. Two things break proofs that look good:
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator, Mapping
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
+from itertools import dropwhile, takewhile
 from types import FrameType
 from typing import Any, Final
 
+from semel.core import client_internals as internals
 from semel.errors import NotExecuted
 
 
@@ -159,54 +163,34 @@ _NETWORK_ERRORS: Final = frozenset(
     }
 )
 
-_CONNECTING: Final = frozenset(
-    {
-        ("socket", "create_connection"),
-        ("socket", "getaddrinfo"),
-        ("ssl", "do_handshake"),
-        ("asyncio.base_events", "create_connection"),
-        ("asyncio.selector_events", "sock_connect"),
-        ("urllib3.util.connection", "create_connection"),
-        ("http.client", "_tunnel"),
-        ("urllib3.connection", "_tunnel"),
-    }
-)
-"""Functions that end before a request can begin: what the system reports there was not sent."""
+Shows = Callable[[list[FrameType]], bool]
+"""Whether the frames of an error show that it is about the first try of its call."""
 
-_SENT_BEFORE: Final = frozenset(
-    {
-        ("requests.sessions", "resolve_redirects"),
-        ("requests.auth", "handle_401"),
-        ("urllib.request", "error"),  # how urllib follows redirects and asks for passwords
-        ("aiohttp.client_middleware_digest_auth", "__call__"),
-    }
-)
-"""Functions that send again after an answer."""
-
-_RETRIERS: Final = frozenset(
-    {"aiohttp_retry", "backoff", "httpx_retries", "retry", "retrying", "stamina", "tenacity"}
-)
-"""Packages that try again and raise what the last try raised."""
-
-_OTHER_PROCESS: Final = frozenset({"RemoteTraceback", "_RemoteTraceback"})
-"""Left by process pools: the frames of such an exception stayed in the other process."""
+_PYTHON: Final = str(types.__file__).replace("\\", "/").rpartition("/")[0] + "/"
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
-def classify(error: BaseException) -> Sent | None:
+def classify(error: BaseException, package: str = "") -> Sent | None:
     """Whether the call that raised this was sent; None when it is no failure of a call's.
 
-    The whole chain counts, in doubt the more dangerous class. Earlier calls of the same function
-    are seen only where they are in the chain: a function that is judged makes one call.
+    The whole chain counts, in doubt the more dangerous class. ``package`` is that of the caller,
+    who makes one call: earlier ones of the caller's own are seen only where they are in the chain.
     """
     found = _by_class(error)
-    if found is Sent.NOT_SENT and not says_not_executed(error) and _may_be_second(error):
-        return Sent.AMBIGUOUS
-    return found
+    if found is not Sent.NOT_SENT or says_not_executed(error):
+        return found
+    return Sent.AMBIGUOUS if any(_unproved(error, _shown_by_all(package))) else found
 
 
 def unanswered(error: BaseException) -> bool:
-    """Whether something may have been sent whose answer never came. In doubt, it may have."""
-    return any(_kind(link) is Sent.AMBIGUOUS and not _is_answer(link) for link in _judged(error))
+    """Whether something may have been sent whose answer never came. In doubt, it may have.
+
+    Whoever called the client is left out of account: what else a handler did before is judged by
+    its policy. So are errors of the system's own, which name no call.
+    """
+    if any(_kind(link) is Sent.AMBIGUOUS and not _is_answer(link) for link in _judged(error)):
+        return True
+    return any(not _of_the_system(link) for link in _unproved(error, _shown_by_client))
 
 
 def says_not_executed(error: BaseException | None) -> bool:
@@ -293,7 +277,7 @@ def _of_the_system(error: BaseException) -> bool:
 
 
 def _kind_of_system(error: BaseException) -> Sent | None:
-    if any(_place(frame) in _CONNECTING for frame in _frames(error)):
+    if any(internals.place(frame) in internals.CONNECTING for frame in _frames(error)):
         return Sent.NOT_SENT
     if getattr(error, "errno", None) in _NETWORK_ERRORS:
         return Sent.AMBIGUOUS
@@ -416,44 +400,74 @@ def _members(error: BaseException) -> tuple[BaseException, ...]:
     return group.exceptions if isinstance(error, BaseExceptionGroup) else ()
 
 
-# ── earlier tries ─────────────────────────────────────────────────────────────────────────────────
+# ── the proof of a first try ──────────────────────────────────────────────────────────────────────
 
 
-def _may_be_second(error: BaseException) -> bool:
-    """Whether the same call may have been sent before the try that this error is about."""
-    return any(
-        type(link).__name__ in _OTHER_PROCESS or any(map(_sent_before, _frames(link)))
-        for link, _ in _walk(error)
+def _unproved(error: BaseException, shows_first_try: Shows) -> Iterator[BaseException]:
+    """The errors in sight that say "not sent", and whose frames do not show a first try."""
+    proved: set[FrameType] = set()
+    for link, _ in _walk(error):
+        if _kind(link) is not Sent.NOT_SENT or (link is not error and _is_only_carried(link)):
+            continue
+        frames = list(_frames(link))
+        if shows_first_try(frames) or _is_within(frames, proved):
+            proved.update(frames)
+        else:
+            yield link
+
+
+def _is_only_carried(link: BaseException) -> bool:
+    """urllib3 wraps errors in others that it never raises; what is within is looked at."""
+    return link.__traceback__ is None and _rule(link) is By.WITHIN
+
+
+def _shown_by_all(package: str) -> Shows:
+    """The whole trace leads from the caller's own code straight through a client's first try.
+
+    ``package`` is the caller's.
+    """
+
+    def shows(frames: list[FrameType]) -> bool:
+        before = list(takewhile(lambda frame: not internals.is_on_a_way(frame), frames))
+        callers = [frame for frame in before if not internals.is_passive(frame)]
+        folders = (_PYTHON, *map(_folder, frames[len(before) : len(before) + 1]))
+        straight = bool(callers) and all(_is_own(frame, package, folders) for frame in callers)
+        return straight and _shown_by_client(frames)
+
+    return shows
+
+
+def _shown_by_client(frames: list[FrameType]) -> bool:
+    """From where a client was called on, the trace is a known one, and tells of no earlier try.
+
+    That a trace lacks the frame of a redirect or of a retry is no proof: it may be cut off, and
+    the function may have another name.
+    """
+    way = list(dropwhile(lambda frame: not internals.is_on_a_way(frame), frames))
+    way = way or [frame for frame in frames if internals.is_passive(frame)]
+    told = any(internals.place(frame) in internals.TRIES for frame in way)
+    return told and _is_unbroken(way)
+
+
+def _is_within(frames: list[FrameType], proved: set[FrameType]) -> bool:
+    """Whether it was caught within a call that is proved, or by those who only carry calls."""
+    inside = bool(frames) and (frames[0] in proved or all(map(internals.is_passive, frames)))
+    return inside and _is_unbroken(frames)
+
+
+def _is_unbroken(way: Iterable[FrameType]) -> bool:
+    """Whether only known functions of clients are on the way, and none had sent anything before."""
+    return all(
+        (internals.is_on_a_way(frame) or internals.is_passive(frame)) and not _had_sent(frame)
+        for frame in way
     )
 
 
-def _sent_before(frame: FrameType) -> bool:
-    module, function = place = _place(frame)
-    if place in _SENT_BEFORE or module.partition(".")[0] in _RETRIERS:
-        return True
-    match module, function:
-        case "httpx._client" | "httpx2._client", (
-            "_send_handling_redirects" | "_send_handling_auth"
-        ):
-            return bool(frame.f_locals.get("history"))
-        case "aiohttp.client", "_request":
-            return bool(frame.f_locals.get("history")) or _reconnected(frame.f_locals)
-        case "urllib3.connectionpool" | "urllib3.poolmanager", "urlopen":
-            return any(map(_was_sent, _history(frame.f_locals)))
-        case _:
-            return False
-
-
-def _reconnected(names: Mapping[str, Any]) -> bool:
-    """aiohttp sends these methods once more when a kept connection turns out to be dead."""
-    method = names.get("method")
-    return method in {"PUT", "DELETE"} and names.get("retry_persistent_connection") is False
-
-
-def _history(names: Mapping[str, Any]) -> Iterable[Any]:
-    """The tries that urllib3's Retry has noted, redirects among them."""
-    retries = names.get("retries") or names.get("kw", {}).get("retries")
-    return getattr(retries, "history", None) or ()
+def _had_sent(frame: FrameType) -> bool:
+    """Whether a function had sent before; so it is if what it had tried cannot be read any more."""
+    read = internals.TRIES.get(internals.place(frame))
+    tries = read(frame.f_locals) if read is not None else ()
+    return tries is None or any(map(_was_sent, tries))
 
 
 def _was_sent(noted: Any) -> bool:
@@ -462,12 +476,34 @@ def _was_sent(noted: Any) -> bool:
     return error is None or _by_class(error) is not Sent.NOT_SENT
 
 
+def _is_own(frame: FrameType, package: str, folders: tuple[str, ...]) -> bool:
+    """Whether it is the caller's code, or semel's. Any other package may have tried before.
+
+    What is not installed is the caller's: it lies neither with Python nor with other packages.
+    """
+    path = _path(frame)
+    if _root(frame) in ("semel", package):
+        return True
+    is_file = path.startswith("/") or path[1:3] == ":/"
+    installed = path.startswith(folders) or not _INSTALLED.isdisjoint(path.split("/"))
+    return is_file and not installed
+
+
+def _folder(frame: FrameType) -> str:
+    """Where the frame's package is installed, among others."""
+    return _path(frame).rpartition(f"/{_root(frame)}/")[0] + "/"
+
+
+def _path(frame: FrameType) -> str:
+    return frame.f_code.co_filename.replace("\\", "/")
+
+
+def _root(frame: FrameType) -> str:
+    return internals.place(frame)[0].partition(".")[0]
+
+
 def _frames(error: BaseException) -> Iterator[FrameType]:
     traceback = error.__traceback__
     while traceback is not None:
         yield traceback.tb_frame
         traceback = traceback.tb_next
-
-
-def _place(frame: FrameType) -> tuple[str, str]:
-    return str(frame.f_globals.get("__name__", "")), frame.f_code.co_name

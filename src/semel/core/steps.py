@@ -48,11 +48,12 @@ class Holder:
 
 @frozen
 class Deed:
-    """A point's name and what is to be done there."""
+    """A point's name, what is to be done there, and the package of the handler that wants it."""
 
     name: str
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
+    package: str = ""
 
 
 # ── phases ────────────────────────────────────────────────────────────────────────────────────────
@@ -199,7 +200,7 @@ def _failed(holder: Holder, deed: Deed, outcome: Raised | Abandoned, first: bool
 
     That a repeated call was refused says nothing of the one an earlier run made.
     """
-    error, sent = outcome.error, classify(outcome.error)
+    error, sent = outcome.error, classify(outcome.error, deed.package)
     surely_not = first and sent in (Sent.NOT_SENT, Sent.ANSWERED) and isinstance(outcome, Raised)
     if surely_not:
         withdrawn = holder.course.journal.withdrawing()

@@ -201,7 +201,8 @@ def _deed(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -
 
     if not name or not callable(function):
         raise ConfigurationError("a point takes a name and a function")
-    return Deed(name, function, arguments)
+    handler = sys._getframe(2)  # the module that calls the method which calls this
+    return Deed(name, function, arguments, str(handler.f_globals["__name__"]).partition(".")[0])
 
 
 def _enqueue(

@@ -405,7 +405,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("a reset call is taken back", "leased-resume-asked", "1", requests=1, ways=("reset!",))
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(steps, "classify", lambda error: Sent.NOT_SENT)
+    patch.setattr(steps, "classify", lambda error, package: Sent.NOT_SENT)
 
 
 @mutant("a take without an answer is not put back", "deferred-certain", "12", faults=1)
