@@ -29,8 +29,8 @@ class Severable(Protocol):
 class Lease:
     """The right to run, as this process believes to hold it.
 
-    ``good_until`` is counted by this machine's `lease_clock` from *before* the claim was sent, so it
-    never ends later than the store's own ``leased_until``.
+    ``good_until`` is counted by this machine's `lease_clock` from *before* the claim was sent, so
+    it never ends later than the store's own ``leased_until``.
     """
 
     __slots__ = (

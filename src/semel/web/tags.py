@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from semel.core.frozen import frozen
 from semel.core.policy import Policy
+from semel.errors import ConfigurationError
 from semel.log import log
 
 F = TypeVar("F")

@@ -49,11 +49,11 @@ def migrate(settings: Settings) -> int:
 def examine(settings: Settings) -> tuple[Finding, ...]:
     """What the user may not do; no try changes anything."""
     try:
-        link = Link(dial(settings))
+        link = Link(dial(settings), settings)
     except Exception as error:
         raise verdict(not_connected(error, settings.without_secrets), doubt=False) from None
     try:
-        link.greet(settings, inf, warn=False)
+        link.greet(inf, warn=False)
         return missing_grants(partial(_denied, link))
     except Fault as fault:
         raise verdict(fault, doubt=False) from None
