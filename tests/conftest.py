@@ -78,6 +78,16 @@ def no_canary_escaped(canaries_watched: None) -> Iterator[None]:
     assert not found, "secrets in what semel says:\n" + "\n".join(found)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def servers_are_asked_once() -> Iterator[None]:
+    """Whether they keep what they acknowledge: asked again after a second, it would be among what
+    a test counts or holds on a slow machine. Tests of that say when."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("postgres.link", "mysql.exchange", "redis.awaited", "redis.blocking"):
+            patch.setattr(f"semel.stores.{module}.CHECK_AGAIN", 3600.0)
+        yield
+
+
 STANDING = {"semel-maintenance", "semel-census"}
 """Threads that go on until their guard is closed, and then act in the midst of other tests."""
 
