@@ -181,8 +181,7 @@ def _guards_inside(app: Any) -> Iterator[type[Middleware]]:
         if isinstance(app, Middleware):
             yield type(app)
         added: Any = getattr(app, "user_middleware", None) or getattr(app, "middleware", None)
-        listed: list[Any] = added if isinstance(added, list) else []
-        for each in listed:
+        for each in added if type(added) in (list, tuple) else ():
             kind = getattr(each, "cls", None) or getattr(each, "middleware", None)
             if isinstance(kind, type) and issubclass(kind, Middleware):
                 yield kind
