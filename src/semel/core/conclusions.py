@@ -37,6 +37,10 @@ class NotAllowed(OutcomeUnknown):
     """A worker's run was turned away as unauthorised. That is no answer to anybody."""
 
 
+class UnmadeAnswer(OutcomeUnknown):
+    """The endpoint returned, and the framework could not make an answer of what it returned."""
+
+
 SAID: Final = {
     Verdict.KEEP: Outcome.EXECUTED,
     Verdict.RELEASE: Outcome.RELEASED,
@@ -56,11 +60,25 @@ def conclude(call: Call, outcome: HandlerOutcome, course: Course) -> tuple[Handl
     except Exception as error:  # keep= is the operator's code
         outcome = Raised(KeepFailed(error))
         verdict = judge(call.policy, outcome)
+    if course.returned and verdict is Verdict.RELEASE and _failed_to_answer(call, outcome):
+        verdict = judge(call.policy, Abandoned(UnmadeAnswer()))
     if call.resumable and verdict is not Verdict.KEEP:
         # All that an operation does outside is in its points, so its journal knows better.
         doubtful = course.in_doubt or _is_about_the_worker(outcome)
         verdict = Verdict.SUSPEND if doubtful else Verdict.RELEASE
     return outcome, verdict
+
+
+def _failed_to_answer(call: Call, outcome: HandlerOutcome) -> bool:
+    """Whether the endpoint returned, and no answer could be made of that.
+
+    It has acted, so a failure does not mean that nothing happened. In a transaction it does.
+    """
+    harmless = call.policy.mode == "atomic" or call.policy.effects == "none"
+    if harmless or isinstance(outcome, Abandoned):
+        return False
+    raised = isinstance(outcome, Returned) and outcome.raised
+    return (raised or outcome.error is not None) and not says_not_executed(outcome.error)
 
 
 def _finished(outcome: Returned, course: Course) -> HandlerOutcome:

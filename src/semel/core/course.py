@@ -13,7 +13,10 @@ from semel.errors import ConfigurationError, OperationChanged
 class Course:
     """Written by the run's own handler, read by the exchange when the handler has answered."""
 
-    __slots__ = ("_passed", "_seen", "_turn", "journal", "repeating", "resource", "retention")
+    __slots__ = (
+        *("_passed", "_seen", "_turn", "journal", "repeating", "resource", "retention"),
+        "returned",
+    )
 
     def __init__(self, journal: Journal | None = None) -> None:
         self.journal = Journal() if journal is None else journal
@@ -23,6 +26,8 @@ class Course:
         """The call whose intent is on record may simply be made again."""
         self.resource: str | None = None
         self.retention: Micros = 0
+        self.returned = False
+        """The endpoint has returned: whatever is raised from here on, it has acted."""
 
     @contextmanager
     def alone(self, name: str, kind: Kind) -> Generator[None]:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar, Token
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel.core import keys
 from semel.core.course import Course
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from semel.core.outbox import Enqueue, Kept
     from semel.core.steps import Deed
     from semel.stores.base import AsyncTransaction, Backend, Store, Transaction
+
+
+T = TypeVar("T")
 
 
 class Ground:
@@ -323,6 +326,14 @@ _run: ContextVar[Run | None] = ContextVar("semel_run", default=None)
 def current_run() -> Run | None:
     """The run that the current context belongs to, if any."""
     return _run.get()
+
+
+def returned(result: T) -> T:
+    """What an endpoint has returned. Whatever is raised from here on, it has acted."""
+    run = _run.get()
+    if run is not None:
+        run.course.returned = True
+    return result
 
 
 def current() -> Any:

@@ -25,7 +25,7 @@ from semel.log import log
 from semel.process.transact import AsyncTransact
 from semel.web.awaited import AwaitedExchange
 from semel.web.desk import MARK, Desk, Opened
-from semel.web.handler import AsgiApp, Handler, Message, Receive, Scope, Send
+from semel.web.handler import AsgiApp, Handler, Message, Receive, Scope, Send, UnseenHandler
 from semel.web.message import Spool
 from semel.web.routing import Place, place
 from semel.web.ruling import ruled_by
@@ -98,7 +98,8 @@ class Middleware:
             return await self._answer(opened, send)
         call = opened.call
         scope[MARK] = call.identity
-        handler = Handler(self.app, scope, receive, send, body, call.policy)
+        kind = Handler if self._desk.sees_returns else UnseenHandler
+        handler = kind(self.app, scope, receive, send, body, call.policy)
         exchange = AwaitedExchange(self.guard, ticket, call, handler, opened.started)
         return await self._exchange(exchange, handler, opened, send)
 

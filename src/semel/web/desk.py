@@ -40,6 +40,7 @@ from semel.process.fences import new_fence
 from semel.process.leases import Lease
 from semel.web.accounts import Account, tell_refusal
 from semel.web.errands import Errand, find_errand
+from semel.web.framework_internals import watch_fastapi, watch_flask
 from semel.web.message import Spool
 from semel.web.protection import Fare, at_once, protected
 from semel.web.routing import Place, listed, pretended
@@ -79,7 +80,8 @@ class Desk:
         self._find_tag = find_tag
         self.awaits = is_async(guard.tenant)
         """Whether ``tenant=`` is a coroutine function: then it is asked beforehand (`ask`)."""
-        _watch_frameworks()
+        self.sees_returns = _watch_frameworks(app)
+        """Whether it would be heard if an endpoint returned and no answer could be made of that."""
 
     async def ask(self, request: Request) -> Tenant:
         """What ``tenant=`` says of this request, or raises, as a plain function."""
@@ -417,12 +419,19 @@ def too_late() -> Raised:
 _TELL_OF_EXCEPTIONS: Final = ("flask.signals", "django.core.signals")
 
 
-def _watch_frameworks() -> None:
-    """Hear of exceptions from frameworks that answer them after their ``except`` block."""
+def _watch_frameworks(app: Any) -> bool:
+    """Hear of exceptions from frameworks that answer them after their ``except`` block.
+
+    And of endpoints that return; False where that cannot be told.
+    """
     for name in _TELL_OF_EXCEPTIONS:
         signals: Any = sys.modules.get(name)
         if signals is not None:
             signals.got_request_exception.connect(_note_exception)
+    if app is None:
+        return True  # a framework's own adapter, which calls views itself
+    watch_flask(app)
+    return watch_fastapi()
 
 
 def _note_exception(sender: object, exception: BaseException | None = None, **_: object) -> None:

@@ -18,7 +18,7 @@ from semel.core.frozen import replace
 from semel.core.model import Headers, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.errors import ConfigurationError, SemelError
-from semel.process.current import current, current_run
+from semel.process.current import current, current_run, returned
 from semel.process.transact import Transact
 from semel.web.desk import refuse_awaiting
 from semel.web.message import Spool
@@ -151,7 +151,7 @@ class Guarded:
     def _answered(self, view: Callable[[], Any]) -> flask.Response:
         """What a view answers, or an error handler of the application's instead of it."""
         try:
-            return self.app.make_response(view())
+            return self.app.make_response(returned(view()))
         except Exception as error:
             running = current_run()
             if running is not None:

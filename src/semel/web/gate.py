@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from semel.core.frozen import frozen
 from semel.errors import ConfigurationError
-from semel.process.current import Run, current
+from semel.process.current import Run, current, returned
 from semel.web.handler import Promise
 
 
@@ -104,7 +104,7 @@ def _gated_function(
         if isinstance(verdict, TurnedBack):
             return turned_back(verdict.status)
         result = endpoint(*given, **_entered(verdict, named))
-        return await result if inspect.isawaitable(result) else result
+        return returned(await result if inspect.isawaitable(result) else result)
 
     def called(*given: Any, **named: Any) -> Any:
         gate = _gate.get()
@@ -113,7 +113,7 @@ def _gated_function(
         verdict = None if gate is None else gate.arrive_from_thread()
         if isinstance(verdict, TurnedBack):
             return turned_back(verdict.status)
-        return endpoint(*given, **_entered(verdict, named))
+        return returned(endpoint(*given, **_entered(verdict, named)))
 
     return called
 

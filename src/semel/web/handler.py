@@ -257,8 +257,12 @@ class Handler:
             raise RuntimeError("the application started its answer twice")
         # Last of all the status, which says that it has begun: a head that no server would take
         # is none, and what it raises is the outcome.
-        self._headers = tuple([(bytes(k), bytes(v)) for k, v in message.get("headers", ())])
-        self._status = message["status"]
+        try:
+            self._headers = tuple([(bytes(k), bytes(v)) for k, v in message.get("headers", ())])
+            self._status = message["status"]
+        except Exception:
+            self._run.course.returned = True
+            raise
 
     async def _buffer(self, piece: bytes) -> None:
         if self._body is None:
@@ -309,6 +313,16 @@ class Handler:
     def _end_stream(self, error: BaseException | None) -> None:
         if self._flowing:
             self._drained.keep(Drained(self._size, self._digest.digest(), self._whole, error))
+
+
+class UnseenHandler(Handler):
+    """A run whose endpoint may have returned without anybody hearing of it."""
+
+    __slots__ = ()
+
+    async def outcome(self, run: Run, running: set[asyncio.Task[Any]]) -> HandlerOutcome:
+        run.course.returned = True
+        return await super().outcome(run, running)
 
 
 def body_messages(body: Spool, taken: int = 0) -> Iterator[Message]:

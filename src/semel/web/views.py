@@ -204,6 +204,8 @@ class ViewHandler(Generic[F]):
 
     def _failed(self, error: BaseException, nothing_begun: HandlerOutcome) -> HandlerOutcome:
         """Begun but not finished: what was begun is the outcome, and it is not whole."""
+        if self._run is not None and self._made is not None:
+            self._run.course.returned = True
         if not self._begun.size:
             return nothing_begun
         self._error = error

@@ -169,6 +169,8 @@ class AwaitedViewHandler(Generic[F]):
 
     def _failed(self, error: BaseException) -> HandlerOutcome:
         """Begun but not finished: what was begun is the outcome, and it is not whole."""
+        if self._run is not None and self._made is not None:
+            self._run.course.returned = True
         if self._begun.size:
             return Streaming(self.status, self._headers, error)
         return Raised(error) if isinstance(error, Exception) else Abandoned(error)

@@ -200,7 +200,11 @@ class _Handler:
         if exc_info and self._body.size:
             raise exc_info[1]  # too late for another head, as PEP 3333 has it
         self._status_line = status
-        self._headers = tuple([(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers])
+        try:
+            self._headers = tuple([(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers])
+        except Exception:
+            self._run.course.returned = True
+            raise
         error = exc_info[1] if exc_info else None
         self._behind = error or self._run.error_behind(self._status)
         self._raised = error is not None or self._run.has_raised(self._status)

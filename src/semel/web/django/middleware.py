@@ -30,7 +30,7 @@ from semel.core.problems import refuse
 from semel.errors import NotExecuted
 from semel.guard import Guard
 from semel.log import log
-from semel.process.current import current_run
+from semel.process.current import current_run, returned
 from semel.process.transact import AsyncTransact, Transact
 from semel.stores.django.database import testing
 from semel.web.accounts import tell_refusal
@@ -84,6 +84,7 @@ class Middleware:
             refuse_awaiting(self.guard)
         # In its own colour: for one of the other Django would use a thread, for every request.
         self.process_view: Any = self._aprocess_view if self._is_async else self._process_view
+        self.process_template_response: Any = self._areturned if self._is_async else self._returned
 
     def __call__(self, request: HttpRequest) -> Any:
         if self._is_async:
@@ -105,7 +106,10 @@ class Middleware:
 
     def _answered(self, request: HttpRequest) -> HttpResponseBase:
         rewind(request)
-        response: HttpResponseBase = self.get_response(request)
+        try:
+            response: HttpResponseBase = self.get_response(request)
+        finally:
+            _note_return(request)
         return response
 
     async def _acall(self, request: HttpRequest) -> Any:
@@ -123,7 +127,10 @@ class Middleware:
 
         async def answered() -> HttpResponseBase:
             rewind(request)
-            response: HttpResponseBase = await self.get_response(request)
+            try:
+                response: HttpResponseBase = await self.get_response(request)
+            finally:
+                _note_return(request)
             return response
 
         return await self._awaited.call(asked(request), answered)
@@ -180,6 +187,7 @@ class Middleware:
         """
         method = request.method or ""
         if getattr(request, _SEEN, view) is view or claims_itself(view, method):
+            setattr(request, _CALLED, True)
             return None
         policy = policy_at(view, method) or self.guard.policy
         if method not in policy.methods or not _keyed(request, policy):
@@ -195,8 +203,18 @@ class Middleware:
     async def _aprocess_view(self, *given: Any) -> HttpResponseBase | None:
         return self._process_view(*given)
 
+    def _returned(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+        """A view has returned a response that Django has yet to render."""
+        return returned(response)
+
+    async def _areturned(
+        self, request: HttpRequest, response: HttpResponseBase
+    ) -> HttpResponseBase:
+        return returned(response)
+
     def process_exception(self, request: HttpRequest, exception: Exception) -> None:
         """Django, or another middleware, is about to turn it into an answer."""
+        setattr(request, _CALLED, False)
         running = current_run()
         if running is not None:
             running.note(exception)
@@ -260,6 +278,17 @@ _UNDECORATED: Final = (
 )
 _SEEN: Final = "_semel_view"
 """On a request: the view that was to answer when its key was claimed."""
+
+_CALLED: Final = "_semel_called"
+"""On a request: its view was called, and has not raised."""
+
+
+def _note_return(request: HttpRequest) -> None:
+    """A view that was called and did not raise has returned, whatever came of that."""
+    running = current_run()
+    if running is not None and getattr(request, _CALLED, False):
+        running.course.returned = True
+
 
 PASS: Final = object()
 """The request goes on untouched."""

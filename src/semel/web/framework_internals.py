@@ -1,0 +1,71 @@
+"""How frameworks call endpoints: hooks on them, so that a run knows when its endpoint has returned.
+
+A guard around a whole application sees only what leaves it. An exception that leaves it may have
+been raised by the endpoint, or after the endpoint returned, when no answer could be made of what it
+returned. Where a framework no longer has what is hooked here, every exception is taken for the
+second kind: in doubt the endpoint has acted. `tests/web/test_returned.py` fails then.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from types import CodeType
+from typing import Any, Final
+
+from semel.log import log
+from semel.process.current import returned
+
+_WATCHED: Final = "__semel_watched__"
+
+
+def watch_fastapi() -> bool:
+    """Hear of endpoints that return, in every FastAPI application; False when that cannot be done.
+
+    Read in FastAPI 0.115 to 0.162: ``run_endpoint_function`` is a function of its own for those who
+    measure endpoints, and what handles a request looks it up by its name.
+    """
+    routing: Any = sys.modules.get("fastapi.routing")
+    if routing is None:
+        return True
+    plain: Any = getattr(routing, "run_endpoint_function", None)
+    if hasattr(plain, _WATCHED):
+        return True
+    maker: Any = getattr(routing, "get_request_handler", None)
+    if plain is None or not _names(getattr(maker, "__code__", None), "run_endpoint_function"):
+        log.warning(
+            "semel: this version of FastAPI is not known: an exception in a request with a key "
+            "leaves its outcome unknown. guard.fastapi(app) knows better"
+        )
+        return False
+
+    @functools.wraps(plain)
+    async def run_endpoint_function(**given: Any) -> Any:
+        return returned(await plain(**given))
+
+    setattr(run_endpoint_function, _WATCHED, True)
+    routing.run_endpoint_function = run_endpoint_function
+    return True
+
+
+def _names(code: CodeType | None, name: str) -> bool:
+    """Whether a function, or one that it makes, looks up a name."""
+    if code is None:
+        return False
+    made = [each for each in code.co_consts if isinstance(each, CodeType)]
+    return name in code.co_names or any(_names(each, name) for each in made)
+
+
+def watch_flask(app: Any) -> None:
+    """Hear of views that return, in one Flask application, given as such or as its ``wsgi_app``."""
+    flask = getattr(app, "__self__", app)
+    plain = getattr(flask, "dispatch_request", None)
+    if plain is None or not hasattr(flask, "view_functions") or hasattr(plain, _WATCHED):
+        return
+
+    @functools.wraps(plain)
+    def dispatch_request(*context: Any) -> Any:
+        return returned(plain(*context))
+
+    setattr(dispatch_request, _WATCHED, True)
+    flask.dispatch_request = dispatch_request

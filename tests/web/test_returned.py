@@ -1,0 +1,279 @@
+"""An endpoint that returned has acted, also when no answer can be made of what it returned."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import flask
+import pytest
+from django.http import HttpResponse
+from django.template.response import SimpleTemplateResponse
+from django.views.decorators.csrf import csrf_exempt
+from fastapi import APIRouter, Depends, FastAPI
+from fastapi import routing as fastapi_routing
+from litestar import Litestar, post
+
+import semel
+from semel.web.flask import Semel
+from semel.web.framework_internals import watch_fastapi
+from semel.web.litestar import SemelPlugin
+from tests.web.client import Reply, new_key
+from tests.web.conftest import MakeGuard
+from tests.web.django_site import Site
+from tests.web.drive import AsgiDriver, Ask, Driver, WsgiDriver
+
+Charges = list[int]
+Around = Callable[[FastAPI, semel.Guard], Any]
+
+
+def at_the_gate(app: FastAPI, guard: semel.Guard) -> Any:
+    guard.fastapi(app)
+    return app
+
+
+def from_outside(app: FastAPI, guard: semel.Guard) -> Any:
+    return guard.asgi(app)
+
+
+def as_middleware(app: FastAPI, guard: semel.Guard) -> Any:
+    app.add_middleware(semel.Middleware, guard=guard)
+    return app
+
+
+AROUND = [at_the_gate, from_outside, as_middleware]
+
+
+def thrice(send: Driver) -> list[Reply]:
+    key = new_key()
+    return [send(Ask(key=key)) for _ in range(3)]
+
+
+def assert_in_doubt(send: Driver, charges: Charges) -> None:
+    first, *others = thrice(send)
+    assert first.status == 500
+    assert [reply.code for reply in others] == ["outcome-unknown"] * 2
+    assert charges == [100]
+
+
+def assert_released(send: Driver, charges: Charges, tries: int = 3) -> None:
+    assert [reply.status for reply in thrice(send)] == [500] * 3
+    assert charges == [100] * tries
+
+
+# ── FastAPI, Litestar ─────────────────────────────────────────────────────────────────────────────
+
+
+def answers_nonsense(charges: Charges, *, is_async: bool = True) -> FastAPI:
+    """What it returns is not what it declares."""
+    router = APIRouter()
+
+    async def pay() -> Any:
+        charges.append(100)
+        return {"not": "a number"}
+
+    def pay_in_thread() -> Any:
+        charges.append(100)
+        return {"not": "a number"}
+
+    router.post("/x", response_model=int)(pay if is_async else pay_in_thread)
+    app = FastAPI()
+    app.include_router(router)
+    return app
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize("around", AROUND)
+def test_an_answer_that_fastapi_refuses_is_in_doubt(
+    around: Around, is_async: bool, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    charges: Charges = []
+    app = around(answers_nonsense(charges, is_async=is_async), make_guard())
+    assert_in_doubt(AsgiDriver(app, runner), charges)
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_an_endpoint_of_fastapis_that_raises_is_released(
+    around: Around, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    app, charges = FastAPI(), list[int]()
+
+    @app.post("/x")
+    async def pay() -> None:
+        charges.append(100)
+        raise LookupError
+
+    assert_released(AsgiDriver(around(app, make_guard()), runner), charges)
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_a_dependency_that_raises_is_released(
+    around: Around, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    app, charges = FastAPI(), list[int]()
+
+    async def database() -> None:
+        raise ConnectionRefusedError
+
+    @app.post("/x", dependencies=[Depends(database)])
+    async def pay() -> None:
+        charges.append(100)
+
+    assert_released(AsgiDriver(around(app, make_guard()), runner), charges, tries=0)
+
+
+def test_in_an_unknown_fastapi_every_exception_is_a_doubt(
+    make_guard: MakeGuard,
+    runner: asyncio.Runner,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app, charges = FastAPI(), list[int]()
+
+    @app.post("/x")
+    async def pay() -> None:
+        charges.append(100)
+        raise LookupError
+
+    monkeypatch.delattr(fastapi_routing, "run_endpoint_function")
+    guarded = make_guard().asgi(app)
+    monkeypatch.undo()
+    assert "this version of FastAPI is not known" in caplog.text
+    assert_in_doubt(AsgiDriver(guarded, runner), charges)
+
+
+def test_this_fastapi_is_known() -> None:
+    assert watch_fastapi()
+    assert hasattr(fastapi_routing.run_endpoint_function, "__semel_watched__")
+
+
+def test_in_one_transaction_nothing_has_happened(
+    make_guard: MakeGuard, runner: asyncio.Runner, tmp_path: Path
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as file:
+        file.execute("CREATE TABLE orders (n INT)")
+        app, charges = FastAPI(), list[int]()
+
+        @app.post("/x", response_model=int)
+        async def pay() -> Any:
+            charges.append(100)
+            semel.current().transaction.execute("INSERT INTO orders VALUES (1)")
+            return {"not": "a number"}
+
+        atomic = semel.ietf(mode="atomic")
+        make_guard(f"sqlite:///{tmp_path}/shop.db", policy=atomic).fastapi(app)
+        assert_released(AsgiDriver(app, runner), charges)
+        assert file.execute("SELECT count(*) FROM orders").fetchone() == (0,)
+
+
+def test_an_answer_that_litestar_cannot_write_is_in_doubt(
+    make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    charges: Charges = []
+
+    @post("/x")
+    async def pay() -> dict[str, Any]:
+        charges.append(100)
+        return {"when": object()}
+
+    app: Any = Litestar([pay], plugins=[SemelPlugin(make_guard())], openapi_config=None)
+    assert_in_doubt(AsgiDriver(app, runner), charges)
+
+
+# ── Flask, Django ─────────────────────────────────────────────────────────────────────────────────
+
+
+def flask_around(how: str, app: flask.Flask, guard: semel.Guard) -> Any:
+    if how == "from outside":
+        return guard.wsgi(app)
+    Semel(app, guard)
+    return app
+
+
+@pytest.mark.parametrize("how", ["at the view", "from outside"])
+def test_an_answer_that_flask_cannot_make_is_in_doubt(how: str, make_guard: MakeGuard) -> None:
+    app, charges = flask.Flask("shop"), list[int]()
+
+    @app.post("/x")
+    def pay() -> Any:
+        charges.append(100)
+        return {"when": object()}, 201
+
+    assert_in_doubt(WsgiDriver(flask_around(how, app, make_guard())), charges)
+
+
+@pytest.mark.parametrize("how", ["at the view", "from outside"])
+def test_a_view_of_flasks_that_raises_is_released(how: str, make_guard: MakeGuard) -> None:
+    app, charges = flask.Flask("shop"), list[int]()
+
+    @app.post("/x")
+    def pay() -> Any:
+        charges.append(100)
+        raise LookupError
+
+    assert_released(WsgiDriver(flask_around(how, app, make_guard())), charges)
+
+
+class Unwritable(SimpleTemplateResponse):
+    @property
+    def rendered_content(self) -> str:
+        raise LookupError("no such template")
+
+
+@pytest.mark.parametrize("colour", ["wsgi", "asgi"])
+@pytest.mark.parametrize("made", [lambda: None, lambda: Unwritable("pay.html")])
+def test_an_answer_that_django_cannot_make_is_in_doubt(
+    colour: str, made: Callable[[], Any], make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    charges: Charges = []
+
+    @csrf_exempt
+    def pay(request: Any) -> Any:
+        charges.append(100)
+        return made()
+
+    with closing(Site(make_guard(), {"x": pay})) as site:
+        assert_in_doubt(site.driver(colour, runner), charges)
+
+
+@pytest.mark.parametrize("colour", ["wsgi", "asgi"])
+def test_a_view_of_djangos_that_raises_is_released(
+    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    charges: Charges = []
+
+    @csrf_exempt
+    def pay(request: Any) -> HttpResponse:
+        charges.append(100)
+        raise LookupError
+
+    with closing(Site(make_guard(), {"x": pay})) as site:
+        assert_released(site.driver(colour, runner), charges)
+
+
+# ── any application ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_head_that_wsgi_cannot_carry_is_in_doubt(make_guard: MakeGuard) -> None:
+    charges: Charges = []
+
+    def pay(environ: Any, start_response: Any) -> Any:
+        charges.append(100)
+        start_response("201 Created", [("X-Name", "Zo\u0151")])
+        return [b"paid"]
+
+    assert_in_doubt(WsgiDriver(make_guard().wsgi(pay)), charges)
+
+
+def test_a_head_that_asgi_cannot_carry_is_in_doubt(
+    make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    charges: Charges = []
+
+    async def pay(scope: Any, receive: Any, send: Any) -> None:
+        charges.append(100)
+        await send({"type": "http.response.start", "status": 201, "headers": [("x", "text")]})
+
+    assert_in_doubt(AsgiDriver(make_guard().asgi(pay), runner), charges)
