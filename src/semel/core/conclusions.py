@@ -20,7 +20,7 @@ from semel.core.problems import refuse
 from semel.core.runner import Abandoned, HandlerOutcome, Raised, Returned, Streaming
 from semel.core.snapshot import Snapshot
 from semel.core.verdict import Verdict, judge, says_not_executed
-from semel.errors import OperationChanged, OutcomeUnknown
+from semel.errors import ConfigurationError, OperationChanged, OutcomeUnknown
 
 UNAUTHORISED: Final = frozenset({401, 403})
 
@@ -35,6 +35,16 @@ class KeepFailed(OutcomeUnknown):
 
 class NotAllowed(OutcomeUnknown):
     """A worker's run was turned away as unauthorised. That is no answer to anybody."""
+
+
+class NeverAwaited(ConfigurationError):
+    """The handler answered, and something it was to await has not happened, or not ended."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name!r} was made by the handler and not awaited to its end: await what op.phase(), "
+            "op.call() and op.effect() return"
+        )
 
 
 class UnmadeAnswer(OutcomeUnknown):
@@ -53,6 +63,8 @@ def conclude(call: Call, outcome: HandlerOutcome, course: Course) -> tuple[Handl
     if isinstance(outcome, Returned):
         if call.alone and outcome.response.status in UNAUTHORISED:
             outcome = Raised(NotAllowed(f"the worker was answered {outcome.response.status}"))
+        elif (name := course.unfinished()) is not None:
+            outcome = Raised(NeverAwaited(name))
         elif call.resumable:
             outcome = _finished(outcome, course)
     try:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from semel.core.journal import Journal, Kind, Point
 from semel.core.model import Micros
 from semel.errors import ConfigurationError, OperationChanged
+
+T = TypeVar("T")
 
 
 class Course:
@@ -15,7 +18,7 @@ class Course:
 
     __slots__ = (
         *("_passed", "_seen", "_turn", "journal", "repeating", "resource", "retention"),
-        "returned",
+        *("_made", "returned"),
     )
 
     def __init__(self, journal: Journal | None = None) -> None:
@@ -26,6 +29,7 @@ class Course:
         """The call whose intent is on record may simply be made again."""
         self.resource: str | None = None
         self.retention: Micros = 0
+        self._made: list[tuple[str, Coroutine[Any, Any, Any]]] = []
         self.returned = False
         """The endpoint has returned: whatever is raised from here on, it has acted."""
 
@@ -43,6 +47,25 @@ class Course:
             yield
         finally:
             self._turn.append(None)
+
+    def making(self, name: str, made: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """Something that the handler is to await; until then nothing of it has happened."""
+        self._made.append((name, made))
+        return made
+
+    def unfinished(self) -> str | None:
+        """The name of what was made and never awaited, or not to its end.
+
+        An answer that leaves it out would be kept, and it would never happen.
+        """
+        left: list[str] = []
+        for name, made in self._made:
+            it: Any = made
+            if it.cr_frame is not None:
+                left.append(name)
+                if not (it.cr_running or it.cr_suspended):
+                    made.close()  # Python need not warn of it, too
+        return left[0] if left else None
 
     def meet(self, name: str, kind: Kind) -> Point | None:
         """What is on record at this point; None where the run is the first to come so far."""

@@ -6,7 +6,7 @@ An operation is what the handler sees of its `Run`; what the adapter sees of it 
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import ContextVar, Token
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -163,27 +163,31 @@ class AsyncOperation(_Known):
 
     __slots__ = ()
 
-    async def phase(
+    # Each of these is noted when it is made, so that one which nobody awaits is not overlooked.
+
+    def phase(
         self, name: str, function: Callable[..., Any | Awaitable[Any]], *arguments: Any
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """`Operation.phase`, awaited; ``function`` may be a coroutine function."""
         from semel.process.points import AsyncPoints
 
-        return await AsyncPoints(self._run).phase(_deed(name, function, arguments))
+        deed = _deed(name, function, arguments)
+        return self._run.course.making(name, AsyncPoints(self._run).phase(deed))
 
-    async def call(
+    def call(
         self,
         name: str,
         function: Callable[..., Any | Awaitable[Any]],
         *arguments: Any,
         repeatable: bool = False,
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """`Operation.call`, awaited; ``function`` may be a coroutine function."""
         from semel.process.points import AsyncPoints
 
-        return await AsyncPoints(self._run).call(_deed(name, function, arguments), repeatable)
+        deed = _deed(name, function, arguments)
+        return self._run.course.making(name, AsyncPoints(self._run).call(deed, repeatable))
 
-    async def effect(
+    def effect(
         self,
         name: str,
         payload: Any,
@@ -191,9 +195,12 @@ class AsyncOperation(_Known):
         which: str = "",
         order: str | None = None,
         delay: timedelta = timedelta(0),
-    ) -> str:
+    ) -> Coroutine[Any, Any, str]:
         """`Operation.effect`, awaited."""
         op = _enqueue(self._run, name, which, payload, order, delay)
+        return self._run.course.making(name, self._write(op))
+
+    async def _write(self, op: Enqueue) -> str:
         kept: Any = self._run.open_transaction().perform(op)
         # An ``async def`` view of Flask's runs in a loop of its own, over a blocking transaction.
         return _written(op, await kept if hasattr(kept, "__await__") else kept)

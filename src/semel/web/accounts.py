@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from semel.core.admission import Call, Refused, Ticket
 from semel.core.answers import Answer, Outcome
-from semel.core.conclusions import KeepFailed
+from semel.core.conclusions import KeepFailed, NeverAwaited
 from semel.core.contract import Applied, Lapse, Operation, Resume, Retake
 from semel.core.flow import Flow
 from semel.core.keys import mask
@@ -227,7 +227,7 @@ def _level(answer: Answer, at_once: bool) -> int:
     if answer.outcome in _FAILED:
         # Refused because the store is out already, it is one of very many.
         return DEBUG if at_once and answer.outcome is Outcome.STORE_ERROR else ERROR
-    ours = isinstance(answer.error, OperationChanged | KeepFailed)
+    ours = isinstance(answer.error, OperationChanged | KeepFailed | NeverAwaited)
     on_replay = answer.outcome is Outcome.REPLAYED and answer.error is not None
     return ERROR if ours or on_replay else NONE
 
