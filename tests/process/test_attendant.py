@@ -242,6 +242,17 @@ def test_a_lease_taken_by_another_is_known_to_be_lost(wall: Wall, store: Flaky) 
     assert not lease.held(wall.seconds)
 
 
+def test_a_run_that_completes_while_its_renewal_is_on_its_way_has_lost_nothing(
+    wall: Wall, store: Flaky, caplog: pytest.LogCaptureFixture
+) -> None:
+    leases, lease = held(store, wall)
+    store.perform(Complete(lease.identity, lease.fence, b"", SECOND, SECOND))
+    wall.seconds += 20
+    assert leases.run_once(store) == float("inf")
+    assert not lease.lost
+    assert not caplog.text
+
+
 def test_a_store_that_is_down_is_asked_again_before_the_lease_ends(
     wall: Wall, store: Flaky
 ) -> None:
@@ -305,6 +316,87 @@ def test_a_let_go_lease_is_not_renewed(wall: Wall, store: Flaky) -> None:
     wall.seconds += 20
     assert leases.run_once(store) == float("inf")
     assert store.count(Renew) == 0
+
+
+def many(store: Flaky, wall: Wall, count: int) -> Leases:
+    leases = Leases(wall.monotonic, Events())
+    for _ in range(count):
+        identity = new_identity()
+        leases.add(Lease(identity, claim(store, identity), wall.seconds, 60, 900))
+    return leases
+
+
+def test_renewals_are_under_way_together(wall: Wall, store: Flaky) -> None:
+    """The first goes alone; the others meet in the store, or none of them comes back."""
+    leases = many(store, wall, 65)
+    together = threading.Barrier(64)
+    store.on_perform = lambda: store.count(Renew) > 1 and together.wait(PATIENCE)
+    wall.seconds += 20
+    assert leases.run_once(store) == wall.seconds + 20
+    assert store.count(Renew) == 65
+
+
+def test_a_round_leaves_none_that_is_due_for_long(wall: Wall, store: Flaky) -> None:
+    leases = many(store, wall, 1_200)
+    wall.seconds += 20
+    rounds = 0
+    while leases.run_once(store) <= wall.seconds:
+        rounds += 1
+    assert (rounds, store.count(Renew)) == (2, 1_200)
+
+
+def test_the_lease_that_ends_first_is_renewed_first(
+    wall: Wall, store: Flaky, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("semel.process.leases._ABREAST", 1)
+    leases = Leases(wall.monotonic, Events())
+    durations = [90, 30, 120, 60, 45]
+    for seconds in durations:
+        identity = new_identity()
+        leases.add(Lease(identity, claim(store, identity, seconds), wall.seconds, seconds, 900))
+    wall.seconds += 29
+    for lease in leases._held.values():
+        lease.renew_at = wall.seconds
+    leases.run_once(store)
+    asked = [op.lease // SECOND for op in store.asked if isinstance(op, Renew)]
+    assert asked == sorted(durations)
+
+
+def test_an_outage_in_the_middle_of_a_round_ends_it(
+    wall: Wall, store: Flaky, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("semel.process.leases._ABREAST", 4)
+    leases = many(store, wall, 100)
+
+    def fail() -> None:
+        if store.count(Renew) > 10:
+            store.down = True
+
+    store.on_perform = fail
+    wall.seconds += 20
+    leases.run_once(store)
+    assert 10 < store.count(Renew) <= 10 + 4
+
+
+def test_a_write_that_is_pursued_for_long_holds_up_no_renewal(store: Flaky) -> None:
+    attendant, stuck, renewed = Attendant(lambda: store), threading.Event(), threading.Event()
+    identity = new_identity()
+    lease = Lease(identity, claim(store, identity), attendant._clock(), 60, 900)
+
+    def perform() -> None:
+        if isinstance(store.asked[-1], Renew):
+            renewed.set()
+        else:
+            stuck.set()
+            assert renewed.wait(PATIENCE)
+
+    store.on_perform = perform
+    attendant.pursue(Complete(new_identity(), lease.fence, b"", SECOND, SECOND))
+    assert stuck.wait(PATIENCE)
+    lease.renew_at = 0.0
+    attendant.hold(lease)
+    assert renewed.wait(PATIENCE)
+    attendant.stop()
 
 
 def test_a_machine_that_was_suspended_does_not_believe_its_lease(

@@ -40,6 +40,7 @@ from semel.stores.sql.dialect import dialect
 from semel.stores.sql.kinds import BIG
 from tests.proof.floors import missing, rounds
 from tests.servers import MariadbServer
+from tests.stores.contract import MINUTE
 from tests.stores.harness import database_of
 from tests.stores.test_batches import Note
 from tests.stores.test_mysql import KILL, WAITING, admin, deadlocks, row_locked
@@ -52,6 +53,7 @@ from tests.stores.together import (
     never_overdue,
     outcomes,
     raced,
+    renew,
     rival,
     threaded,
     together,
@@ -94,10 +96,14 @@ async def test_many_at_once_need_few_statements(
         before = commits(own_server)
         assert {type(reply) for reply in await together(store, ops)} == {Claimed}
         claimed = commits(own_server)
+        done = await together(store, [renew(op) for op in ops])
+        assert {type(reply) for reply in done} == {Applied}
+        renewed = commits(own_server)
         done = await together(store, [complete(op) for op in ops])
         assert {type(reply) for reply in done} == {Applied}
         assert claimed - before < 640 / ROWS + 5
-        assert commits(own_server) - claimed < 640 / ROWS + 5
+        assert renewed - claimed < 640 / ROWS + 5
+        assert commits(own_server) - renewed < 640 / ROWS + 5
 
 
 async def test_each_caller_gets_the_reply_to_its_own_operation(
@@ -190,6 +196,14 @@ async def test_a_batch_does_what_each_operation_would_have_done_alone(mariadb_ur
         replies = await together(store, ops)
         assert [type(reply) for reply in replies[20:26]] == list(absurd.values())
         assert {type(reply) for reply in replies[:20] + replies[26:]} == {Claimed}
+        renewals = [renew(op) for op in [*filler, done, rival(busy), claim(), busy]]
+        replies = await together(store, renewals)
+        assert [type(reply) for reply in replies[40:]] == [Lost, Lost, Lost, Applied]
+        for op, reply in zip(renewals[:40], replies[:40], strict=True):
+            assert isinstance(reply, Applied)
+            assert reply.state is State.IN_PROGRESS
+            assert reply.leased_until is not None
+            assert op.lease - MINUTE < reply.leased_until - reply.now <= op.lease
         ops = [complete(op) for op in filler]
         ops += [complete(done), complete(rival(busy)), complete(claim()), complete(busy)]
         replies = await together(store, ops)
@@ -526,6 +540,7 @@ def test_a_batch_finds_its_records_by_the_primary_key(
         ask("ANALYZE TABLE semel_record")
     ops: dict[type, list[StoreOperation[Any]]] = {Claim: [claim() for _ in range(ROWS)]}
     ops[Complete] = [complete(claim()) for _ in range(ROWS)]
+    ops[Renew] = [renew(claim()) for _ in range(ROWS)]
     ops[Read] = [Read(claim().identity) for _ in range(ROWS)]
     statement = batch_of(ops[kind]).statement()
     with mariadb.connect(database_of(mariadb_url)) as connection, connection.cursor() as cursor:

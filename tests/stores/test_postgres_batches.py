@@ -44,6 +44,7 @@ from semel.stores.sql.plans import Statement
 from tests.forms import in_proof
 from tests.proof.floors import missing, rounds
 from tests.servers import PgBouncer, PostgresServer
+from tests.stores.contract import MINUTE
 from tests.stores.test_postgres import (
     UNCONFIRMED,
     admin,
@@ -61,6 +62,7 @@ from tests.stores.together import (
     never_overdue,
     outcomes,
     raced,
+    renew,
     rival,
     together,
 )
@@ -100,11 +102,15 @@ async def test_many_at_once_need_few_transactions(
             before = ask("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
             assert {type(reply) for reply in await together(store, ops)} == {Claimed}
             claimed = ask("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+            replies = await together(store, [renew(op) for op in ops])
+            assert {type(reply) for reply in replies} == {Applied}
+            renewed = ask("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
             replies = await together(store, [complete(op) for op in ops])
             assert {type(reply) for reply in replies} == {Applied}
             completed = ask("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
     assert claimed - before < 640 / ROWS + 5
-    assert completed - claimed < 640 / ROWS + 5
+    assert renewed - claimed < 640 / ROWS + 5
+    assert completed - renewed < 640 / ROWS + 5
 
 
 async def test_each_caller_gets_the_reply_to_its_own_operation(postgres_url: str) -> None:
@@ -159,6 +165,14 @@ async def test_a_batch_does_what_each_operation_would_have_done_alone(postgres_u
         replies = await together(store, ops)
         assert [type(reply) for reply in replies[20:26]] == list(absurd.values())
         assert {type(reply) for reply in replies[:20] + replies[26:]} == {Claimed}
+        renewals = [renew(op) for op in [*filler, done, rival(busy), claim(), busy]]
+        replies = await together(store, renewals)
+        assert [type(reply) for reply in replies[40:]] == [Lost, Lost, Lost, Applied]
+        for op, reply in zip(renewals[:40], replies[:40], strict=True):
+            assert isinstance(reply, Applied)
+            assert reply.state is State.IN_PROGRESS
+            assert reply.leased_until is not None
+            assert op.lease - MINUTE < reply.leased_until - reply.now <= op.lease
         ops = [complete(op) for op in filler]
         ops += [complete(done), complete(rival(busy)), complete(claim()), complete(busy)]
         replies = await together(store, ops)

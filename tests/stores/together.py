@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from semel.core.contract import Applied, Claim, Claimed, Complete, StoreOperation
+from semel.core.contract import Applied, Claim, Claimed, Complete, Renew, StoreOperation
 from semel.core.frozen import replace
 from semel.core.model import Fence, Identity, Origin
 from semel.stores import open_backend
@@ -46,6 +46,11 @@ def complete(op: Claim, snapshot: bytes = SNAPSHOT, resource: str | None = None)
     return Complete(
         op.identity, op.fence, snapshot, retention=DAY, tombstone=DAY, resource=resource
     )
+
+
+def renew(op: Claim) -> Renew:
+    """For an hour, and a time of its own beyond."""
+    return Renew(op.identity, op.fence, op.lease + 60 * MINUTE)
 
 
 @contextmanager

@@ -226,9 +226,9 @@ def test_no_statement_is_without_a_user() -> None:
     used = {next(plans.plan(op)).name for op in OPERATIONS} | FOLLOWING
     used |= {"schema_exists", "schema_version", "schema_record"}
     many = {"claim_many", "complete_many"}
-    assert used | many | {"read_many"} == set(dialect("postgresql").queries)
+    assert used | many | {"read_many", "renew_many"} == set(dialect("postgresql").queries)
     assert used | many | {"look"} == set(dialect("sqlite").queries)
-    assert used | many | {"read_many"} == set(dialect("mysql").queries)
+    assert used | many | {"read_many", "renew_many"} == set(dialect("mysql").queries)
 
 
 @pytest.mark.parametrize(

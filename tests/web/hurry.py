@@ -32,5 +32,5 @@ def overrun(guard: semel.Guard) -> Callable[[], bool]:
     leases = list(attendant.leases._held.values())
     for lease in leases:
         lease.renew_at = lease.ends_at = 0.0
-    attendant._rouse(0.0)
+    attendant.renewing.rouse(0.0)
     return lambda: all(lease.lost for lease in leases)

@@ -132,7 +132,8 @@ def outlive(attendant: Attendant, gate: Path) -> None:
         if later(gate, times + 1).exists():
             times += 1
             clock.by += A_WHILE.total_seconds()
-            attendant._clock = attendant.leases._clock = clock
-            with attendant._wake:
-                attendant._wake.notify()  # it sleeps by the real clock
+            renewing = attendant.renewing
+            renewing.clock = attendant.leases._clock = clock
+            with renewing._wake:
+                renewing._wake.notify()  # it sleeps by the real clock
         time.sleep(0.01)

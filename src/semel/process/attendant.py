@@ -1,8 +1,9 @@
-"""The attendant: one daemon thread per process that looks after what requests leave to it.
+"""The attendant: daemon threads of a process that look after what requests leave to them.
 
-It renews the leases of running handlers (a thread, because a blocked event loop must not lose
-them), pursues writes that could not be acknowledged, and reads the records others wait for. It
-only ever uses the blocking colour of the store, one operation at a time.
+One renews the leases of running handlers (a thread, because a blocked event loop must not lose
+them). It does nothing else: the other pursues writes that could not be acknowledged and reads the
+records others wait for, one after the other, which may take longer than a lease lasts. Both use the
+blocking colour of the store.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _IDLE: Final = 1.0
 
 
 class Attendant:
-    """Owns the thread; the thread starts with the first thing there is to do."""
+    """Owns the threads; each starts with the first thing there is to do."""
 
     def __init__(
         self,
@@ -36,20 +37,16 @@ class Attendant:
         events = events or Events()
         self._store = store
         self._clock = clock
-        self._events = events
-        self._wake = threading.Condition()
-        self._next_round = float("inf")
-        self._thread: threading.Thread | None = None
-        self._stopping = False
         self.leases = Leases(clock, events)
+        self.renewing = Rounds("semel-leases", self._renew, clock, events)
+        self._errands = Rounds("semel-attendant", self._run_errands, clock, events)
         self.pursuits = Pursuits(clock, events)
-        self.waiters = Waiters(clock, self._rouse, events)
+        self.waiters = Waiters(clock, self._errands.rouse, events)
 
     def hold(self, lease: Lease) -> None:
         """Renew ``lease`` until it is let go."""
         self.leases.add(lease)
-        if lease.renew_at < self._next_round:
-            self._rouse(lease.renew_at)
+        self.renewing.rouse(lease.renew_at)
 
     def let_go(self, lease: Lease) -> None:
         self.leases.discard(lease)
@@ -61,50 +58,78 @@ class Attendant:
         seen: Fence | None = None,
     ) -> None:
         """Perform ``op``, after ``claim``, until it is acknowledged."""
-        self._rouse(self.pursuits.add(op, claim, seen))
+        self._errands.rouse(self.pursuits.add(op, claim, seen))
 
     def settled(self, identity: Identity) -> None:
         """A record changed in this process: whoever waits for it is served right away."""
         if self.waiters and self.waiters.hurry(identity):
-            self._rouse(self._clock())
+            self._errands.rouse(self._clock())
 
     def run_once(self) -> float:
         """Do everything that is due; returns when to come again."""
-        store = self._store()
-        return min(
-            self.leases.run_once(store),
-            self.pursuits.run_once(store),
-            self.waiters.run_once(store),
-        )
+        return min(self._renew(), self._run_errands())
 
     def stop(self) -> None:
-        """End the thread; what is still pursued is given one last try."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        """End the threads; what is still pursued is given one last try."""
+        self.renewing.stop()
+        self._errands.stop()
         self.pursuits.last_try(self._store)
 
-    def _rouse(self, at: float) -> None:
+    def _renew(self) -> float:
+        return self.leases.run_once(self._store())
+
+    def _run_errands(self) -> float:
+        store = self._store()
+        return min(self.pursuits.run_once(store), self.waiters.run_once(store))
+
+
+class Rounds:
+    """A thread that does ``run_once``, sleeps until the time it returned, and does it again."""
+
+    def __init__(
+        self,
+        name: str,
+        run_once: Callable[[], float],
+        clock: Callable[[], float],
+        events: Events,
+    ) -> None:
+        self._name = name
+        self._run_once = run_once
+        self.clock = clock
+        self._events = events
+        self._wake = threading.Condition()
+        self._next_round = float("inf")
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+
+    def rouse(self, at: float) -> None:
+        """Be at work at that time, or sooner."""
+        if at >= self._next_round:
+            return
         with self._wake:
             if at < self._next_round:
                 self._next_round = at
                 self._wake.notify()
             if self._thread is None and not self._stopping:
-                self._thread = threading.Thread(
-                    target=self._run, name="semel-attendant", daemon=True
-                )
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after the round it is at."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
 
     def _run(self) -> None:
         while self._rest():
             try:
-                again = self.run_once()
+                again = self._run_once()
             except Exception as error:
                 # The thread must outlive any surprise: without it leases lapse under live handlers.
                 self._events.emit("round.failed", error=error, loop="attendant")
-                again = self._clock() + _IDLE
+                again = self.clock() + _IDLE
             with self._wake:
                 self._next_round = min(self._next_round, again)
 
@@ -112,7 +137,7 @@ class Attendant:
         """Wait until the next round is due; False when it is time to end."""
         with self._wake:
             while not self._stopping:
-                left = self._next_round - self._clock()
+                left = self._next_round - self.clock()
                 if left <= 0:
                     # Cleared before the round, so that a request to come sooner made during it
                     # is not lost.

@@ -32,7 +32,7 @@ Exchange: TypeAlias = Generator[str, Sequence[ResultSet], Rows]
 INSERTS: Final = frozenset(("claim", "accept", "register", "enqueue", "note"))
 """One statement writes, and a rival who was first is an error: no row, and nothing to undo."""
 
-MANY: Final = frozenset(("claim_many", "complete_many"))
+MANY: Final = frozenset(("claim_many", "complete_many", "renew_many"))
 """One statement writes, for a batch, which waits for nobody: one of many is not to hold up all."""
 
 _TEXTS: Final = frozenset(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from semel.core.contract import Claim, Claimed, Complete, Found, Read, StoreOperation
+from semel.core.contract import Claim, Claimed, Complete, Found, Read, Renew, StoreOperation
 from semel.stores.mysql.literals import Literals, literal
 from semel.stores.sql.kinds import (
     Kind,
@@ -14,6 +14,8 @@ from semel.stores.sql.kinds import (
     complete_weight,
     read_reply,
     read_weight,
+    renew_reply,
+    renew_weight,
 )
 from semel.stores.sql.plans import Row, claim_params, claim_reply, complete_params
 from semel.stores.sql.rows import record_and_now
@@ -59,6 +61,10 @@ def _complete_cells(op: Complete) -> tuple[str, ...]:
     return tuple([literal(params[name]) for name, _ in _COMPLETE])
 
 
+def _renew_cells(op: Renew) -> tuple[str, ...]:
+    return (literal(op.identity), literal(op.fence), literal(op.lease))
+
+
 def _read_cells(op: Read) -> tuple[str, ...]:
     return (literal(op.identity),)
 
@@ -83,6 +89,15 @@ KINDS: Final[Mapping[type[StoreOperation[Any]], Kind]] = {
         _complete_cells,
         complete_weight,
         complete_reply,
+        shared=False,
+        column=_column,
+    ),
+    Renew: Kind(
+        "renew_many",
+        (("identity", LIST), ("fence", LIST), ("lease", LIST)),
+        _renew_cells,
+        renew_weight,
+        renew_reply,
         shared=False,
         column=_column,
     ),

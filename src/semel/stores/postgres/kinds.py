@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from semel.core.contract import Claim, Claimed, Complete, Found, Read, StoreOperation
+from semel.core.contract import Claim, Claimed, Complete, Found, Read, Renew, StoreOperation
 from semel.core.texts import exact, shown
 from semel.errors import StoreCorrupt
 from semel.stores.postgres.arrays import BYTEA, INT8, TEXT, array, data, number, text
@@ -17,6 +17,8 @@ from semel.stores.sql.kinds import (
     complete_weight,
     read_reply,
     read_weight,
+    renew_reply,
+    renew_weight,
 )
 from semel.stores.sql.plans import Row, claim_reply
 from semel.stores.sql.rows import record_and_now
@@ -64,6 +66,10 @@ def _complete_cells(op: Complete) -> Cells:
     )
 
 
+def _renew_cells(op: Renew) -> Cells:
+    return (data(op.identity), data(op.fence), number(op.lease))
+
+
 def _read_cells(op: Read) -> Cells:
     return (data(op.identity),)
 
@@ -108,6 +114,15 @@ KINDS: Final[Mapping[type[StoreOperation[Any]], Kind]] = {
         _complete_cells,
         complete_weight,
         complete_reply,
+        shared=False,
+        column=_column,
+    ),
+    Renew: Kind(
+        "renew_many",
+        (("identity", BYTEA), ("fence", BYTEA), ("lease", INT8)),
+        _renew_cells,
+        renew_weight,
+        renew_reply,
         shared=False,
         column=_column,
     ),

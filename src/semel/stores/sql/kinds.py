@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from semel.core.contract import Claim, Complete, Found, Read, StoreOperation, Written
+from semel.core.contract import Claim, Complete, Found, Read, Renew, StoreOperation, Written
 from semel.stores.sql.plans import Row, Statement
 from semel.stores.sql.rows import record_and_now, written
 
@@ -64,6 +64,14 @@ def complete_weight(op: Complete) -> int:
 
 
 def complete_reply(op: Complete, row: Row) -> Written:
+    return written((row[1:],))
+
+
+def renew_weight(op: Renew) -> int:
+    return 0
+
+
+def renew_reply(op: Renew, row: Row) -> Written:
     return written((row[1:],))
 
 
