@@ -335,6 +335,13 @@ def current_run() -> Run | None:
     return _run.get()
 
 
+def note(error: BaseException) -> None:
+    """Remember what an endpoint raised, whatever answer is made of it further out."""
+    run = _run.get()
+    if run is not None:
+        run.note(error)
+
+
 def returned(result: T) -> T:
     """What an endpoint has returned. Whatever is raised from here on, it has acted."""
     run = _run.get()

@@ -40,7 +40,11 @@ from semel.process.fences import new_fence
 from semel.process.leases import Lease
 from semel.web.accounts import Account, tell_refusal
 from semel.web.errands import Errand, find_errand
-from semel.web.framework_internals import watch_fastapi, watch_flask
+from semel.web.framework_internals import (
+    warn_of_hidden_exceptions,
+    watch_fastapi,
+    watch_flask,
+)
 from semel.web.message import Spool
 from semel.web.protection import Fare, at_once, protected
 from semel.web.routing import Place, listed, pretended
@@ -430,6 +434,7 @@ def _watch_frameworks(app: Any) -> bool:
             signals.got_request_exception.connect(_note_exception)
     if app is None:
         return True  # a framework's own adapter, which calls views itself
+    warn_of_hidden_exceptions(app)
     watch_flask(app)
     return watch_fastapi()
 

@@ -1,4 +1,4 @@
-"""How frameworks call endpoints: hooks on them, so that a run knows when its endpoint has returned.
+"""How frameworks call endpoints: hooks on them, so that a run knows what its endpoint came to.
 
 A guard around a whole application sees only what leaves it. An exception that leaves it may have
 been raised by the endpoint, or after the endpoint returned, when no answer could be made of what it
@@ -14,9 +14,29 @@ from types import CodeType
 from typing import Any, Final
 
 from semel.log import log
-from semel.process.current import returned
+from semel.process.current import note, returned
 
 _WATCHED: Final = "__semel_watched__"
+
+
+_HIDING: Final = frozenset({"blacksheep", "cherrypy", "falcon", "quart"})
+"""Frameworks that make a 500 of any exception, out of a guard's sight."""
+
+_told: set[str] = set()
+
+
+def warn_of_hidden_exceptions(app: Any) -> None:
+    """Say once that a time-out in a handler looks like any 500 there."""
+    package = type(getattr(app, "__self__", app)).__module__.partition(".")[0]
+    if package not in _HIDING or package in _told:
+        return
+    _told.add(package)
+    log.warning(
+        "semel: %s answers 500 to any exception, and a guard cannot see which: a handler that "
+        "timed out is judged as one that failed. Use semel.payments(), or raise "
+        "semel.OutcomeUnknown where a call may have been made",
+        package,
+    )
 
 
 def watch_fastapi() -> bool:
@@ -41,7 +61,11 @@ def watch_fastapi() -> bool:
 
     @functools.wraps(plain)
     async def run_endpoint_function(**given: Any) -> Any:
-        return returned(await plain(**given))
+        try:
+            return returned(await plain(**given))
+        except Exception as error:
+            note(error)
+            raise
 
     setattr(run_endpoint_function, _WATCHED, True)
     routing.run_endpoint_function = run_endpoint_function
@@ -65,7 +89,11 @@ def watch_flask(app: Any) -> None:
 
     @functools.wraps(plain)
     def dispatch_request(*context: Any) -> Any:
-        return returned(plain(*context))
+        try:
+            return returned(plain(*context))
+        except Exception as error:
+            note(error)
+            raise
 
     setattr(dispatch_request, _WATCHED, True)
     flask.dispatch_request = dispatch_request
