@@ -19,6 +19,7 @@ from semel.core.contract import (
     Fetch,
     Read,
     Recall,
+    Renew,
     StoreOperation,
 )
 from semel.core.model import Fence, Identity, State
@@ -30,7 +31,7 @@ from semel.stores.postgres.link import DIALECT, query
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.plans import plan
 from tests.servers import PostgresServer
-from tests.stores.contract import KINDS, accept, claim, complete, new_fence, reach
+from tests.stores.contract import KINDS, LEASE, accept, claim, complete, new_fence, reach
 from tests.stores.harness import Harness, divide, partitioned
 
 RECORDS = 20_000
@@ -202,6 +203,7 @@ def row_of(
     ops: dict[type[StoreOperation[Any]], StoreOperation[Any]] = {
         Claim: claim(identity, new_fence()),
         Complete: complete(identity, fence),
+        Renew: Renew(identity, fence, LEASE),
         Read: Read(identity),
     }
     return asked_first(ops[kind])[1]

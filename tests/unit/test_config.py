@@ -31,7 +31,7 @@ policy = { kind = "payments", in_flight = "250ms", key = "uuid" }
 [[routes]]
 method = "put"
 path = "/orders/{id}"
-policy = "ietf"
+policy = { kind = "ietf", methods = ["PUT"] }
 
 [secrets]
 2026-01 = "sixteen random bytes or more"

@@ -46,6 +46,7 @@ class Row(NamedTuple):
 
 FRAMEWORKS = frozenset(positions.ALL) - {"asgi", "wsgi"}
 NOT_SILENT = frozenset({"flask", "flask, Semel", "litestar"})
+SEEN = frozenset({"fastapi, add_middleware", "fastapi, guard.fastapi"})
 
 
 def caused() -> Exception:
@@ -134,8 +135,10 @@ ROWS: dict[str, Row] = {
         frozenset({"asgi", "wsgi", "flask", "flask, Semel"}),
     ),
     "returns without an answer": Row(
-        Act(silent=True), "release", "keep", "unknown", frozenset(positions.ALL) - NOT_SILENT
+        Act(silent=True), "release", "keep", "unknown", frozenset(positions.ALL) - NOT_SILENT - SEEN
     ),
+    # There it is seen that the endpoint returned, and so has acted.
+    "returns what is no answer": Row(Act(silent=True), "unknown", "keep", "unknown", SEEN),
 }
 
 BARE = frozenset({"asgi", "wsgi"})

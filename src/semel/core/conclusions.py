@@ -86,11 +86,15 @@ def _failed_to_answer(call: Call, outcome: HandlerOutcome) -> bool:
 
     It has acted, so a failure does not mean that nothing happened. In a transaction it does.
     """
-    harmless = call.policy.mode == "atomic" or call.policy.effects == "none"
-    if harmless or isinstance(outcome, Abandoned):
+    if call.policy.mode == "atomic" or call.policy.effects == "none":
         return False
-    raised = isinstance(outcome, Returned) and outcome.raised
-    return (raised or outcome.error is not None) and not says_not_executed(outcome.error)
+    match outcome:
+        case Returned(error=error, raised=raised) if raised or error is not None:
+            return not says_not_executed(error)
+        case Raised(error):
+            return not says_not_executed(error)
+        case _:
+            return False  # an answer that was begun has been made
 
 
 def _finished(outcome: Returned, course: Course) -> HandlerOutcome:

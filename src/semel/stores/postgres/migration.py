@@ -44,8 +44,8 @@ def _denied(connection: psycopg.Connection[Any], text: str) -> bool:
             connection.execute(text.encode())
     except psycopg.errors.InsufficientPrivilege:
         return True
-    except psycopg.ProgrammingError:
-        return False  # no such table: whoever reads it says so
+    except (psycopg.ProgrammingError, psycopg.errors.ReadOnlySqlTransaction):
+        return False  # no such table, or no primary: others say so
     return False
 
 
