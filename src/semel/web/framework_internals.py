@@ -42,7 +42,7 @@ def warn_of_hidden_exceptions(app: Any) -> None:
 def watch_fastapi() -> bool:
     """Hear of endpoints that return, in every FastAPI application; False when that cannot be done.
 
-    Read in FastAPI 0.115 to 0.162: ``run_endpoint_function`` is a function of its own for those who
+    Read in FastAPI 0.162.4: ``run_endpoint_function`` is a function of its own for those who
     measure endpoints, and what handles a request looks it up by its name.
     """
     routing: Any = sys.modules.get("fastapi.routing")
