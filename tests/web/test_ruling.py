@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import flask
-import flask.views
 import pytest
 from fastapi import FastAPI
 from litestar import Litestar
@@ -80,6 +79,14 @@ def starlette_class(guard: semel.Guard, runs: Runs) -> Any:
     return Starlette(routes=[Route("/pay", Pay)])
 
 
+def starlette_object(guard: semel.Guard, runs: Runs) -> Any:
+    class Pay:
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            await Response(runs())(scope, receive, send)
+
+    return Starlette(routes=[Route("/pay", guard.route(REQUIRED)(Pay()), methods=["POST"])])
+
+
 def litestar(guard: semel.Guard, runs: Runs) -> Any:
     @litestar_post("/pay")
     @guard.route(REQUIRED)
@@ -90,7 +97,7 @@ def litestar(guard: semel.Guard, runs: Runs) -> Any:
 
 
 APPS = pytest.mark.parametrize(
-    "made", [fastapi, fastapi_threads, starlette, starlette_class, litestar]
+    "made", [fastapi, fastapi_threads, starlette, starlette_class, starlette_object, litestar]
 )
 
 

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
+from semel.core.frozen import is_async
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.errors import Unguarded
 
@@ -55,7 +56,7 @@ def _enforced(endpoint: Callable[..., Any], policy: Policy, report: Report) -> A
         by = ruled_by.get()
         if by is policy or by is LISTED or _method(given, named) in SAFE_METHODS:
             return
-        name = getattr(endpoint, "__qualname__", repr(endpoint))
+        name = getattr(endpoint, "__qualname__", type(endpoint).__qualname__)
         report(name)
         raise Unguarded(_explained(name, by))
 
@@ -76,6 +77,9 @@ def _enforced(endpoint: Callable[..., Any], policy: Policy, report: Report) -> A
         check(given, named)
         return endpoint(*given, **named)
 
+    if not _is_function(endpoint):
+        # An object that is called, such as an ASGI application: frameworks tell it from a function.
+        return _AsyncObject(endpoint, check) if is_async(endpoint) else _Object(endpoint, check)
     kinds = (
         (inspect.iscoroutinefunction, awaited),
         (inspect.isasyncgenfunction, aiterated),
@@ -83,6 +87,33 @@ def _enforced(endpoint: Callable[..., Any], policy: Policy, report: Report) -> A
     )
     wrapper = next((wrapper for is_kind, wrapper in kinds if is_kind(endpoint)), called)
     return functools.wraps(endpoint)(wrapper)
+
+
+def _is_function(endpoint: Any) -> bool:
+    return isinstance(endpoint, functools.partial) or inspect.isroutine(endpoint)
+
+
+class _Object:
+    """An endpoint that is no function; all else of it is as it was."""
+
+    def __init__(self, endpoint: Callable[..., Any], check: Callable[..., None]) -> None:
+        self.__wrapped__ = endpoint
+        self._semel_check = check
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        self._semel_check(given, named)
+        return self.__wrapped__(*given, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__wrapped__, name)
+
+
+class _AsyncObject(_Object):
+    """The same, awaited."""
+
+    async def __call__(self, *given: Any, **named: Any) -> Any:
+        self._semel_check(given, named)
+        return await self.__wrapped__(*given, **named)
 
 
 def _explained(name: str, by: object) -> str:
@@ -109,6 +140,9 @@ def _method(given: tuple[Any, ...], named: Mapping[str, Any]) -> str | None:
     flask: Any = sys.modules.get("flask")
     if flask is not None and flask.has_request_context():
         return str(flask.request.method).upper()
+    first: Any = next(iter(given), None)
+    if hasattr(first, "get") and first.get("type") == "http":  # of an ASGI application
+        return str(first["method"]).upper()
     for it in (*given[:2], *named.values()):
         method: object = getattr(it, "method", None)
         if isinstance(method, str) and (hasattr(it, "scope") or hasattr(it, "META")):
