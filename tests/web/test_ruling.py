@@ -20,6 +20,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.test import Client
 
 import semel
+from semel.web.flask import Semel
 from semel.web.handler import AsgiApp, Receive, Scope, Send
 from tests.ears import listen
 from tests.web.client import new_key
@@ -417,4 +418,59 @@ def test_a_404_that_a_flask_view_answered_is_kept(make_guard: MakeGuard) -> None
         headers = {"Idempotency-Key": new_key()}
         codes = [client.post(path, headers=headers).status_code for _ in range(2)]
         assert codes == [404, 404]
+    assert runs.count == 2
+
+
+# ── what a router takes for one path ──────────────────────────────────────────────────────────────
+
+SPELT = (b"/pay", b"/pay/", b"/pay//", b"//pay")
+
+
+@pytest.mark.parametrize("said_by", ["tag", "listed", "nobody"])
+def test_litestar_takes_no_notice_of_slashes_and_neither_does_its_guard(
+    said_by: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    runs, key = Runs(), new_key()
+    listed = [semel.Route("POST", "/pay", REQUIRED)] if said_by == "listed" else []
+    guard = make_guard(routes=listed)
+
+    async def pay() -> str:
+        return runs()
+
+    handler = litestar_post("/pay")(guard.route(REQUIRED)(pay) if said_by == "tag" else pay)
+    inner: Any = Litestar([handler], openapi_config=None)
+    app = guard.asgi(inner)
+    if said_by != "nobody":
+        assert [status(app, runner, path=path, key=None) for path in SPELT] == [400] * 4
+    assert [status(app, runner, path=path, key=key) for path in SPELT] == [201] * 4
+    assert runs.count == 1
+
+
+@pytest.mark.parametrize("installed", ["wsgi", "extension"])
+@pytest.mark.parametrize("path", ["/pay", "/pay/"])
+def test_where_flask_ignores_a_slash_at_the_end_one_key_runs_once(
+    path: str, installed: str, make_guard: MakeGuard
+) -> None:
+    runs, guard, app = Runs(), make_guard(), flask.Flask("shop")
+    app.url_map.strict_slashes = False
+    app.add_url_rule(path, view_func=named(runs), methods=["POST"])
+    if installed == "extension":
+        Semel(app, guard)
+    client = Client(app if installed == "extension" else guard.wsgi(app))
+    headers = {"Idempotency-Key": new_key()}
+    codes = [client.post(each, headers=headers).status_code for each in ("/pay", "/pay/")]
+    assert codes == [200, 200]
+    assert runs.count == 1
+
+
+def test_where_flask_does_not_a_slash_tells_two_paths_apart(make_guard: MakeGuard) -> None:
+    runs, guard, app = Runs(), make_guard(), flask.Flask("shop")
+
+    @app.post("/pay/<path:of>")
+    def pay(of: str) -> str:
+        return runs()
+
+    client, headers = Client(guard.wsgi(app)), {"Idempotency-Key": new_key()}
+    for each in ("/pay/a", "/pay/a/"):
+        assert client.post(each, headers=headers).status_code == 200
     assert runs.count == 2

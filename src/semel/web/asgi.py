@@ -27,9 +27,9 @@ from semel.web.awaited import AwaitedExchange
 from semel.web.desk import MARK, Desk, Opened
 from semel.web.handler import AsgiApp, Handler, Message, Receive, Scope, Send, UnseenHandler
 from semel.web.message import Spool
-from semel.web.routing import Place, place
+from semel.web.routing import Place, place, slashes_merged
 from semel.web.ruling import ruled_by
-from semel.web.tags import find_tag
+from semel.web.tags import find_tag, litestar_of
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -46,6 +46,7 @@ class Middleware:
         self.app = app
         self.guard = guard
         self._desk = Desk(guard, app, find_tag)
+        self._merges_slashes = litestar_of(app) is not None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
@@ -65,6 +66,8 @@ class Middleware:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         where = where_is(scope)
+        if self._merges_slashes:
+            where = slashes_merged(where)
         request = request_of(scope, where.path)
         asked = await self._desk.ask(request) if self._desk.awaits and has_key(scope) else None
         ticket, label = self._desk.admit(request, where, asked)

@@ -22,7 +22,7 @@ from semel.process.current import current, current_run, returned
 from semel.process.transact import Transact
 from semel.web.desk import refuse_awaiting
 from semel.web.message import Spool
-from semel.web.routing import Place, place
+from semel.web.routing import Place, place, without_slash
 from semel.web.tags import Tagged, any_tags, find_flask_tag, tag, tagged_view
 from semel.web.views import Asked, Face, Parts, Stream, Views
 from semel.web.wsgi import octets, read_body, request_of
@@ -195,6 +195,8 @@ def _told() -> tuple[Request, Place]:
     request = flask.request
     environ = request.environ
     where = place(octets(environ, "SCRIPT_NAME"), octets(environ, "PATH_INFO"))
+    if request.url_rule is not None and not request.url_rule.strict_slashes:
+        where = without_slash(where)
     raw = cast("Any", request)._get_current_object()
     return replace(request_of(environ, where.path), raw=raw), where
 

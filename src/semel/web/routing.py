@@ -92,6 +92,20 @@ def place(root: bytes, below: bytes) -> Place:
     return Place(path, canonical_path(below), canonical_path(root))
 
 
+def without_slash(place: Place) -> Place:
+    """The same for a route that is served with and without a slash at its end."""
+    return Place(place.path.rstrip("/") or "/", place.below.rstrip("/") or "/", place.root)
+
+
+def slashes_merged(place: Place) -> Place:
+    """The same for a router that takes no notice of a slash more, at the end or within."""
+    return Place(_merged(place.path), _merged(place.below), place.root)
+
+
+def _merged(path: str) -> str:
+    return re.sub("/{2,}", "/", "/" + path.strip("/"))
+
+
 def listed(routes: Sequence[Route], method: str, place: Place) -> Route | None:
     """The first listed route that fits the path, with or without the mount prefix.
 

@@ -121,14 +121,25 @@ def find_flask_tag(app: Any, environ: Mapping[str, Any]) -> Tagged | None:
     if flask is None:
         _warn_once()
         return None
+    rule = _flask_rule(flask, environ)
+    return None if rule is None else tagged_view(flask, rule, environ["REQUEST_METHOD"])
+
+
+def _flask_rule(flask: Any, environ: Mapping[str, Any]) -> Any:
+    """The rule that fits, found in Flask's own way: hosts are its settings' affair."""
     try:
-        # Flask's own way: hosts and subdomains are its settings' affair.
         request = flask.request_class(environ, populate_request=False)
-        adapter = flask.create_url_adapter(request)
-        rule, _ = adapter.match(return_rule=True)
+        rule, _ = flask.create_url_adapter(request).match(return_rule=True)
     except Exception:
         return None  # no route, another method, a redirect: Flask answers that itself
-    return tagged_view(flask, rule, environ["REQUEST_METHOD"])
+    return rule
+
+
+def flask_ignores_slash(app: Any, environ: Mapping[str, Any]) -> bool:
+    """Whether Flask takes the path for the same without the slash at its end."""
+    flask = _flask_of(app)
+    rule = None if flask is None else _flask_rule(flask, environ)
+    return rule is not None and not rule.strict_slashes
 
 
 def _flask_of(app: Any) -> Any:
@@ -223,7 +234,7 @@ def litestar_handler(app: Any, scope: Mapping[str, Any]) -> Any:
     handler = scope.get("route_handler")
     if handler is not None:
         return handler if hasattr(handler, "fn") else None
-    litestar = _litestar_of(app)
+    litestar = litestar_of(app)
     if litestar is None:
         return None
     path: str = scope["path"]
@@ -237,7 +248,8 @@ def litestar_handler(app: Any, scope: Mapping[str, Any]) -> Any:
         return None  # no route, another method: Litestar answers that itself
 
 
-def _litestar_of(app: Any) -> Any:
+def litestar_of(app: Any) -> Any:
+    """The application of Litestar's that is inside; None where there is none."""
     for _ in range(32):
         if app is None or hasattr(app, "asgi_router"):
             return app

@@ -18,9 +18,14 @@ from semel.process.transact import Transact
 from semel.web.blocking import BlockingExchange
 from semel.web.desk import MARK, Desk, refuse_awaiting, spoken
 from semel.web.message import Spool
-from semel.web.routing import Place, place
+from semel.web.routing import Place, place, without_slash
 from semel.web.ruling import ruled_by
-from semel.web.tags import ROUTERS_OWN, find_flask_tag, flask_router_answered
+from semel.web.tags import (
+    ROUTERS_OWN,
+    find_flask_tag,
+    flask_ignores_slash,
+    flask_router_answered,
+)
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -63,6 +68,8 @@ class WsgiMiddleware:
 
     def _serve(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         where = place(octets(environ, "SCRIPT_NAME"), octets(environ, "PATH_INFO"))
+        if where.below.endswith("/") and flask_ignores_slash(self.app, environ):
+            where = without_slash(where)
         ticket, label = self._desk.admit(request_of(environ, where.path), where)
         if isinstance(ticket, Ticket) and not self._desk.covers(ticket, environ.get(MARK)):
             return self._guarded(ticket, where, label, environ, start_response)
