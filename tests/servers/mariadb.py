@@ -150,6 +150,9 @@ class MariadbServer(Databases):
             autocommit=True,
             defer_connect=True,
             ssl_disabled=True,  # or it reads every certificate of the system for each connection
+            # As semel's own. At a stricter level a lock on a row becomes one on the gap before it
+            # when a page is split there, and inserts of others wait for it.
+            init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
         )
         # On a socket of ours: where nobody answers, PyMySQL forgets to close its own.
         sock = socket.socket(socket.AF_UNIX)
