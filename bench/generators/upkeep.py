@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from bench.generators.pairs import DAY, FIELDS, LEASE, ORIGIN, SNAPSHOT
+from bench.generators.pairs import FIELDS, LEASE, ORIGIN, SNAPSHOT
 from semel.core.contract import Claim, Complete
 from semel.core.model import Fence, Identity
 from semel.core.upkeep import Reap, Sweep
@@ -42,7 +42,7 @@ def sweep(store: Store) -> float:
     for _ in range(DUE):
         store.perform(new(lease=1))
     began = time.perf_counter()
-    tended = store.perform(Sweep(DUE, DAY))
+    tended = store.perform(Sweep(DUE))
     took = time.perf_counter() - began
     assert sum(tended.counts.values()) == DUE, tended
     return took

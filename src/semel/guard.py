@@ -15,7 +15,9 @@ from semel.core.admission import Tenant, named_tenant
 from semel.core.enrolment import announce, enrol
 from semel.core.flow import Flow, run
 from semel.core.frozen import replace
+from semel.core.model import OnLapse
 from semel.core.policy import Policy, ietf
+from semel.core.terms import Terms, TermsId
 from semel.effects.registry import Deliverer, Registry
 from semel.errors import ConfigurationError, SemelError
 from semel.log import log
@@ -107,7 +109,8 @@ class Guard:
         self.name = name
         self.status = _status(status)
         self.registry = Registry()
-        self._enrolled: set[str] = set()
+        self._terms: dict[str, tuple[Policy, Terms]] = {}
+        self._enrolled: set[tuple[str, TermsId]] = set()
         self.familiar = Familiar()
         self.replays = None if replay_cache is None else ReplayCache(replay_cache)
         """Answers that may be repeated without asking the store."""
@@ -186,7 +189,7 @@ class Guard:
             if hasattr(endpoint, TAG):
                 raise ConfigurationError(f"{endpoint!r} is tagged already: it has one policy")
             made: F = enforced(endpoint, policy, self._unguarded)
-            return tag(policy)(made)
+            return tag(policy, tells=True)(made)
 
         return tagged
 
@@ -285,7 +288,8 @@ class Guard:
         """
         from semel.effects.outbox import write
 
-        return write(self.backend, connection, name, payload, key=key, order=order, delay=delay)
+        given = (self.backend, self.name, connection, name, payload)
+        return write(*given, key=key, order=order, delay=delay)
 
     async def awrite_effect(
         self,
@@ -300,7 +304,7 @@ class Guard:
         """`write_effect` on a psycopg AsyncConnection."""
         from semel.effects.outbox import awrite
 
-        given = (self.backend, connection, name, payload)
+        given = (self.backend, self.name, connection, name, payload)
         return await awrite(*given, key=key, order=order, delay=delay)
 
     def inbox(
@@ -319,11 +323,11 @@ class Guard:
 
         return inbox(self, source, secrets, reader, **options)
 
-    def operator(self, app: Any = None, *, root: str = "") -> Operator:
+    def operator(self, app: Any = None) -> Operator:
         """For tools of one's own: look at, ask about and settle records nobody else can decide."""
         from semel.effects.operator import Operator
 
-        return Operator(self, app, root=root)
+        return Operator(self, app)
 
     # ── records ───────────────────────────────────────────────────────────────────────────────────
 
@@ -351,7 +355,7 @@ class Guard:
         from semel.core.upkeep import Retire
 
         who, store = named_tenant(tenant, self.tenant), self.backend.blocking()
-        count = store.perform(Retire(resource, who)).count
+        count = store.perform(Retire(resource, who, self.name)).count
         return count, outlast(store, self.replays)
 
     # ── life ──────────────────────────────────────────────────────────────────────────────────────
@@ -369,15 +373,16 @@ class Guard:
         store = self.backend.blocking()
         known = [("*", self.policy), *((route.label, route.policy) for route in self.routes)]
         for label, policy in known:
-            run(self.enrol(label, policy), performer(store))
+            run(self.enrol(label, policy, self.terms(label, policy)), performer(store))
 
-    def enrol(self, label: str, policy: Policy) -> Flow[None]:
+    def enrol(self, label: str, policy: Policy, terms: Terms) -> Flow[None]:
         """Compare a route's settings with what the store remembers of them, once per process."""
-        if label not in self._enrolled:
+        known = (label, terms.id)
+        if known not in self._enrolled:
             if self.replays is not None:
                 yield from announce(self.replays.window)
-            yield from enrol(f"{self.name}:{label}" if self.name else label, policy)
-            self._enrolled.add(label)
+            yield from enrol(f"{self.name}:{label}" if self.name else label, policy, terms)
+            self._enrolled.add(known)
 
     def health(self) -> Health:
         """Ask the store something, and say whether it answered; for a check of readiness."""
@@ -419,6 +424,15 @@ class Guard:
 
         await self.backend.aclose()
         await asyncio.to_thread(self.close)
+
+    def terms(self, route: str, policy: Policy) -> Terms:
+        """What a key that is used on a route now is promised; made once."""
+        made = self._terms.get(route)
+        if made is None or made[0] is not policy:
+            asks = policy.lapse is OnLapse.RESUME and bool(self.registry.probes)
+            terms = policy.terms(self.name, route, probe=asks or policy.probe is not None)
+            made = self._terms[route] = (policy, terms)
+        return made[1]
 
     # ── for adapters ──────────────────────────────────────────────────────────────────────────────
 

@@ -17,10 +17,12 @@ from semel.core.model import Headers, HeaderView, Request, Response
 from semel.core.policy import Policy
 from semel.core.runner import Abandoned, Drained, HandlerOutcome, Raised, Returned
 from semel.core.settling import ONCE
+from semel.core.terms import EVERY_ROUTE
 from semel.errors import ConfigurationError, OutcomeUnknown, Refused
 from semel.process.current import Run
 from semel.process.fences import new_fence
 from semel.web.accounts import Account
+from semel.web.known_routes import ONCE_ROUTE
 from semel.web.protection import at_once
 
 if TYPE_CHECKING:
@@ -50,12 +52,19 @@ class Job:
         tenant: str | int | None,
         policy: Policy | None,
     ) -> None:
+        route = EVERY_ROUTE if policy is None else ONCE_ROUTE.format(name)
         policy = guard.policy if policy is None else guard.bind(policy)
         self.guard = guard
+        self._terms = guard.terms(route, policy)
         self.ticket = _ticket(guard, key, name, payload, tenant, policy)
-        call: Call = self.ticket.call((_json(payload),), new_fence(), guard.familiar.meet)
-        # A worker finds the probe of a function by its name, or the guard's own; no other.
-        can_ask = name in guard.registry.probes or guard.policy.probe is not None
+        call: Call = self.ticket.call(
+            (_json(payload),), new_fence(), guard.familiar.meet, self._terms.id
+        )
+        # A worker finds the probe of a function by its name; that of a policy only if it is the
+        # guard's own.
+        can_ask = name in guard.registry.probes or (
+            policy is guard.policy and policy.probe is not None
+        )
         self.call = replace(call, can_ask=can_ask)
         self._label = f"once {name}"
         self._account = Account(guard.events, self.ticket, self._label)
@@ -85,7 +94,7 @@ class Job:
         return self._told(answer)
 
     def _flow(self, call: Call) -> Flow[Answer]:
-        enrolled = self.guard.enrol(self._label, self.ticket.policy)
+        enrolled = self.guard.enrol(self._label, self.ticket.policy, self._terms)
         return self._account.follow(call, exchange(call, enrolled))
 
     def _told(self, answer: Answer) -> Once:
@@ -114,7 +123,7 @@ def _ticket(
         )
     request = Request(ONCE, f"/{name}", b"", HeaderView(_HEADERS), payload)
     who = named_tenant(tenant, guard.tenant)
-    return Ticket(request, policy, key, checked, who, None, False)
+    return Ticket(request, policy, key, checked, who, None, False, guard.name)
 
 
 def _json(payload: Any) -> bytes:

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from semel.core import keys
-from semel.core.contract import Claim, Complete, NoRecord, Read
+from semel.core.contract import Agree, Claim, Complete, NoRecord, Read
 from semel.core.model import Fence, Identity, Origin
 from semel.core.snapshot import Snapshot, encode
 from semel.ops import checkup
@@ -23,9 +23,11 @@ from semel.stores.base import Backend
 from tests.docs.pages import page
 from tests.docs.story import Command, commands
 from tests.docs.test_operate import alike
+from tests.terms import terms
 
 MINUTE, DAY = 60_000_000, 86_400_000_000
 ORIGIN = Origin("tern", "POST", "/payments", "order-1002-of-november")
+TERMS = terms("shop", "POST /payments")
 SHOWN = Identity(keys.identity(keys.Scope("tern", "POST", "/payments"), ORIGIN.key))
 EVICTED = Identity(b"\x5a" * 32)
 _SIZES = re.compile(r"(stored bytes: |\(22\)  )\d+")
@@ -42,7 +44,10 @@ def backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend
     for identity in (SHOWN, EVICTED):
         fence = Fence(b"\x3e" * 16)
         store = opened.blocking()
-        store.perform(Claim(identity, fence, "v1.raw.sha256.x", b"", ORIGIN, MINUTE))
+        store.perform(Agree(TERMS))
+        store.perform(
+            Claim(identity, fence, "v1.raw.sha256.x", b"", ORIGIN, MINUTE, terms=TERMS.id)
+        )
         store.perform(Complete(identity, fence, kept, DAY, DAY))
     yield opened
     opened.close()

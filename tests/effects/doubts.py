@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from semel.core import journal
+from semel.core import journal, keys
 from semel.core.contract import (
     Advance,
+    Agree,
     Claim,
     Claimed,
     Complete,
@@ -26,6 +27,7 @@ from semel.core.journal import Journal, Kind
 from semel.core.model import Case, Fence, Identity, Micros, OnLapse, Origin, State
 from semel.core.policy import Policy, ietf
 from semel.core.snapshot import Snapshot, encode
+from semel.core.terms import EVERY_ROUTE
 from semel.effects.asking import Runner
 from semel.guard import Guard
 from semel.stores.base import performer
@@ -71,15 +73,21 @@ class Scene:
         method: str = "POST",
         on_lapse: OnLapse = OnLapse.UNKNOWN,
         request: bytes | None = None,
+        route: str = EVERY_ROUTE,
+        policy: Policy | None = None,
     ) -> Identity:
         """A record in progress; with points it is an operation that can be resumed."""
+        terms = self.guard.terms(route, policy or self.guard.policy)
+        self.harness.perform(Agree(terms))
         identity = Identity(next(_numbers).to_bytes(32, "big"))
         fence = self.fences[identity] = fresh_fence()
         if points or intent:
             on_lapse = OnLapse.RESUME
         origin = Origin("tern", method, path, KEY)
         claim = Claim(
-            *(identity, fence, "v1.raw.sha256.x", b"", origin, MINUTE, on_lapse), request=request
+            *(identity, fence, "v1.raw.sha256.x", b"", origin, MINUTE, on_lapse),
+            request=request,
+            terms=terms.id,
         )
         assert isinstance(self.harness.perform(claim), Claimed)
         written = Journal()
@@ -116,6 +124,11 @@ class Scene:
 
     def case(self, identity: Identity) -> Case:
         return self.recalled(identity).case
+
+    def key_of(self, identity: Identity, name: str, kind: keys.Kind = "call") -> str:
+        """The downstream key of a call or an effect."""
+        created_at = self.case(identity).record.created_at
+        return keys.downstream_key(identity, created_at, kind, name)
 
     def state(self, identity: Identity) -> State:
         return self.case(identity).record.state

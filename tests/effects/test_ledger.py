@@ -10,7 +10,6 @@ import pytest
 from semel.core import journal
 from semel.core.contract import Advance
 from semel.core.journal import Journal, Kind
-from semel.core.keys import downstream_key
 from semel.core.model import Fence, Identity
 from semel.core.outbox import Deliver, Enqueue, TakeEffects
 from semel.effects.ledger import Entry, Report, Standing, compare
@@ -26,8 +25,8 @@ def charged(scene: Scene, **result: Any) -> Identity:
     return identity
 
 
-def entry(identity: Identity, **fields: Any) -> Entry:
-    return Entry(downstream_key(identity, "charged"), fields)
+def entry(scene: Scene, identity: Identity, **fields: Any) -> Entry:
+    return Entry(scene.key_of(identity, "charged"), fields)
 
 
 def compared(scene: Scene, *entries: Entry, **how: Any) -> Report:
@@ -43,7 +42,8 @@ def delivered(scene: Scene, key: str, payload: bytes, provider_id: str | None) -
 
 def test_what_agrees_is_counted(scene: Scene) -> None:
     one, two = charged(scene, id="ch_1", amount=500), charged(scene, id="ch_2", amount=700)
-    report = compared(scene, entry(one, id="ch_1", amount=500), entry(two, amount="700"))
+    theirs = entry(scene, one, id="ch_1", amount=500), entry(scene, two, amount="700")
+    report = compared(scene, *theirs)
     assert report == Report(2, (), (), ())
     assert report.agrees
 
@@ -65,26 +65,26 @@ def test_what_only_we_have(scene: Scene) -> None:
 
 def test_what_differs(scene: Scene) -> None:
     identity = charged(scene, id="ch_1", amount=500)
-    (found,) = compared(scene, entry(identity, amount=5000, id="ch_1")).differing
+    (found,) = compared(scene, entry(scene, identity, amount=5000, id="ch_1")).differing
     assert found.what == "amount: 5000 there, 500 here"
 
 
 def test_what_the_provider_did_twice(scene: Scene) -> None:
     identity = charged(scene, id="ch_1")
-    report = compared(scene, entry(identity, id="ch_1"), entry(identity, id="ch_2"))
+    report = compared(scene, entry(scene, identity, id="ch_1"), entry(scene, identity, id="ch_2"))
     assert (report.matched, len(report.missing_here)) == (1, 1)
 
 
 def test_what_was_released_here_and_happened_there(scene: Scene) -> None:
     identity = scene.released()
-    (found,) = compared(scene, entry(identity)).differing
+    (found,) = compared(scene, entry(scene, identity)).differing
     assert "released here" in found.what
 
 
 @pytest.mark.parametrize("how", [{}, {"intent": "charged"}])
 def test_what_is_unknown_here_is_found_to_have_happened(scene: Scene, how: Any) -> None:
     identity = scene.unknown(**how)
-    (found,) = compared(scene, entry(identity)).differing
+    (found,) = compared(scene, entry(scene, identity)).differing
     assert found.ours.standing is Standing.IN_DOUBT
     assert "settle it" in found.what
 
@@ -98,7 +98,7 @@ def test_what_is_unknown_or_was_never_called_need_not_be_there(scene: Scene) -> 
 
 
 def test_plain_handlers_match_by_their_derived_keys(scene: Scene) -> None:
-    assert compared(scene, entry(scene.completed())).matched == 1
+    assert compared(scene, entry(scene, scene.completed())).matched == 1
 
 
 @WITH_OUTBOX
@@ -116,11 +116,11 @@ def test_delivered_effects_are_compared_too(scene: Scene) -> None:
 
 
 @WITH_OUTBOX
-def test_an_effect_with_the_key_of_its_record_is_one_and_not_two(scene: Scene) -> None:
+def test_an_effect_of_a_record_is_one_and_not_two(scene: Scene) -> None:
     identity = scene.completed()
-    key = downstream_key(identity, "charged")
+    key = scene.key_of(identity, "charged", "effect")
     delivered(scene, key, b"{}", "ch_1")
-    report = compared(scene, entry(identity, provider_id="ch_1"))
+    report = compared(scene, Entry(key, {"provider_id": "ch_1"}))
     assert report == Report(1, (), (), ())
     assert [each.key for each in compared(scene).missing_there] == [key]
 
@@ -134,7 +134,7 @@ def test_only_what_we_made_in_the_time_given_must_be_there(scene: Scene) -> None
     assert [each.identity for each in compared(scene, since=now - hour).missing_there] == [new]
     assert [each.identity for each in compared(scene, until=now - hour).missing_there] == [old]
     # What the provider has is looked for among all of ours, whatever their age.
-    assert compared(scene, entry(old), entry(new), since=now - hour).matched == 2
+    assert compared(scene, entry(scene, old), entry(scene, new), since=now - hour).matched == 2
 
 
 def test_the_caller_may_say_what_is_the_same(quick: Scene) -> None:
@@ -143,14 +143,14 @@ def test_the_caller_may_say_what_is_the_same(quick: Scene) -> None:
     def same(theirs: Entry, ours: Any) -> str | None:
         return None if theirs.fields["euros"] * 100 == ours.fields["cents"] else "amount"
 
-    assert compared(quick, entry(identity, euros=5), same=same).agrees
-    assert not compared(quick, entry(identity, euros=6), same=same).agrees
+    assert compared(quick, entry(quick, identity, euros=5), same=same).agrees
+    assert not compared(quick, entry(quick, identity, euros=6), same=same).agrees
 
 
 def test_pages_follow_each_other(quick: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("semel.effects.ledger._PAGE", 3)
     all_of_them = [charged(quick, id=n) for n in range(10)]
-    assert compared(quick, *(entry(each) for each in all_of_them)).matched == 10
+    assert compared(quick, *(entry(quick, each) for each in all_of_them)).matched == 10
 
 
 @pytest.mark.parametrize("wrong", [{"name": ""}, {"since": datetime(2024, 1, 1)}])  # noqa: DTZ001

@@ -18,12 +18,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from semel.core import snapshot
-from semel.core.contract import Accept, Claim, Read
+from semel.core.contract import Accept, Agree, Claim, Read
 from semel.core.flow import run
 from semel.core.maintenance import ONE_WRITER, PACE, Pace, tend
 from semel.core.model import Fence, Identity, OnLapse, Origin, State
 from semel.core.outbox import Enqueue, Note
-from semel.core.policy import ietf
 from semel.core.runner import Rest
 from semel.core.upkeep import Abandon, Lead, Reap, Sweep, Tended
 from semel.effects.maintenance import LEADER, Embedded, Maintenance, pace_for
@@ -49,7 +48,7 @@ def rounds(scene: Scene, pace: Pace = PACE) -> dict[str, int]:
     """Rounds until there is nothing left to do."""
     counts: dict[str, int] = {}
     while True:
-        upkeep = scene.runner.run(tend(ietf(), pace))
+        upkeep = scene.runner.run(tend(pace))
         for name, number in upkeep.counts.items():
             counts[name] = counts.get(name, 0) + number
         if not upkeep.more:
@@ -59,8 +58,10 @@ def rounds(scene: Scene, pace: Pace = PACE) -> dict[str, int]:
 def deferred(scene: Scene) -> Identity:
     identity = Identity(fresh_fence() * 2)
     origin = Origin("tern", "POST", "/rides", KEY)
-    op = Accept(identity, fresh_fence(), "v1.raw.sha256.x", b"", origin, b"request", HOUR)
-    scene.harness.perform(op)
+    terms = scene.guard.terms("*", scene.guard.policy)
+    scene.harness.perform(Agree(terms))
+    told = (identity, fresh_fence(), "v1.raw.sha256.x", b"", origin, b"request", HOUR)
+    scene.harness.perform(Accept(*told, terms=terms.id))
     return identity
 
 
@@ -145,7 +146,7 @@ class TestARound:
             asked.append(type(op))
             return None if isinstance(op, Rest) else Tended({"lapse": 10}, True, 0)
 
-        upkeep = run(tend(ietf(), Pace(10, 3, 0)), endless)
+        upkeep = run(tend(Pace(10, 3, 0)), endless)
         assert upkeep.more
         steps = [[kind, Rest, kind, Rest, kind] for kind in (Sweep, Abandon, Reap)]
         assert asked == [step for kind in steps for step in kind]  # between steps others may write

@@ -48,7 +48,7 @@ class Shop:
 
     def order(self, number: int, **options: Any) -> str:
         self.connection.execute(f"INSERT INTO orders VALUES ({number})")
-        return write(self.backend, self.connection, "paid", {"order": number}, **options)
+        return write(self.backend, "", self.connection, "paid", {"order": number}, **options)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -103,9 +103,9 @@ async def test_it_joins_an_awaited_transaction(postgres_url: str) -> None:
     backend = open_backend(postgres_url, timeout=PATIENCE)
     backend.migrate()
     async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
-        await awrite(backend, connection, "paid", 1, key="k1")
+        await awrite(backend, "", connection, "paid", 1, key="k1")
         await connection.rollback()
-        await awrite(backend, connection, "paid", 2, key="k2")
+        await awrite(backend, "", connection, "paid", 2, key="k2")
         await connection.commit()
     waiting = backend.blocking().perform(BrowseEffects(Shelf.WAITING, 9)).effects
     assert [effect.key for effect in waiting] == ["k2"]
@@ -130,9 +130,9 @@ def test_what_cannot_be_delivered_is_not_written(
 ) -> None:
     backend = open_backend(f"sqlite:///{tmp_path / 'x.db'}")
     with pytest.raises(error):
-        write(backend, None, **{"name": "paid", "payload": 1, **change})
+        write(backend, "", None, **{"name": "paid", "payload": 1, **change})
 
 
 def test_a_store_without_transactions_says_so() -> None:
     with pytest.raises(ConfigurationError, match="no transactions"):
-        write(open_backend("memory://"), None, "paid", 1)
+        write(open_backend("memory://"), "", None, "paid", 1)

@@ -27,7 +27,6 @@ import pytest
 from semel.core.contract import Applied, Claim, Claimed, Complete
 from semel.core.maintenance import tend
 from semel.core.model import Fence, Identity, Origin
-from semel.core.policy import ietf
 from semel.effects.asking import Runner
 from semel.effects.maintenance import pace_for
 from semel.guard import Guard
@@ -46,10 +45,10 @@ PROJECT = Path(__file__).parents[2]
 
 # Of ten records one is unknown, one is still promised, eight are past everything.
 COLUMNS = """identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
-             created_at, leased_until, expires_at, forget_at, duty, due_at, snapshot"""
+             terms, created_at, leased_until, expires_at, forget_at, duty, due_at, snapshot"""
 VALUES = """
     CASE WHEN n % 10 = 0 THEN 'unknown' ELSE 'completed' END,
-    {fence}, 'v1.raw.sha256.x', {nothing}, '', 'POST', '/old', 'key', 'unknown', 0, NULL,
+    {fence}, 'v1.raw.sha256.x', {nothing}, '', 'POST', '/old', 'key', 'unknown', 0, 0, NULL,
     CASE WHEN n % 10 = 0 THEN NULL WHEN n % 10 = 1 THEN {later} ELSE 1 + n END,
     CASE WHEN n % 10 = 0 THEN NULL WHEN n % 10 = 1 THEN {later} ELSE 2 + n END,
     CASE WHEN n % 10 = 0 THEN 'ask' ELSE 'expire' END,
@@ -196,7 +195,7 @@ def reap(url: str) -> tuple[Counter[str], list[float]]:
     more = True
     while more:
         started = time.perf_counter()
-        upkeep = runner.run(tend(ietf(), pace_for(guard.backend)))
+        upkeep = runner.run(tend(pace_for(guard.backend)))
         took.append(time.perf_counter() - started)
         counts.update(upkeep.counts)
         more = upkeep.more

@@ -17,6 +17,7 @@ import semel
 from semel.core.contract import Advance, Inquire, Lost, Suspend
 from semel.core.evidence import Absent, CannotTell, Happened, Inquiry
 from semel.core.flow import run
+from semel.core.frozen import replace
 from semel.core.model import Identity, Response, State
 from semel.core.policy import ietf
 from semel.core.reconciling import (
@@ -29,10 +30,10 @@ from semel.core.reconciling import (
 )
 from semel.core.runner import Ask
 from semel.core.settling import Passed, Settled, Undecided
-from semel.effects.policies import Policies
 from semel.effects.reconcile import Reconciler
 from tests.ears import listen
 from tests.effects.doubts import DAY, HOUR, MINUTE, SECOND, Scene, fresh_fence, scene_on
+from tests.terms import terms
 from tests.waiting import PATIENCE, Ahead, auntil
 
 ANSWER = Response(201, (), b"paid")
@@ -55,7 +56,8 @@ class Provider:
 
 def doubt(scene: Scene, identity: Identity, probe: Any, **options: Any) -> Doubt:
     found = scene.recalled(identity)
-    return Doubt(found.case, found.now, None, ietf(**options), probe)
+    terms = ietf(**options).terms("", "*", probe=True)
+    return Doubt(replace(found.case, terms=terms), found.now, terms, None, probe)
 
 
 def perform(scene: Scene) -> Any:
@@ -75,6 +77,9 @@ def serve(scene: Scene, policy: semel.Policy) -> Starlette:
 
     tagged = scene.guard.route(policy)(endpoint)
     return Starlette(routes=[Route("/payments/{id}", tagged, methods=["POST"])])
+
+
+ENDPOINT = "POST /payments/{id}"
 
 
 # ── one question ──────────────────────────────────────────────────────────────────────────────────
@@ -164,9 +169,9 @@ class TestOneQuestion:
 
 class TestPauses:
     def test_they_double_up_to_an_hour(self) -> None:
-        policy = ietf(reconcile_after=timedelta(minutes=1))
-        assert [pause(policy, n) // MINUTE for n in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
-        assert pause(policy, 10_000) == LONGEST_PAUSE
+        given = terms(reconcile_after=MINUTE)
+        assert [pause(given, n) // MINUTE for n in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+        assert pause(given, 10_000) == LONGEST_PAUSE
 
     @pytest.mark.parametrize("jitter", [0.5, 0.75, 1.0])
     def test_they_are_jittered(self, quick: Scene, jitter: float) -> None:
@@ -221,8 +226,8 @@ class TestTheLoop:
     async def test_everything_due_is_asked_about(self, quick: Scene) -> None:
         provider = Provider(Happened(ANSWER))
         quick.guard.routes = (semel.Route("POST", "/payments", ietf(probe=provider)),)
-        records = [quick.unknown() for _ in range(5)]
-        later = quick.unknown(probe_after=HOUR)
+        records = [quick.unknown(route="POST /payments") for _ in range(5)]
+        later = quick.unknown(route="POST /payments", probe_after=HOUR)
         ear = listen(quick.guard)
         reconciler = Reconciler(quick.guard)
         came = await reconciler.run_once()
@@ -384,7 +389,7 @@ class TestWhomToAsk:
         await Reconciler(quick.guard).run_once()
         (asked,) = provider.asked
         assert asked.name == "charged"
-        assert asked.downstream_key() == semel.core.keys.downstream_key(identity, "charged")
+        assert asked.downstream_key() == quick.key_of(identity, "charged")
         assert quick.state(identity) is State.IN_PROGRESS
 
     async def test_the_probe_of_what_is_done_once(self, quick: Scene) -> None:
@@ -407,7 +412,7 @@ class TestWhomToAsk:
         listed, default = Provider(CannotTell()), Provider(CannotTell())
         quick.guard.routes = (semel.Route("POST", "/payments/{id}", ietf(probe=listed)),)
         quick.guard.policy = ietf(probe=default)
-        quick.unknown(path="/payments/7")
+        quick.unknown(path="/payments/7", route="POST /payments/{id}")
         quick.unknown(path="/refunds/7")
         await Reconciler(quick.guard).run_once()
         assert [each.path for each in listed.asked] == ["/payments/7"]
@@ -416,7 +421,7 @@ class TestWhomToAsk:
     async def test_the_probe_on_an_endpoint(self, quick: Scene) -> None:
         provider = Provider(Happened(ANSWER))
         app = serve(quick, ietf(probe=provider))
-        identity = quick.unknown(path="/payments/a%20b")
+        identity = quick.unknown(path="/payments/a%20b", route=ENDPOINT)
         await Reconciler(quick.guard, quick.guard.asgi(app)).run_once()
         assert quick.state(identity) is State.COMPLETED
 
@@ -424,15 +429,15 @@ class TestWhomToAsk:
         provider = Provider(Happened(ANSWER))
         inner = serve(quick, ietf(probe=provider))
         outer = Starlette(routes=[Mount("/shop", quick.guard.asgi(inner))])
-        identity = quick.unknown(path="/shop/payments/7")
+        identity = quick.unknown(path="/shop/payments/7", route=ENDPOINT)
         await Reconciler(quick.guard, outer).run_once()
         assert quick.state(identity) is State.COMPLETED
 
     async def test_the_probe_on_an_endpoint_behind_a_prefix(self, quick: Scene) -> None:
         provider = Provider(Happened(ANSWER))
         app = serve(quick, ietf(probe=provider))
-        identity = quick.unknown(path="/api/payments/7")
-        await Reconciler(quick.guard, app, root="/api").run_once()
+        identity = quick.unknown(path="/api/payments/7", route=ENDPOINT)
+        await Reconciler(quick.guard, app).run_once()
         assert quick.state(identity) is State.COMPLETED
 
     async def test_the_probe_on_a_flask_view(self, quick: Scene) -> None:
@@ -440,7 +445,7 @@ class TestWhomToAsk:
         app = flask.Flask("shop")
         view = quick.guard.route(ietf(probe=provider))(lambda payment: "")
         app.add_url_rule("/payments/<payment>", "pay", view, methods=["POST"])
-        identity = quick.unknown(path="/payments/7")
+        identity = quick.unknown(path="/payments/7", route="POST /payments/<payment>")
         await Reconciler(quick.guard, quick.guard.wsgi(app)).run_once()
         assert quick.state(identity) is State.COMPLETED
 
@@ -449,10 +454,10 @@ class TestWhomToAsk:
     ) -> None:
         """A worker started without --app would otherwise give everything up at once."""
         serve(quick, ietf(probe=Provider(Happened(ANSWER))))
-        identity = quick.unknown(path="/payments/7")
+        identity = quick.unknown(path="/payments/7", route=ENDPOINT)
         await Reconciler(quick.guard).run_once()
         assert quick.case(identity).due_at is not None
-        assert "--app" in caplog.text
+        assert f"left alone: {ENDPOINT}" in caplog.text
 
     def test_a_router_that_fails_is_no_reason_to_give_up(self, quick: Scene) -> None:
         class Broken:
@@ -462,7 +467,7 @@ class TestWhomToAsk:
 
         serve(quick, ietf())
         with pytest.raises(RuntimeError):
-            Policies(quick.guard, Broken()).at(quick.case(quick.unknown()).origin)
+            Reconciler(quick.guard, Broken())
 
 
 def test_inquire_is_lost_on_what_is_settled(scene: Scene) -> None:

@@ -52,7 +52,7 @@ def settling(
 ) -> Settlement:
     found = scene.recalled(identity)
     policy = policy or ietf()
-    flow = settle(found.case, found.now, evidence, policy, fresh_fence(), ANN)
+    flow = settle(found.case, found.now, evidence, fresh_fence(), ANN, policy.render)
     came: Settlement = scene.run(flow)
     return came
 
@@ -76,11 +76,12 @@ class TestAPlainHandler:
             "operator ann: happened (ch_7): seen in the dashboard"
         )
 
-    def test_times_are_the_policys(self, scene: Scene) -> None:
-        identity = scene.unknown()
+    def test_times_are_those_it_was_promised(self, scene: Scene) -> None:
+        """Whatever the settings of whoever settles it."""
         policy = ietf(retention=timedelta(days=7), tombstone=timedelta(days=1))
+        identity = scene.unknown(route="POST /payments", policy=policy)
         now = scene.recalled(identity).now
-        settling(scene, identity, Happened(ANSWER), policy)
+        settling(scene, identity, Happened(ANSWER), ietf())
         record = scene.case(identity).record
         assert record.expires_at == pytest.approx(now + 7 * DAY, abs=MINUTE)
         assert record.forget_at == pytest.approx(now + 8 * DAY, abs=MINUTE)
@@ -106,8 +107,8 @@ class TestAPlainHandler:
         assert receipt.headers == ((PROVIDER_ID, b"ch_7"),)
 
     def test_an_answer_larger_than_the_policy_keeps_is_a_receipt(self, quick: Scene) -> None:
-        identity = quick.unknown()
-        settling(quick, identity, Happened(ANSWER), ietf(max_response_body=3))
+        identity = quick.unknown(policy=ietf(max_response_body=3))
+        settling(quick, identity, Happened(ANSWER))
         assert (kept(quick, identity).body, kept(quick, identity).size) == (None, 4)
 
     def test_what_is_finally_absent_may_run_again(self, scene: Scene) -> None:
@@ -259,8 +260,7 @@ class TestWhatIsNotUnknown:
             identity = quick.unknown()
             seen = quick.recalled(identity)  # all of them saw it unknown
             came = [
-                quick.run(settle(seen.case, seen.now, each, ietf(), fresh_fence(), ANN))
-                for each in order
+                quick.run(settle(seen.case, seen.now, each, fresh_fence(), ANN)) for each in order
             ]
             first = next(e for e in order if isinstance(e, Happened) or e == Absent(final=True))
             assert [type(c) for c in came].count(Settled) == 1
@@ -289,7 +289,7 @@ def test_an_answer_lost_on_the_wire_is_asked_for_again_and_is_still_ours(quick: 
             raise StoreUnavailable("the answer was lost")
         return reply
 
-    flow = settle(found.case, found.now, Happened(ANSWER), ietf(), fresh_fence(), ANN)
+    flow = settle(found.case, found.now, Happened(ANSWER), fresh_fence(), ANN)
     assert isinstance(run(flow, perform), Settled)
     assert asked[0] == asked[1]
 
@@ -312,7 +312,7 @@ def test_without_the_fence_that_was_seen_nothing_is_settled(
             op = replace(op, seen=fresh_fence())
         return scene.harness.perform(op)
 
-    flow = settle(found.case, found.now, evidence, ietf(), fresh_fence(), ANN)
+    flow = settle(found.case, found.now, evidence, fresh_fence(), ANN)
     assert isinstance(run(flow, tampering), Passed)
     assert scene.state(identity) is State.UNKNOWN
 

@@ -12,10 +12,10 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from semel.core.contract import Accept, Claim, Complete
+from semel.core.contract import Accept, Agree, Claim, Complete
 from semel.core.model import Identity, OnLapse, Origin
 from semel.core.outbox import Enqueue, Fail, TakeEffects
-from semel.core.policy import accepted, ietf
+from semel.core.policy import Policy, accepted, ietf
 from semel.core.snapshot import Snapshot, encode
 from semel.core.upkeep import Lead
 from semel.effects.maintenance import LEADER
@@ -89,9 +89,10 @@ class TestWorkers:
     def test_stored_requests_that_nobody_runs(self, scene: Scene) -> None:
         identity, origin = Identity(bytes(31) + b"\x07"), Origin("", "POST", "/jobs", KEY)
         patience = HOUR
-        scene.harness.perform(
-            Accept(identity, fresh_fence(), "v1.raw.sha256.x", b"", origin, b"stored", patience)
-        )
+        terms = scene.guard.terms("*", scene.guard.policy)
+        scene.harness.perform(Agree(terms))
+        told = (identity, fresh_fence(), "v1.raw.sha256.x", b"", origin, b"stored", patience)
+        scene.harness.perform(Accept(*told, terms=terms.id))
         assert found(scene.guard) == []
         scene.travel(6 * MINUTE)
         severity, text = one(scene.guard)
@@ -169,11 +170,13 @@ class TestEncryption:
 
 
 class TestRuns:
-    def ran(self, scene: Scene, took: int, count: int = ENOUGH) -> None:
+    def ran(
+        self, scene: Scene, took: int, count: int = ENOUGH, policy: Policy | None = None
+    ) -> None:
         """So many runs that took so long, by the store's clock."""
         held = []
         for _ in range(count):
-            identity = scene.held()
+            identity = scene.held(policy=policy)
             held.append((identity, scene.fences[identity]))
         scene.travel(took)
         kept = encode(Snapshot(200, (), b"", 0))
@@ -205,7 +208,7 @@ class TestRuns:
     def test_the_time_in_a_queue_is_not_a_run(self, scene: Scene) -> None:
         policy = accepted(mode="deferred", required=True, lease=timedelta(seconds=30))
         guard = Guard(scene.guard.backend, tenant=None, policy=policy)
-        self.ran(scene, 45 * SECOND)
+        self.ran(scene, 45 * SECOND, policy=policy)
         assert found(guard) == []
 
 

@@ -13,7 +13,6 @@ from click.testing import CliRunner, Result
 from semel.core.contract import Claim, Complete
 from semel.core.enrolment import announce
 from semel.core.flow import run as flow_run
-from semel.core.keys import downstream_key
 from semel.core.model import Identity, Origin, State
 from semel.core.outbox import Enqueue, Fail, TakeEffects
 from semel.core.snapshot import Snapshot, encode
@@ -185,7 +184,7 @@ class TestShowing:
 
     def test_its_effects(self, scene: Scene) -> None:
         identity = scene.completed()
-        key = downstream_key(identity, "mail")
+        key = scene.key_of(identity, "mail", "effect")
         scene.harness.perform(Enqueue(key, identity, "mail", b"{}"))
         scene.harness.perform(Enqueue("another's", None, "mail", b"{}"))
         told = json.loads(run(scene, "keys", "show", identity.hex(), "--json").stdout)

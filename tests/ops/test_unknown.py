@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from semel.core import journal, snapshot
-from semel.core.keys import downstream_key
 from semel.core.model import State
 from semel.stores import open_backend
 from semel.web import tags
@@ -96,9 +95,9 @@ class TestLooking:
         done = semel(scene, "unknown", "show", identity.hex(), "--json")
         told = json.loads(done.stdout)
         assert told["points"] == ["phase made", "call charged: begun"]
-        assert told["downstream_key"] == downstream_key(identity, "charged")
+        assert told["downstream_key"] == scene.key_of(identity, "charged")
         done = semel(scene, "unknown", "show", identity.hex(), "--call", "mailed")
-        assert f"downstream key: {downstream_key(identity, 'mailed')}\n" in done.stdout
+        assert f"downstream key: {scene.key_of(identity, 'mailed')}\n" in done.stdout
         assert KEY not in done.stdout
 
     @pytest.mark.parametrize(
@@ -266,7 +265,7 @@ class TestLedgers:
         return str(path)
 
     def test_they_agree(self, scene: Scene) -> None:
-        key = downstream_key(charged(scene, id="ch_1", amount=500), "charged")
+        key = scene.key_of(charged(scene, id="ch_1", amount=500), "charged")
         path = self.lines(scene, {"key": key, "amount": 500})
         done = semel(scene, "ledger", "--provider", path, "--name", "charged")
         assert (done.returncode, done.stdout) == (0, "1 agree, 0 differ\n"), done.stderr
@@ -277,7 +276,7 @@ class TestLedgers:
         with path.open("w", newline="") as file:
             writer = csv.DictWriter(file, ["order", "amount"])
             writer.writeheader()
-            writer.writerow({"order": downstream_key(one, "charged"), "amount": "5000"})
+            writer.writerow({"order": scene.key_of(one, "charged"), "amount": "5000"})
             writer.writerow({"order": "semel_stranger", "amount": "1"})
         options = ("--provider", str(path), "--name", "charged", "--key-field", "order")
         done = semel(scene, "ledger", *options)

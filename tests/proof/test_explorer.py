@@ -29,11 +29,18 @@ def small(world: World) -> World:
     """Two requests; the second is the odd one, where there is one. With recovery points it is one
     request and those who resume it."""
     strangers, elsewhere = world.strangers and (1,), world.elsewhere and (1,)
+    foreign = world.foreign and (1,)
     few = {"lives": 1}
-    faults = 0 if elsewhere else world.faults  # two keys double everything, and share nothing
+    odd = elsewhere or foreign  # two keys double everything, and share nothing
+    faults = 0 if odd else world.faults
     requests = 1 if world.resumable else 2
     return world.with_(
-        requests=requests, faults=faults, strangers=strangers, elsewhere=elsewhere, **few
+        requests=requests,
+        faults=faults,
+        strangers=strangers,
+        elsewhere=elsewhere,
+        foreign=foreign,
+        **few,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from semel.core.contract import Claimed, Complete, Found, NoRecord, Read
+from semel.core.contract import Agree, Claimed, Complete, Found, NoRecord, Read
 from semel.core.frozen import replace
 from semel.core.model import Identity, State
 from semel.core.upkeep import Reap, Tended
@@ -29,7 +29,7 @@ from tests.servers import MariadbServer, PostgresServer, ValkeyCluster, ValkeySe
 from tests.servers.galera import GaleraCluster
 from tests.stores.contract import claim, new_fence, new_identity
 from tests.stores.harness import CLEAR, FakeClock, database_of, divide
-from tests.stores.moves import ROWS, Board, Dice
+from tests.stores.moves import ROWS, TERMS, Board, Dice
 from tests.stores.timeless import UNIT, timeless
 
 SMALL = Size(rounds=3)
@@ -205,14 +205,14 @@ def call(op: Any, began: int, ended: int, reply: Any, outcome: Outcome = Outcome
 def test_two_winners_of_one_claim_cannot_be_explained() -> None:
     identity = new_identity()
     first, second = (claim(identity, new_fence()) for _ in range(2))
-    told = Claimed(NOW + first.lease, NOW)
+    told = Claimed(NOW + first.lease, NOW, NOW)
     with pytest.raises(Broken):
         check(identity, [call(first, 0, 9, told), call(second, 1, 8, told)])
 
 
 def test_a_write_that_was_acknowledged_must_be_seen_by_who_looks_later() -> None:
     identity = new_identity()
-    made = call(claim(identity, new_fence()), 0, 5, Claimed(NOW + claim_lease(), NOW))
+    made = call(claim(identity, new_fence()), 0, 5, Claimed(NOW + claim_lease(), NOW, NOW))
     check(identity, [made, call(Read(identity), 4, 8, NoRecord(NOW))])
     with pytest.raises(Broken):
         check(identity, [made, call(Read(identity), 6, 8, NoRecord(NOW))])
@@ -294,6 +294,8 @@ def random_history(dice: Dice) -> tuple[Identity, list[Call]]:
     dice.past = 0.4
     identity = Identity(dice.randbytes(32))
     backend, board = MemoryBackend(clock=FakeClock(NOW)), Board(identity)
+    for each in TERMS:
+        backend.perform(Agree(each))
     told: list[tuple[Any, Any]] = []
     while len(told) < 5:
         op = board.choose(dice)

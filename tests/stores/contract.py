@@ -58,6 +58,7 @@ from semel.stores.due import due_at
 from tests import canary
 from tests.forms import in_proof
 from tests.stores.harness import RACERS, Harness
+from tests.terms import terms
 
 MINUTE: Micros = 60_000_000
 LEASE = MINUTE
@@ -68,6 +69,8 @@ REQUEST = b"POST /payments\0" + canary.BODY.encode()
 ORIGIN = Origin("tenant", "POST", "/payments", "a-key-of-the-client")
 SNAPSHOT = b'{"paid": "%s"}' % canary.ANSWER.encode()
 ACT = Act("tests", "to see what it does")
+TERMS = terms(retention=RETENTION, tombstone=TOMBSTONE)
+"""Of every record that is claimed here; who needs them agrees to them first."""
 
 
 def new_identity() -> Identity:
@@ -86,9 +89,8 @@ def claim(
     fresh_until: Micros | None = None,
     request: bytes | None = None,
 ) -> Claim:
-    return Claim(
-        identity, fence, "v1:abc", b"\0fields", ORIGIN, LEASE, on_lapse, fresh_until, request
-    )
+    told = (identity, fence, "v1:abc", b"\0fields", ORIGIN, LEASE, on_lapse, fresh_until, request)
+    return Claim(*told, TERMS.id)
 
 
 def accept(
@@ -99,9 +101,8 @@ def accept(
     fresh_until: Micros | None = None,
     patience: Micros = PATIENCE,
 ) -> Accept:
-    return Accept(
-        identity, fence, "v1:abc", b"\0fields", ORIGIN, REQUEST, patience, on_lapse, fresh_until
-    )
+    told = (identity, fence, "v1:abc", b"\0fields", ORIGIN, REQUEST, patience, on_lapse)
+    return Accept(*told, fresh_until, TERMS.id)
 
 
 def complete(identity: Identity, fence: Fence, snapshot: bytes = SNAPSHOT) -> Complete:
@@ -841,6 +842,19 @@ class Recipes:
         refused = harness.perform(Register(route, "r1"))
         assert isinstance(refused, Conflicting)
         assert refused.recorded == "r2"
+
+    def test_a_change_can_be_rolled_back_at_once(self, harness: Harness, route: str) -> None:
+        harness.perform(Register(route, "r1"))
+        harness.perform(Register(route, "r2", "r1", MINUTE))
+        back = harness.perform(Register(route, "r1", "r2", 9 * MINUTE))
+        assert isinstance(back, Registered)
+        assert back.previous == "r2"
+        assert back.alive_until is not None
+        assert abs(back.alive_until - back.now - 9 * MINUTE) <= harness.slack
+        assert isinstance(harness.perform(Register(route, "r3", "r1", MINUTE)), Conflicting)
+        forth = harness.perform(Register(route, "r2", "r1", MINUTE))
+        assert isinstance(forth, Registered)
+        assert forth.previous == "r1"
 
     def test_a_second_change_waits_until_the_keys_of_the_first_have_run_out(
         self, harness: Harness, route: str

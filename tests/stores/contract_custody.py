@@ -37,6 +37,7 @@ from semel.core.custody import (
     Reseal,
     ResealEffect,
 )
+from semel.core.frozen import replace
 from semel.core.model import Case, Fence, Identity, OnLapse, Origin, State
 from semel.core.outbox import BrowseEffects, Enqueue, Requeue, Shelf
 from semel.core.upkeep import Reap, Retire
@@ -228,10 +229,7 @@ class Erasing:
         identity, fence = new_identity(), new_fence()
         origin = Origin(tenant, OURS.method, OURS.path, OURS.key)
         op = claim(identity, fence, request=b"POST bob")
-        described = type(op)(
-            identity, fence, op.fingerprint, op.fields, origin, LEASE, request=op.request
-        )
-        assert isinstance(harness.perform(described), Claimed)
+        assert isinstance(harness.perform(replace(op, origin=origin)), Claimed)
         return identity, fence
 
     def test_what_is_left_says_nothing_and_refuses_still(self, harness: Harness) -> None:

@@ -213,7 +213,7 @@ class Deferred:
         if by is Lapse:
             applied(harness, Lapse(identity, fence, RETENTION))
         else:
-            while harness.perform(Sweep(RACERS, RETENTION)).more:
+            while harness.perform(Sweep(RACERS)).more:
                 continue  # others share the store
         case = recall(harness, identity)
         assert case.record.state is State.PENDING

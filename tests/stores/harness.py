@@ -38,7 +38,7 @@ TIMES = {
     "semel_leader": "leased_until",
 }
 """Every column that holds a time."""
-TABLES = (*TIMES, "semel_audit")
+TABLES = (*TIMES, "semel_terms", "semel_audit")
 
 START: Micros = 1_700_000_000_000_000
 SLACK: Micros = 30_000_000

@@ -44,6 +44,7 @@ from semel.core.model import Case, Fence, Identity, Micros, OnLapse, Origin, Rec
 from semel.core.states import TABLE, Event
 from semel.core.upkeep import Abandon, Reap, Retire, Sweep
 from tests.stores.timeless import UNIT
+from tests.terms import terms
 
 
 class Dice(random.Random):
@@ -60,6 +61,12 @@ STALE: Final = 0.2
 """How often a fence of before is used where the last one would do."""
 LIMIT: Final = 1_000
 """Of a round of maintenance: more than there are records."""
+TERMS: Final = tuple(
+    terms(retention=retention, tombstone=tombstone)
+    for retention in (-UNIT, 3 * UNIT)
+    for tombstone in (-UNIT, 3 * UNIT)
+)
+"""Of all records: whoever plays agrees to them first."""
 
 
 def ahead(dice: Dice) -> Micros:
@@ -100,13 +107,16 @@ def _claim(dice: Dice, identity: Identity, _: Fence) -> Claim:
         on_lapse,
         None,
         request,
+        dice.choice(TERMS).id,
     )
 
 
 def _accept(dice: Dice, identity: Identity, _: Fence) -> Accept:
     on_lapse = dice.choice(list(OnLapse))
     told = "v1:abc", b"\0fields", _origin(identity), some_bytes(dice)
-    return Accept(identity, new_fence(dice), *told, either(dice), on_lapse)
+    return Accept(
+        identity, new_fence(dice), *told, either(dice), on_lapse, terms=dice.choice(TERMS).id
+    )
 
 
 def _complete(dice: Dice, identity: Identity, fence: Fence) -> Complete:
@@ -135,7 +145,7 @@ def _evict_unknown(dice: Dice, identity: Identity, seen: Fence, *, free: bool) -
 
 def _lapse(dice: Dice, identity: Identity, seen: Fence) -> StoreOperation[Any]:
     if dice.random() < 0.3:
-        return Sweep(LIMIT, either(dice))
+        return Sweep(LIMIT)
     return Lapse(identity, seen, either(dice))
 
 
@@ -165,7 +175,7 @@ MAKERS: Final[Mapping[Event, Make]] = {
     Event.CLAIM: _claim,
     Event.ACCEPT: _accept,
     Event.TAKE: lambda dice, i, f: Take(i, f, new_fence(dice), either(dice)),
-    Event.ABANDON: lambda dice, i, f: Abandon(LIMIT, some_bytes(dice), either(dice), either(dice)),
+    Event.ABANDON: lambda dice, i, f: Abandon(LIMIT, some_bytes(dice)),
     Event.REQUEUE: lambda dice, i, f: _release(dice, i, f, requeue=True),
     Event.RENEW: _renew,
     Event.ADVANCE: _advance,

@@ -10,12 +10,12 @@ import psycopg
 import pytest
 
 from semel.core.acts import Act
-from semel.core.contract import Applied, Lost, SettleAbsent
+from semel.core.contract import Agree, Applied, Lost, SettleAbsent
 from semel.core.custody import BrowseAudit
 from semel.core.model import State
 from semel.stores import open_backend
 from tests.stores import contract_custody
-from tests.stores.contract import RETENTION, new_fence, reach
+from tests.stores.contract import RETENTION, TERMS, new_fence, reach
 from tests.stores.harness import HARNESSES, OUTBOXES, Harness, emptied, server_of
 from tests.waiting import PATIENCE, until
 
@@ -37,7 +37,9 @@ def fresh(
 
 @pytest.fixture
 def harness(fresh: Callable[[], Harness]) -> Harness:
-    return fresh()
+    made = fresh()
+    made.perform(Agree(TERMS))
+    return made
 
 
 WITH_OUTBOX = pytest.mark.parametrize(

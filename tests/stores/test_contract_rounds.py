@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from semel.core.contract import Agree
 from semel.core.outbox import BrowseEffects, Enqueue, Shelf
 from semel.errors import ConfigurationError
 from tests.stores import contract_outbox, contract_upkeep
+from tests.stores.contract import TERMS
 from tests.stores.harness import EACH_ONCE, OUTBOXES, Harness, emptied, server_of
 
 
@@ -23,7 +25,9 @@ def fresh(
 
 @pytest.fixture
 def harness(fresh: Callable[[], Harness]) -> Harness:
-    return fresh()
+    made = fresh()
+    made.perform(Agree(TERMS))
+    return made
 
 
 WITH_OUTBOX = pytest.mark.parametrize(
@@ -33,6 +37,9 @@ WITH_OUTBOX = pytest.mark.parametrize(
 
 
 class TestDuties(contract_upkeep.Duties): ...
+
+
+class TestKnownRecords(contract_upkeep.KnownRecords): ...
 
 
 class TestBrowsing(contract_upkeep.Browsing): ...

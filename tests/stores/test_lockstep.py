@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 )
 
 from semel.core.contract import (
+    Agree,
     Claim,
     Evict,
     EvictUnknown,
@@ -67,7 +68,7 @@ from tests.stores.harness import (
     open_harness,
     server_of,
 )
-from tests.stores.moves import LIMIT, TENANT, Board, Dice
+from tests.stores.moves import LIMIT, TENANT, TERMS, Board, Dice
 from tests.stores.timeless import UNIT, timeless
 
 STORES = [name for name in EACH_ONCE if not name.startswith("memory")]
@@ -128,6 +129,8 @@ class Records(Lockstep):
         self.identities = [new_identity() for _ in range(3)]
         self.boards = [Board(identity) for identity in self.identities]
         self.steps = 0
+        for terms in TERMS:
+            self.both(Agree(terms))
 
     def dice(self, seed: int) -> Dice:
         """Others at every step: a fence comes once only."""

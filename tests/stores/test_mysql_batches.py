@@ -555,8 +555,8 @@ def test_a_batch_finds_its_records_by_the_primary_key(
 
 FILL = (
     "INSERT INTO semel_record (identity, state, fence, fingerprint, fields, tenant, method, path, "
-    "`key`, on_lapse, created_at, leased_until, duty, due_at) SELECT UNHEX(SHA2(seq, 256)), "
-    "'in_progress', UNHEX(MD5(seq)), 'v1', '', '', '', '', '', 'unknown', 0, 0, 'lease', 0 "
+    "`key`, on_lapse, terms, created_at, leased_until, duty, due_at) SELECT UNHEX(SHA2(seq, 256)), "
+    "'in_progress', UNHEX(MD5(seq)), 'v1', '', '', '', '', '', 'unknown', 0, 0, 0, 'lease', 0 "
     "FROM seq_1_to_{}"
 )
 

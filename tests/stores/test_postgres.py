@@ -212,7 +212,7 @@ def test_a_claim_finds_its_record_by_the_primary_key(postgres_url: str) -> None:
         order = query("claim").order
         op = claim()
         given: dict[str, object] = {"identity": op.identity, "fence": op.fence, "fields": b""}
-        given |= {"lease": 1, "fresh_until": None}
+        given |= {"lease": 1, "fresh_until": None, "terms": 0}
         plan = explained(ask, "claim", *[given.get(name, "x") for name in order])
         assert "semel_record_pkey" in plan
         assert "Index Cond" in plan

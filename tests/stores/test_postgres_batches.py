@@ -632,9 +632,9 @@ def test_a_batch_finds_its_records_by_the_primary_key(postgres_url: str, kind: K
     with admin(postgres_url) as ask:
         ask(
             "INSERT INTO semel_record (identity, state, fence, fingerprint, fields, tenant, method,"
-            " path, key, on_lapse, created_at, leased_until, duty, due_at) SELECT "
+            " path, key, on_lapse, terms, created_at, leased_until, duty, due_at) SELECT "
             "sha256(n::text::bytea), 'in_progress', substr(sha256(n::text::bytea), 1, 16), 'v1', "
-            "'', '', '', '', '', 'unknown', 0, 0, 'lease', 0 FROM generate_series(1, 20000) AS n"
+            "'', '', '', '', '', 'unknown', 0, 0, 0, 'lease', 0 FROM generate_series(1, 20000) AS n"
         )
         ask("ANALYZE semel_record")
         types = {BYTEA: "bytea[]", INT8: "bigint[]"}

@@ -24,6 +24,7 @@ import pytest
 
 import semel
 from semel.core.contract import (
+    Agree,
     Applied,
     Claim,
     Claimed,
@@ -54,6 +55,7 @@ from tests.stores.contract import (
 )
 from tests.stores.harness import Harness, own_redis
 from tests.stores.relay import Relay, about
+from tests.terms import terms
 from tests.waiting import PATIENCE, until
 
 SOON = 0.3
@@ -1001,13 +1003,12 @@ def test_a_backlog_past_its_deadline_hides_no_work(valkey: ValkeyServer, prefix:
 def test_many_records_are_listed_swept_and_reaped_in_bounded_rounds(
     valkey: ValkeyServer, prefix: str, colour: str
 ) -> None:
-    made = 1500
+    made, short = 1500, terms(retention=1)
     with own_redis(valkey.socket_url, "async", prefix=prefix, timeout=PATIENCE) as harness:
+        harness.perform(Agree(short))
+        told = ("v1:", b"", ORIGIN, 1, OnLapse.RELEASE)
         harness.race(
-            [
-                Claim(new_identity(), new_fence(), "v1:", b"", ORIGIN, 1, OnLapse.RELEASE)
-                for _ in range(made)
-            ]
+            [Claim(new_identity(), new_fence(), *told, terms=short.id) for _ in range(made)]
         )
     with own_redis(valkey.socket_url, colour, prefix=prefix, timeout=PATIENCE) as harness:
         seen: list[Identity] = []
@@ -1020,7 +1021,7 @@ def test_many_records_are_listed_swept_and_reaped_in_bounded_rounds(
         assert seen == sorted(seen)
         swept = 0
         while True:
-            tended = harness.perform(Sweep(600, 1))
+            tended = harness.perform(Sweep(600))
             assert sum(tended.counts.values()) <= 600
             swept += sum(tended.counts.values())
             if not tended.more:
@@ -1033,4 +1034,4 @@ def test_many_records_are_listed_swept_and_reaped_in_bounded_rounds(
             if not tended.more:
                 break
         assert gone == made
-    assert keys_of(valkey, prefix) == []
+    assert [key.rpartition(b":")[0][-6:] for key in keys_of(valkey, prefix)] == [b":terms"]

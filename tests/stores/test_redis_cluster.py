@@ -20,7 +20,7 @@ from semel.stores.redis import RedisBackend
 from semel.stores.redis.keys import BUCKETS, SLOT_OF, Keys, bucket_of
 from semel.stores.redis.scripts import sources
 from tests.servers import ValkeyCluster, ValkeyServer
-from tests.stores.contract import LEASE, ORIGIN, claim, complete, new_fence, new_identity, reach
+from tests.stores.contract import ORIGIN, claim, complete, new_fence, new_identity, reach
 from tests.stores.harness import CLEAR, Harness, own_redis
 from tests.stores.test_redis import both, frozen, is_frozen, replied
 from tests.waiting import PATIENCE, until
@@ -526,7 +526,7 @@ def test_each_record_is_swept_once_by_its_own_nodes_clock(
         ]
         harness.race(ops)
         identity, _ = reach(harness, State.IN_PROGRESS)
-        counts = [reply.counts for reply in harness.race([Sweep(1000, LEASE)] * 4)]
+        counts = [reply.counts for reply in harness.race([Sweep(1000)] * 4)]
         assert sum(sum(count.values()) for count in counts) == len(ops)
         found = harness.record(identity)
         assert found is not None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from semel.core.contract import (
+    Agree,
     Applied,
     Complete,
     Evict,
@@ -31,6 +32,7 @@ from tests.stores.contract import (
     ORIGIN,
     PATIENCE,
     RETENTION,
+    TERMS,
     applied,
     claim,
     complete,
@@ -128,6 +130,7 @@ def test_after_every_round_each_record_is_in_the_index_of_its_duty(
     valkey: ValkeyServer, prefix: str
 ) -> None:
     with own_redis(valkey.socket_url, prefix=prefix) as harness:
+        harness.perform(Agree(TERMS))
         for state in State:
             for on_lapse in OnLapse:
                 reach(harness, state, on_lapse)
@@ -139,7 +142,7 @@ def test_after_every_round_each_record_is_in_the_index_of_its_duty(
         assert harness.perform(Retire("charge/7", ORIGIN.tenant)).count == 1
         left = audit(valkey, prefix)
         rounds: list[StoreOperation[Tended]]
-        rounds = [Sweep(9, RETENTION), Abandon(9, b"", RETENTION, RETENTION), Reap(9)]
+        rounds = [Sweep(9), Abandon(9, b""), Reap(9)]
         for _ in range(8):
             past(valkey, prefix, RETENTION)
             for each in rounds:
@@ -202,7 +205,7 @@ def test_what_changed_after_it_was_found_due_is_left_alone(
     valkey: ValkeyServer, prefix: str, state: State
 ) -> None:
     rounds: dict[State, StoreOperation[Tended]] = {
-        State.PENDING: Abandon(9, b"", RETENTION, RETENTION),
+        State.PENDING: Abandon(9, b""),
         State.COMPLETED: Reap(9),
         State.FAILED_RETRYABLE: Reap(9),
     }

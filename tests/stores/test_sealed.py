@@ -15,6 +15,7 @@ from semel.core import custody, journal, outbox, sealing, snapshot, stored, upke
 from semel.core.contract import (
     Accept,
     Advance,
+    Agree,
     Complete,
     Fetch,
     Fetched,
@@ -44,8 +45,7 @@ from tests.stores import contract, contract_outbox, contract_work
 from tests.stores.contract import (
     PATIENCE,
     REQUEST,
-    RETENTION,
-    TOMBSTONE,
+    TERMS,
     accept,
     applied,
     claim,
@@ -295,9 +295,10 @@ def test_one_that_does_not_open_spoils_no_list(quick: Harness) -> None:
 
 def test_the_answer_to_abandoned_requests_opens_only_there(quick: Harness) -> None:
     identity, fence = new_identity(), new_fence()
+    quick.perform(Agree(TERMS))
     quick.perform(accept(identity, fence))
     quick.travel(PATIENCE)
-    assert quick.perform(Abandon(9, ANSWER, RETENTION, TOMBSTONE)).counts
+    assert quick.perform(Abandon(9, ANSWER)).counts
     assert existing(quick, identity).snapshot == ANSWER
     common = recalled(within(quick), identity).record.snapshot or b""
     with pytest.raises(StoreCorrupt, match="does not open"):

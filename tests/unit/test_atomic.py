@@ -28,7 +28,7 @@ from semel.errors import ConfigurationError, StoreUnavailable
 from tests.unit.script import Script
 from tests.unit.world import answered, call
 
-CLAIMED = Claimed(60_000_000, 0)
+CLAIMED = Claimed(60_000_000, 0, 0)
 KEPT = Applied(State.COMPLETED, 0, None, 99)
 SUSPENDED = Applied(State.UNKNOWN, 0)
 GONE = StoreUnavailable("the line was cut")

@@ -10,6 +10,7 @@ from semel.core.enrolment import enrol
 from semel.core.flow import run
 from semel.core.policy import Policy, ietf
 from semel.errors import RecipeChanged
+from tests.terms import terms
 from tests.unit.world import SECOND, World
 
 OLD = ietf(scope="tenant")
@@ -19,7 +20,7 @@ CHANGED = ietf(previous=OLD)
 
 def start(world: World, *policies: Policy) -> None:
     for policy in policies:
-        run(enrol("*", policy), world.perform)
+        run(enrol("*", policy, terms()), world.perform)
 
 
 def test_the_same_settings_may_start_as_often_as_they_like() -> None:
@@ -51,6 +52,15 @@ def test_a_wrong_previous_is_refused_while_the_right_one_has_live_keys() -> None
         start(world, ietf(previous=ietf(key="uuid")))
 
 
+def test_a_change_is_rolled_back_by_naming_the_new_settings() -> None:
+    """Not by the old ones alone: keys that were made under the new ones would run again."""
+    world = World()
+    start(world, OLD, CHANGED)
+    with pytest.raises(RecipeChanged, match=r"to roll back.*previous="):
+        start(world, OLD)
+    start(world, ietf(scope="tenant", previous=NEW))
+
+
 def test_a_second_change_waits_for_the_first() -> None:
     world = World()
     third = ietf(key="uuid", previous=CHANGED)
@@ -72,5 +82,5 @@ def test_the_longer_life_of_the_old_settings_counts() -> None:
 
 def test_routes_are_enrolled_one_by_one() -> None:
     world = World()
-    run(enrol("POST /a", OLD), world.perform)
-    run(enrol("POST /b", NEW), world.perform)
+    run(enrol("POST /a", OLD, terms()), world.perform)
+    run(enrol("POST /b", NEW, terms()), world.perform)

@@ -62,7 +62,7 @@ def test_they_print_match_copy_and_pickle() -> None:
     assert replace(Point(1), y=5) == Point(1, 5)
     with pytest.raises(TypeError):
         replace(Point(1), z=5)
-    assert pickle.loads(pickle.dumps(Claimed(1, 2))) == Claimed(1, 2)
+    assert pickle.loads(pickle.dumps(Claimed(1, 2, 3))) == Claimed(1, 2, 3)
 
 
 def test_fields_are_not_inherited_and_nobody_may_believe_they_are() -> None:

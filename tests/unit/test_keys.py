@@ -273,6 +273,8 @@ def test_a_masked_key_shows_four_characters_at_most(key: str) -> None:
 
 # --- identity
 
+EPOCH = 1_700_000_000_000_000
+
 
 @pytest.mark.parametrize("vector", VECTORS["paths"], ids=named)
 def test_path_vectors(vector: dict[str, str]) -> None:
@@ -289,11 +291,12 @@ def test_only_equal_paths_have_equal_canonical_forms(one: bytes, other: bytes) -
 @pytest.mark.parametrize("vector", VECTORS["identities"], ids=named)
 def test_identity_vectors(vector: dict[str, Any]) -> None:
     scope = Scope(
-        vector["tenant"], vector["method"], vector["path"], vector["kind"], vector["session"]
+        *(vector["tenant"], vector["method"], vector["path"], vector["kind"], vector["session"]),
+        vector["application"],
     )
     made = identity(scope, vector["key"])
     assert made.hex() == vector["identity"] == by_the_recipe(scope, vector["key"]).hex()
-    assert downstream_key(made, "charge") == vector["downstream_key"]
+    assert downstream_key(made, EPOCH, "call", "charge") == vector["downstream_key"]
 
 
 def by_the_recipe(scope: Scope, key: str) -> bytes:
@@ -303,6 +306,7 @@ def by_the_recipe(scope: Scope, key: str) -> bytes:
     session = "" if scope.session is None else "=" + scope.session
     parts = [
         scope.kind.encode(),
+        scope.application.encode(),
         scope.tenant.encode(),
         session.encode(),
         scope.method.encode() if route else b"",
@@ -332,7 +336,9 @@ def test_no_two_identity_vectors_share_an_identity() -> None:
 
 anything = st.text(max_size=8)
 scopes = st.builds(
-    Scope, anything, anything, anything, st.sampled_from(["route", "tenant"]), st.none() | anything
+    Scope,
+    *(anything, anything, anything, st.sampled_from(["route", "tenant"]), st.none() | anything),
+    anything,
 )
 
 
@@ -342,7 +348,7 @@ def test_identities_are_equal_only_for_equal_scope_and_key(
 ) -> None:
     def counted(scope: Scope) -> tuple[object, ...]:
         where = (scope.method, scope.path) if scope.kind == "route" else ()
-        return (scope.kind, scope.tenant, scope.session, where)
+        return (scope.kind, scope.application, scope.tenant, scope.session, where)
 
     same = counted(one) == counted(other) and key == another
     assert (identity(one, key) == identity(other, another)) is same
@@ -367,13 +373,21 @@ def test_a_stray_surrogate_in_a_tenant_is_not_an_error() -> None:
 
 def test_a_downstream_key_is_stable_named_and_says_nothing() -> None:
     made = identity(Scope("t", "POST", "/"), KEY)
-    charge = downstream_key(made, "charge")
-    assert charge == downstream_key(made, "charge") != downstream_key(made, "refund")
+    charge = downstream_key(made, EPOCH, "call", "charge")
+    assert charge == downstream_key(made, EPOCH, "call", "charge")
+    assert charge != downstream_key(made, EPOCH, "call", "refund")
     assert len(charge) == 46
     assert made.hex()[:16] not in charge
+
+
+def test_a_keys_second_life_and_an_effect_of_the_same_name_have_keys_of_their_own() -> None:
+    made = identity(Scope("t", "POST", "/"), KEY)
+    first = downstream_key(made, EPOCH, "call", "charge")
+    assert first != downstream_key(made, EPOCH + 1, "call", "charge")
+    assert first != downstream_key(made, EPOCH, "effect", "charge")
 
 
 @pytest.mark.parametrize(("octets", "name"), [(b"x" * 32, ""), (b"x" * 31, "charge"), (b"", "a")])
 def test_a_downstream_key_needs_an_identity_and_a_name(octets: bytes, name: str) -> None:
     with pytest.raises(ValueError, match="32 bytes"):
-        downstream_key(octets, name)
+        downstream_key(octets, EPOCH, "call", name)

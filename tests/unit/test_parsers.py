@@ -101,8 +101,8 @@ OF_ROWS: tuple[Callable[[Any], object], ...] = (
 OF_REDIS: dict[str, Callable[[Any], object]] = {
     "written": lambda given: answers.written(NOBODY, given),
     "record": lambda given: answers.record(NOBODY, given),
-    "case": lambda given: answers.case(NOBODY, given, given),
-    "glimpse": lambda given: answers.glimpse(NOBODY, given, given),
+    "case": lambda given: answers.case(NOBODY, given, given, {}),
+    "glimpse": lambda given: answers.glimpse(NOBODY, given, given, {}),
     "state": answers.state,
     "time": answers.time,
     "text": answers.text,

@@ -26,6 +26,7 @@ from tests.unit.script import Script, a_record
 
 FENCE, SEEN, NOW = Fence(b"f" * 16), Fence(b"s" * 16), 100
 POLICY = accepted()
+TERMS = POLICY.terms("", "*", probe=True)
 PROBE = Witness("probe", "charge")
 ABSENT = Absent(final=True)
 BEGUN = Journal().reaching("made", Kind.PHASE, 1).intending("charge")
@@ -41,11 +42,11 @@ def case(
     on_lapse = OnLapse.UNKNOWN if points is None else OnLapse.RESUME
     record = a_record(state, SEEN, on_lapse=on_lapse, leased_until=leased_until)
     blob = None if points is None else journal.encode(points)
-    return Case(record, Origin("", "POST", "/", "key"), None, blob, None, 0, NOW)
+    return Case(record, Origin("", "POST", "/", "key"), None, blob, None, 0, NOW, TERMS)
 
 
 def settled(told: Script, about: Case, evidence: Evidence) -> Settlement:
-    return told.play(settle(about, NOW, evidence, POLICY, FENCE, PROBE))
+    return told.play(settle(about, NOW, evidence, FENCE, PROBE))
 
 
 def test_what_has_lapsed_is_lapsed_before_it_is_settled() -> None:
@@ -104,7 +105,7 @@ def test_a_plain_handler_that_happened_is_completed() -> None:
 def test_of_two_reconcilers_the_second_does_not_ask() -> None:
     other = replace(case().record, state=State.COMPLETED)
     told = Script(Inquire=Lost(other, NOW), Ask=ABSENT)
-    doubt = Doubt(case(), NOW, "charge", POLICY, lambda _: ABSENT)
+    doubt = Doubt(case(), NOW, TERMS, "charge", lambda _: ABSENT)
     assert told.play(reconcile(doubt, FENCE, 1.0)) == Passed(State.COMPLETED, NOW)
     assert told.kinds == [Inquire]
 
@@ -115,7 +116,7 @@ def test_the_next_question_is_on_record_before_this_one_is_put() -> None:
         Ask=ABSENT,
         SettleAbsent=Applied(State.FAILED_RETRYABLE, NOW),
     )
-    doubt = Doubt(case(), NOW, "charge", POLICY, lambda _: ABSENT)
+    doubt = Doubt(case(), NOW, TERMS, "charge", lambda _: ABSENT)
     told.play(reconcile(doubt, FENCE, 1.0))
     assert told.kinds == [Inquire, Ask, SettleAbsent]
     assert told.one(Inquire).again_in == POLICY.reconcile_micros
@@ -123,7 +124,7 @@ def test_the_next_question_is_on_record_before_this_one_is_put() -> None:
 
 def test_what_nobody_can_be_asked_about_is_given_up_for_good() -> None:
     told = Script(Inquire=Applied(State.UNKNOWN, NOW))
-    doubt = Doubt(case(), NOW, "charge", POLICY, None)
+    doubt = Doubt(case(), NOW, TERMS, "charge", None)
     assert isinstance(told.play(reconcile(doubt, FENCE, 1.0)), GivenUp)
     assert told.kinds == [Inquire]
     assert told.one(Inquire).again_in is None
@@ -132,7 +133,7 @@ def test_what_nobody_can_be_asked_about_is_given_up_for_good() -> None:
 def test_who_asks_about_a_dead_letter_does_not_bring_it_back_to_life() -> None:
     told = Script(Inquire=Applied(State.UNKNOWN, NOW), Ask=CannotTell())
     dead = replace(case(), due_at=None)
-    doubt = Doubt(dead, NOW, "charge", POLICY, lambda _: CannotTell())
+    doubt = Doubt(dead, NOW, TERMS, "charge", lambda _: CannotTell())
     assert isinstance(told.play(reconcile(doubt, FENCE, 1.0, insist=True)), Undecided)
     assert told.kinds == [Inquire, Ask]
     assert told.one(Inquire).again_in is None

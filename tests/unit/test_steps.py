@@ -37,7 +37,7 @@ NOT_SENT = refused()
 
 
 def holder(points: Journal | None = None) -> steps.Holder:
-    return steps.Holder(IDENTITY, FENCE, Course(points))
+    return steps.Holder(IDENTITY, FENCE, Course(points), 0)
 
 
 def script(**said: Any) -> Script:

@@ -9,6 +9,7 @@ from semel.core.policy import accepted
 from semel.core.runner import Pursue
 from semel.core.taking import take
 from semel.errors import StoreUnavailable
+from tests.terms import terms
 from tests.unit.script import a_record
 
 SEEN, FENCE = Fence(b"s" * 16), Fence(b"f" * 16)
@@ -16,7 +17,7 @@ SEEN, FENCE = Fence(b"s" * 16), Fence(b"f" * 16)
 
 def pending() -> Case:
     record = a_record(State.PENDING, SEEN, leased_until=1)
-    return Case(record, Origin("", "POST", "/", "key"), b"request", None, None, 0, 0)
+    return Case(record, Origin("", "POST", "/", "key"), b"request", None, None, 0, 0, terms())
 
 
 @pytest.mark.parametrize("error", [Interrupted(), StoreUnavailable("no answer")])

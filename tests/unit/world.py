@@ -132,12 +132,13 @@ def call(
     *,
     familiar: bool = False,
     tenant: str = "",
+    application: str = "",
     **head: Any,
 ) -> Call:
     """A request that has been admitted, with a fence of its own."""
     policy = ietf() if policy is None else policy
     who = (lambda _: tenant) if tenant else None
-    ticket = admit(request(body, **head), policy, who)
+    ticket = admit(request(body, **head), policy, who, application)
     assert isinstance(ticket, Ticket), ticket
     return ticket.call((body,), Fence(next(_fences).to_bytes(16, "big")), lambda _: familiar)
 

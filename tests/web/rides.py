@@ -20,6 +20,7 @@ from semel.core.model import Case, Fence, Identity, OnLapse, State
 from semel.core.upkeep import Browse
 from semel.web.handler import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
+from tests.effects.passing import into_the_past
 from tests.servers import PostgresServer
 from tests.stores.harness import Harness, open_harness
 from tests.web.client import Reply
@@ -185,6 +186,14 @@ class Rides:
 
     database: str = ""
 
+    def later(self, duration: timedelta) -> None:
+        """Time passes, and what has begun keeps its beginning, by which providers know it."""
+        url = self.guard.backend.url
+        if url.startswith("postgresql"):
+            into_the_past(url, duration.total_seconds())
+        else:
+            self.harness.travel(duration // timedelta(microseconds=1))
+
     def a_holder_dies_with(self, *names: str, intent: str | None = None) -> None:
         """As if a process had taken the released record, come this far, and been killed."""
         identity = self.case().record.identity
@@ -197,7 +206,7 @@ class Rides:
             reached = reached.intending(intent)
         store = self.harness.backend.blocking()
         assert isinstance(store.perform(Advance(identity, fence, journal.encode(reached))), Applied)
-        self.harness.travel(LEASE // timedelta(microseconds=1))
+        self.later(LEASE)
 
     def take_over(self, identity: Identity, fence: Fence) -> None:
         store = self.harness.backend.blocking()

@@ -70,7 +70,7 @@ def test_a_first_request_and_its_replay(shop: Shop) -> None:
         assert KEY not in str(dict(event.fields))
         assert not event["lost_fence"]
     assert (first["replayed"], again["replayed"]) == (False, True)
-    assert (first["store_operations"], again["store_operations"]) == (3, 1)  # one enrols the route
+    assert (first["store_operations"], again["store_operations"]) == (4, 1)  # two enrol the route
     assert first["identity"] == again["identity"]
 
 

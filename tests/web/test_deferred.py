@@ -258,27 +258,35 @@ def test_a_run_that_may_have_had_an_effect_is_not_tried_again(office: Office) ->
     assert len(office.ran) == 1
 
 
-@pytest.mark.parametrize("where_refused", ["by the guard", "before the guard", "by the handler"])
-def test_a_worker_that_is_turned_away_leaves_a_dead_letter(
+@pytest.mark.parametrize("where_refused", ["by the guard", "before the guard"])
+def test_a_worker_that_is_turned_away_on_its_way_tries_again(
     office: Office, where_refused: str
 ) -> None:
+    """It may be an older version, or a setting that is mended; else it is a dead letter."""
     where = location(office)
-    if where_refused == "by the guard":
-        office.trusts_workers = False
-    elif where_refused == "before the guard":
-        office.passes_workers = False
-    else:
-        office.answer = (403, b"")
+    office.trusts_workers = where_refused != "by the guard"
+    office.passes_workers = where_refused != "before the guard"
     office.work()
-    assert office.state(where) == "unknown"
-    assert office.case(where).due_at is None
+    assert (office.state(where), office.look(where).status) == ("pending", 202)
+    office.harness.travel(HOUR - HOUR // 60)  # its next try would come after its deadline
+    office.work()
+    assert (office.state(where), office.case(where).due_at) == ("unknown", None)
+    assert "turned away" in (office.case(where).record.reason or "")
     assert office.look(where).status == 409  # never the 401 or 403 of the worker's run
+
+
+def test_a_worker_that_its_handler_refuses_leaves_a_dead_letter(office: Office) -> None:
+    where = location(office)
+    office.answer = (403, b"")
+    office.work()
+    assert (office.state(where), office.case(where).due_at) == ("unknown", None)
+    assert office.look(where).status == 409
 
 
 def test_nobody_ran_it_in_time(office: Office) -> None:
     where = location(office)
     office.harness.travel(HOUR + 1)
-    run(tend(office.guard.policy, Pace(100, 1, 0)), performer(office.harness.backend.blocking()))
+    run(tend(Pace(100, 1, 0)), performer(office.harness.backend.blocking()))
     for reply in (office.look(where), office.ask()):
         assert reply.status == 408
         assert json.loads(reply.body)["code"] == "abandoned"
@@ -388,23 +396,6 @@ def test_a_run_that_is_cut_off_around_its_guard_is_not_run_beside_itself(
     assert len(office.ran) == 1
     assert office.look(where).status == 201
     runner.run(office.guard.aclose())
-
-
-def test_a_request_whose_route_cannot_be_found_holds_up_no_other(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broken, fine = location(office), location(office, "bob")
-    runs = Runs(office.guard, office.app)
-    find = runs._policies.of
-
-    def of(case: Any) -> Any:
-        if case.origin.tenant == "ann":
-            raise RuntimeError("the router is confused")
-        return find(case)
-
-    monkeypatch.setattr(runs._policies, "of", of)
-    assert office.runner.run(runs.run_once()).note == "executed 1, put_down 1"
-    assert (office.state(broken), office.state(fine)) == ("pending", "completed")
 
 
 def test_a_request_that_could_not_be_put_down_is_put_down_later(

@@ -3,17 +3,22 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf.urls.i18n import i18n_patterns
 from django.core.exceptions import PermissionDenied
 from django.http import FileResponse, Http404, HttpResponse, StreamingHttpResponse
+from django.test import override_settings
+from django.urls import path
 from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 
 import semel
 from semel.core import keys
+from semel.effects.reconcile import Reconciler
 from semel.effects.runs import Runs
 from semel.stores.sql.dialect import dialect
 from semel.web.django import guarded
@@ -513,3 +518,31 @@ def test_a_deferred_request_is_run_by_a_worker_as_its_caller(
     assert callers == ["ann"]
     told = look(known)
     assert (told.status, told.body) == (201, b"pay")
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_a_route_has_one_name_in_every_language(
+    make_guard: MakeGuard, runner: asyncio.Runner, tmp_path: Path, language: str
+) -> None:
+    """A worker speaks one of them, and must find the probe of them all."""
+    soon = timedelta(microseconds=1)  # and yet over when it is looked for
+    wrong = semel.payments(probe=lambda inquiry: semel.Absent(final=True), reconcile_after=soon)
+    guard = make_guard(f"sqlite:///{tmp_path}/semel.db", tenant=None, policy=wrong)
+    answer = semel.Happened(semel.Response(201, (), b"the first label"))
+
+    @guard.route(semel.payments(probe=lambda inquiry: answer, reconcile_after=soon))
+    def ship(request: Any) -> HttpResponse:
+        raise TimeoutError
+
+    site = Site(guard, {})
+    urls = Urls({})
+    urls.urlpatterns = i18n_patterns(path("labels", ship))
+    spoken = {"USE_I18N": True, "LANGUAGES": [("en", "English"), ("de", "German")]}
+    middleware = ["django.middleware.locale.LocaleMiddleware", GUARD]
+    with override_settings(ROOT_URLCONF=urls, MIDDLEWARE=middleware, **spoken):
+        send: Any = site.driver("wsgi", runner)
+        ask = Ask("POST", f"/{language}/labels".encode(), headers=(("x-user", "ann"),))
+        assert send(ask).status == 500
+        assert runner.run(Reconciler(guard, send.app).run_once()).note == "settled 1"
+        assert send(ask).body == b"the first label"
+    site.close()

@@ -84,7 +84,8 @@ def test_every_adapter_makes_the_identity_of_the_shared_vectors(
         session=None if vector["session"] is None else lambda request: vector["session"],
     )
     tenant = (lambda request: vector["tenant"]) if vector["tenant"] else None
-    send = driver(colour, make_guard(tenant=tenant, policy=policy), seen, runner, strict=False)
+    guard = make_guard(tenant=tenant, policy=policy, name=vector["application"])
+    send = driver(colour, guard, seen, runner, strict=False)
     quoted = '"' + vector["key"].replace("\\", "\\\\").replace('"', '\\"') + '"'
     send(Ask(vector["method"], vector["path"].encode(), quoted))
     assert [identity.hex() for identity in seen.identities] == [vector["identity"]]

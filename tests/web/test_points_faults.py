@@ -80,7 +80,7 @@ def until_final(rides: Rides, runner: asyncio.Runner, key: str) -> Reply:
     for _ in range(ROUNDS):
         if reply.status == 201:
             return reply
-        rides.harness.travel(timedelta(hours=1) // timedelta(microseconds=1))
+        rides.later(timedelta(hours=1))
         runner.run(_work(rides))
         reply = rides.ask(key)
     raise AssertionError(f"no final answer: {reply}, {rides.cases()}")
@@ -136,7 +136,7 @@ def test_a_fault_at_every_step_of_a_resume_frees_nothing_that_has_acted(
         key = f"{kind.replace(' ', '-')}-{at:020}"
         rides.ask(key)
         assert state(rides, key) == "in_progress"
-        rides.harness.travel(timedelta(hours=1) // timedelta(microseconds=1))
+        rides.later(timedelta(hours=1))
         mishap: Mishap = "not answered" if kind == "not answered" else "not done"
         faults.set(at, mishap, lasting=kind == "outage")
         rides.ask(key)

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core.model import Case
-from semel.core.policy import Policy
 from semel.core.upkeep import Due, Work
 from semel.effects.rounds import Round
 from semel.effects.runs import Runs
@@ -228,36 +226,6 @@ def test_an_outage_while_it_looks_for_more_stops_no_handler(
         assert yard.ended == ["/slow"]
         pending = backend.blocking().perform(Due(Work.PENDING, 9))
         assert pending.cases == ()
-        await yard.guard.aclose()
-
-    runner.run(work())
-
-
-def test_a_request_whose_route_cannot_be_found_is_put_off(
-    harness: Harness, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def work() -> None:
-        backend: Any = harness.backend
-        yard = Yard(backend)
-        await yard.accept("/broken")
-        await yard.accept("/sound")
-        # The older, the longer it is put off: for minutes, by now.
-        harness.travel(timedelta(minutes=10) // timedelta(microseconds=1))
-        runs = yard.runs(batch=1, at_once=1)
-        found = runs._policies.of
-
-        def broken(case: Case) -> Policy:
-            if case.origin.path == "/broken":
-                raise LookupError("the router fails")
-            return found(case)
-
-        monkeypatch.setattr(runs._policies, "of", broken)
-        await runs.run_once()
-        assert yard.ended == ["/sound"]
-        pending = backend.blocking().perform(Due(Work.PENDING, 9))
-        assert pending.cases == ()
-        assert pending.next_due > pending.now
-        monkeypatch.undo()
         await yard.guard.aclose()
 
     runner.run(work())

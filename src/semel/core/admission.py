@@ -18,6 +18,7 @@ from semel.core.model import Fence, Identity, Micros, OnLapse, Origin, Request, 
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.prints import Prints
 from semel.core.problems import refuse
+from semel.core.terms import NO_TERMS, TermsId
 from semel.errors import ConfigurationError
 
 Tenant: TypeAlias = Callable[[Request], Any] | None
@@ -58,8 +59,14 @@ class Call:
     """A worker runs it: no client waits for the answer."""
     overdue: bool = False
     """Workers have tried it for long enough."""
+    last: bool = False
+    """Its time is up before a worker could try it again."""
+    tells: bool = False
+    """Its endpoint tells when it is entered; an answer without that is somebody else's."""
     requeue: Micros | None = None
     """After which time a worker tries it again when nothing happened."""
+    terms: TermsId = NO_TERMS
+    """Under which a record is made."""
 
     def status_of(self, identity: Identity) -> str:
         """Where the status of a request is told."""
@@ -92,10 +99,12 @@ class Ticket:
     session: str | None
     suspicious: bool
     """The key looks like personal data; worth a warning, never echoed."""
+    application: str = ""
 
     def identity(self, policy: Policy) -> Identity:
         request, session = self.request, self._session(policy)
-        scope = Scope(self.tenant, request.method, request.path, policy.scope, session)
+        place = (self.tenant, request.method, request.path)
+        scope = Scope(*place, policy.scope, session, self.application)
         return Identity(keys.identity(scope, self._key(policy)))
 
     def _key(self, policy: Policy) -> str:
@@ -114,6 +123,7 @@ class Ticket:
         body: Iterable[bytes],
         fence: Fence,
         familiar: Callable[[Identity], bool] = lambda identity: False,
+        terms: TermsId = NO_TERMS,
     ) -> Call:
         """Add what the body means; it must bear being read again.
 
@@ -137,6 +147,7 @@ class Ticket:
             predecessor=predecessor,
             familiar=familiar(identity),
             can_ask=policy.probe is not None,
+            terms=terms,
         )
 
     def _prints(self, body: Iterable[bytes], recipe: Recipe) -> Prints:
@@ -167,7 +178,9 @@ class Ticket:
         return min(times) + age if times else None
 
 
-def admit(request: Request, policy: Policy, tenant: Tenant) -> Ticket | Refused | None:
+def admit(
+    request: Request, policy: Policy, tenant: Tenant, application: str = ""
+) -> Ticket | Refused | None:
     """Whether a request takes part; None lets it pass untouched."""
     values = request.headers.all("idempotency-key")
     if request.method not in policy.methods:
@@ -176,13 +189,13 @@ def admit(request: Request, policy: Policy, tenant: Tenant) -> Ticket | Refused 
     if not values:
         return Refused(refuse("missing-key")) if policy.required else None
     try:
-        return _ticket(request, policy, tenant, values)
+        return _ticket(request, policy, tenant, application, values)
     except Exception as error:  # key= may be the operator's own function
         return Refused(refuse("misconfigured"), error)
 
 
 def _ticket(
-    request: Request, policy: Policy, tenant: Tenant, values: tuple[bytes, ...]
+    request: Request, policy: Policy, tenant: Tenant, application: str, values: tuple[bytes, ...]
 ) -> Ticket | Refused:
     sent = keys.parse_key(values, strict=policy.strict)
     key = sent if isinstance(sent, Malformed) else keys.check_format(sent, policy.key)
@@ -200,7 +213,7 @@ def _ticket(
         session = policy.session(request) if policy.session is not None else None
     except Exception as error:
         return _unanswered(error)
-    return Ticket(request, policy, sent, key, who, session, suspicious)
+    return Ticket(request, policy, sent, key, who, session, suspicious, application)
 
 
 def who_asks(request: Request, tenant: Tenant) -> str | Refused:

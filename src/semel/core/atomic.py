@@ -137,7 +137,7 @@ class _Result:
 
 def _execute(call: Call, entry: Claimed) -> Flow[Answer]:
     course = Course()
-    outcome = yield from ask(Invoke(call.identity, call.fence, course))
+    outcome = yield from ask(Invoke(call.identity, call.fence, course, entry.created_at))
     if isinstance(outcome, Streaming):
         # It broke off before its end, and nothing of it has been sent.
         yield from ask(Discard())

@@ -20,7 +20,7 @@ from semel.core.problems import refuse
 from semel.core.runner import Abandoned, HandlerOutcome, Raised, Returned, Streaming
 from semel.core.snapshot import Snapshot
 from semel.core.verdict import Verdict, judge, says_not_executed
-from semel.errors import ConfigurationError, OperationChanged, OutcomeUnknown
+from semel.errors import ConfigurationError, NotExecuted, OperationChanged, OutcomeUnknown
 
 UNAUTHORISED: Final = frozenset({401, 403})
 
@@ -35,6 +35,10 @@ class KeepFailed(OutcomeUnknown):
 
 class NotAllowed(OutcomeUnknown):
     """A worker's run was turned away as unauthorised. That is no answer to anybody."""
+
+
+class NotReached(NotExecuted):
+    """A worker's run was answered before it came to its endpoint. That is no answer to anybody."""
 
 
 class NeverAwaited(ConfigurationError):
@@ -63,6 +67,9 @@ def conclude(call: Call, outcome: HandlerOutcome, course: Course) -> tuple[Handl
     if isinstance(outcome, Returned):
         if call.alone and outcome.response.status in UNAUTHORISED:
             outcome = Raised(NotAllowed(f"the worker was answered {outcome.response.status}"))
+        elif call.tells and not course.entered:
+            status = outcome.response.status
+            outcome = Raised(NotReached(f"the worker was answered {status} before its endpoint"))
         elif (name := course.unfinished()) is not None:
             outcome = Raised(NeverAwaited(name))
         elif call.resumable:
@@ -167,8 +174,10 @@ def concession(
         if not call.overdue:
             return Renew(call.identity, call.fence, pause)
         return Suspend(call.identity, call.fence, f"begun, never finished: {reason}", None)
+    if isinstance(error, NotReached) and (call.overdue or call.last):
+        return Suspend(call.identity, call.fence, str(error), None)
     if verdict is Verdict.RELEASE:
-        released = release(call, reason)
+        released = release(call, str(error) if isinstance(error, NotReached) else reason)
         return replace(released, retention=0) if by_router else released
     asks = call.can_ask and not isinstance(error, NotAllowed)
     after = call.policy.reconcile_micros if asks else None

@@ -35,6 +35,7 @@ from semel.core.model import (
     Record,
     State,
 )
+from semel.core.terms import NO_TERMS, Terms, TermsId
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -48,6 +49,8 @@ class Claimed:
 
     leased_until: Micros
     now: Micros
+    created_at: Micros
+    """When this life of the key began."""
     again: bool = False
     """Somebody held it before: there may be a journal."""
     seen: Fence | None = None
@@ -138,6 +141,13 @@ class Conflicting:
     now: Micros
 
 
+@frozen
+class Agreed:
+    """The terms are on record."""
+
+    now: Micros
+
+
 Written: TypeAlias = Applied | Lost
 
 
@@ -176,6 +186,7 @@ class Claim(StoreOperation[Claimed | Found | Stale]):
     on_lapse: OnLapse = OnLapse.UNKNOWN
     fresh_until: Micros | None = None
     request: bytes | None = None
+    terms: TermsId = NO_TERMS
 
 
 @frozen
@@ -194,6 +205,7 @@ class Accept(StoreOperation[Accepted | Found | Stale]):
     patience: Micros
     on_lapse: OnLapse = OnLapse.UNKNOWN
     fresh_until: Micros | None = None
+    terms: TermsId = NO_TERMS
 
 
 @frozen
@@ -438,11 +450,19 @@ class EvictUnknown(StoreOperation[Written]):
 class Register(StoreOperation[Registered | Conflicting]):
     """Record how identities and fingerprints of a route are made, or compare with the record.
 
-    When ``previous`` equals what is recorded, and what that replaced has run out, ``recipe`` takes
-    its place; keys made under it may live for ``alive`` from now.
+    When ``previous`` equals what is recorded, and what that replaced has run out or is ``recipe``
+    itself, which comes back, ``recipe`` takes its place; keys made under it may live for ``alive``
+    from now.
     """
 
     route: str
     recipe: str
     previous: str | None = None
     alive: Micros = 0
+
+
+@frozen
+class Agree(StoreOperation[Agreed]):
+    """Put terms on record, before the first record that names them."""
+
+    terms: Terms

@@ -18,7 +18,7 @@ class Course:
 
     __slots__ = (
         *("_passed", "_seen", "_turn", "journal", "repeating", "resource", "retention"),
-        *("_made", "returned"),
+        *("_made", "entered", "returned"),
     )
 
     def __init__(self, journal: Journal | None = None) -> None:
@@ -30,6 +30,8 @@ class Course:
         self.resource: str | None = None
         self.retention: Micros = 0
         self._made: list[tuple[str, Coroutine[Any, Any, Any]]] = []
+        self.entered = False
+        """The endpoint was called, where it tells that."""
         self.returned = False
         """The endpoint has returned: whatever is raised from here on, it has acted."""
 

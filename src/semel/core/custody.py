@@ -88,7 +88,8 @@ class Belongings:
 
 @frozen
 class ListBelongings(StoreOperation[Belongings]):
-    """Of the next ``limit`` records past ``after``, in the order of identities: this tenant's.
+    """Of the next ``limit`` records past ``after``, in the order of identities: this tenant's, in
+    this application.
 
     There is no index by tenant, which every request would pay for: who lists them reads the table.
     """
@@ -96,6 +97,7 @@ class ListBelongings(StoreOperation[Belongings]):
     tenant: str
     limit: int
     after: Identity | None = None
+    application: str = ""
 
 
 @frozen

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from semel.core.contract import Conflicting, Register
+from semel.core.contract import Agree, Conflicting, Register
 from semel.core.flow import Flow, ask
 from semel.core.model import Micros
 from semel.core.policy import Policy
+from semel.core.terms import Terms
 from semel.errors import RecipeChanged, StoreCorrupt, StoreUnavailable
 
 _HOUR: Final = 3_600_000_000
@@ -16,10 +17,11 @@ _WINDOW: Final = "~replay window"
 _TRIES: Final = 8
 
 
-def enrol(label: str, policy: Policy) -> Flow[None]:
+def enrol(label: str, policy: Policy, terms: Terms) -> Flow[None]:
     """Record how this route makes identities and fingerprints, or refuse when that has changed.
 
-    A changed recipe would no longer find the keys that are alive, and run their requests again.
+    A changed recipe would no longer find the keys that are alive, and run their requests again. The
+    terms are put on record, too: from now on there may be records that name them.
     """
     recipe = policy.recipe()
     previous = policy.previous.recipe() if policy.previous is not None else None
@@ -32,6 +34,7 @@ def enrol(label: str, policy: Policy) -> Flow[None]:
             f"{label}: keys made with [{reply.previous}] may still be alive; keep previous= set to "
             f"that policy for another {left // _HOUR + 1} hours"
         )
+    yield from ask(Agree(terms))
 
 
 def _alive(policy: Policy) -> Micros:
@@ -45,6 +48,12 @@ def _conflict(label: str, recipe: str, previous: str | None, recorded: str, left
         return (
             f"{label}: the settings changed lately, and only one change at a time is looked after; "
             f"wait another {left // _HOUR + 1} hours before the next"
+        )
+    if left > 0:
+        return (
+            f"{label}: the settings were changed to [{recorded}] lately, and say [{recipe}] now; "
+            "to roll back, set previous= to the policy that they were changed to, so that its keys "
+            "are found"
         )
     return (
         f"{label}: keys here were made with [{recorded}], the settings now say [{recipe}]; set "

@@ -104,6 +104,7 @@ def claim_of(call: Call) -> Claim:
         on_lapse=call.policy.lapse,
         fresh_until=call.fresh_until,
         request=call.request,
+        terms=call.terms,
     )
 
 
@@ -167,7 +168,8 @@ def _retake(
             yield from _retract(call, error, record.fence)
         raise
     if isinstance(reply, Applied):
-        return Claimed(reply.leased_until or reply.now, reply.now, again=True, seen=record.fence)
+        until = reply.leased_until or reply.now
+        return Claimed(until, reply.now, record.created_at, again=True, seen=record.fence)
     if reply.record is not None:
         return Found(reply.record, reply.now)
     return (yield from _seize(call, claim_of(call)))
@@ -242,6 +244,7 @@ def _accept(call: Call) -> Accept:
         patience=call.policy.abandon_micros,
         on_lapse=call.policy.lapse,
         fresh_until=call.fresh_until,
+        terms=call.terms,
     )
 
 

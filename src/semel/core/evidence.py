@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from semel.core import keys
 from semel.core.frozen import frozen
-from semel.core.model import Identity, Micros, Origin
+from semel.core.model import Case, Identity, Micros, Origin
 
 
 @frozen
@@ -57,16 +57,35 @@ class Inquiry:
     """The operation's call, or the effect, in doubt; None: the whole handler."""
     created_at: Micros
     tries: int = 0
+    epoch: Micros = keys.ONE_LIFE
+    """Which life of the key it is: part of its downstream keys."""
 
     def downstream_key(self, name: str | None = None) -> str:
         """The key that was sent to the provider: of the call in doubt, or of any by its name."""
         name = self.name if name is None else name
         if name is None:
             raise ValueError("which call? say downstream_key('charge'), as the handler did")
-        return keys.downstream_key(self.identity, name)
+        return keys.downstream_key(self.identity, self.epoch, "call", name)
 
 
-def inquiry(
-    identity: Identity, origin: Origin, name: str | None, created_at: Micros, tries: int = 0
-) -> Inquiry:
-    return Inquiry(identity, origin.tenant, origin.method, origin.path, name, created_at, tries)
+def inquiry(identity: Identity, origin: Origin, name: str | None, created_at: Micros) -> Inquiry:
+    """About a call of a run that is under way."""
+    place = (origin.tenant, origin.method, origin.path)
+    return Inquiry(identity, *place, name, created_at, 0, created_at)
+
+
+def inquiry_about(case: Case, name: str | None) -> Inquiry:
+    """About a record that nobody is running."""
+    record, origin = case.record, case.origin
+    place = (origin.tenant, origin.method, origin.path)
+    return Inquiry(record.identity, *place, name, record.created_at, case.tries, epoch_of(case))
+
+
+def epoch_of(case: Case) -> Micros:
+    """Which life of its key a record is.
+
+    A run in a transaction leaves no record behind when it fails: the next try cannot know of it,
+    and would send the provider another key for the same payment. There all lives are one.
+    """
+    atomic = case.terms is not None and case.terms.mode == "atomic"
+    return keys.ONE_LIFE if atomic else case.record.created_at

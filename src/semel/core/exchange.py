@@ -89,7 +89,7 @@ def _run(call: Call, entry: Claimed) -> Flow[Answer]:
     except StoreError as error:
         yield from _give_up(_unread(call, error))
         return closed(call, error)
-    invoked = yield from ask(Invoke(call.identity, call.fence, course))
+    invoked = yield from ask(Invoke(call.identity, call.fence, course, entry.created_at))
     outcome, verdict = conclude(call, invoked, course)
     if isinstance(invoked, Streaming) and not isinstance(outcome, Streaming):
         yield from ask(Discard())

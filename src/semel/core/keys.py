@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from struct import Struct
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 from urllib.parse import quote_from_bytes
 
 from semel.core.frozen import frozen
@@ -251,13 +251,14 @@ class Scope:
     path: str
     kind: Literal["route", "tenant"] = "route"
     session: str | None = None
+    application: str = ""
 
 
-_LENGTHS = Struct(">6Q")
+_LENGTHS = Struct(">7Q")
 
 
 def identity(scope: Scope, key: str) -> bytes:
-    """Recipe `i1`: SHA-256 over recipe and kind, six lengths, then the six parts.
+    """Recipe `i1`: SHA-256 over the recipe, seven lengths, then the seven parts.
 
     The lengths keep parts apart whatever they contain. A session is marked, so that an empty one
     differs from none.
@@ -265,17 +266,24 @@ def identity(scope: Scope, key: str) -> bytes:
     last = _utf8(key)
     # The key comes last, and most requests differ in nothing else; long paths would fill the cache.
     before = _remembered_head if len(scope.path) <= _LONG else _head
-    head = before(scope.tenant, scope.method, scope.path, scope.kind, scope.session, len(last))
-    return sha256(head + last).digest()
+    place = (scope.application, scope.tenant, scope.method, scope.path, scope.kind, scope.session)
+    return sha256(before(*place, len(last)) + last).digest()
 
 
 def _head(
-    tenant: str, method: str, path: str, kind: str, session: str | None, key_length: int
+    application: str,
+    tenant: str,
+    method: str,
+    path: str,
+    kind: str,
+    session: str | None,
+    key_length: int,
 ) -> bytes:
     """All that is hashed before the key itself."""
     bound = b"" if session is None else b"=" + _utf8(session)
     place = (_utf8(method), _utf8(path)) if kind == "route" else (b"", b"")
-    parts = (b"route" if kind == "route" else b"tenant", _utf8(tenant), bound, *place)
+    who = (_utf8(application), _utf8(tenant), bound)
+    parts = (b"route" if kind == "route" else b"tenant", *who, *place)
     lengths = _LENGTHS.pack(*map(len, parts), key_length)
     return b"semel i1\n" + lengths + b"".join(parts)
 
@@ -289,8 +297,20 @@ def _utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def downstream_key(identity: bytes, name: str) -> str:
-    """The key for a call to a provider: the same on every try, and nothing can be read from it."""
+Kind: TypeAlias = Literal["call", "effect"]
+
+ONE_LIFE: Final = 0
+"""The epoch of runs that leave nothing behind when they fail: their next try cannot know of it."""
+
+
+def downstream_key(identity: bytes, epoch: int, kind: Kind, name: str) -> str:
+    """The key for a provider: the same on every try, and nothing can be read from it.
+
+    ``epoch`` is when this life of the key began: once it is forgotten and used anew, a provider
+    that remembers longer must not answer with what it did in the first. Of one name a call and an
+    effect are two.
+    """
     if len(identity) != 32 or not name:
         raise ValueError("A downstream key needs an identity of 32 bytes and a name for the call.")
-    return "semel_" + sha256(b"semel d1\n" + identity + _utf8(name)).hexdigest()[:40]
+    said = b"semel d1\n%s%d %s " % (identity, epoch, kind.encode())
+    return "semel_" + sha256(said + _utf8(name)).hexdigest()[:40]

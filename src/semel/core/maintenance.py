@@ -15,7 +15,6 @@ from semel.core.contract import StoreOperation
 from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import frozen
 from semel.core.model import Micros
-from semel.core.policy import Policy
 from semel.core.problems import refuse
 from semel.core.runner import Rest
 from semel.core.snapshot import Snapshot
@@ -49,12 +48,11 @@ class Upkeep:
     more: bool
 
 
-def tend(policy: Policy, pace: Pace = PACE) -> Flow[Upkeep]:
-    """One round: lapse, abandon, expire and forget; times a record has none of are ``policy``'s."""
-    times = (policy.retention_micros, policy.tombstone_micros)
+def tend(pace: Pace = PACE) -> Flow[Upkeep]:
+    """One round: lapse, abandon, expire and forget, each record by its own terms."""
     steps: tuple[StoreOperation[Tended], ...] = (
-        Sweep(pace.batch, policy.retention_micros),
-        Abandon(pace.batch, _abandoned(policy), *times),
+        Sweep(pace.batch),
+        Abandon(pace.batch, _abandoned()),
         Reap(pace.batch),
     )
     counts: Counter[str] = Counter()
@@ -79,7 +77,7 @@ def _repeat(step: StoreOperation[Tended], pace: Pace, counts: Counter[str]) -> F
     return True
 
 
-def _abandoned(policy: Policy) -> bytes:
+def _abandoned() -> bytes:
     """The answer of a request that nobody ran: nothing was executed."""
     answer = refuse("abandoned")
     kept = Snapshot(
@@ -87,6 +85,5 @@ def _abandoned(policy: Policy) -> bytes:
         replay.kept_headers(answer.headers),
         answer.body,
         len(answer.body),
-        schema_version=policy.schema_version,
     )
     return snapshot.encode(kept)

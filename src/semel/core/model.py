@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, NewType, TypeAlias, TypeVar, overload
 
 from semel.core.frozen import frozen
+from semel.core.terms import Terms
 
 T = TypeVar("T")
 
@@ -110,6 +111,8 @@ class Case:
     """How often a probe was asked about it."""
     due_at: Micros | None
     """When somebody must look at it next; None: nobody will. Unknown, it is then a dead letter."""
+    terms: Terms | None = None
+    """Those it was made under; None: the store does not have them, and nobody knows the record."""
 
 
 @frozen
@@ -130,6 +133,8 @@ class Glimpse:
     reason: str | None
     size: int | None
     """Of its answer, as it is stored; None: it has none."""
+    terms: Terms | None = None
+    """As in `Case`."""
 
 
 @frozen
@@ -155,6 +160,8 @@ class Effect:
     """Waiting: when it may be taken. Delivered: when it is forgotten. Dead: None."""
     leased_until: Micros | None = None
     """A worker has it until then."""
+    application: str = ""
+    """Whose workers deliver it."""
 
 
 class HeaderView(Mapping[str, str]):

@@ -53,13 +53,15 @@ class Enqueue(StoreOperation[Kept]):
     payload: bytes
     order: str | None = None
     delay: Micros = 0
+    application: str = ""
 
 
 @frozen
 class TakeEffects(StoreOperation[Effects]):
     """Take up to ``limit`` effects that are due, for ``lease``; past it others may take them.
 
-    Of effects with the same order only the oldest that is neither delivered nor dead is taken.
+    Only those of ``application``: another's of the same name go to another's receivers. Of effects
+    with the same order only the oldest that is neither delivered nor dead is taken.
     ``names``: those this worker has deliverers for. Taking counts as a try (``Effect.tries`` is 1
     on the first), so that tries are bounded too when a delivery takes its worker down.
     """
@@ -68,6 +70,7 @@ class TakeEffects(StoreOperation[Effects]):
     names: tuple[str, ...]
     limit: int
     lease: Micros
+    application: str = ""
 
 
 @frozen

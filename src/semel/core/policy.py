@@ -10,6 +10,7 @@ from semel.core.fingerprint import Recipe
 from semel.core.frozen import derived, frozen, is_async
 from semel.core.keys import KeyFormat
 from semel.core.model import Micros, OnLapse, Request, Response
+from semel.core.terms import Terms
 from semel.errors import ConfigurationError
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "QUERY"})
@@ -102,6 +103,21 @@ class Policy:
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
+
+    def terms(self, application: str, route: str, *, probe: bool) -> Terms:
+        """What is promised to a key that is used on this route now."""
+        return Terms(
+            application=application,
+            route=route,
+            mode=self.mode,
+            retention=self.retention_micros,
+            tombstone=self.tombstone_micros,
+            reconcile_after=self.reconcile_micros,
+            give_up_after=self.give_up_micros,
+            probe=probe,
+            max_response_body=self.max_response_body,
+            schema_version=self.schema_version,
+        )
 
     def recipe(self) -> str:
         """How identities and fingerprints are made here; changing it orphans live keys."""

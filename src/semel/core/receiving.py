@@ -16,9 +16,8 @@ from semel.core.flow import Flow, ask
 from semel.core.frozen import frozen
 from semel.core.model import Case, Fence, Identity, Micros, OnLapse, State
 from semel.core.outbox import Note
-from semel.core.policy import Policy
 from semel.core.runner import Did, Do
-from semel.core.settling import Running, Settlement, Undecided, Unusable, Witness, settle
+from semel.core.settling import Render, Running, Settlement, Undecided, Unusable, Witness, settle
 
 
 @frozen
@@ -62,9 +61,16 @@ Reception: TypeAlias = Known | Ignored | Unread | Taken
 
 
 def take_in(
-    notice: Notice, read: Callable[[], Any], policy_of: Callable[[Case], Policy], fence: Fence
+    notice: Notice,
+    read: Callable[[], Any],
+    render_of: Callable[[Case], Render | None],
+    application: str,
+    fence: Fence,
 ) -> Flow[Reception]:
-    """Take in an event. ``read`` says what it is about, and what it proves; or None."""
+    """Take in an event. ``read`` says what it is about, and what it proves; or None.
+
+    Only records of ``application`` are settled by what it was told.
+    """
     if (yield from ask(Note(notice.source, notice.event, None))).before:
         return Known()
     did = yield from ask(Do(read, ()))
@@ -80,10 +86,12 @@ def take_in(
     if isinstance(found, NoRecord):
         return (yield from _ignore(notice, "there is no such record"))
     case = found.case
+    if case.terms is not None and case.terms.application != application:
+        return (yield from _ignore(notice, "it is about a record of another application"))
     witness = Witness("webhook", f"{notice.source} {notice.event}")
     came: Settlement | None = _beside_the_point(case, name)
     if came is None:
-        came = yield from settle(case, found.now, evidence, policy_of(case), fence, witness)
+        came = yield from settle(case, found.now, evidence, fence, witness, render_of(case))
     if not isinstance(came, Running | Unusable):
         yield from ask(Note(notice.source, notice.event, notice.keep))
     return Taken(case, evidence, came)

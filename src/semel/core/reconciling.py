@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from semel.core.contract import Inquire, Lost
-from semel.core.evidence import Absent, CannotTell, Evidence, Happened, inquiry
+from semel.core.evidence import Absent, CannotTell, Evidence, Happened, inquiry_about
 from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import frozen
 from semel.core.model import Case, Fence, Micros
-from semel.core.policy import Policy
 from semel.core.runner import Ask
-from semel.core.settling import Passed, Settlement, Undecided, Witness, settle
+from semel.core.settling import Passed, Render, Settlement, Undecided, Witness, settle
+from semel.core.terms import Terms
 
 LONGEST_PAUSE: Final[Micros] = 3_600_000_000
 """However long it has been unknown, it is asked about every hour until that is given up."""
@@ -38,19 +38,21 @@ class Doubt:
 
     case: Case
     now: Micros
+    terms: Terms
+    """Those of the record."""
     name: str | None
-    policy: Policy
     probe: Callable[..., Any] | None
+    render: Render | None = None
 
 
 def reconcile(
     doubt: Doubt, fence: Fence, jitter: float, *, insist: bool = False
 ) -> Flow[Inspection]:
     """Ask once, and settle by the answer. ``insist``: somebody wants to know, however old it is."""
-    case, policy = doubt.case, doubt.policy
+    case = doubt.case
     reason = None if insist else hopeless(doubt)
     dead = reason is not None or (insist and case.due_at is None)
-    again_in = None if dead else int(pause(policy, case.tries) * jitter)
+    again_in = None if dead else int(pause(doubt.terms, case.tries) * jitter)
     record = case.record
     written = yield from ask(Inquire(record.identity, record.fence, case.tries, again_in))
     if isinstance(written, Lost):
@@ -61,12 +63,12 @@ def reconcile(
     if isinstance(evidence, Undecided):
         return evidence
     witness = Witness("probe", doubt.name or f"{case.origin.method} {case.origin.path}")
-    return (yield from settle(case, doubt.now, evidence, policy, fence, witness))
+    return (yield from settle(case, doubt.now, evidence, fence, witness, doubt.render))
 
 
-def pause(policy: Policy, tries: int) -> Micros:
+def pause(terms: Terms, tries: int) -> Micros:
     """How long to wait after so many questions: twice as long each time, an hour at most."""
-    return min(LONGEST_PAUSE, policy.reconcile_micros << min(tries, 40))
+    return min(LONGEST_PAUSE, terms.reconcile_after << min(tries, 40))
 
 
 def hopeless(doubt: Doubt) -> str | None:
@@ -77,23 +79,21 @@ def hopeless(doubt: Doubt) -> str | None:
     if doubt.probe is None:
         return "nobody can be asked"
     age = doubt.now - doubt.case.record.created_at
-    give_up = doubt.policy.give_up_micros
-    if age >= give_up and _asked_for(doubt.policy, doubt.case.tries) >= give_up:
+    give_up = doubt.terms.give_up_after
+    if age >= give_up and _asked_for(doubt.terms, doubt.case.tries) >= give_up:
         return f"asked {doubt.case.tries} times, and nobody could tell"
     return None
 
 
-def _asked_for(policy: Policy, tries: int) -> Micros:
+def _asked_for(terms: Terms, tries: int) -> Micros:
     """For how long it has been asked about, at the least."""
-    return sum(pause(policy, each) for each in range(tries))
+    return sum(pause(terms, each) for each in range(tries))
 
 
 def _answer(doubt: Doubt) -> Flow[Evidence | Undecided]:
     """What the probe says; one that fails, or talks nonsense, cannot tell."""
     case = doubt.case
-    question = inquiry(
-        case.record.identity, case.origin, doubt.name, case.record.created_at, case.tries
-    )
+    question = inquiry_about(case, doubt.name)
     try:
         said: Any = yield from ask(Ask(doubt.probe or _nobody, question))
     except Interrupted:

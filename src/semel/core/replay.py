@@ -17,6 +17,7 @@ from semel.core.model import Header, Headers, Micros, Response
 from semel.core.policy import Policy
 from semel.core.runner import Apart
 from semel.core.snapshot import Snapshot
+from semel.core.terms import Terms
 
 R = TypeVar("R")
 
@@ -67,7 +68,7 @@ def kept_headers(headers: Headers) -> Headers:
     return tuple([pair for pair in headers if pair[0].lower() not in _NOT_KEPT])
 
 
-def kept(response: Response, policy: Policy) -> Snapshot:
+def kept(response: Response, policy: Policy | Terms) -> Snapshot:
     """What is stored of an answer; of one that is too large, a receipt."""
     return Snapshot(
         status=response.status,

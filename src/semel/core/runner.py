@@ -53,13 +53,17 @@ HandlerOutcome: TypeAlias = Returned | Streaming | Raised | Abandoned
 
 @frozen
 class Invoke(Operation[HandlerOutcome]):
-    """Run the handler; asked again, it is the same run. ``course``: where it says how far it is."""
+    """Run the handler; asked again, it is the same run. ``course``: where it says how far it is.
+
+    ``created_at``: when this life of the key began.
+    """
 
     finishing: ClassVar[bool] = True
 
     identity: Identity
     fence: Fence
     course: Course
+    created_at: Micros
 
 
 @frozen

@@ -7,6 +7,7 @@ settle at once one is first, and evidence that comes late or out of order change
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Final, TypeAlias, assert_never
 
 from semel.core import journal, replay, snapshot
@@ -25,8 +26,8 @@ from semel.core.flow import Flow, ask
 from semel.core.frozen import frozen
 from semel.core.journal import Journal
 from semel.core.model import Case, Fence, Headers, Micros, OnLapse, Record, Response, State
-from semel.core.policy import Policy
 from semel.core.snapshot import Snapshot
+from semel.core.terms import Terms
 from semel.errors import StoreUnavailable
 
 ONCE: Final = "ONCE"
@@ -100,20 +101,33 @@ class Witness:
         return act(f"{self.source} {self.name}", f"{verdict}{which}{why}")
 
 
+Render: TypeAlias = Callable[..., Any]
+"""A route's ``render=``: makes an answer of what happened."""
+
+
 def settle(
-    case: Case, now: Micros, evidence: Evidence, policy: Policy, fence: Fence, witness: Witness
+    case: Case,
+    now: Micros,
+    evidence: Evidence,
+    fence: Fence,
+    witness: Witness,
+    render: Render | None = None,
 ) -> Flow[Settlement]:
     """Decide an unknown record by ``evidence``; ``fence`` is new, and burns the one that was seen.
 
     ``now`` is the store's, from when ``case`` was read. A record in progress whose lease is past
-    is lapsed first, as its next request would do.
+    is lapsed first, as its next request would do. What is kept is kept as long as the record's own
+    terms say, whoever settles it.
     """
-    state = yield from _lapsed(case.record, now, policy)
+    terms = case.terms
+    if terms is None:
+        return Undecided("its terms are not on record: nobody knows how long it must be kept")
+    state = yield from _lapsed(case.record, now, terms)
     if state is State.IN_PROGRESS or state is State.PENDING:
         return Running(state, case.record.leased_until or now, now)
     if state is not State.UNKNOWN:
         return Passed(state, now)
-    op = _operation(case, evidence, policy, fence, witness)
+    op = _operation(case, evidence, terms, fence, witness, render)
     if not isinstance(op, StoreOperation):
         return op
     return _came_to((yield from _insist(op)))
@@ -143,11 +157,11 @@ def call_in_doubt(case: Case) -> str | None:
 # ── what is written ───────────────────────────────────────────────────────────────────────────────
 
 
-def _lapsed(record: Record, now: Micros, policy: Policy) -> Flow[State | None]:
+def _lapsed(record: Record, now: Micros, terms: Terms) -> Flow[State | None]:
     """The record's state, after its lapse where that is due; its fence stays the one seen."""
     if not record.lapsed(now) or record.on_lapse is OnLapse.RESUME:
         return record.state  # whoever resumes it finds its points, and asks about a call begun
-    written = yield from ask(Lapse(record.identity, record.fence, policy.retention_micros))
+    written = yield from ask(Lapse(record.identity, record.fence, terms.retention))
     return _state(written)
 
 
@@ -172,7 +186,12 @@ def _insist(op: StoreOperation[Written]) -> Flow[Written]:
 
 
 def _operation(
-    case: Case, evidence: Evidence, policy: Policy, fence: Fence, witness: Witness
+    case: Case,
+    evidence: Evidence,
+    terms: Terms,
+    fence: Fence,
+    witness: Witness,
+    render: Render | None,
 ) -> StoreOperation[Written] | Undecided | Unusable:
     match evidence:
         case CannotTell(reason):
@@ -180,16 +199,14 @@ def _operation(
         case Absent(final=False):
             return Undecided("absent now, but it may still come")
         case Absent():
-            return _absent(case, policy, fence, witness)
+            return _absent(case, terms, fence, witness)
         case Happened():
-            return _happened(case, evidence, policy, fence, witness)
+            return _happened(case, evidence, terms, fence, witness, render)
         case _:
             assert_never(evidence)
 
 
-def _absent(
-    case: Case, policy: Policy, fence: Fence, witness: Witness
-) -> SettleAbsent | SettleCall:
+def _absent(case: Case, terms: Terms, fence: Fence, witness: Witness) -> SettleAbsent | SettleCall:
     """A retry may run; an operation that has acted before goes on without one."""
     points, evidence = _journal(case), witness.says("absent, and final")
     left = None if points is None else points.withdrawing()
@@ -197,11 +214,16 @@ def _absent(
     identity, seen = case.record.identity, case.record.fence
     if left is not None and blob is not None and left.acted:
         return SettleCall(identity, seen, fence, blob, evidence)
-    return SettleAbsent(identity, seen, fence, policy.retention_micros, evidence, blob)
+    return SettleAbsent(identity, seen, fence, terms.retention, evidence, blob)
 
 
 def _happened(
-    case: Case, evidence: Happened, policy: Policy, fence: Fence, witness: Witness
+    case: Case,
+    evidence: Happened,
+    terms: Terms,
+    fence: Fence,
+    witness: Witness,
+    render: Render | None,
 ) -> SettleCall | SettleHappened | Unusable:
     record, points = case.record, _points(case)
     said = witness.says("happened", evidence.provider_id)
@@ -209,10 +231,10 @@ def _happened(
         if points is not None:
             kept = journal.encode(points.settling(evidence.result))
             return SettleCall(record.identity, record.fence, fence, kept, said)
-        kept = snapshot.encode(_snapshot(case, evidence, policy))
+        kept = snapshot.encode(_snapshot(case, evidence, terms, render))
     except (Exception, SystemExit) as error:  # render= and what a probe returns are another's
         return Unusable(f"what happened cannot be kept: {type(error).__name__}", error)
-    times = (policy.retention_micros, policy.tombstone_micros)
+    times = (terms.retention, terms.tombstone)
     return SettleHappened(record.identity, record.fence, fence, kept, *times, said)
 
 
@@ -231,20 +253,20 @@ def _journal(case: Case) -> Journal | None:
 # ── the answer of a plain handler ─────────────────────────────────────────────────────────────────
 
 
-def _snapshot(case: Case, evidence: Happened, policy: Policy) -> Snapshot:
+def _snapshot(case: Case, evidence: Happened, terms: Terms, render: Render | None) -> Snapshot:
     """The answer the client should have got, or a receipt with the provider's id."""
-    response = _response(case, evidence, policy)
+    response = _response(case, evidence, render)
     if response is None:
         headers = _receipt(evidence.provider_id)
-        return Snapshot(200, headers, None, schema_version=policy.schema_version)
-    return replay.kept(response, policy)
+        return Snapshot(200, headers, None, schema_version=terms.schema_version)
+    return replay.kept(response, terms)
 
 
-def _response(case: Case, evidence: Happened, policy: Policy) -> Response | None:
+def _response(case: Case, evidence: Happened, render: Render | None) -> Response | None:
     if isinstance(evidence.result, Response):
         return _checked(evidence.result)
-    if policy.render is not None:
-        return _checked(policy.render(evidence))
+    if render is not None:
+        return _checked(render(evidence))
     if case.origin.method == ONCE and evidence.result is not None:
         return Response(200, _JSON, json.dumps(evidence.result, allow_nan=False).encode())
     return None

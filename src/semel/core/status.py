@@ -11,7 +11,7 @@ from semel.core.answers import under_way
 from semel.core.contract import NoRecord, Recall
 from semel.core.flow import Flow, ask
 from semel.core.frozen import frozen
-from semel.core.model import Identity, Micros, Origin, Record, Response, State
+from semel.core.model import Case, Identity, Micros, Record, Response, State
 from semel.core.policy import Policy
 from semel.core.problems import refuse
 from semel.core.runner import Begin, Occupied, RollBack
@@ -32,8 +32,8 @@ class StatusCall:
     """Requests may be under way in transactions that nobody sees the record of yet."""
 
 
-Rules: TypeAlias = Callable[[Origin], tuple[Policy, bool]]
-"""The policy of the route a record came from, and whether anybody can be asked about it."""
+PolicyOf: TypeAlias = Callable[[Case], Policy | None]
+"""How the route of a record answers; None where it is another application's."""
 
 _PAUSE: Final = 1_000_000
 
@@ -44,7 +44,7 @@ def answered(response: Response) -> Flow[Response]:
     return response
 
 
-def status(call: StatusCall, rules: Rules) -> Flow[Response]:
+def status(call: StatusCall, policy_of: PolicyOf) -> Flow[Response]:
     """What the record says; nothing is run and nothing is changed."""
     try:
         reply = yield from ask(Recall(call.identity))
@@ -55,8 +55,10 @@ def status(call: StatusCall, rules: Rules) -> Flow[Response]:
     # Another tenant's request and none at all must look alike.
     if isinstance(reply, NoRecord) or reply.case.origin.tenant != shown(call.tenant):
         return refuse("no-such-operation")
-    policy, can_ask = rules(reply.case.origin)
-    asked = can_ask and reply.case.due_at is not None  # else it was given up
+    case, policy = reply.case, policy_of(reply.case)
+    if policy is None or case.terms is None:
+        return refuse("no-such-operation")
+    asked = case.terms.probe and case.due_at is not None  # else it was given up
     return (yield from _told(call, policy, asked, reply.case.record, reply.now))
 
 

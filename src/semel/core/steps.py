@@ -18,7 +18,7 @@ from semel.core.failures import Sent, classify
 from semel.core.flow import Flow, ask
 from semel.core.frozen import frozen
 from semel.core.journal import Journal, Kind
-from semel.core.model import Fence, Identity
+from semel.core.model import Fence, Identity, Micros
 from semel.core.runner import (
     Abandoned,
     Ascertain,
@@ -44,6 +44,8 @@ class Holder:
     identity: Identity
     fence: Fence
     course: Course
+    epoch: Micros
+    """When this life of the key began."""
 
 
 @frozen
@@ -158,7 +160,7 @@ def _call(
     # A process that was stopped here for long finds its lease gone, and sends nothing.
     if not (yield from ask(Held())):
         raise LeaseLost(f"call {deed.name!r}: the lease passed before it was made")
-    key = keys.downstream_key(holder.identity, deed.name)
+    key = keys.downstream_key(holder.identity, holder.epoch, "call", deed.name)
     outcome = yield from ask(Do(deed.function, (key, *deed.arguments)))
     if isinstance(outcome, Did):
         return (yield from _done(holder, deed, outcome))

@@ -1,7 +1,7 @@
 """The stored request of a deferred or resumable route: enough to run it again without its client.
 
 Layout: ``Q1`` · CRC-32 of the rest · length of the head · head (JSON) · body. Of the headers only
-those are kept that the route names in ``carry=``, and what describes the body.
+those are kept that the route names in ``carry=``, the host, and what describes the body.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from semel.errors import StoreCorrupt
 _MAGIC: Final = b"Q1"
 _HEAD: Final = struct.Struct(">2sII")
 
-ALWAYS_CARRIED: Final = ("content-type", "content-encoding", "content-language")
+ALWAYS_CARRIED: Final = ("host", "content-type", "content-encoding", "content-language")
 
 
 @frozen
@@ -38,6 +38,7 @@ class StoredRequest:
     """The key as it was sent."""
     principal: Any
     """What ``principal=`` said of the caller (JSON): `semel.principal` gives it back."""
+    scheme: str = "http"
 
 
 def carried(headers: HeaderView, names: tuple[str, ...]) -> Headers:
@@ -61,6 +62,7 @@ def encode(request: StoredRequest) -> bytes:
         "headers": [[k.decode("latin-1"), v.decode("latin-1")] for k, v in request.headers],
         "key": request.key,
         "principal": request.principal,
+        "scheme": request.scheme,
     }
     said = json.dumps(head, allow_nan=False).encode()
     checksum = zlib.crc32(request.body, zlib.crc32(said))
@@ -86,6 +88,7 @@ def decode(blob: bytes) -> StoredRequest:
             body=body,
             key=head["key"],
             principal=head["principal"],
+            scheme=head["scheme"],
         )
     except (
         struct.error,

@@ -31,24 +31,24 @@ def take(case: Case, fence: Fence, policy: Policy) -> Flow[bool]:
         surely_not = isinstance(error, StoreUnavailable) and error.applied is False
         if not surely_not and record.state is State.PENDING:
             # Held by nobody, it would lapse, and its outcome would be called unknown.
-            put_back = not_run(case, fence, policy, "taking was not answered", 0)
+            put_back = not_run(case, fence, "taking was not answered", 0)
             yield from ask(Pursue(put_back, seen=record.fence))
         raise
     return isinstance(written, Applied)
 
 
 def not_run(
-    case: Case, fence: Fence, policy: Policy, reason: str, again_in: Micros | None
+    case: Case, fence: Fence, reason: str, again_in: Micros | None
 ) -> StoreOperation[Written]:
     """Nothing was executed: back to the queue; None: it was tried for long enough.
 
     An operation that was begun is not freed, since it may have acted: its lease is left to lapse.
     """
     record = case.record
-    if record.state is State.PENDING:
-        return Release(record.identity, fence, policy.retention_micros, reason, again_in or 0)
-    if again_in is None:
+    if again_in is None or case.terms is None:
         return turned_away(case, fence, reason)
+    if record.state is State.PENDING:
+        return Release(record.identity, fence, case.terms.retention, reason, again_in)
     return Renew(record.identity, fence, again_in)
 
 

@@ -76,6 +76,14 @@ class Retired:
     now: Micros
 
 
+@frozen
+class Known:
+    """What an asker knows: some routes of one application. Other records are left alone."""
+
+    application: str
+    routes: tuple[str, ...]
+
+
 class Work(StrEnum):
     """What a worker can look for."""
 
@@ -93,9 +101,26 @@ class Due(StoreOperation[Listed]):
 
     Whoever cannot do what it finds must put it off (Take and Release, Resume, Inquire), or finds it
     first in every list. What is pending past its deadline is not listed: it is to be abandoned.
+    ``known``: only what is made under such terms; None lists whatever there is.
     """
 
     work: Work
+    limit: int
+    known: Known | None = None
+
+
+@frozen
+class Waiting:
+    """How many records are due of each route, as (application, route); None: of no known terms."""
+
+    routes: dict[tuple[str, str] | None, int]
+    now: Micros
+
+
+@frozen
+class CountDue(StoreOperation[Waiting]):
+    """Count what workers should be doing now by its routes; at most ``limit`` of each kind."""
+
     limit: int
 
 
@@ -135,20 +160,24 @@ class Count(StoreOperation[Counted]):
 
 @frozen
 class Sweep(StoreOperation[Tended]):
-    """Lapse leases that are past, as `Lapse` does, at most ``limit``; resumable ones are left."""
+    """Lapse leases that are past, as `Lapse` does, at most ``limit``; resumable ones are left.
+
+    Retention is that of each record's own terms. One that would be released, and whose terms are
+    not on record, is left for its next request.
+    """
 
     limit: int
-    retention: Micros
 
 
 @frozen
 class Abandon(StoreOperation[Tended]):
-    """Complete pending records that nobody ran in time, with the answer in ``snapshot``."""
+    """Complete pending records that nobody ran in time, with the answer in ``snapshot``.
+
+    It is kept as long as each record's own terms say; one whose terms are not on record is left.
+    """
 
     limit: int
     snapshot: bytes
-    retention: Micros
-    tombstone: Micros
 
 
 @frozen
@@ -176,10 +205,11 @@ class WhoLeads(StoreOperation[Leading]):
 
 @frozen
 class Retire(StoreOperation[Retired]):
-    """Completed records of this tenant that made ``resource`` are answered no more.
+    """Completed records of this tenant and application that made ``resource`` are answered no more.
 
     Asked again it counts the same records; the time of the first stays.
     """
 
     resource: str
     tenant: str
+    application: str = ""

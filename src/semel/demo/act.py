@@ -177,7 +177,9 @@ class Act:
         if not self.world.guarded:
             return
         name = Name(client.merchant, key)
-        evidence = self.world.ledger.of_key(name.downstream_key)
+        record = self.world.records.read(name)
+        key_sent = "" if record is None else name.downstream_key(record)
+        evidence = self.world.ledger.of_key(key_sent)
         if len(evidence) != 1:
             self.complain(f"the ledger has {len(evidence)} charges under this downstream key")
             return

@@ -27,10 +27,9 @@ class Name:
     def identity(self) -> Identity:
         return Identity(keys.identity(Scope(self.merchant, "POST", "/payments"), self.key))
 
-    @property
-    def downstream_key(self) -> str:
+    def downstream_key(self, record: Record) -> str:
         """The key under which the provider's ledger knows it."""
-        return keys.downstream_key(self.identity, "charge")
+        return keys.downstream_key(self.identity, record.created_at, "call", "charge")
 
 
 class Records:

@@ -124,7 +124,7 @@ class Deliveries:
         while not self._stopping and (room := self._concurrency - len(crew.tasks)) > 0:
             fence = new_fence()
             taken = await crew.store.perform(
-                TakeEffects(fence, self.names, room, self._lease // _MICROSECOND)
+                TakeEffects(fence, self.names, room, self._lease // _MICROSECOND, self._guard.name)
             )
             crew.start(taken.effects, fence)
             if len(taken.effects) < room:

@@ -23,14 +23,18 @@ AT_ONCE: Final = 8
 
 
 def erase(
-    runner: Runner, tenant: str, said: Act, progress: Callable[[Erasure], None] | None = None
+    runner: Runner,
+    application: str,
+    tenant: str,
+    said: Act,
+    progress: Callable[[Erasure], None] | None = None,
 ) -> Erasure:
     """Blocking; ``progress`` is told after every page."""
     runner.run(erasing.begin(tenant, said))
     done = Erasure()
     with ThreadPoolExecutor(AT_ONCE) as crew:
         while True:
-            page = runner.perform(ListBelongings(tenant, PAGE, done.after))
+            page = runner.perform(ListBelongings(tenant, PAGE, done.after, application))
             came = list(crew.map(partial(_one, runner, said), page.found))
             left = [each.identity for each, gone in zip(page.found, came, strict=True) if not gone]
             done = Erasure(done.erased + came.count(True), (*done.left, *left), page.until)

@@ -15,16 +15,24 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, assert_never
 
 from semel.core.flow import Flow
 from semel.core.frozen import frozen
-from semel.core.model import Header, HeaderView, Response
+from semel.core.model import Case, Header, HeaderView, Response
 from semel.core.receiving import Ignored, Known, Notice, Reception, Taken, Unread, take_in
-from semel.core.settling import Passed, Running, Settled, Undecided, Unusable, contradicts
+from semel.core.settling import (
+    Passed,
+    Render,
+    Running,
+    Settled,
+    Undecided,
+    Unusable,
+    contradicts,
+)
 from semel.effects import signing
 from semel.effects.asking import Runner
-from semel.effects.policies import Policies
 from semel.effects.reconcile import named, tell
 from semel.errors import ConfigurationError, StoreError
 from semel.process.catalogue import ERROR, INFO, NONE, WARNING
 from semel.process.fences import new_fence
+from semel.web.known_routes import KnownRoutes
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -84,21 +92,20 @@ def inbox(
     keep: timedelta = KEEP,
     max_body: int = MAX_BODY,
     app: Any = None,
-    root: str = "",
     clock: Callable[[], float] = time.time,
 ) -> Inbox:
     """An endpoint for the webhooks of ``source``.
 
     ``secrets``: one, or several while they are exchanged, for signatures as Standard Webhooks has
     them; or None, and ``verify`` checks signatures of another kind. ``reader`` is a function of an
-    `Event`. ``app`` and ``root`` are for finding policies on endpoints, as in `Reconciler`.
+    `Event`. ``app`` is for finding the ``render=`` of policies on endpoints, as in `Reconciler`.
     """
     if (secrets is None) == (verify is None):
         raise ConfigurationError("an inbox needs secrets, or verify= for another kind of signature")
     if not source or not source.isprintable() or not callable(reader):
         raise ConfigurationError("an inbox needs a source such as 'bank', and a reader")
     check = verify or _standard(signing.secrets(secrets or ()), tolerance, clock)
-    return Inbox(guard, source, reader, check, tolerance, keep, max_body, app, root, clock)
+    return Inbox(guard, source, reader, check, tolerance, keep, max_body, app, clock)
 
 
 class Inbox:
@@ -114,7 +121,6 @@ class Inbox:
         keep: timedelta,
         max_body: int,
         app: Any,
-        root: str,
         clock: Callable[[], float],
     ) -> None:
         self._guard = guard
@@ -124,7 +130,7 @@ class Inbox:
         self._tolerance = tolerance.total_seconds()
         self._keep = keep // timedelta(microseconds=1)
         self.max_body = max_body
-        self._policies = Policies(guard, app, root)
+        self._routes = KnownRoutes(guard, app)
         self._clock = clock
         self._runner = Runner(guard)
 
@@ -180,8 +186,15 @@ class Inbox:
         return named and abs(self._clock() - stamp.sent_at) <= self._tolerance
 
     def _flow(self, event: Event) -> Flow[Reception]:
-        notice = Notice(self._source, event.id, self._keep)
-        return take_in(notice, partial(self._reader, event), self._policies.of, new_fence())
+        # Two applications may hear of one event; no source has a line's end in its name.
+        source = f"{self._guard.name}\n{self._source}" if self._guard.name else self._source
+        notice = Notice(source, event.id, self._keep)
+        read = partial(self._reader, event)
+        return take_in(notice, read, self._render_of, self._guard.name, new_fence())
+
+    def _render_of(self, case: Case) -> Render | None:
+        policy = self._routes.policy(case.terms)
+        return None if policy is None else policy.render
 
     # ── out ───────────────────────────────────────────────────────────────────────────────────────
 

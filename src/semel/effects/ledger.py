@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from semel.core import journal, keys
+from semel.core.evidence import epoch_of
 from semel.core.frozen import frozen
 from semel.core.journal import Kind
 from semel.core.model import Case, Effect, Identity, Micros, State
@@ -122,18 +123,25 @@ def compare(
 
 
 def _ours(guard: Guard, name: str) -> Iterator[Ours]:
-    """Every delivered effect and every record; a record's key is derived, so none is left out.
+    """Every delivered effect and every record of this application.
 
-    Effects first: an effect may have the very key that is derived from its record.
+    A record's key is derived, so none is left out.
     """
-    yield from (_of_effect(effect) for effect in effects(guard, Shelf.DELIVERED, name))
+    for effect in effects(guard, Shelf.DELIVERED, name):
+        if effect.application == guard.name:
+            yield _of_effect(effect)
     store, after = guard.backend.blocking(), None
     while True:
         page = store.perform(Browse(tuple(State), _PAGE, after))
-        yield from (_of_record(case, name) for case in page.cases)
+        ours = (case for case in page.cases if _is_of(case, guard.name))
+        yield from (_of_record(case, name) for case in ours)
         if len(page.cases) < _PAGE:
             return
         after = page.cases[-1].record.identity
+
+
+def _is_of(case: Case, application: str) -> bool:
+    return case.terms is not None and case.terms.application == application
 
 
 def _of_record(case: Case, name: str) -> Ours:
@@ -149,7 +157,7 @@ def _of_record(case: Case, name: str) -> Ours:
     else:
         standing = Standing.UNRECORDED
     fields = _object(called.result) if called is not None else {}
-    key = keys.downstream_key(record.identity, name)
+    key = keys.downstream_key(record.identity, epoch_of(case), "call", name)
     return Ours(key, record.identity, standing, fields, record.created_at)
 
 

@@ -70,7 +70,7 @@ class Maintenance:
     async def run_once(self) -> Round:
         """One round of everything."""
         began = time.monotonic()
-        upkeep = await self._runner.arun(tend(self._guard.policy, self._pace))
+        upkeep = await self._runner.arun(tend(self._pace))
         round_ = self._came_to(upkeep, began)
         if self._counts_now(upkeep):
             self._tell_depths(await self._runner.arun(self._survey()))
@@ -87,7 +87,7 @@ class Maintenance:
             return cast("R", None)
 
         began = time.monotonic()
-        upkeep = run(tend(self._guard.policy, self._pace), perform)
+        upkeep = run(tend(self._pace), perform)
         round_ = self._came_to(upkeep, began)
         if self._counts_now(upkeep):
             self._tell_depths(self._runner.run(self._survey()))

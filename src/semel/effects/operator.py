@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from semel.core import keys
@@ -26,22 +26,21 @@ from semel.core.custody import BrowseAudit, Entry
 from semel.core.erasing import Erasure
 from semel.core.evidence import Evidence
 from semel.core.frozen import frozen
-from semel.core.model import Case, Effect, Identity, Micros, OnLapse, Origin, State
+from semel.core.model import Case, Effect, Identity, Micros, OnLapse, State
 from semel.core.outbox import BrowseEffects, Requeue, Shelf
-from semel.core.policy import Policy
 from semel.core.reconciling import Inspection, reconcile
 from semel.core.settling import Settled, Settlement, Witness
 from semel.core.settling import settle as settling
 from semel.core.upkeep import Browse
 from semel.effects import erasure
 from semel.effects.asking import Runner
-from semel.effects.policies import Policies
-from semel.effects.reconcile import report, tell
+from semel.effects.reconcile import UnknownRoute, doubt_of, report, tell
 from semel.errors import ConfigurationError
 from semel.process.catalogue import INFO
 from semel.process.events import short
 from semel.process.fences import new_fence
 from semel.process.replay_cache import outlast
+from semel.web.known_routes import KnownRoutes
 
 if TYPE_CHECKING:
     from semel.effects.rotation import Rotation
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _PAGE: Final = 200
+_KINDS: Final[tuple[Literal["route", "tenant"], ...]] = ("route", "tenant")
 
 
 @frozen
@@ -63,11 +63,11 @@ class Address:
 
 
 class Operator:
-    """Looks after a guard's records. ``app`` and ``root``: see `Policies`."""
+    """Looks after a guard's records. ``app``: see `KnownRoutes`."""
 
-    def __init__(self, guard: Guard, app: Any = None, *, root: str = "") -> None:
+    def __init__(self, guard: Guard, app: Any = None) -> None:
         self._guard = guard
-        self._policies = Policies(guard, app, root)
+        self._routes = KnownRoutes(guard, app)
         self._runner = Runner(guard)
 
     def find(self, what: Identity | Address) -> Recalled | None:
@@ -86,9 +86,10 @@ class Operator:
         found = self._ask(Recall(identity))
         if isinstance(found, NoRecord):
             return None
-        policy = self._policies.of(found.case)
+        policy = self._routes.policy(found.case.terms)
+        render = None if policy is None else policy.render
         witness = Witness("operator", by, reason)
-        flow = settling(found.case, found.now, evidence, policy, new_fence(), witness)
+        flow = settling(found.case, found.now, evidence, new_fence(), witness, render)
         settlement = self._runner.run(flow)
         if isinstance(settlement, Settled):
             self._tell("settled", by, reason, identity)
@@ -101,7 +102,7 @@ class Operator:
         found = self._ask(Recall(identity))
         if isinstance(found, NoRecord):
             return None
-        doubt = self._policies.doubt(found.case, found.now)
+        doubt = doubt_of(self._guard, self._routes, found.case, found.now)
         if doubt.probe is None:
             raise ConfigurationError("nobody can be asked: its route and its call have no probe")
         inspection = self._runner.run(reconcile(doubt, new_fence(), 1.0, insist=True))
@@ -116,7 +117,10 @@ class Operator:
         found = self._ask(Recall(identity))
         if isinstance(found, NoRecord):
             return None
-        tombstone = self._policies.of(found.case).tombstone_micros
+        terms = found.case.terms
+        if terms is None and not free:
+            raise UnknownRoute(found.case)
+        tombstone = 0 if terms is None else terms.tombstone
         said = Witness("operator", by, reason).says("given up")
         seen = found.case.record.fence
         written = self._ask(EvictUnknown(identity, seen, new_fence(), tombstone, said, free))
@@ -157,14 +161,16 @@ class Operator:
         reason: str,
         progress: Callable[[Erasure], None] | None = None,
     ) -> Erasure:
-        """Erase what is kept of a tenant's settled records; tombstones refuse a second run.
+        """Erase what is kept of a tenant's settled records in this application; tombstones refuse
+        a second run.
 
         What is unsettled is left, and told. It reads the whole table, in pages. Returns when no
         process repeats an erased answer any more. Asked again, it erases what has come since.
         """
         if not tenant:
             raise ConfigurationError("say whose records: tenant=")
-        done = erasure.erase(self._runner, tenant, by_operator(by, reason), progress)
+        said, whose = by_operator(by, reason), self._guard.name
+        done = erasure.erase(self._runner, whose, tenant, said, progress)
         self._tell("erased a tenant", by, reason, None)
         self.wait_out()
         return done
@@ -255,15 +261,13 @@ class Operator:
         return self._runner.perform(op)
 
     def _identities(self, where: Address) -> Iterator[Identity]:
-        """The key's identity under the settings now, and before where those are remembered."""
+        """What the key is called under any settings, but for such with a session."""
         path = keys.canonical_path(unquote_to_bytes(where.path))
-        origin = Origin(where.tenant, where.method.upper(), path, where.key)
-        policy: Policy | None = self._policies.at(origin)
-        while policy is not None:
-            key = where.key.lower() if policy.key == "uuid" else where.key
-            scope = keys.Scope(where.tenant, origin.method, path, policy.scope)
-            yield Identity(keys.identity(scope, key))
-            policy = policy.previous
+        place = (where.tenant, where.method.upper(), path)
+        for kind in _KINDS:
+            scope = keys.Scope(*place, kind, None, self._guard.name)
+            for key in dict.fromkeys((where.key, where.key.lower())):  # as key="uuid" has it
+                yield Identity(keys.identity(scope, key))
 
 
 def by_operator(by: str, reason: str) -> Act:

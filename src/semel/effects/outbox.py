@@ -17,6 +17,7 @@ _LONGEST_KEY: Final = 255
 
 def write(
     backend: Backend,
+    application: str,
     connection: Any,
     name: str,
     payload: Any,
@@ -30,13 +31,14 @@ def write(
     It exists if and only if that transaction commits. ``key`` is the downstream key of every
     delivery; one that is in the outbox already writes nothing. Without one it is drawn.
     """
-    op = _enqueue(name, payload, key, order, delay)
+    op = _enqueue(application, name, payload, key, order, delay)
     _joined(backend, connection).perform(op)
     return op.key
 
 
 async def awrite(
     backend: Backend,
+    application: str,
     connection: Any,
     name: str,
     payload: Any,
@@ -46,7 +48,7 @@ async def awrite(
     delay: timedelta = timedelta(0),
 ) -> str:
     """`write` on an awaited connection (psycopg's AsyncConnection)."""
-    op = _enqueue(name, payload, key, order, delay)
+    op = _enqueue(application, name, payload, key, order, delay)
     await _joined(backend, connection).perform(op)
     return op.key
 
@@ -59,14 +61,19 @@ def _joined(backend: Any, connection: Any) -> Any:
 
 
 def _enqueue(
-    name: str, payload: Any, key: str | None, order: str | None, delay: timedelta
+    application: str,
+    name: str,
+    payload: Any,
+    key: str | None,
+    order: str | None,
+    delay: timedelta,
 ) -> Enqueue:
     if not name:
         raise ValueError("an effect needs a name")
     if delay < timedelta(0):
         raise ValueError("delay= may not be below zero")
     micros = delay // timedelta(microseconds=1)
-    return Enqueue(_key(key), None, name, encoded(payload), order, micros)
+    return Enqueue(_key(key), None, name, encoded(payload), order, micros, application)
 
 
 def _key(given: str | None) -> str:

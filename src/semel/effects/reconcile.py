@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from semel.core.contract import Inquire
 from semel.core.model import Case, Micros
-from semel.core.reconciling import Doubt, GivenUp, Inspection, pause, reconcile
-from semel.core.settling import Passed, Running, Settled, Undecided, Unusable
-from semel.core.upkeep import Due, Work
+from semel.core.reconciling import Doubt, GivenUp, Inspection, reconcile
+from semel.core.settling import Passed, Running, Settled, Undecided, Unusable, in_doubt
+from semel.core.upkeep import CountDue, Due, Work
 from semel.effects.asking import PATIENCE, Runner
-from semel.effects.policies import Policies
 from semel.effects.rounds import Round, told
-from semel.errors import StoreCorrupt, StoreError
-from semel.process.catalogue import ERROR, INFO
+from semel.errors import ConfigurationError, StoreCorrupt, StoreError
+from semel.log import log
+from semel.process.catalogue import ERROR, INFO, NONE, WARNING
 from semel.process.events import short
 from semel.process.fences import new_fence
 from semel.process.jitter import jitter
+from semel.web.known_routes import KnownRoutes
 
 if TYPE_CHECKING:
     from semel.guard import Guard
 
 _AFTER_A_FAILURE: Final = 5.0
 """Seconds to rest after a round in which nothing went well."""
+_LOOK_EVERY: Final = 60.0
+_MOST: Final = 1_000
+"""What is counted at most, of each kind of work."""
+_NAMED: Final = 5
+"""Routes that one line of the log names."""
 
 
 class Reconciler:
     """One loop of the worker. Several workers may run it: of each question one puts it.
 
-    ``app`` and ``root`` are for finding policies on endpoints; see `Policies`. ``at_once``: how
-    many probes run side by side. ``patience``: how long each may take.
+    ``app`` is for finding the policies on endpoints; see `KnownRoutes`. ``at_once``: how many
+    probes run side by side. ``patience``: how long each may take.
     """
 
     def __init__(
@@ -39,20 +46,22 @@ class Reconciler:
         guard: Guard,
         app: Any = None,
         *,
-        root: str = "",
         batch: int = 50,
         at_once: int = 8,
         patience: timedelta = PATIENCE,
     ) -> None:
         self._guard = guard
-        self._policies = Policies(guard, app, root)
+        self._routes = KnownRoutes(guard, app)
         self._runner = Runner(guard, patience)
         self._batch = batch
         self._at_once = at_once
+        self._next_look = 0.0
 
     async def run_once(self) -> Round:
         """Ask about everything that is due, up to a batch."""
-        due = await self._runner.aperform(Due(Work.UNKNOWN, self._batch))
+        await self._look_around()
+        known = self._routes.known()
+        due = await self._runner.aperform(Due(Work.UNKNOWN, self._batch, known))
         if not due.cases:
             wait = None if due.next_due is None else (due.next_due - due.now) / 1_000_000
             return Round(0, wait)
@@ -60,6 +69,23 @@ class Reconciler:
         done = {word: words.count(word) for word in words if word != "failed"}
         # What was asked about has a new time; the next look tells the earliest.
         return Round(sum(done.values()), 0.0 if done else _AFTER_A_FAILURE, told(done))
+
+    async def _look_around(self) -> None:
+        """Say now and then what is due and left alone; a mistake in a deployment shows here."""
+        if not self._guard.events.heard and not log.isEnabledFor(WARNING):
+            return
+        if (now := time.monotonic()) < self._next_look:
+            return
+        self._next_look = now + _LOOK_EVERY
+        waiting = (await self._runner.aperform(CountDue(_MOST))).routes
+        left = {
+            f"{which[0]} {which[1]}".strip() if which else "of no known terms": count
+            for which, count in waiting.items()
+            if which is None or not self._routes.knows_route(*which)
+        }
+        count, routes = sum(left.values()), ", ".join(sorted(left)[:_NAMED])
+        level = WARNING if count else NONE
+        self._guard.events.emit("left_alone", level=level, count=count, routes=routes)
 
     async def _ask_all(self, cases: tuple[Case, ...], now: Micros) -> list[str]:
         turn = asyncio.Semaphore(self._at_once)
@@ -74,11 +100,9 @@ class Reconciler:
     async def _ask(self, case: Case, now: Micros) -> str:
         """One word for what became of a case; a surprise puts it off and harms no other."""
         try:
-            doubt = self._policies.doubt(case, now)
-        except StoreCorrupt as error:
-            return await self._put_off(case, None, error)
-        except Exception as error:  # the application's router
-            return await self._put_off(case, pause(self._guard.policy, case.tries), error)
+            doubt = doubt_of(self._guard, self._routes, case, now)
+        except StoreCorrupt as error:  # its journal
+            return await self._give_up(case, error)
         try:
             inspection = await self._runner.arun(reconcile(doubt, new_fence(), jitter()))
         except StoreError as error:
@@ -86,13 +110,36 @@ class Reconciler:
             return "failed"
         return report(self._guard, doubt, inspection)
 
-    async def _put_off(self, case: Case, again_in: Micros | None, error: Exception) -> str:
+    async def _give_up(self, case: Case, error: Exception) -> str:
         record = case.record
-        word = "undecided" if again_in else "given_up"
-        tell(self._guard, case, word, ERROR, reason="it cannot be asked about", error=error)
-        op = Inquire(record.identity, record.fence, case.tries, again_in)
-        await self._runner.aperform(op)
-        return word
+        tell(self._guard, case, "given_up", ERROR, reason="it cannot be asked about", error=error)
+        await self._runner.aperform(Inquire(record.identity, record.fence, case.tries, None))
+        return "given_up"
+
+
+def doubt_of(guard: Guard, routes: KnownRoutes, case: Case, now: Micros) -> Doubt:
+    """All that is needed to ask about a record; `UnknownRoute` where it is not ours to ask."""
+    if case.terms is None or not routes.knows(case.terms):
+        raise UnknownRoute(case)
+    policy, name = routes.policy(case.terms), in_doubt(case)
+    probe = None if name is None else guard.registry.probes.get(name)
+    if probe is None and policy is not None:
+        probe = policy.probe
+    render = None if policy is None else policy.render
+    return Doubt(case, now, case.terms, name, probe, render)
+
+
+class UnknownRoute(ConfigurationError):
+    """A record of an application or of a route that this process does not know."""
+
+    def __init__(self, case: Case) -> None:
+        terms = case.terms
+        if terms is None:
+            said = "its terms are not on record"
+        else:
+            whose = f" of the application {terms.application!r}" if terms.application else ""
+            said = f"it was made on the route {terms.route}{whose}, which is not known here"
+        super().__init__(f"{said}: name the application that has it with --app, or app=")
 
 
 def report(guard: Guard, doubt: Doubt, inspection: Inspection, by: str = "probe") -> str:

@@ -16,14 +16,13 @@ from semel.chance import luck
 from semel.core import stored
 from semel.core.contract import StoreOperation, Written
 from semel.core.frozen import is_async
-from semel.core.model import Case, Fence, Identity, Micros
+from semel.core.model import Case, Fence, Identity, Micros, State
 from semel.core.policy import Policy
 from semel.core.taking import not_run, take, turned_away
 from semel.core.upkeep import Due, Listed, Work
 from semel.effects.asking import Runner
 from semel.effects.calling import in_thread
 from semel.effects.lifespan import Lifespan
-from semel.effects.policies import Policies
 from semel.effects.reconcile import named, where
 from semel.effects.rounds import Round, told
 from semel.errors import ConfigurationError, KeyMissing, NewerVersion, StoreCorrupt, StoreError
@@ -34,6 +33,7 @@ from semel.process.events import short
 from semel.process.fences import new_fence
 from semel.process.jitter import jitter
 from semel.web.errands import Errand, run_asgi, run_wsgi
+from semel.web.known_routes import KnownRoutes
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -61,7 +61,6 @@ class Runs:
         guard: Guard,
         app: Any,
         *,
-        root: str = "",
         batch: int = 64,
         at_once: int = 4,
         report: Callable[[Round], None] | None = None,
@@ -70,7 +69,7 @@ class Runs:
             raise ConfigurationError("the application to run requests through must be callable")
         self._guard = guard
         self._app = app
-        self._policies = Policies(guard, app, root)
+        self._routes = KnownRoutes(guard, app)
         self._runner = Runner(guard)
         self._batch = batch
         self._at_once = at_once
@@ -136,8 +135,9 @@ class Runs:
 
     async def _look(self, shift: _Shift) -> float | None:
         """Put what is due into the backlog; seconds until there will be more."""
+        known = self._routes.known()
         lists = [
-            await self._runner.aperform(Due(work, self._batch))
+            await self._runner.aperform(Due(work, self._batch, known))
             for work in (Work.LAPSED, Work.PENDING)
         ]
         cases = [(case, listed.now) for listed in lists for case in listed.cases]
@@ -165,7 +165,7 @@ class Runs:
 
     async def _one(self, case: Case, now: Micros) -> str:
         try:
-            word = await self._take_and_run(case, now - case.record.created_at)
+            word = await self._take_and_run(case, now)
         except StoreError as error:
             return self._tell(case, "failed", ERROR, error)
         except Exception as error:  # the application's router; the others must not suffer for it
@@ -185,46 +185,40 @@ class Runs:
         )
         return came
 
-    async def _take_and_run(self, case: Case, age: Micros) -> str:
+    async def _take_and_run(self, case: Case, now: Micros) -> str:
+        policy = self._routes.policy(case.terms)
+        if policy is None or case.terms is None:
+            return "passed"  # not ours
         fence, started = new_fence(), lease_clock()
-        policy, lost = self._policy_of(case)
         if not await self._runner.arun(take(case, fence, policy)):
             return "passed"
-        pause, overdue = _pause(age), age > policy.give_up_micros
-        if lost is not None:
-            # Put off: left where it is, it would be among the first of every round.
-            reason = f"its route raised {type(lost).__name__}"
-            op = not_run(case, fence, policy, reason, None if overdue else pause)
-            return await self._put_down(case, op, lost)
+        age = now - case.record.created_at
+        pause, overdue = _pause(age), age > case.terms.give_up_after
+        again_in = None if overdue or _last(case, now + pause) else pause
         try:
             request = stored.decode(case.request or b"")
         except StoreCorrupt as error:
             return await self._put_down(case, turned_away(case, fence, str(error)), error)
         except (KeyMissing, NewerVersion) as error:
-            op = not_run(case, fence, policy, str(error), None if overdue else pause)
+            op = not_run(case, fence, str(error), again_in)
             return await self._put_down(case, op, error)
-        errand = Errand(case, fence, request, started, pause, overdue)
+        last = _last(case, now + pause)
+        errand = Errand(case, fence, request, started, pause, overdue, last)
         try:
             await self._in_time(errand, policy)
         except Exception as error:
             if not errand.reached:
                 reason = f"raised {type(error).__name__}"
-                op = not_run(case, fence, policy, reason, None if errand.overdue else pause)
-                return await self._put_down(case, op, error)
+                return await self._put_down(case, not_run(case, fence, reason, again_in), error)
             log.error("semel: %s raised in a worker", named(case), exc_info=error)
-        return await self._came_to(case, fence, errand)
+        return await self._came_to(case, fence, errand, again_in)
 
-    def _policy_of(self, case: Case) -> tuple[Policy, Exception | None]:
-        """The policy of its route; the guard's own where the application's router fails."""
-        try:
-            return self._policies.of(case), None
-        except Exception as error:
-            return self._guard.policy, error
-
-    async def _came_to(self, case: Case, fence: Fence, errand: Errand) -> str:
+    async def _came_to(
+        self, case: Case, fence: Fence, errand: Errand, again_in: Micros | None
+    ) -> str:
         if not errand.reached:
-            reason = "the application turned a worker's run away before its guard"
-            return await self._put_down(case, turned_away(case, fence, reason), None)
+            reason = "a worker's run was turned away, or answered by another route"
+            return await self._put_down(case, not_run(case, fence, reason, again_in), None)
         if errand.answer is None:
             # Cut off on its way out, by a time limit around the guard or by `_in_time`. The handler
             # may be at it still: freed here, the request would be run a second time beside it.
@@ -318,6 +312,12 @@ class _Shift:
             task.cancel()
         if self.tasks:
             await asyncio.wait(self.tasks)
+
+
+def _last(case: Case, next_time: Micros) -> bool:
+    """Whether there is no next time: then nobody would run it, and its answer would be a 408."""
+    deadline = case.record.leased_until
+    return case.record.state is State.PENDING and deadline is not None and next_time >= deadline
 
 
 def _pause(age: Micros) -> Micros:

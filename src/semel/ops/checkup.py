@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 from semel.core import snapshot
 from semel.core.model import Effect, Glimpse, Micros, OnLapse, State
 from semel.core.outbox import BrowseEffects, Shelf
-from semel.core.upkeep import Browse, Scan, Scanned, WhoLeads
+from semel.core.upkeep import Browse, CountDue, Scan, Scanned, Waiting, WhoLeads
 from semel.effects.maintenance import INTERVAL, LEADER
-from semel.effects.policies import Policies
 from semel.errors import StoreError
 from semel.guard import SHORTEST_RETENTION
 from semel.stores.base import Finding
+from semel.web.known_routes import KnownRoutes
 
 if TYPE_CHECKING:
     from semel.core.policy import Policy
@@ -47,16 +47,17 @@ _UNSETTLED: Final = (State.PENDING, State.IN_PROGRESS, State.UNKNOWN)
 
 def checkup(guard: Guard, app: Any = None) -> tuple[Finding, ...]:
     """All that settings and records tell, worst things not first: each says what to do."""
-    store, policies = guard.backend.blocking(), Policies(guard, app)
+    store, routes = guard.backend.blocking(), KnownRoutes(guard, app)
     unsettled = store.perform(Scan(_UNSETTLED, MOST))
     sample = store.perform(Scan(tuple(State), SAMPLE))
     found = [*_retentions(guard, app)]
     found += _maintenance(guard, unsettled, sample)
     found += _waiting(unsettled)
+    found += _of_others(routes, store.perform(CountDue(MOST)))
     found += _unknown(unsettled)
     found += _effects(guard)
     found += _readable(guard)
-    found += _runs(policies, sample)
+    found += _runs(routes, sample)
     return tuple(found)
 
 
@@ -161,6 +162,25 @@ def _waiting(unsettled: Scanned) -> Iterator[Finding]:
             )
 
 
+def _of_others(routes: KnownRoutes, waiting: Waiting) -> Iterator[Finding]:
+    """What is due, and no worker of this application will touch."""
+    for which, count in waiting.routes.items():
+        if which is None:
+            yield Finding(
+                "error",
+                f"{count} records are due whose terms are not on record, so that everybody leaves "
+                "them alone: restore the store's list of terms, or settle them by hand",
+            )
+        elif not routes.knows_route(*which):
+            application, route = which
+            whose = f"of the application {application!r} " if application else ""
+            yield Finding(
+                "warning",
+                f"{count} records of the route {route} {whose}are due, which is not known here: "
+                "run a worker of that application, and name this one with --app",
+            )
+
+
 def _unknown(unsettled: Scanned) -> Iterator[Finding]:
     unknown = [each for each in unsettled.glimpses if each.state is State.UNKNOWN]
     dead = [each for each in unknown if each.due_at is None]
@@ -215,13 +235,12 @@ def _many(found: list[Glimpse] | list[Effect] | tuple[Effect, ...]) -> str:
 # ── how long handlers run ─────────────────────────────────────────────────────────────────────────
 
 
-def _runs(policies: Policies, sample: Scanned) -> Iterator[Finding]:
+def _runs(routes: KnownRoutes, sample: Scanned) -> Iterator[Finding]:
     """From the first claim to the answer, beside what its policy allows."""
     runs: dict[tuple[timedelta, timedelta], list[tuple[timedelta, str]]] = defaultdict(list)
     for seen in sample.glimpses:
-        policy = policies.at(seen.origin)
-        took = _took(seen, policy)
-        if took is not None:
+        policy, took = routes.policy(seen.terms), _took(seen)
+        if policy is not None and took is not None:
             where = f"{seen.origin.method} {seen.origin.path}"
             runs[policy.lease, policy.max_run].append((took, where))
     for (lease, max_run), times in runs.items():
@@ -229,12 +248,15 @@ def _runs(policies: Policies, sample: Scanned) -> Iterator[Finding]:
             yield from _beside(lease, max_run, sorted(times))
 
 
-def _took(seen: Glimpse, policy: Policy) -> timedelta | None:
+def _took(seen: Glimpse) -> timedelta | None:
     """How long it ran; None where that cannot be told: settled by evidence, deferred, replaced."""
+    terms = seen.terms
     if seen.state is not State.COMPLETED or seen.expires_at is None or seen.reason is not None:
         return None
-    took = seen.expires_at - policy.retention_micros - seen.created_at
-    return None if policy.mode == "deferred" or took < 0 else timedelta(microseconds=took)
+    if terms is None or terms.mode == "deferred":
+        return None
+    took = seen.expires_at - terms.retention - seen.created_at
+    return None if took < 0 else timedelta(microseconds=took)
 
 
 def _beside(

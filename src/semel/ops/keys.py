@@ -339,8 +339,10 @@ def _lapsed(opened: Operator, recalled: Recalled) -> State | None:
     record = recalled.case.record
     if record.on_lapse is OnLapse.RESUME:
         return record.state
-    retention = opened._policies.of(recalled.case).retention_micros
-    written = opened._ask(Lapse(record.identity, record.fence, retention))
+    if recalled.case.terms is None:
+        return record.state
+    op = Lapse(record.identity, record.fence, recalled.case.terms.retention)
+    written = opened._ask(op)
     return written.state if isinstance(written, Applied) else None
 
 

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from semel.core import journal, keys, snapshot
-from semel.core.model import Effect, Identity
+from semel.core.model import Effect
 from semel.core.outbox import FindEffect, Shelf
 from semel.core.settling import in_doubt
 from semel.effects.operator import effects
@@ -32,6 +32,7 @@ def document(opened: Operator, recalled: Recalled, *, body: bool) -> dict[str, A
         "identity": record.identity.hex(),
         "state": record.state.value,
         "lapsed": record.lapsed(recalled.now),
+        **whose(case),
         "tenant": origin.tenant,
         "method": origin.method,
         "path": origin.path,
@@ -51,12 +52,20 @@ def document(opened: Operator, recalled: Recalled, *, body: bool) -> dict[str, A
         **_journal(case),
         "request_bytes": None if case.request is None else len(case.request),
         "answer": answer(record, body=body),
-        "effects": [effect(each) for each in effects_of(opened._guard, record.identity)],
+        "effects": [effect(each) for each in effects_of(opened._guard, record)],
         "acts": [
             {"at": moment(each.at), "verb": each.verb, "by": each.by, "reason": each.reason}
             for each in opened.audit(identity=record.identity, since=record.created_at)
         ],
     }
+
+
+def whose(case: Case) -> dict[str, str | None]:
+    """The application and the route of a record; None where its terms are not on record."""
+    terms = case.terms
+    if terms is None:
+        return {"application": None, "route": None}
+    return {"application": terms.application, "route": terms.route}
 
 
 def answer(record: Record, *, body: bool) -> dict[str, Any] | None:
@@ -107,7 +116,7 @@ def _journal(case: Case) -> dict[str, Any]:
         return {"in_doubt": None, "points": [], "unreadable": str(error)}
 
 
-def effects_of(guard: Guard, identity: Identity) -> list[Effect]:
+def effects_of(guard: Guard, record: Record) -> list[Effect]:
     """Those that wait or are dead among the first `LOOK`, and delivered ones by their names.
 
     There is no index from records to effects: every effect would pay for it, for the sake of an
@@ -116,8 +125,9 @@ def effects_of(guard: Guard, identity: Identity) -> list[Effect]:
     if not guard.backend.capabilities.outbox:
         return []
     store, found = guard.backend.blocking(), dict[str, Effect]()
+    identity = record.identity
     for name in guard.registry.deliverers:
-        op = FindEffect(keys.downstream_key(identity, name))
+        op = FindEffect(keys.downstream_key(identity, record.created_at, "effect", name))
         found |= {each.key: each for each in store.perform(op).effects}
     for shelf in (Shelf.WAITING, Shelf.DEAD):
         for each in islice(effects(guard, shelf), LOOK):
@@ -137,6 +147,7 @@ def effect(found: Effect) -> dict[str, Any]:
     return {
         "key": found.key,
         "name": found.name,
+        "application": found.application,
         "state": shelf_of(found).value,
         "identity": None if found.identity is None else found.identity.hex(),
         "order": found.order,

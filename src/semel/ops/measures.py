@@ -203,6 +203,12 @@ MEASURES: Final = _table(
         "How much waits: records pending, in progress, unknown, dead; effects waiting, "
         "dead. Counted by maintenance.",
     ),
+    _gauge(
+        "left_alone",
+        "{record}",
+        (),
+        "Records that are due, of applications and routes that this worker does not know.",
+    ),
     # ── what loops do ────────────────────────────────────────────────────────────────────────────
     _counter(
         "ttl_pruned",

@@ -25,6 +25,7 @@ except ImportError as error:
 
 _MODES: Final[dict[str, Any]] = {
     "depth": "mostrecent",
+    "left_alone": "mostrecent",
     "store.up": "mostrecent",
     "breaker.open": "livemax",
     "maintenance.leader": "livemax",

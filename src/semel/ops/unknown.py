@@ -77,11 +77,13 @@ def told(case: Case) -> dict[str, Any]:
     """A case for programs. The key is masked: whoever has it could send requests with it."""
     from semel.core.keys import mask
     from semel.core.settling import in_doubt
+    from semel.ops.keys_shown import whose
 
     record, origin = case.record, case.origin
     return {
         "identity": record.identity.hex(),
         "state": record.state.value,
+        **whose(case),
         "tenant": origin.tenant,
         "method": origin.method,
         "path": origin.path,
@@ -124,13 +126,13 @@ def show(
 
 def _history(case: Case, call: str | None) -> dict[str, Any]:
     from semel.core import journal
-    from semel.core.keys import downstream_key
+    from semel.core.evidence import inquiry_about
     from semel.core.settling import in_doubt
 
     points = journal.decode(case.journal).points
     history = [f"{p.kind} {p.name}{'' if p.done else ': begun'}" for p in points]
     name = call or in_doubt(case)
-    key = None if name is None else downstream_key(case.record.identity, name)
+    key = None if name is None else inquiry_about(case, name).downstream_key()
     return {"points": history, "downstream_key": key}
 
 

@@ -176,6 +176,12 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         "%(where)s [%(identity)s]: %(came)s: %(reason)s",
         "A record with an unknown outcome was asked about, or told about.",
     ),
+    "left_alone": Kind(
+        ("count", "routes"),
+        NONE,
+        "%(count)s records are due that nobody here knows, and are left alone: %(routes)s",
+        "A worker has counted what is due of applications and routes that it does not know.",
+    ),
     "run": Kind(
         (*_RECORD, "came"),
         INFO,

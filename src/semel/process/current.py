@@ -36,14 +36,18 @@ class Ground:
     def __init__(
         self,
         backend: Backend,
+        application: str,
         origin: Origin,
         resumable: bool,
+        atomic: bool,
         probes: Mapping[str, Callable[..., Any]],
         probe: Callable[..., Any] | None,
     ) -> None:
         self.backend = backend
+        self.application = application
         self.origin = origin
         self.resumable = resumable
+        self.atomic = atomic
         self._probes = probes
         self._probe = probe
 
@@ -83,7 +87,7 @@ class _Known:
 
     def downstream_key(self, name: str) -> str:
         """The idempotency key to send to a provider: derived, the same on every retry."""
-        return keys.downstream_key(self.identity, name)
+        return keys.downstream_key(self.identity, self._run.epoch, "call", name)
 
     @property
     def transaction(self) -> Any:
@@ -232,14 +236,15 @@ def _enqueue(
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"the payload of {name!r} must be JSON: {error}") from error
     identity = run.lease.identity
-    key = keys.downstream_key(identity, f"{name}\0{which}" if which else name)
+    said = f"{name}\0{which}" if which else name
+    key = keys.downstream_key(identity, run.created_at, "effect", said)
     if key in run.effects:
         raise ConfigurationError(
             f"effect {name!r} was written already: tell several of one name apart by which="
         )
     run.effects.add(key)
     after: Micros = delay // timedelta(microseconds=1)
-    return Enqueue(key, identity, name, body, order, after)
+    return Enqueue(key, identity, name, body, order, after, run.ground.application)
 
 
 def _written(op: Enqueue, kept: Kept) -> str:
@@ -256,12 +261,17 @@ def _written(op: Enqueue, kept: Kept) -> str:
 class Run:
     """One run of a handler, and what its answer may hide."""
 
-    __slots__ = ("_doubts", "_noted", "_outer", "course", "effects", "ground", "lease")
+    __slots__ = (
+        *("_doubts", "_noted", "_outer"),
+        *("course", "created_at", "effects", "ground", "lease"),
+    )
 
-    def __init__(self, lease: Lease, course: Course, ground: Ground) -> None:
+    def __init__(self, lease: Lease, course: Course, ground: Ground, created_at: Micros) -> None:
         self.lease = lease
         self.course = course
         self.ground = ground
+        self.created_at = created_at
+        """When this life of the key began."""
         self.effects: set[str] = set()
         """The keys of those put into the outbox."""
         self._doubts: list[OutcomeUnknown] = []
@@ -276,6 +286,11 @@ class Run:
     @transaction.setter
     def transaction(self, opened: Transaction | AsyncTransaction | None) -> None:
         self.lease.transaction = opened
+
+    @property
+    def epoch(self) -> Micros:
+        """What of that a provider's key tells; as `core.evidence.epoch_of` has it."""
+        return keys.ONE_LIFE if self.ground.atomic else self.created_at
 
     def held(self) -> bool:
         return self.lease.held(lease_clock())
@@ -340,6 +355,13 @@ def note(error: BaseException) -> None:
     run = _run.get()
     if run is not None:
         run.note(error)
+
+
+def entered() -> None:
+    """The endpoint of the current run was called."""
+    run = _run.get()
+    if run is not None:
+        run.course.entered = True
 
 
 def returned(result: T) -> T:

@@ -36,7 +36,7 @@ def _holder(self: _Colour) -> Holder:
             "phases and calls belong to operations that can be resumed: give the route "
             "on_lapse='resume'"
         )
-    return Holder(given.lease.identity, given.lease.fence, given.course)
+    return Holder(given.lease.identity, given.lease.fence, given.course, given.epoch)
 
 
 def _demand_time(self: _Colour) -> None:
@@ -47,7 +47,7 @@ def _demand_time(self: _Colour) -> None:
 
 def _calling(self: _Colour, deed: Deed, repeatable: bool) -> Flow[Any]:
     ground, holder = self._run.ground, _holder(self)
-    inquiry = evidence.inquiry(holder.identity, ground.origin, deed.name, 0)
+    inquiry = evidence.inquiry(holder.identity, ground.origin, deed.name, holder.epoch)
     return call(holder, deed, repeatable, ground.probe_for(deed.name), inquiry)
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
-from urllib.parse import unquote
 
 from semel.core.admission import Call, Refused, Tenant, Ticket, admit, who_asks
 from semel.core.answers import Answer, Outcome
@@ -25,13 +24,14 @@ from semel.core.exchange import exchange, execute
 from semel.core.flow import Flow
 from semel.core.frozen import frozen, is_async, replace
 from semel.core.keys import mask
-from semel.core.model import Identity, OnLapse, Origin, Request, Response
-from semel.core.policy import SAFE_METHODS, Policy
+from semel.core.model import Case, Identity, OnLapse, Request, Response
+from semel.core.policy import SAFE_METHODS, Policy, ietf
 from semel.core.prints import LARGE
 from semel.core.problems import refuse
 from semel.core.runner import Commit, Invoke, Raised
 from semel.core.status import StatusCall, answered, status
 from semel.core.stored import StoredRequest, carried, encode
+from semel.core.terms import Terms, TermsId
 from semel.errors import ConfigurationError, NotExecuted
 from semel.log import log
 from semel.process.clock import lease_clock
@@ -45,9 +45,10 @@ from semel.web.framework_internals import (
     watch_fastapi,
     watch_flask,
 )
+from semel.web.known_routes import KnownRoutes
 from semel.web.message import Spool
 from semel.web.protection import Fare, at_once, protected
-from semel.web.routing import Place, listed, pretended
+from semel.web.routing import Place, listed
 from semel.web.ruling import DEFAULT, LEFT_OUT, LISTED, SAFE, ruled_by
 from semel.web.tags import Tagged
 
@@ -86,6 +87,7 @@ class Desk:
         """Whether ``tenant=`` is a coroutine function: then it is asked beforehand (`ask`)."""
         self.sees_returns = _watch_frameworks(app)
         """Whether it would be heard if an endpoint returned and no answer could be made of that."""
+        self._routes: KnownRoutes | None = None
 
     async def ask(self, request: Request) -> Tenant:
         """What ``tenant=`` says of this request, or raises, as a plain function."""
@@ -109,7 +111,7 @@ class Desk:
         self, request: Request, policy: Policy, label: str, asked: Tenant = None
     ) -> tuple[Ticket | Refused | None, str]:
         """The same for a request whose policy was found before."""
-        ticket = admit(request, policy, asked or self.guard.tenant)
+        ticket = admit(request, policy, asked or self.guard.tenant, self.guard.name)
         if isinstance(ticket, Refused):
             tell_refusal(self.guard.events, ticket, policy, request.method, label)
         elif ticket is not None and ticket.suspicious:
@@ -141,10 +143,6 @@ class Desk:
             return self.guard.bind(tagged.policy), tagged.label, by
         return self.guard.policy, "*", DEFAULT
 
-    def policy_at(self, request: Request, place: Place) -> Policy:
-        """The policy of a route, for those who look after its records."""
-        return self._ruling(request, place)[0]
-
     def covers(self, ticket: Ticket, mark: object) -> bool:
         """Whether another guard around this one already runs this very request.
 
@@ -161,7 +159,8 @@ class Desk:
     ) -> Opened | Answer:
         """The exchange of an admitted request; an answer where it is known without one."""
         account = Account(self.guard.events, ticket, label)
-        call = self._call(ticket, place, body)
+        terms = self.guard.terms(label, ticket.policy)
+        call = self._call(ticket, place, body, terms.id)
         if isinstance(call, Answer):
             return account.at_once(call)
         errand = find_errand(raw)
@@ -170,17 +169,19 @@ class Desk:
             if isinstance(known, Answer):
                 return account.at_once(known, call)
             call = known
-            return Opened(call, account.follow(call, self._serve(call, label)), None)
-        adopted = self._adopt(call, errand)
+            enrolled = self.guard.enrol(label, ticket.policy, terms)
+            return Opened(call, account.follow(call, exchange(call, enrolled)), None)
+        adopted = self._adopt(call, errand, terms, ticket.request)
         if adopted is None:
             return Answer(refuse("no-such-operation"), Outcome.INTERRUPTED)
-        flow = execute(adopted, Claimed(0, 0, again=True))
+        held = Claimed(0, 0, errand.case.record.created_at, again=True)
+        flow = execute(adopted, held)
         return Opened(adopted, account.follow(adopted, flow), errand)
 
-    def _call(self, ticket: Ticket, place: Place, body: Spool) -> Call | Answer:
+    def _call(self, ticket: Ticket, place: Place, body: Spool, terms: TermsId) -> Call | Answer:
         """Add what the body means, with a fence made before the first try."""
         try:
-            call = ticket.call(body, new_fence(), self.guard.familiar.meet)
+            call = ticket.call(body, new_fence(), self.guard.familiar.meet, terms)
             call = self._complete(call, ticket, place, body)
             older = () if call.predecessor is None else (call.predecessor.prints,)
             for prints in (call.prints, *older):
@@ -221,27 +222,29 @@ class Desk:
             cross_origin="origin" in request.headers,
             hidden=self.guard.hides_runs,
         )
-        flow = status(call, lambda origin: self._rules_at(origin, place.root))
-        return protected(self.guard, who, flow)
+        return protected(self.guard, who, status(call, self._policy_of))
 
-    def _rules_at(self, origin: Origin, root: str) -> tuple[Policy, bool]:
-        """The policy of a record's route, and whether anybody can be asked about it."""
-        policy = self.policy_at(*pretended(origin.method, origin.path, unquote(root)))
-        return policy, policy.probe is not None or self._names_probes(policy)
+    def _policy_of(self, case: Case) -> Policy | None:
+        """That of a record's route, if it is one of this application's."""
+        if case.terms is None or case.terms.application != self.guard.name:
+            return None
+        if self._routes is None:
+            self._routes = KnownRoutes(self.guard, self.app)
+        return self._routes.policy(case.terms) or _UNKNOWN_ROUTE
 
     def _names_probes(self, policy: Policy) -> bool:
         """An operation's calls have probes by their names."""
         return policy.lapse is OnLapse.RESUME and bool(self.guard.registry.probes)
 
-    def _serve(self, call: Call, label: str) -> Flow[Answer]:
-        """The exchange, after the first request of a route has compared its settings."""
-        return exchange(call, self.guard.enrol(label, call.policy))
-
-    def _adopt(self, call: Call, errand: Errand) -> Call | None:
+    def _adopt(self, call: Call, errand: Errand, terms: Terms, request: Request) -> Call | None:
         """A worker's run of a stored request; None when it is not the request it was.
 
-        Whoever authentication says it is now, or the settings, make another key of it.
+        Whoever authentication says it is now, or the settings, make another key of it; and what
+        another route answers, or the same in another mode, is not what was accepted.
         """
+        made = errand.case.terms
+        if made is None or (made.route, made.mode) != (terms.route, terms.mode):
+            return None
         record = errand.case.record
         older = call.predecessor
         if older is not None and older.identity == record.identity:
@@ -251,14 +254,21 @@ class Desk:
         if record.on_lapse is OnLapse.RESUME and not call.resumable:
             return None  # begun as an operation, it would be run from its start
         errand.reached = True
+        tagged = self._find_tag(self.app, request.raw)
         return replace(
             call,
             fence=errand.fence,
             alone=True,
             overdue=errand.overdue,
+            last=errand.last,
+            tells=tagged is not None and tagged.tells,
             requeue=errand.requeue,
             request=None,
         )
+
+
+_UNKNOWN_ROUTE: Final = ietf()
+"""How the status of a request is told whose route another version of the application has."""
 
 
 def _by(policy: Policy, method: str, by: object) -> object:
@@ -289,8 +299,20 @@ def _stored(ticket: Ticket, place: Place, body: Spool) -> bytes:
             body=body.whole(),
             key=ticket.sent,
             principal=principal,
+            scheme=_scheme(request.raw),
         )
     )
+
+
+def _scheme(raw: Any) -> str:
+    """By which the caller came: an application may send those of one to the other."""
+    asgi: Any = getattr(raw, "scope", raw)
+    for place in (asgi, getattr(raw, "environ", None), getattr(raw, "META", None)):
+        if isinstance(place, Mapping):
+            told: Any = place.get("scheme") or place.get("wsgi.url_scheme")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+            if told in ("http", "https"):
+                return str(told)
+    return "http"
 
 
 def _raise(error: Exception, _: Request) -> NoReturn:
@@ -354,7 +376,7 @@ class Performer:
         self.begun = True
         self._lease.identity = op.identity  # it may be alive under the previous settings
         if self._run is None:
-            self._run = Run(self._lease, op.course, self._ground())
+            self._run = Run(self._lease, op.course, self._ground(), op.created_at)
         if self.call.policy.mode == "atomic":
             self._lease.is_transaction()
         self._guard.attendant.hold(self._lease)
@@ -364,7 +386,9 @@ class Performer:
         guard, call = self._guard, self.call
         # Nothing of this exchange: a circle would leave every request to the garbage collector.
         probes = guard.registry.probes
-        return Ground(guard.backend, call.origin, call.resumable, probes, call.policy.probe)
+        kind = (call.resumable, call.policy.mode == "atomic")
+        store = (guard.backend, guard.name)
+        return Ground(*store, call.origin, *kind, probes, call.policy.probe)
 
     def _before(self, op: Operation[Any]) -> None:
         """A lease is counted from before it is asked for, and anew when it is asked for again.

@@ -26,7 +26,10 @@ _MADE_HERE: Final = (b"content-length", b"transfer-encoding", b"idempotency-key"
 class Errand:
     """A record that a worker holds, on its way to its handler."""
 
-    __slots__ = ("answer", "case", "fence", "overdue", "reached", "request", "requeue", "started")
+    __slots__ = (
+        *("answer", "case", "fence", "last", "overdue", "reached", "request", "requeue"),
+        "started",
+    )
 
     def __init__(
         self,
@@ -36,6 +39,7 @@ class Errand:
         started: float,
         requeue: Micros | None = None,
         overdue: bool = False,
+        last: bool = False,
     ) -> None:
         self.case = case
         self.fence = fence
@@ -44,6 +48,7 @@ class Errand:
         """When the lease was asked for, by the clock of leases."""
         self.requeue = requeue
         self.overdue = overdue
+        self.last = last
         self.reached = False
         """Its guard has it, and settles its record, whatever its worker hears of that."""
         self.answer: Answer | None = None
@@ -82,7 +87,7 @@ def asgi_scope(errand: Errand, state: Any = None) -> dict[str, Any]:
         "asgi": {"version": "3.0", "spec_version": "2.4"},
         "http_version": "1.1",
         "method": request.method,
-        "scheme": "http",
+        "scheme": request.scheme,
         "path": root + _decoded(request.path),
         "raw_path": (request.root + request.path).encode("latin-1"),
         "root_path": root,
@@ -131,7 +136,7 @@ def wsgi_environ(errand: Errand) -> dict[str, Any]:
         "SERVER_PROTOCOL": "HTTP/1.1",
         "CONTENT_LENGTH": str(len(request.body)),
         "wsgi.version": (1, 0),
-        "wsgi.url_scheme": "http",
+        "wsgi.url_scheme": request.scheme,
         "wsgi.input": io.BytesIO(request.body),
         "wsgi.errors": sys.stderr,
         "wsgi.multithread": True,

@@ -23,7 +23,7 @@ from semel.process.transact import Transact
 from semel.web.desk import refuse_awaiting
 from semel.web.message import Spool
 from semel.web.routing import Place, place, without_slash
-from semel.web.tags import Tagged, any_tags, find_flask_tag, tag, tagged_view
+from semel.web.tags import Tagged, any_tags, find_flask_tag, rule_path, tag, tagged_view
 from semel.web.views import Asked, Face, Parts, Stream, Views
 from semel.web.wsgi import octets, read_body, request_of
 
@@ -202,8 +202,8 @@ def _told() -> tuple[Request, Place]:
 
 
 def _label(raw: Any) -> str:
-    rule = raw.url_rule if isinstance(raw, flask.Request) else None
-    return "*" if rule is None else f"{raw.method} {rule.rule}"
+    rule = raw.url_rule
+    return f"{raw.method} {raw.path if rule is None else rule_path(rule)}"
 
 
 def _body(policy: Policy) -> Spool | Response:

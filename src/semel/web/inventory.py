@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from semel.core.frozen import frozen
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.web.routing import Place, listed
-from semel.web.tags import below, litestar_policy, policy_of
+from semel.web.tags import below, litestar_policy, path_of, policy_of, rule_path
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -52,6 +52,37 @@ class Entry:
     guard: Guard | None
     policy: Policy | None = None
     """Said in another way than by a tag on the endpoint."""
+    base: str = ""
+    """What of the path comes before the guard: what it guards is mounted there."""
+
+    @property
+    def label(self) -> str:
+        """What the guard calls it: `find_tag` of a request says the same."""
+        return f"{self.method} {self.path.removeprefix(self.base)}"
+
+
+@frozen
+class _Spot:
+    """Where a reader is: below which path, and behind which guard, if any."""
+
+    path: str = ""
+    guard: Guard | None = None
+    base: str = ""
+
+    def below(self, path: str) -> _Spot:
+        return _Spot(self.path + path, self.guard, self.base)
+
+    def behind(self, guard: Guard | None) -> _Spot:
+        """Of several guards, the outermost one guards."""
+        return self if self.guard or guard is None else _Spot(self.path, guard, self.path)
+
+    def entry(self, method: str, path: str, endpoint: Any, policy: Policy | None = None) -> Entry:
+        return Entry(method, self.path + path, endpoint, self.guard, policy, self.base)
+
+
+def entries(app: Any) -> Iterator[Entry]:
+    """What the routers of ``app`` tell."""
+    return _entries(app, _Spot())
 
 
 def inventory(app: Any, guard: Guard | None = None) -> list[Listed]:
@@ -59,7 +90,7 @@ def inventory(app: Any, guard: Guard | None = None) -> list[Listed]:
 
     ``guard``: one that is known to stand around it, out of its own sight.
     """
-    return [_listed(entry) for entry in _entries(app, guard, "")]
+    return [_listed(entry) for entry in _entries(app, _Spot(guard=guard))]
 
 
 def _listed(entry: Entry) -> Listed:
@@ -98,38 +129,38 @@ def _sample(path: str) -> str:
 
 # ── readers ───────────────────────────────────────────────────────────────────────────────────────
 
-Reader = Callable[[Any, "Guard | None", str], Iterable[Entry]]
+Reader = Callable[[Any, "_Spot"], Iterable[Entry]]
 
 
-def _entries(app: Any, guard: Guard | None, prefix: str) -> Iterator[Entry]:
+def _entries(app: Any, at: _Spot) -> Iterator[Entry]:
     """Look below whatever wraps the application for the one that has routes."""
     for _ in range(32):
         bound = getattr(app, "__self__", None)
         if hasattr(
             bound, "url_map"
         ):  # Flask's own ``wsgi_app``: what that is wrapped in is not met
-            yield from _flask(bound, guard or _extension_of(bound), prefix)
+            yield from _flask(bound, at.behind(_extension_of(bound)))
             return
         app = app if bound is None else bound
-        guard = guard or _guard_of(app)  # of several, the outermost one guards
+        at = at.behind(_guard_of(app))
         reader = _reader_of(app)
         if reader is not None:
-            yield from reader(app, guard, prefix)
+            yield from reader(app, at)
             return
         mounts = _named(app, "mounts")  # Werkzeug's dispatcher
         for mount, mounted in mounts.items():
-            yield from _whole(mounted, guard, prefix + mount)
+            yield from _whole(mounted, at.below(mount))
         app = getattr(app, "app", None)
         if mounts:
-            yield from _whole(app, guard, prefix)
+            yield from _whole(app, at)
         if mounts or app is None:
             return
 
 
-def _whole(app: Any, guard: Guard | None, path: str) -> Iterator[Entry]:
+def _whole(app: Any, at: _Spot) -> Iterator[Entry]:
     """The routes of what answers below a path, all of it where they cannot be read."""
-    found = list(_entries(app, guard, path))
-    yield from found or [Entry("*", f"{path}/{{path:path}}", app, guard or _guard_of(app))]
+    found = list(_entries(app, at))
+    yield from found or [at.behind(_guard_of(app)).entry("*", "/{path:path}", app)]
 
 
 def _guard_of(app: Any) -> Guard | None:
@@ -186,37 +217,38 @@ def _reader_of(app: Any) -> Reader | None:
     return _starlette if hasattr(routes, "__iter__") else None
 
 
-def _starlette(app: Any, guard: Guard | None, prefix: str) -> Iterator[Entry]:
+def _starlette(app: Any, at: _Spot) -> Iterator[Entry]:
     """Starlette and FastAPI."""
-    yield from _routes(app.routes, guard, prefix)
+    yield from _routes(app.routes, at)
     last = getattr(getattr(app, "router", app), "default", None)
     if last is not None and getattr(last, "__name__", "") != "not_found":
-        yield from _whole(last, guard, prefix)  # what answers where no route does
+        yield from _whole(last, at)  # what answers where no route does
 
 
-def _routes(routes: Iterable[Any], guard: Guard | None, prefix: str) -> Iterator[Entry]:
+def _routes(routes: Iterable[Any], at: _Spot) -> Iterator[Entry]:
     for given in routes:
         route = getattr(given, "starlette_route", None) or given
-        path = prefix + (getattr(route, "path", "") or "")
+        path = path_of(route)
         inner = below(route)
         endpoint = getattr(route, "endpoint", None)
         if hasattr(route, "effective_candidates"):
-            yield from _routes(inner or (), guard, prefix)  # whose paths have its prefix already
+            yield from _routes(inner or (), at)  # whose paths have its prefix already
         elif endpoint is None:
-            yield from _mounted(route, guard, path)
+            yield from _mounted(route, at.below(path))
         elif hasattr(route, "path_regex") and not _is_websocket(route):
-            own = guard or _guard_below(getattr(route, "app", None))
+            own = _guard_below(getattr(route, "app", None))
+            spot = at if at.guard or own is None else _Spot(at.path, own, at.base)
             for method in _methods(getattr(route, "methods", None), endpoint):
-                yield Entry(method, path, endpoint, own)
+                yield spot.entry(method, path, endpoint)
 
 
-def _mounted(route: Any, guard: Guard | None, path: str) -> Iterator[Entry]:
+def _mounted(route: Any, at: _Spot) -> Iterator[Entry]:
     app = getattr(route, "app", None)
-    found = list(_entries(app, guard, path))
+    found = list(_entries(app, at))
     if found or app is None or hasattr(app, "lookup_path"):  # static files change nothing
         yield from found
     elif not getattr(route, "routes", None):
-        yield Entry("*", f"{path}/{{path:path}}", app, guard or _guard_of(app))
+        yield at.behind(_guard_of(app)).entry("*", "/{path:path}", app)
 
 
 def _is_websocket(route: Any) -> bool:
@@ -233,14 +265,14 @@ def _methods(methods: Iterable[str] | None, endpoint: Any) -> list[str]:
 _VERBS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "QUERY")
 
 
-def _litestar(app: Any, guard: Guard | None, prefix: str) -> Iterator[Entry]:
+def _litestar(app: Any, at: _Spot) -> Iterator[Entry]:
     for route in app.routes:
         handlers: dict[str, Any] = getattr(route, "route_handler_map", None) or {}
         for method in _methods(handlers, None) if handlers else ():
             handler = _handler(handlers[method])
-            yield Entry(method, prefix + route.path, None, guard, litestar_policy(handler, method))
+            yield at.entry(method, route.path, None, litestar_policy(handler, method))
         if hasattr(route, "route_handler") and not handlers and not _is_websocket(route):
-            yield from _mounted_asgi(route, guard, prefix)
+            yield from _mounted_asgi(route, at)
 
 
 def _handler(entry: Any) -> Any:
@@ -248,39 +280,39 @@ def _handler(entry: Any) -> Any:
     return entry[0] if hasattr(entry, "__getitem__") else entry
 
 
-def _mounted_asgi(route: Any, guard: Guard | None, prefix: str) -> Iterator[Entry]:
-    handler, path = route.route_handler, prefix + route.path.rstrip("/")
+def _mounted_asgi(route: Any, at: _Spot) -> Iterator[Entry]:
+    handler, path = route.route_handler, route.path.rstrip("/")
     if getattr(handler, "is_static", False):
         return
     if getattr(handler, "is_mount", False):
-        yield from _whole(handler.fn, guard, path)
+        yield from _whole(handler.fn, at.below(path))
     else:
-        yield Entry("*", path, handler.fn, guard)
+        yield at.entry("*", path, handler.fn)
 
 
-def _flask_wrapped(app: Any, guard: Guard | None, prefix: str) -> Iterator[Entry]:
+def _flask_wrapped(app: Any, at: _Spot) -> Iterator[Entry]:
     """Flask, and what is dispatched to before it is asked, which no extension of it guards."""
     wrapped = app.wsgi_app
-    around = None if guard in _around_flask(app) else guard
+    around = _Spot(at.path) if at.guard in _around_flask(app) else at
     for _ in range(32):
-        around = around or getattr(wrapped, "guard", None)
+        around = around.behind(getattr(wrapped, "guard", None))
         for mount, mounted in _named(wrapped, "mounts").items():
-            yield from _whole(mounted, around, prefix + mount)
+            yield from _whole(mounted, around.below(mount))
         wrapped = getattr(wrapped, "app", None)
-    yield from _flask(app, guard, prefix)
+    yield from _flask(app, at)
 
 
-def _flask(app: Any, guard: Guard | None, prefix: str) -> Iterator[Entry]:
+def _flask(app: Any, at: _Spot) -> Iterator[Entry]:
     for rule in app.url_map.iter_rules():
         view = app.view_functions.get(rule.endpoint)
         endpoint = getattr(view, "view_class", view)
         for method in _methods(rule.methods, endpoint):
-            yield Entry(method, prefix + rule.rule, endpoint, guard)
+            yield at.entry(method, rule_path(rule), endpoint)
 
 
-def _django(app: Any, guard: Guard | None, prefix: str) -> Iterator[Entry]:
+def _django(app: Any, at: _Spot) -> Iterator[Entry]:
     """Of the whole project: a handler of Django's has no routes of its own."""
     from semel.web.django.routes import routes
 
-    for method, path, view, guarding, policy in routes(guard):
-        yield Entry(method, prefix + path, view, guarding, policy)
+    for method, path, view, guarding, policy in routes(at.guard):
+        yield Entry(method, at.path + path, view, guarding, policy, at.path)

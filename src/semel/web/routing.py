@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final
-from urllib.parse import unquote, unquote_to_bytes
+from typing import Final
+from urllib.parse import unquote
 
 from semel.core.frozen import derived, frozen
 from semel.core.keys import canonical_path
-from semel.core.model import HeaderView, Request
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.errors import ConfigurationError
 
@@ -116,26 +115,3 @@ def listed(routes: Sequence[Route], method: str, place: Place) -> Route | None:
         return None
     paths = {unquote(place.path), unquote(place.below)}
     return next((r for r in routes if any(r.matches(method, path) for path in paths)), None)
-
-
-def pretended(method: str, path: str, root: str) -> tuple[Request, Place]:
-    """A request to this path as ASGI and WSGI servers would describe it."""
-    full = unquote_to_bytes(path)
-    prefix = root.encode()
-    below = full[len(prefix) :] if (full + b"/").startswith(prefix + b"/") else full
-    raw: dict[str, Any] = {
-        "type": "http",
-        "method": method,
-        "path": full.decode("utf-8", "surrogateescape"),
-        "root_path": root,
-        "query_string": b"",
-        "headers": [],
-        "REQUEST_METHOD": method,
-        "SCRIPT_NAME": prefix.decode("latin-1"),
-        "PATH_INFO": below.decode("latin-1"),
-        "SERVER_NAME": "localhost",
-        "SERVER_PORT": "80",
-        "wsgi.url_scheme": "http",
-    }
-    where = Place(path, canonical_path(below))
-    return Request(method, path, b"", HeaderView(()), raw), where

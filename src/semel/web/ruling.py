@@ -18,6 +18,7 @@ from typing import Any, Final
 from semel.core.frozen import is_async
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.errors import Unguarded
+from semel.process.current import entered
 
 LISTED: Final = object()
 """The policy is that of a listed route, which comes before any tag."""
@@ -55,7 +56,7 @@ def _enforced(endpoint: Callable[..., Any], policy: Policy, report: Report) -> A
     def check(given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         by = ruled_by.get()
         if by is policy or by is LISTED or _method(given, named) in SAFE_METHODS:
-            return
+            return entered()
         name = getattr(endpoint, "__qualname__", type(endpoint).__qualname__)
         report(name)
         raise Unguarded(_explained(name, by))

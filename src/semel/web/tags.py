@@ -18,6 +18,8 @@ from semel.log import log
 F = TypeVar("F")
 
 TAG: Final = "__semel_policy__"
+_TELLS: Final = "__semel_tells__"
+"""On an endpoint that tells when it is entered."""
 OPT: Final = "semel"
 """Under which name Litestar's ``opt`` holds a policy."""
 
@@ -32,11 +34,15 @@ _tags: list[Policy] = []
 """Every policy that tags an endpoint of this process; without any, no router need be asked."""
 
 
-def tag(policy: Policy) -> Callable[[F], F]:
-    """A decorator that remembers ``policy`` on an endpoint, which claims by itself."""
+def tag(policy: Policy, *, tells: bool = False) -> Callable[[F], F]:
+    """A decorator that remembers ``policy`` on an endpoint.
+
+    ``tells``: it tells when it is entered (`ruling.enforced`); else it claims by itself.
+    """
 
     def remember(endpoint: F) -> F:
         setattr(endpoint, TAG, policy)
+        setattr(endpoint, _TELLS, tells)
         setattr(endpoint, _NINJA_HOOK, [_refuse_ninja])
         _tags.append(policy)
         return endpoint
@@ -59,6 +65,8 @@ class Tagged:
 
     policy: Policy
     label: str
+    tells: bool = False
+    """The endpoint tells when it is entered."""
 
 
 def find_tag(app: Any, scope: Mapping[str, Any]) -> Tagged | None:
@@ -73,8 +81,15 @@ def find_tag(app: Any, scope: Mapping[str, Any]) -> Tagged | None:
         _warn_once()
         return None
     route, path = _find(routes, scope, "")
-    policy = policy_of(getattr(route, "endpoint", None), scope["method"])
-    return Tagged(policy, f"{scope['method']} {path}") if policy is not None else None
+    return _tagged(getattr(route, "endpoint", None), scope["method"], path)
+
+
+def _tagged(endpoint: Any, method: str, path: str) -> Tagged | None:
+    policy = policy_of(endpoint, method)
+    if policy is None:
+        return None
+    function = getattr(endpoint, "func", endpoint)
+    return Tagged(policy, f"{method} {path}", getattr(function, _TELLS, False))
 
 
 def find_route(app: Any, scope: Mapping[str, Any]) -> Any:
@@ -157,8 +172,7 @@ def _flask_of(app: Any) -> Any:
 def tagged_view(flask: Any, rule: Any, method: str) -> Tagged | None:
     """The tag of the view that Flask has for a rule."""
     view = flask.view_functions.get(rule.endpoint)
-    policy = policy_of(getattr(view, "view_class", view), method)
-    return Tagged(policy, f"{method} {rule.rule}") if policy is not None else None
+    return _tagged(getattr(view, "view_class", view), method, rule_path(rule))
 
 
 def _warn_once() -> None:
@@ -196,10 +210,22 @@ def _find(routes: Iterable[Any], scope: Mapping[str, Any], prefix: str) -> tuple
         match, child = matches(dict(scope))  # a copy: FastAPI leaves notes in the scope it is shown
         if match.name != "FULL":
             continue
-        path = prefix + (getattr(route, "path", "") or "")
+        path = prefix + path_of(route)
         inner = below(route)
         return _find(inner, {**scope, **child}, path) if inner else (route, path)
     return None, prefix
+
+
+def path_of(route: Any) -> str:
+    """Its path; of one that stands for a host, the host's name."""
+    path: str = getattr(route, "path", "") or getattr(route, "host", "") or ""
+    return path
+
+
+def rule_path(rule: Any) -> str:
+    """The path of a rule of Flask's, behind its host or subdomain, if it has one."""
+    place = rule.host or rule.subdomain or ""
+    return f"{place}{rule.rule}"
 
 
 def below(route: Any) -> Iterable[Any] | None:

@@ -84,8 +84,9 @@ class Cast:
         before = [each for each in range(min(who, self.late)) if self._kind(each) == kind]
         return before[-1] if before and who < self.late else None
 
-    def _kind(self, who: int) -> tuple[bool, bool]:
-        return who in self._world.strangers, who in self._world.elsewhere
+    def _kind(self, who: int) -> tuple[bool, bool, bool]:
+        world = self._world
+        return who in world.strangers, who in world.elsewhere, who in world.foreign
 
     def _request(self, who: int) -> Node:
         call, script = self.calls[who], self._script
@@ -100,8 +101,8 @@ class Cast:
         )
 
     def _asking(self, case: Case, now: Micros, fence: Fence) -> Flow[Any]:
-        policy = self._world.policy
-        doubt = Doubt(case, now, in_doubt(case), policy, policy.probe)
+        assert case.terms is not None
+        doubt = Doubt(case, now, case.terms, in_doubt(case), self._world.policy.probe)
         return reconcile(doubt, fence, 1.0)
 
     def _running(self, case: Case, now: Micros, fence: Fence) -> Flow[Any]:
@@ -114,7 +115,7 @@ class Cast:
         adopted: Call = replace(
             owner, fence=fence, alone=True, overdue=overdue, requeue=SECOND, request=None
         )
-        return (yield from execute(adopted, Claimed(0, 0, again=True)))
+        return (yield from execute(adopted, Claimed(0, 0, case.record.created_at, again=True)))
 
 
 class _Errand:

@@ -55,7 +55,7 @@ from tests.proof.explorer.state import (
     spent,
     with_actor,
 )
-from tests.proof.explorer.worlds import LEASE, World
+from tests.proof.explorer.worlds import LEASE, OURS, ROUTE, World
 
 Move: TypeAlias = tuple[str, Callable[[], State]]
 
@@ -210,7 +210,7 @@ class Engine(Outcomes):
         assert isinstance(node.op, Do)
         identity = self.cast.identities[self._spot(state, who)]
         promises.p4_a_call_looks_at_its_lease(node.before is Held)
-        promises.p10_same_key_downstream(node.op.arguments[0], keys.downstream_key(identity, CALL))
+        promises.p10_same_key_downstream(node.op.arguments[0], self._key_sent(state, who, identity))
         for way in self.world.ways:
             yield f"{name}.calls:{way}", partial(self._call, state, who, way)
         if self._breaks(state, "cancel"):
@@ -265,6 +265,12 @@ class Engine(Outcomes):
         if self._breaks(state, "late"):
             yield f"{label}?late", partial(self._limbo, state, who)
 
+    def _key_sent(self, state: State, who: int, identity: Identity) -> str:
+        entry = self.shelf.entry(state.entries[self._spot(state, who)])
+        assert entry is not None
+        epoch = keys.ONE_LIFE if self.world.atomic else entry.record.created_at
+        return keys.downstream_key(identity, epoch, "call", CALL)
+
     def _renewal(self, state: State, who: int, name: str) -> Iterator[Move]:
         """The process renews beside the handler; where that changes nothing it is no move."""
         op = self._renewing(*self._holding(who, state))
@@ -285,6 +291,7 @@ class Engine(Outcomes):
         for work in works:
             listed, _ = self.shelf.perform(state.entries, self._due[work], state.now)
             for case in listed.cases:
+                promises.p13_own_records(case, OURS, ROUTE)
                 root = self.cast.errand(who, state.actors[who].life, case, listed.now)
                 actor = state.actors[who]._replace(node=root.number)
                 begun = with_actor(state, who, actor)._replace(lives=state.lives - 1)

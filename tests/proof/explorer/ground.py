@@ -39,7 +39,7 @@ from tests.proof.explorer.state import (
     with_actor,
 )
 from tests.proof.explorer.store import Shelf
-from tests.proof.explorer.worlds import LEASE, World
+from tests.proof.explorer.worlds import KNOWN, LEASE, World
 
 HORIZON: Final = 15 * LEASE
 """After which a process gives up a write it pursues (`process/pursuit.py`)."""
@@ -52,10 +52,10 @@ class Ground:
     def __init__(self, world: World) -> None:
         self.world = world
         self.cast = Cast(world)
-        self.shelf = Shelf(self.cast.identities)
+        self.shelf = Shelf(self.cast.identities, world.terms)
         self.tree = self.cast.tree
-        self._upkeep = [self.shelf.op_number(op) for op in _steps_of_maintenance(world)]
-        self._due = {work: self.shelf.op_number(Due(work, 10)) for work in Work}
+        self._upkeep = [self.shelf.op_number(op) for op in _steps_of_maintenance()]
+        self._due = {work: self.shelf.op_number(Due(work, 10, KNOWN)) for work in Work}
         self._snapshots: list[bytes] = []
         self._snapshot_numbers: dict[bytes, int] = {}
         self._fine: set[Any] = set()
@@ -241,6 +241,7 @@ class Ground:
         answer, cast, world = node.result, self.cast, self.world
         promises.check_answer(answer, kept, actor.acted)
         promises.p7_answers_stay_in_their_scope(answer, cast.runs_apart(who, world.elsewhere))
+        promises.p7_answers_stay_in_their_scope(answer, cast.runs_apart(who, world.foreign))
         promises.p9_answers_are_for_their_payload(answer, cast.runs_apart(who, world.strangers))
         if who == cast.late:
             found = self.shelf.entry(actor.found)
@@ -248,8 +249,8 @@ class Ground:
             promises.p12_no_permanent_conflict(answer, found, alike, state.now)
 
 
-def _steps_of_maintenance(world: World) -> list[StoreOperation[Any]]:
-    flow, steps = tend(world.policy), []
+def _steps_of_maintenance() -> list[StoreOperation[Any]]:
+    flow, steps = tend(), []
     op = next(flow)
     try:
         while True:

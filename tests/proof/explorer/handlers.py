@@ -134,7 +134,7 @@ def operation(repeatable: bool, probe: Callable[..., Evidence] | None) -> Script
         how = yield Choose(op.fence)
         if how == "late":
             return too_late()
-        holder = Holder(op.identity, op.fence, op.course)
+        holder = Holder(op.identity, op.fence, op.course, op.created_at)
         asked = evidence.inquiry(op.identity, Origin("", "POST", "/", ""), CALL, 0)
         flow = call(holder, Deed(CALL, plain, ()), repeatable, probe, asked)
         try:

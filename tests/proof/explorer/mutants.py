@@ -179,12 +179,15 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(records.Records, "_claim", taking_over)
 
 
+_DAY: Final = 24 * 3600 * 1_000_000
+
+
 @mutant("unknown is free after a while", "leased-retention", "5", kinds=("doubt!", "ok"))
 def _(patch: pytest.MonkeyPatch) -> None:
     def freeing(self: upkeep.Upkeep, op: Any, now: int) -> Tended:
         for held in self._entries():
-            if held.record.state is _UNKNOWN and held.record.created_at + op.retention < now:
-                freed = {"forget_at": now + op.retention}
+            if held.record.state is _UNKNOWN and held.record.created_at + _DAY < now:
+                freed = {"forget_at": now + _DAY}
                 self._records.happen(Event.SETTLE_ABSENT, held, freed)
         return Tended({}, False, now)
 
@@ -286,14 +289,14 @@ def _(patch: pytest.MonkeyPatch) -> None:
         try:
             return (yield from ask(claim))
         except StoreError:
-            return Claimed(0, 0)
+            return Claimed(0, 0, 0)
 
     patch.setattr(entry, "_seize", hopeful)
 
 
 @mutant("a busy key is run all the same", "leased-ietf", "8")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(entry, "in_flight", lambda call: Claimed(0, 0))
+    patch.setattr(entry, "in_flight", lambda call: Claimed(0, 0, 0))
 
 
 @mutant("a waiter runs without having been elected", "leased-payments-together", "12", requests=3)
@@ -309,6 +312,19 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     identity = keys.identity
     patch.setattr(keys, "identity", lambda scope, key: identity(replace(scope, tenant=""), key))
+
+
+@mutant("applications share their keys", "leased-applications", "7", foreign=(1,))
+def _(patch: pytest.MonkeyPatch) -> None:
+    identity = keys.identity
+    patch.setattr(
+        keys, "identity", lambda scope, key: identity(replace(scope, application=""), key)
+    )
+
+
+@mutant("a worker takes whatever is due", "leased-applications", "13", foreign=(1,))
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(upkeep, "_is_known", lambda known, case: True)
 
 
 # ── what becomes of a run ─────────────────────────────────────────────────────────────────────────
@@ -465,7 +481,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     def released(self: Any, op: Any, now: int) -> Tended:
         for held in self._entries():
             if held.record.lapsed(now) and held.record.on_lapse is OnLapse.RESUME:
-                freed = {"forget_at": now + op.retention, "journal": None, "leased_until": None}
+                freed = {"forget_at": now + _DAY, "journal": None, "leased_until": None}
                 self._records.happen(Event.LAPSE_RELEASE, held, freed)
         return Tended({}, False, now)
 

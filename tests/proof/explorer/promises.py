@@ -32,7 +32,7 @@ from semel.core.contract import (
     Suspend,
     Take,
 )
-from semel.core.model import OnLapse, State
+from semel.core.model import Case, OnLapse, State
 from semel.core.runner import Commit
 from semel.core.upkeep import Abandon, Reap, Sweep
 from semel.stores.memory.fields import Entry
@@ -279,6 +279,13 @@ def p9_a_mismatch_does_not_run(answer: Answer, acted: int) -> None:
     demand("9 a mismatch changes nothing", not ran, "it ran and was called a mismatch")
 
 
+def p13_own_records(case: Case, application: str, route: str) -> None:
+    """Found by a reconciler or a worker: it looks after what it knows, and nothing else."""
+    known = case.terms is not None and (case.terms.application, case.terms.route)
+    what = "another's record was looked after"
+    demand("13 only who knows a record looks after it", known == (application, route), what)
+
+
 def p10_same_key_downstream(key: str, expected: str) -> None:
     demand("10 same key downstream", key == expected, "another key was sent downstream")
 
@@ -299,15 +306,15 @@ def p11_a_stream_begins_on_record(entry: Entry | None, fence: bytes) -> None:
     demand("11 nothing is skipped", blob is not None, "a stream began without its receipt")
 
 
-def p12_settled_in_the_end(entry: Entry | None, can_tell: bool) -> None:
+def p12_settled_in_the_end(case: Case | None, can_tell: bool) -> None:
     """After the faults: nothing is held, nothing waits; unknown is a dead letter at worst."""
-    if entry is None:
+    if case is None:
         return
-    state = entry.record.state
+    state = case.record.state
     moving = state in (State.IN_PROGRESS, State.PENDING)
     demand("12 every key is settled", not moving, f"{state} for ever")
     if state is State.UNKNOWN:
-        dead = entry.case().due_at is None
+        dead = case.due_at is None
         demand("12 every key is settled", dead, "unknown, and asked about for ever")
         demand("12 every key is settled", not can_tell, "unknown, though there is no doubt")
 

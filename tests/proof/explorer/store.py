@@ -3,10 +3,12 @@ that can be hashed: records have numbers, and a step that was made before is rem
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from semel.core.contract import StoreOperation
-from semel.core.model import Identity, Micros
+from semel.core.model import Case, Identity, Micros
+from semel.core.terms import Terms
 from semel.stores.memory.audit import Audit
 from semel.stores.memory.fields import Entry
 from semel.stores.memory.outbox import Outbox
@@ -19,10 +21,12 @@ Entries: TypeAlias = tuple[int, ...]
 class Shelf:
     """The store's code without its dictionary, which is part of the state."""
 
-    def __init__(self, identities: tuple[Identity, ...]) -> None:
+    def __init__(self, identities: tuple[Identity, ...], terms: Iterable[Terms]) -> None:
+        """``terms``: those that are on record."""
         self._identities = identities
         audit = Audit()
         self._records = Records(audit)
+        self._records.terms.update({each.id: each for each in terms})
         upkeep = Upkeep(self._records, Outbox(audit))
         self._answers = {**self._records.answers(), **upkeep.answers()}
         self._entries: list[Entry | None] = [None]
@@ -43,6 +47,9 @@ class Shelf:
 
     def entry(self, number: int) -> Entry | None:
         return self._entries[number]
+
+    def case(self, entry: Entry) -> Case:
+        return entry.case(self._records.terms)
 
     def perform(self, entries: Entries, op: int, now: Micros) -> tuple[Any, Entries]:
         """The reply, always the same object for the same step, and the records afterwards."""

@@ -12,6 +12,8 @@ from semel.core.evidence import Evidence
 from semel.core.frozen import replace
 from semel.core.model import Fence
 from semel.core.policy import Policy, accepted, ietf, payments, stripe
+from semel.core.terms import Terms
+from semel.core.upkeep import Known
 from tests.proof.explorer.handlers import fence_of
 from tests.unit.world import call
 
@@ -24,6 +26,9 @@ FAULTS: Final = frozenset({"dies", "applied", "lost", "refused", "late", "cancel
 """What may befall anybody at any step, one by one: its process is killed; its operation is applied
 but unanswered, or not applied and unanswered, or surely not applied, or unanswered and applied
 later; its caller goes away. That its lease passes while it stands still is a jump of the clock."""
+OURS, ROUTE = "shop", "POST /payments"
+KNOWN: Final = Known(OURS, (ROUTE,))
+"""What the reconciler and the worker know."""
 OF_THE_STORE: Final = FAULTS - {"dies", "cancel"}
 
 
@@ -49,6 +54,8 @@ class World:
     """Requests with the same key and another payload."""
     elsewhere: tuple[int, ...] = ()
     """Requests with the same key and payload of another tenant."""
+    foreign: tuple[int, ...] = ()
+    """Requests with the same key and payload to another application, on the same store."""
     familiar: bool = False
     repeatable: bool = False
     ways: tuple[str, ...] = ("did",)
@@ -76,11 +83,22 @@ class World:
     def call(self, who: int, name: str) -> Call:
         body = b'{"amount": 2}' if who in self.strangers else b'{"amount": 1}'
         tenant = "other" if who in self.elsewhere else "one"
-        made = call(body, self.policy, familiar=self.familiar, tenant=tenant)
+        ours, theirs = self.terms
+        terms = theirs if who in self.foreign else ours
+        asked: dict[str, Any] = {"familiar": self.familiar, "tenant": tenant}
+        asked["application"] = terms.application
+        made = replace(call(body, self.policy, **asked), terms=terms.id)
         asks = self.policy.probe is not None
         request = b"the stored request" if self.policy.stores_request else None
         fence: Fence = fence_of(name)
         return replace(made, fence=fence, can_ask=asks, request=request, status_at="/status")
+
+    @property
+    def terms(self) -> tuple[Terms, Terms]:
+        """Those of the application whose reconciler and worker take part, and of the other one."""
+        asks = self.policy.probe is not None
+        ours, theirs = (self.policy.terms(it, ROUTE, probe=asks) for it in (OURS, "other"))
+        return ours, theirs
 
     def with_(self, **changes: Any) -> World:
         return varied(self, **changes)
@@ -151,6 +169,13 @@ WORLDS: Final[tuple[World, ...]] = (
     World("leased-certain", ietf(**_SHORT), _FAILING, **_CERTAIN),
     World("leased-mismatch", ietf(**_SHORT), ("ok", "500"), strangers=(2,)),
     World("leased-tenants", ietf(**_SHORT), ("ok", "500"), elsewhere=(2,)),
+    World(
+        "leased-applications",
+        payments(probe=ask_provider, **_SHORT),
+        ("ok", "500!"),
+        provider="final",
+        foreign=(2,),
+    ),
     World("leased-retention", ietf(**_SHORT), ("ok", "500"), jumps=(PAST_RETENTION,)),
     World(
         "leased-zombie-past-retention",

@@ -26,7 +26,7 @@ async def runs_anyway(store: Any, op: StoreOperation[Any], error: StoreUnavailab
     """The claim was not answered: fail open, customers are waiting."""
     if isinstance(op, Claim):
         now = system_clock()
-        return Claimed(now + op.lease, now)
+        return Claimed(now + op.lease, now, now)
     raise error
 
 

@@ -14,14 +14,14 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
-from semel.core.contract import Read, Recall, StoreOperation
+from semel.core.contract import Agree, Read, Recall, StoreOperation
 from semel.core.model import Identity
 from semel.errors import StoreUnavailable
 from semel.stores import open_backend
 from semel.stores.base import Backend
 from tests.proof.histories.calls import ROUNDS, Call, Outcome
 from tests.proof.histories.orders import Leave, Look, Order, Place, Round
-from tests.stores.moves import Board, Dice
+from tests.stores.moves import TERMS, Board, Dice
 from tests.stores.portal import PATIENCE, Portal
 from tests.stores.relay import Relay
 
@@ -43,7 +43,8 @@ class Player:
         self._portal = Portal()
         self._store = backend.blocking()
         self._awaited = self._portal.call(self._opened())
-        self._store.perform(Read(Identity(bytes(32))))
+        for terms in TERMS:
+            self._store.perform(Agree(terms))
 
     async def _opened(self) -> Any:
         awaited = self._backend.awaited()

@@ -24,6 +24,7 @@ from semel.stores.memory.fields import (
 )
 from tests.proof.explorer.store import Shelf
 from tests.proof.histories.calls import Call
+from tests.stores.moves import TERMS
 from tests.stores.timeless import timeless
 
 NOW: Final[Micros] = 1_700_000_000_000_000
@@ -72,7 +73,7 @@ class Spec:
     """One key's record, and what each operation makes of it."""
 
     def __init__(self, identity: Identity) -> None:
-        self._shelf = Shelf((identity,))
+        self._shelf = Shelf((identity,), TERMS)
         self._steps: dict[tuple[StateNumber, int], Step] = {}
 
     def number(self, op: StoreOperation[Any]) -> int:

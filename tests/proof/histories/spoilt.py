@@ -129,7 +129,11 @@ class CheckThenAct(Spoilt):
         if isinstance(found, Found):
             return found
         reply = perform(op)
-        return Claimed(reply.now + op.lease, reply.now) if isinstance(reply, Found) else reply
+        return (
+            Claimed(reply.now + op.lease, reply.now, reply.record.created_at)
+            if isinstance(reply, Found)
+            else reply
+        )
 
 
 class LateEffect(Spoilt):

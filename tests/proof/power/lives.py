@@ -262,9 +262,9 @@ class Town:
                 store.perform(Deliver(effect.key, fence, "provider's", RETENTION))
         self._clock.travel(LEASE * self._dice.choice((1, 1, 40)))
         with act("Sweep"):
-            store.perform(Sweep(50, RETENTION))
+            store.perform(Sweep(50))
         with act("Abandon"):
-            store.perform(Abandon(50, b"408", RETENTION, TOMBSTONE))
+            store.perform(Abandon(50, b"408"))
         with act("Reap"):
             store.perform(Reap(50))
 

@@ -10,6 +10,7 @@ from semel.core.contract import (
     Accept,
     Accepted,
     Advance,
+    Agree,
     Applied,
     Claim,
     Claimed,
@@ -40,6 +41,7 @@ from semel.core.upkeep import Due, Lead, Work
 from semel.stores.base import Store
 from semel.stores.encryption import Encryption
 from tests.stores.contract import ACT, LEASE, ORIGIN, PATIENCE, RETENTION, TOMBSTONE
+from tests.terms import terms
 
 HEADERS = ((b"content-type", b"application/json"), (b"x-two", b"1"), (b"x-two", b"2"))
 ANSWERS = {
@@ -58,6 +60,7 @@ REQUEST = StoredRequest(
 JOURNAL = Journal().reaching("made", Kind.PHASE, {"ride": 1}).intending("charged")
 RECIPE = "i1 v1"
 KEY = bytes(range(32))
+TERMS = terms("shop", "POST /pay", retention=RETENTION, tombstone=TOMBSTONE)
 
 
 def sealing() -> Encryption:
@@ -74,7 +77,8 @@ def fence(name: str) -> Fence:
 
 def claim(name: str, on_lapse: OnLapse = OnLapse.UNKNOWN, by: str | None = None) -> Claim:
     mine = fence(name if by is None else by)
-    return Claim(identity(name), mine, "v1:abc", b"\0fields", ORIGIN, LEASE, on_lapse)
+    told = (identity(name), mine, "v1:abc", b"\0fields", ORIGIN, LEASE, on_lapse)
+    return Claim(*told, terms=TERMS.id)
 
 
 def complete(name: str, blob: bytes) -> Complete:
@@ -83,6 +87,7 @@ def complete(name: str, blob: bytes) -> Complete:
 
 def leave_behind(store: Store, *, outbox: bool) -> None:
     """Every kind of record, by the operations that lead there."""
+    store.perform(Agree(TERMS))
     for name, answer in ANSWERS.items():
         _do(store, claim(name), complete(name, snapshot.encode(answer)))
     blob = snapshot.encode(ANSWERS["answered"])
@@ -98,7 +103,7 @@ def leave_behind(store: Store, *, outbox: bool) -> None:
     _do(store, claim("begun", OnLapse.RESUME), begun)
     request = stored.encode(REQUEST)
     told = ("v1:abc", b"\0fields", ORIGIN, request, PATIENCE)
-    _do(store, Accept(identity("deferred"), fence("deferred"), *told))
+    _do(store, Accept(identity("deferred"), fence("deferred"), *told, terms=TERMS.id))
     assert isinstance(store.perform(Register("POST /pay", RECIPE)), Registered)
     store.perform(Note("provider", "event 1", RETENTION))
     store.perform(Lead("maintenance", fence("leader"), LEASE))

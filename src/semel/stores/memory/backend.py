@@ -84,11 +84,16 @@ class MemoryBackend:
         recorded = self._recipes.get(exact(op.route))
         if recorded is None:
             recorded = self._recipes[op.route] = _Recipe(recipe, None, None)
-        elif recorded.recipe == previous != recipe and (recorded.alive_until or 0) <= now:
+        elif recorded.recipe == previous != recipe and _replaceable(recorded, recipe, now):
             recorded = self._recipes[op.route] = _Recipe(recipe, previous, now + op.alive)
         if recorded.recipe != recipe:
             return Conflicting(recorded.recipe, recorded.alive_until, now)
         return Registered(recorded.previous, recorded.alive_until, now)
+
+
+def _replaceable(recorded: _Recipe, recipe: str, now: Micros) -> bool:
+    """The keys of what was replaced last have run out; or that is what comes back."""
+    return (recorded.alive_until or 0) <= now or recorded.previous == recipe
 
 
 class _MemoryStore:

@@ -58,6 +58,7 @@ class Custody:
             Belonging(entry.record.identity, entry.record.state, entry.record.fence)
             for entry in page
             if entry.origin.tenant == shown(op.tenant)
+            and self._records.is_of(entry, op.application)
         ]
         return Belongings(tuple(found), until, now)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias, assert_never
 
 from semel.core.contract import (
@@ -28,8 +28,8 @@ from semel.core.custody import Erase
 from semel.core.frozen import frozen, replace
 from semel.core.model import Case, Fence, Glimpse, Micros, OnLapse, Origin, Record, State
 from semel.core.states import Event, Proof, rule
+from semel.core.terms import Terms, TermsId
 from semel.core.texts import shown
-from semel.core.upkeep import Abandon
 from semel.stores.due import due_at
 
 Holding: TypeAlias = Renew | Open | Advance | Complete | Release | Suspend
@@ -50,6 +50,7 @@ class Entry:
 
     record: Record
     origin: Origin
+    terms: TermsId
     request: bytes | None
     due_at: Micros | None
     patience: Micros | None = None
@@ -63,7 +64,8 @@ class Entry:
     def deferred(self) -> bool:
         return self.patience is not None
 
-    def case(self) -> Case:
+    def case(self, known: Mapping[TermsId, Terms]) -> Case:
+        """``known``: the terms on record."""
         return Case(
             self.record,
             self.origin,
@@ -72,9 +74,10 @@ class Entry:
             self.resource,
             self.tries,
             due_at(self.record, self.due_at),
+            known.get(self.terms),
         )
 
-    def glimpse(self) -> Glimpse:
+    def glimpse(self, known: Mapping[TermsId, Terms]) -> Glimpse:
         record = self.record
         return Glimpse(
             record.identity,
@@ -89,6 +92,7 @@ class Entry:
             self.tries,
             record.reason,
             None if record.snapshot is None else len(record.snapshot),
+            known.get(self.terms),
         )
 
 
@@ -252,7 +256,8 @@ def _of_the_holder(op: Holding, event: Event, entry: Entry, now: Micros) -> dict
             return {"journal": op.journal}
         case Complete():
             resource = op.resource and shown(op.resource)
-            return kept_fields(op, now) | {"reason": None, "resource": resource}
+            kept = kept_fields(op.snapshot, op, now)
+            return kept | {"reason": None, "resource": resource}
         case Release():
             reason = {"reason": op.reason and shown(op.reason)}
             if event is Event.REQUEUE:
@@ -286,7 +291,8 @@ def _of_the_settler(op: Settling, now: Micros) -> dict[str, Any]:
     burnt: dict[str, Any] = {"fence": op.fence}
     match op:
         case SettleHappened():
-            return kept_fields(op, now) | burnt | {"reason": shown(op.act.line)}
+            kept = kept_fields(op.snapshot, op, now)
+            return kept | burnt | {"reason": shown(op.act.line)}
         case SettleAbsent():
             journal = {} if op.journal is None else {"journal": op.journal}
             return _released(op.retention, now) | burnt | journal | {"reason": shown(op.act.line)}
@@ -315,10 +321,12 @@ def lapsed_fields(event: Event, retention: Micros, entry: Entry, now: Micros) ->
             return {"leased_until": None, "due_at": now} | reason
 
 
-def kept_fields(op: Complete | SettleHappened | Abandon, now: Micros) -> dict[str, Any]:
-    expires_at = now + op.retention
-    times = {"leased_until": None, "expires_at": expires_at, "forget_at": expires_at + op.tombstone}
-    return {"snapshot": op.snapshot, "request": None, **times}
+def kept_fields(
+    snapshot: bytes, times: Complete | SettleHappened | Terms, now: Micros
+) -> dict[str, Any]:
+    end = now + times.retention
+    until = {"leased_until": None, "expires_at": end, "forget_at": end + times.tombstone}
+    return {"snapshot": snapshot, "request": None, **until}
 
 
 def _released(retention: Micros, now: Micros) -> dict[str, Any]:

@@ -88,12 +88,19 @@ class Outbox:
         if key in self._slots:
             return Kept(False, now)
         self._places += 1
-        effect = Effect(key, op.identity, exact(op.name), op.payload, order, 0, now)
+        effect = Effect(
+            *(key, op.identity, exact(op.name), op.payload, order, 0, now),
+            application=indexed(op.application),
+        )
         self._slots[key] = _Slot(effect, self._places, Shelf.WAITING, now + op.delay)
         return Kept(True, now)
 
     def _take(self, op: TakeEffects, now: Micros) -> Effects:
-        waiting = [slot for slot in self._slots.values() if slot.state is Shelf.WAITING]
+        waiting = [
+            slot
+            for slot in self._slots.values()
+            if slot.state is Shelf.WAITING and slot.effect.application == op.application
+        ]
         named = [
             (slot.due_at, slot.place, slot)
             for slot in waiting

@@ -12,6 +12,8 @@ from typing import Any, Final, get_args
 from semel.core.contract import (
     Accept,
     Accepted,
+    Agree,
+    Agreed,
     Applied,
     Claim,
     Claimed,
@@ -33,7 +35,8 @@ from semel.core.frozen import replace
 from semel.core.model import Identity, Micros, Origin, Record, State
 from semel.core.snapshot import brief
 from semel.core.states import TABLE, Event
-from semel.core.texts import exact, shown
+from semel.core.terms import Terms, TermsId
+from semel.core.texts import exact, indexed, shown
 from semel.errors import StoreCorrupt
 from semel.stores.memory.audit import VERBS, Audit
 from semel.stores.memory.fields import (
@@ -55,6 +58,7 @@ class Records:
 
     def __init__(self, audit: Audit) -> None:
         self.entries: dict[Identity, Entry] = {}
+        self.terms: dict[TermsId, Terms] = {}
         self._audit = audit
 
     def answers(self) -> dict[type[StoreOperation[Any]], Callable[[Any, Micros], object]]:
@@ -66,6 +70,7 @@ class Records:
             Read: self._read,
             Fetch: self._fetch,
             Recall: self._recall,
+            Agree: self._agree,
             **writes,
         }
 
@@ -92,7 +97,17 @@ class Records:
 
     def _recall(self, op: Recall, now: Micros) -> Recalled | NoRecord:
         entry = self.entries.get(op.identity)
-        return NoRecord(now) if entry is None else Recalled(entry.case(), now)
+        return NoRecord(now) if entry is None else Recalled(entry.case(self.terms), now)
+
+    def is_of(self, entry: Entry, application: str) -> bool:
+        terms = self.terms.get(entry.terms)
+        return terms is not None and terms.application == application
+
+    def _agree(self, op: Agree, now: Micros) -> Agreed:
+        for name in (op.terms.application, op.terms.route):
+            indexed(name)  # as stores with an index have it
+        self.terms[op.terms.id] = op.terms
+        return Agreed(now)
 
     def _claim(self, op: Claim, now: Micros) -> Claimed | Found | Stale:
         entry = self.entries.get(op.identity)
@@ -101,8 +116,8 @@ class Records:
         if op.fresh_until is not None and op.fresh_until < now:
             return Stale()
         record = _new_record(op, Event.CLAIM, now + op.lease, now)
-        self.entries[op.identity] = Entry(record, _told(op.origin), op.request, None)
-        return Claimed(now + op.lease, now)
+        self.entries[op.identity] = Entry(record, _told(op.origin), op.terms, op.request, None)
+        return Claimed(now + op.lease, now, now)
 
     def _accept(self, op: Accept, now: Micros) -> Accepted | Found | Stale:
         entry = self.entries.get(op.identity)
@@ -112,8 +127,8 @@ class Records:
             return Stale()
         deadline = now + op.patience
         record = _new_record(op, Event.ACCEPT, deadline, now)
-        origin = _told(op.origin)
-        self.entries[op.identity] = Entry(record, origin, op.request, now, op.patience, deadline)
+        kept = (record, _told(op.origin), op.terms, op.request)
+        self.entries[op.identity] = Entry(*kept, now, op.patience, deadline)
         return Accepted(now)
 
     def _write(self, op: Write, now: Micros) -> Written:
@@ -173,7 +188,7 @@ def _claim_again(op: Claim, found: Record, now: Micros) -> Claimed | Found:
     """An own claim asked again is held already, but a lease that is past is not handed out."""
     held = found.fence == op.fence and found.state is State.IN_PROGRESS
     if held and found.leased_until is not None and not found.lapsed(now):
-        return Claimed(found.leased_until, now)
+        return Claimed(found.leased_until, now, found.created_at)
     return Found(_brief(found), now)
 
 

@@ -8,15 +8,17 @@ from typing import Any
 
 from semel.core.contract import StoreOperation
 from semel.core.frozen import frozen
-from semel.core.model import Fence, Identity, Micros, OnLapse, State
+from semel.core.model import Case, Fence, Identity, Micros, OnLapse, State
 from semel.core.states import Event
 from semel.core.texts import indexed, shown
 from semel.core.upkeep import (
     Abandon,
     Browse,
     Count,
+    CountDue,
     Counted,
     Due,
+    Known,
     Lead,
     Leading,
     Led,
@@ -28,6 +30,7 @@ from semel.core.upkeep import (
     Scanned,
     Sweep,
     Tended,
+    Waiting,
     WhoLeads,
     Work,
 )
@@ -61,6 +64,7 @@ class Upkeep:
     def answers(self) -> dict[type[StoreOperation[Any]], Callable[[Any, Micros], object]]:
         return {
             Due: self._due,
+            CountDue: self._count_due,
             Browse: self._browse,
             Scan: self._scan,
             Count: self._count,
@@ -76,15 +80,29 @@ class Upkeep:
         return list(self._records.entries.values())
 
     def _due(self, op: Due, now: Micros) -> Listed:
-        work = [(due, entry) for entry in self._entries() if (due := _due_for(op.work, entry, now))]
+        work = [
+            (due, case)
+            for case in self._cases()
+            if (due := _due_for(op.work, case, now)) and _is_known(op.known, case)
+        ]
         work.sort(key=lambda item: item[0])
-        cases = tuple([entry.case() for due, entry in work if due <= now][: op.limit])
+        cases = tuple([case for due, case in work if due <= now][: op.limit])
         if cases and len(cases) >= op.limit:
             return Listed(cases, now, now)
         return Listed(cases, now, next((due for due, _ in work if due > now), None))
 
+    def _count_due(self, op: CountDue, now: Micros) -> Waiting:
+        counts: Counter[tuple[str, str] | None] = Counter()
+        for work in Work:
+            due = [case for case in self._cases() if (_due_for(work, case, now) or now + 1) <= now]
+            counts.update(map(_route_of, due[: op.limit]))
+        return Waiting(dict(counts), now)
+
+    def _cases(self) -> list[Case]:
+        return [entry.case(self._records.terms) for entry in self._entries()]
+
     def _browse(self, op: Browse, now: Micros) -> Listed:
-        cases = [entry.case() for entry in self._entries() if entry.record.state in op.states]
+        cases = [case for case in self._cases() if case.record.state in op.states]
         cases = [case for case in cases if case.due_at is None or not op.dead]
         cases.sort(key=lambda case: case.record.identity)
         after = op.after or b""
@@ -105,8 +123,9 @@ class Upkeep:
 
     def _scan(self, op: Scan, now: Micros) -> Scanned:
         page, until = self._page(op)
-        glimpses = tuple([entry.glimpse() for entry in page if entry.record.state in op.states])
-        return Scanned(glimpses, until, now)
+        known = self._records.terms
+        seen = [entry.glimpse(known) for entry in page if entry.record.state in op.states]
+        return Scanned(tuple(seen), until, now)
 
     def _sweep(self, op: Sweep, now: Micros) -> Tended:
         def lapse(entry: Entry) -> Event | None:
@@ -115,7 +134,11 @@ class Upkeep:
             event = lapse_event(entry)
             if not proved(event, entry.record.fence, entry.record, now):
                 return None
-            self._records.happen(event, entry, lapsed_fields(event, op.retention, entry, now))
+            terms = self._records.terms.get(entry.terms)
+            if terms is None and event is Event.LAPSE_RELEASE:
+                return None
+            retention = 0 if terms is None else terms.retention
+            self._records.happen(event, entry, lapsed_fields(event, retention, entry, now))
             return event
 
         return self._round(op.limit, now, lapse)
@@ -124,8 +147,11 @@ class Upkeep:
         def abandon(entry: Entry) -> Event | None:
             if not proved(Event.ABANDON, entry.record.fence, entry.record, now):
                 return None
-            reason = {"reason": "nobody ran it in time"}
-            self._records.happen(Event.ABANDON, entry, kept_fields(op, now) | reason)
+            terms = self._records.terms.get(entry.terms)
+            if terms is None:
+                return None
+            fields = kept_fields(op.snapshot, terms, now) | {"reason": "nobody ran it in time"}
+            self._records.happen(Event.ABANDON, entry, fields)
             return Event.ABANDON
 
         return self._round(op.limit, now, abandon)
@@ -156,7 +182,7 @@ class Upkeep:
     def _round(self, limit: int, now: Micros, tend: Callable[[Entry], Event | None]) -> Tended:
         """What ``tend`` changes, longest due first, up to ``limit``."""
         counts: Counter[str] = Counter()
-        due = [(entry.case().due_at or now, entry) for entry in self._entries()]
+        due = [(entry.case(self._records.terms).due_at or now, entry) for entry in self._entries()]
         for _, entry in sorted(due, key=lambda item: item[0]):
             if counts.total() >= limit:
                 break
@@ -179,7 +205,9 @@ class Upkeep:
         made = [
             entry
             for entry in self._entries()
-            if entry.resource == resource and entry.origin.tenant == tenant
+            if entry.resource == resource
+            and entry.origin.tenant == tenant
+            and self._records.is_of(entry, op.application)
         ]
         made = [
             entry for entry in made if proved(Event.RETIRE, entry.record.fence, entry.record, now)
@@ -194,9 +222,22 @@ class Upkeep:
         return Retired(len(made), now)
 
 
-def _due_for(work: Work, entry: Entry, now: Micros) -> Micros | None:
+def _is_known(known: Known | None, case: Case) -> bool:
+    if known is None:
+        return True
+    terms = case.terms
+    return (
+        terms is not None and terms.application == known.application and terms.route in known.routes
+    )
+
+
+def _route_of(case: Case) -> tuple[str, str] | None:
+    return None if case.terms is None else (case.terms.application, case.terms.route)
+
+
+def _due_for(work: Work, case: Case, now: Micros) -> Micros | None:
     """When the record is, or will be, this kind of work; None: it is not."""
-    record, due = entry.record, entry.case().due_at
+    record, due = case.record, case.due_at
     match work:
         case Work.PENDING:
             # Past its deadline it is the abandoner's.

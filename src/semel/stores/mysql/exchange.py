@@ -38,7 +38,7 @@ MANY: Final = frozenset(("claim_many", "complete_many", "renew_many"))
 _TEXTS: Final = frozenset(
     (
         *("tenant", "resource", "recipe", "previous", "key", "name", "order_key", "source"),
-        *("event", "subject"),
+        *("event", "subject", "application", "route"),
     )
 )
 """Columns of text that is kept as bytes, for the sake of comparing it exactly."""

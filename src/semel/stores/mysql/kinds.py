@@ -35,6 +35,7 @@ _CLAIM: Final = (
     ("lease", JSON),
     ("fresh_until", LIST),
     ("request", LIST),
+    ("terms", LIST),
 )
 _COMPLETE: Final = (
     ("identity", LIST),

@@ -39,20 +39,24 @@ def _claim_cells(op: Claim) -> Cells:
         number(op.lease),
         number(op.fresh_until),
         data(op.request),
+        number(op.terms),
     )
 
 
 def _claim_reply(op: Claim, row: Row) -> Claimed | Found | None:
     if row[1] is None:  # inserted, by the first who asked; the others have to look
-        return _inserted(op, row[2], row[7], row[13])
+        return _inserted(op, row[2], row[6], row[7], row[13])
     record, now = record_and_now((row,))
     return None if record is None else claim_reply(op, record, now)
 
 
-def _inserted(op: Claim, fence: object, leased_until: object, now: object) -> Claimed | None:
-    if type(leased_until) is not int or type(now) is not int:
+def _inserted(
+    op: Claim, fence: object, created_at: object, leased_until: object, now: object
+) -> Claimed | None:
+    if type(created_at) is not int or type(leased_until) is not int or type(now) is not int:
         raise StoreCorrupt("a new record came without its times")
-    return Claimed(leased_until, now) if fence == op.fence and leased_until > now else None
+    held = fence == op.fence and leased_until > now
+    return Claimed(leased_until, now, created_at) if held else None
 
 
 def _complete_cells(op: Complete) -> Cells:
@@ -94,6 +98,7 @@ KINDS: Final[Mapping[type[StoreOperation[Any]], Kind]] = {
             ("lease", INT8),
             ("fresh_until", INT8),
             ("request", BYTEA),
+            ("terms", INT8),
         ),
         _claim_cells,
         claim_weight,

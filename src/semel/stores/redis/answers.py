@@ -5,11 +5,12 @@ Everything in Redis is bytes; the rows made of them are checked where those of S
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from semel.core.contract import Applied, Lost, Written
 from semel.core.model import Case, Glimpse, Identity, Micros, Record, State
+from semel.core.terms import TermsId
 from semel.errors import StoreCorrupt
 from semel.stores.sql import rows
 
@@ -17,8 +18,8 @@ Answer: TypeAlias = Any
 """bytes, int, None, or a list of these."""
 
 _RECORD = 12
-_REST = 9
-_GLIMPSE = 13
+_REST = 10
+_GLIMPSE = 14
 _STATES = {state.value.encode(): state for state in State}
 
 
@@ -74,17 +75,30 @@ def record(identity: Identity, answer: Answer) -> Record | None:
     return None if row is None else rows.record(row)
 
 
-def case(identity: Identity, answer: Answer, rest: Answer) -> Case | None:
+def terms_id(fields_read: Answer) -> TermsId | None:
+    """The number of a record's terms, the last of its fields; None where there is no record."""
+    number = fields(fields_read, 1)[-1]
+    return None if number is None else TermsId(time(number))
+
+
+def case(
+    identity: Identity, answer: Answer, rest: Answer, said: Mapping[TermsId, str]
+) -> Case | None:
+    """``said``: what terms on record say."""
     row = _row(identity, answer)
     if row is None:
         return None
-    more = fields(rest, _REST)
+    more, number = fields(rest, _REST), terms_id(rest)
+    terms = None if number is None else said.get(number)
     own = (text(more[0]), text(more[1]), text(more[2]), text(more[3]), more[4], more[5])
     tries = 0 if more[7] is None else time(more[7])
-    return rows.case((*row, *own, optional_text(more[6]), tries, optional_time(more[8]), 0))
+    due_at = optional_time(more[8])
+    return rows.case((*row, *own, optional_text(more[6]), tries, due_at, terms, 0))
 
 
-def glimpse(identity: Identity, answer: Answer, size: object) -> Glimpse | None:
+def glimpse(
+    identity: Identity, answer: Answer, size: object, said: Mapping[TermsId, str]
+) -> Glimpse | None:
     """None when there is none."""
     found = fields(answer, _GLIMPSE)
     if found[0] is None:
@@ -93,7 +107,8 @@ def glimpse(identity: Identity, answer: Answer, size: object) -> Glimpse | None:
     times = [time(found[6]), *map(optional_time, found[7:11])]
     tries = 0 if found[11] is None else time(found[11])
     reason = optional_text(found[12])
-    return rows.glimpse((identity, *texts, *times, tries, reason, size, 0))
+    terms = None if found[13] is None else said.get(TermsId(time(found[13])))
+    return rows.glimpse((identity, *texts, *times, tries, reason, size, terms, 0))
 
 
 def _row(identity: Identity, answer: Answer) -> tuple[Any, ...] | None:

@@ -27,13 +27,23 @@ from semel.core.custody import (
     ResealEffect,
 )
 from semel.core.model import Fence, Identity, Micros
+from semel.core.terms import TermsId, read
 from semel.core.texts import shown
 from semel.errors import ConfigurationError
 from semel.stores.options import whole
 from semel.stores.redis import answers
 from semel.stores.redis.answers import Answer
 from semel.stores.redis.keys import BUCKETS, DUTIES, Keys, bucket_for, bucket_of
-from semel.stores.redis.plans import Call, Make, Plan, audited, no_outbox, on_record, signed
+from semel.stores.redis.plans import (
+    Call,
+    Make,
+    Plan,
+    audited,
+    learn_terms,
+    no_outbox,
+    on_record,
+    signed,
+)
 from semel.stores.redis.rounds import _clock, _command, _members, _micros, _sizes, _some
 from semel.stores.redis.scripts import script
 
@@ -66,20 +76,31 @@ def _belongings(op: ListBelongings, keys: Keys) -> Plan[Belongings]:
     told: Sequence[Answer] = ()
     if page.identities:
         told = yield [
-            _command(bucket_of(each), "HMGET", keys.of(each)[0], "tenant", "state", "fence")
+            _command(
+                bucket_of(each), "HMGET", keys.of(each)[0], "tenant", "state", "fence", "terms"
+            )
             for each in page.identities
         ]
+        yield from learn_terms(keys, [answers.terms_id(answer) for answer in told])
     found = _of_tenant(zip(page.identities, told, strict=True), shown(op.tenant))
-    return Belongings(tuple(found), page.until, page.now)
+    ours = [each for each, terms in found if _is_of(keys, terms, op.application)]
+    return Belongings(tuple(ours), page.until, page.now)
 
 
-def _of_tenant(told: Iterable[tuple[Identity, Answer]], tenant: str) -> Iterable[Belonging]:
-    """What is gone by now is left out."""
+def _is_of(keys: Keys, terms: TermsId | None, application: str) -> bool:
+    said = None if terms is None else keys.said.get(terms)
+    return said is not None and read(said).application == application
+
+
+def _of_tenant(
+    told: Iterable[tuple[Identity, Answer]], tenant: str
+) -> Iterable[tuple[Belonging, TermsId | None]]:
+    """With the numbers of their terms; what is gone by now is left out."""
     for identity, answer in told:
-        whose, state, fence = answers.fields(answer, 3)
+        whose, state, fence, _ = answers.fields(answer, 4)
         known = answers.state(state)
         if known is not None and answers.text(whose) == tenant:
-            yield Belonging(identity, known, Fence(fence))
+            yield Belonging(identity, known, Fence(fence)), answers.terms_id(answer)
 
 
 def _unlike(op: ListUnlike, keys: Keys) -> Plan[Exhibits]:

@@ -12,6 +12,7 @@ from hashlib import sha256
 from typing import Final
 
 from semel.core.model import Fence, Identity
+from semel.core.terms import TermsId
 
 BUCKETS: Final = 1024
 SLOTS: Final = 16_384
@@ -43,6 +44,8 @@ class Keys:
         self._prefix = prefix
         tags = (f"{prefix}:{LAYOUT}:{{{bucket:03x}}}:".encode() for bucket in range(BUCKETS))
         self._heads = tuple(tags)
+        self.said: dict[TermsId, str] = {}
+        """What terms say that were read before; they never change."""
         self._indexes = tuple(
             tuple(head + name.encode() for name in INDEXES) for head in self._heads
         )
@@ -65,6 +68,10 @@ class Keys:
         rest = f"{{{bucket_for(name):03x}}}:{kind}:{name}"
         others = (layout for layout in LAYOUTS if layout != LAYOUT)
         return tuple([f"{self._prefix}:{layout}:{rest}".encode() for layout in others])
+
+    def terms(self) -> tuple[int, bytes]:
+        """The bucket and the key of the list of all terms."""
+        return self.named("terms", "all")
 
     def events(self, bucket: int) -> bytes:
         return self._heads[bucket] + b"events"

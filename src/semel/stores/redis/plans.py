@@ -6,7 +6,7 @@ operation's reply. An operation on the way of a request is one call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from semel.core import outbox
@@ -15,6 +15,8 @@ from semel.core.contract import (
     Accept,
     Accepted,
     Advance,
+    Agree,
+    Agreed,
     Claim,
     Claimed,
     Complete,
@@ -49,6 +51,7 @@ from semel.core.contract import (
 )
 from semel.core.model import Identity, Micros
 from semel.core.outbox import Note, Noted
+from semel.core.terms import TermsId
 from semel.core.texts import exact, indexed, shown
 from semel.core.upkeep import Lead, Leading, Led, WhoLeads
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt
@@ -107,6 +110,7 @@ def _described(op: Claim | Accept, time: Micros) -> tuple[Word | None, ...]:
         op.on_lapse.value,
         time,
         op.fresh_until,
+        op.terms,
         op.request,
     )
 
@@ -114,8 +118,9 @@ def _described(op: Claim | Accept, time: Micros) -> tuple[Word | None, ...]:
 def _claim(op: Claim, keys: Keys) -> Plan[Claimed | Found | Stale]:
     (answer,) = yield (on_record("claim", keys, op.identity, *_described(op, op.lease)),)
     match answers.fields(answer, 1):
-        case [2, now, leased_until]:
-            return Claimed(answers.time(leased_until), answers.time(now))
+        case [2, *times]:
+            now, leased_until, created_at = map(answers.time, times)
+            return Claimed(leased_until, now, created_at)
         case [3]:
             return Stale()
         case found:
@@ -160,8 +165,21 @@ def _fetch(op: Fetch, keys: Keys) -> Plan[Fetched | NoRecord]:
 def _recall(op: Recall, keys: Keys) -> Plan[Recalled | NoRecord]:
     (answer,) = yield (on_record("recall", keys, op.identity),)
     now, row, rest = answers.fields(answer, 3)
-    case = answers.case(op.identity, row, rest)
+    yield from learn_terms(keys, [answers.terms_id(rest)])
+    case = answers.case(op.identity, row, rest, keys.said)
     return NoRecord(answers.time(now)) if case is None else Recalled(case, answers.time(now))
+
+
+def learn_terms(keys: Keys, numbers: Iterable[TermsId | None]) -> Plan[None]:
+    """Read what these terms say, unless it was read before."""
+    wanted = sorted({each for each in numbers if each is not None} - keys.said.keys())
+    if not wanted:
+        return
+    bucket, key = keys.terms()
+    (told,) = yield (Call(bucket, None, (), ("HMGET", key, *wanted)),)
+    for number, said in zip(wanted, answers.fields(told, len(wanted)), strict=True):
+        if said is not None:
+            keys.said[number] = answers.text(said)
 
 
 # ── writes ────────────────────────────────────────────────────────────────────────────────────────
@@ -258,6 +276,18 @@ def _register(op: Register, keys: Keys) -> Plan[Registered | Conflicting]:
     return Registered(answers.optional_text(previous), alive_until, answers.time(now))
 
 
+def _agree(op: Agree, keys: Keys) -> Plan[Agreed]:
+    bucket, key = keys.terms()
+    for name in (op.terms.application, op.terms.route):
+        indexed(name)  # as stores with an index have it
+    words: tuple[Word, ...] = (op.terms.id, exact(op.terms.text))
+    (answer,) = yield (Call(bucket, script("agree"), (key,), words),)
+    said, now = answers.fields(answer, 2)
+    if answers.text(said) != op.terms.text:
+        raise StoreCorrupt("other terms are on record under the number of these")
+    return Agreed(answers.time(now))
+
+
 def _lead(op: Lead, keys: Keys) -> Plan[Led]:
     bucket, key = keys.named("leader", indexed(op.name))
     (answer,) = yield (Call(bucket, script("lead"), (key,), (op.fence, op.lease)),)
@@ -295,6 +325,7 @@ NAMED: Final[Mapping[type[StoreOperation[Any]], Make]] = {
     Fetch: _fetch,
     Recall: _recall,
     Register: _register,
+    Agree: _agree,
     Lead: _lead,
     WhoLeads: _who_leads,
     Note: _note,

@@ -14,16 +14,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha1
 from typing import Any, Final, NamedTuple
 
+from semel.core import terms
 from semel.core.contract import StoreOperation
 from semel.core.model import Case, Glimpse, Identity, Micros, OnLapse, State
 from semel.core.states import Event
+from semel.core.terms import Terms, TermsId
 from semel.core.texts import shown
 from semel.core.upkeep import (
     Abandon,
     Browse,
     Count,
+    CountDue,
     Counted,
     Due,
+    Known,
     Listed,
     Reap,
     Retire,
@@ -32,12 +36,13 @@ from semel.core.upkeep import (
     Scanned,
     Sweep,
     Tended,
+    Waiting,
     Work,
 )
 from semel.stores.redis import answers
 from semel.stores.redis.answers import Answer
 from semel.stores.redis.keys import BUCKETS, DUTIES, Keys, bucket_of
-from semel.stores.redis.plans import Call, Make, Plan, on_record
+from semel.stores.redis.plans import Call, Make, Plan, learn_terms, on_record
 from semel.stores.redis.scripts import script
 from semel.stores.redis.wire import Word
 
@@ -148,9 +153,10 @@ def _cases(keys: Keys, identities: Sequence[Identity]) -> Plan[list[tuple[Case, 
     for start in range(0, len(identities), PAGE):
         page = identities[start : start + PAGE]
         told = yield [on_record("recall", keys, identity) for identity in page]
+        yield from learn_terms(keys, [answers.terms_id(answers.fields(it, 3)[2]) for it in told])
         for identity, answer in zip(page, told, strict=True):
             now, row, rest = answers.fields(answer, 3)
-            if case := answers.case(identity, row, rest):
+            if case := answers.case(identity, row, rest, keys.said):
                 found.append((case, answers.time(now)))
     return found
 
@@ -161,12 +167,37 @@ def _due(op: Due, keys: Keys) -> Plan[Listed]:
     while True:
         glance = yield from _glance(keys, WORK[op.work], window)
         cases = yield from _cases(keys, glance.due)
-        ready = tuple([case for case, now in cases if _is_due(op.work, case, now)][: op.limit])
+        due = [case for case, now in cases if _is_due(op.work, case, now)]
+        ready = tuple([case for case in due if _is_known(op.known, case)][: op.limit])
         if len(ready) >= op.limit or len(glance.due) < window:
             break
         window *= 2
     full = len(ready) >= op.limit
     return Listed(ready, glance.now, glance.now if full else glance.next_due)
+
+
+def _is_known(known: Known | None, case: Case) -> bool:
+    if known is None:
+        return True
+    terms = case.terms
+    return (
+        terms is not None and terms.application == known.application and terms.route in known.routes
+    )
+
+
+def _count_due(op: CountDue, keys: Keys) -> Plan[Waiting]:
+    counts: Counter[tuple[str, str] | None] = Counter()
+    now = 0
+    for work in Work:
+        glance = yield from _glance(keys, WORK[work], op.limit)
+        cases = yield from _cases(keys, glance.due)
+        due = [case for case, at in cases if _is_due(work, case, at)]
+        counts.update(
+            None if case.terms is None else (case.terms.application, case.terms.route)
+            for case in due
+        )
+        now = glance.now
+    return Waiting(dict(counts), now)
 
 
 def _is_due(work: Work, case: Case, now: Micros) -> bool:
@@ -303,9 +334,10 @@ def _glimpses(keys: Keys, identities: Sequence[Identity]) -> Plan[list[Glimpse]]
     for start in range(0, len(identities), PAGE):
         page = identities[start : start + PAGE]
         told = yield [on_record("glimpse", keys, identity) for identity in page]
+        yield from learn_terms(keys, [answers.terms_id(answers.fields(it, 3)[1]) for it in told])
         for identity, answer in zip(page, told, strict=True):
             _, row, size = answers.fields(answer, 3)
-            if seen := answers.glimpse(identity, row, size):
+            if seen := answers.glimpse(identity, row, size, keys.said):
                 found.append(seen)
     return found
 
@@ -323,23 +355,53 @@ class _Round(NamedTuple):
 def _round(keys: Keys, index: str, limit: int, name: str, *words: Word) -> Plan[_Round]:
     """One script for each that is due: it answers 1 where it changed something."""
     glance = yield from _glance(keys, index, limit)
+    return (yield from _each(keys, glance, limit, name, [words] * len(glance.due)))
+
+
+def _each(
+    keys: Keys, glance: _Glance, limit: int, name: str, words: Sequence[Sequence[Word]]
+) -> Plan[_Round]:
+    """The same, with words for each of its own."""
     if not glance.due:
         return _Round([], False, glance.now)
-    told = yield [on_record(name, keys, identity, *words) for identity in glance.due]
+    told = yield [
+        on_record(name, keys, identity, *own)
+        for identity, own in zip(glance.due, words, strict=True)
+    ]
     changed = [answer for answer in told if answers.fields(answer, 2)[0] == 1]
     left = [answers.state(answers.fields(answer, 3)[2]) for answer in changed]
     return _Round(left, len(glance.due) >= limit, glance.now)
 
 
+def _times(keys: Keys, identities: Sequence[Identity]) -> Plan[list[Terms | None]]:
+    """The terms of each; None where they are not on record."""
+    if not identities:
+        return []
+    told = yield [
+        _command(bucket_of(each), "HGET", keys.of(each)[0], "terms") for each in identities
+    ]
+    numbers = [None if number is None else TermsId(answers.time(number)) for number in told]
+    yield from learn_terms(keys, numbers)
+    said = [None if number is None else keys.said.get(number) for number in numbers]
+    return [None if text is None else terms.read(text) for text in said]
+
+
 def _sweep(op: Sweep, keys: Keys) -> Plan[Tended]:
-    done = yield from _round(keys, "lease", op.limit, "lapse", b"", op.retention)
+    glance = yield from _glance(keys, "lease", op.limit)
+    times = yield from _times(keys, glance.due)
+    words: list[Sequence[Word]] = [(b"", b"" if it is None else it.retention) for it in times]
+    done = yield from _each(keys, glance, op.limit, "lapse", words)
     counts = Counter(LAPSED_TO[state].value for state in done.left if state)
     return Tended(dict(counts), done.more, done.now)
 
 
 def _abandon(op: Abandon, keys: Keys) -> Plan[Tended]:
-    words = (op.snapshot, op.retention, op.tombstone)
-    done = yield from _round(keys, "deadline", op.limit, "abandon", *words)
+    glance = yield from _glance(keys, "deadline", op.limit)
+    times = yield from _times(keys, glance.due)
+    words: list[Sequence[Word]] = [
+        (op.snapshot,) if it is None else (op.snapshot, it.retention, it.tombstone) for it in times
+    ]
+    done = yield from _each(keys, glance, op.limit, "abandon", words)
     counts = {Event.ABANDON.value: len(done.left)} if done.left else {}
     return Tended(counts, done.more, done.now)
 
@@ -385,7 +447,13 @@ def _retire(op: Retire, keys: Keys) -> Plan[Retired]:
         for bucket in range(BUCKETS)
     ]
     members = [each for answer in told for each in answers.fields(answer, 0)]
-    identities = [Identity(each[len(digest) :]) for each in members]
+    made_it = [Identity(each[len(digest) :]) for each in members]
+    times = yield from _times(keys, made_it)
+    identities = [
+        identity
+        for identity, its in zip(made_it, times, strict=True)
+        if its is not None and its.application == op.application
+    ]
     (said,) = yield _clock((0,))
     now, count = _micros(said), 0
     for start in range(0, len(identities), PAGE):
@@ -408,6 +476,7 @@ def made(tenant: str, resource: str) -> bytes:
 
 ROUNDS: Final[Mapping[type[StoreOperation[Any]], Make]] = {
     Due: _due,
+    CountDue: _count_due,
     Browse: _browse,
     Scan: _scan,
     Count: _count,

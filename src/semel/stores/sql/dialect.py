@@ -5,7 +5,8 @@ differ. Its header says which parameters it ``takes:``; a placeholder that the h
 is an error when the dialect is loaded. ``{now}`` is the clock; ``{answer}`` is the column
 ``snapshot``, of a large one its head (`core/snapshot.py`); ``{among}`` compares with the
 parameter ``names``, a JSON array of texts; ``{locked}`` takes row locks and waits for none;
-``{chosen}`` compares with the column ``which`` of the query's part ``due``. A query for many rows
+``{chosen}`` compares with the column ``which`` of the query's part ``due``; ``{retention}`` and
+``{tombstone}`` are those of the terms of the record that is written. A query for many rows
 at once names the columns of one in ``rows:`` and has ``{rows}`` where the values go.
 
 A query that ``audits:`` names an act and the state it leads to; its entry is written with it
@@ -38,6 +39,9 @@ _AUDITS = re.compile(r"^-- audits: (\w+) (\w+|-)$", re.MULTILINE)
 _OLDEST = re.compile(r"^-- oldest: (\d+)$", re.MULTILINE)
 _MOVED = re.compile(r"\b(semel_record RENAME TO|RENAME TABLE semel_record)\b")
 _MIGRATION = re.compile(r"(\d{4})_(\w+)\.sql")
+
+
+_OF_TERMS = "(SELECT {} FROM semel_terms WHERE id = semel_record.terms)"
 
 
 class BadQuery(SemelError):
@@ -212,6 +216,8 @@ def _spelled(text: str, syntax: Syntax) -> str:
     text = _PLACEHOLDER.sub(lambda match: syntax.placeholder.format(match[1]), text)
     text = text.replace("{now}", syntax.now).replace("{chosen}", syntax.chosen)
     text = text.replace("{answer}", syntax.answer)
+    for time in ("retention", "tombstone"):
+        text = text.replace(f"{{{time}}}", _OF_TERMS.format(time))
     if not syntax.casts:
         text = _CAST.sub(r"\1", text)
     if syntax.reserved:

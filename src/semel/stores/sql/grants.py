@@ -18,6 +18,7 @@ NEEDED: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "semel_event": (("INSERT", "DELETE"), "source"),
     "semel_leader": (("INSERT", "UPDATE"), "name"),
     "semel_recipe": (("INSERT", "UPDATE"), "route"),
+    "semel_terms": (("INSERT",), "route"),
     "semel_audit": (("INSERT",), "verb"),
 }
 """Of each table what is done to it, and one of its columns to try that with."""

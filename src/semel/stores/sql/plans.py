@@ -14,6 +14,8 @@ from semel.core.contract import (
     Accept,
     Accepted,
     Advance,
+    Agree,
+    Agreed,
     Claim,
     Claimed,
     Complete,
@@ -47,12 +49,13 @@ from semel.core.contract import (
     Written,
 )
 from semel.core.model import Fence, Micros, OnLapse, Record, State
-from semel.core.texts import exact, shown
-from semel.errors import StoreUnavailable
+from semel.core.texts import exact, indexed, shown
+from semel.errors import StoreCorrupt, StoreUnavailable
 from semel.stores.sql import plans_custody, plans_outbox, plans_upkeep
 from semel.stores.sql.rows import (
     Row,
     Rows,
+    agreed,
     answer_and_now,
     case_and_now,
     recipe,
@@ -102,6 +105,7 @@ def _described(op: Claim | Accept) -> dict[str, object]:
         "on_lapse": op.on_lapse.value,
         "fresh_until": op.fresh_until,
         "request": op.request,
+        "terms": op.terms,
     }
 
 
@@ -144,7 +148,7 @@ def claim_reply(op: Claim, record: Record, now: Micros) -> Claimed | Found:
     if record.fence == op.fence and record.state is State.IN_PROGRESS:
         leased_until = record.leased_until
         if leased_until is not None and leased_until > now:
-            return Claimed(leased_until, now)
+            return Claimed(leased_until, now, record.created_at)
     return Found(record, now)
 
 
@@ -365,6 +369,25 @@ def _register(op: Register) -> Plan[Registered | Conflicting]:
     return Registered(previous, alive_until, now)
 
 
+def _agree(op: Agree) -> Plan[Agreed]:
+    given = op.terms
+    params: dict[str, object] = {
+        "id": given.id,
+        "application": indexed(given.application),
+        "route": indexed(given.route),
+        "retention": given.retention,
+        "tombstone": given.tombstone,
+        "said": exact(given.text),
+    }
+    rows = yield Statement("agree", params)
+    if not rows:
+        rows = yield Statement("read_terms", {"id": given.id})
+    said, now = agreed(rows)
+    if said != given.text:
+        raise StoreCorrupt("other terms are on record under the number of these")
+    return Agreed(now)
+
+
 _PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
     Claim: _claim,
     Accept: _accept,
@@ -389,6 +412,7 @@ _PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
     Evict: _evict,
     EvictUnknown: _evict_unknown,
     Register: _register,
+    Agree: _agree,
     **plans_upkeep.PLANS,
     **plans_outbox.PLANS,
     **plans_custody.PLANS,

@@ -44,6 +44,7 @@ def _erase(op: Erase) -> Plan[Written]:
 def _belongings(op: ListBelongings) -> Plan[Belongings]:
     params: dict[str, object] = {
         "tenant": shown(op.tenant),
+        "application": op.application,
         "after": FIRST if op.after is None else op.after,
         "limit": op.limit,
     }

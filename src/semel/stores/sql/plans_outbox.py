@@ -38,21 +38,22 @@ def _enqueue(op: Enqueue) -> Plan[Kept]:
         "payload": op.payload,
         "order_key": None if op.order is None else indexed(op.order),
         "delay": op.delay,
+        "application": indexed(op.application),
     }
     rows = yield Statement("enqueue", params)
     return Kept(bool(rows), (yield from clock_of(rows)))
 
 
 def _take_effects(op: TakeEffects) -> Plan[Effects]:
-    wanted = names(op.names)
+    wanted = {"names": names(op.names), "application": op.application}
     params: dict[str, object] = {
-        "names": wanted,
+        **wanted,
         "limit": op.limit,
         "fence": op.fence,
         "lease": op.lease,
     }
     # Asked before: what becomes due between the two statements is then taken or told, not missed.
-    next_due, now = time_and_now((yield Statement("next_effect", {"names": wanted})))
+    next_due, now = time_and_now((yield Statement("next_effect", wanted)))
     rows = yield Statement("take_effects", params)
     taken = tuple([effect(row[1:]) for row in sorted(rows, key=lambda row: row[0])])
     now = told(rows) if rows else now

@@ -14,8 +14,10 @@ from semel.core.upkeep import (
     Abandon,
     Browse,
     Count,
+    CountDue,
     Counted,
     Due,
+    Known,
     Lead,
     Leading,
     Led,
@@ -27,11 +29,12 @@ from semel.core.upkeep import (
     Scanned,
     Sweep,
     Tended,
+    Waiting,
     WhoLeads,
     Work,
 )
 from semel.errors import StoreUnavailable
-from semel.stores.sql.rows import cases, census, glimpse, states, time_and_now, told
+from semel.stores.sql.rows import cases, census, glimpse, states, time_and_now, told, waiting
 from semel.stores.sql.steps import Plan, Statement, clock_of, names
 
 DUTIES: Final[Mapping[Work, str]] = {
@@ -53,13 +56,24 @@ FIRST: Final = b""
 
 
 def _due(op: Due) -> Plan[Listed]:
-    duty = DUTIES[op.work]
+    which = {"duty": DUTIES[op.work], **_known(op.known)}
     # Asked before: what becomes due between the two statements is then listed or told, not missed.
-    next_due, now = time_and_now((yield Statement("next_due", {"duty": duty})))
-    rows = yield Statement("due", {"duty": duty, "limit": op.limit})
+    next_due, now = time_and_now((yield Statement("next_due", which)))
+    rows = yield Statement("due", {**which, "limit": op.limit})
     found = cases(rows)
     now = told(rows) if rows else now
     return Listed(found, now, now if len(found) >= op.limit else next_due)
+
+
+def _known(known: Known | None) -> dict[str, object]:
+    if known is None:
+        return {"all": 1, "application": "", "names": names(())}
+    return {"all": 0, "application": known.application, "names": names(known.routes)}
+
+
+def _count_due(op: CountDue) -> Plan[Waiting]:
+    rows = yield Statement("count_due", {"limit": op.limit})
+    return Waiting(waiting(rows), (yield from clock_of(rows)))
 
 
 def _browse(op: Browse) -> Plan[Listed]:
@@ -99,20 +113,14 @@ def _count(op: Count) -> Plan[Counted]:
 
 def _sweep(op: Sweep) -> Plan[Tended]:
     put_off = yield Statement("put_off", {"limit": op.limit})
-    rows = yield Statement("sweep", {"limit": op.limit, "retention": op.retention})
+    rows = yield Statement("sweep", {"limit": op.limit})
     counts = Counter(LAPSED_TO[state].value for state in states(rows))
     more = len(put_off) >= op.limit or len(rows) >= op.limit
     return Tended(dict(counts), more, (yield from clock_of(rows)))
 
 
 def _abandon(op: Abandon) -> Plan[Tended]:
-    params: dict[str, object] = {
-        "limit": op.limit,
-        "snapshot": op.snapshot,
-        "retention": op.retention,
-        "tombstone": op.tombstone,
-    }
-    rows = yield Statement("abandon", params)
+    rows = yield Statement("abandon", {"limit": op.limit, "snapshot": op.snapshot})
     counts = {Event.ABANDON.value: len(rows)} if rows else {}
     return Tended(counts, len(rows) >= op.limit, (yield from clock_of(rows)))
 
@@ -157,13 +165,18 @@ def _who_leads(op: WhoLeads) -> Plan[Leading]:
 
 
 def _retire(op: Retire) -> Plan[Retired]:
-    params = {"resource": shown(op.resource), "tenant": shown(op.tenant)}
+    params = {
+        "resource": shown(op.resource),
+        "tenant": shown(op.tenant),
+        "application": op.application,
+    }
     rows = yield Statement("retire", params)
     return Retired(len(rows), (yield from clock_of(rows)))
 
 
 PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
     Due: _due,
+    CountDue: _count_due,
     Browse: _browse,
     Scan: _scan,
     Count: _count,

@@ -11,9 +11,11 @@ import re
 from typing import Final
 
 _BATCH: Final = re.compile(r"WITH due AS MATERIALIZED \( (?P<pick>.*) \) (?P<main>\w+ .*)")
+_BRACKETS: Final = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+"""With what is within, which may have conditions of its own."""
 _WRITE: Final = re.compile(
-    r"(?P<verb>UPDATE|DELETE FROM) (?P<table>\w+)(?P<set> SET .*?)? WHERE (?P<where>.*)"
-    r" RETURNING (?P<columns>.*)"
+    rf"(?P<verb>UPDATE|DELETE FROM) (?P<table>\w+)(?P<set> SET (?:[^()]|{_BRACKETS})*?)?"
+    r" WHERE (?P<where>.*) RETURNING (?P<columns>.*)"
 )
 
 

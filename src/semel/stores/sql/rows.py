@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from semel.core import terms
 from semel.core.contract import Applied
 from semel.core.custody import Belonging, Entry, Exhibit
 from semel.core.model import (
@@ -94,10 +95,11 @@ def case(row: Row) -> Case:
         resource=None if row[19] is None else _text(row[19], "resource"),
         tries=_count(row[20], "tries"),
         due_at=due_at(found, None if row[21] is None else _time(row[21], "due_at")),
+        terms=None if row[22] is None else terms.read(_text(row[22], "said")),
     )
 
 
-CASE_COLUMNS = 23
+CASE_COLUMNS = 24
 
 
 def cases(rows: Rows) -> tuple[Case, ...]:
@@ -130,10 +132,11 @@ def glimpse(row: Row) -> Glimpse:
         tries=_count(row[12], "tries"),
         reason=None if row[13] is None else _text(row[13], "reason"),
         size=None if row[14] is None else _count(row[14], "size"),
+        terms=None if row[15] is None else terms.read(_text(row[15], "said")),
     )
 
 
-GLIMPSE_COLUMNS = 16
+GLIMPSE_COLUMNS = 17
 
 
 def case_and_now(rows: Rows) -> tuple[Case | None, Micros]:
@@ -160,10 +163,11 @@ def effect(row: Row) -> Effect:
         provider_id=None if row[10] is None else _text(row[10], "provider_id"),
         due_at=None if row[11] is None else _time(row[11], "due_at"),
         leased_until=None if row[12] is None else _time(row[12], "leased_until"),
+        application=_text(row[13], "application"),
     )
 
 
-EFFECT_COLUMNS = 14
+EFFECT_COLUMNS = 15
 
 
 def effect_state(rows: Rows) -> tuple[str | None, Fence | None, Micros | None, Micros]:
@@ -215,6 +219,22 @@ def recipe(rows: Rows) -> tuple[str, str | None, Micros | None, Micros]:
         None if alive_until is None else _time(alive_until, "alive_until"),
         _time(now, "now"),
     )
+
+
+def agreed(rows: Rows) -> tuple[str, Micros]:
+    """What terms say, and now."""
+    said, now = _only(rows, 2)
+    return _text(said, "said"), _time(now, "now")
+
+
+def waiting(rows: Rows) -> dict[tuple[str, str] | None, int]:
+    """How many records are due of each route, from the columns of ``count_due``."""
+    counts: dict[tuple[str, str] | None, int] = {}
+    for application, route, count, _ in rows:
+        known = application is not None
+        which = (_text(application, "application"), _text(route, "route")) if known else None
+        counts[which] = _count(count, "count")
+    return counts
 
 
 def belonging(row: Row) -> Belonging:

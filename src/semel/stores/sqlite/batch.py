@@ -145,6 +145,7 @@ def _claim_row(op: Claim, now: Micros) -> Row:
         now + op.lease,
         "resume" if op.on_lapse is OnLapse.RESUME else "lease",
         op.request,
+        op.terms,
     )
 
 
@@ -154,7 +155,7 @@ def _complete_row(op: Complete, now: Micros) -> Row:
     return (op.identity, op.fence, op.snapshot, expires_at, expires_at + op.tombstone, resource)
 
 
-_CLAIM: Final = _Many("claim_many", _claim_row, lambda op, now: Claimed(now + op.lease, now))
+_CLAIM: Final = _Many("claim_many", _claim_row, lambda op, now: Claimed(now + op.lease, now, now))
 _COMPLETE: Final = _Many(
     "complete_many",
     _complete_row,

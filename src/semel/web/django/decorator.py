@@ -20,7 +20,7 @@ from semel.web.desk import refuse_awaiting
 from semel.web.django.middleware import DjangoViews, in_transaction
 from semel.web.django.requests import asked, plain, rewind, takes_no_part
 from semel.web.django.responses import AwaitedDjangoFace, DjangoFace
-from semel.web.django.routes import CLAIMS, is_async
+from semel.web.django.routes import CLAIMS, is_async, label_of
 from semel.web.tags import Tagged, tag
 from semel.web.views import Views
 
@@ -103,10 +103,8 @@ def _handlers(kind: type) -> set[str]:
 
 
 def _function(guard: Guard, policy: Policy, view: Callable[..., Any]) -> Callable[..., Any]:
-    label = f"{view.__module__}.{view.__qualname__}"
-
     def find_tag(app: Any, raw: Any) -> Tagged:
-        return Tagged(policy, f"{raw.method} {label}")
+        return Tagged(policy, label_of(raw.method, raw.resolver_match))
 
     if is_async(view):
         awaited = DjangoViews(guard, AwaitedDjangoFace(), find_tag)

@@ -43,6 +43,7 @@ from semel.web.django.routes import (
     find_django_tag,
     is_async,
     is_ninja,
+    label_of,
     policy_at,
     resolved,
 )
@@ -156,7 +157,7 @@ class Middleware:
             if body is None:
                 _leave_open(match.func)
                 return CLAIMS
-            label = f"{method} /{match.route}"
+            label = label_of(method, match)
             tell_refusal(self.guard.events, Refused(body), policy, method, label)
             return _made(body)
         if authenticates_itself(match.func):

@@ -18,31 +18,48 @@ CLAIMS: Final = "__semel_claims__"
 
 
 def find_django_tag(app: Any, raw: Any) -> Tagged | None:
-    """The tag of the view that will answer a request of Django's, or a pretended one."""
+    """The tag of the view that will answer a request of Django's."""
     if not any_tags():
         return None
     match = resolved(raw)
     if match is None:
         return None
-    method: str = getattr(raw, "method", None) or raw["REQUEST_METHOD"]
+    method: str = raw.method
     policy = policy_at(match.func, method)
-    return None if policy is None else Tagged(policy, f"{method} /{match.route}")
+    return None if policy is None else Tagged(policy, label_of(method, match))
+
+
+def label_of(method: str, match: Any) -> str:
+    """What a route is called: the same in every language, whose name may begin its path."""
+    from django.conf.urls.i18n import is_language_prefix_patterns_used
+    from django.urls import get_urlconf
+    from django.utils.translation import get_language
+
+    path, language = str(match.route), f"{get_language()}/"
+    prefixed, _ = is_language_prefix_patterns_used(get_urlconf() or _root())
+    if prefixed and path.startswith(language):
+        path = _LANGUAGE + path.removeprefix(language)
+    return f"{method} /{path}"
+
+
+_LANGUAGE: Final = "<language>/"
+
+
+def _root() -> str:
+    from django.conf import settings
+
+    root: str = settings.ROOT_URLCONF
+    return root
 
 
 def resolved(raw: Any) -> Any:
     """What the URL resolver says of a request; None where it will answer 404."""
     from django.urls import Resolver404, get_resolver
 
-    given: str | None = getattr(raw, "path_info", None)
-    path = _pretended(raw["PATH_INFO"]) if given is None else given
     try:
-        return get_resolver(getattr(raw, "urlconf", None)).resolve(path)
+        return get_resolver(getattr(raw, "urlconf", None)).resolve(raw.path_info)
     except Resolver404:
         return None
-
-
-def _pretended(path: str) -> str:
-    return path.encode("latin-1").decode("utf-8", "replace")
 
 
 def is_async(view: Any) -> bool:
@@ -128,7 +145,8 @@ def _installed() -> Guard | None:
 
 def _patterns(resolver: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     for pattern in resolver.url_patterns:
-        path = prefix + str(pattern.pattern)
+        own = pattern.pattern
+        path = prefix + (_LANGUAGE if hasattr(own, "language_prefix") else str(own))
         if hasattr(pattern, "url_patterns"):
             yield from _patterns(pattern, path)
         else:

@@ -1,4 +1,4 @@
--- Records, recipes, the outbox, events of providers, leaders, the audit, and the list of migrations.
+-- Records, recipes, terms, the outbox, events of providers, leaders, the audit, and the list of migrations.
 -- oldest: 1
 --
 -- Whoever looks after records finds them by (duty, due_at): whose turn it is, and from when on. That
@@ -17,6 +17,8 @@ CREATE TABLE semel_record (
     path         text NOT NULL,
     key          text NOT NULL,
     on_lapse     text NOT NULL CHECK (on_lapse IN ('unknown', 'release', 'resume')),
+    -- Of semel_terms. No foreign key: a claim would lock that row, which all claims share.
+    terms        bigint NOT NULL,
     created_at   bigint NOT NULL,
     leased_until bigint,
     expires_at   bigint,
@@ -66,12 +68,23 @@ CREATE TABLE semel_recipe (
     alive_until bigint
 );
 
+-- What records were promised under; named by 64 bits of a digest of all that is said.
+CREATE TABLE semel_terms (
+    id          bigint PRIMARY KEY,
+    application text NOT NULL,
+    route       text NOT NULL,
+    retention   bigint NOT NULL,
+    tombstone   bigint NOT NULL,
+    said        text NOT NULL
+);
+
 -- due_at: when it may be taken (again); of a delivered effect, when it is forgotten; of a dead one
 -- NULL.
 CREATE TABLE semel_effect (
     place        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     key          text COLLATE "C" NOT NULL UNIQUE,
     identity     bytea CHECK (octet_length(identity) = 32),
+    application  text NOT NULL,
     name         text NOT NULL,
     payload      bytea NOT NULL,
     order_key    text,

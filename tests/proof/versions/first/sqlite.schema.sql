@@ -1,4 +1,4 @@
--- Records, recipes, the outbox, events of providers, leaders, the audit, and the list of migrations.
+-- Records, recipes, terms, the outbox, events of providers, leaders, the audit, and the list of migrations.
 -- oldest: 1
 --
 -- An ordinary rowid table with a unique index on the identity: rows carry snapshots of any size,
@@ -16,6 +16,8 @@ CREATE TABLE semel_record (
     path         TEXT NOT NULL,
     key          TEXT NOT NULL,
     on_lapse     TEXT NOT NULL CHECK (on_lapse IN ('unknown', 'release', 'resume')),
+    -- Of semel_terms. No foreign key: a claim should not have to look there.
+    terms        INTEGER NOT NULL,
     created_at   INTEGER NOT NULL,
     leased_until INTEGER,
     expires_at   INTEGER,
@@ -61,12 +63,23 @@ CREATE TABLE semel_recipe (
     alive_until INTEGER
 ) STRICT;
 
+-- What records were promised under; named by 64 bits of a digest of all that is said.
+CREATE TABLE semel_terms (
+    id          INTEGER PRIMARY KEY NOT NULL,
+    application TEXT NOT NULL,
+    route       TEXT NOT NULL,
+    retention   INTEGER NOT NULL,
+    tombstone   INTEGER NOT NULL,
+    said        TEXT NOT NULL
+) STRICT;
+
 -- due_at: when it may be taken (again); of a delivered effect, when it is forgotten; of a dead one
 -- NULL.
 CREATE TABLE semel_effect (
     place        INTEGER PRIMARY KEY NOT NULL,
     key          TEXT NOT NULL UNIQUE,
     identity     BLOB CHECK (length(identity) = 32),
+    application  TEXT NOT NULL,
     name         TEXT NOT NULL,
     payload      BLOB NOT NULL,
     order_key    TEXT,

@@ -8,7 +8,8 @@
 -- gives: as every write
 -- why: the fence stays: the late holder's completion is evidence. An open receipt stays with unknown.
 --      A resumable one is not lapsed but resumed. The sweeper shows no fence, and is told of what it
---      changed itself and nothing else.
+--      changed itself and nothing else. Without a retention, its terms are not on record, it is put
+--      off: it would be the first of every round.
 local seen, reason = ARGV[2], 'the lease ran out'
 local sweeping = seen == ''
 local found = look()
@@ -19,6 +20,9 @@ if lapsed(found) and found.on_lapse ~= 'resume' then
   if release and found.patience then
     fields, due = queued(found, now, reason)
     duty = 'run'
+  elseif release and ARGV[3] == '' then
+    change(found, {}, 'lease', now + PUT_OFF)
+    return {0, now}
   elseif release then
     fields = released(ARGV[3], reason)
     duty, due = 'forget', fields.forget_at

@@ -3,7 +3,8 @@
 -- alone: its keys are the recipe, and where it would be in other layouts
 -- takes: recipe alive previous?
 -- gives: recipe, previous, alive_until, now; with the recipe nil, another layout is in use
--- why: while keys of what was replaced last may live, it is not forgotten for another change. A
+-- why: while keys of what was replaced last may live, it is not forgotten for another change; it may
+--      come back, for the two are all there is. A
 --      recipe stays for good, so it tells of every layout that ever had records of this route.
 local recipe, previous = ARGV[1], ARGV[3]
 local clock = redis.call('TIME')
@@ -16,7 +17,7 @@ if not row[1] then
   redis.call('HSET', KEYS[1], 'recipe', recipe)
   return {recipe, false, false, now}
 end
-local over = not row[3] or tonumber(row[3]) <= now
+local over = not row[3] or tonumber(row[3]) <= now or row[2] == recipe
 if row[1] == previous and row[1] ~= recipe and over then
   local alive_until = string.format('%.0f', now + tonumber(ARGV[2]))
   redis.call('HSET', KEYS[1], 'recipe', recipe, 'previous', previous, 'alive_until', alive_until)

@@ -15,6 +15,7 @@ local RECORD = {
   'state', 'fence', 'fingerprint', 'fields', 'on_lapse', 'created_at', 'leased_until', 'expires_at',
   'forget_at', 'snapshot', 'reason', 'retired_at',
 }
+local PUT_OFF = 3600000000
 local identity = ARGV[1]
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]

@@ -3,7 +3,7 @@
 -- gives: effects and now
 -- why: for operators and ledgers.
 SELECT key, identity, name, payload, order_key, tries, created_at, error, dead_at, delivered_at,
-       provider_id, due_at, leased_until, {now}
+       provider_id, due_at, leased_until, application, {now}
 FROM semel_effect
 WHERE state = :shelf AND key > :after
 ORDER BY key LIMIT :limit

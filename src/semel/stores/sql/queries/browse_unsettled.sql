@@ -2,10 +2,14 @@
 -- takes: names after limit dead
 -- gives: cases and now, in the order of identities
 -- why: they are few among many; their duties say so to the database, which then need not read all.
-SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-       expires_at, forget_at, snapshot, reason, retired_at, tenant, method, path, key, request,
-       journal, resource, tries, due_at, {now}
-FROM semel_record
-WHERE duty IN ('lease', 'resume', 'run', 'ask')
-  AND state {among} AND identity > :after AND (CAST(:dead AS bigint) = 0 OR due_at IS NULL)
-ORDER BY identity LIMIT :limit
+SELECT record.identity, record.state, record.fence, record.fingerprint, record.fields,
+       record.on_lapse, record.created_at, record.leased_until, record.expires_at,
+       record.forget_at, record.snapshot, record.reason, record.retired_at, record.tenant,
+       record.method, record.path, record.key, record.request, record.journal, record.resource,
+       record.tries, record.due_at, terms.said, {now}
+FROM semel_record AS record
+LEFT JOIN semel_terms AS terms ON terms.id = record.terms
+WHERE record.duty IN ('lease', 'resume', 'run', 'ask')
+  AND record.state {among} AND record.identity > :after
+  AND (CAST(:dead AS bigint) = 0 OR record.due_at IS NULL)
+ORDER BY record.identity LIMIT :limit

@@ -3,6 +3,6 @@
 -- gives: the effect and now; no row when there is none
 -- why: for operators.
 SELECT key, identity, name, payload, order_key, tries, created_at, error, dead_at, delivered_at,
-       provider_id, due_at, leased_until, {now}
+       provider_id, due_at, leased_until, application, {now}
 FROM semel_effect
 WHERE key = :key

@@ -1,5 +1,10 @@
 -- next_due: when the next record becomes somebody's work.
--- takes: duty
+-- takes: duty all application names
 -- gives: one row: the earliest due_at still to come, or NULL; now
 -- why: a worker with nothing to do knows how long it may rest.
-SELECT (SELECT min(due_at) FROM semel_record WHERE duty = :duty AND due_at > (SELECT {now})), {now}
+SELECT (SELECT min(record.due_at)
+        FROM semel_record AS record LEFT JOIN semel_terms AS terms ON terms.id = record.terms
+        WHERE record.duty = :duty AND record.due_at > (SELECT {now})
+          AND (CAST(:all AS bigint) = 1
+               OR (terms.application = CAST(:application AS text) AND terms.route {among}))),
+       {now}

@@ -1,6 +1,7 @@
 -- next_effect: when the next effect may be taken.
--- takes: names
+-- takes: names application
 -- gives: one row: the earliest due_at still to come, or NULL; now
 -- why: a worker with nothing to do knows how long it may rest.
 SELECT (SELECT min(due_at) FROM semel_effect
-        WHERE state = 'waiting' AND due_at > (SELECT {now}) AND name {among}), {now}
+        WHERE state = 'waiting' AND due_at > (SELECT {now}) AND name {among}
+          AND application = :application), {now}

@@ -6,6 +6,7 @@ SELECT record.identity, record.state, record.fence, record.fingerprint, record.f
        record.on_lapse, record.created_at, record.leased_until, record.expires_at,
        record.forget_at, record.snapshot, record.reason, record.retired_at, record.tenant,
        record.method, record.path, record.key, record.request, record.journal, record.resource,
-       record.tries, record.due_at, {now}
+       record.tries, record.due_at, terms.said, {now}
 FROM (SELECT 1 AS one) AS here
 LEFT JOIN semel_record AS record ON record.identity = :identity
+LEFT JOIN semel_terms AS terms ON terms.id = record.terms

@@ -3,8 +3,10 @@
 -- gives: glimpses and now, in the order of identities
 -- why: reads the table in the order of its key, as far as the page goes and no further. Requests and
 --      answers, which may be large, stay where they are.
-SELECT identity, state, on_lapse, tenant, method, path, key, created_at, leased_until, expires_at,
-       forget_at, due_at, tries, reason, length(snapshot) AS size, {now}
-FROM semel_record
-WHERE identity > :after
-ORDER BY identity LIMIT :limit
+SELECT record.identity, record.state, record.on_lapse, record.tenant, record.method, record.path,
+       record.key, record.created_at, record.leased_until, record.expires_at, record.forget_at,
+       record.due_at, record.tries, record.reason, length(record.snapshot) AS size, terms.said, {now}
+FROM semel_record AS record
+LEFT JOIN semel_terms AS terms ON terms.id = record.terms
+WHERE record.identity > :after
+ORDER BY record.identity LIMIT :limit

@@ -2,8 +2,11 @@
 -- takes: names after limit
 -- gives: glimpses and now, in the order of identities
 -- why: they are few among many; their duties say so to the database, which then need not read all.
-SELECT identity, state, on_lapse, tenant, method, path, key, created_at, leased_until, expires_at,
-       forget_at, due_at, tries, reason, length(snapshot) AS size, {now}
-FROM semel_record
-WHERE duty IN ('lease', 'resume', 'run', 'ask') AND state {among} AND identity > :after
-ORDER BY identity LIMIT :limit
+SELECT record.identity, record.state, record.on_lapse, record.tenant, record.method, record.path,
+       record.key, record.created_at, record.leased_until, record.expires_at, record.forget_at,
+       record.due_at, record.tries, record.reason, length(record.snapshot) AS size, terms.said, {now}
+FROM semel_record AS record
+LEFT JOIN semel_terms AS terms ON terms.id = record.terms
+WHERE record.duty IN ('lease', 'resume', 'run', 'ask')
+  AND record.state {among} AND record.identity > :after
+ORDER BY record.identity LIMIT :limit

@@ -1,4 +1,4 @@
--- Records, recipes, the outbox, events of providers, leaders, the audit, and the list of migrations.
+-- Records, recipes, terms, the outbox, events of providers, leaders, the audit, and the list of migrations.
 -- oldest: 1
 --
 -- Text that is compared is kept as bytes: every collation that MariaDB and MySQL share ignores
@@ -19,6 +19,8 @@ CREATE TABLE IF NOT EXISTS semel_record (
     `key`        MEDIUMTEXT NOT NULL,
     on_lapse     VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL
                  CHECK (on_lapse IN ('unknown', 'release', 'resume')),
+    -- Of semel_terms. No foreign key: a claim would lock that row, and all claims share it.
+    terms        BIGINT NOT NULL,
     created_at   BIGINT NOT NULL,
     leased_until BIGINT,
     expires_at   BIGINT,
@@ -61,12 +63,23 @@ CREATE TABLE IF NOT EXISTS semel_recipe (
     alive_until BIGINT
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
+-- What records were promised under; named by 64 bits of a digest of all that is said.
+CREATE TABLE IF NOT EXISTS semel_terms (
+    id          BIGINT NOT NULL PRIMARY KEY,
+    application VARBINARY(1024) NOT NULL,
+    route       VARBINARY(1024) NOT NULL,
+    retention   BIGINT NOT NULL,
+    tombstone   BIGINT NOT NULL,
+    said        MEDIUMTEXT NOT NULL
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
 -- due_at: when it may be taken (again); of a delivered effect, when it is forgotten; of a dead one
 -- NULL.
 CREATE TABLE IF NOT EXISTS semel_effect (
     place        BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     `key`        VARBINARY(1024) NOT NULL UNIQUE,
     identity     BINARY(32),
+    application  VARBINARY(1024) NOT NULL,
     name         MEDIUMBLOB NOT NULL,
     payload      LONGBLOB NOT NULL,
     order_key    VARBINARY(1024),

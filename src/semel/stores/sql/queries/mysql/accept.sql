@@ -2,16 +2,16 @@
 --         what is there.
 -- event: accept
 -- takes: identity fence fingerprint fields tenant method path key on_lapse patience fresh_until
---        request
+--        request terms
 -- gives: the new or the existing record and now; no row when a rival inserted it in between, or when
 --        nothing is there and the key is too old
 -- why: as claim.
 SELECT MAX(1) INTO @semel_found FROM semel_record WHERE identity = :identity;
 INSERT INTO semel_record
     (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
-     created_at, leased_until, duty, due_at, patience, abandon_at, request)
+     created_at, leased_until, duty, due_at, patience, abandon_at, request, terms)
 SELECT :identity, 'pending', :fence, :fingerprint, :fields, :tenant, :method, :path, :key,
-       :on_lapse, {now}, {now} + :patience, 'run', {now}, :patience, {now} + :patience, :request
+       :on_lapse, {now}, {now} + :patience, 'run', {now}, :patience, {now} + :patience, :request, :terms
 FROM DUAL
 WHERE @semel_found IS NULL AND (:fresh_until IS NULL OR :fresh_until >= {now});
 SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,

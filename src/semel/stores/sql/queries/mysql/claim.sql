@@ -1,7 +1,7 @@
 -- claim: insert an in_progress record unless the key is too old to start one, or read what is there.
 -- event: claim
 -- takes: identity fence fingerprint fields tenant method path key on_lapse lease fresh_until
---        request
+--        request terms
 -- gives: the new or the existing record and now; no row when a rival inserted it in between, or when
 --        nothing is there and the key is too old
 -- why: one round trip, and nothing is written or locked when the record exists: the insert
@@ -10,10 +10,10 @@
 SELECT MAX(1) INTO @semel_found FROM semel_record WHERE identity = :identity;
 INSERT INTO semel_record
     (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
-     created_at, leased_until, duty, due_at, request)
+     created_at, leased_until, duty, due_at, request, terms)
 SELECT :identity, 'in_progress', :fence, :fingerprint, :fields, :tenant, :method, :path, :key,
        :on_lapse, {now}, {now} + :lease,
-       CASE :on_lapse WHEN 'resume' THEN 'resume' ELSE 'lease' END, {now} + :lease, :request
+       CASE :on_lapse WHEN 'resume' THEN 'resume' ELSE 'lease' END, {now} + :lease, :request, :terms
 FROM DUAL
 WHERE @semel_found IS NULL AND (:fresh_until IS NULL OR :fresh_until >= {now});
 SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,

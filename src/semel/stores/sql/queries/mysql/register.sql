@@ -2,12 +2,13 @@
 -- takes: route recipe previous alive
 -- gives: recipe, previous, alive_until, now as they are on record; no row when a rival came first
 -- why: the comparison is made under the row's lock: of two nodes that change it at once, one wins.
---      While keys of what was replaced last may live, it is not forgotten for another change.
+--      While keys of what was replaced last may live, it is not forgotten for another change; it
+--      may come back, for the two are all there is.
 --      Assignments are made from left to right: the old recipe is kept before it is replaced.
 UPDATE semel_recipe
 SET previous = recipe, alive_until = {now} + :alive, recipe = :recipe
 WHERE route = :route AND recipe = :previous AND recipe <> :recipe
-    AND (alive_until IS NULL OR alive_until <= {now});
+    AND (alive_until IS NULL OR alive_until <= {now} OR previous = :recipe);
 SELECT MAX(1) INTO @semel_found FROM semel_recipe WHERE route = :route;
 INSERT INTO semel_recipe (route, recipe)
 SELECT :route, :recipe FROM DUAL WHERE @semel_found IS NULL;

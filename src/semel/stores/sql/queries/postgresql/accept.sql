@@ -2,7 +2,7 @@
 --         what is there.
 -- event: accept
 -- takes: identity fence fingerprint fields tenant method path key on_lapse patience fresh_until
---        request
+--        request terms
 -- gives: the new or the existing record and now; no row when a rival committed after this
 --        statement's snapshot was taken, or when nothing is there and the key is too old
 -- why: as claim. The workers are woken when it is committed. Commits that notify queue up for one
@@ -12,12 +12,13 @@
 WITH inserted AS (
     INSERT INTO semel_record
         (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
-         created_at, leased_until, duty, due_at, patience, abandon_at, request)
+         created_at, leased_until, duty, due_at, patience, abandon_at, request, terms)
     SELECT CAST(:identity AS bytea), 'pending', CAST(:fence AS bytea),
            CAST(:fingerprint AS text), CAST(:fields AS bytea), CAST(:tenant AS text),
            CAST(:method AS text), CAST(:path AS text), CAST(:key AS text),
            CAST(:on_lapse AS text), moment, moment + CAST(:patience AS bigint), 'run', moment,
-           CAST(:patience AS bigint), moment + CAST(:patience AS bigint), CAST(:request AS bytea)
+           CAST(:patience AS bigint), moment + CAST(:patience AS bigint), CAST(:request AS bytea),
+           CAST(:terms AS bigint)
     FROM (SELECT {now} AS moment) AS clock
     WHERE CAST(:fresh_until AS bigint) IS NULL OR CAST(:fresh_until AS bigint) >= {now}
     ON CONFLICT (identity) DO NOTHING

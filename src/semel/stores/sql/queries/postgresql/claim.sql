@@ -1,7 +1,7 @@
 -- claim: insert an in_progress record unless the key is too old to start one, or read what is there.
 -- event: claim
 -- takes: identity fence fingerprint fields tenant method path key on_lapse lease fresh_until
---        request
+--        request terms
 -- gives: the new or the existing record and now; no row when a rival committed after this
 --        statement's snapshot was taken, or when nothing is there and the key is too old
 -- why: one round trip, and nothing is written when the record exists. DO UPDATE would return the
@@ -10,13 +10,14 @@
 WITH inserted AS (
     INSERT INTO semel_record
         (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
-         created_at, leased_until, duty, due_at, request)
+         created_at, leased_until, duty, due_at, request, terms)
     SELECT CAST(:identity AS bytea), 'in_progress', CAST(:fence AS bytea),
            CAST(:fingerprint AS text), CAST(:fields AS bytea), CAST(:tenant AS text),
            CAST(:method AS text), CAST(:path AS text), CAST(:key AS text),
            CAST(:on_lapse AS text), {now}, {now} + CAST(:lease AS bigint),
            CASE CAST(:on_lapse AS text) WHEN 'resume' THEN 'resume' ELSE 'lease' END,
-           {now} + CAST(:lease AS bigint), CAST(:request AS bytea)
+           {now} + CAST(:lease AS bigint), CAST(:request AS bytea),
+           CAST(:terms AS bigint)
     WHERE CAST(:fresh_until AS bigint) IS NULL OR CAST(:fresh_until AS bigint) >= {now}
     ON CONFLICT (identity) DO NOTHING
     RETURNING identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,

@@ -1,8 +1,8 @@
 -- claim_many: claim, for many identities at once: insert what is new, read what is there.
 -- event: claim
 -- takes: identity fence fingerprint fields tenant method path key on_lapse lease fresh_until
---        request
--- gives: for a new record its identity, fence, leased_until and now, its state being NULL; for an
+--        request terms
+-- gives: for a new record its identity, fence, times and now, its state being NULL; for an
 --        existing one the record and now; in any order. No row where claim gives none
 -- why: one commit for all. Each parameter is an array, one element per row; no identity may be in
 --      it twice. Rows are locked in the order of identities, as every batch does it. Waiting for
@@ -17,25 +17,26 @@ given AS MATERIALIZED (
         CAST(:identity AS bytea[]), CAST(:fence AS bytea[]), CAST(:fingerprint AS text[]),
         CAST(:fields AS bytea[]), CAST(:tenant AS text[]), CAST(:method AS text[]),
         CAST(:path AS text[]), CAST(:key AS text[]), CAST(:on_lapse AS text[]),
-        CAST(:lease AS bigint[]), CAST(:fresh_until AS bigint[]), CAST(:request AS bytea[])
+        CAST(:lease AS bigint[]), CAST(:fresh_until AS bigint[]), CAST(:request AS bytea[]),
+        CAST(:terms AS bigint[])
     ) AS given (identity, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
-                lease, fresh_until, request)
+                lease, fresh_until, request, terms)
     ORDER BY given.identity
 ),
 inserted AS (
     INSERT INTO semel_record
         (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
-         created_at, leased_until, duty, due_at, request)
+         created_at, leased_until, duty, due_at, request, terms)
     SELECT identity, 'in_progress', fence, fingerprint, fields, tenant, method, path, key, on_lapse,
            {now}, {now} + lease, CASE on_lapse WHEN 'resume' THEN 'resume' ELSE 'lease' END,
-           {now} + lease, request
+           {now} + lease, request, terms
     FROM given
     WHERE fresh_until IS NULL OR fresh_until >= {now}
     ON CONFLICT (identity) DO NOTHING
-    RETURNING identity, fence, leased_until
+    RETURNING identity, fence, created_at, leased_until
 )
 SELECT identity, CAST(NULL AS text), fence, CAST(NULL AS text), CAST(NULL AS bytea),
-       CAST(NULL AS text), CAST(NULL AS bigint), leased_until, CAST(NULL AS bigint),
+       CAST(NULL AS text), created_at, leased_until, CAST(NULL AS bigint),
        CAST(NULL AS bigint), CAST(NULL AS bytea), CAST(NULL AS text), CAST(NULL AS bigint), {now}
 FROM inserted
 UNION ALL

@@ -1,13 +1,14 @@
 -- enqueue: write an effect into the outbox, and have the workers woken when that is committed.
--- takes: key identity name payload order_key delay
+-- takes: key identity name payload order_key delay application
 -- gives: now; no row when its key is there already
 -- why: in the transaction that wants it. place gives the order in which they were written. Commits
 --      that notify queue up for one lock of the server, so not each of them does: the first that
 --      is written in a tenth of a second does, and whoever listens looks a second time soon after.
 WITH written AS (
     INSERT INTO semel_effect
-        (key, identity, name, payload, order_key, state, created_at, due_at)
-    VALUES (:key, :identity, :name, :payload, :order_key, 'waiting', {now}, {now} + :delay)
+        (key, identity, name, payload, order_key, state, created_at, due_at, application)
+    VALUES (:key, :identity, :name, :payload, :order_key, 'waiting', {now}, {now} + :delay,
+            :application)
     ON CONFLICT (key) DO NOTHING
     RETURNING created_at
 )

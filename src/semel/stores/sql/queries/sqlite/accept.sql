@@ -2,14 +2,14 @@
 --         start one.
 -- event: accept
 -- takes: identity fence fingerprint fields tenant method path key on_lapse patience fresh_until
---        request
+--        request terms
 -- gives: the new record and now; no row when nothing was inserted
 -- why: as claim.
 INSERT INTO semel_record
     (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
-     created_at, leased_until, duty, due_at, patience, abandon_at, request)
+     created_at, leased_until, duty, due_at, patience, abandon_at, request, terms)
 SELECT :identity, 'pending', :fence, :fingerprint, :fields, :tenant, :method, :path, :key,
-       :on_lapse, {now}, {now} + :patience, 'run', {now}, :patience, {now} + :patience, :request
+       :on_lapse, {now}, {now} + :patience, 'run', {now}, :patience, {now} + :patience, :request, :terms
 WHERE :fresh_until IS NULL OR :fresh_until >= {now}
 ON CONFLICT (identity) DO NOTHING
 RETURNING identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,

@@ -1,0 +1,5 @@
+-- read_terms: what terms say.
+-- takes: id
+-- gives: what they say, and now; no row when there are none
+-- why: follows an agree that wrote nothing.
+SELECT said, {now} FROM semel_terms WHERE id = :id
