@@ -276,7 +276,7 @@ def test_an_empty_bucket_that_is_being_moved_is_asked_for_where_it_goes(
         op = claim(in_bucket(77), new_fence())
 
         def refused_by_target() -> StoreUnavailable | None:
-            """Whose time was up before the target had answered does not know, and is asked again."""
+            """Whose time is up before the target has answered does not know, and asks again."""
             error = refusal(harness, op)
             return error if "TRYAGAIN" in str(error) else None
 

@@ -97,7 +97,13 @@ async def _work(shop: Shop, app: Any) -> None:
     from semel.effects.runs import Runs
     from semel.effects.worker import MAINTAIN, RECONCILE, RUN
 
-    guard = shop.guard
+    guard, rival = shop.guard, shop.rival()
+    for theirs in (Reconciler(rival), Runs(rival, rival.asgi(_nobody))):
+        assert (await theirs.run_once()).done == 0, "another application's worker took part"
     loops: list[Any] = [(MAINTAIN, Maintenance(guard)), (RECONCILE, Reconciler(guard, app))]
     # Functions are run by their callers: there is no application to run requests through.
     await work(guard, loops if app is None else [*loops, (RUN, Runs(guard, app))])
+
+
+async def _nobody(scope: Any, receive: Any, send: Any) -> None:
+    raise AssertionError("another application was asked to run a request")

@@ -59,6 +59,13 @@ def pieces(body: bytes) -> Iterator[bytes]:
     yield body[4:]
 
 
+def _never_heard_of_it(inquiry: semel.Inquiry) -> semel.Absent:
+    return semel.Absent(final=True)
+
+
+_RIVALS = semel.payments(probe=_never_heard_of_it, reconcile_after=SOON)
+
+
 class Shop:
     """One process's application; ``without`` takes a guard out of its store."""
 
@@ -78,6 +85,7 @@ class Shop:
             maintenance=None,
             routes=routes,
             policy=semel.ietf(reconcile_after=SOON),  # what a worker goes by for functions
+            name="shop",
         )
         self.guard.probe("probed")(self._called_off)
         self.guard.probe("honoured")(self._known)
@@ -105,6 +113,13 @@ class Shop:
                 return semel.ietf(mode="atomic", **short)
             case _:
                 return semel.ietf(on_lapse="resume", probe=self._known, **short)
+
+    def rival(self) -> semel.Guard:
+        """Another application on the same store, with routes of the same names. It knows nothing
+        of what happens here, and says so of everything that it is asked about."""
+        routes = [semel.Route("POST", f"/{name}", _RIVALS) for name in self.policies]
+        given: Any = {"tenant": None, "maintenance": None, "name": "rival"}
+        return semel.Guard(self.plain, routes=routes, policy=_RIVALS, **given)
 
     # ── probes ────────────────────────────────────────────────────────────────────────────────────
 
