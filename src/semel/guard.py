@@ -381,7 +381,7 @@ class Guard:
         if known not in self._enrolled:
             if self.replays is not None:
                 yield from announce(self.replays.window)
-            yield from enrol(f"{self.name}:{label}" if self.name else label, policy, terms)
+            yield from enrol(self.recorded_as(label), policy, terms)
             self._enrolled.add(known)
 
     def health(self) -> Health:
@@ -424,6 +424,10 @@ class Guard:
 
         await self.backend.aclose()
         await asyncio.to_thread(self.close)
+
+    def recorded_as(self, label: str) -> str:
+        """Under which name the settings of a route are on record."""
+        return f"{self.name}:{label}" if self.name else label
 
     def terms(self, route: str, policy: Policy) -> Terms:
         """What a key that is used on a route now is promised; made once."""

@@ -56,7 +56,7 @@ class Provider:
 
 def doubt(scene: Scene, identity: Identity, probe: Any, **options: Any) -> Doubt:
     found = scene.recalled(identity)
-    terms = ietf(**options).terms("", "*", probe=True)
+    terms = ietf(**options).terms("", "*", probe=probe is not None)
     return Doubt(replace(found.case, terms=terms), found.now, terms, None, probe)
 
 
@@ -217,6 +217,13 @@ class TestPauses:
         given = doubt(quick, identity, Provider(CannotTell()))
         assert hopeless(given) is None
         assert hopeless(doubt(quick, identity, None)) == "nobody can be asked"
+
+    def test_a_worker_that_lacks_the_probe_of_a_route_gives_nothing_up(self, quick: Scene) -> None:
+        """It was made where there was one: another version has it, or had it lately."""
+        identity = quick.unknown()
+        given = replace(doubt(quick, identity, Provider(CannotTell())), probe=None)
+        assert isinstance(inspect(quick, given), Undecided)
+        assert quick.case(identity).due_at is not None
 
 
 # ── the loop ──────────────────────────────────────────────────────────────────────────────────────

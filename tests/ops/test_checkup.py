@@ -85,6 +85,17 @@ class TestMaintenance:
         assert "was last due" in text
 
 
+class TestChangedSettings:
+    def test_what_the_store_will_refuse_is_said_beforehand(self, scene: Scene) -> None:
+        scene.guard.start()
+        changed = Guard(scene.guard.backend, tenant=None, policy=ietf(scope="tenant"))
+        severity, text = one(changed)
+        assert severity == "error"
+        assert "these settings will be refused: *: keys here were made with" in text
+        named = ietf(scope="tenant", previous=scene.guard.policy)
+        assert found(Guard(scene.guard.backend, tenant=None, policy=named)) == []
+
+
 class TestWorkers:
     def test_stored_requests_that_nobody_runs(self, scene: Scene) -> None:
         identity, origin = Identity(bytes(31) + b"\x07"), Origin("", "POST", "/jobs", KEY)

@@ -32,6 +32,7 @@ from semel.core.contract import (
     NoRecord,
     Open,
     Read,
+    ReadRecipe,
     Recall,
     Recalled,
     Register,
@@ -842,6 +843,19 @@ class Recipes:
         refused = harness.perform(Register(route, "r1"))
         assert isinstance(refused, Conflicting)
         assert refused.recorded == "r2"
+
+    def test_what_is_on_record_can_be_looked_at(self, harness: Harness, route: str) -> None:
+        def found() -> tuple[str | None, str | None]:
+            recorded = harness.perform(ReadRecipe(route))
+            assert abs(recorded.now - now_of(harness)) <= max(harness.slack, MINUTE)
+            return recorded.recipe, recorded.previous
+
+        assert found() == (None, None)
+        harness.perform(Register(route, "r1"))
+        assert found() == ("r1", None)
+        changed = harness.perform(Register(route, "r2", "r1", MINUTE))
+        assert found() == ("r2", "r1")
+        assert harness.perform(ReadRecipe(route)).alive_until == changed.alive_until
 
     def test_a_change_can_be_rolled_back_at_once(self, harness: Harness, route: str) -> None:
         harness.perform(Register(route, "r1"))

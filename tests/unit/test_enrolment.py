@@ -6,7 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from semel.core.enrolment import enrol
+from semel.core.contract import ReadRecipe
+from semel.core.enrolment import enrol, foretold
 from semel.core.flow import run
 from semel.core.policy import Policy, ietf
 from semel.errors import RecipeChanged
@@ -84,3 +85,29 @@ def test_routes_are_enrolled_one_by_one() -> None:
     world = World()
     run(enrol("POST /a", OLD, terms()), world.perform)
     run(enrol("POST /b", NEW, terms()), world.perform)
+
+
+ROUTES = {"the first": (), "changed": (OLD, CHANGED), "changed long ago": (OLD, CHANGED, None)}
+
+
+@pytest.mark.parametrize("before", ROUTES.values(), ids=ROUTES)
+@pytest.mark.parametrize(
+    "policy",
+    [OLD, NEW, CHANGED, ietf(scope="tenant", previous=NEW), ietf(key="uuid", previous=CHANGED)],
+)
+def test_what_will_be_refused_is_foretold_word_for_word(
+    before: tuple[Policy | None, ...], policy: Policy
+) -> None:
+    world = World()
+    for each in before:
+        if each is None:
+            world.now += 49 * 3600 * SECOND
+        else:
+            start(world, each)
+    said = foretold("*", policy, world.perform(ReadRecipe("*")))
+    refused: list[str] = []
+    try:
+        start(world, policy)
+    except RecipeChanged as error:
+        refused.append(str(error))
+    assert refused == ([] if said is None else [said])

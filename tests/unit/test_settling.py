@@ -124,7 +124,7 @@ def test_the_next_question_is_on_record_before_this_one_is_put() -> None:
 
 def test_what_nobody_can_be_asked_about_is_given_up_for_good() -> None:
     told = Script(Inquire=Applied(State.UNKNOWN, NOW))
-    doubt = Doubt(case(), NOW, TERMS, "charge", None)
+    doubt = Doubt(case(), NOW, replace(TERMS, probe=False), "charge", None)
     assert isinstance(told.play(reconcile(doubt, FENCE, 1.0)), GivenUp)
     assert told.kinds == [Inquire]
     assert told.one(Inquire).again_in is None

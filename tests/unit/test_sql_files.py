@@ -57,6 +57,7 @@ OPERATIONS: list[StoreOperation[Any]] = [
     contract.EvictUnknown(IDENTITY, SEEN, FENCE, 1, ACT, free=True),
     contract.Register("route", "recipe"),
     contract.Agree(terms()),
+    contract.ReadRecipe("route"),
     contract.Accept(IDENTITY, FENCE, "v1:", b"", ORIGIN, b"", 1),
     contract.Recall(IDENTITY),
     contract.Take(IDENTITY, SEEN, FENCE, 1),
@@ -97,7 +98,6 @@ OPERATIONS: list[StoreOperation[Any]] = [
     custody.BrowseAudit(1),
 ]
 FOLLOWING = {
-    "read_recipe",
     "read_terms",
     "read_effect",
     "due",

@@ -142,6 +142,16 @@ class Conflicting:
 
 
 @frozen
+class Recorded:
+    """The recipe on record, and the one that it replaced; None: there is none."""
+
+    recipe: str | None
+    previous: str | None
+    alive_until: Micros | None
+    now: Micros
+
+
+@frozen
 class Agreed:
     """The terms are on record."""
 
@@ -459,6 +469,13 @@ class Register(StoreOperation[Registered | Conflicting]):
     recipe: str
     previous: str | None = None
     alive: Micros = 0
+
+
+@frozen
+class ReadRecipe(StoreOperation[Recorded]):
+    """Look at what is on record for a route."""
+
+    route: str
 
 
 @frozen

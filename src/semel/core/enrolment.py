@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from semel.core.contract import Agree, Conflicting, Register
+from semel.core.contract import Agree, Conflicting, Recorded, Register
 from semel.core.flow import Flow, ask
 from semel.core.model import Micros
 from semel.core.policy import Policy
@@ -23,18 +23,39 @@ def enrol(label: str, policy: Policy, terms: Terms) -> Flow[None]:
     A changed recipe would no longer find the keys that are alive, and run their requests again. The
     terms are put on record, too: from now on there may be records that name them.
     """
-    recipe = policy.recipe()
-    previous = policy.previous.recipe() if policy.previous is not None else None
+    recipe, previous = _recipes(policy)
     reply = yield from ask(Register(label, recipe, previous, _alive(policy)))
     left = (reply.alive_until or 0) - reply.now
     if isinstance(reply, Conflicting):
         raise RecipeChanged(_conflict(label, recipe, previous, reply.recorded, left))
     if left > 0 and previous != reply.previous:
-        raise RecipeChanged(
-            f"{label}: keys made with [{reply.previous}] may still be alive; keep previous= set to "
-            f"that policy for another {left // _HOUR + 1} hours"
-        )
+        raise RecipeChanged(_still_alive(label, reply.previous, left))
     yield from ask(Agree(terms))
+
+
+def foretold(label: str, policy: Policy, found: Recorded) -> str | None:
+    """What `enrol` would refuse these settings with; None where it would take them."""
+    recipe, previous = _recipes(policy)
+    left = (found.alive_until or 0) - found.now
+    if found.recipe is None:
+        return None
+    if found.recipe == recipe:
+        alive = left > 0 and previous != found.previous
+        return _still_alive(label, found.previous, left) if alive else None
+    if previous == found.recipe and (left <= 0 or found.previous == recipe):
+        return None
+    return _conflict(label, recipe, previous, found.recipe, left)
+
+
+def _recipes(policy: Policy) -> tuple[str, str | None]:
+    return policy.recipe(), policy.previous.recipe() if policy.previous is not None else None
+
+
+def _still_alive(label: str, previous: str | None, left: Micros) -> str:
+    return (
+        f"{label}: keys made with [{previous}] may still be alive; keep previous= set to that "
+        f"policy for another {left // _HOUR + 1} hours"
+    )
 
 
 def _alive(policy: Policy) -> Micros:

@@ -76,8 +76,8 @@ def hopeless(doubt: Doubt) -> str | None:
 
     Old alone is not enough: were nobody there to ask for a week, all would be given up unasked.
     """
-    if doubt.probe is None:
-        return "nobody can be asked"
+    if doubt.probe is None and not doubt.terms.probe:
+        return "nobody can be asked"  # where somebody could, another version may know whom
     age = doubt.now - doubt.case.record.created_at
     give_up = doubt.terms.give_up_after
     if age >= give_up and _asked_for(doubt.terms, doubt.case.tries) >= give_up:

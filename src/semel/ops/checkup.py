@@ -12,6 +12,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.core import snapshot
+from semel.core.contract import ReadRecipe
+from semel.core.enrolment import foretold
 from semel.core.model import Effect, Glimpse, Micros, OnLapse, State
 from semel.core.outbox import BrowseEffects, Shelf
 from semel.core.upkeep import Browse, CountDue, Scan, Scanned, Waiting, WhoLeads
@@ -50,7 +52,7 @@ def checkup(guard: Guard, app: Any = None) -> tuple[Finding, ...]:
     store, routes = guard.backend.blocking(), KnownRoutes(guard, app)
     unsettled = store.perform(Scan(_UNSETTLED, MOST))
     sample = store.perform(Scan(tuple(State), SAMPLE))
-    found = [*_retentions(guard, app)]
+    found = [*_retentions(guard, app), *_settings(guard, routes)]
     found += _maintenance(guard, unsettled, sample)
     found += _waiting(unsettled)
     found += _of_others(routes, store.perform(CountDue(MOST)))
@@ -92,6 +94,16 @@ def _first_of_each(named: dict[str, Policy]) -> Iterator[tuple[str, Policy]]:
         if id(policy) not in seen:
             seen.add(id(policy))
             yield where, policy
+
+
+def _settings(guard: Guard, routes: KnownRoutes) -> Iterator[Finding]:
+    """What the store will refuse when an application starts with these settings."""
+    store = guard.backend.blocking()
+    for label, policy in routes.policies().items():
+        name = guard.recorded_as(label)
+        refusal = foretold(name, policy, store.perform(ReadRecipe(name)))
+        if refusal is not None:
+            yield Finding("error", f"these settings will be refused: {refusal}")
 
 
 # ── who looks after the records ───────────────────────────────────────────────────────────────────

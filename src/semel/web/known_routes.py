@@ -29,12 +29,17 @@ class KnownRoutes:
     def __init__(self, guard: Guard, app: Any = None) -> None:
         self._guard = guard
         self._policies = {EVERY_ROUTE: guard.policy, **dict(_tagged(guard, app))}
-        self._policies |= {route.label: route.policy for route in guard.routes}
+        # Of several that are listed alike the first one holds.
+        self._policies |= {route.label: route.policy for route in reversed(guard.routes)}
 
     def known(self) -> Known:
         """For a store, to list what is known and nothing else."""
         functions = map(ONCE_ROUTE.format, self._guard.registry.probes)
         return Known(self._guard.name, (*self._policies, *functions))
+
+    def policies(self) -> dict[str, Policy]:
+        """All that have a policy, by their names."""
+        return self._policies
 
     def knows(self, terms: Terms | None) -> bool:
         return terms is not None and self.knows_route(terms.application, terms.route)

@@ -6,7 +6,14 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
-from semel.core.contract import Conflicting, Register, Registered, StoreOperation
+from semel.core.contract import (
+    Conflicting,
+    ReadRecipe,
+    Recorded,
+    Register,
+    Registered,
+    StoreOperation,
+)
 from semel.core.frozen import frozen
 from semel.core.model import Micros
 from semel.core.texts import exact
@@ -42,6 +49,7 @@ class MemoryBackend:
         records, outbox = Records(audit), Outbox(audit)
         self._answers: Mapping[type[StoreOperation[Any]], Answer] = {
             Register: self._register,
+            ReadRecipe: self._read_recipe,
             **records.answers(),
             **Upkeep(records, outbox).answers(),
             **outbox.answers(),
@@ -78,6 +86,12 @@ class MemoryBackend:
             raise TypeError(f"not an operation of a store: {type(op).__name__}")
         with self._lock:
             return cast("R", answer(op, self._clock()))
+
+    def _read_recipe(self, op: ReadRecipe, now: Micros) -> Recorded:
+        found = self._recipes.get(exact(op.route))
+        if found is None:
+            return Recorded(None, None, None, now)
+        return Recorded(found.recipe, found.previous, found.alive_until, now)
 
     def _register(self, op: Register, now: Micros) -> Registered | Conflicting:
         recipe, previous = exact(op.recipe), op.previous and exact(op.previous)

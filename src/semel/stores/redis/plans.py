@@ -32,8 +32,10 @@ from semel.core.contract import (
     NoRecord,
     Open,
     Read,
+    ReadRecipe,
     Recall,
     Recalled,
+    Recorded,
     Register,
     Registered,
     Release,
@@ -276,6 +278,19 @@ def _register(op: Register, keys: Keys) -> Plan[Registered | Conflicting]:
     return Registered(answers.optional_text(previous), alive_until, answers.time(now))
 
 
+def _read_recipe(op: ReadRecipe, keys: Keys) -> Plan[Recorded]:
+    bucket, key = keys.named("recipe", exact(op.route))
+    told, clock = yield (
+        Call(bucket, None, (), ("HMGET", key, "recipe", "previous", "alive_until")),
+        Call(bucket, None, (), ("TIME",)),
+    )
+    recorded, previous, until = answers.fields(told, 3)
+    seconds, micros = answers.fields(clock, 2)
+    now = answers.time(seconds) * 1_000_000 + answers.time(micros)
+    said = (answers.optional_text(recorded), answers.optional_text(previous))
+    return Recorded(*said, answers.optional_time(until), now)
+
+
 def _agree(op: Agree, keys: Keys) -> Plan[Agreed]:
     bucket, key = keys.terms()
     for name in (op.terms.application, op.terms.route):
@@ -325,6 +340,7 @@ NAMED: Final[Mapping[type[StoreOperation[Any]], Make]] = {
     Fetch: _fetch,
     Recall: _recall,
     Register: _register,
+    ReadRecipe: _read_recipe,
     Agree: _agree,
     Lead: _lead,
     WhoLeads: _who_leads,

@@ -31,8 +31,10 @@ from semel.core.contract import (
     NoRecord,
     Open,
     Read,
+    ReadRecipe,
     Recall,
     Recalled,
+    Recorded,
     Register,
     Registered,
     Release,
@@ -61,7 +63,7 @@ from semel.stores.sql.rows import (
     recipe,
     record_and_now,
 )
-from semel.stores.sql.steps import Done, Plan, Statement, signed, write
+from semel.stores.sql.steps import Done, Plan, Statement, clock_of, signed, write
 
 __all__ = ["Plan", "Row", "Rows", "Statement", "plan"]
 
@@ -369,6 +371,13 @@ def _register(op: Register) -> Plan[Registered | Conflicting]:
     return Registered(previous, alive_until, now)
 
 
+def _read_recipe(op: ReadRecipe) -> Plan[Recorded]:
+    rows = yield Statement("read_recipe", {"route": exact(op.route)})
+    if not rows:
+        return Recorded(None, None, None, (yield from clock_of(())))
+    return Recorded(*recipe(rows))
+
+
 def _agree(op: Agree) -> Plan[Agreed]:
     given = op.terms
     params: dict[str, object] = {
@@ -412,6 +421,7 @@ _PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
     Evict: _evict,
     EvictUnknown: _evict_unknown,
     Register: _register,
+    ReadRecipe: _read_recipe,
     Agree: _agree,
     **plans_upkeep.PLANS,
     **plans_outbox.PLANS,
