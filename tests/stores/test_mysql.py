@@ -46,11 +46,12 @@ from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUna
 from semel.stores.django.mysql_options import mysql_url
 from semel.stores.mysql import MysqlBackend
 from semel.stores.mysql import exchange as said
+from semel.stores.mysql.exchange import INSERTS, MANY
 from semel.stores.mysql.literals import literal, rendered
 from semel.stores.mysql.migration import LOCK
 from semel.stores.mysql.settings import Settings
 from semel.stores.mysql.settings import parse as parse_url
-from semel.stores.sql.dialect import dialect
+from semel.stores.sql.dialect import dialect, query_sources
 from semel.stores.sql.plans import Statement
 from tests.forms import in_proof
 from tests.servers import MariadbServer
@@ -1451,3 +1452,10 @@ def test_on_a_galera_node_no_transaction_is_one_packet() -> None:
     assert done.value.value == [["unknown"]]
     together = next(said.exchange(Statement("inquire", params)))
     assert together == "; ".join(texts)
+
+
+def test_every_insert_that_looks_first_expects_a_rival() -> None:
+    """Between the look and the insert another may come: that is no error of the store's."""
+    looks = {name for name, text in query_sources("mysql").items() if "@semel_found" in text}
+    assert looks - MANY <= INSERTS
+    assert "agree" in looks

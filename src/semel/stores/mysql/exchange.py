@@ -29,7 +29,7 @@ ResultSet: TypeAlias = tuple[Sequence[str], Rows]
 
 Exchange: TypeAlias = Generator[str, Sequence[ResultSet], Rows]
 
-INSERTS: Final = frozenset(("claim", "accept", "register", "enqueue", "note"))
+INSERTS: Final = frozenset(("claim", "accept", "register", "agree", "enqueue", "note"))
 """One statement writes, and a rival who was first is an error: no row, and nothing to undo."""
 
 MANY: Final = frozenset(("claim_many", "complete_many", "renew_many"))
