@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from semel.core.evidence import Absent, CannotTell, Happened, Inquiry
 from semel.core.fingerprint import Recipe as Fingerprint
 from semel.core.model import Request, Response
-from semel.core.policy import Policy, accepted, ietf, payments, stripe
+from semel.core.policy import Policy, accepted, exempt, ietf, payments, stripe
 from semel.errors import (
     ConfigurationError,
     GiveUp,
@@ -83,6 +83,7 @@ __all__ = [
     "Webhook",
     "accepted",
     "current",
+    "exempt",
     "ietf",
     "payments",
     "principal",

@@ -213,6 +213,11 @@ def payments(**options: Unpack[Options]) -> Policy:
     return _build("payments", defaults, options)
 
 
+def exempt() -> Policy:
+    """For a route that needs no keys: its requests pass untouched, with one or without."""
+    return Policy(name="exempt", methods=())
+
+
 def _build(name: str, defaults: Options, options: Options) -> Policy:
     known = Options.__annotations__
     for option in options:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, assert_never
 from semel.core.flow import Flow
 from semel.core.frozen import frozen
 from semel.core.model import Case, Header, HeaderView, Response
+from semel.core.policy import exempt
 from semel.core.receiving import Ignored, Known, Notice, Reception, Taken, Unread, take_in
 from semel.core.settling import (
     Passed,
@@ -33,6 +34,7 @@ from semel.errors import ConfigurationError, StoreError
 from semel.process.catalogue import ERROR, INFO, NONE, WARNING
 from semel.process.fences import new_fence
 from semel.web.known_routes import KnownRoutes
+from semel.web.tags import tag
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -256,6 +258,11 @@ class Inbox:
             "inbox", level=level, error=error, source=self._source, came=came, reason=reason
         )
         return _said(status, came, retry_after=retry_after)
+
+
+_EXEMPT: Final = exempt()
+for _way in (Inbox.asgi, Inbox.wsgi):
+    tag(_EXEMPT)(_way)  # providers send no keys: no guard around it may ask for one
 
 
 def _standard(secrets: tuple[bytes, ...], tolerance: timedelta, clock: Any) -> Verify:

@@ -27,8 +27,14 @@ if TYPE_CHECKING:
     from semel.guard import Guard
     from semel.web.inventory import Listed
 
-Keys = Literal["enforces", "accepts", "default", "ignores"]
-_COLOURS: Final = {"enforces": "good", "accepts": "good", "default": "doubtful", "ignores": "bad"}
+Keys = Literal["enforces", "accepts", "exempt", "default", "ignores"]
+_COLOURS: Final = {
+    "enforces": "good",
+    "accepts": "good",
+    "exempt": "good",
+    "default": "doubtful",
+    "ignores": "bad",
+}
 
 
 @frozen
@@ -36,8 +42,8 @@ class Audited:
     """One method of one route.
 
     enforces: a request without a key is refused. accepts: keys are honoured, and somebody said so
-    for this route. default: keys are honoured only because the guard's default is so. ignores: a
-    retry runs again.
+    for this route. exempt: somebody said that it needs none. default: keys are honoured only
+    because the guard's default is so. ignores: a retry runs again.
     """
 
     method: str
@@ -49,8 +55,8 @@ class Audited:
     """Known to need no key: named by --ignore."""
 
     def covered(self, allow_default: bool) -> bool:
-        fine = ("enforces", "accepts", "default") if allow_default else ("enforces", "accepts")
-        return self.waived or self.keys in fine
+        fine = ("enforces", "accepts", "exempt")
+        return self.waived or self.keys in fine or (allow_default and self.keys == "default")
 
 
 @click.command()
@@ -140,6 +146,8 @@ def _keys(each: Listed) -> Keys:
     policy = each.policy
     # What takes any method is as good as its POST: that is what a client would send a key with.
     method = "POST" if each.method == "*" else each.method
+    if policy is not None and not policy.methods:
+        return "exempt"
     if policy is None or method not in policy.methods:
         return "ignores"
     if policy.required:
@@ -192,6 +200,7 @@ def _print(found: Sequence[Audited], allow_default: bool) -> None:
 _WORDS: Final = {
     "enforces": "enforce keys",
     "accepts": "accept keys",
+    "exempt": "are exempt",
     "default": "accept keys by default only",
     "ignores": "ignore keys",
     "waived": "need none",

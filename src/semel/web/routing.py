@@ -50,7 +50,8 @@ class Route:
 
     def _takes_part(self) -> bool:
         refuses = self.policy.safe_methods == "refuse" and self.method in SAFE_METHODS
-        return self.method == "*" or self.method in self.policy.methods or refuses
+        named = not self.policy.methods or self.method in self.policy.methods  # or exempt
+        return self.method == "*" or named or refuses
 
     def matches(self, method: str, path: str) -> bool:
         return self.method in ("*", method) and self._pattern.fullmatch(path) is not None

@@ -81,7 +81,8 @@ def find_tag(app: Any, scope: Mapping[str, Any]) -> Tagged | None:
         _warn_once()
         return None
     route, path = _find(routes, scope, "")
-    return _tagged(getattr(route, "endpoint", None), scope["method"], path)
+    answers = getattr(route, "endpoint", None) or getattr(route, "app", None)
+    return _tagged(answers, scope["method"], path)
 
 
 def _tagged(endpoint: Any, method: str, path: str) -> Tagged | None:
