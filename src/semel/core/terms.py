@@ -54,6 +54,16 @@ class Terms:
         object.__setattr__(self, "text", text)
 
 
+def application_of(terms: Terms | None) -> str | None:
+    """Whose a record is; None where its terms are not on record, and it is nobody's."""
+    return None if terms is None else terms.application
+
+
+def route_of(terms: Terms | None) -> tuple[str, str] | None:
+    """The application and the route of a record; None as before."""
+    return None if terms is None else (terms.application, terms.route)
+
+
 def _fields() -> tuple[str, ...]:
     kind: Any = Terms
     names: tuple[str, ...] = kind.__match_args__

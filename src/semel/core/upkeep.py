@@ -10,6 +10,7 @@ from enum import StrEnum
 from semel.core.contract import StoreOperation
 from semel.core.frozen import frozen
 from semel.core.model import Case, Fence, Glimpse, Identity, Micros, State
+from semel.core.terms import Terms
 
 
 @frozen
@@ -82,6 +83,12 @@ class Known:
 
     application: str
     routes: tuple[str, ...]
+
+    def covers(self, terms: Terms | None) -> bool:
+        """Whether a record made under these terms is known; one of no known terms never is."""
+        if terms is None or terms.application != self.application:
+            return False
+        return terms.route in self.routes
 
 
 class Work(StrEnum):

@@ -20,6 +20,7 @@ from semel.core.frozen import frozen
 from semel.core.journal import Kind
 from semel.core.model import Case, Effect, Identity, Micros, State
 from semel.core.outbox import Shelf
+from semel.core.terms import application_of
 from semel.core.upkeep import Browse
 from semel.effects.operator import effects
 from semel.errors import ConfigurationError
@@ -133,15 +134,11 @@ def _ours(guard: Guard, name: str) -> Iterator[Ours]:
     store, after = guard.backend.blocking(), None
     while True:
         page = store.perform(Browse(tuple(State), _PAGE, after))
-        ours = (case for case in page.cases if _is_of(case, guard.name))
+        ours = (case for case in page.cases if application_of(case.terms) == guard.name)
         yield from (_of_record(case, name) for case in ours)
         if len(page.cases) < _PAGE:
             return
         after = page.cases[-1].record.identity
-
-
-def _is_of(case: Case, application: str) -> bool:
-    return case.terms is not None and case.terms.application == application
 
 
 def _of_record(case: Case, name: str) -> Ours:

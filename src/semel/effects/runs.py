@@ -194,7 +194,8 @@ class Runs:
             return "passed"
         age = now - case.record.created_at
         pause, overdue = _pause(age), age > case.terms.give_up_after
-        again_in = None if overdue or _last(case, now + pause) else pause
+        last = _last(case, now + pause)
+        again_in = None if overdue or last else pause
         try:
             request = stored.decode(case.request or b"")
         except StoreCorrupt as error:
@@ -202,7 +203,6 @@ class Runs:
         except (KeyMissing, NewerVersion) as error:
             op = not_run(case, fence, str(error), again_in)
             return await self._put_down(case, op, error)
-        last = _last(case, now + pause)
         errand = Errand(case, fence, request, started, pause, overdue, last)
         try:
             await self._in_time(errand, policy)

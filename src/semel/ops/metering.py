@@ -104,10 +104,6 @@ def _depths(event: Event, tenants: Tenants) -> Iterator[Update]:
             yield _one("depth", of, value=_number(number))
 
 
-def _left_alone(event: Event, tenants: Tenants) -> Iterator[Update]:
-    yield _one("left_alone", value=_number(event["count"]))
-
-
 def _leader(event: Event, tenants: Tenants) -> Iterator[Update]:
     """Who no longer leads no longer counts: an old depth beside the new leader's would be a lie."""
     yield _one("maintenance.leader", value=float(event["leading"] is True))
@@ -171,7 +167,7 @@ _READERS: Final[dict[str, Reader]] = {
     "leader": _leader,
     "round.failed": _counted("round.failed", "loop"),
     "reconcile": _reconcile,
-    "left_alone": _left_alone,
+    "left_alone": _counted("left_alone"),
     "run": _counted("run", "came"),
     "delivery": _counted("delivery", "effect", "ending"),
     "inbox": _counted("inbox", "source", "came"),

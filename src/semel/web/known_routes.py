@@ -42,7 +42,7 @@ class KnownRoutes:
         return self._policies
 
     def knows(self, terms: Terms | None) -> bool:
-        return terms is not None and self.knows_route(terms.application, terms.route)
+        return self.known().covers(terms)
 
     def knows_route(self, application: str, route: str) -> bool:
         known = self.known()

@@ -35,7 +35,7 @@ from semel.core.frozen import replace
 from semel.core.model import Fence, OnLapse, State
 from semel.core.runner import Abandoned, Await, Held, Woken
 from semel.core.states import Event
-from semel.core.upkeep import Tended
+from semel.core.upkeep import Known, Tended
 from semel.core.verdict import Verdict
 from semel.errors import StoreError
 from semel.stores.memory import records, upkeep
@@ -324,7 +324,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("a worker takes whatever is due", "leased-applications", "13", foreign=(1,))
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(upkeep, "_is_known", lambda known, case: True)
+    patch.setattr(Known, "covers", lambda known, terms: True)
 
 
 # ── what becomes of a run ─────────────────────────────────────────────────────────────────────────

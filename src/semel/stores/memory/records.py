@@ -35,7 +35,7 @@ from semel.core.frozen import replace
 from semel.core.model import Identity, Micros, Origin, Record, State
 from semel.core.snapshot import brief
 from semel.core.states import TABLE, Event
-from semel.core.terms import Terms, TermsId
+from semel.core.terms import Terms, TermsId, application_of
 from semel.core.texts import exact, indexed, shown
 from semel.errors import StoreCorrupt
 from semel.stores.memory.audit import VERBS, Audit
@@ -100,8 +100,7 @@ class Records:
         return NoRecord(now) if entry is None else Recalled(entry.case(self.terms), now)
 
     def is_of(self, entry: Entry, application: str) -> bool:
-        terms = self.terms.get(entry.terms)
-        return terms is not None and terms.application == application
+        return application_of(self.terms.get(entry.terms)) == application
 
     def _agree(self, op: Agree, now: Micros) -> Agreed:
         for name in (op.terms.application, op.terms.route):

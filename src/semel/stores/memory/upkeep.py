@@ -10,6 +10,7 @@ from semel.core.contract import StoreOperation
 from semel.core.frozen import frozen
 from semel.core.model import Case, Fence, Identity, Micros, OnLapse, State
 from semel.core.states import Event
+from semel.core.terms import route_of
 from semel.core.texts import indexed, shown
 from semel.core.upkeep import (
     Abandon,
@@ -18,7 +19,6 @@ from semel.core.upkeep import (
     CountDue,
     Counted,
     Due,
-    Known,
     Lead,
     Leading,
     Led,
@@ -83,7 +83,8 @@ class Upkeep:
         work = [
             (due, case)
             for case in self._cases()
-            if (due := _due_for(op.work, case, now)) and _is_known(op.known, case)
+            if (due := _due_for(op.work, case, now))
+            and (op.known is None or op.known.covers(case.terms))
         ]
         work.sort(key=lambda item: item[0])
         cases = tuple([case for due, case in work if due <= now][: op.limit])
@@ -95,7 +96,7 @@ class Upkeep:
         counts: Counter[tuple[str, str] | None] = Counter()
         for work in Work:
             due = [case for case in self._cases() if (_due_for(work, case, now) or now + 1) <= now]
-            counts.update(map(_route_of, due[: op.limit]))
+            counts.update(route_of(case.terms) for case in due[: op.limit])
         return Waiting(dict(counts), now)
 
     def _cases(self) -> list[Case]:
@@ -220,19 +221,6 @@ class Upkeep:
                 entry, entry.record.state, {"retired_at": retired_at}
             )
         return Retired(len(made), now)
-
-
-def _is_known(known: Known | None, case: Case) -> bool:
-    if known is None:
-        return True
-    terms = case.terms
-    return (
-        terms is not None and terms.application == known.application and terms.route in known.routes
-    )
-
-
-def _route_of(case: Case) -> tuple[str, str] | None:
-    return None if case.terms is None else (case.terms.application, case.terms.route)
 
 
 def _due_for(work: Work, case: Case, now: Micros) -> Micros | None:

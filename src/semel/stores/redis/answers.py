@@ -40,6 +40,12 @@ def time(value: object) -> Micros:
         return _no_time()
 
 
+def clock(answer: Answer) -> Micros:
+    """What TIME says."""
+    seconds, micros = fields(answer, 2)
+    return time(seconds) * 1_000_000 + time(micros)
+
+
 def _no_time() -> Micros:
     raise StoreCorrupt("a field does not hold a time")
 

@@ -27,7 +27,7 @@ from semel.core.custody import (
     ResealEffect,
 )
 from semel.core.model import Fence, Identity, Micros
-from semel.core.terms import TermsId, read
+from semel.core.terms import TermsId, application_of, read
 from semel.core.texts import shown
 from semel.errors import ConfigurationError
 from semel.stores.options import whole
@@ -44,7 +44,7 @@ from semel.stores.redis.plans import (
     on_record,
     signed,
 )
-from semel.stores.redis.rounds import _clock, _command, _members, _micros, _sizes, _some
+from semel.stores.redis.rounds import _clock, _command, _members, _sizes, _some
 from semel.stores.redis.scripts import script
 
 # ── pages of records ──────────────────────────────────────────────────────────────────────────────
@@ -68,7 +68,7 @@ def _page(keys: Keys, after: Identity | None, limit: int) -> Plan[_Page]:
         seen += yield from _members(keys, DUTIES, next_ones, after or b"")
     page = seen[:limit]
     until = page[-1] if page and (buckets or len(seen) > len(page)) else None
-    return _Page(page, until, _micros(said))
+    return _Page(page, until, answers.clock(said))
 
 
 def _belongings(op: ListBelongings, keys: Keys) -> Plan[Belongings]:
@@ -89,7 +89,7 @@ def _belongings(op: ListBelongings, keys: Keys) -> Plan[Belongings]:
 
 def _is_of(keys: Keys, terms: TermsId | None, application: str) -> bool:
     said = None if terms is None else keys.said.get(terms)
-    return said is not None and read(said).application == application
+    return application_of(None if said is None else read(said)) == application
 
 
 def _of_tenant(
@@ -161,7 +161,7 @@ def _browse_audit(op: BrowseAudit, keys: Keys) -> Plan[Entries]:
     ]
     found.sort(key=lambda item: item[0], reverse=True)
     return Entries(
-        tuple([_entry(place, fields) for place, fields in found[: op.limit]]), _micros(said)
+        tuple([_entry(place, fields) for place, fields in found[: op.limit]]), answers.clock(said)
     )
 
 

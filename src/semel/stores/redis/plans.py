@@ -280,15 +280,13 @@ def _register(op: Register, keys: Keys) -> Plan[Registered | Conflicting]:
 
 def _read_recipe(op: ReadRecipe, keys: Keys) -> Plan[Recorded]:
     bucket, key = keys.named("recipe", exact(op.route))
-    told, clock = yield (
+    told, said = yield (
         Call(bucket, None, (), ("HMGET", key, "recipe", "previous", "alive_until")),
         Call(bucket, None, (), ("TIME",)),
     )
     recorded, previous, until = answers.fields(told, 3)
-    seconds, micros = answers.fields(clock, 2)
-    now = answers.time(seconds) * 1_000_000 + answers.time(micros)
-    said = (answers.optional_text(recorded), answers.optional_text(previous))
-    return Recorded(*said, answers.optional_time(until), now)
+    recipes = (answers.optional_text(recorded), answers.optional_text(previous))
+    return Recorded(*recipes, answers.optional_time(until), answers.clock(said))
 
 
 def _agree(op: Agree, keys: Keys) -> Plan[Agreed]:

@@ -27,7 +27,6 @@ from semel.core.upkeep import (
     CountDue,
     Counted,
     Due,
-    Known,
     Listed,
     Reap,
     Retire,
@@ -87,11 +86,6 @@ def _clock(buckets: Iterable[int]) -> list[Call]:
     return [_command(bucket, "TIME") for bucket in buckets]
 
 
-def _micros(answer: Answer) -> Micros:
-    seconds, micros = answers.fields(answer, 2)
-    return answers.time(seconds) * 1_000_000 + answers.time(micros)
-
-
 def _entries(answer: Answer) -> list[_Entry]:
     flat = answers.fields(answer, 0)
     pairs = zip(flat[::2], flat[1::2], strict=True)
@@ -121,7 +115,7 @@ def _glance(keys: Keys, index: str, limit: int) -> Plan[_Glance]:
     heads = yield from _heads(keys, index)
     if not heads:
         (said,) = yield _clock((0,))
-        return _Glance([], None, _micros(said))
+        return _Glance([], None, answers.clock(said))
     first = sorted(heads, key=heads.__getitem__)[: max(1, limit)]
     told = yield [
         call
@@ -131,7 +125,7 @@ def _glance(keys: Keys, index: str, limit: int) -> Plan[_Glance]:
             _command(bucket, "ZRANGE", keys.index(bucket, index), 0, max(0, limit), "WITHSCORES"),
         )
     ]
-    clocks = [_micros(answer) for answer in told[::2]]
+    clocks = [answers.clock(answer) for answer in told[::2]]
     due: list[_Entry] = []
     coming = [head for bucket, head in heads.items() if bucket not in set(first)]
     for now, answer in zip(clocks, told[1::2], strict=True):
@@ -168,21 +162,14 @@ def _due(op: Due, keys: Keys) -> Plan[Listed]:
         glance = yield from _glance(keys, WORK[op.work], window)
         cases = yield from _cases(keys, glance.due)
         due = [case for case, now in cases if _is_due(op.work, case, now)]
-        ready = tuple([case for case in due if _is_known(op.known, case)][: op.limit])
+        ready = tuple(
+            [case for case in due if (op.known is None or op.known.covers(case.terms))][: op.limit]
+        )
         if len(ready) >= op.limit or len(glance.due) < window:
             break
         window *= 2
     full = len(ready) >= op.limit
     return Listed(ready, glance.now, glance.now if full else glance.next_due)
-
-
-def _is_known(known: Known | None, case: Case) -> bool:
-    if known is None:
-        return True
-    terms = case.terms
-    return (
-        terms is not None and terms.application == known.application and terms.route in known.routes
-    )
 
 
 def _count_due(op: CountDue, keys: Keys) -> Plan[Waiting]:
@@ -192,10 +179,7 @@ def _count_due(op: CountDue, keys: Keys) -> Plan[Waiting]:
         glance = yield from _glance(keys, WORK[work], op.limit)
         cases = yield from _cases(keys, glance.due)
         due = [case for case, at in cases if _is_due(work, case, at)]
-        counts.update(
-            None if case.terms is None else (case.terms.application, case.terms.route)
-            for case in due
-        )
+        counts.update(terms.route_of(case.terms) for case in due)
         now = glance.now
     return Waiting(dict(counts), now)
 
@@ -226,7 +210,7 @@ def _browse(op: Browse, keys: Keys) -> Plan[Listed]:
         some = _some(buckets, sizes)
         del buckets[: len(some)]
         cases += yield from _page(op, keys, duties, some, op.limit - len(cases))
-    return Listed(tuple(cases), _micros(said))
+    return Listed(tuple(cases), answers.clock(said))
 
 
 def _sizes(keys: Keys, duties: Sequence[str], first: int) -> Plan[dict[int, int]]:
@@ -294,7 +278,7 @@ def _scan(op: Scan, keys: Keys) -> Plan[Scanned]:
     page, until = yield from _next_page(keys, duties, op.limit, op.after)
     glimpses = yield from _glimpses(keys, page)
     found = tuple([each for each in glimpses if each.state in op.states])
-    return Scanned(found, until, _micros(said))
+    return Scanned(found, until, answers.clock(said))
 
 
 def _count(op: Count, keys: Keys) -> Plan[Counted]:
@@ -311,7 +295,7 @@ def _count(op: Count, keys: Keys) -> Plan[Counted]:
         for tenant, state in (answers.fields(answer, 2) for answer in told):
             if tenant is not None and state != b"expired":
                 tenants[bytes(tenant).decode()] += 1
-    return Counted(dict(tenants), until, _micros(said))
+    return Counted(dict(tenants), until, answers.clock(said))
 
 
 def _next_page(
@@ -452,10 +436,10 @@ def _retire(op: Retire, keys: Keys) -> Plan[Retired]:
     identities = [
         identity
         for identity, its in zip(made_it, times, strict=True)
-        if its is not None and its.application == op.application
+        if terms.application_of(its) == op.application
     ]
     (said,) = yield _clock((0,))
-    now, count = _micros(said), 0
+    now, count = answers.clock(said), 0
     for start in range(0, len(identities), PAGE):
         page = identities[start : start + PAGE]
         replies = yield [on_record("retire", keys, each, resource, tenant) for each in page]
