@@ -11,9 +11,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from semel.core.contract import Agree, Claim, Claimed, Found, Read, Suspend
+from semel.core import journal
+from semel.core.contract import Advance, Agree, Claim, Claimed, Found, Read, Suspend
 from semel.core.maintenance import ONE_WRITER, PACE
-from semel.core.model import Fence, Identity, Origin, Record, State
+from semel.core.model import Fence, Identity, OnLapse, Origin, Record, State
 from semel.core.policy import Policy
 from semel.core.snapshot import decode
 from semel.effects import signing
@@ -31,7 +32,8 @@ from tests.terms import terms
 HOUR = 3_600_000_000
 ORIGIN = Origin("tern", "POST", "/payments", "order-1002-of-november")
 TERMS = terms("shop", "POST /payments")
-UNKNOWN = {name: Identity(bytes.fromhex(name) * 32) for name in ("3e", "4f", "5a")}
+UNKNOWN = {name: Identity(bytes.fromhex(name) * 32) for name in ("3e", "4f", "5a", "6b")}
+OPERATION = "6b"
 UNKNOWN_PAGE = page("docs/howto/operate-unknown.md")
 
 
@@ -96,7 +98,12 @@ def backend(url: str) -> Iterator[Backend]:
     for name, identity in UNKNOWN.items():
         fence = Fence(name.encode().ljust(16))
         store.perform(Agree(TERMS))
-        store.perform(Claim(identity, fence, "v1.raw.sha256.x", b"", ORIGIN, HOUR, terms=TERMS.id))
+        on_lapse = OnLapse.RESUME if name == OPERATION else OnLapse.UNKNOWN
+        given = (identity, fence, "v1.raw.sha256.x", b"", ORIGIN, HOUR, on_lapse)
+        store.perform(Claim(*given, terms=TERMS.id))
+        if name == OPERATION:
+            begun = journal.encode(journal.Journal().intending("charge"))
+            store.perform(Advance(identity, fence, begun))
         store.perform(Suspend(identity, fence, "TimeoutError"))
     yield opened
     opened.close()
@@ -135,7 +142,8 @@ def test_the_page_on_unknown_outcomes_can_be_typed(
 ) -> None:
     (tmp_path / "answer.json").write_text('{"charge": "ch_0007"}')
     lines = typed("docs/howto/operate-unknown.md")
-    assert len(lines) == 5
+    (tmp_path / "charge.json").write_text('"ch_0008"')
+    assert len(lines) == 7
     for command in lines:
         came = run(command.line, tmp_path, url)
         assert alike(came) == alike("\n".join(command.shown)), f"$ {command.line}\n{came}"
@@ -145,6 +153,7 @@ def test_the_page_on_unknown_outcomes_can_be_typed(
     assert settled.reason == "operator ann: happened (ch_0007): charge in the dashboard"
     assert record(backend, "4f").state is State.FAILED_RETRYABLE
     assert record(backend, "5a").state is State.EXPIRED
+    assert record(backend, OPERATION).state is State.UNKNOWN
 
 
 # ── ledgers, numbers ──────────────────────────────────────────────────────────────────────────────

@@ -14,6 +14,7 @@ from semel.core.contract import (
     Advance,
     Complete,
     Lost,
+    Resume,
     Retake,
     SettleAbsent,
     SettleCall,
@@ -38,12 +39,15 @@ from semel.core.settling import (
     call_in_doubt,
     contradicts,
     in_doubt,
+    reopen,
     settle,
 )
+from semel.effects.operator import Operator, by_operator
 from semel.errors import StoreCorrupt, StoreUnavailable
 from tests.effects.doubts import DAY, HOUR, MINUTE, Scene, fresh_fence
 
 ANN = Witness("operator", "ann", "seen in the dashboard")
+SAID = by_operator("ann", "of another order")
 ANSWER = Response(201, ((b"content-type", b"text/plain"), (b"set-cookie", b"a=1")), b"paid")
 
 
@@ -342,3 +346,75 @@ def test_a_witness_says_one_printable_line_of_bounded_length() -> None:
     assert said.by.isprintable()
     assert said.reason.isprintable()
     assert len(said.reason) == 500
+
+
+def taking_back(scene: Scene, identity: Identity) -> Settlement:
+    found = scene.recalled(identity)
+    came: Settlement = scene.run(reopen(found.case, found.now, fresh_fence(), SAID))
+    return came
+
+
+class TestAWrongSettlementOfACall:
+    def test_is_taken_back_and_put_right(self, scene: Scene) -> None:
+        identity = scene.unknown("made", intent="charged")
+        settling(scene, identity, Happened({"id": "wrong"}))
+        came = taking_back(scene, identity)
+        assert isinstance(came, Settled)
+        assert came.state is State.UNKNOWN
+        case = scene.case(identity)
+        assert (call_in_doubt(case), case.due_at) == ("charged", None)
+        assert case.record.reason == "operator ann: of another order"
+        settling(scene, identity, Happened({"id": "right"}))
+        points = journal.decode(scene.case(identity).journal).points
+        assert [point.result for point in points] == [{"of": "made"}, {"id": "right"}]
+
+    def test_is_on_record_with_who_took_it_back(self, scene: Scene) -> None:
+        identity = scene.unknown(intent="charged")
+        settling(scene, identity, Happened(1))
+        taking_back(scene, identity)
+        operator = Operator(scene.guard)
+        verbs = [entry.verb for entry in operator.audit(identity=identity)]
+        assert verbs == ["reopen", "settle"]
+
+    def test_not_once_the_operation_has_gone_on(self, scene: Scene) -> None:
+        identity = scene.unknown(intent="charged")
+        settling(scene, identity, Happened(1))
+        fence, held = fresh_fence(), scene.case(identity)
+        scene.harness.perform(Resume(identity, held.record.fence, fence, MINUTE))
+        assert isinstance(taking_back(scene, identity), Running)
+        gone_on = journal.decode(held.journal).reaching("booked", journal.Kind.PHASE, None)
+        scene.harness.perform(Advance(identity, fence, journal.encode(gone_on)))
+        scene.travel(2 * MINUTE)
+        assert isinstance(taking_back(scene, identity), Undecided)
+        assert scene.case(identity).journal == journal.encode(gone_on)
+
+    def test_not_of_one_that_is_in_doubt_or_ended(self, scene: Scene) -> None:
+        assert isinstance(taking_back(scene, scene.unknown(intent="charged")), Passed)
+        assert isinstance(taking_back(scene, scene.completed()), Passed)
+        plain = scene.held()
+        scene.travel(2 * MINUTE)
+        assert isinstance(taking_back(scene, plain), Undecided)
+
+    def test_whoever_goes_on_at_the_same_time_is_first(self, scene: Scene) -> None:
+        identity = scene.unknown(intent="charged")
+        settling(scene, identity, Happened(1))
+        found = scene.recalled(identity)
+        seen = found.case.record.fence
+        scene.harness.perform(Resume(identity, seen, fresh_fence(), MINUTE))
+        flow = reopen(found.case, found.now, fresh_fence(), SAID)
+        assert isinstance(scene.run(flow), Passed)
+        assert journal.decode(scene.case(identity).journal).ends_with_a_call
+
+    def test_one_that_is_cut_off_leaves_a_call_in_doubt(self, scene: Scene) -> None:
+        identity = scene.unknown(intent="charged")
+        settling(scene, identity, Happened(1))
+        found = scene.recalled(identity)
+
+        def cut_off(op: Any) -> Any:
+            if isinstance(op, Suspend):
+                raise StoreUnavailable("gone")
+            return scene.harness.perform(op)
+
+        with pytest.raises(StoreUnavailable):
+            run(reopen(found.case, found.now, fresh_fence(), SAID), cut_off)
+        assert in_doubt(scene.case(identity)) == "charged"

@@ -175,6 +175,21 @@ class TestSettling:
         points = journal.decode(scene.case(identity).journal).points
         assert points[-1].result == {"id": "ch_7"}
 
+    def test_a_wrong_result_of_a_call_is_taken_back(self, scene: Scene) -> None:
+        identity = scene.unknown("made", intent="charged")
+        settle = ("unknown", "settle", identity.hex(), "--happened", *SETTLE, "--yes")
+        semel(scene, *settle, "--body", "-", typed='"wrong"')
+        reopen = ("unknown", "reopen", identity.hex(), *SETTLE)
+        assert semel(scene, *reopen, typed="n\n").returncode == 1
+        assert scene.state(identity) is State.IN_PROGRESS
+        done = semel(scene, *reopen, "--yes")
+        assert (done.returncode, done.stdout) == (0, "unknown again: settle it anew\n"), done.stderr
+        assert scene.state(identity) is State.UNKNOWN
+        done = semel(scene, *reopen, "--yes", "--json")
+        assert (done.returncode, json.loads(done.stdout)["reopened"]) == (1, False)
+        semel(scene, *settle, "--body", "-", typed='"right"')
+        assert journal.decode(scene.case(identity).journal).points[-1].result == "right"
+
     def test_it_did_not_happen_and_no_longer_can(self, scene: Scene) -> None:
         identity = scene.unknown()
         settle = ("unknown", "settle", identity.hex(), "--absent", *SETTLE, "--yes")

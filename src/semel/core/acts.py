@@ -21,6 +21,8 @@ class Verb(StrEnum):
 
     SETTLE = "settle"
     """An unknown record was decided by evidence."""
+    REOPEN = "reopen"
+    """What a call was said to have come to was taken back."""
     EVICT = "evict"
     """A settled record was removed."""
     BURY = "bury"

@@ -11,16 +11,20 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias, assert_never
 
 from semel.core import journal, replay, snapshot
-from semel.core.acts import Act, act
+from semel.core.acts import Act, Verb, act
 from semel.core.contract import (
+    Advance,
     Applied,
     Lapse,
+    Resume,
     SettleAbsent,
     SettleCall,
     SettleHappened,
     StoreOperation,
+    Suspend,
     Written,
 )
+from semel.core.custody import Remark
 from semel.core.evidence import Absent, CannotTell, Evidence, Happened
 from semel.core.flow import Flow, ask
 from semel.core.frozen import frozen
@@ -131,6 +135,34 @@ def settle(
     if not isinstance(op, StoreOperation):
         return op
     return _came_to((yield from _insist(op)))
+
+
+def reopen(case: Case, now: Micros, fence: Fence, said: Act) -> Flow[Settlement]:
+    """Take back what an operation's last call was said to have come to: it is unknown again.
+
+    Held meanwhile, so that nobody goes on from it; whoever dies in between leaves a call in doubt.
+    Nobody is asked about it: who asks may have said the wrong thing.
+    """
+    record = case.record
+    if not record.lapsed(now):
+        running = record.state in (State.IN_PROGRESS, State.PENDING)
+        until = record.leased_until or now
+        return Running(record.state, until, now) if running else Passed(record.state, now)
+    points = _journal(case)
+    if points is None or not points.ends_with_a_call:
+        return Undecided("its last point is no call with a result: there is nothing to take back")
+    yield from ask(Remark(Verb.REOPEN, said, record.identity.hex()))
+    written = yield from ask(Resume(record.identity, record.fence, fence, _MEANWHILE))
+    if isinstance(written, Applied):
+        doubted = journal.encode(points.doubting())
+        written = yield from _insist(Advance(record.identity, fence, doubted))
+    if isinstance(written, Applied):
+        written = yield from _insist(Suspend(record.identity, fence, said.line))
+    return _came_to(written)
+
+
+_MEANWHILE: Final = 60_000_000
+"""Microseconds for the steps of `reopen`."""
 
 
 def contradicts(evidence: Evidence, state: State | None) -> bool:

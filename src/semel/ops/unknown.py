@@ -305,6 +305,48 @@ def _warning(case: Case, evidence: Evidence) -> str:
 @unknown.command()
 @click.argument("identity")
 @on_a_guard
+@signed
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def reopen(
+    identity: str,
+    guard: str | None,
+    store: str | None,
+    app: str | None,
+    by: str,
+    reason: str,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Take back a wrong settlement of an operation's call, to settle it anew.
+
+    Possible while the operation has not gone on behind the call. Exit code 1 when nothing was
+    taken back.
+    """
+    from semel.core.settling import Settled
+
+    with one_sentence():
+        opener = operator(guard, store, app)
+        case = found(opener, identity).case
+    if not yes:
+        where = f"{case.origin.method} {case.origin.path}"
+        say(f"{where}: what its last call came to is forgotten, and unknown again.", err=True)
+        click.confirm("Take it back?", abort=True, err=True)
+    with one_sentence():
+        came = opener.reopen(case.record.identity, by=by, reason=reason)
+    taken = isinstance(came, Settled)
+    sentence = "unknown again: settle it anew" if taken else said(came)
+    if as_json:
+        print_json({"reopened": taken, "said": sentence})
+    else:
+        say(sentence)
+    if not taken:
+        raise SystemExit(FAILED)
+
+
+@unknown.command()
+@click.argument("identity")
+@on_a_guard
 @click.option("--free", is_flag=True, help="Leave no tombstone: a retry runs it again.")
 @signed
 @click.option("--yes", is_flag=True, help="Do not ask.")
