@@ -118,6 +118,9 @@ class Guard:
         """What each tenant has asked for lately, in this process."""
         self.breaker = None if breaker is None else Breaker(breaker, tell=_told(self.events))
         """Whether the store is worth asking."""
+        self._apps: list[Any] = []
+        self._tagged: list[Any] = []
+        """Applications and endpoints that have not been looked at: `_tell_unguarded`."""
         self._attendants: dict[int, Attendant] = {}
         self._interval = _positive(maintenance)
         self._maintenance: Embedded | None = None
@@ -188,13 +191,11 @@ class Guard:
         def tagged(endpoint: F) -> F:
             if hasattr(endpoint, TAG):
                 raise ConfigurationError(f"{endpoint!r} is tagged already: it has one policy")
-            made: F = enforced(endpoint, policy, self._unguarded)
-            return tag(policy, tells=True)(made)
+            made: F = tag(policy, tells=True)(enforced(endpoint, policy, self.unguarded))
+            self._tagged.append(made)
+            return made
 
         return tagged
-
-    def _unguarded(self, endpoint: str) -> None:
-        self.events.emit("unguarded", endpoint=endpoint)
 
     def once(
         self,
@@ -248,10 +249,11 @@ class Guard:
         It is tried ``tries`` times with growing, jittered pauses, then the effect is a dead letter.
         Delivered ones are remembered for ``keep``.
         """
-        if not self.backend.capabilities.outbox:
+        able = self.backend.capabilities
+        if not able.outbox or (able.shared and not able.transactions):
             raise ConfigurationError(
-                f"{self.backend.url} has no outbox: effects need a store in the application's own "
-                "database"
+                f"{self.backend.url} has no outbox that an application can write to: effects need "
+                "a store with transactions, in the application's own database"
             )
 
         def register(function: F) -> F:
@@ -370,6 +372,7 @@ class Guard:
         Optional: the first request does the same. Called at start-up, a wrong setting stops the
         application before it serves anybody.
         """
+        self._tell_unguarded()
         store = self.backend.blocking()
         known = [("*", self.policy), *((route.label, route.policy) for route in self.routes)]
         for label, policy in known:
@@ -451,8 +454,25 @@ class Guard:
             made = Attendant(self.backend.blocking, events=self.events)
             attendant = self._attendants.setdefault(generation, made)
             if attendant is made:  # or each would start maintenance, and one of them be closed
+                self._tell_unguarded()
                 self._maintain()
         return attendant
+
+    def unguarded(self, endpoint: str) -> None:
+        """An endpoint was reached around its policy, and has refused."""
+        self.events.emit("unguarded", endpoint=endpoint)
+
+    def stand_around(self, app: Any) -> None:
+        """Once its routes are all there, those that are not guarded are told."""
+        self._apps.append(app)
+
+    def _tell_unguarded(self) -> None:
+        if self._apps and self._tagged:
+            from semel.web.unguarded import tell_unguarded
+
+            apps, tagged = self._apps, self._tagged
+            self._apps, self._tagged = [], []
+            tell_unguarded(apps, tagged)
 
     def _maintain(self) -> None:
         """Look after the records from this process too, unless workers alone do."""

@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from click.testing import CliRunner
+from fastapi import Depends, FastAPI
 
 from semel.core.contract import Accept, Agree, Claim, Complete
 from semel.core.model import Identity, OnLapse, Origin
@@ -160,6 +161,22 @@ class TestSettings:
         app = Starlette(routes=[Path_("/quotes", quote, methods=["POST"])])
         assert found(guard) == []
         assert one(guard, guard.asgi(app))[1].startswith("POST /quotes keeps answers for 0:05:00")
+
+    def test_a_method_that_a_tag_leaves_out_and_a_commit_that_comes_too_late(self) -> None:
+        guard, app = Guard("memory://", tenant=None), FastAPI()
+
+        def session() -> Iterator[Any]:
+            db: Any = None
+            yield db
+            db.commit()
+
+        @app.put("/paid", dependencies=[Depends(session)])
+        @guard.route(ietf())
+        async def paid() -> None: ...
+
+        left_out, late = found(guard, guard.asgi(app))
+        assert left_out[1].startswith("PUT /paid is tagged with a policy that leaves PUT out")
+        assert late[1].startswith("PUT /paid: the dependency session commits after its yield")
 
 
 class TestEncryption:

@@ -203,6 +203,42 @@ def test_without_a_guard_every_route_ignores_keys(name: str, folder: Path) -> No
     assert set(named.values()) == {"enforces", "accepts", "default", "ignores"}
 
 
+COMMITS = """
+from typing import Annotated
+from fastapi import Depends, FastAPI
+app = FastAPI()
+
+def late():
+    yield db
+    db.commit()
+
+def in_time():
+    yield db
+    db.commit()
+
+@app.post("/late")
+@guard.route(semel.ietf())
+async def one(db: Annotated[str, Depends(late)]): ...
+
+@app.post("/in-time")
+@guard.route(semel.ietf())
+async def two(db: Annotated[str, Depends(in_time, scope="function")]): ...
+
+guard.fastapi(app)
+"""
+
+
+def test_a_dependency_that_commits_too_late_is_told(folder: Path) -> None:
+    app = f"{write(folder, COMMITS)}:app"
+    done = run(app)
+    assert done.exit_code == 0
+    assert "POST /late: the dependency late commits after its yield" in done.stdout
+    assert "in_time" not in done.stdout
+    found = json.loads(run("--json", app).stdout)["routes"]
+    late = {each["path"]: each["late_commits"] for each in found}
+    assert late == {"/late": ["late"], "/in-time": []}
+
+
 def test_an_exception_that_fits_nothing_is_told(folder: Path) -> None:
     done = run(f"{write(folder, STARLETTE)}:app", "--ignore", "PUT:/gone")
     assert "semel: --ignore PUT:/gone fits no route\n" in done.stderr

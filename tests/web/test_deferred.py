@@ -22,7 +22,7 @@ from semel.web.wsgi import Environ, StartResponse
 from tests.ears import listen
 from tests.stores.harness import Harness, open_harness, server_of
 from tests.web.client import Reply
-from tests.web.drive import AsgiDriver, Ask, Driver, WsgiDriver
+from tests.web.drive import AsgiDriver, Ask, Driver, Wire, WsgiDriver, scope_of
 
 STORES = ("memory", "sqlite", "postgresql", "mysql", "redis")
 HOUR = timedelta(hours=1) // timedelta(microseconds=1)
@@ -417,3 +417,29 @@ def test_a_request_that_could_not_be_put_down_is_put_down_later(
     while office.guard.attendant.pursuits:
         office.guard.attendant.run_once()
     assert office.state(where) == "pending"
+
+
+@pytest.mark.parametrize("root", ["", "/api"])
+async def test_a_worker_sends_an_escaped_slash_as_it_came(root: str) -> None:
+    """Some routers look at the path as it was sent."""
+    policy = semel.accepted(mode="deferred", required=True)
+    guard = semel.Guard("memory://", tenant=None, policy=policy)
+    ran = list[tuple[str, bytes]]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            raise RuntimeError("this application has no lifespan")
+        ran.append((scope["path"], scope["raw_path"]))
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    guarded, wire = guard.asgi(app), Wire(Ask())
+    path, sent = f"{root}/accounts/a/b", f"{root}/accounts/a%2Fb".encode()
+    scope = {**scope_of(Ask(root=root)), "path": path, "raw_path": sent}
+    await guarded(scope, wire.receive, wire.send)
+    assert (wire.reply().status, ran) == (202, [])
+    runs = Runs(guard, guarded)
+    await runs.run_once()
+    await runs.aclose()
+    assert ran == [(path, sent)]
+    await guard.aclose()

@@ -12,7 +12,7 @@ from django.conf.urls.i18n import i18n_patterns
 from django.core.exceptions import PermissionDenied
 from django.http import FileResponse, Http404, HttpResponse, StreamingHttpResponse
 from django.test import override_settings
-from django.urls import path
+from django.urls import path, re_path
 from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 
@@ -104,6 +104,41 @@ def test_a_request_without_a_key_passes_with_its_body_unread(serve: Serve) -> No
     counted = Counted()
     send = serve(x=counted.sync)
     assert [send(Ask(key=None, body=b"abc")).body for _ in range(2)] == [b"1 of abc", b"2 of abc"]
+
+
+@pytest.mark.parametrize(
+    ("route", "paths", "runs"),
+    [
+        (r"^pay/?$", ("/pay", "/pay/", "/pay"), 1),
+        (r"^pay/*$", ("/pay//", "/pay", "/pay/"), 1),
+        (r"(?i)^pay/(?P<of>\w+)$", ("/PAY/a", "/pay/a", "/Pay/a"), 1),
+        (r"(?i)^pay/(?P<of>\w+)/?$", ("/PAY/A/", "/pay/A", "/pay/a"), 2),
+        (r"^pay/(?P<of>.+)$", ("/pay/a", "/pay/a/", "/pay/A"), 3),
+    ],
+)
+@pytest.mark.parametrize("by", ["middleware", "decorator"])
+def test_paths_that_the_resolver_takes_for_one_are_one(
+    route: str,
+    paths: tuple[str, ...],
+    runs: int,
+    by: str,
+    make_guard: MakeGuard,
+    runner: asyncio.Runner,
+) -> None:
+    counted, guard = Counted(), make_guard()
+
+    def pay(request: Any, **_: Any) -> HttpResponse:
+        return counted.happen(request)
+
+    site = Site(guard, {})
+    view = pay if by == "middleware" else guarded(guard)(pay)
+    urls = Urls({})
+    urls.urlpatterns = [re_path(route, csrf_exempt(view))]
+    with override_settings(ROOT_URLCONF=urls, MIDDLEWARE=[GUARD] if by == "middleware" else []):
+        send = site.driver("wsgi", runner)
+        assert [send(Ask(path=path.encode())).status for path in paths] == [201] * len(paths)
+    site.close()
+    assert counted.calls == runs
 
 
 @named(VECTORS["paths"])
@@ -483,6 +518,43 @@ def test_the_order_of_the_middleware_is_checked(make_guard: MakeGuard) -> None:
     for order, wrong in [([authentication, GUARD], []), ([GUARD, authentication], ["semel.E001"])]:
         with override_settings(MIDDLEWARE=order):
             assert [said.id for said in check_middleware()] == wrong
+
+
+def test_views_that_no_key_protects_are_told_by_a_check(make_guard: MakeGuard) -> None:
+    from semel.web.django.apps import check_views
+
+    guard = make_guard()
+
+    @guard.route(semel.ietf())
+    class Both(View):
+        def post(self, request: Any) -> HttpResponse:
+            return HttpResponse()
+
+        def put(self, request: Any) -> HttpResponse:
+            return HttpResponse()
+
+    @guard.route(semel.ietf())
+    def every(request: Any) -> HttpResponse:
+        return HttpResponse()
+
+    site = Site(guard, {"both": Both.as_view(), "every": every})
+    told = [(said.id, said.msg.partition(" is")[0]) for said in check_views()]
+    assert told == [("semel.W002", "PUT /both")]
+    with override_settings(MIDDLEWARE=[]):
+        told = [(said.id, said.msg.partition(" is")[0]) for said in check_views()]
+    assert ("semel.W003", "POST /both") in told
+    assert ("semel.W003", "POST /every") in told
+    site.close()
+
+
+def test_a_decorated_view_refuses_a_method_that_its_policy_leaves_out(serve: Serve) -> None:
+    counted = Counted()
+    guard = semel.Guard("memory://", tenant=None)
+    send = serve(guard, site={"MIDDLEWARE": []}, x=guarded(guard)(counted.sync_view()))
+    assert send(Ask(method="PUT")).status in (0, 500)
+    assert counted.calls == 0
+    assert send(Ask()).status == 201
+    guard.close()
 
 
 def test_a_deferred_request_is_run_by_a_worker_as_its_caller(

@@ -5,8 +5,11 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
+import blacksheep
 import pytest
+from blacksheep.server.routing import Router as BlacksheepRouter
 from fastapi import FastAPI
 from flask import Flask
 from starlette.applications import Starlette
@@ -155,6 +158,54 @@ def test_different_paths_are_different_keys(
     send = driver(colour, make_guard(), seen, runner)
     assert [send(Ask(path=path)).replayed for path in (one, other, one)] == [False, False, True]
     assert len(set(seen.identities)) == 2
+
+
+def blacksheep_shop(paid: list[str]) -> Any:
+    """Its router looks at the path as it was sent."""
+    app = blacksheep.Application(router=BlacksheepRouter())
+
+    @app.router.post("/accounts/{one}")
+    async def account(one: str) -> str:
+        paid.append(one)
+        return one
+
+    @app.router.post("/accounts/{one}/{two}")
+    async def part(one: str, two: str) -> str:
+        paid.append(f"{two} of {one}")
+        return two
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (b"/accounts/a%2Fb", b"/accounts/a/b"),
+        (b"/accounts/a/b", b"/accounts/a%2fb"),
+    ],
+)
+def test_an_escaped_slash_is_never_answered_with_what_a_plain_one_has_done(
+    first: bytes, second: bytes, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    paid = list[str]()
+    app = blacksheep_shop(paid)
+    guarded = make_guard().asgi(app)
+    runner.run(app.start())
+
+    def status(sent: bytes) -> int:
+        wire, path = Wire(Ask()), unquote_to_bytes(sent).decode()
+        scope = {**scope_of(Ask()), "path": path, "raw_path": sent}
+        runner.run(guarded(scope, wire.receive, wire.send))
+        return wire.reply().status
+
+    assert [status(first), status(second), status(first)] == [200, 422, 200]
+    assert len(paid) == 1
+
+
+@pytest.mark.parametrize(("one", "other"), [(b"/a%2Fb", b"/a%2fb"), (b"/%7Ea%2fb", b"/~a%2Fb")])
+def test_escaped_slashes_that_mean_the_same_are_the_same(one: bytes, other: bytes) -> None:
+    assert keys.escaped_path(one) == keys.escaped_path(other)
+    assert "%2F" in keys.escaped_path(one)
 
 
 def test_in_tenant_scope_another_endpoint_is_a_mismatch(

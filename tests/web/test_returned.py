@@ -9,6 +9,7 @@ from typing import Any
 
 import flask
 import pytest
+import quart
 from django.http import HttpResponse
 from django.template.response import SimpleTemplateResponse
 from django.views.decorators.csrf import csrf_exempt
@@ -214,6 +215,24 @@ def test_a_view_of_flasks_that_raises_is_released(how: str, make_guard: MakeGuar
         raise LookupError
 
     assert_released(WsgiDriver(flask_around(how, app, make_guard())), charges)
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_an_answer_that_quart_cannot_make_is_in_doubt(
+    raises: bool, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    app: Any = quart.Quart("shop")
+    charges = list[int]()
+
+    @app.post("/x")  # type: ignore[untyped-decorator]
+    async def pay() -> Any:
+        charges.append(100)
+        if raises:
+            raise LookupError
+        return {"when": object()}, 201
+
+    judged = assert_released if raises else assert_in_doubt
+    judged(AsgiDriver(make_guard().asgi(app), runner), charges)
 
 
 class Unwritable(SimpleTemplateResponse):

@@ -10,7 +10,10 @@ import flask
 import pytest
 from fastapi import FastAPI
 from litestar import Litestar
+from litestar import Request as LitestarRequest
+from litestar import get as litestar_get
 from litestar import post as litestar_post
+from litestar.exceptions import NotFoundException
 from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint
 from starlette.requests import Request
@@ -390,6 +393,31 @@ def test_a_404_that_an_endpoint_answered_is_kept(
     assert runs.count == 1
 
 
+def test_litestars_own_404_and_405_do_not_use_up_the_key(
+    make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    runs, key = Runs(), new_key()
+
+    @litestar_post(["/pay", "/missing"])
+    async def pay(request: LitestarRequest[Any, Any, Any]) -> str:
+        runs()
+        if request.url.path == "/missing":
+            raise NotFoundException
+        return "paid"
+
+    @litestar_get("/read")
+    async def read() -> None: ...
+
+    policy = semel.stripe()
+    app = make_guard(policy=policy).asgi(Litestar([pay, read], openapi_config=None))  # type: ignore[arg-type]
+    paths = (b"/none", b"/read", b"/pay", b"/pay")
+    codes = [status(app, runner, path=path, key=key) for path in paths]
+    assert codes == [404, 405, 201, 201]
+    key = new_key()
+    assert [status(app, runner, path=b"/missing", key=key) for _ in range(2)] == [404, 404]
+    assert runs.count == 2
+
+
 def test_flasks_own_404_and_redirect_do_not_use_up_the_key(make_guard: MakeGuard) -> None:
     runs, app = Runs(), flask.Flask("shop")
     app.add_url_rule("/pay/", view_func=named(runs), methods=["POST"])
@@ -474,3 +502,90 @@ def test_where_flask_does_not_a_slash_tells_two_paths_apart(make_guard: MakeGuar
     for each in ("/pay/a", "/pay/a/"):
         assert client.post(each, headers=headers).status_code == 200
     assert runs.count == 2
+
+
+# ── Litestar's own place for a policy ─────────────────────────────────────────────────────────────
+
+
+def test_a_policy_in_litestars_opt_holds_at_the_endpoint(
+    make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    runs, guard, key = Runs(), make_guard(), new_key()
+
+    @litestar_post("/pay", opt={"semel": REQUIRED}, sync_to_thread=False)
+    def pay() -> str:
+        return runs()
+
+    inner: Any = Litestar([pay], openapi_config=None)
+    app = guard.asgi(inner)
+    codes = [status(app, runner, path=b"/pay", key=each) for each in (None, key, key)]
+    assert codes == [400, 201, 201]
+    moved = guard.asgi(rewritten(inner, path="/pay", raw_path=b"/pay"))
+    assert status(moved, runner, path=b"/v1/pay", key=new_key()) >= 500
+    assert status(inner, runner, path=b"/pay", key=new_key()) >= 500
+    assert runs.count == 1
+
+
+# ── at start-up ───────────────────────────────────────────────────────────────────────────────────
+
+
+def with_a_put(guard: semel.Guard, runs: Runs, app: Any) -> Any:
+    app.add_api_route("/paid", guard.route(REQUIRED)(named(runs)), methods=["PUT"])
+    return app
+
+
+@APPS
+def test_where_all_is_guarded_nothing_is_told(
+    made: Callable[..., Any], make_guard: MakeGuard, caplog: pytest.LogCaptureFixture
+) -> None:
+    guard = make_guard()
+    guard.asgi(made(guard, Runs()))
+    guard.start()
+    assert caplog.text == ""
+
+
+def test_a_tagged_route_whose_policy_leaves_its_method_out_is_told_at_start_up(
+    make_guard: MakeGuard, caplog: pytest.LogCaptureFixture
+) -> None:
+    guard = make_guard()
+    guard.asgi(with_a_put(guard, Runs(), FastAPI()))
+    guard.start()
+    guard.start()
+    assert caplog.text.count("PUT /paid is tagged with a policy that leaves PUT out") == 1
+
+
+def test_a_tagged_endpoint_that_no_guard_stands_around_is_told_at_start_up(
+    make_guard: MakeGuard, caplog: pytest.LogCaptureFixture
+) -> None:
+    guard = make_guard()
+    fastapi(guard, Runs())
+    guard.asgi(starlette(guard, Runs()))
+    guard.start()
+    assert caplog.text.count("found in no application that this guard stands around") == 1
+    assert "fastapi.<locals>.pay" in caplog.text
+    assert "starlette.<locals>.pay" not in caplog.text
+
+
+@pytest.mark.parametrize("installed", ["wsgi", "extension"])
+def test_without_a_start_it_is_told_by_the_first_keyed_request(
+    installed: str, make_guard: MakeGuard, caplog: pytest.LogCaptureFixture
+) -> None:
+    guard = make_guard()
+    app = flask_app(guard, Runs(), flask.Flask("shop"))
+    app.add_url_rule("/paid", "paid", guard.route(REQUIRED)(named(Runs())), methods=["PUT"])
+    if installed == "extension":
+        Semel(app, guard)
+    client = Client(app if installed == "extension" else guard.wsgi(app))
+    assert "PUT /paid" not in caplog.text
+    client.post("/pay", headers={"Idempotency-Key": new_key()})
+    assert "PUT /paid is tagged with a policy that leaves PUT out" in caplog.text
+
+
+def test_a_decorated_view_of_flasks_refuses_a_method_that_its_policy_leaves_out(
+    make_guard: MakeGuard,
+) -> None:
+    runs, guard, app = Runs(), make_guard(), flask.Flask("shop")
+    extension = Semel(app, guard)
+    app.add_url_rule("/pay", "pay", extension.view(REQUIRED)(named(runs)), methods=["PUT"])
+    assert Client(app).put("/pay", headers={"Idempotency-Key": new_key()}).status_code == 500
+    assert runs.count == 0

@@ -154,7 +154,7 @@ class Ticket:
         request = self.request
         meaning = Meaning(
             method=request.method,
-            path=request.path,
+            path=request.escaped or request.path,
             query=request.query,
             content_type=_joined(request, "content-type"),
             content_encoding=_joined(request, "content-encoding"),

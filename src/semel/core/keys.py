@@ -9,7 +9,7 @@ from functools import lru_cache
 from hashlib import sha256
 from struct import Struct
 from typing import Final, Literal, TypeAlias
-from urllib.parse import quote_from_bytes
+from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from semel.core.frozen import frozen
 
@@ -23,6 +23,7 @@ __all__ = [
     "canonical_path",
     "check_format",
     "downstream_key",
+    "escaped_path",
     "identity",
     "looks_like_personal_data",
     "mask",
@@ -239,7 +240,25 @@ def canonical_path(path: bytes) -> str:
     """
     if path.startswith(b"//"):
         path = b"/" + path.lstrip(b"/")
-    return quote_from_bytes(path or b"/", safe="/!$&'()*+,;=:@")  # an empty path is "/": 6.2.3
+    return quote_from_bytes(path or b"/", safe=_KEPT)  # an empty path is "/": 6.2.3
+
+
+_KEPT: Final = "/!$&'()*+,;=:@"
+
+
+_SLASH: Final = re.compile(b"%2F", re.IGNORECASE)
+
+
+def escaped_path(sent: bytes) -> str:
+    """The path with its escaped slashes, from its octets as they were sent; empty without any.
+
+    Some routers look at these octets and take `/a%2Fb` and `/a/b` for two: so one of them is never
+    answered with what the other has done.
+    """
+    parts = _SLASH.split(sent)
+    if len(parts) == 1:
+        return ""
+    return "%2F".join(quote_from_bytes(unquote_to_bytes(part), safe=_KEPT) for part in parts)
 
 
 @frozen

@@ -215,6 +215,8 @@ class Request:
     query: bytes
     headers: HeaderView
     raw: Any
+    escaped: str = ""
+    """The path with its escaped slashes, where it was sent with some: to a few routers, another."""
 
 
 @frozen

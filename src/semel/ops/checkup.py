@@ -16,6 +16,7 @@ from semel.core.contract import ReadRecipe
 from semel.core.enrolment import foretold
 from semel.core.model import Effect, Glimpse, Micros, OnLapse, State
 from semel.core.outbox import BrowseEffects, Shelf
+from semel.core.policy import SAFE_METHODS
 from semel.core.upkeep import Browse, CountDue, Scan, Scanned, Waiting, WhoLeads
 from semel.effects.maintenance import INTERVAL, LEADER
 from semel.errors import StoreError
@@ -52,7 +53,7 @@ def checkup(guard: Guard, app: Any = None) -> tuple[Finding, ...]:
     store, routes = guard.backend.blocking(), KnownRoutes(guard, app)
     unsettled = store.perform(Scan(_UNSETTLED, MOST))
     sample = store.perform(Scan(tuple(State), SAMPLE))
-    found = [*_retentions(guard, app), *_settings(guard, routes)]
+    found = [*_retentions(guard, app), *_settings(guard, routes), *_endpoints(app)]
     found += _maintenance(guard, unsettled, sample)
     found += _waiting(unsettled)
     found += _of_others(routes, store.perform(CountDue(MOST)))
@@ -104,6 +105,20 @@ def _settings(guard: Guard, routes: KnownRoutes) -> Iterator[Finding]:
         refusal = foretold(name, policy, store.perform(ReadRecipe(name)))
         if refusal is not None:
             yield Finding("error", f"these settings will be refused: {refusal}")
+
+
+def _endpoints(app: Any) -> Iterator[Finding]:
+    """What the application's routes do that keys do not go together with."""
+    from semel.web.framework_internals import COMMITS_LATE
+    from semel.web.inventory import entries
+    from semel.web.unguarded import explained, leaves_out
+
+    for entry in () if app is None else entries(app):
+        if leaves_out(entry):
+            yield Finding("warning", explained(entry))
+        for name in entry.late if entry.method not in SAFE_METHODS else ():
+            said = COMMITS_LATE.format(name)
+            yield Finding("warning", f"{entry.method} {entry.path}: {said}")
 
 
 # ── who looks after the records ───────────────────────────────────────────────────────────────────

@@ -53,6 +53,8 @@ class Audited:
     policy: Policy | None
     waived: bool
     """Known to need no key: named by --ignore."""
+    late: tuple[str, ...] = ()
+    """FastAPI's dependencies that commit after the answer was kept."""
 
     def covered(self, allow_default: bool) -> bool:
         fine = ("enforces", "accepts", "exempt")
@@ -135,7 +137,9 @@ def audit(app: Any, guard: Guard | None, waived: Sequence[tuple[str, str]] = ())
 
 def _audited(each: Listed, waived: Sequence[tuple[str, str]]) -> Audited:
     dropped = any(_fits(each.method, each.path, waiver) for waiver in waived)
-    return Audited(each.method, each.path, _keys(each), each.said, each.policy, dropped)
+    keys = _keys(each)
+    late = () if keys in ("exempt", "ignores") else each.late
+    return Audited(each.method, each.path, keys, each.said, each.policy, dropped, late)
 
 
 def _fits(method: str, path: str, waiver: tuple[str, str]) -> bool:
@@ -195,6 +199,11 @@ def _print(found: Sequence[Audited], allow_default: bool) -> None:
     say(f"{len(found)} routes change something: {words}")
     if open_:
         say(f"not covered: {', '.join(f'{each.method} {each.path}' for each in open_)}")
+    from semel.web.framework_internals import COMMITS_LATE
+
+    for each in found:
+        for name in each.late:
+            say(f"{each.method} {each.path}: {COMMITS_LATE.format(name)}")
 
 
 _WORDS: Final = {
@@ -239,4 +248,5 @@ def _told(each: Audited, allow_default: bool) -> dict[str, Any]:
         "retention": None if policy is None else policy.retention.total_seconds(),
         "waived": each.waived,
         "covered": each.covered(allow_default),
+        "late_commits": list(each.late),
     }

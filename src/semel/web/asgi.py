@@ -16,6 +16,7 @@ from urllib.parse import unquote_to_bytes
 from semel.core.admission import Refused, Ticket
 from semel.core.answers import Answer
 from semel.core.flow import Step, arun
+from semel.core.keys import escaped_path
 from semel.core.model import HeaderView, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.prints import LARGE
@@ -29,7 +30,7 @@ from semel.web.handler import AsgiApp, Handler, Message, Receive, Scope, Send, U
 from semel.web.message import Spool
 from semel.web.routing import Place, place, slashes_merged
 from semel.web.ruling import ruled_by
-from semel.web.tags import find_tag, litestar_of
+from semel.web.tags import OPT, TAG, find_tag, litestar_handlers, litestar_of
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -45,8 +46,12 @@ class Middleware:
         refuse_second(type(self), app)
         self.app = app
         self.guard = guard
+        guard.stand_around(app)
         self._desk = Desk(guard, app, find_tag)
-        self._merges_slashes = litestar_of(app) is not None
+        litestar = litestar_of(app)
+        self._merges_slashes = litestar is not None
+        if litestar is not None:
+            _enforce_options(litestar, guard)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
@@ -165,6 +170,14 @@ class Middleware:
         await drain(self.guard)
 
 
+def _enforce_options(litestar: Any, guard: Guard) -> None:
+    """Policies in ``opt`` of Litestar's are put on their endpoints, to hold there as well."""
+    for handler in litestar_handlers(litestar):
+        policy = handler.opt.get(OPT)
+        if policy is not None and not hasattr(handler.fn, TAG):
+            handler._fn = guard.route(policy)(handler.fn)
+
+
 def refuse_second(kind: type[Middleware], app: Any) -> None:
     """Refuse a guard around, or inside of, one that claims late.
 
@@ -257,12 +270,14 @@ def _place_of(prefix: str, raw: bytes) -> Place:
 
 
 def request_of(scope: Scope, path: str) -> Request:
+    sent: bytes = scope.get("raw_path") or b""
     return Request(
         method=scope["method"].upper(),
         path=path,
         query=scope.get("query_string", b""),
         headers=HeaderView(tuple(scope["headers"])),
         raw=scope,
+        escaped=escaped_path(sent) if b"%2" in sent else "",
     )
 
 

@@ -40,11 +40,7 @@ from semel.process.fences import new_fence
 from semel.process.leases import Lease
 from semel.web.accounts import Account, tell_refusal
 from semel.web.errands import Errand, find_errand
-from semel.web.framework_internals import (
-    warn_of_hidden_exceptions,
-    watch_fastapi,
-    watch_flask,
-)
+from semel.web.framework_internals import watch_app, watch_fastapi
 from semel.web.known_routes import KnownRoutes
 from semel.web.message import Spool
 from semel.web.protection import Fare, at_once, protected
@@ -293,7 +289,7 @@ def _stored(ticket: Ticket, place: Place, body: Spool) -> bytes:
         StoredRequest(
             method=request.method,
             root=place.root,
-            path=place.below,
+            path=_below(request.escaped, place.root) or place.below,
             query=request.query,
             headers=carried(request.headers, tuple(policy.carry)),
             body=body.whole(),
@@ -302,6 +298,11 @@ def _stored(ticket: Ticket, place: Place, body: Spool) -> bytes:
             scheme=_scheme(request.raw),
         )
     )
+
+
+def _below(path: str, root: str) -> str:
+    """What of a path is below a prefix; servers may have left that out already."""
+    return path[len(root) :] if (path + "/").startswith(root + "/") else path
 
 
 def _scheme(raw: Any) -> str:
@@ -444,7 +445,7 @@ def too_late() -> Raised:
     return Raised(NotExecuted("the lease had passed before the handler could begin"))
 
 
-_TELL_OF_EXCEPTIONS: Final = ("flask.signals", "django.core.signals")
+_TELL_OF_EXCEPTIONS: Final = ("flask.signals", "quart.signals", "django.core.signals")
 
 
 def _watch_frameworks(app: Any) -> bool:
@@ -458,8 +459,7 @@ def _watch_frameworks(app: Any) -> bool:
             signals.got_request_exception.connect(_note_exception)
     if app is None:
         return True  # a framework's own adapter, which calls views itself
-    warn_of_hidden_exceptions(app)
-    watch_flask(app)
+    watch_app(app)
     return watch_fastapi()
 
 

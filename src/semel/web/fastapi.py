@@ -1,13 +1,13 @@
 """FastAPI: keys are claimed after its dependencies, and told of in its OpenAPI document."""
 
-import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from semel.core.replay import measured
 from semel.log import log
 from semel.web.asgi import refuse_second
 from semel.web.desk import Desk
+from semel.web.framework_internals import COMMITS_LATE, late_commits
 from semel.web.gate import StandIn, gated, is_gated
 from semel.web.gated import GatedMiddleware, status_at
 from semel.web.handler import Scope
@@ -44,34 +44,7 @@ class FastapiMiddleware(GatedMiddleware):
 def warn_of_late_commits(path: str, dependant: Any) -> None:
     """Say, once for each route, that an answer is kept before its dependency commits."""
     for name in late_commits(dependant):
-        log.warning(
-            "semel: %s: the dependency %s commits after its yield, when the answer has been kept "
-            "and sent: a commit that fails then is lost. Depends(%s, scope='function') commits "
-            "before",
-            path,
-            name,
-            name,
-        )
-
-
-def late_commits(dependant: Any) -> list[str]:
-    """The dependencies that seem to commit after their ``yield``, at the end of the request.
-
-    By the names in their code, so it is a hint. FastAPI before 0.121 knows no other scope.
-    """
-    found: list[str] = []
-    for each in dependant.dependencies:
-        function: Any = inspect.unwrap(each.call)
-        yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-        names = getattr(getattr(function, "__code__", None), "co_names", ())
-        late = yields and getattr(each, "scope", None) != "function"
-        if late and _COMMITS.intersection(names):
-            found.append(function.__name__)
-        found += late_commits(each)
-    return found
-
-
-_COMMITS: Final = frozenset({"commit", "begin"})
+        log.warning("semel: %s: %s", path, COMMITS_LATE.format(name))
 
 
 def _turned_back(status: int) -> FastapiResponse:

@@ -23,6 +23,7 @@ from semel.process.transact import Transact
 from semel.web.desk import refuse_awaiting
 from semel.web.message import Spool
 from semel.web.routing import Place, place, without_slash
+from semel.web.ruling import demand_method
 from semel.web.tags import Tagged, any_tags, find_flask_tag, rule_path, tag, tagged_view
 from semel.web.views import Asked, Face, Parts, Stream, Views
 from semel.web.wsgi import octets, read_body, request_of
@@ -104,6 +105,7 @@ class Guarded:
         refuse_awaiting(guard)
         self.app = app
         self.guard = guard
+        guard.stand_around(app)
         self._face = _Face(app)
         self._views = _Views(guard, self._face, self._find)
         self._own: dict[Callable[..., Any], _Views] = {}
@@ -131,6 +133,7 @@ class Guarded:
         arguments: tuple[Any, ...],
         named: dict[str, Any],
     ) -> Any:
+        demand_method(function, policy, flask.request.method, self.guard.unguarded)
         views = self._own.get(function)
         if views is None:
             views = _Views(self.guard, self._face, lambda _, raw: Tagged(policy, _label(raw)))

@@ -9,34 +9,17 @@ second kind: in doubt the endpoint has acted. `tests/web/test_returned.py` fails
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
+from collections.abc import Iterator
 from types import CodeType
 from typing import Any, Final
 
+from semel.core.frozen import is_async
 from semel.log import log
 from semel.process.current import note, returned
 
 _WATCHED: Final = "__semel_watched__"
-
-
-_HIDING: Final = frozenset({"blacksheep", "cherrypy", "falcon", "quart"})
-"""Frameworks that make a 500 of any exception, out of a guard's sight."""
-
-_told: set[str] = set()
-
-
-def warn_of_hidden_exceptions(app: Any) -> None:
-    """Say once that a time-out in a handler looks like any 500 there."""
-    package = type(getattr(app, "__self__", app)).__module__.partition(".")[0]
-    if package not in _HIDING or package in _told:
-        return
-    _told.add(package)
-    log.warning(
-        "semel: %s answers 500 to any exception, and a guard cannot see which: a handler that "
-        "timed out is judged as one that failed. Use semel.payments(), or raise "
-        "semel.OutcomeUnknown where a call may have been made",
-        package,
-    )
 
 
 def watch_fastapi() -> bool:
@@ -59,16 +42,7 @@ def watch_fastapi() -> bool:
         )
         return False
 
-    @functools.wraps(plain)
-    async def run_endpoint_function(**given: Any) -> Any:
-        try:
-            return returned(await plain(**given))
-        except Exception as error:
-            note(error)
-            raise
-
-    setattr(run_endpoint_function, _WATCHED, True)
-    routing.run_endpoint_function = run_endpoint_function
+    routing.run_endpoint_function = _watched(plain)
     return True
 
 
@@ -80,20 +54,155 @@ def _names(code: CodeType | None, name: str) -> bool:
     return name in code.co_names or any(_names(each, name) for each in made)
 
 
-def watch_flask(app: Any) -> None:
-    """Hear of views that return, in one Flask application, given as such or as its ``wsgi_app``."""
-    flask = getattr(app, "__self__", app)
-    plain = getattr(flask, "dispatch_request", None)
-    if plain is None or not hasattr(flask, "view_functions") or hasattr(plain, _WATCHED):
-        return
+COMMITS_LATE: Final = (
+    "the dependency {0} commits after its yield, when the answer has been kept and sent: a commit "
+    "that fails then is lost. Depends({0}, scope='function') commits before"
+)
 
-    @functools.wraps(plain)
-    def dispatch_request(*context: Any) -> Any:
+
+def late_commits(dependant: Any) -> list[str]:
+    """The dependencies that seem to commit after their ``yield``, at the end of the request.
+
+    By the names in their code, so it is a hint. FastAPI before 0.121 knows no other scope.
+    ``dependant``: FastAPI's word for an endpoint and all that it depends on.
+    """
+    found: list[str] = []
+    for each in getattr(dependant, "dependencies", ()):
+        function: Any = inspect.unwrap(each.call)
+        yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+        names = getattr(getattr(function, "__code__", None), "co_names", ())
+        late = yields and getattr(each, "scope", None) != "function"
+        if late and _COMMITS.intersection(names):
+            found.append(function.__name__)
+        found += late_commits(each)
+    return found
+
+
+_COMMITS: Final = frozenset({"commit", "begin"})
+
+
+def watch_app(app: Any) -> None:
+    """Hear of what endpoints come to, in the application that is inside of what is guarded."""
+    for layer in _layers(app):
+        kinds = {each.__module__.partition(".")[0] for each in type(layer).__mro__}
+        for package, watch in _WATCHES.items():
+            if package in kinds and not watch(layer):
+                _warn_of_hidden(package)
+
+
+def _layers(app: Any) -> Iterator[Any]:
+    """Middleware keeps what it wraps in ``.app``; methods such as ``wsgi_app`` know their own."""
+    for _ in range(32):
+        layer: Any = getattr(app, "__self__", app)
+        yield layer
+        app = getattr(layer, "app", None)
+        if app is None:
+            return
+
+
+_warned: set[str] = set()
+
+
+def _warn_of_hidden(package: str) -> None:
+    """Say once that a time-out in a handler looks like any 500 there."""
+    if package in _warned:
+        return
+    _warned.add(package)
+    log.warning(
+        "semel: this version of %s is not known: it answers 500 to any exception, and a guard "
+        "cannot see which, so a handler that timed out is judged as one that failed. Use "
+        "semel.payments(), or raise semel.OutcomeUnknown where a call may have been made",
+        package,
+    )
+
+
+def _watch_flask(flask: Any) -> bool:
+    """Flask and Quart: ``dispatch_request``, which subclasses may override, calls the view."""
+    plain: Any = getattr(flask, "dispatch_request", None)
+    if plain is None:
+        return False
+    if not hasattr(plain, _WATCHED):
+        flask.dispatch_request = _watched(plain)
+    return True
+
+
+def _watch_falcon(falcon: Any) -> bool:
+    """Read in Falcon 4.4: every exception is handed to one method, which finds its handler.
+
+    Of the class: its instances have slots.
+    """
+    kind: Any = next((it for it in type(falcon).__mro__ if "_handle_exception" in vars(it)), None)
+    if kind is None:
+        return False
+    if not hasattr(kind._handle_exception, _WATCHED):
+        kind._handle_exception = _noting(kind._handle_exception)
+    return True
+
+
+def _watch_blacksheep(blacksheep: Any) -> bool:
+    """Read in BlackSheep 2.6: every exception of a handler is handed to one method."""
+    plain: Any = getattr(blacksheep, "handle_request_handler_exception", None)
+    if plain is None:
+        return False
+    if not hasattr(plain, _WATCHED):
+        blacksheep.handle_request_handler_exception = _noting(plain)
+    return True
+
+
+def _noting(plain: Any) -> Any:
+    """A function that answers exceptions, with a word to the current run of each."""
+
+    def answer(*given: Any, **named: Any) -> Any:
+        for each in given:
+            if isinstance(each, BaseException):
+                note(each)
+        return plain(*given, **named)
+
+    setattr(answer, _WATCHED, True)
+    return answer
+
+
+def _watch_cherrypy(tree: Any) -> bool:
+    """One of its hooks is run before an unexpected exception is answered."""
+    cherrypy: Any = sys.modules.get("cherrypy")
+    if cherrypy is None:
+        return False
+    cherrypy.config.update({"hooks.before_error_response.semel": _note_handled})
+    return True
+
+
+def _note_handled() -> None:
+    error = sys.exception()
+    if error is not None:
+        note(error)
+
+
+_WATCHES: Final = {
+    "flask": _watch_flask,  # a base of Quart's, too
+    "falcon": _watch_falcon,
+    "blacksheep": _watch_blacksheep,
+    "cherrypy": _watch_cherrypy,
+}
+"""By the package that an application's class, or one of its bases, comes from."""
+
+
+def _watched(plain: Any) -> Any:
+    """``plain``, in its colour, with a word to the current run of what came of it."""
+
+    async def awaited(*given: Any, **named: Any) -> Any:
         try:
-            return returned(plain(*context))
+            return returned(await plain(*given, **named))
         except Exception as error:
             note(error)
             raise
 
-    setattr(dispatch_request, _WATCHED, True)
-    flask.dispatch_request = dispatch_request
+    def called(*given: Any, **named: Any) -> Any:
+        try:
+            return returned(plain(*given, **named))
+        except Exception as error:
+            note(error)
+            raise
+
+    made = functools.wraps(plain)(awaited if is_async(plain) else called)
+    setattr(made, _WATCHED, True)
+    return made

@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from semel.core.frozen import frozen
+from semel.core.frozen import frozen, replace
 from semel.core.policy import SAFE_METHODS, Policy
+from semel.web.framework_internals import late_commits
 from semel.web.routing import Place, listed
 from semel.web.tags import below, litestar_policy, path_of, policy_of, rule_path
 
@@ -33,6 +34,8 @@ class Listed:
     path: str
     policy: Policy | None
     said: Said
+    late: tuple[str, ...] = ()
+    """FastAPI's dependencies that commit after the answer was kept."""
 
     @property
     def coverage(self) -> Literal["enforces", "accepts", "ignores"]:
@@ -54,6 +57,10 @@ class Entry:
     """Said in another way than by a tag on the endpoint."""
     base: str = ""
     """What of the path comes before the guard: what it guards is mounted there."""
+    late: tuple[str, ...] = ()
+    """FastAPI's dependencies that commit after the answer was kept."""
+    every: bool = False
+    """The endpoint is sent any method, as a plain function of Django's; nobody said this one."""
 
     @property
     def label(self) -> str:
@@ -100,11 +107,11 @@ def _listed(entry: Entry) -> Listed:
     sample = _sample(path)
     route = listed(guard.routes, method, Place(sample, sample))
     if route is not None:
-        return Listed(method, path, route.policy, "listed")
+        return Listed(method, path, route.policy, "listed", entry.late)
     policy = entry.policy or policy_of(entry.endpoint, method)
     if policy is not None:
-        return Listed(method, path, policy, "tag")
-    return Listed(method, path, guard.policy, "default")
+        return Listed(method, path, policy, "tag", entry.late)
+    return Listed(method, path, guard.policy, "default", entry.late)
 
 
 _PARAMETER: Final = re.compile(r"[{<](?:(?P<first>\w+):)?(?P<second>\w+)(?::(?P<third>\w+))?[}>]")
@@ -238,8 +245,9 @@ def _routes(routes: Iterable[Any], at: _Spot) -> Iterator[Entry]:
         elif hasattr(route, "path_regex") and not _is_websocket(route):
             own = _guard_below(getattr(route, "app", None))
             spot = at if at.guard or own is None else _Spot(at.path, own, at.base)
+            late = tuple(late_commits(getattr(route, "dependant", None)))
             for method in _methods(getattr(route, "methods", None), endpoint):
-                yield spot.entry(method, path, endpoint)
+                yield replace(spot.entry(method, path, endpoint), late=late)
 
 
 def _mounted(route: Any, at: _Spot) -> Iterator[Entry]:
@@ -270,7 +278,7 @@ def _litestar(app: Any, at: _Spot) -> Iterator[Entry]:
         handlers: dict[str, Any] = getattr(route, "route_handler_map", None) or {}
         for method in _methods(handlers, None) if handlers else ():
             handler = _handler(handlers[method])
-            yield at.entry(method, route.path, None, litestar_policy(handler, method))
+            yield at.entry(method, route.path, handler.fn, litestar_policy(handler, method))
         if hasattr(route, "route_handler") and not handlers and not _is_websocket(route):
             yield from _mounted_asgi(route, at)
 
@@ -312,7 +320,8 @@ def _flask(app: Any, at: _Spot) -> Iterator[Entry]:
 
 def _django(app: Any, at: _Spot) -> Iterator[Entry]:
     """Of the whole project: a handler of Django's has no routes of its own."""
-    from semel.web.django.routes import routes
+    from semel.web.django.routes import routes, takes_only_some
 
     for method, path, view, guarding, policy in routes(at.guard):
-        yield Entry(method, at.path + path, view, guarding, policy, at.path)
+        made = Entry(method, at.path + path, view, guarding, policy, at.path)
+        yield made if takes_only_some(view) else replace(made, every=True)

@@ -13,7 +13,7 @@ import inspect
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from semel.core.frozen import is_async
 from semel.core.policy import SAFE_METHODS, Policy
@@ -59,9 +59,7 @@ def _enforced(endpoint: Callable[..., Any], policy: Policy, report: Report) -> A
             return None  # exempt: wrapped all the same, for the tag must not be on what it wraps
         if by is policy or by is LISTED or _method(given, named) in SAFE_METHODS:
             return entered()
-        name = getattr(endpoint, "__qualname__", type(endpoint).__qualname__)
-        report(name)
-        raise Unguarded(_explained(name, by))
+        refuse_unguarded(endpoint, by, report)
 
     async def awaited(*given: Any, **named: Any) -> Any:
         check(given, named)
@@ -90,6 +88,24 @@ def _enforced(endpoint: Callable[..., Any], policy: Policy, report: Report) -> A
     )
     wrapper = next((wrapper for is_kind, wrapper in kinds if is_kind(endpoint)), called)
     return functools.wraps(endpoint)(wrapper)
+
+
+def demand_method(endpoint: Any, policy: Policy, method: str | None, report: Report) -> None:
+    """Refuse a method that the policy on an endpoint leaves out, where it could be meant."""
+    if policy.methods and method not in policy.methods and method not in SAFE_METHODS:
+        refuse_unguarded(endpoint, LEFT_OUT, report)
+
+
+def refuse_unguarded(endpoint: Any, by: object, report: Report) -> NoReturn:
+    """Tell that a request was to be run around its policy, and do not run it."""
+    name = name_of(endpoint)
+    report(name)
+    raise Unguarded(_explained(name, by))
+
+
+def name_of(endpoint: Any) -> str:
+    """What an endpoint is called; an object goes by its class."""
+    return str(getattr(endpoint, "__qualname__", type(endpoint).__qualname__))
 
 
 def _is_function(endpoint: Any) -> bool:
@@ -128,8 +144,8 @@ def _explained(name: str, by: object) -> str:
         )
     if by is LEFT_OUT:
         return (
-            f"{name} is tagged by guard.route() with a policy that leaves the method of this "
-            "request out: name it in methods= of the policy, or give it an endpoint of its own"
+            f"{name} has a policy that leaves the method of this request out: name it in methods= "
+            "of the policy, or give it an endpoint of its own"
         )
     return (
         f"{name} is tagged by guard.route(), and its guard has applied another policy to this "

@@ -7,7 +7,7 @@ importing the frameworks they belong to.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from semel.core.frozen import frozen
@@ -87,10 +87,12 @@ def find_tag(app: Any, scope: Mapping[str, Any]) -> Tagged | None:
 
 def _tagged(endpoint: Any, method: str, path: str) -> Tagged | None:
     policy = policy_of(endpoint, method)
-    if policy is None:
-        return None
-    function = getattr(endpoint, "func", endpoint)
-    return Tagged(policy, f"{method} {path}", getattr(function, _TELLS, False))
+    return None if policy is None else Tagged(policy, f"{method} {path}", tells(endpoint, method))
+
+
+def tells(endpoint: Any, method: str) -> bool:
+    """Whether an endpoint tells when it is entered."""
+    return bool(getattr(tag_holder(endpoint, method), _TELLS, False))
 
 
 def find_route(app: Any, scope: Mapping[str, Any]) -> Any:
@@ -109,12 +111,14 @@ ROUTERS_OWN: Final = frozenset({301, 302, 303, 307, 308, 404, 405})
 
 
 def router_answered(app: Any, scope: Mapping[str, Any], root: str) -> bool:
-    """Whether a router of Starlette's has found no endpoint, and answered by itself.
+    """Whether a router of Starlette's or Litestar's has found no endpoint, and answered by itself.
 
-    It notes in the scope that it was asked, and the endpoint it has found. Where that is missing,
-    or the scope is that of something mounted (``root`` was its prefix before), an endpoint may have
-    run: only what is sure counts.
+    Both note in the scope that they were asked, and the endpoint that they have found. Where that
+    is missing, or the scope is that of something mounted (``root`` was its prefix before), an
+    endpoint may have run: only what is sure counts.
     """
+    if "litestar_app" in scope:
+        return "route_handler" not in scope
     if "router" not in scope or scope.get("root_path", "") != root:
         return False
     if "endpoint" not in scope:
@@ -241,12 +245,17 @@ def below(route: Any) -> Iterable[Any] | None:
 
 
 def policy_of(endpoint: Any, method: str) -> Policy | None:
-    """On the function, below a `partial`, on the class, or on the class's method."""
-    endpoint = getattr(endpoint, "func", endpoint)
-    policy: Policy | None = getattr(endpoint, TAG, None)
-    if policy is None and isinstance(endpoint, type):
-        policy = getattr(getattr(endpoint, method.lower(), None), TAG, None)
+    """The policy that an endpoint is tagged with."""
+    policy: Policy | None = getattr(tag_holder(endpoint, method), TAG, None)
     return policy
+
+
+def tag_holder(endpoint: Any, method: str) -> Any:
+    """What the tag is on: the function, also below a `partial`, the class, or its method."""
+    endpoint = getattr(endpoint, "func", endpoint)
+    if isinstance(endpoint, type) and not hasattr(endpoint, TAG):
+        return getattr(endpoint, method.lower(), None)
+    return endpoint
 
 
 # ── Litestar ──────────────────────────────────────────────────────────────────────────────────────
@@ -284,11 +293,21 @@ def litestar_of(app: Any) -> Any:
     return None
 
 
+def litestar_handlers(app: Any) -> Iterator[Any]:
+    """All that answer requests; Litestar 2 keeps each beside the model of its arguments."""
+    for route in app.routes:
+        handlers: Mapping[str, Any] = getattr(route, "route_handler_map", None) or {}
+        for entry in handlers.values():
+            yield entry[0] if hasattr(entry, "__getitem__") else entry
+
+
 def _litestar_tag(handler: Any, scope: Mapping[str, Any]) -> Tagged | None:
     method = scope["method"]
     policy = litestar_policy(handler, method)
     label = scope.get("path_template") or min(handler.paths, default="")
-    return Tagged(policy, f"{method} {label}") if policy is not None else None
+    if policy is None:
+        return None
+    return Tagged(policy, f"{method} {label}", tells(handler.fn, method))
 
 
 def litestar_policy(handler: Any, method: str) -> Policy | None:

@@ -51,6 +51,7 @@ class WsgiMiddleware:
         refuse_awaiting(guard)
         self.app = app
         self.guard = guard
+        guard.stand_around(app)
         self._desk = Desk(guard, app, find_flask_tag)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:

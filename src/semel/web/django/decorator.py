@@ -21,6 +21,7 @@ from semel.web.django.middleware import DjangoViews, in_transaction
 from semel.web.django.requests import asked, plain, rewind, takes_no_part
 from semel.web.django.responses import AwaitedDjangoFace, DjangoFace
 from semel.web.django.routes import CLAIMS, is_async, label_of
+from semel.web.ruling import demand_method
 from semel.web.tags import Tagged, tag
 from semel.web.views import Views
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from semel.guard import Guard
 
 V = TypeVar("V", bound=Callable[..., Any])
+
+Demand = Callable[[str | None], None]
+"""Refuses a method that the policy leaves out."""
 
 _HANDLERS: Final = (
     *("post", "put", "patch", "delete"),
@@ -86,7 +90,8 @@ def _wrap_handlers(guard: Guard, policy: Policy, kind: type) -> None:
             continue
         if by_class is None and hasattr(method, CLAIMS):
             continue
-        made = _function(guard, policy, method if by_class is None else method.__wrapped__)
+        inner = method if by_class is None else method.__wrapped__
+        made = _function(guard, policy, inner, by_class=True)
         setattr(made, _BY_CLASS, (guard, policy))
         setattr(kind, name, made)
 
@@ -102,27 +107,38 @@ def _handlers(kind: type) -> set[str]:
     return names
 
 
-def _function(guard: Guard, policy: Policy, view: Callable[..., Any]) -> Callable[..., Any]:
+def _function(
+    guard: Guard, policy: Policy, view: Callable[..., Any], *, by_class: bool = False
+) -> Callable[..., Any]:
+    """``by_class``: its class is decorated, of which methods may be left out."""
+
+    def demand(method: str | None) -> None:
+        if not by_class:
+            demand_method(view, policy, method, guard.unguarded)
+
     def find_tag(app: Any, raw: Any) -> Tagged:
         return Tagged(policy, label_of(raw.method, raw.resolver_match))
 
     if is_async(view):
         awaited = DjangoViews(guard, AwaitedDjangoFace(), find_tag)
-        made: Any = _awaited(awaited, view)
+        made: Any = _awaited(awaited, view, demand)
     else:
         refuse_awaiting(guard)
-        made = _blocking(Views[HttpResponseBase](guard, DjangoFace(), find_tag), view)
+        made = _blocking(Views[HttpResponseBase](guard, DjangoFace(), find_tag), view, demand)
     setattr(made, CLAIMS, guard)
     made._non_atomic_requests = _EVERY
     return cast("Callable[..., Any]", tag(policy)(made))
 
 
-def _blocking(views: Views[HttpResponseBase], view: Callable[..., Any]) -> Callable[..., Any]:
+def _blocking(
+    views: Views[HttpResponseBase], view: Callable[..., Any], demand: Demand
+) -> Callable[..., Any]:
     @wraps(view)
     def claimed(*arguments: Any, **named: Any) -> Any:
         request = _request(arguments)
         if hasattr(plain(request), _ENTERED):
             return view(*arguments, **named)
+        demand(request.method)
         if takes_no_part(plain(request)):
             return _atomic(view)(*arguments, **named)
         if in_transaction():
@@ -133,11 +149,14 @@ def _blocking(views: Views[HttpResponseBase], view: Callable[..., Any]) -> Calla
     return claimed
 
 
-def _awaited(views: Any, view: Callable[..., Any]) -> Callable[..., Any]:
+def _awaited(views: Any, view: Callable[..., Any], demand: Demand) -> Callable[..., Any]:
     @wraps(view)
     async def claimed(*arguments: Any, **named: Any) -> Any:
         request = _request(arguments)
-        if hasattr(plain(request), _ENTERED) or takes_no_part(plain(request)):
+        if hasattr(plain(request), _ENTERED):
+            return await view(*arguments, **named)
+        demand(request.method)
+        if takes_no_part(plain(request)):
             return await view(*arguments, **named)
         return await views.call(asked(request), _aanswered(request, view, arguments, named))
 

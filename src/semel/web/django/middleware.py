@@ -35,7 +35,7 @@ from semel.process.transact import AsyncTransact, Transact
 from semel.stores.django.database import testing
 from semel.web.accounts import tell_refusal
 from semel.web.desk import refuse_awaiting
-from semel.web.django.requests import Body, asked, rewind, takes_no_part
+from semel.web.django.requests import SEEN, Body, asked, rewind, takes_no_part
 from semel.web.django.responses import AwaitedDjangoFace, DjangoFace
 from semel.web.django.routes import (
     authenticates_itself,
@@ -145,7 +145,7 @@ class Middleware:
     def _left_to_view(self, request: HttpRequest) -> Any:
         """CLAIMS where the view makes the claim itself; a refusal where it would have to."""
         match = resolved(request)
-        setattr(request, _SEEN, None if match is None else match.func)
+        setattr(request, SEEN, match)
         if match is None:
             return PASS  # Django's own 404, or `_process_view` hears of it
         method = request.method or ""
@@ -187,7 +187,8 @@ class Middleware:
         nothing was claimed for this view, or not as its tag says.
         """
         method = request.method or ""
-        if getattr(request, _SEEN, view) is view or claims_itself(view, method):
+        seen = getattr(request, SEEN, request.resolver_match)
+        if getattr(seen, "func", None) is view or claims_itself(view, method):
             setattr(request, _CALLED, True)
             return None
         policy = policy_at(view, method) or self.guard.policy
@@ -277,9 +278,6 @@ _UNDECORATED: Final = (
     "a view of Django REST framework authenticates by itself: put @semel.web.django.guarded on its "
     "method, so that keys are claimed after that"
 )
-_SEEN: Final = "_semel_view"
-"""On a request: the view that was to answer when its key was claimed."""
-
 _CALLED: Final = "_semel_called"
 """On a request: its view was called, and has not raised."""
 

@@ -12,11 +12,14 @@ from semel.core.model import Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
 from semel.log import log
+from semel.web.django.routes import one_path
 from semel.web.message import Spool
 from semel.web.routing import Place, place
 from semel.web.views import Asked
 
 _PIECE: Final = 64 * 1024
+SEEN: Final = "_semel_match"
+"""On a request: what the URL resolver said of it when its policy was looked for."""
 _KEPT: Final = "_semel_body"
 """On a request: its body, kept before anybody could use it up."""
 
@@ -40,8 +43,12 @@ def asked(request: Any) -> Asked:
     """``request``: Django's, or the one of Django REST framework with whom that authenticated."""
     inner: Any = plain(request)
     told, where = _told(inner)
+    match = getattr(inner, SEEN, None) or inner.resolver_match
+    below = inner.path_info if match is None else one_path(inner, match)
+    if below != inner.path_info:
+        where = place(unquote_to_bytes(where.root), below.encode("utf-8", "surrogatepass"))
     marks = inner.scope if hasattr(inner, "scope") else inner.META
-    return Asked(replace(told, raw=request), where, marks, Body(inner).read)
+    return Asked(replace(told, raw=request, path=where.path), where, marks, Body(inner).read)
 
 
 def _told(request: Any) -> tuple[Request, Place]:

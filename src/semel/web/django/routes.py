@@ -54,12 +54,39 @@ def _root() -> str:
 
 def resolved(raw: Any) -> Any:
     """What the URL resolver says of a request; None where it will answer 404."""
+    return _resolve(raw, raw.path_info)
+
+
+def _resolve(raw: Any, path: str) -> Any:
     from django.urls import Resolver404, get_resolver
 
     try:
-        return get_resolver(getattr(raw, "urlconf", None)).resolve(raw.path_info)
+        return get_resolver(getattr(raw, "urlconf", None)).resolve(path)
     except Resolver404:
         return None
+
+
+def one_path(raw: Any, match: Any) -> str:
+    """The path of a request, said alike for all that the resolver takes for one.
+
+    Only a regular expression takes several: with an optional slash, with letters of any case.
+    """
+    path: str = raw.path_info
+    if "^" not in match.route and "(?" not in match.route:
+        return path
+    bare = path.rstrip("/")
+    parts = (bare if _leads_there(raw, bare, match) else path).split("/")
+    for index, part in enumerate(parts):
+        lower = [*parts[:index], part.lower(), *parts[index + 1 :]]
+        if lower != parts and _leads_there(raw, "/".join(lower), match):
+            parts = lower
+    return "/".join(parts)
+
+
+def _leads_there(raw: Any, path: str, match: Any) -> bool:
+    found = _resolve(raw, path)
+    whole = ("func", "args", "kwargs", "route")
+    return found is not None and all(getattr(found, it) == getattr(match, it) for it in whole)
 
 
 def is_async(view: Any) -> bool:
@@ -151,6 +178,11 @@ def _patterns(resolver: Any, prefix: str) -> Iterator[tuple[str, Any]]:
             yield from _patterns(pattern, path)
         else:
             yield f"/{path}", pattern.callback
+
+
+def takes_only_some(view: Any) -> bool:
+    """Whether it is known which methods a view answers; a plain function is sent all of them."""
+    return view_class(view) is not None or bool(_allowed(view))
 
 
 def _methods(view: Any) -> list[str]:
