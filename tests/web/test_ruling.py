@@ -13,18 +13,21 @@ from litestar import Litestar
 from litestar import Request as LitestarRequest
 from litestar import get as litestar_get
 from litestar import post as litestar_post
+from litestar import put as litestar_put
 from litestar.exceptions import NotFoundException
 from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
+from starlette.testclient import TestClient
 from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.test import Client
 
 import semel
 from semel.web.flask import Semel
 from semel.web.handler import AsgiApp, Receive, Scope, Send
+from semel.web.litestar import SemelPlugin
 from tests.ears import listen
 from tests.web.client import new_key
 from tests.web.conftest import MakeGuard
@@ -551,6 +554,27 @@ def test_a_tagged_route_whose_policy_leaves_its_method_out_is_told_at_start_up(
     guard.asgi(with_a_put(guard, Runs(), FastAPI()))
     guard.start()
     guard.start()
+    assert caplog.text.count("PUT /paid is tagged with a policy that leaves PUT out") == 1
+
+
+@pytest.mark.parametrize("installed", ["guard.fastapi", "middleware", "litestar"])
+def test_it_is_told_when_the_application_starts(
+    installed: str, make_guard: MakeGuard, caplog: pytest.LogCaptureFixture
+) -> None:
+    guard, runs = make_guard(), Runs()
+    if installed == "litestar":
+        handler = litestar_put("/paid", sync_to_thread=False)(guard.route(REQUIRED)(named(runs)))
+        options: Any = {"openapi_config": None, "logging_config": None}
+        app: Any = Litestar([handler], plugins=[SemelPlugin(guard)], **options)
+    else:
+        app = with_a_put(guard, runs, FastAPI())
+        if installed == "middleware":
+            app.add_middleware(semel.Middleware, guard=guard)
+        else:
+            guard.fastapi(app)
+    assert caplog.text == ""
+    with TestClient(app):
+        pass
     assert caplog.text.count("PUT /paid is tagged with a policy that leaves PUT out") == 1
 
 

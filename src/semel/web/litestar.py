@@ -66,7 +66,8 @@ class SemelPlugin(InitPlugin):
         return app_config
 
     async def _start(self, app: Litestar) -> None:
-        """Litestar's middlewares do not see the lifespan, so it is watched here."""
+        """Litestar's middlewares see neither the lifespan nor all routes."""
+        self.guard.stand_around(app)
         await check_settings(self.guard)
         if app.openapi_config is not None:
             plugin = cast("Any", app.plugins.get("OpenAPIPlugin"))
