@@ -176,13 +176,10 @@ def _without_a_router(app: Any, guard: Guard | None) -> list[Listed]:
 
 def _guard_around(app: Any) -> Guard | None:
     from semel.guard import Guard
+    from semel.web.layers import layers
 
-    for _ in range(32):
-        found = getattr(app, "guard", None)
-        if isinstance(found, Guard):
-            return found
-        app = getattr(app, "app", None)
-    return None
+    guards = (getattr(layer, "guard", None) for layer in layers(app))
+    return next((guard for guard in guards if isinstance(guard, Guard)), None)
 
 
 # ── what is told ──────────────────────────────────────────────────────────────────────────────────

@@ -27,6 +27,7 @@ from semel.process.transact import AsyncTransact
 from semel.web.awaited import AwaitedExchange
 from semel.web.desk import MARK, Desk, Opened
 from semel.web.handler import AsgiApp, Handler, Message, Receive, Scope, Send, UnseenHandler
+from semel.web.layers import layers
 from semel.web.message import Spool
 from semel.web.routing import Place, place, slashes_merged
 from semel.web.ruling import ruled_by
@@ -193,16 +194,15 @@ def refuse_second(kind: type[Middleware], app: Any) -> None:
 
 
 def _guards_inside(app: Any) -> Iterator[type[Middleware]]:
-    """Middleware keeps what it wraps in ``.app``; applications list what is added to them."""
-    for _ in range(32):
-        if isinstance(app, Middleware):
-            yield type(app)
-        added: Any = getattr(app, "user_middleware", None) or getattr(app, "middleware", None)
+    """Around what is inside, or among those that an application is told to put around itself."""
+    for layer in layers(app):
+        if isinstance(layer, Middleware):
+            yield type(layer)
+        added: Any = getattr(layer, "user_middleware", None) or getattr(layer, "middleware", None)
         for each in added if type(added) in (list, tuple) else ():
             kind = getattr(each, "cls", None) or getattr(each, "middleware", None)
             if isinstance(kind, type) and issubclass(kind, Middleware):
                 yield kind
-        app = getattr(app, "app", None)
 
 
 async def check_settings(guard: Guard) -> None:

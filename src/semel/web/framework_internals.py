@@ -11,13 +11,13 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Iterator
 from types import CodeType
 from typing import Any, Final
 
 from semel.core.frozen import is_async
 from semel.log import log
 from semel.process.current import note, returned
+from semel.web.layers import layers
 
 _WATCHED: Final = "__semel_watched__"
 
@@ -83,21 +83,11 @@ _COMMITS: Final = frozenset({"commit", "begin"})
 
 def watch_app(app: Any) -> None:
     """Hear of what endpoints come to, in the application that is inside of what is guarded."""
-    for layer in _layers(app):
+    for layer in layers(app):
         kinds = {each.__module__.partition(".")[0] for each in type(layer).__mro__}
         for package, watch in _WATCHES.items():
             if package in kinds and not watch(layer):
                 _warn_of_hidden(package)
-
-
-def _layers(app: Any) -> Iterator[Any]:
-    """Middleware keeps what it wraps in ``.app``; methods such as ``wsgi_app`` know their own."""
-    for _ in range(32):
-        layer: Any = getattr(app, "__self__", app)
-        yield layer
-        app = getattr(layer, "app", None)
-        if app is None:
-            return
 
 
 _warned: set[str] = set()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from semel.core.frozen import frozen, replace
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.web.framework_internals import late_commits
+from semel.web.layers import layers
 from semel.web.routing import Place, listed
 from semel.web.tags import below, litestar_policy, path_of, policy_of, rule_path
 
@@ -182,10 +183,8 @@ def _guard_of(app: Any) -> Guard | None:
 
 def _around_flask(app: Any) -> Iterator[Guard | None]:
     """Those that its ``wsgi_app`` is wrapped in, outermost first, then that of an extension."""
-    wrapped: Any = getattr(app, "wsgi_app", None)
-    for _ in range(32):
-        yield getattr(wrapped, "guard", None)
-        wrapped = getattr(wrapped, "app", None)
+    for layer in layers(getattr(app, "wsgi_app", None)):
+        yield getattr(layer, "guard", None)
     yield _extension_of(app)
 
 
@@ -200,12 +199,7 @@ def _named(app: Any, name: str) -> dict[str, Any]:
 
 def _guard_below(app: Any) -> Guard | None:
     """Among the middlewares of a single route."""
-    for _ in range(32):
-        guard = None if app is None else _guard_of(app)
-        if app is None or guard is not None:
-            return guard
-        app = getattr(app, "app", None)
-    return None
+    return next((guard for layer in layers(app) if (guard := _guard_of(layer))), None)
 
 
 def _sequence(app: Any, name: str) -> Iterable[Any]:
