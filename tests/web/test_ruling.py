@@ -386,6 +386,16 @@ def test_a_path_or_method_without_an_endpoint_does_not_use_up_the_key(
         assert status(old, runner, **ask) == 405
 
 
+@pytest.mark.parametrize("offered", ["http.response.pathsend", "http.response.trailers"])
+def test_nor_where_the_server_offers_what_semel_takes_away(
+    offered: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    guard, key = make_guard(), new_key()
+    app, ear = rewritten(guard.asgi(routed(Runs())), extensions={offered: {}}), listen(guard)
+    assert [status(app, runner, path=b"/none", key=key) for _ in range(2)] == [404, 404]
+    assert ear.tally("exchange", "outcome") == {"released": 2}
+
+
 @pytest.mark.parametrize("path", [b"/missing", b"/in/missing"])
 def test_a_404_that_an_endpoint_answered_is_kept(
     path: bytes, make_guard: MakeGuard, runner: asyncio.Runner
@@ -588,6 +598,21 @@ def test_a_tagged_endpoint_that_no_guard_stands_around_is_told_at_start_up(
     assert caplog.text.count("found in no application that this guard stands around") == 1
     assert "fastapi.<locals>.pay" in caplog.text
     assert "starlette.<locals>.pay" not in caplog.text
+
+
+def test_a_tag_above_the_frameworks_decorator_is_told_at_start_up(
+    make_guard: MakeGuard, caplog: pytest.LogCaptureFixture
+) -> None:
+    guard, app = make_guard(), FastAPI()
+
+    @guard.route(REQUIRED)
+    @app.post("/pay")
+    async def pay() -> None: ...
+
+    guard.asgi(app)
+    guard.start()
+    assert "answer requests without their tags" in caplog.text
+    assert "<locals>.pay. Put @guard.route() below" in caplog.text
 
 
 @pytest.mark.parametrize("installed", ["wsgi", "extension"])

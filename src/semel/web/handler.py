@@ -200,8 +200,9 @@ class Handler:
 
     async def _call_app(self) -> None:
         self._enter()
+        scope = self._scope = keepable(self._scope)  # in which routers leave their notes
         try:
-            await self._app(keepable(self._scope), self._app_receive, self._app_send)
+            await self._app(scope, self._app_receive, self._app_send)
         except BaseException as error:  # raised again where the server waits: see raise_again
             self._error = error
         self._stopped(self._error)

@@ -27,13 +27,24 @@ def tell_unguarded(apps: Iterable[Any], tagged: Sequence[Endpoint]) -> None:
     for entry in filter(leaves_out, known):
         log.warning("semel: %s", explained(entry))
     answering = {id(each) for entry in known for each in _endpoints(entry)}
-    lost = [name_of(each) for each in tagged if id(each) not in answering]
-    if known and lost:
+    lost = [each for each in tagged if id(each) not in answering]
+    untagged = [each for each in lost if id(getattr(each, "__wrapped__", None)) in answering]
+    if untagged:
+        log.error(
+            "semel: these answer requests without their tags: %s. Put @guard.route() below the "
+            "framework's own decorator, next to the function",
+            _names(untagged),
+        )
+    elif known and lost:
         log.warning(
             "semel: tagged by guard.route(), and found in no application that this guard stands "
             "around: %s. Reached around the guard, they refuse",
-            ", ".join(lost),
+            _names(lost),
         )
+
+
+def _names(endpoints: Sequence[Endpoint]) -> str:
+    return ", ".join(map(name_of, endpoints))
 
 
 def leaves_out(entry: Entry) -> bool:
