@@ -208,6 +208,11 @@ def test_escaped_slashes_that_mean_the_same_are_the_same(one: bytes, other: byte
     assert "%2F" in keys.escaped_path(one)
 
 
+def test_an_escaped_slash_in_a_query_says_nothing_of_the_path() -> None:
+    assert keys.escaped_path(b"/a?next=%2Fb") == ""
+    assert keys.escaped_path(b"/a%2Fb?next=%2Fc") == "/a%2Fb"
+
+
 def test_in_tenant_scope_another_endpoint_is_a_mismatch(
     colour: str, make_guard: MakeGuard, runner: asyncio.Runner
 ) -> None:

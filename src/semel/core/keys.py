@@ -244,8 +244,6 @@ def canonical_path(path: bytes) -> str:
 
 
 _KEPT: Final = "/!$&'()*+,;=:@"
-
-
 _SLASH: Final = re.compile(b"%2F", re.IGNORECASE)
 
 
@@ -255,7 +253,7 @@ def escaped_path(sent: bytes) -> str:
     Some routers look at these octets and take `/a%2Fb` and `/a/b` for two: so one of them is never
     answered with what the other has done.
     """
-    parts = _SLASH.split(sent)
+    parts = _SLASH.split(sent.partition(b"?")[0])  # some servers leave the query there
     if len(parts) == 1:
         return ""
     return "%2F".join(quote_from_bytes(unquote_to_bytes(part), safe=_KEPT) for part in parts)

@@ -152,7 +152,7 @@ def _noting(plain: Any) -> Any:
     return answer
 
 
-def _watch_cherrypy(tree: Any) -> bool:
+def _watch_cherrypy(_: Any) -> bool:
     """One of its hooks is run before an unexpected exception is answered."""
     cherrypy: Any = sys.modules.get("cherrypy")
     if cherrypy is None:
