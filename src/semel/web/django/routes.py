@@ -75,12 +75,17 @@ def one_path(raw: Any, match: Any) -> str:
     if "^" not in match.route and "(?" not in match.route:
         return path
     bare = path.rstrip("/")
-    parts = (bare if _leads_there(raw, bare, match) else path).split("/")
-    for index, part in enumerate(parts):
-        lower = [*parts[:index], part.lower(), *parts[index + 1 :]]
-        if lower != parts and _leads_there(raw, "/".join(lower), match):
-            parts = lower
-    return "/".join(parts)
+    path = bare if _leads_there(raw, bare, match) else path
+    capitals = [at for at, letter in enumerate(path) if letter.isupper()]
+    for at in capitals[:_CAPITALS] if "(?i" in match.route else ():
+        lower = path[:at] + path[at].lower() + path[at + 1 :]
+        if len(lower) == len(path) and _leads_there(raw, lower, match):
+            path = lower  # one by one: what is captured keeps its own
+    return path
+
+
+_CAPITALS: Final = 64
+"""Of a path that are looked at: each is a question to the resolver."""
 
 
 def _leads_there(raw: Any, path: str, match: Any) -> bool:
