@@ -10,6 +10,7 @@ import pytest
 
 import semel
 from semel.process.attendant import Attendant
+from semel.web.wsgi import WsgiMiddleware
 from tests.waiting import PATIENCE
 from tests.web.colours import once, wsgi
 from tests.web.conftest import MakeGuard
@@ -71,3 +72,9 @@ def test_migrate_may_be_said_of_any_store(store: str, make_guard: MakeGuard) -> 
 def test_making_a_guard_does_no_io(tmp_path: Path) -> None:
     semel.Guard(f"sqlite:///{tmp_path / 'keys.db'}", tenant=None)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("made", [semel.Middleware, WsgiMiddleware])
+def test_a_guard_is_a_guard(made: Any) -> None:
+    with pytest.raises(semel.ConfigurationError, match=r"guard= takes a semel\.Guard, not str"):
+        made(None, guard="sqlite:///semel.db")

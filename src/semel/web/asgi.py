@@ -47,8 +47,8 @@ class Middleware:
         refuse_second(type(self), app)
         self.app = app
         self.guard = guard
-        guard.stand_around(app)
         self._desk = Desk(guard, app, find_tag)
+        guard.stand_around(app)
         litestar = litestar_of(app)
         self._merges_slashes = litestar is not None
         if litestar is not None:

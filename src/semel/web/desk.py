@@ -76,6 +76,8 @@ class Desk:
     """The front desk of one guarded application."""
 
     def __init__(self, guard: Guard, app: Any, find_tag: FindTag) -> None:
+        if not hasattr(guard, "backend"):
+            raise ConfigurationError(f"guard= takes a semel.Guard, not {type(guard).__name__}")
         self.guard = guard
         self.app = app
         self._find_tag = find_tag

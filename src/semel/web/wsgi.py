@@ -48,11 +48,11 @@ class WsgiMiddleware:
     """Guards a WSGI application."""
 
     def __init__(self, app: WsgiApp, guard: Guard) -> None:
-        refuse_awaiting(guard)
         self.app = app
         self.guard = guard
-        guard.stand_around(app)
         self._desk = Desk(guard, app, find_flask_tag)
+        refuse_awaiting(guard)
+        guard.stand_around(app)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] in SAFE_METHODS:
