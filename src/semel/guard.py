@@ -191,7 +191,7 @@ class Guard:
         def tagged(endpoint: F) -> F:
             if hasattr(endpoint, TAG):
                 raise ConfigurationError(f"{endpoint!r} is tagged already: it has one policy")
-            made: F = tag(policy, tells=True)(enforced(endpoint, policy, self.unguarded))
+            made: F = tag(policy, tells=True)(enforced(endpoint, policy, self.report_unguarded))
             self._tagged.append(made)
             return made
 
@@ -458,7 +458,7 @@ class Guard:
                 self._maintain()
         return attendant
 
-    def unguarded(self, endpoint: str) -> None:
+    def report_unguarded(self, endpoint: str) -> None:
         """An endpoint was reached around its policy, and has refused."""
         self.events.emit("unguarded", endpoint=endpoint)
 

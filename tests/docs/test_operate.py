@@ -12,7 +12,17 @@ import psycopg
 import pytest
 
 from semel.core import journal
-from semel.core.contract import Advance, Agree, Claim, Claimed, Found, Read, Suspend
+from semel.core.contract import (
+    Advance,
+    Agree,
+    Claim,
+    Claimed,
+    Found,
+    Read,
+    Recall,
+    Recalled,
+    Suspend,
+)
 from semel.core.maintenance import ONE_WRITER, PACE
 from semel.core.model import Fence, Identity, OnLapse, Origin, Record, State
 from semel.core.policy import Policy
@@ -142,7 +152,8 @@ def test_the_page_on_unknown_outcomes_can_be_typed(
 ) -> None:
     (tmp_path / "answer.json").write_text('{"charge": "ch_0007"}')
     lines = typed("docs/howto/operate-unknown.md")
-    (tmp_path / "charge.json").write_text('"ch_0008"')
+    for name, result in (("charge", "ch_0008"), ("right", "ch_0009")):
+        (tmp_path / f"{name}.json").write_text(f'"{result}"')
     assert len(lines) == 7
     for command in lines:
         came = run(command.line, tmp_path, url)
@@ -153,7 +164,9 @@ def test_the_page_on_unknown_outcomes_can_be_typed(
     assert settled.reason == "operator ann: happened (ch_0007): charge in the dashboard"
     assert record(backend, "4f").state is State.FAILED_RETRYABLE
     assert record(backend, "5a").state is State.EXPIRED
-    assert record(backend, OPERATION).state is State.UNKNOWN
+    found = backend.blocking().perform(Recall(UNKNOWN[OPERATION]))
+    assert isinstance(found, Recalled)
+    assert journal.decode(found.case.journal).points[-1].result == "ch_0009"
 
 
 # ── ledgers, numbers ──────────────────────────────────────────────────────────────────────────────

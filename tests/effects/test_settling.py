@@ -12,8 +12,10 @@ import pytest
 from semel.core import journal, snapshot
 from semel.core.contract import (
     Advance,
+    Applied,
     Complete,
     Lost,
+    Recall,
     Resume,
     Retake,
     SettleAbsent,
@@ -25,7 +27,7 @@ from semel.core.contract import (
 from semel.core.evidence import Absent, CannotTell, Evidence, Happened
 from semel.core.flow import run
 from semel.core.frozen import replace
-from semel.core.model import Identity, OnLapse, Response, State
+from semel.core.model import Fence, Identity, OnLapse, Response, State
 from semel.core.policy import Policy, ietf
 from semel.core.settling import (
     PROVIDER_ID,
@@ -39,15 +41,14 @@ from semel.core.settling import (
     call_in_doubt,
     contradicts,
     in_doubt,
-    reopen,
     settle,
+    settle_anew,
 )
-from semel.effects.operator import Operator, by_operator
+from semel.effects.operator import Operator
 from semel.errors import StoreCorrupt, StoreUnavailable
 from tests.effects.doubts import DAY, HOUR, MINUTE, Scene, fresh_fence
 
 ANN = Witness("operator", "ann", "seen in the dashboard")
-SAID = by_operator("ann", "of another order")
 ANSWER = Response(201, ((b"content-type", b"text/plain"), (b"set-cookie", b"a=1")), b"paid")
 
 
@@ -348,73 +349,126 @@ def test_a_witness_says_one_printable_line_of_bounded_length() -> None:
     assert len(said.reason) == 500
 
 
-def taking_back(scene: Scene, identity: Identity) -> Settlement:
+def putting_right(
+    scene: Scene, identity: Identity, evidence: Evidence, call: str = "charged"
+) -> Settlement:
     found = scene.recalled(identity)
-    came: Settlement = scene.run(reopen(found.case, found.now, fresh_fence(), SAID))
+    flow = settle_anew(found.case, found.now, call, evidence, fresh_fence(), ANN)
+    came: Settlement = scene.run(flow)
     return came
 
 
-class TestAWrongSettlementOfACall:
-    def test_is_taken_back_and_put_right(self, scene: Scene) -> None:
+def results(scene: Scene, identity: Identity) -> list[Any]:
+    return [point.result for point in journal.decode(scene.case(identity).journal).points]
+
+
+class TestACallThatWasSettledWrongly:
+    def settled(self, scene: Scene) -> Identity:
         identity = scene.unknown("made", intent="charged")
         settling(scene, identity, Happened({"id": "wrong"}))
-        came = taking_back(scene, identity)
-        assert isinstance(came, Settled)
-        assert came.state is State.UNKNOWN
-        case = scene.case(identity)
-        assert (call_in_doubt(case), case.due_at) == ("charged", None)
-        assert case.record.reason == "operator ann: of another order"
-        settling(scene, identity, Happened({"id": "right"}))
-        points = journal.decode(scene.case(identity).journal).points
-        assert [point.result for point in points] == [{"of": "made"}, {"id": "right"}]
+        return identity
 
-    def test_is_on_record_with_who_took_it_back(self, scene: Scene) -> None:
-        identity = scene.unknown(intent="charged")
-        settling(scene, identity, Happened(1))
-        taking_back(scene, identity)
-        operator = Operator(scene.guard)
-        verbs = [entry.verb for entry in operator.audit(identity=identity)]
-        assert verbs == ["reopen", "settle"]
+    def resumed(self, scene: Scene, identity: Identity) -> Fence:
+        fence, seen = fresh_fence(), scene.case(identity).record.fence
+        assert isinstance(scene.harness.perform(Resume(identity, seen, fence, MINUTE)), Applied)
+        return fence
+
+    def test_is_settled_anew(self, scene: Scene) -> None:
+        identity = self.settled(scene)
+        came = putting_right(scene, identity, Happened({"id": "right"}, "ch_7"))
+        assert isinstance(came, Settled)
+        assert came.state is State.IN_PROGRESS
+        assert results(scene, identity) == [{"of": "made"}, {"id": "right"}]
+        said = "operator ann: happened (ch_7): seen in the dashboard"
+        assert scene.case(identity).record.reason == said
+        verbs = [entry.verb for entry in Operator(scene.guard).audit(identity=identity)]
+        assert verbs == ["settle", "settle"]
+
+    def test_also_as_absent_and_then_it_is_made(self, scene: Scene) -> None:
+        identity = self.settled(scene)
+        assert isinstance(putting_right(scene, identity, Absent(final=True)), Settled)
+        assert results(scene, identity) == [{"of": "made"}]
+
+    def test_also_while_somebody_holds_it_who_can_then_begin_nothing(self, scene: Scene) -> None:
+        """As between two tries of a worker, whose pause is a lease."""
+        identity = self.settled(scene)
+        fence = self.resumed(scene, identity)
+        assert isinstance(putting_right(scene, identity, Happened("right")), Settled)
+        intended = journal.decode(scene.case(identity).journal).intending("refunded")
+        op = Advance(identity, fence, journal.encode(intended))
+        assert isinstance(scene.harness.perform(op), Lost)
+        assert results(scene, identity) == [{"of": "made"}, "right"]
+
+    def test_also_of_a_dead_letter(self, scene: Scene) -> None:
+        identity = self.settled(scene)
+        scene.harness.perform(Suspend(identity, self.resumed(scene, identity), "given up"))
+        came = putting_right(scene, identity, Happened("right"))
+        assert isinstance(came, Settled)
+        assert came.state is State.IN_PROGRESS
 
     def test_not_once_the_operation_has_gone_on(self, scene: Scene) -> None:
-        identity = scene.unknown(intent="charged")
-        settling(scene, identity, Happened(1))
-        fence, held = fresh_fence(), scene.case(identity)
-        scene.harness.perform(Resume(identity, held.record.fence, fence, MINUTE))
-        assert isinstance(taking_back(scene, identity), Running)
-        gone_on = journal.decode(held.journal).reaching("booked", journal.Kind.PHASE, None)
-        scene.harness.perform(Advance(identity, fence, journal.encode(gone_on)))
-        scene.travel(2 * MINUTE)
-        assert isinstance(taking_back(scene, identity), Undecided)
-        assert scene.case(identity).journal == journal.encode(gone_on)
+        identity = self.settled(scene)
+        fence, points = self.resumed(scene, identity), journal.decode(scene.case(identity).journal)
+        for name, kind in (("booked", journal.Kind.PHASE), ("mailed", journal.Kind.CALL)):
+            points = points.reaching(name, kind, None)
+            scene.harness.perform(Advance(identity, fence, journal.encode(points)))
+            before = scene.case(identity)
+            came = putting_right(scene, identity, Happened("right"))
+            assert isinstance(came, Undecided)
+            assert name in came.reason
+            assert scene.case(identity) == before
 
-    def test_not_of_one_that_is_in_doubt_or_ended(self, scene: Scene) -> None:
-        assert isinstance(taking_back(scene, scene.unknown(intent="charged")), Passed)
-        assert isinstance(taking_back(scene, scene.completed()), Passed)
-        plain = scene.held()
-        scene.travel(2 * MINUTE)
-        assert isinstance(taking_back(scene, plain), Undecided)
+    @pytest.mark.parametrize("then", ["a phase", "a call"])
+    def test_nor_if_it_goes_on_at_the_same_moment(self, scene: Scene, then: str) -> None:
+        identity = self.settled(scene)
+        fence, found = self.resumed(scene, identity), scene.recalled(identity)
+        points = journal.decode(found.case.journal)
+        phase = points.reaching("booked", journal.Kind.PHASE, None)
+        points = phase if then == "a phase" else points.intending("mailed")
 
-    def test_whoever_goes_on_at_the_same_time_is_first(self, scene: Scene) -> None:
-        identity = scene.unknown(intent="charged")
-        settling(scene, identity, Happened(1))
+        def just_before(op: Any) -> Any:
+            if isinstance(op, Suspend):
+                scene.harness.perform(Advance(identity, fence, journal.encode(points)))
+            return scene.harness.perform(op)
+
+        given = (found.case, found.now, "charged", Happened("right"), fresh_fence(), ANN)
+        assert isinstance(run(settle_anew(*given), just_before), Undecided)
+        assert journal.decode(scene.case(identity).journal) == points
+        goes_on = State.IN_PROGRESS if then == "a phase" else State.UNKNOWN
+        assert scene.state(identity) is goes_on
+
+    def test_whoever_was_first_wins(self, scene: Scene) -> None:
+        identity = self.settled(scene)
         found = scene.recalled(identity)
-        seen = found.case.record.fence
-        scene.harness.perform(Resume(identity, seen, fresh_fence(), MINUTE))
-        flow = reopen(found.case, found.now, fresh_fence(), SAID)
-        assert isinstance(scene.run(flow), Passed)
-        assert journal.decode(scene.case(identity).journal).ends_with_a_call
+        self.resumed(scene, identity)
+        given = (found.case, found.now, "charged", Happened("right"), fresh_fence(), ANN)
+        assert isinstance(scene.run(settle_anew(*given)), Passed)
+        assert results(scene, identity)[-1] == {"id": "wrong"}
 
-    def test_one_that_is_cut_off_leaves_a_call_in_doubt(self, scene: Scene) -> None:
-        identity = scene.unknown(intent="charged")
-        settling(scene, identity, Happened(1))
+    def test_not_what_is_in_doubt_ended_or_no_operation(self, scene: Scene) -> None:
+        right = Happened("right")
+        assert isinstance(putting_right(scene, scene.unknown(intent="charged"), right), Undecided)
+        assert isinstance(putting_right(scene, scene.completed(), right), Passed)
+        assert isinstance(putting_right(scene, scene.held(), right), Undecided)
+
+    def test_evidence_that_cannot_be_kept_stops_nobody(self, scene: Scene) -> None:
+        identity = self.settled(scene)
+        before = scene.case(identity)
+        for evidence in (Happened(object()), Absent(final=False), CannotTell()):
+            putting_right(scene, identity, evidence)
+        assert scene.case(identity) == before
+
+    def test_whoever_is_cut_off_half_way_leaves_it_unknown(self, scene: Scene) -> None:
+        identity = self.settled(scene)
         found = scene.recalled(identity)
 
         def cut_off(op: Any) -> Any:
-            if isinstance(op, Suspend):
+            if isinstance(op, Recall):
                 raise StoreUnavailable("gone")
             return scene.harness.perform(op)
 
+        given = (found.case, found.now, "charged", Happened("right"), fresh_fence(), ANN)
         with pytest.raises(StoreUnavailable):
-            run(reopen(found.case, found.now, fresh_fence(), SAID), cut_off)
-        assert in_doubt(scene.case(identity)) == "charged"
+            run(settle_anew(*given), cut_off)
+        assert scene.state(identity) is State.UNKNOWN
+        assert isinstance(putting_right(scene, identity, Happened("right")), Settled)

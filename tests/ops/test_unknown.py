@@ -175,20 +175,27 @@ class TestSettling:
         points = journal.decode(scene.case(identity).journal).points
         assert points[-1].result == {"id": "ch_7"}
 
-    def test_a_wrong_result_of_a_call_is_taken_back(self, scene: Scene) -> None:
+    def test_a_call_that_was_settled_wrongly_is_settled_anew(self, scene: Scene) -> None:
         identity = scene.unknown("made", intent="charged")
-        settle = ("unknown", "settle", identity.hex(), "--happened", *SETTLE, "--yes")
-        semel(scene, *settle, "--body", "-", typed='"wrong"')
-        reopen = ("unknown", "reopen", identity.hex(), *SETTLE)
-        assert semel(scene, *reopen, typed="n\n").returncode == 1
-        assert scene.state(identity) is State.IN_PROGRESS
-        done = semel(scene, *reopen, "--yes")
-        assert (done.returncode, done.stdout) == (0, "unknown again: settle it anew\n"), done.stderr
-        assert scene.state(identity) is State.UNKNOWN
-        done = semel(scene, *reopen, "--yes", "--json")
-        assert (done.returncode, json.loads(done.stdout)["reopened"]) == (1, False)
-        semel(scene, *settle, "--body", "-", typed='"right"')
+        settle = ("unknown", "settle", identity.hex(), "--happened", *SETTLE, "--body", "-")
+        semel(scene, *settle, "--yes", typed='"wrong"')
+        done = semel(scene, *settle, "--yes", typed='"right"')
+        assert (done.returncode, "--call" in done.stderr) == (2, True)
+        done = semel(scene, *settle, "--yes", "--call", "other", typed='"right"')
+        said = "not settled: the last it came to is the call 'charged'\n"
+        assert (done.returncode, done.stdout) == (1, said)
+        done = semel(scene, *settle, "--yes", "--call", "charged", typed='"right"')
+        assert (done.returncode, done.stdout) == (0, "settled: in_progress\n"), done.stderr
         assert journal.decode(scene.case(identity).journal).points[-1].result == "right"
+
+    def test_what_is_forgotten_is_told_first(self, scene: Scene, tmp_path: Path) -> None:
+        identity = scene.unknown("made", intent="charged")
+        (tmp_path / "result.json").write_text('"wrong"')
+        given = ("--happened", "--body", str(tmp_path / "result.json"), *SETTLE)
+        settle = ("unknown", "settle", identity.hex(), *given)
+        semel(scene, *settle, "--yes")
+        done = semel(scene, *settle, "--call", "charged", typed="n\n")
+        assert (done.returncode, "what 'charged' came to is forgotten" in done.stderr) == (1, True)
 
     def test_it_did_not_happen_and_no_longer_can(self, scene: Scene) -> None:
         identity = scene.unknown()

@@ -2,14 +2,18 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Barrier
 from typing import Any
 
 import pytest
+from flask import Flask
 
 import semel
 from semel.process.attendant import Attendant
+from semel.web.flask import Semel
+from semel.web.litestar import SemelPlugin
 from semel.web.wsgi import WsgiMiddleware
 from tests.waiting import PATIENCE
 from tests.web.colours import once, wsgi
@@ -78,3 +82,10 @@ def test_making_a_guard_does_no_io(tmp_path: Path) -> None:
 def test_a_guard_is_a_guard(made: Any) -> None:
     with pytest.raises(semel.ConfigurationError, match=r"guard= takes a semel\.Guard, not str"):
         made(None, guard="sqlite:///semel.db")
+
+
+@pytest.mark.parametrize("made", [SemelPlugin, partial(Semel, Flask("shop"))])
+@pytest.mark.parametrize("guard", [None, "sqlite:///semel.db"])
+def test_so_it_is_for_extensions(made: Any, guard: Any) -> None:
+    with pytest.raises(semel.ConfigurationError, match=r"needs a semel\.Guard"):
+        made(guard)

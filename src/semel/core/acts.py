@@ -21,8 +21,6 @@ class Verb(StrEnum):
 
     SETTLE = "settle"
     """An unknown record was decided by evidence."""
-    REOPEN = "reopen"
-    """What a call was said to have come to was taken back."""
     EVICT = "evict"
     """A settled record was removed."""
     BURY = "bury"

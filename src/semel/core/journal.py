@@ -72,17 +72,12 @@ class Journal:
         """Without the intent that came to nothing."""
         return self if self.intent is None else Journal(self.points[:-1])
 
-    @property
-    def ends_with_a_call(self) -> bool:
-        """Whether nothing has come behind a call that has a result."""
-        last = self.points[-1] if self.points else None
-        return last is not None and last.done and last.kind is Kind.CALL
-
     def doubting(self) -> Journal:
         """With the last call in doubt again: what it was said to have come to does not count."""
-        if not self.ends_with_a_call:
-            raise ValueError("the last point is no call that has a result")
-        return Journal((*self.points[:-1], replace(self.points[-1], done=False, result=None)))
+        last = self.points[-1] if self.points else None
+        if last is None or last.kind is not Kind.CALL:
+            raise ValueError("the last point is no call")
+        return Journal((*self.points[:-1], replace(last, done=False, result=None)))
 
     def settling(self, result: Any) -> Journal:
         """With the intent's call settled: it happened, and this was its result."""

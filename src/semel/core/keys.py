@@ -232,8 +232,9 @@ def mask(key: str) -> str:
 def canonical_path(path: bytes) -> str:
     """The full path, mount prefix included, from its *decoded* octets.
 
-    ASGI and WSGI agree only on the decoded path, and frameworks route on it: what decodes alike
-    reaches the same handler, however it was escaped (`/a%2Fb` too), so it must be one path here.
+    ASGI and WSGI agree only on the decoded path, and most frameworks route on it: what decodes
+    alike reaches the same handler, however it was escaped, so it must be one path here. Of the few
+    that tell `/a%2Fb` from `/a/b` see `escaped_path`.
     Encoded again, so that it is ASCII and unambiguous: RFC 3986 2.3 and 3.3 say what stays, 2.1
     asks for upper-case digits. Trailing and double slashes and dots stay: routers tell them apart,
     except that Werkzeug serves `//a` as `/a`: slashes in front count as one.

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias, assert_never
 
 from semel.core import journal, replay, snapshot
-from semel.core.acts import Act, Verb, act
+from semel.core.acts import Act, act
 from semel.core.contract import (
-    Advance,
     Applied,
     Lapse,
-    Resume,
+    NoRecord,
+    Recall,
     SettleAbsent,
     SettleCall,
     SettleHappened,
@@ -24,10 +24,9 @@ from semel.core.contract import (
     Suspend,
     Written,
 )
-from semel.core.custody import Remark
 from semel.core.evidence import Absent, CannotTell, Evidence, Happened
 from semel.core.flow import Flow, ask
-from semel.core.frozen import frozen
+from semel.core.frozen import frozen, replace
 from semel.core.journal import Journal
 from semel.core.model import Case, Fence, Headers, Micros, OnLapse, Record, Response, State
 from semel.core.snapshot import Snapshot
@@ -125,7 +124,7 @@ def settle(
     """
     terms = case.terms
     if terms is None:
-        return Undecided("its terms are not on record: nobody knows how long it must be kept")
+        return Undecided(_NO_TERMS)
     state = yield from _lapsed(case.record, now, terms)
     if state is State.IN_PROGRESS or state is State.PENDING:
         return Running(state, case.record.leased_until or now, now)
@@ -137,32 +136,57 @@ def settle(
     return _came_to((yield from _insist(op)))
 
 
-def reopen(case: Case, now: Micros, fence: Fence, said: Act) -> Flow[Settlement]:
-    """Take back what an operation's last call was said to have come to: it is unknown again.
+def settle_anew(
+    case: Case, now: Micros, call: str, evidence: Evidence, fence: Fence, witness: Witness
+) -> Flow[Settlement]:
+    """Put right what an operation's last call was said to have come to.
 
-    Held meanwhile, so that nobody goes on from it; whoever dies in between leaves a call in doubt.
-    Nobody is asked about it: who asks may have said the wrong thing.
+    While nothing has come behind it: else the operation has acted on it. Whoever runs the operation
+    is stopped first, and cannot begin another call then; who dies in between leaves it unknown.
     """
-    record = case.record
-    if not record.lapsed(now):
-        running = record.state in (State.IN_PROGRESS, State.PENDING)
-        until = record.leased_until or now
-        return Running(record.state, until, now) if running else Passed(record.state, now)
-    points = _journal(case)
-    if points is None or not points.ends_with_a_call:
-        return Undecided("its last point is no call with a result: there is nothing to take back")
-    yield from ask(Remark(Verb.REOPEN, said, record.identity.hex()))
-    written = yield from ask(Resume(record.identity, record.fence, fence, _MEANWHILE))
-    if isinstance(written, Applied):
-        doubted = journal.encode(points.doubting())
-        written = yield from _insist(Advance(record.identity, fence, doubted))
-    if isinstance(written, Applied):
-        written = yield from _insist(Suspend(record.identity, fence, said.line))
-    return _came_to(written)
+    op = _anew(case, now, call, evidence, fence, witness)
+    if not isinstance(op, StoreOperation):
+        return op
+    if case.record.state is State.UNKNOWN:
+        return _came_to((yield from _insist(op)))
+    stopped = witness.says(f"stopped, to settle {call} anew").line
+    written = yield from _insist(Suspend(case.record.identity, case.record.fence, stopped))
+    found = yield from ask(Recall(case.record.identity))
+    if not isinstance(written, Applied) or isinstance(found, NoRecord):
+        return _came_to(written)
+    op = _anew(found.case, found.now, call, evidence, fence, witness)
+    if isinstance(op, StoreOperation):
+        return _came_to((yield from _insist(op)))
+    if call_in_doubt(found.case) is None:  # it had gone on just before, and is let go on
+        yield from _insist(_as_it_was(found.case, fence, witness))
+    return op
 
 
-_MEANWHILE: Final = 60_000_000
-"""Microseconds for the steps of `reopen`."""
+def _anew(
+    case: Case, now: Micros, call: str, evidence: Evidence, fence: Fence, witness: Witness
+) -> StoreOperation[Written] | Settlement:
+    points, state = _journal(case), case.record.state
+    if case.terms is None:
+        return Undecided(_NO_TERMS)
+    if state not in (State.UNKNOWN, State.IN_PROGRESS):
+        return Passed(state, now)
+    last = points.points[-1] if points is not None and points.points else None
+    if points is None or last is None:
+        return Undecided(f"it made no call {call!r}")
+    if (last.name, last.kind, last.done) != (call, journal.Kind.CALL, True):
+        begun = "" if last.done else ", which is not known to have ended"
+        return Undecided(f"the last it came to is the {last.kind} {last.name!r}{begun}")
+    doubted = replace(case, journal=journal.encode(points.doubting()))
+    return _operation(doubted, evidence, case.terms, fence, witness, None)
+
+
+def _as_it_was(case: Case, fence: Fence, witness: Witness) -> SettleCall:
+    said = witness.says("goes on as it was")
+    record, points = case.record, case.journal or journal.encode(Journal())
+    return SettleCall(record.identity, record.fence, fence, points, said)
+
+
+_NO_TERMS: Final = "its terms are not on record: nobody knows how long it must be kept"
 
 
 def contradicts(evidence: Evidence, state: State | None) -> bool:

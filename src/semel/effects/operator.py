@@ -29,7 +29,7 @@ from semel.core.frozen import frozen
 from semel.core.model import Case, Effect, Identity, Micros, OnLapse, State
 from semel.core.outbox import BrowseEffects, Requeue, Shelf
 from semel.core.reconciling import Inspection, reconcile
-from semel.core.settling import Settled, Settlement, Witness, reopen
+from semel.core.settling import Settled, Settlement, Witness, call_in_doubt, settle_anew
 from semel.core.settling import settle as settling
 from semel.core.upkeep import Browse
 from semel.effects import erasure
@@ -79,17 +79,30 @@ class Operator:
         return None
 
     def settle(
-        self, identity: Identity, evidence: Evidence, *, by: str, reason: str
+        self,
+        identity: Identity,
+        evidence: Evidence,
+        *,
+        by: str,
+        reason: str,
+        call: str | None = None,
     ) -> Settlement | None:
-        """Settle by what ``by`` has found out; None when there is no such record."""
+        """Settle by what ``by`` has found out; None when there is no such record.
+
+        ``call``: the operation's call that it is about. One that has a result is settled anew, if
+        nothing has come behind it.
+        """
         Act(by, reason)  # refuses empty words, which the witness's own would hide
         found = self._ask(Recall(identity))
         if isinstance(found, NoRecord):
             return None
         policy = self._routes.policy(found.case.terms)
         render = None if policy is None else policy.render
-        witness = Witness("operator", by, reason)
-        flow = settling(found.case, found.now, evidence, new_fence(), witness, render)
+        witness, fence = Witness("operator", by, reason), new_fence()
+        if call is None or call == call_in_doubt(found.case):
+            flow = settling(found.case, found.now, evidence, fence, witness, render)
+        else:
+            flow = settle_anew(found.case, found.now, call, evidence, fence, witness)
         settlement = self._runner.run(flow)
         if isinstance(settlement, Settled):
             self._tell("settled", by, reason, identity)
@@ -108,20 +121,6 @@ class Operator:
         inspection = self._runner.run(reconcile(doubt, new_fence(), 1.0, insist=True))
         report(self._guard, doubt, inspection)
         return inspection
-
-    def reopen(self, identity: Identity, *, by: str, reason: str) -> Settlement | None:
-        """Take back a wrong settlement of an operation's call, while nothing has come behind it.
-
-        It is unknown then, to be settled anew. None when there is no such record.
-        """
-        said = by_operator(by, reason)
-        found = self._ask(Recall(identity))
-        if isinstance(found, NoRecord):
-            return None
-        settlement = self._runner.run(reopen(found.case, found.now, new_fence(), said))
-        if isinstance(settlement, Settled):
-            self._tell("reopened", by, reason, identity)
-        return settlement
 
     def bury(
         self, identity: Identity, *, by: str, reason: str, free: bool = False
@@ -217,7 +216,7 @@ class Operator:
             for entry in page:
                 if since is not None and entry.at < since:
                     return
-                wanted = _is_about(entry, identity) and verb in (None, entry.verb)
+                wanted = identity in (None, entry.identity) and verb in (None, entry.verb)
                 if wanted and (by is None or by in entry.by):
                     yield entry
             if len(page) < _PAGE:
@@ -282,11 +281,6 @@ class Operator:
             scope = keys.Scope(*place, kind, None, self._guard.name)
             for key in dict.fromkeys((where.key, where.key.lower())):  # as key="uuid" has it
                 yield Identity(keys.identity(scope, key))
-
-
-def _is_about(entry: Entry, identity: Identity | None) -> bool:
-    """By its record, or, of an act of several steps, by its subject."""
-    return identity is None or identity == entry.identity or identity.hex() == entry.subject
 
 
 def by_operator(by: str, reason: str) -> Act:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from semel.core.custody import Entry
     from semel.core.model import Micros
 
-VERBS = ("settle", "reopen", "evict", "bury", "free", "erase", "rotate", "retry", "drop")
+VERBS = ("settle", "evict", "bury", "free", "erase", "rotate", "retry", "drop")
 
 
 @click.group()

@@ -109,8 +109,8 @@ def _settings(guard: Guard, routes: KnownRoutes) -> Iterator[Finding]:
 
 def _endpoints(app: Any) -> Iterator[Finding]:
     """What the application's routes do that keys do not go together with."""
-    from semel.web.framework_internals import COMMITS_LATE
     from semel.web.inventory import entries
+    from semel.web.late_commits import COMMITS_LATE
     from semel.web.unguarded import explained, leaves_out
 
     for entry in () if app is None else entries(app):

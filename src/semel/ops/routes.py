@@ -196,7 +196,7 @@ def _print(found: Sequence[Audited], allow_default: bool) -> None:
     say(f"{len(found)} routes change something: {words}")
     if open_:
         say(f"not covered: {', '.join(f'{each.method} {each.path}' for each in open_)}")
-    from semel.web.framework_internals import COMMITS_LATE
+    from semel.web.late_commits import COMMITS_LATE
 
     for each in found:
         for name in each.late:

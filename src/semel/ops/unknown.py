@@ -193,6 +193,7 @@ def said(came: Inspection | None) -> str:
 @unknown.command()
 @click.argument("identity")
 @on_a_guard
+@click.option("--call", help="The call of an operation that it is about; needed to settle it anew.")
 @click.option("--happened", is_flag=True, help="It took effect.")
 @click.option("--absent", is_flag=True, help="It did not take effect ...")
 @click.option("--final", is_flag=True, help="... and no longer can. --absent needs it.")
@@ -212,7 +213,9 @@ def settle(
 ) -> None:
     """Settle a record by what you have found out.
 
-    IDENTITY is what the list shows, or the whole of it. Exit code 1 when it was not settled.
+    IDENTITY is what the list shows, or the whole of it. A call that was settled wrongly is settled
+    anew with --call, while its operation has come to no other point. Exit code 1 when it was not
+    settled.
     """
     from semel.core.settling import Settled
 
@@ -222,12 +225,11 @@ def settle(
         case = found(settler, identity).case
         evidence = _evidence(case, **given)
     if not given["yes"]:
-        say(_warning(case, evidence), err=True)
+        say(_warning(case, evidence, given["call"]), err=True)
         click.confirm("Settle it?", abort=True, err=True)
     with one_sentence():
-        came = settler.settle(
-            case.record.identity, evidence, by=given["by"], reason=given["reason"]
-        )
+        said_by = {name: given[name] for name in ("by", "reason", "call")}
+        came = settler.settle(case.record.identity, evidence, **said_by)
     if given["as_json"]:
         print_json({"settled": isinstance(came, Settled), "said": said(came)})
     else:
@@ -252,6 +254,7 @@ def _evidence(
     case: Case,
     *,
     happened: bool,
+    call: str | None,
     status: int | None,
     body: Path | None,
     content_type: str,
@@ -264,7 +267,13 @@ def _evidence(
 
     if not happened:
         return Absent(final=True)
-    call = call_in_doubt(case)
+    call = call or call_in_doubt(case)
+    if call is None and case.journal is not None and status is None:
+        fail(
+            "no call of the operation is in doubt: end it with the answer of --status and --body, "
+            "or settle one of its calls anew with --call",
+            MISUSED,
+        )
     text = None if body is None else _read(body)
     if call is not None and text is None:
         fail(f"the operation goes on with the result of {call!r}: give it with --body", MISUSED)
@@ -287,12 +296,14 @@ def _json(text: bytes) -> Any:
         fail(f"--body must be JSON here, the result of a function: {error}", MISUSED)
 
 
-def _warning(case: Case, evidence: Evidence) -> str:
+def _warning(case: Case, evidence: Evidence, call: str | None) -> str:
     """What settling will do, before it is done."""
     from semel.core.evidence import Happened
     from semel.core.settling import call_in_doubt
 
     where = f"{case.origin.method} {case.origin.path} of {moment(case.record.created_at)}"
+    if call is not None and call != call_in_doubt(case):
+        return f"{where}: what {call!r} came to is forgotten, and what you say now holds instead."
     if not isinstance(evidence, Happened):
         return f"{where}: did not happen and no longer can. The next retry runs it."
     if call_in_doubt(case) is not None:
@@ -300,48 +311,6 @@ def _warning(case: Case, evidence: Evidence) -> str:
     if evidence.result is None:
         return f"{where}: happened. Retries learn that it did, without an answer (409)."
     return f"{where}: happened. Retries get the answer that you give."
-
-
-@unknown.command()
-@click.argument("identity")
-@on_a_guard
-@signed
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def reopen(
-    identity: str,
-    guard: str | None,
-    store: str | None,
-    app: str | None,
-    by: str,
-    reason: str,
-    yes: bool,
-    as_json: bool,
-) -> None:
-    """Take back a wrong settlement of an operation's call, to settle it anew.
-
-    Possible while the operation has not gone on behind the call. Exit code 1 when nothing was
-    taken back.
-    """
-    from semel.core.settling import Settled
-
-    with one_sentence():
-        opener = operator(guard, store, app)
-        case = found(opener, identity).case
-    if not yes:
-        where = f"{case.origin.method} {case.origin.path}"
-        say(f"{where}: what its last call came to is forgotten, and unknown again.", err=True)
-        click.confirm("Take it back?", abort=True, err=True)
-    with one_sentence():
-        came = opener.reopen(case.record.identity, by=by, reason=reason)
-    taken = isinstance(came, Settled)
-    sentence = "unknown again: settle it anew" if taken else said(came)
-    if as_json:
-        print_json({"reopened": taken, "said": sentence})
-    else:
-        say(sentence)
-    if not taken:
-        raise SystemExit(FAILED)
 
 
 @unknown.command()

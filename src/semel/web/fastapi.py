@@ -7,10 +7,10 @@ from semel.core.replay import measured
 from semel.log import log
 from semel.web.asgi import refuse_second
 from semel.web.desk import Desk
-from semel.web.framework_internals import COMMITS_LATE, late_commits
 from semel.web.gate import StandIn, gated, is_gated
 from semel.web.gated import GatedMiddleware, status_at
 from semel.web.handler import Scope
+from semel.web.late_commits import COMMITS_LATE, late_commits
 from semel.web.openapi import describe
 from semel.web.tags import find_route, find_tag
 

@@ -68,7 +68,7 @@ class Semel:
     def init_app(self, app: flask.Flask, guard: Guard | None = None) -> None:
         """Guard ``app``, by a guard of its own or by the one this extension was made with."""
         guard = guard or self._guard
-        if guard is None:
+        if guard is None or not hasattr(guard, "backend"):
             raise ConfigurationError("Semel(app, guard) needs a semel.Guard")
         if NAME in app.extensions:
             raise ConfigurationError(f"{app.name} is guarded already by a Semel extension")
@@ -133,7 +133,7 @@ class Guarded:
         arguments: tuple[Any, ...],
         named: dict[str, Any],
     ) -> Any:
-        demand_method(function, policy, flask.request.method, self.guard.unguarded)
+        demand_method(function, policy, flask.request.method, self.guard.report_unguarded)
         views = self._own.get(function)
         if views is None:
             views = _Views(self.guard, self._face, lambda _, raw: Tagged(policy, _label(raw)))

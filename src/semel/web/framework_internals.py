@@ -9,7 +9,6 @@ second kind: in doubt the endpoint has acted. `tests/web/test_returned.py` fails
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 from types import CodeType
 from typing import Any, Final
@@ -52,33 +51,6 @@ def _names(code: CodeType | None, name: str) -> bool:
         return False
     made = [each for each in code.co_consts if isinstance(each, CodeType)]
     return name in code.co_names or any(_names(each, name) for each in made)
-
-
-COMMITS_LATE: Final = (
-    "the dependency {0} commits after its yield, when the answer has been kept and sent: a commit "
-    "that fails then is lost. Depends({0}, scope='function') commits before"
-)
-
-
-def late_commits(dependant: Any) -> list[str]:
-    """The dependencies that seem to commit after their ``yield``, at the end of the request.
-
-    By the names in their code, so it is a hint. FastAPI before 0.121 knows no other scope.
-    ``dependant``: FastAPI's word for an endpoint and all that it depends on.
-    """
-    found: list[str] = []
-    for each in getattr(dependant, "dependencies", ()):
-        function: Any = inspect.unwrap(each.call)
-        yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-        names = getattr(getattr(function, "__code__", None), "co_names", ())
-        late = yields and getattr(each, "scope", None) != "function"
-        if late and _COMMITS.intersection(names):
-            found.append(function.__name__)
-        found += late_commits(each)
-    return found
-
-
-_COMMITS: Final = frozenset({"commit", "begin"})
 
 
 def watch_app(app: Any) -> None:
@@ -142,6 +114,7 @@ def _watch_blacksheep(blacksheep: Any) -> bool:
 def _noting(plain: Any) -> Any:
     """A function that answers exceptions, with a word to the current run of each."""
 
+    @functools.wraps(plain)
     def answer(*given: Any, **named: Any) -> Any:
         for each in given:
             if isinstance(each, BaseException):

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from semel.core.frozen import frozen, replace
 from semel.core.policy import SAFE_METHODS, Policy
-from semel.web.framework_internals import late_commits
+from semel.web.late_commits import late_commits
 from semel.web.layers import layers
 from semel.web.routing import Place, listed
-from semel.web.tags import below, litestar_policy, path_of, policy_of, rule_path
+from semel.web.tags import below, handler_in, litestar_policy, path_of, policy_of, rule_path
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -177,14 +177,16 @@ def _guard_of(app: Any) -> Guard | None:
 
     entries = (*_sequence(app, "user_middleware"), *_sequence(app, "middleware"))
     told = (getattr(entry, "kwargs", {}).get("guard") for entry in entries)
-    guards = (getattr(app, "guard", None), *told, *_around_flask(app))
+    ours = app if any(it.__module__.startswith("semel.") for it in type(app).__mro__) else None
+    guards = (getattr(ours, "guard", None), *told, *_around_flask(app))
     return next((guard for guard in guards if isinstance(guard, Guard)), None)
 
 
 def _around_flask(app: Any) -> Iterator[Guard | None]:
     """Those that its ``wsgi_app`` is wrapped in, outermost first, then that of an extension."""
     for layer in layers(getattr(app, "wsgi_app", None)):
-        yield getattr(layer, "guard", None)
+        if layer is not app:
+            yield getattr(layer, "guard", None)
     yield _extension_of(app)
 
 
@@ -271,15 +273,10 @@ def _litestar(app: Any, at: _Spot) -> Iterator[Entry]:
     for route in app.routes:
         handlers: dict[str, Any] = getattr(route, "route_handler_map", None) or {}
         for method in _methods(handlers, None) if handlers else ():
-            handler = _handler(handlers[method])
+            handler = handler_in(handlers[method])
             yield at.entry(method, route.path, handler.fn, litestar_policy(handler, method))
         if hasattr(route, "route_handler") and not handlers and not _is_websocket(route):
             yield from _mounted_asgi(route, at)
-
-
-def _handler(entry: Any) -> Any:
-    """Litestar 2 keeps it beside the model of its arguments."""
-    return entry[0] if hasattr(entry, "__getitem__") else entry
 
 
 def _mounted_asgi(route: Any, at: _Spot) -> Iterator[Entry]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from semel.errors import ConfigurationError
 from semel.web.asgi import check_settings, drain
 from semel.web.desk import Desk
 from semel.web.gate import StandIn, gated, is_gated
@@ -55,6 +56,8 @@ class SemelPlugin(InitPlugin):
     """``Litestar(plugins=[SemelPlugin(guard)])``: the innermost middleware of every route."""
 
     def __init__(self, guard: Guard) -> None:
+        if not hasattr(guard, "backend"):
+            raise ConfigurationError("SemelPlugin(guard) needs a semel.Guard")
         self.guard = guard
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:

@@ -294,11 +294,15 @@ def litestar_of(app: Any) -> Any:
 
 
 def litestar_handlers(app: Any) -> Iterator[Any]:
-    """All that answer requests; Litestar 2 keeps each beside the model of its arguments."""
+    """All that answer requests."""
     for route in app.routes:
         handlers: Mapping[str, Any] = getattr(route, "route_handler_map", None) or {}
-        for entry in handlers.values():
-            yield entry[0] if hasattr(entry, "__getitem__") else entry
+        yield from map(handler_in, handlers.values())
+
+
+def handler_in(entry: Any) -> Any:
+    """Litestar 2 keeps a handler beside the model of its arguments."""
+    return entry[0] if hasattr(entry, "__getitem__") else entry
 
 
 def _litestar_tag(handler: Any, scope: Mapping[str, Any]) -> Tagged | None:

@@ -28,7 +28,7 @@ def tell_unguarded(apps: Iterable[Any], tagged: Sequence[Endpoint]) -> None:
         log.warning("semel: %s", explained(entry))
     answering = {id(each) for entry in known for each in _endpoints(entry)}
     lost = [each for each in tagged if id(each) not in answering]
-    untagged = [each for each in lost if id(getattr(each, "__wrapped__", None)) in answering]
+    untagged = [each for each in lost if id(getattr(each, "__wrapped__", each)) in answering]
     if untagged:
         log.error(
             "semel: these answer requests without their tags: %s. Put @guard.route() below the "

@@ -114,7 +114,7 @@ def _function(
 
     def demand(method: str | None) -> None:
         if not by_class:
-            demand_method(view, policy, method, guard.unguarded)
+            demand_method(view, policy, method, guard.report_unguarded)
 
     def find_tag(app: Any, raw: Any) -> Tagged:
         return Tagged(policy, label_of(raw.method, raw.resolver_match))

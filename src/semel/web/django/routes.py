@@ -72,10 +72,9 @@ def one_path(raw: Any, match: Any) -> str:
     Only a regular expression takes several: with an optional slash, with letters of any case.
     """
     path: str = raw.path_info
-    if "^" not in match.route and "(?" not in match.route:
-        return path
     bare = path.rstrip("/")
-    path = bare if _leads_there(raw, bare, match) else path
+    if bare != path and not match.route.endswith("/") and _leads_there(raw, bare, match):
+        path = bare
     capitals = [at for at, letter in enumerate(path) if letter.isupper()]
     for at in capitals[:_CAPITALS] if "(?i" in match.route else ():
         lower = path[:at] + path[at].lower() + path[at + 1 :]
