@@ -1206,6 +1206,7 @@ def test_idle_connections_that_were_killed_are_not_used(
 ) -> None:
     with opened(mariadb_url) as backend, admin(mariadb, mariadb_url) as ask:
         store = backend.blocking()
+        until(lambda: ask(KILL) is None)  # the migration's has ended
         for _ in range(2):
             assert isinstance(store.perform(claim()), Claimed)
             kill_idle(ask)
@@ -1217,6 +1218,7 @@ async def test_idle_connections_of_a_loop_that_were_killed_are_not_used(
     async with aopened(mariadb_url) as backend:
         store = backend.awaited()
         with admin(mariadb, mariadb_url) as ask:
+            until(lambda: ask(KILL) is None)
             for _ in range(2):
                 assert isinstance(await store.perform(claim()), Claimed)
                 await asyncio.to_thread(kill_idle, ask)
