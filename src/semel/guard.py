@@ -192,7 +192,8 @@ class Guard:
             if hasattr(endpoint, TAG):
                 raise ConfigurationError(f"{endpoint!r} is tagged already: it has one policy")
             made: F = tag(policy, tells=True)(enforced(endpoint, policy, self.report_unguarded))
-            self._tagged.append(made)
+            if len(self._tagged) < MAX_BOUND:  # some decorators are called for every request
+                self._tagged.append(made)
             return made
 
         return tagged
@@ -372,7 +373,7 @@ class Guard:
         Optional: the first request does the same. Called at start-up, a wrong setting stops the
         application before it serves anybody.
         """
-        self._tell_unguarded()
+        self._tell_unguarded(all_there=True)
         store = self.backend.blocking()
         known = [("*", self.policy), *((route.label, route.policy) for route in self.routes)]
         for label, policy in known:
@@ -466,13 +467,14 @@ class Guard:
         """Once its routes are all there, those that are not guarded are told."""
         self._apps.append(app)
 
-    def _tell_unguarded(self) -> None:
-        if self._apps and self._tagged:
+    def _tell_unguarded(self, all_there: bool = False) -> None:
+        """``all_there``: at the start. Later, applications that are mounted may not have come."""
+        if self._apps:
             from semel.web.unguarded import tell_unguarded
 
             apps, tagged = self._apps, self._tagged
             self._apps, self._tagged = [], []
-            tell_unguarded(apps, tagged)
+            tell_unguarded(apps, tagged, all_there)
 
     def _maintain(self) -> None:
         """Look after the records from this process too, unless workers alone do."""

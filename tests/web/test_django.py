@@ -115,6 +115,8 @@ def test_a_request_without_a_key_passes_with_its_body_unread(serve: Serve) -> No
         (r"(?i)^pay/(?P<of>\w+)$", ("/PAY/a", "/pay/a", "/Pay/a"), 1),
         (r"(?i)^pay/(?P<of>\w+)/?$", ("/PAY/A/", "/pay/A", "/pay/a"), 2),
         (r"(?i)^pay-(?P<of>\w+)$", ("/PAY-A", "/pay-A", "/pay-a"), 2),
+        (r"(?i)^pay(?P<of>\w)$", ("/PAYA", "/payA", "/paya"), 2),
+        (r"(?si)^pay/(?P<of>\w+)/now$", (f"/PAY/{'A' * 64}/NOW", f"/pay/{'A' * 64}/now"), 1),
         (r"^pay/(?P<of>.+)$", ("/pay/a", "/pay/a/", "/pay/A"), 3),
     ],
 )

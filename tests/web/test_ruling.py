@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import flask
 import pytest
-from fastapi import FastAPI
-from litestar import Litestar
+from fastapi import Depends, FastAPI
+from flask.views import MethodView
+from litestar import Controller, Litestar
 from litestar import Request as LitestarRequest
+from litestar import asgi as litestar_asgi
+from litestar import delete as litestar_delete
 from litestar import get as litestar_get
 from litestar import post as litestar_post
 from litestar import put as litestar_put
 from litestar.exceptions import NotFoundException
+from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint
 from starlette.requests import Request
@@ -25,6 +29,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.test import Client
 
 import semel
+from semel.guard import MAX_BOUND
 from semel.web.flask import Semel
 from semel.web.handler import AsgiApp, Receive, Scope, Send
 from semel.web.litestar import SemelPlugin
@@ -638,3 +643,244 @@ def test_a_decorated_view_of_flasks_refuses_a_method_that_its_policy_leaves_out(
     app.add_url_rule("/pay", "pay", extension.view(REQUIRED)(named(runs)), methods=["PUT"])
     assert Client(app).put("/pay", headers={"Idempotency-Key": new_key()}).status_code == 500
     assert runs.count == 0
+
+
+# ── found by strangers ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("by", ["flask", "starlette"])
+def test_what_acts_where_the_router_found_nothing_is_not_the_router(
+    by: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    """What is not here yet goes to an older system, which answers with a redirect."""
+    runs, key, guard = Runs(), new_key(), make_guard()
+    if by == "flask":
+        app = flask.Flask("shop")
+
+        @app.errorhandler(404)
+        def legacy(error: Exception) -> Any:
+            return runs(), 308, {"location": "/done"}
+
+        client = Client(guard.wsgi(app))
+        codes = [client.post("/x", headers={"Idempotency-Key": key}).status_code for _ in "12"]
+    else:
+
+        async def proxied(scope: Scope, receive: Receive, send: Send) -> None:
+            await Response(runs(), 307)(scope, receive, send)
+
+        inner = Starlette()
+        inner.router.default = proxied
+        codes = [status(guard.asgi(inner), runner, path=b"/x", key=key) for _ in "12"]
+    assert codes == ([308] if by == "flask" else [307]) * 2
+    assert runs.count == 1
+
+
+def test_slashes_in_front_are_never_answered_with_what_the_path_without_has_done(
+    make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    async def pay(request: Request) -> Response:
+        return Response("paid")
+
+    routes = [Route("/pay", pay, methods=["POST"]), Route("/{url:path}", pay, methods=["POST"])]
+    app, key = make_guard().asgi(Starlette(routes=routes)), new_key()
+    assert [status(app, runner, path=path, key=key) for path in (b"/pay", b"//pay")] == [200, 422]
+
+
+def test_an_endpoint_that_no_tag_protects_is_not_called_around_its_gate(
+    make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    """Middleware inside leads to another one than the one that was made to wait."""
+    app, runs = FastAPI(), Runs()
+
+    @app.post("/pay")
+    async def pay() -> str:
+        return runs()
+
+    @app.post("/{rest:path}")
+    async def nothing_here(rest: str) -> str:
+        return rest
+
+    class Moved:
+        def __init__(self, app: AsgiApp) -> None:
+            self.app = app
+
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            await self.app({**scope, "path": "/pay"}, receive, send)
+
+    app.add_middleware(Moved)
+    make_guard().fastapi(app)
+    assert status(app, runner, path=b"/v1/pay", key=new_key()) == 500
+    assert runs.count == 0
+
+
+def test_a_dependency_may_ask_another_application(
+    make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    app, other, runs = FastAPI(), FastAPI(), Runs()
+
+    @other.post("/pay")
+    async def elsewhere() -> str:
+        return "asked"
+
+    async def asks() -> int:
+        return await said(other, Ask(path=b"/pay", key=None))
+
+    @app.post("/pay", dependencies=[Depends(asks)])
+    async def pay() -> str:
+        return runs()
+
+    make_guard().fastapi(app)
+    key = new_key()
+    for _ in range(2):
+        assert status(app, runner, path=b"/pay", key=key) == 200
+    assert runs.count == 1
+
+
+@pytest.mark.parametrize("installed", ["asgi", "fastapi"])
+@pytest.mark.parametrize("in_thread", [True, False])
+def test_a_safe_method_of_a_tagged_endpoint_of_fastapis_passes(
+    installed: str, in_thread: bool, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    guard, inner = make_guard(), FastAPI()
+    if in_thread:
+
+        @guard.route(REQUIRED)
+        def cart() -> str:
+            return "cart"
+
+        inner.api_route("/cart", methods=["GET", "POST"])(cart)
+    else:
+
+        @guard.route(REQUIRED)
+        async def awaited() -> str:
+            return "cart"
+
+        inner.api_route("/cart", methods=["GET", "POST"])(awaited)
+    app: Any = guard.asgi(inner) if installed == "asgi" else inner
+    if installed == "fastapi":
+        guard.fastapi(inner)
+    assert status(app, runner, method="GET", path=b"/cart", key=None) == 200
+    assert status(app, runner, path=b"/cart", key=None) == 400
+    moved = guard.asgi(rewritten(inner, method="POST")) if installed == "asgi" else None
+    if moved is not None:
+        assert status(moved, runner, method="GET", path=b"/cart", key=None) == 500
+
+
+def test_a_body_cannot_pass_for_a_request(make_guard: MakeGuard, runner: asyncio.Runner) -> None:
+    app, runs = FastAPI(), Runs()
+
+    @app.post("/grants")
+    @make_guard().route(REQUIRED)
+    async def grant(body: Grant) -> str:
+        return runs()
+
+    sent = b'{"method": "GET", "scope": "x"}'
+    asked = {"path": b"/grants", "key": None, "body": sent}
+    assert status(app, runner, **asked) == 500
+    assert runs.count == 0
+
+
+class Grant(BaseModel):
+    method: str
+    scope: str
+
+
+@pytest.mark.parametrize("installed", ["wsgi", "extension"])
+@pytest.mark.parametrize("how", ["decorators", "view", "generator"])
+def test_tags_on_what_flask_calls_are_found(
+    how: str, installed: str, make_guard: MakeGuard
+) -> None:
+    runs, guard, app = Runs(), make_guard(), flask.Flask("shop")
+
+    class Orders(MethodView):
+        decorators: ClassVar[Any] = [guard.route(semel.ietf())] if how == "decorators" else []
+
+        def post(self) -> str:
+            return runs()
+
+    @guard.route(semel.ietf())
+    def pieces() -> Iterator[str]:
+        yield runs()
+
+    view: Any = pieces
+    if how != "generator":
+        made = Orders.as_view("orders")
+        view = guard.route(semel.ietf())(made) if how == "view" else made
+    app.add_url_rule("/x", view_func=view, methods=["POST"])
+    if installed == "extension":
+        Semel(app, guard)
+    client = Client(app if installed == "extension" else guard.wsgi(app))
+    key = {"Idempotency-Key": new_key()}
+    answers = [client.post("/x", headers=headers).text for headers in ({}, key, key)]
+    assert answers == ["paid"] * 3
+    assert runs.count == 2
+
+
+def test_what_stands_higher_up_in_litestar_may_leave_methods_out_and_is_told(
+    make_guard: MakeGuard, runner: asyncio.Runner, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Pay(Controller):
+        path = "/v1"
+        opt = {"semel": REQUIRED}  # noqa: RUF012
+
+        @litestar_post("/pay")
+        async def pay(self) -> str:
+            return "paid"
+
+        @litestar_delete("/pay", status_code=200)
+        async def undo(self) -> str:
+            return "undone"
+
+    options: Any = {"openapi_config": None, "logging_config": None}
+    guard = make_guard()
+    app = guard.asgi(Litestar([Pay], **options))  # type: ignore[arg-type]
+    guard.start()
+    assert caplog.text.count("DELETE /v1/pay is tagged with a policy that leaves DELETE out") == 1
+    assert "found in no application" not in caplog.text
+    assert status(app, runner, method="DELETE", path=b"/v1/pay", key=None) == 200
+    key = new_key()
+    assert [status(app, runner, path=p, key=key) for p in (b"/v1/pay", b"/v1//pay")] == [201, 201]
+
+
+def test_a_guarded_application_of_starlettes_may_be_mounted_in_litestar(
+    make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    runs, guard, key = Runs(), make_guard(), new_key()
+
+    @guard.route(REQUIRED)
+    async def pay(request: Request) -> Response:
+        return Response(runs())
+
+    # Litestar puts a slash at the end of what it hands on.
+    inner: Any = guard.asgi(Starlette(routes=[Route("/pay/", pay, methods=["POST"])]))
+    mounted = litestar_asgi("/in", is_mount=True, copy_scope=True)(inner)
+    app: Any = Litestar([mounted], openapi_config=None)
+    assert [status(app, runner, path=b"/in/pay", key=each) for each in (None, key, key)] == [
+        400,
+        200,
+        200,
+    ]
+    assert runs.count == 1
+
+
+def test_applications_that_come_later_are_not_called_unguarded(
+    make_guard: MakeGuard, runner: asyncio.Runner, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Starlette makes what stands around a mounted application when it is first asked."""
+    guard = make_guard()
+    shop, bank = fastapi(guard, Runs()), fastapi_threads(guard, Runs())
+    for each in (shop, bank):
+        each.add_middleware(semel.Middleware, guard=guard)
+    app: Any = Starlette(routes=[Mount("/shop", shop), Mount("/bank", bank)])
+    for path in (b"/shop/pay", b"/bank/pay"):
+        assert status(app, runner, path=path, key=new_key()) == 200
+    assert caplog.text == ""
+
+
+def test_endpoints_that_are_decorated_for_every_request_are_not_kept(
+    make_guard: MakeGuard,
+) -> None:
+    guard = make_guard()
+    for _ in range(3 * MAX_BOUND):
+        guard.route(REQUIRED)(named(Runs()))
+    assert len(guard._tagged) == MAX_BOUND

@@ -19,7 +19,7 @@ from semel.core.model import Micros, Response, State
 from semel.core.problems import refuse
 from semel.core.runner import Abandoned, HandlerOutcome, Raised, Returned, Streaming
 from semel.core.snapshot import Snapshot
-from semel.core.verdict import Verdict, judge, says_not_executed
+from semel.core.verdict import Verdict, is_ambiguous, judge, says_not_executed
 from semel.errors import ConfigurationError, NotExecuted, OperationChanged, OutcomeUnknown
 
 UNAUTHORISED: Final = frozenset({401, 403})
@@ -55,6 +55,10 @@ class UnmadeAnswer(OutcomeUnknown):
     """The endpoint returned, and the framework could not make an answer of what it returned."""
 
 
+class HiddenDoubt(OutcomeUnknown):
+    """The endpoint raised a doubt, was cut off, or still runs, and was answered for further out."""
+
+
 SAID: Final = {
     Verdict.KEEP: Outcome.EXECUTED,
     Verdict.RELEASE: Outcome.RELEASED,
@@ -81,6 +85,8 @@ def conclude(call: Call, outcome: HandlerOutcome, course: Course) -> tuple[Handl
         verdict = judge(call.policy, outcome)
     if course.returned and verdict is Verdict.RELEASE and _failed_to_answer(call, outcome):
         verdict = judge(call.policy, Abandoned(UnmadeAnswer()))
+    if verdict is Verdict.RELEASE and _hides_a_doubt(call, outcome, course):
+        verdict = judge(call.policy, Abandoned(HiddenDoubt()))
     if call.resumable and verdict is not Verdict.KEEP:
         # All that an operation does outside is in its points, so its journal knows better.
         doubtful = course.in_doubt or _is_about_the_worker(outcome)
@@ -93,7 +99,7 @@ def _failed_to_answer(call: Call, outcome: HandlerOutcome) -> bool:
 
     It has acted, so a failure does not mean that nothing happened. In a transaction it does.
     """
-    if call.policy.mode == "atomic" or call.policy.effects == "none":
+    if _leaves_nothing(call):
         return False
     match outcome:
         case Returned(error=error, raised=raised) if raised or error is not None:
@@ -102,6 +108,30 @@ def _failed_to_answer(call: Call, outcome: HandlerOutcome) -> bool:
             return not says_not_executed(error)
         case _:
             return False  # an answer that was begun has been made
+
+
+def _leaves_nothing(call: Call) -> bool:
+    """Whether a handler that failed has done nothing, wherever it failed."""
+    return call.policy.mode == "atomic" or call.policy.effects == "none"
+
+
+def _hides_a_doubt(call: Call, outcome: HandlerOutcome, course: Course) -> bool:
+    """Whether an answer, or a later exception, stands where the endpoint's own doubt was.
+
+    It was raised and answered further out, or the endpoint was cut off, or still runs. Only the
+    word that nothing was executed outweighs that, and the router's own answer: it called nobody.
+    """
+    if isinstance(outcome, Returned) and outcome.by_router:
+        return False
+    last = outcome.error if isinstance(outcome, Raised | Returned | Streaming) else None
+    if says_not_executed(last) or any(map(says_not_executed, course.raised)):
+        return False
+    running = course.inside > 0 and not _leaves_nothing(call)
+    return running or any(map(_is_doubt, course.raised))
+
+
+def _is_doubt(error: BaseException) -> bool:
+    return not isinstance(error, Exception) or is_ambiguous(error)
 
 
 def _finished(outcome: Returned, course: Course) -> HandlerOutcome:

@@ -18,7 +18,7 @@ class Course:
 
     __slots__ = (
         *("_passed", "_seen", "_turn", "journal", "repeating", "resource", "retention"),
-        *("_made", "entered", "returned"),
+        *("_made", "entered", "inside", "raised", "returned"),
     )
 
     def __init__(self, journal: Journal | None = None) -> None:
@@ -32,8 +32,12 @@ class Course:
         self._made: list[tuple[str, Coroutine[Any, Any, Any]]] = []
         self.entered = False
         """The endpoint was called, where it tells that."""
+        self.inside = 0
+        """How many calls of the endpoint have not come back, where that is seen."""
         self.returned = False
         """The endpoint has returned: whatever is raised from here on, it has acted."""
+        self.raised: list[BaseException] = []
+        """What was raised on the way of the run, whatever answer was made of it."""
 
     @contextmanager
     def alone(self, name: str, kind: Kind) -> Generator[None]:

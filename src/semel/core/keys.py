@@ -234,7 +234,7 @@ def canonical_path(path: bytes) -> str:
 
     ASGI and WSGI agree only on the decoded path, and most frameworks route on it: what decodes
     alike reaches the same handler, however it was escaped, so it must be one path here. Of the few
-    that tell `/a%2Fb` from `/a/b` see `escaped_path`.
+    that look closer see `escaped_path`.
     Encoded again, so that it is ASCII and unambiguous: RFC 3986 2.3 and 3.3 say what stays, 2.1
     asks for upper-case digits. Trailing and double slashes and dots stay: routers tell them apart,
     except that Werkzeug serves `//a` as `/a`: slashes in front count as one.
@@ -249,13 +249,14 @@ _SLASH: Final = re.compile(b"%2F", re.IGNORECASE)
 
 
 def escaped_path(sent: bytes) -> str:
-    """The path with its escaped slashes, from its octets as they were sent; empty without any.
+    """The path as it was sent, where a router could take it for another; empty where none could.
 
-    Some routers look at these octets and take `/a%2Fb` and `/a/b` for two: so one of them is never
-    answered with what the other has done.
+    `canonical_path` makes one of `/a%2Fb` and `/a/b`, of `//a` and `/a`. Some routers tell them
+    apart: so neither is ever answered with what the other has done.
     """
-    parts = _SLASH.split(sent.partition(b"?")[0])  # some servers leave the query there
-    if len(parts) == 1:
+    path = sent.partition(b"?")[0]  # some servers leave the query there
+    parts = _SLASH.split(path)
+    if len(parts) == 1 and not path.startswith(b"//"):
         return ""
     return "%2F".join(quote_from_bytes(unquote_to_bytes(part), safe=_KEPT) for part in parts)
 

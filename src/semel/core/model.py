@@ -216,7 +216,7 @@ class Request:
     headers: HeaderView
     raw: Any
     escaped: str = ""
-    """The path with its escaped slashes, where it was sent with some: to a few routers, another."""
+    """The path as it was sent, where a router could take it for another: `keys.escaped_path`."""
 
 
 @frozen

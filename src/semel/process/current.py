@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, Token
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from semel.core import keys
 from semel.core.course import Course
@@ -262,7 +263,7 @@ class Run:
     """One run of a handler, and what its answer may hide."""
 
     __slots__ = (
-        *("_doubts", "_noted", "_outer"),
+        *("_doubts", "_outer"),
         *("course", "created_at", "effects", "ground", "lease"),
     )
 
@@ -275,7 +276,6 @@ class Run:
         self.effects: set[str] = set()
         """The keys of those put into the outbox."""
         self._doubts: list[OutcomeUnknown] = []
-        self._noted: BaseException | None = None
         self._outer: BaseException | None = None
 
     @property
@@ -319,7 +319,7 @@ class Run:
 
     def note(self, error: BaseException) -> None:
         """Remember an exception that a framework is about to turn into an answer."""
-        self._noted = error
+        self.course.raised.append(error)
 
     def error_behind(self, status: int) -> BaseException | None:
         """What an answer hides: a doubt of the handler's, or the exception behind a 5xx.
@@ -327,7 +327,8 @@ class Run:
         Most frameworks answer from within their ``except`` block, so that the exception is in
         sight; those that do not are made to note it.
         """
-        error = sys.exception() or self._noted if status >= 500 else None
+        raised = self.course.raised
+        error = sys.exception() or (raised[-1] if raised else None) if status >= 500 else None
         if self._doubts and not says_not_executed(error):
             return self._doubts[-1]
         return error
@@ -339,7 +340,7 @@ class Run:
         """
         handled = sys.exception()
         raised = handled is not None and handled is not self._outer
-        return status >= 400 and (raised or self._noted is not None)
+        return status >= 400 and (raised or bool(self.course.raised))
 
 
 _run: ContextVar[Run | None] = ContextVar("semel_run", default=None)
@@ -362,6 +363,34 @@ def entered() -> None:
     run = _run.get()
     if run is not None:
         run.course.entered = True
+
+
+class _Endpoint:
+    """A call of an endpoint: its run learns that it began, and how it was left."""
+
+    __slots__ = ("_course",)
+
+    def __init__(self, course: Course) -> None:
+        self._course = course
+
+    def __enter__(self) -> None:
+        self._course.inside += 1
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._course.inside -= 1
+        if error is None:
+            self._course.returned = True
+        else:
+            self._course.raised.append(error)
+
+
+_NOBODY: Final = nullcontext()
+
+
+def watched() -> AbstractContextManager[None]:
+    """Around a call of an endpoint: whatever answer is made of it, its run knows better."""
+    run = _run.get()
+    return _NOBODY if run is None else _Endpoint(run.course)
 
 
 def returned(result: T) -> T:

@@ -16,6 +16,7 @@ from urllib.parse import unquote_to_bytes
 from semel.core.admission import Refused, Ticket
 from semel.core.answers import Answer
 from semel.core.flow import Step, arun
+from semel.core.frozen import replace
 from semel.core.keys import escaped_path
 from semel.core.model import HeaderView, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
@@ -72,9 +73,10 @@ class Middleware:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         where = where_is(scope)
+        request = request_of(scope, where.path)
         if self._merges_slashes:
             where = slashes_merged(where)
-        request = request_of(scope, where.path)
+            request = replace(request, path=where.path, escaped="")
         asked = await self._desk.ask(request) if self._desk.awaits and has_key(scope) else None
         ticket, label = self._desk.admit(request, where, asked)
         if isinstance(ticket, Refused):
@@ -172,10 +174,15 @@ class Middleware:
 
 
 def _enforce_options(litestar: Any, guard: Guard) -> None:
-    """Policies in ``opt`` of Litestar's are put on their endpoints, to hold there as well."""
+    """Policies in ``opt`` of Litestar's are put on their endpoints, to hold there as well.
+
+    What stands on a controller or higher up may leave methods out, as on any class.
+    """
     for handler in litestar_handlers(litestar):
         policy = handler.opt.get(OPT)
-        if policy is not None and not hasattr(handler.fn, TAG):
+        if policy is None or hasattr(handler.fn, TAG):
+            continue
+        if not policy.methods.isdisjoint(handler.http_methods):
             handler._fn = guard.route(policy)(handler.fn)
 
 
@@ -277,7 +284,7 @@ def request_of(scope: Scope, path: str) -> Request:
         query=scope.get("query_string", b""),
         headers=HeaderView(tuple(scope["headers"])),
         raw=scope,
-        escaped=escaped_path(sent) if b"%2" in sent else "",
+        escaped=escaped_path(sent) if b"%2" in sent or sent[:2] == b"//" else "",
     )
 
 

@@ -14,9 +14,12 @@ from types import CodeType
 from typing import Any, Final
 
 from semel.core.frozen import is_async
+from semel.errors import Unguarded
 from semel.log import log
-from semel.process.current import note, returned
+from semel.process.current import note, watched
 from semel.web.layers import layers
+from semel.web.ruling import called_for, method_of_caller, ruled_by
+from semel.web.tags import TAG
 
 _WATCHED: Final = "__semel_watched__"
 
@@ -41,8 +44,50 @@ def watch_fastapi() -> bool:
         )
         return False
 
-    routing.run_endpoint_function = _watched(plain)
+    routing.run_endpoint_function = _at_its_gate(_watched(plain))
+    if _names(getattr(maker, "__code__", None), "solve_dependencies"):
+        routing.solve_dependencies = _overheard(routing.solve_dependencies)
     return True
+
+
+def _at_its_gate(plain: Any) -> Any:
+    """``run_endpoint_function``, which calls no endpoint around the gate of its request.
+
+    A tagged one that no policy rules may be called for a safe method: that is told, for threads.
+    """
+    from semel.web.gate import passed_by  # which needs asyncio, as FastAPI does
+
+    @functools.wraps(plain)
+    async def run_endpoint_function(**given: Any) -> Any:
+        if passed_by(given["dependant"]):
+            raise Unguarded(
+                "another endpoint was to answer than the one whose key would be claimed: "
+                "middleware inside of guard.fastapi() changes the path. Put it around, or use "
+                "guard.asgi()"
+            )
+        if ruled_by.get() is not None or not hasattr(given["dependant"].call, TAG):
+            return await plain(**given)
+        token = called_for.set(method_of_caller())
+        try:
+            return await plain(**given)
+        finally:
+            called_for.reset(token)
+
+    return run_endpoint_function
+
+
+def _overheard(plain: Any) -> Any:
+    """A coroutine function whose exceptions the current run hears of."""
+
+    @functools.wraps(plain)
+    async def awaited(*given: Any, **named: Any) -> Any:
+        try:
+            return await plain(*given, **named)
+        except BaseException as error:
+            note(error)
+            raise
+
+    return awaited
 
 
 def _names(code: CodeType | None, name: str) -> bool:
@@ -79,12 +124,12 @@ def _warn_of_hidden(package: str) -> None:
 
 
 def _watch_flask(flask: Any) -> bool:
-    """Flask and Quart: ``dispatch_request``, which subclasses may override, calls the view."""
-    plain: Any = getattr(flask, "dispatch_request", None)
-    if plain is None:
+    """Flask and Quart: what calls the view, and what answers whatever was raised on the way."""
+    if not hasattr(flask, "dispatch_request") or not hasattr(flask, "handle_user_exception"):
         return False
-    if not hasattr(plain, _WATCHED):
-        flask.dispatch_request = _watched(plain)
+    if not hasattr(flask.dispatch_request, _WATCHED):
+        flask.dispatch_request = _watched(flask.dispatch_request)
+        flask.handle_user_exception = _noting(flask.handle_user_exception)
     return True
 
 
@@ -126,11 +171,12 @@ def _noting(plain: Any) -> Any:
 
 
 def _watch_cherrypy(_: Any) -> bool:
-    """One of its hooks is run before an unexpected exception is answered."""
+    """Two of its hooks are run where exceptions are answered: unexpected ones, and its own."""
     cherrypy: Any = sys.modules.get("cherrypy")
     if cherrypy is None:
         return False
-    cherrypy.config.update({"hooks.before_error_response.semel": _note_handled})
+    for hook in ("before_error_response", "before_finalize"):
+        cherrypy.config.update({f"hooks.{hook}.semel": _note_handled})
     return True
 
 
@@ -153,18 +199,12 @@ def _watched(plain: Any) -> Any:
     """``plain``, in its colour, with a word to the current run of what came of it."""
 
     async def awaited(*given: Any, **named: Any) -> Any:
-        try:
-            return returned(await plain(*given, **named))
-        except Exception as error:
-            note(error)
-            raise
+        with watched():
+            return await plain(*given, **named)
 
     def called(*given: Any, **named: Any) -> Any:
-        try:
-            return returned(plain(*given, **named))
-        except Exception as error:
-            note(error)
-            raise
+        with watched():
+            return plain(*given, **named)
 
     made = functools.wraps(plain)(awaited if is_async(plain) else called)
     setattr(made, _WATCHED, True)

@@ -17,8 +17,9 @@ from typing import Any, TypeAlias
 
 from semel.core.frozen import frozen
 from semel.errors import ConfigurationError
-from semel.process.current import Run, current, returned
+from semel.process.current import Run, current, watched
 from semel.web.handler import Promise
+from semel.web.tags import every_route
 
 
 @frozen
@@ -35,10 +36,11 @@ Verdict: TypeAlias = Run | TurnedBack | None
 class Gate:
     """Where one request waits to be let through to its endpoint."""
 
-    __slots__ = ("_loop", "called", "in_thread", "reached", "verdict")
+    __slots__ = ("_loop", "app", "called", "in_thread", "reached", "verdict")
 
-    def __init__(self) -> None:
+    def __init__(self, app: Any) -> None:
         self._loop = asyncio.get_running_loop()
+        self.app = app
         self.called = False
         """The endpoint is a generator: it was called, and nothing of it has run."""
         self.in_thread = False
@@ -62,6 +64,17 @@ def at_gate(gate: Gate | None) -> Callable[[], None]:
     """Make this the gate of the current context; the result undoes that."""
     before = _gate.set(gate)
     return lambda: _gate.reset(before)
+
+
+def passed_by(dependant: Any) -> bool:
+    """Whether FastAPI calls another endpoint than the one that was made to wait for its request.
+
+    Of the same application: a dependency may ask another one, which has nothing to do with it.
+    """
+    gate = _gate.get()
+    if gate is None or gate.called or gate.reached.kept or is_gated(dependant.call):
+        return False
+    return any(getattr(route, "dependant", None) is dependant for route in every_route(gate.app))
 
 
 # ── the endpoint's side ───────────────────────────────────────────────────────────────────────────
@@ -103,8 +116,10 @@ def _gated_function(
         verdict = None if gate is None else await gate.arrive()
         if isinstance(verdict, TurnedBack):
             return turned_back(verdict.status)
-        result = endpoint(*given, **_entered(verdict, named))
-        return returned(await result if inspect.isawaitable(result) else result)
+        arguments = _entered(verdict, named)
+        with watched():
+            result = endpoint(*given, **arguments)
+            return await result if inspect.isawaitable(result) else result
 
     def called(*given: Any, **named: Any) -> Any:
         gate = _gate.get()
@@ -113,7 +128,9 @@ def _gated_function(
         verdict = None if gate is None else gate.arrive_from_thread()
         if isinstance(verdict, TurnedBack):
             return turned_back(verdict.status)
-        return returned(endpoint(*given, **_entered(verdict, named)))
+        arguments = _entered(verdict, named)
+        with watched():
+            return endpoint(*given, **arguments)
 
     return called
 

@@ -62,7 +62,7 @@ class GatedHandler(Handler):
         self.scope = keepable(scope)
         """What the application gets, and leaves its notes in."""
         super().__init__(app, self.scope, receive, send, Spool(), policy)
-        self.gate = Gate()
+        self.gate = Gate(app)
         self._taken = 0
         """How much of the body the application has read on its way to the gate."""
         self._ended = self._oversize = False

@@ -15,7 +15,15 @@ from semel.core.policy import SAFE_METHODS, Policy
 from semel.web.late_commits import late_commits
 from semel.web.layers import layers
 from semel.web.routing import Place, listed
-from semel.web.tags import below, handler_in, litestar_policy, path_of, policy_of, rule_path
+from semel.web.tags import (
+    TAG,
+    below,
+    handler_in,
+    litestar_policy,
+    path_of,
+    policy_of,
+    rule_path,
+)
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -212,7 +220,7 @@ def _sequence(app: Any, name: str) -> Iterable[Any]:
 def _reader_of(app: Any) -> Reader | None:
     if hasattr(app, "asgi_router") and hasattr(app, "route_handler_method_map"):
         return _litestar
-    if hasattr(app, "url_map") and hasattr(app, "view_functions"):
+    if hasattr(app, "url_map") and hasattr(app, "wsgi_app"):
         return _flask_wrapped
     if hasattr(app, "_middleware_chain"):
         return _django
@@ -304,7 +312,7 @@ def _flask_wrapped(app: Any, at: _Spot) -> Iterator[Entry]:
 def _flask(app: Any, at: _Spot) -> Iterator[Entry]:
     for rule in app.url_map.iter_rules():
         view = app.view_functions.get(rule.endpoint)
-        endpoint = getattr(view, "view_class", view)
+        endpoint = view if hasattr(view, TAG) else getattr(view, "view_class", view)
         for method in _methods(rule.methods, endpoint):
             yield at.entry(method, rule_path(rule), endpoint)
 

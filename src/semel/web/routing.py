@@ -99,10 +99,11 @@ def without_slash(place: Place) -> Place:
 
 def slashes_merged(place: Place) -> Place:
     """The same for a router that takes no notice of a slash more, at the end or within."""
-    return Place(_merged(place.path), _merged(place.below), place.root)
+    return Place(merged(place.path), merged(place.below), place.root)
 
 
-def _merged(path: str) -> str:
+def merged(path: str) -> str:
+    """A path with one slash wherever it has several, and none at its end."""
     return re.sub("/{2,}", "/", "/" + path.strip("/"))
 
 

@@ -14,6 +14,7 @@ from semel.core.frozen import frozen
 from semel.core.policy import Policy
 from semel.errors import ConfigurationError
 from semel.log import log
+from semel.web.routing import merged
 
 F = TypeVar("F")
 
@@ -30,8 +31,8 @@ NINJA: Final = (
     "be claimed, and its answer repeated, before that. Call guard.once in the operation instead"
 )
 
-_tags: list[Policy] = []
-"""Every policy that tags an endpoint of this process; without any, no router need be asked."""
+_tags: set[bool] = set()
+"""Not empty once an endpoint of this process is tagged; without any, no router need be asked."""
 
 
 def tag(policy: Policy, *, tells: bool = False) -> Callable[[F], F]:
@@ -44,7 +45,7 @@ def tag(policy: Policy, *, tells: bool = False) -> Callable[[F], F]:
         setattr(endpoint, TAG, policy)
         setattr(endpoint, _TELLS, tells)
         setattr(endpoint, _NINJA_HOOK, [_refuse_ninja])
-        _tags.append(policy)
+        _tags.add(True)
         return endpoint
 
     return remember
@@ -71,12 +72,16 @@ class Tagged:
 
 def find_tag(app: Any, scope: Mapping[str, Any]) -> Tagged | None:
     """Ask the application's router which endpoint will answer, and look for a tag on it."""
-    handler = litestar_handler(app, scope) if "litestar" in sys.modules else None
-    if handler is not None:
-        return _litestar_tag(handler, scope)
-    if not _tags:
+    routes = None
+    if "litestar" in sys.modules:
+        routes = _routes_of(app)
+        inside = routes is None or litestar_of(app) is not None
+        handler = litestar_handler(app, scope) if inside else None
+        if handler is not None:
+            return _litestar_tag(handler, scope)
+    if not any_tags():
         return None
-    routes = _all_routes(app, scope)
+    routes = routes or _all_routes(app, scope)
     if routes is None:
         _warn_once()
         return None
@@ -106,8 +111,20 @@ def _all_routes(app: Any, scope: Mapping[str, Any]) -> Iterable[Any] | None:
     return _routes_of(scope.get("app")) if routes is None else routes
 
 
-ROUTERS_OWN: Final = frozenset({301, 302, 303, 307, 308, 404, 405})
-"""With which a router answers where it has no endpoint: with a redirect, too."""
+def every_route(app: Any) -> Iterator[Any]:
+    """All routes of Starlette's or FastAPI's, with those that are mounted or included."""
+    return _every(_routes_of(app) or ())
+
+
+def _every(routes: Iterable[Any]) -> Iterator[Any]:
+    for given in routes:
+        route = getattr(given, "starlette_route", None) or given
+        yield route
+        yield from _every(below(route) or ())
+
+
+ROUTERS_OWN: Final = frozenset({307, 308, 404, 405})
+"""With which a router answers where it has no endpoint: with a redirect to one, too."""
 
 
 def router_answered(app: Any, scope: Mapping[str, Any], root: str) -> bool:
@@ -119,8 +136,11 @@ def router_answered(app: Any, scope: Mapping[str, Any], root: str) -> bool:
     """
     if "litestar_app" in scope:
         return "route_handler" not in scope
-    if "router" not in scope or scope.get("root_path", "") != root:
+    router: Any = scope.get("router")
+    if router is None or scope.get("root_path", "") != root:
         return False
+    if getattr(router, "default", None) != getattr(router, "not_found", None):
+        return False  # somebody else answers what it has no endpoint for
     if "endpoint" not in scope:
         return True
     routes = _all_routes(app, scope)  # found, but for another method?
@@ -128,14 +148,28 @@ def router_answered(app: Any, scope: Mapping[str, Any], root: str) -> bool:
 
 
 def flask_router_answered(environ: Mapping[str, Any]) -> bool:
-    """Whether Flask has found no view: its request says so."""
+    """Whether Flask has found no view, and answered that by itself: its request says so."""
     request: Any = environ.get("werkzeug.request")
-    return getattr(request, "routing_exception", None) is not None
+    error = getattr(request, "routing_exception", None)
+    return error is not None and not _handled(error)
+
+
+def _handled(error: Any) -> bool:
+    """Whether the application has a handler of its own for an error, which may have acted."""
+    flask: Any = sys.modules.get("flask")
+    if flask is None or not flask.has_app_context():
+        return True
+    handlers: Mapping[Any, Mapping[Any, Any]]
+    for handlers in flask.current_app.error_handler_spec.values():
+        kinds = [*handlers.get(error.code, ()), *handlers.get(None, ())]
+        if any(isinstance(error, kind) for kind in kinds):
+            return True
+    return False
 
 
 def find_flask_tag(app: Any, environ: Mapping[str, Any]) -> Tagged | None:
     """The same for Flask, given as the application or as its ``wsgi_app``."""
-    if not _tags:
+    if not any_tags():
         return None
     flask = _flask_of(app)
     if flask is None:
@@ -175,9 +209,10 @@ def _flask_of(app: Any) -> Any:
 
 
 def tagged_view(flask: Any, rule: Any, method: str) -> Tagged | None:
-    """The tag of the view that Flask has for a rule."""
+    """The tag of the view that Flask has for a rule: on what it calls, or on the class behind."""
     view = flask.view_functions.get(rule.endpoint)
-    return _tagged(getattr(view, "view_class", view), method, rule_path(rule))
+    path = rule_path(rule)
+    return _tagged(view, method, path) or _tagged(getattr(view, "view_class", None), method, path)
 
 
 def _warn_once() -> None:
@@ -277,9 +312,7 @@ def litestar_handler(app: Any, scope: Mapping[str, Any]) -> Any:
     root = scope.get("root_path", "")
     below = path[len(root) :] if root and (path + "/").startswith(root + "/") else path
     try:
-        return litestar.asgi_router.handle_routing(
-            path="/" + below.strip("/"), method=scope["method"]
-        )[1]
+        return litestar.asgi_router.handle_routing(path=merged(below), method=scope["method"])[1]
     except Exception:
         return None  # no route, another method: Litestar answers that itself
 

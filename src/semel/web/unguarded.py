@@ -17,8 +17,11 @@ from semel.web.tags import policy_of, tag_holder
 Endpoint = Callable[..., Any]
 
 
-def tell_unguarded(apps: Iterable[Any], tagged: Sequence[Endpoint]) -> None:
-    """Say which endpoints of ``apps`` and of those that a guard has tagged are not guarded."""
+def tell_unguarded(apps: Iterable[Any], tagged: Sequence[Endpoint], all_there: bool) -> None:
+    """Say which endpoints of ``apps`` and of those that a guard has tagged are not guarded.
+
+    ``all_there``: no more applications are to come, in which the others may be found.
+    """
     try:
         known = [entry for app in apps for entry in entries(app)]
     except Exception:
@@ -35,11 +38,12 @@ def tell_unguarded(apps: Iterable[Any], tagged: Sequence[Endpoint]) -> None:
             "framework's own decorator, next to the function",
             _names(untagged),
         )
-    elif known and lost:
+    elsewhere = [each for each in lost if each not in untagged]
+    if all_there and known and elsewhere:
         log.warning(
             "semel: tagged by guard.route(), and found in no application that this guard stands "
             "around: %s. Reached around the guard, they refuse",
-            _names(lost),
+            _names(elsewhere),
         )
 
 

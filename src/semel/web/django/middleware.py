@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import wraps
 from typing import Any, Final
 
 from asgiref.sync import (
@@ -17,6 +18,7 @@ from asgiref.sync import (
 )
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from django.core.handlers.base import BaseHandler
 from django.db import connections
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -216,10 +218,36 @@ class Middleware:
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> None:
         """Django, or another middleware, is about to turn it into an answer."""
-        setattr(request, _CALLED, False)
-        running = current_run()
-        if running is not None:
-            running.note(exception)
+        note_exception(request, exception)
+
+
+def note_exception(request: HttpRequest, exception: BaseException) -> None:
+    setattr(request, _CALLED, False)
+    running = current_run()
+    if running is not None:
+        running.note(exception)
+
+
+def _hear_first() -> None:
+    """Hear of exceptions before middleware nearer to the view answers them.
+
+    Read in Django 5.2 and 6.1. Without it, `Middleware.process_exception` hears of the others.
+    """
+    plain: Any = getattr(BaseHandler, "process_exception_by_middleware", None)
+    if plain is None or hasattr(plain, "__semel_watched__"):
+        return
+
+    @wraps(plain)
+    def process_exception_by_middleware(self: Any, exception: Any, request: Any) -> Any:
+        note_exception(request, exception)
+        return plain(self, exception, request)
+
+    made: Any = process_exception_by_middleware
+    made.__semel_watched__ = True
+    setattr(BaseHandler, "process_exception_by_middleware", made)  # noqa: B010
+
+
+_hear_first()
 
 
 def in_transaction() -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Final
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from django.http import HttpRequest
 
@@ -47,6 +47,8 @@ def asked(request: Any) -> Asked:
     below = inner.path_info if match is None else one_path(inner, match)
     if below != inner.path_info:
         where = place(unquote_to_bytes(where.root), below.encode("utf-8", "surrogatepass"))
+    if below.startswith("//"):  # to Django it is another path
+        told = replace(told, escaped=where.root + quote(below, errors="surrogatepass"))
     marks = inner.scope if hasattr(inner, "scope") else inner.META
     return Asked(replace(told, raw=request, path=where.path), where, marks, Body(inner).read)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -75,16 +76,34 @@ def one_path(raw: Any, match: Any) -> str:
     bare = path.rstrip("/")
     if bare != path and not match.route.endswith("/") and _leads_there(raw, bare, match):
         path = bare
-    capitals = [at for at, letter in enumerate(path) if letter.isupper()]
-    for at in capitals[:_CAPITALS] if "(?i" in match.route else ():
-        lower = path[:at] + path[at].lower() + path[at + 1 :]
-        if len(lower) == len(path) and _leads_there(raw, lower, match):
-            path = lower  # one by one: what is captured keeps its own
+    if "(?" in match.route:
+        for found in list(_CAPITALS.finditer(path))[:_MOST]:
+            path = _lowered(raw, path, *found.span(), match)
     return path
 
 
-_CAPITALS: Final = 64
+_CAPITALS: Final = re.compile(r"[^\W\d_a-z]+")
+_MOST: Final = 64
 """Of a path that are looked at: each is a question to the resolver."""
+
+
+def _lowered(raw: Any, path: str, start: int, end: int, match: Any) -> str:
+    """With small letters there, if that leads to the same; of few letters each by itself.
+
+    What is captured keeps its own.
+    """
+    small = path[start:end].lower()
+    other = path[:start] + small + path[end:]
+    if small == path[start:end] or len(other) != len(path):
+        return path
+    if _leads_there(raw, other, match):
+        return other
+    for at in range(start, end) if 1 < end - start <= _FEW else ():
+        path = _lowered(raw, path, at, at + 1, match)
+    return path
+
+
+_FEW: Final = 8
 
 
 def _leads_there(raw: Any, path: str, match: Any) -> bool:
