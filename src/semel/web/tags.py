@@ -79,7 +79,7 @@ def find_tag(app: Any, scope: Mapping[str, Any]) -> Tagged | None:
         handler = litestar_handler(app, scope) if inside else None
         if handler is not None:
             return _litestar_tag(handler, scope)
-    if not any_tags():
+    if not _tags:
         return None
     routes = routes or _all_routes(app, scope)
     if routes is None:
@@ -169,7 +169,7 @@ def _handled(error: Any) -> bool:
 
 def find_flask_tag(app: Any, environ: Mapping[str, Any]) -> Tagged | None:
     """The same for Flask, given as the application or as its ``wsgi_app``."""
-    if not any_tags():
+    if not _tags:
         return None
     flask = _flask_of(app)
     if flask is None:

@@ -1,0 +1,176 @@
+"""``python -m bench.calls``: how many calls of semel's own functions one request makes.
+
+Unlike time, this is the same on every machine: whoever makes the way of a request longer sees it
+here, and `tests/bench/test_calls.py` has a budget for it. Counted are calls of functions and
+comprehensions in semel's files, and every turn of its generators, in all threads that a request
+goes through; what a process does once is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import semel
+from bench.plans import BODY
+from semel.web.handler import AsgiApp, Message, Receive, Scope, Send
+
+OWN = str(Path(semel.__file__).parent)
+WARM = 20
+"""Requests before the one that counts."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What one request took."""
+
+    store: str
+    way: str
+    calls: int
+    modules: int
+    made: int
+    """Objects of semel's own that were made."""
+    most: tuple[tuple[str, int], ...]
+    """The functions that were called most."""
+
+
+class Meter:
+    """Counts calls, in this thread and in those that begin later."""
+
+    def __init__(self) -> None:
+        self._counting = False
+        self.calls: Counter[tuple[str, str]] = Counter()
+        self.made = 0
+        threading.setprofile(self._note)
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        self.calls.clear()
+        self.made = 0
+        self._counting = True
+        sys.setprofile(self._note)
+        yield
+        sys.setprofile(None)
+        self._counting = False
+
+    def close(self) -> None:
+        threading.setprofile(None)
+
+    def _note(self, frame: FrameType, event: str, _: Any) -> None:
+        if not self._counting or event != "call":
+            return
+        code = frame.f_code
+        if code.co_filename.startswith(OWN):
+            self.calls[code.co_filename[len(OWN) + 1 :], code.co_qualname] += 1
+        if code.co_name == "__init__":  # that of frozen classes was made of text, and is in no file
+            kind = type(frame.f_locals[code.co_varnames[0]])
+            self.made += kind.__module__.startswith("semel.")
+
+
+async def pay(scope: Scope, receive: Receive, send: Send) -> None:
+    """The least that an application does: read the body, answer."""
+    while (await receive()).get("more_body", False):
+        pass
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"11")]
+    await send({"type": "http.response.start", "status": 201, "headers": headers})
+    await send({"type": "http.response.body", "body": b'{"paid": 1}'})
+
+
+async def ask(app: AsgiApp, key: str) -> int:
+    """One request, as a server hands it over; the status of its answer."""
+    said: list[int] = []
+    scope: Scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": "/payments",
+        "raw_path": b"/payments",
+        "root_path": "",
+        "query_string": b"",
+        "headers": [
+            (b"host", b"shop.test"),
+            (b"content-type", b"application/json"),
+            (b"idempotency-key", key.encode()),
+        ],
+    }
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": BODY, "more_body": False}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            said.append(message["status"])
+
+    await app(scope, receive, send)
+    return said[0]
+
+
+def counted(store: str, url: str) -> list[Counted]:
+    """A fresh request and a replay, on one store."""
+    meter = Meter()
+    try:
+        return asyncio.run(_counted(meter, store, url))
+    finally:
+        meter.close()
+
+
+async def _counted(meter: Meter, store: str, url: str) -> list[Counted]:
+    guard = semel.Guard(url, tenant=None, maintenance=None)
+    app, found = guard.asgi(pay), list[Counted]()
+    for number in range(WARM):
+        for _ in range(2):
+            await ask(app, f"a-key-of-one-length-{number:04}")
+    for way in ("fresh", "replay"):
+        with meter.counting():
+            assert await ask(app, "a-key-of-one-length-last") == 201
+            await asyncio.sleep(0)  # the handler's task ends after its answer is sent
+        found.append(_told(store, way, meter))
+    await guard.aclose()
+    return found
+
+
+def _told(store: str, way: str, meter: Meter) -> Counted:
+    calls = meter.calls
+    files = {file for file, _ in calls}
+    most = tuple((f"{file} {name}", count) for (file, name), count in calls.most_common(12))
+    return Counted(store, way, calls.total(), len(files), meter.made, most)
+
+
+def measured() -> list[Counted]:
+    """On the stores that need no server."""
+    with tempfile.TemporaryDirectory() as folder:
+        return counted("memory", "memory://") + counted("SQLite", f"sqlite:///{folder}/semel.db")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    said = argparse.ArgumentParser(prog="python -m bench.calls", description=__doc__)
+    said.add_argument("--most", action="store_true", help="the functions that are called most")
+    said.add_argument("--json", action="store_true", help="for programs")
+    options = said.parse_args(arguments)
+    found = measured()
+    if options.json:
+        print(json.dumps([asdict(each) for each in found]))
+        return 0
+    print("store    way     calls  modules  made")
+    for each in found:
+        print(f"{each.store:<8} {each.way:<6} {each.calls:>6} {each.modules:>8} {each.made:>5}")
+        for name, count in each.most if options.most else ():
+            print(f"         {count:>4}  {name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

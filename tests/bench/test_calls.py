@@ -1,0 +1,53 @@
+"""The way of a request has a budget: who makes it longer has to say so here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from bench import calls
+from semel.core import keys
+from semel.web import asgi
+
+BUDGET = {"fresh": (302, 42, 42), "replay": (149, 30, 25)}
+"""On the memory store, at most: calls of semel's own functions, files they are in, objects made."""
+
+
+def counted() -> Any:
+    """In a process of its own, which has loaded nothing else."""
+    command = [sys.executable, "-m", "bench.calls", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def found() -> Any:
+    return counted()
+
+
+@pytest.mark.parametrize("way", BUDGET)
+def test_a_request_keeps_within_its_budget(way: str, found: Any) -> None:
+    (one,) = [each for each in found if (each["store"], each["way"]) == ("memory", way)]
+    for name, most in zip(("calls", "modules", "made"), BUDGET[way], strict=True):
+        assert one[name] <= most, (name, one["most"])
+
+
+def test_what_is_counted_is_the_same_every_time(found: Any) -> None:
+    memory = [[each for each in it if each["store"] == "memory"] for it in (found, counted())]
+    assert memory[0] == memory[1]
+
+
+def test_a_call_more_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = calls.counted("memory", "memory://")[1].calls
+    plain = asgi.request_of
+    monkeypatch.setattr(asgi, "request_of", lambda *given: keys.mask("a key") and plain(*given))
+    assert calls.counted("memory", "memory://")[1].calls == before + 1
+
+
+def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert calls.main(["--most"]) == 0
+    assert capsys.readouterr().out.startswith("store    way     calls  modules  made\nmemory   ")
