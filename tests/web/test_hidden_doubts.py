@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import cherrypy  # type: ignore[import-untyped]
@@ -12,20 +13,24 @@ import flask
 import pytest
 import quart
 from django.http import HttpResponse
+from django.test import Client as DjangoClient
 from django.views.decorators.csrf import csrf_exempt
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, HTTPException
 from fastapi.responses import JSONResponse
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 
 import semel
+from semel.web.flask import Semel
 from semel.web.handler import AsgiApp, Message, Receive, Scope, Send
 from tests.web.client import new_key
 from tests.web.conftest import MakeGuard
 from tests.web.django_site import GUARD, Site
-from tests.web.drive import AsgiDriver, Ask, Driver, WsgiDriver
+from tests.web.drive import AsgiDriver, Ask, Driver, WsgiDriver, call
 
 Runs = list[int]
 Around = Callable[[FastAPI, semel.Guard], Any]
@@ -329,3 +334,167 @@ def test_the_handlers_own_word_that_nothing_was_executed_does(
     send, ask = AsgiDriver(make_guard().asgi(app), runner), Ask(key=new_key())
     assert [send(ask).status for _ in range(2)] == [500, 500]
     assert runs == [1, 1]
+
+
+# ── what is somebody else's ───────────────────────────────────────────────────────────────────────
+
+
+@AROUND
+@pytest.mark.parametrize("inner", ["returns", "raises", "still runs"])
+def test_what_a_request_within_the_endpoint_comes_to_is_not_its_own(
+    inner: str, around: Around, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    app, other, runs, tasks = FastAPI(), FastAPI(), Runs(), list[Any]()
+
+    @other.post("/in")
+    async def elsewhere() -> None:
+        if inner == "raises":
+            raise TimeoutError("elsewhere")
+        if inner == "still runs":
+            await asyncio.Event().wait()
+
+    @app.post("/x")
+    async def pay() -> None:
+        runs.append(1)
+        asked = asyncio.ensure_future(call(other, Ask(path=b"/in", key=None)))
+        tasks.append(asked)
+        if inner != "still runs":
+            await asked
+        await asyncio.sleep(0)
+        raise HTTPException(503)
+
+    send, ask = AsgiDriver(around(app, make_guard()), runner), Ask(key=new_key())
+    assert [send(ask).status for _ in range(2)] == [503, 503]
+    assert runs == [1, 1]
+    for task in tasks:
+        task.cancel()
+
+
+@pytest.mark.parametrize("how", ["extension", "from outside"])
+@pytest.mark.parametrize("then", [503, ValueError])
+def test_nor_in_flask(how: str, then: Any, make_guard: MakeGuard) -> None:
+    app, guard, runs = flask.Flask("shop"), make_guard(), Runs()
+    app.config["PROPAGATE_EXCEPTIONS"] = False
+
+    @app.post("/in")
+    def elsewhere() -> str:
+        if then == 503:
+            raise TimeoutError("elsewhere")
+        return "in"
+
+    @app.post("/x")
+    def pay() -> Any:
+        runs.append(1)
+        app.test_client().post("/in")
+        if then == 503:
+            return "later", 503
+        raise ValueError
+
+    if how == "extension":
+        Semel(app, guard)
+    else:
+        app.wsgi_app = guard.wsgi(app.wsgi_app)  # type: ignore[method-assign]
+    send, ask = WsgiDriver(app), Ask(key=new_key())
+    assert [send(ask).status for _ in range(2)] == [503 if then == 503 else 500] * 2
+    assert runs == [1, 1]
+
+
+@pytest.mark.parametrize("then", [503, ValueError])
+def test_nor_in_django(then: Any, make_guard: MakeGuard, runner: asyncio.Runner) -> None:
+    runs = Runs()
+
+    @csrf_exempt
+    def elsewhere(request: Any) -> HttpResponse:
+        if then == 503:
+            raise TimeoutError("elsewhere")
+        return HttpResponse()
+
+    @csrf_exempt
+    def pay(request: Any) -> HttpResponse:
+        runs.append(1)
+        DjangoClient(raise_request_exception=False).post("/in")
+        if then == 503:
+            return HttpResponse(status=503)
+        raise ValueError
+
+    site = Site(make_guard(), {"x": pay, "in": elsewhere})
+    send, ask = site.driver("wsgi", runner), Ask(key=new_key())
+    assert [send(ask).status for _ in range(2)] == [503 if then == 503 else 500] * 2
+    assert runs == [1, 1]
+    site.close()
+
+
+@pytest.mark.parametrize("order", ["doubt first", "doubt last"])
+@pytest.mark.parametrize("status", [429, 503])
+def test_one_try_that_was_not_executed_does_not_excuse_another(
+    order: str, status: int, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    app, runs = FastAPI(), Runs()
+    raised = [TimeoutError("bank"), semel.NotExecuted("the breaker is open")]
+    raised = raised if order == "doubt first" else raised[::-1]
+
+    @app.middleware("http")
+    async def retry(request: Any, call_next: Any) -> Any:
+        for _ in range(2):
+            with suppress(Exception):
+                return await call_next(request)
+        return JSONResponse({}, status)
+
+    @app.post("/x")
+    async def pay() -> None:
+        runs.append(1)
+        raise raised[len(runs) - 1]
+
+    send, ask = AsgiDriver(make_guard().asgi(app), runner), Ask(key=new_key())
+    assert [send(ask).status, send(ask).code] == [status, "outcome-unknown"]
+    assert runs == [1, 1]
+
+
+@pytest.mark.parametrize("status", [401, 429, 503])
+def test_a_tagged_asgi_application_answers_by_itself(
+    status: int, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    guard, runs = make_guard(), Runs()
+
+    @guard.route(semel.ietf())
+    async def raw(scope: Scope, receive: Receive, send: Send) -> None:
+        runs.append(1)
+        await Response(status_code=status)(scope, receive, send)
+
+    app = guard.asgi(Starlette(routes=[Mount("/x", app=raw)]))
+    send, ask = AsgiDriver(app, runner), Ask(path=b"/x/", key=new_key())
+    assert [send(ask).status for _ in range(2)] == [status, status]
+    assert runs == [1, 1]
+
+
+def test_a_tagged_asgi_object_tells_what_it_raised(
+    make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    guard, runs = make_guard(), Runs()
+
+    class Pay:
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            runs.append(1)
+            raise TimeoutError("bank")
+
+    async def hide(request: Any, call_next: Any) -> Any:
+        with suppress(TimeoutError):
+            return await call_next(request)
+        return Response(status_code=504)
+
+    route = Route("/x", guard.route(semel.ietf())(Pay()), methods=["POST"])
+    inner = Starlette(routes=[route], middleware=[Middleware(BaseHTTPMiddleware, dispatch=hide)])
+    assert_unknown(AsgiDriver(guard.asgi(inner), runner), runs, 504)
+
+
+def test_what_whoever_called_the_server_handles_is_not_the_handlers(make_guard: MakeGuard) -> None:
+    def plain(environ: Any, start_response: Any) -> list[bytes]:
+        start_response("503 Later", [])
+        return [b""]
+
+    send, ask = WsgiDriver(make_guard().wsgi(plain), strict=False), Ask(key=new_key())
+    try:
+        raise TimeoutError("primary")
+    except TimeoutError:
+        assert send(ask).status == 503
+    assert send(ask).status == 503

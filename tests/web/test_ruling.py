@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 
 import flask
 import pytest
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, HTTPException
 from flask.views import MethodView
 from litestar import Controller, Litestar
 from litestar import Request as LitestarRequest
+from litestar import Response as LitestarResponse
 from litestar import asgi as litestar_asgi
 from litestar import delete as litestar_delete
 from litestar import get as litestar_get
@@ -21,6 +22,7 @@ from litestar.exceptions import NotFoundException
 from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint
+from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
@@ -884,3 +886,112 @@ def test_endpoints_that_are_decorated_for_every_request_are_not_kept(
     for _ in range(3 * MAX_BOUND):
         guard.route(REQUIRED)(named(Runs()))
     assert len(guard._tagged) == MAX_BOUND
+
+
+def test_a_safe_request_of_a_dependency_does_not_pass_for_the_one_that_waits(
+    make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    """Else an answer would be repeated to a caller whom nobody has authenticated yet."""
+    app, runs, known = FastAPI(), Runs(), [True]
+
+    @app.api_route("/me", methods=["GET", "POST"])
+    async def me() -> str:
+        return "ann" if known[0] else "nobody"
+
+    async def user() -> None:
+        reply, _ = await call(app, Ask(method="GET", path=b"/me", key=None, body=b""))
+        if reply.body != b'"ann"':
+            raise HTTPException(401)
+
+    @app.post("/pay", dependencies=[Depends(user)])
+    async def pay() -> str:
+        return runs()
+
+    make_guard().fastapi(app)
+    key = new_key()
+    assert status(app, runner, path=b"/me", key=new_key()) == 200
+    assert status(app, runner, path=b"/pay", key=key) == 200
+    known[0] = False
+    assert status(app, runner, path=b"/pay", key=key) == 401
+    assert runs.count == 1
+
+
+@pytest.mark.parametrize("installed", ["asgi", "fastapi"])
+def test_a_key_on_a_safe_method_of_a_tagged_endpoint_in_a_thread_passes(
+    installed: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    guard, inner = make_guard(), FastAPI()
+
+    @inner.api_route("/cart", methods=["GET", "POST"])
+    @guard.route(REQUIRED)
+    def cart() -> str:
+        return "cart"
+
+    app: Any = guard.asgi(inner) if installed == "asgi" else inner
+    if installed == "fastapi":
+        guard.fastapi(inner)
+    assert status(app, runner, method="GET", path=b"/cart", key=new_key()) == 200
+
+
+@pytest.mark.parametrize("by", ["fastapi", "litestar", "flask"])
+def test_a_404_for_which_there_is_a_handler_is_kept(
+    by: str, make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    """It may have acted: what is not here yet, it hands on."""
+    runs, key, guard = Runs(), new_key(), make_guard()
+
+    async def forward(request: Any, error: Exception) -> Response:
+        return Response(runs(), 404)
+
+    def forwarded(request: Any, error: Exception) -> LitestarResponse[str]:
+        return LitestarResponse(runs(), status_code=404)
+
+    app: Any
+    if by == "flask":
+        site = flask.Flask("shop")
+        site.register_error_handler(404, lambda error: (runs(), 404))
+        client = Client(guard.wsgi(site))
+        codes = [client.post("/x", headers={"Idempotency-Key": key}).status_code for _ in "12"]
+    else:
+        if by == "fastapi":
+            app = FastAPI(exception_handlers={404: forward})
+        else:
+            handlers: Any = {NotFoundException: forwarded}
+            app = Litestar([], exception_handlers=handlers, openapi_config=None)
+        codes = [status(guard.asgi(app), runner, path=b"/x", key=key) for _ in "12"]
+    assert codes == [404, 404]
+    assert runs.count == 1
+
+
+def test_one_that_gives_all_errors_their_form_is_not_one_for_this(
+    make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    async def shaped(request: Any, error: Exception) -> Response:
+        return Response("{}", 404)
+
+    guard, key = make_guard(), new_key()
+    app = guard.asgi(FastAPI(exception_handlers={StarletteHTTPException: shaped}))
+    ear = listen(guard)
+    assert [status(app, runner, path=b"/x", key=key) for _ in "12"] == [404, 404]
+    assert ear.tally("exchange", "outcome") == {"released": 2}
+
+
+def test_the_router_that_was_asked_is_the_one_that_is_asked_again(
+    make_guard: MakeGuard, runner: asyncio.Runner
+) -> None:
+    runs, key = Runs(), new_key()
+
+    async def pay(request: Request) -> Response:
+        return Response(runs(), 404)
+
+    new, old = Starlette(), Starlette(routes=[Route("/v1/pay", pay, methods=["POST"])])
+
+    class ByVersion:
+        app = new
+
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            await old(scope, receive, send)
+
+    app = make_guard().asgi(ByVersion())
+    assert [status(app, runner, path=b"/v1/pay", key=key) for _ in "12"] == [404, 404]
+    assert runs.count == 1

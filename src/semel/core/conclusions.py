@@ -19,7 +19,7 @@ from semel.core.model import Micros, Response, State
 from semel.core.problems import refuse
 from semel.core.runner import Abandoned, HandlerOutcome, Raised, Returned, Streaming
 from semel.core.snapshot import Snapshot
-from semel.core.verdict import Verdict, is_ambiguous, judge, says_not_executed
+from semel.core.verdict import Verdict, judge, says_not_executed
 from semel.errors import ConfigurationError, NotExecuted, OperationChanged, OutcomeUnknown
 
 UNAUTHORISED: Final = frozenset({401, 403})
@@ -124,14 +124,9 @@ def _hides_a_doubt(call: Call, outcome: HandlerOutcome, course: Course) -> bool:
     if isinstance(outcome, Returned) and outcome.by_router:
         return False
     last = outcome.error if isinstance(outcome, Raised | Returned | Streaming) else None
-    if says_not_executed(last) or any(map(says_not_executed, course.raised)):
+    if says_not_executed(last):
         return False
-    running = course.inside > 0 and not _leaves_nothing(call)
-    return running or any(map(_is_doubt, course.raised))
-
-
-def _is_doubt(error: BaseException) -> bool:
-    return not isinstance(error, Exception) or is_ambiguous(error)
+    return course.doubt is not None or (course.inside > 0 and not _leaves_nothing(call))
 
 
 def _finished(outcome: Returned, course: Course) -> HandlerOutcome:

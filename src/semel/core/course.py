@@ -6,6 +6,7 @@ from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from semel.core.failures import leaves_doubt
 from semel.core.journal import Journal, Kind, Point
 from semel.core.model import Micros
 from semel.errors import ConfigurationError, OperationChanged
@@ -38,6 +39,11 @@ class Course:
         """The endpoint has returned: whatever is raised from here on, it has acted."""
         self.raised: list[BaseException] = []
         """What was raised on the way of the run, whatever answer was made of it."""
+
+    @property
+    def doubt(self) -> BaseException | None:
+        """What was raised on the way and leaves a doubt, whatever came behind it."""
+        return next((error for error in self.raised if leaves_doubt(error)), None)
 
     @contextmanager
     def alone(self, name: str, kind: Kind) -> Generator[None]:

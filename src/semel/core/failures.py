@@ -193,6 +193,13 @@ def unanswered(error: BaseException) -> bool:
     return any(not _of_the_system(link) for link in _unproved(error, _shown_by_client))
 
 
+def leaves_doubt(error: BaseException) -> bool:
+    """Whether whoever raised it may have acted: it was cut off, or no answer came."""
+    if says_not_executed(error):
+        return False
+    return not isinstance(error, Exception) or unanswered(error)
+
+
 def says_not_executed(error: BaseException | None) -> bool:
     """Whether whoever raised it says so. Only that word counts, not that one call was refused.
 

@@ -318,8 +318,12 @@ class Run:
         return _run.set(self), doubts.set(self._doubts)
 
     def note(self, error: BaseException) -> None:
-        """Remember an exception that a framework is about to turn into an answer."""
-        self.course.raised.append(error)
+        """Remember an exception that a framework is about to turn into an answer.
+
+        While the endpoint runs it is that of another request, which the endpoint made by itself.
+        """
+        if not self.course.inside:
+            self.course.raised.append(error)
 
     def error_behind(self, status: int) -> BaseException | None:
         """What an answer hides: a doubt of the handler's, or the exception behind a 5xx.
@@ -327,20 +331,26 @@ class Run:
         Most frameworks answer from within their ``except`` block, so that the exception is in
         sight; those that do not are made to note it.
         """
-        raised = self.course.raised
-        error = sys.exception() or (raised[-1] if raised else None) if status >= 500 else None
+        error = self._behind() if status >= 500 else None
         if self._doubts and not says_not_executed(error):
             return self._doubts[-1]
         return error
 
+    def _behind(self) -> BaseException | None:
+        raised = self.course.raised
+        return self._handled() or self.course.doubt or (raised[-1] if raised else None)
+
+    def _handled(self) -> BaseException | None:
+        """The exception in sight; what whoever called us handles is not ours."""
+        error = sys.exception()
+        return None if error is self._outer else error
+
     def has_raised(self, status: int) -> bool:
         """Whether an answer was made of an exception: in a transaction, to raise is to undo.
 
-        A success is none, wherever it is sent from, and what whoever called us handles is not ours.
+        A success is none, wherever it is sent from.
         """
-        handled = sys.exception()
-        raised = handled is not None and handled is not self._outer
-        return status >= 400 and (raised or bool(self.course.raised))
+        return status >= 400 and (self._handled() is not None or bool(self.course.raised))
 
 
 _run: ContextVar[Run | None] = ContextVar("semel_run", default=None)
@@ -384,13 +394,34 @@ class _Endpoint:
             self._course.raised.append(error)
 
 
+class _Application:
+    """A call of an ASGI application: it answers by itself, so only what it raises is told."""
+
+    __slots__ = ("_course",)
+
+    def __init__(self, course: Course) -> None:
+        self._course = course
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            self._course.raised.append(error)
+
+
 _NOBODY: Final = nullcontext()
 
 
-def watched() -> AbstractContextManager[None]:
-    """Around a call of an endpoint: whatever answer is made of it, its run knows better."""
+def watched(*, answers: bool = False) -> AbstractContextManager[None]:
+    """Around a call of an endpoint: whatever answer is made of it, its run knows better.
+
+    ``answers``: it sends its answer by itself. A call within another is not the run's own, but of
+    a request that its endpoint made in this process.
+    """
     run = _run.get()
-    return _NOBODY if run is None else _Endpoint(run.course)
+    if run is None or run.course.inside:
+        return _NOBODY
+    return _Application(run.course) if answers else _Endpoint(run.course)
 
 
 def returned(result: T) -> T:

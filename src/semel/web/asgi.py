@@ -8,7 +8,7 @@ settles its record.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import unquote_to_bytes
@@ -69,7 +69,11 @@ class Middleware:
                 ruled_by.set(before)
         if kind == "lifespan":
             return await self._lifespan(scope, receive, send)
-        return await self.app(scope, receive, send)
+        return await self._pass(scope, receive, send)
+
+    def _pass(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """A request that takes no part."""
+        return self.app(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         where = where_is(scope)

@@ -465,7 +465,10 @@ def _watch_frameworks(app: Any) -> bool:
     return watch_fastapi()
 
 
-def _note_exception(sender: object, exception: BaseException | None = None, **_: object) -> None:
+def _note_exception(
+    sender: object, exception: BaseException | None = None, request: object = None, **_: object
+) -> None:
+    """``request``: Django's, which knows whose it is not: see `semel.web.django.requests`."""
     run, error = current_run(), exception or sys.exception()
-    if run is not None and error is not None:
+    if run is not None and error is not None and getattr(request, "_semel_outer", None) is not run:
         run.note(error)

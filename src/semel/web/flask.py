@@ -18,7 +18,7 @@ from semel.core.frozen import replace
 from semel.core.model import Headers, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.errors import ConfigurationError, SemelError
-from semel.process.current import current, current_run, returned
+from semel.process.current import current, note, watched
 from semel.process.transact import Transact
 from semel.web.desk import refuse_awaiting
 from semel.web.message import Spool
@@ -154,11 +154,11 @@ class Guarded:
     def _answered(self, view: Callable[[], Any]) -> flask.Response:
         """What a view answers, or an error handler of the application's instead of it."""
         try:
-            return self.app.make_response(returned(view()))
+            with watched():
+                made = view()
+            return self.app.make_response(made)
         except Exception as error:
-            running = current_run()
-            if running is not None:
-                running.note(error)
+            note(error)
             return self.app.make_response(cast("Any", self.app.handle_user_exception(error)))
 
     def _stands_aside(self, request: flask.Request) -> bool:

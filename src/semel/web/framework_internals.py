@@ -53,7 +53,8 @@ def watch_fastapi() -> bool:
 def _at_its_gate(plain: Any) -> Any:
     """``run_endpoint_function``, which calls no endpoint around the gate of its request.
 
-    A tagged one that no policy rules may be called for a safe method: that is told, for threads.
+    A tagged one that its policy does not rule may be called for a safe method: that is told, for
+    in a thread nobody sees it.
     """
     from semel.web.gate import passed_by  # which needs asyncio, as FastAPI does
 
@@ -65,7 +66,8 @@ def _at_its_gate(plain: Any) -> Any:
                 "middleware inside of guard.fastapi() changes the path. Put it around, or use "
                 "guard.asgi()"
             )
-        if ruled_by.get() is not None or not hasattr(given["dependant"].call, TAG):
+        policy = getattr(given["dependant"].call, TAG, None)
+        if policy is None or ruled_by.get() is policy:
             return await plain(**given)
         token = called_for.set(method_of_caller())
         try:

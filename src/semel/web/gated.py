@@ -190,7 +190,7 @@ class GatedMiddleware(Middleware):
         # Now: on its way to the gate a request's scope becomes that of what is mounted.
         policy, label = self._desk.ruling(request_of(scope, where.path), where)
         if not policy.required and not has_key(scope):
-            return await self._unguarded(scope, receive, send)
+            return await self._pass(scope, receive, send)
         if not self.make_wait(scope):
             return await super()._serve(scope, receive, send)
         handler = GatedHandler(self.app, scope, receive, send, policy, label)
@@ -200,7 +200,7 @@ class GatedMiddleware(Middleware):
                 return await self._exchange(*opened, handler.answer)
         return await handler.run_out()
 
-    async def _unguarded(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A request that a dependency makes of its own application does not wait at its gate."""
         leave = at_gate(None)
         try:

@@ -281,7 +281,7 @@ class Handler:
         raised = run.has_raised(self._status)
         error, by_router = run.error_behind(self._status), False
         if self._status in ROUTERS_OWN:
-            by_router = router_answered(self._app, self._scope, self._root)
+            by_router = router_answered(self._scope, self._root)
         self._outcome.keep(Returned(response, error, raised, by_router))
 
     async def _turn_to_stream(self) -> None:

@@ -13,8 +13,9 @@ from semel.web.asgi import check_settings, drain
 from semel.web.desk import Desk
 from semel.web.gate import StandIn, gated, is_gated
 from semel.web.gated import GatedMiddleware, status_at
-from semel.web.handler import Scope
+from semel.web.handler import Receive, Scope, Send
 from semel.web.openapi import describe
+from semel.web.ruling import called_for
 from semel.web.tags import find_tag, litestar_handler
 
 try:
@@ -36,6 +37,14 @@ if TYPE_CHECKING:
 
 class LitestarMiddleware(GatedMiddleware):
     """Guards the routes of a Litestar application; it stands behind its router."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Behind the router, with nothing between: so this is what the endpoint is called for."""
+        token = called_for.set(scope.get("method"))
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            called_for.reset(token)
 
     def make_wait(self, scope: Scope) -> bool:
         """An application that is mounted has no guards and dependencies of Litestar's."""

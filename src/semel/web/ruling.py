@@ -64,7 +64,7 @@ def _enforced(endpoint: Callable[..., Any], policy: Policy, report: Report) -> A
 
     async def awaited(*given: Any, **named: Any) -> Any:
         check(given, named)
-        with watched():
+        with watched(answers=_scope(given, named) is not None):
             return await endpoint(*given, **named)
 
     def begun(*given: Any, **named: Any) -> Any:
@@ -126,7 +126,8 @@ class _AsyncObject(_Object):
 
     async def __call__(self, *given: Any, **named: Any) -> Any:
         self._semel_check(given, named)
-        return await self.__wrapped__(*given, **named)
+        with watched(answers=_scope(given, named) is not None):
+            return await self.__wrapped__(*given, **named)
 
 
 def _explained(name: str, by: object) -> str:
@@ -154,13 +155,21 @@ def _method(given: tuple[Any, ...], named: Mapping[str, Any]) -> str | None:
     flask: Any = sys.modules.get("flask")
     if flask is not None and flask.has_request_context():
         return str(flask.request.method).upper()
-    first: Any = next(iter(given), None)
-    if hasattr(first, "get") and first.get("type") == "http":  # of an ASGI application
-        return str(first["method"]).upper()
+    scope = _scope(given, named)
+    if scope is not None:
+        return str(scope["method"]).upper()
     for it in (*given[:2], *named.values()):
         if _is_request(it):
             return str(it.method).upper()
     return called_for.get() or method_of_caller()
+
+
+def _scope(given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    """Where it is an ASGI application that is called for a request: whatever that is."""
+    first: Any = given[0] if given else named.get("scope")
+    if not hasattr(first, "setdefault"):
+        return None  # Starlette's request is a mapping too, but nobody can write in it
+    return first if first.get("type") == "http" else None
 
 
 called_for: ContextVar[str | None] = ContextVar("semel_called_for", default=None)

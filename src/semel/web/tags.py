@@ -127,24 +127,33 @@ ROUTERS_OWN: Final = frozenset({307, 308, 404, 405})
 """With which a router answers where it has no endpoint: with a redirect to one, too."""
 
 
-def router_answered(app: Any, scope: Mapping[str, Any], root: str) -> bool:
+def router_answered(scope: Mapping[str, Any], root: str) -> bool:
     """Whether a router of Starlette's or Litestar's has found no endpoint, and answered by itself.
 
     Both note in the scope that they were asked, and the endpoint that they have found. Where that
-    is missing, or the scope is that of something mounted (``root`` was its prefix before), an
-    endpoint may have run: only what is sure counts.
+    is missing, or the scope is that of something mounted (``root`` was its prefix before), or the
+    application has a handler for just this, something may have run: only what is sure counts.
     """
     if "litestar_app" in scope:
-        return "route_handler" not in scope
+        return "route_handler" not in scope and not _litestar_handles(scope["litestar_app"])
     router: Any = scope.get("router")
-    if router is None or scope.get("root_path", "") != root:
+    if router is None or scope.get("root_path", "") != root or _starlette_handles(router, scope):
         return False
+    # Found, but for another method?
+    return "endpoint" not in scope or _find(getattr(router, "routes", ()), scope, "")[0] is None
+
+
+def _starlette_handles(router: Any, scope: Mapping[str, Any]) -> bool:
+    """Whether the application has its own answer where there is no endpoint; it may act."""
     if getattr(router, "default", None) != getattr(router, "not_found", None):
-        return False  # somebody else answers what it has no endpoint for
-    if "endpoint" not in scope:
         return True
-    routes = _all_routes(app, scope)  # found, but for another method?
-    return routes is not None and _find(routes, scope, "")[0] is None
+    _, by_status = scope.get("starlette.exception_handlers", ({}, {}))
+    return 404 in by_status or 405 in by_status
+
+
+def _litestar_handles(app: Any) -> bool:
+    names = {getattr(each, "__name__", each) for each in getattr(app, "exception_handlers", ())}
+    return not names.isdisjoint({404, 405, "NotFoundException", "MethodNotAllowedException"})
 
 
 def flask_router_answered(environ: Mapping[str, Any]) -> bool:
@@ -155,16 +164,15 @@ def flask_router_answered(environ: Mapping[str, Any]) -> bool:
 
 
 def _handled(error: Any) -> bool:
-    """Whether the application has a handler of its own for an error, which may have acted."""
+    """Whether the application has a handler of its own for just this, which may have acted.
+
+    One for all errors gives them their form.
+    """
     flask: Any = sys.modules.get("flask")
     if flask is None or not flask.has_app_context():
         return True
-    handlers: Mapping[Any, Mapping[Any, Any]]
-    for handlers in flask.current_app.error_handler_spec.values():
-        kinds = [*handlers.get(error.code, ()), *handlers.get(None, ())]
-        if any(isinstance(error, kind) for kind in kinds):
-            return True
-    return False
+    spec: Mapping[Any, Mapping[Any, Any]] = flask.current_app.error_handler_spec
+    return any(handlers.get(error.code) for handlers in spec.values())
 
 
 def find_flask_tag(app: Any, environ: Mapping[str, Any]) -> Tagged | None:

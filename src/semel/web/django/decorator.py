@@ -15,7 +15,7 @@ from django.http.response import HttpResponseBase
 
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
-from semel.process.current import current_run
+from semel.process.current import note, watched
 from semel.web.desk import refuse_awaiting
 from semel.web.django.middleware import DjangoViews, in_transaction
 from semel.web.django.requests import asked, plain, rewind, takes_no_part
@@ -179,11 +179,11 @@ def _answered(
     def call() -> HttpResponseBase:
         rewind(request)
         try:
-            with _entered(request):
+            with _entered(request), watched():
                 response = view(*arguments, **named)
             return _rendered(request, response)
         except Exception as error:
-            _note(error)
+            note(error)
             return _for_exception(request, error)
 
     return call
@@ -195,11 +195,11 @@ def _aanswered(
     async def call() -> HttpResponseBase:
         rewind(request)
         try:
-            with _entered(request):
+            with _entered(request), watched():
                 response = await view(*arguments, **named)
             return await sync_to_async(_rendered)(request, response)
         except Exception as error:
-            _note(error)
+            note(error)
             return await sync_to_async(_for_exception, thread_sensitive=False)(request, error)
 
     return call
@@ -217,12 +217,6 @@ def _entered(request: Any) -> Generator[None]:
         yield
     finally:
         delattr(inner, _ENTERED)
-
-
-def _note(error: Exception) -> None:
-    running = current_run()
-    if running is not None:
-        running.note(error)
 
 
 def _rest_view(request: Any) -> Any:
