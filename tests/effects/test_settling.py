@@ -384,10 +384,10 @@ class TestACallThatWasSettledWrongly:
         verbs = [entry.verb for entry in Operator(scene.guard).audit(identity=identity)]
         assert verbs == ["settle", "settle"]
 
-    def test_also_as_absent_and_then_it_is_made(self, scene: Scene) -> None:
-        identity = self.settled(scene)
-        assert isinstance(putting_right(scene, identity, Absent(final=True)), Settled)
-        assert results(scene, identity) == [{"of": "made"}]
+    def test_also_as_absent_and_then_it_is_made(self, quick: Scene) -> None:
+        identity = self.settled(quick)
+        assert isinstance(putting_right(quick, identity, Absent(final=True)), Settled)
+        assert results(quick, identity) == [{"of": "made"}]
 
     def test_also_while_somebody_holds_it_who_can_then_begin_nothing(self, scene: Scene) -> None:
         """As between two tries of a worker, whose pause is a lease."""
@@ -399,24 +399,24 @@ class TestACallThatWasSettledWrongly:
         assert isinstance(scene.harness.perform(op), Lost)
         assert results(scene, identity) == [{"of": "made"}, "right"]
 
-    def test_also_of_a_dead_letter(self, scene: Scene) -> None:
-        identity = self.settled(scene)
-        scene.harness.perform(Suspend(identity, self.resumed(scene, identity), "given up"))
-        came = putting_right(scene, identity, Happened("right"))
+    def test_also_of_a_dead_letter(self, quick: Scene) -> None:
+        identity = self.settled(quick)
+        quick.harness.perform(Suspend(identity, self.resumed(quick, identity), "given up"))
+        came = putting_right(quick, identity, Happened("right"))
         assert isinstance(came, Settled)
         assert came.state is State.IN_PROGRESS
 
-    def test_not_once_the_operation_has_gone_on(self, scene: Scene) -> None:
-        identity = self.settled(scene)
-        fence, points = self.resumed(scene, identity), journal.decode(scene.case(identity).journal)
+    def test_not_once_the_operation_has_gone_on(self, quick: Scene) -> None:
+        identity = self.settled(quick)
+        fence, points = self.resumed(quick, identity), journal.decode(quick.case(identity).journal)
         for name, kind in (("booked", journal.Kind.PHASE), ("mailed", journal.Kind.CALL)):
             points = points.reaching(name, kind, None)
-            scene.harness.perform(Advance(identity, fence, journal.encode(points)))
-            before = scene.case(identity)
-            came = putting_right(scene, identity, Happened("right"))
+            quick.harness.perform(Advance(identity, fence, journal.encode(points)))
+            before = quick.case(identity)
+            came = putting_right(quick, identity, Happened("right"))
             assert isinstance(came, Undecided)
             assert name in came.reason
-            assert scene.case(identity) == before
+            assert quick.case(identity) == before
 
     @pytest.mark.parametrize("then", ["a phase", "a call"])
     def test_nor_if_it_goes_on_at_the_same_moment(self, scene: Scene, then: str) -> None:
@@ -437,38 +437,38 @@ class TestACallThatWasSettledWrongly:
         goes_on = State.IN_PROGRESS if then == "a phase" else State.UNKNOWN
         assert scene.state(identity) is goes_on
 
-    def test_whoever_was_first_wins(self, scene: Scene) -> None:
-        identity = self.settled(scene)
-        found = scene.recalled(identity)
-        self.resumed(scene, identity)
+    def test_whoever_was_first_wins(self, quick: Scene) -> None:
+        identity = self.settled(quick)
+        found = quick.recalled(identity)
+        self.resumed(quick, identity)
         given = (found.case, found.now, "charged", Happened("right"), fresh_fence(), ANN)
-        assert isinstance(scene.run(settle_anew(*given)), Passed)
-        assert results(scene, identity)[-1] == {"id": "wrong"}
+        assert isinstance(quick.run(settle_anew(*given)), Passed)
+        assert results(quick, identity)[-1] == {"id": "wrong"}
 
-    def test_not_what_is_in_doubt_ended_or_no_operation(self, scene: Scene) -> None:
+    def test_not_what_is_in_doubt_ended_or_no_operation(self, quick: Scene) -> None:
         right = Happened("right")
-        assert isinstance(putting_right(scene, scene.unknown(intent="charged"), right), Undecided)
-        assert isinstance(putting_right(scene, scene.completed(), right), Passed)
-        assert isinstance(putting_right(scene, scene.held(), right), Undecided)
+        assert isinstance(putting_right(quick, quick.unknown(intent="charged"), right), Undecided)
+        assert isinstance(putting_right(quick, quick.completed(), right), Passed)
+        assert isinstance(putting_right(quick, quick.held(), right), Undecided)
 
-    def test_evidence_that_cannot_be_kept_stops_nobody(self, scene: Scene) -> None:
-        identity = self.settled(scene)
-        before = scene.case(identity)
+    def test_evidence_that_cannot_be_kept_stops_nobody(self, quick: Scene) -> None:
+        identity = self.settled(quick)
+        before = quick.case(identity)
         for evidence in (Happened(object()), Absent(final=False), CannotTell()):
-            putting_right(scene, identity, evidence)
-        assert scene.case(identity) == before
+            putting_right(quick, identity, evidence)
+        assert quick.case(identity) == before
 
-    def test_whoever_is_cut_off_half_way_leaves_it_unknown(self, scene: Scene) -> None:
-        identity = self.settled(scene)
-        found = scene.recalled(identity)
+    def test_whoever_is_cut_off_half_way_leaves_it_unknown(self, quick: Scene) -> None:
+        identity = self.settled(quick)
+        found = quick.recalled(identity)
 
         def cut_off(op: Any) -> Any:
             if isinstance(op, Recall):
                 raise StoreUnavailable("gone")
-            return scene.harness.perform(op)
+            return quick.harness.perform(op)
 
         given = (found.case, found.now, "charged", Happened("right"), fresh_fence(), ANN)
         with pytest.raises(StoreUnavailable):
             run(settle_anew(*given), cut_off)
-        assert scene.state(identity) is State.UNKNOWN
-        assert isinstance(putting_right(scene, identity, Happened("right")), Settled)
+        assert quick.state(identity) is State.UNKNOWN
+        assert isinstance(putting_right(quick, identity, Happened("right")), Settled)
