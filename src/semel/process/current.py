@@ -375,53 +375,37 @@ def entered() -> None:
         run.course.entered = True
 
 
-class _Endpoint:
+class _Watch:
     """A call of an endpoint: its run learns that it began, and how it was left."""
 
-    __slots__ = ("_course",)
+    __slots__ = ("_course", "_whole")
 
-    def __init__(self, course: Course) -> None:
+    def __init__(self, course: Course, whole: bool) -> None:
         self._course = course
+        self._whole = whole
 
     def __enter__(self) -> None:
-        self._course.inside += 1
+        self._course.inside += self._whole
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        self._course.inside -= 1
-        if error is None:
-            self._course.returned = True
-        else:
-            self._course.raised.append(error)
-
-
-class _Application:
-    """A call of an ASGI application: it answers by itself, so only what it raises is told."""
-
-    __slots__ = ("_course",)
-
-    def __init__(self, course: Course) -> None:
-        self._course = course
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._course.inside -= self._whole
         if error is not None:
             self._course.raised.append(error)
+        elif self._whole:
+            self._course.returned = True
 
 
 _NOBODY: Final = nullcontext()
 
 
-def watched(*, answers: bool = False) -> AbstractContextManager[None]:
+def watched(*, whole: bool = True) -> AbstractContextManager[None]:
     """Around a call of an endpoint: whatever answer is made of it, its run knows better.
 
-    ``answers``: it sends its answer by itself. A call within another is not the run's own, but of
-    a request that its endpoint made in this process.
+    Not the ``whole`` of it: only what it raises, of what answers by itself or comes before. A call
+    within another is not the run's own, but of a request that its endpoint made in this process.
     """
     run = _run.get()
-    if run is None or run.course.inside:
-        return _NOBODY
-    return _Application(run.course) if answers else _Endpoint(run.course)
+    return _NOBODY if run is None or run.course.inside else _Watch(run.course, whole)
 
 
 def returned(result: T) -> T:

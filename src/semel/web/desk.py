@@ -44,7 +44,7 @@ from semel.web.framework_internals import watch_app, watch_fastapi
 from semel.web.known_routes import KnownRoutes
 from semel.web.message import Spool
 from semel.web.protection import Fare, at_once, protected
-from semel.web.routing import Place, listed
+from semel.web.routing import Place, beneath, listed
 from semel.web.ruling import DEFAULT, LEFT_OUT, LISTED, SAFE, ruled_by
 from semel.web.tags import Tagged
 
@@ -291,7 +291,7 @@ def _stored(ticket: Ticket, place: Place, body: Spool) -> bytes:
         StoredRequest(
             method=request.method,
             root=place.root,
-            path=_below(request.escaped, place.root) or place.below,
+            path=beneath(request.escaped, place.root) or place.below,
             query=request.query,
             headers=carried(request.headers, tuple(policy.carry)),
             body=body.whole(),
@@ -300,11 +300,6 @@ def _stored(ticket: Ticket, place: Place, body: Spool) -> bytes:
             scheme=_scheme(request.raw),
         )
     )
-
-
-def _below(path: str, root: str) -> str:
-    """What of a path is below a prefix; servers may have left that out already."""
-    return path[len(root) :] if (path + "/").startswith(root + "/") else path
 
 
 def _scheme(raw: Any) -> str:
@@ -468,7 +463,16 @@ def _watch_frameworks(app: Any) -> bool:
 def _note_exception(
     sender: object, exception: BaseException | None = None, request: object = None, **_: object
 ) -> None:
-    """``request``: Django's, which knows whose it is not: see `semel.web.django.requests`."""
-    run, error = current_run(), exception or sys.exception()
-    if run is not None and error is not None and getattr(request, "_semel_outer", None) is not run:
+    run, error = own_run(request), exception or sys.exception()
+    if run is not None and error is not None:
         run.note(error)
+
+
+OUTER: Final = "_semel_outer"
+"""On a request of Django's: the run of whoever makes it, in this process, while it is made."""
+
+
+def own_run(request: object) -> Run | None:
+    """The run that a request is for; not that of a view which makes this request by itself."""
+    run = current_run()
+    return None if run is getattr(request, OUTER, None) else run

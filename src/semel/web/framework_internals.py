@@ -17,7 +17,7 @@ from semel.core.frozen import is_async
 from semel.errors import Unguarded
 from semel.log import log
 from semel.process.current import note, watched
-from semel.web.layers import layers
+from semel.web.layers import layers, packages_of
 from semel.web.ruling import called_for, method_of_caller, ruled_by
 from semel.web.tags import TAG
 
@@ -46,7 +46,7 @@ def watch_fastapi() -> bool:
 
     routing.run_endpoint_function = _at_its_gate(_watched(plain))
     if _names(getattr(maker, "__code__", None), "solve_dependencies"):
-        routing.solve_dependencies = _overheard(routing.solve_dependencies)
+        routing.solve_dependencies = _watched(routing.solve_dependencies, whole=False)
     return True
 
 
@@ -78,20 +78,6 @@ def _at_its_gate(plain: Any) -> Any:
     return run_endpoint_function
 
 
-def _overheard(plain: Any) -> Any:
-    """A coroutine function whose exceptions the current run hears of."""
-
-    @functools.wraps(plain)
-    async def awaited(*given: Any, **named: Any) -> Any:
-        try:
-            return await plain(*given, **named)
-        except BaseException as error:
-            note(error)
-            raise
-
-    return awaited
-
-
 def _names(code: CodeType | None, name: str) -> bool:
     """Whether a function, or one that it makes, looks up a name."""
     if code is None:
@@ -103,7 +89,7 @@ def _names(code: CodeType | None, name: str) -> bool:
 def watch_app(app: Any) -> None:
     """Hear of what endpoints come to, in the application that is inside of what is guarded."""
     for layer in layers(app):
-        kinds = {each.__module__.partition(".")[0] for each in type(layer).__mro__}
+        kinds = packages_of(layer)
         for package, watch in _WATCHES.items():
             if package in kinds and not watch(layer):
                 _warn_of_hidden(package)
@@ -197,15 +183,15 @@ _WATCHES: Final = {
 """By the package that an application's class, or one of its bases, comes from."""
 
 
-def _watched(plain: Any) -> Any:
+def _watched(plain: Any, *, whole: bool = True) -> Any:
     """``plain``, in its colour, with a word to the current run of what came of it."""
 
     async def awaited(*given: Any, **named: Any) -> Any:
-        with watched():
+        with watched(whole=whole):
             return await plain(*given, **named)
 
     def called(*given: Any, **named: Any) -> Any:
-        with watched():
+        with watched(whole=whole):
             return plain(*given, **named)
 
     made = functools.wraps(plain)(awaited if is_async(plain) else called)

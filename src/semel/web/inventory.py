@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from semel.core.frozen import frozen, replace
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.web.late_commits import late_commits
-from semel.web.layers import layers
+from semel.web.layers import layers, packages_of
 from semel.web.routing import Place, listed
 from semel.web.tags import (
     TAG,
@@ -185,7 +185,7 @@ def _guard_of(app: Any) -> Guard | None:
 
     entries = (*_sequence(app, "user_middleware"), *_sequence(app, "middleware"))
     told = (getattr(entry, "kwargs", {}).get("guard") for entry in entries)
-    ours = app if any(it.__module__.startswith("semel.") for it in type(app).__mro__) else None
+    ours = app if "semel" in packages_of(app) else None
     guards = (getattr(ours, "guard", None), *told, *_around_flask(app))
     return next((guard for guard in guards if isinstance(guard, Guard)), None)
 
@@ -319,8 +319,6 @@ def _flask(app: Any, at: _Spot) -> Iterator[Entry]:
 
 def _django(app: Any, at: _Spot) -> Iterator[Entry]:
     """Of the whole project: a handler of Django's has no routes of its own."""
-    from semel.web.django.routes import routes, takes_only_some
+    from semel.web.django.routes import routes
 
-    for method, path, view, guarding, policy in routes(at.guard):
-        made = Entry(method, at.path + path, view, guarding, policy, at.path)
-        yield made if takes_only_some(view) else replace(made, every=True)
+    yield from routes(at.guard, at.path)

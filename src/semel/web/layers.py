@@ -1,4 +1,4 @@
-"""What an application is wrapped in."""
+"""What an application is wrapped in, and whose it is."""
 
 from __future__ import annotations
 
@@ -17,3 +17,8 @@ def layers(app: Any) -> Iterator[Any]:
         layer: Any = getattr(app, "__self__", app)
         yield layer
         app = getattr(layer, "app", None)
+
+
+def packages_of(it: object) -> set[str]:
+    """The packages that its class and the bases of that come from: a subclass may be anybody's."""
+    return {kind.__module__.partition(".")[0] for kind in type(it).__mro__}

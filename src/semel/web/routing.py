@@ -117,3 +117,8 @@ def listed(routes: Sequence[Route], method: str, place: Place) -> Route | None:
         return None
     paths = {unquote(place.path), unquote(place.below)}
     return next((r for r in routes if any(r.matches(method, path) for path in paths)), None)
+
+
+def beneath(path: str, root: str) -> str:
+    """What of a path is below a mount prefix; servers may have left that out already."""
+    return path[len(root) :] if (path + "/").startswith(root + "/") else path

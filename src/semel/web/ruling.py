@@ -20,6 +20,7 @@ from semel.core.frozen import is_async
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.errors import Unguarded
 from semel.process.current import entered, watched
+from semel.web.layers import packages_of
 
 LISTED: Final = object()
 """The policy is that of a listed route, which comes before any tag."""
@@ -64,7 +65,7 @@ def _enforced(endpoint: Callable[..., Any], policy: Policy, report: Report) -> A
 
     async def awaited(*given: Any, **named: Any) -> Any:
         check(given, named)
-        with watched(answers=_scope(given, named) is not None):
+        with watched(whole=_scope(given, named) is None):
             return await endpoint(*given, **named)
 
     def begun(*given: Any, **named: Any) -> Any:
@@ -126,7 +127,7 @@ class _AsyncObject(_Object):
 
     async def __call__(self, *given: Any, **named: Any) -> Any:
         self._semel_check(given, named)
-        with watched(answers=_scope(given, named) is not None):
+        with watched(whole=_scope(given, named) is None):
             return await self.__wrapped__(*given, **named)
 
 
@@ -204,7 +205,6 @@ _FRAMEWORKS: Final = frozenset({"blacksheep", "django", "litestar", "rest_framew
 
 def _is_request(it: Any) -> bool:
     """A request of a framework's; what looks like one may be a body that a client has sent."""
-    kinds = {kind.__module__.partition(".")[0] for kind in type(it).__mro__}
-    if kinds.isdisjoint(_FRAMEWORKS) or not isinstance(getattr(it, "method", None), str):
+    if packages_of(it).isdisjoint(_FRAMEWORKS) or not isinstance(getattr(it, "method", None), str):
         return False
     return hasattr(it, "scope") or hasattr(it, "META")

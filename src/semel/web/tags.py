@@ -14,7 +14,7 @@ from semel.core.frozen import frozen
 from semel.core.policy import Policy
 from semel.errors import ConfigurationError
 from semel.log import log
-from semel.web.routing import merged
+from semel.web.routing import beneath, merged
 
 F = TypeVar("F")
 
@@ -316,9 +316,7 @@ def litestar_handler(app: Any, scope: Mapping[str, Any]) -> Any:
     litestar = litestar_of(app)
     if litestar is None:
         return None
-    path: str = scope["path"]
-    root = scope.get("root_path", "")
-    below = path[len(root) :] if root and (path + "/").startswith(root + "/") else path
+    below = beneath(scope["path"], scope.get("root_path", ""))
     try:
         return litestar.asgi_router.handle_routing(path=merged(below), method=scope["method"])[1]
     except Exception:

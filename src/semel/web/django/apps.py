@@ -42,21 +42,21 @@ def check_middleware(app_configs: Any = None, **_: Any) -> list[checks.CheckMess
 
 def check_views(app_configs: Any = None, **_: Any) -> list[checks.CheckMessage]:
     """Tagged views that no key protects."""
-    from semel.web.django.routes import routes, takes_only_some
-    from semel.web.inventory import Entry
+    from semel.web.django.routes import routes
     from semel.web.unguarded import explained, leaves_out
 
     found: list[checks.CheckMessage] = []
     if not getattr(settings, "ROOT_URLCONF", None):
         return found
-    for method, path, view, guard, policy in routes(None):
-        entry = Entry(method, path, view, guard, policy, every=not takes_only_some(view))
+    for entry in routes(None):
+        policy = entry.policy
         if leaves_out(entry):
             found.append(checks.Warning(f"{explained(entry)}.", id="semel.W002"))
-        elif guard is None and policy is not None and method in policy.methods:
+        elif entry.guard is None and policy is not None and entry.method in policy.methods:
+            where = f"{entry.method} {entry.path}"
             found.append(
                 checks.Warning(
-                    f"{method} {path} is tagged by guard.route(), and no guard stands around it.",
+                    f"{where} is tagged by guard.route(), and no guard stands around it.",
                     hint=f"Put {_MIDDLEWARE} into MIDDLEWARE, below AuthenticationMiddleware.",
                     id="semel.W003",
                 )

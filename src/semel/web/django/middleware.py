@@ -32,12 +32,12 @@ from semel.core.problems import refuse
 from semel.errors import NotExecuted
 from semel.guard import Guard
 from semel.log import log
-from semel.process.current import Run, current_run, returned
+from semel.process.current import current_run, returned
 from semel.process.transact import AsyncTransact, Transact
 from semel.stores.django.database import testing
 from semel.web.accounts import tell_refusal
-from semel.web.desk import refuse_awaiting
-from semel.web.django.requests import OUTER, SEEN, Body, asked, rewind, takes_no_part
+from semel.web.desk import OUTER, own_run, refuse_awaiting
+from semel.web.django.requests import SEEN, Body, asked, rewind, takes_no_part
 from semel.web.django.responses import AwaitedDjangoFace, DjangoFace
 from semel.web.django.routes import (
     authenticates_itself,
@@ -210,7 +210,7 @@ class Middleware:
 
     def _returned(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         """A view has returned a response that Django has yet to render."""
-        return response if _own_run(request) is None else returned(response)
+        return response if own_run(request) is None else returned(response)
 
     async def _areturned(
         self, request: HttpRequest, response: HttpResponseBase
@@ -224,15 +224,9 @@ class Middleware:
 
 def note_exception(request: HttpRequest, exception: BaseException) -> None:
     setattr(request, _CALLED, False)
-    running = _own_run(request)
+    running = own_run(request)
     if running is not None:
         running.note(exception)
-
-
-def _own_run(request: HttpRequest) -> Run | None:
-    """The run that a request is for; not that of a view which makes this request by itself."""
-    running = current_run()
-    return None if running is getattr(request, OUTER, None) else running
 
 
 def _hear_first() -> None:
@@ -319,7 +313,7 @@ _CALLED: Final = "_semel_called"
 
 def _note_return(request: HttpRequest) -> None:
     """A view that was called and did not raise has returned, whatever came of that."""
-    running = _own_run(request)
+    running = own_run(request)
     if running is not None and getattr(request, _CALLED, False):
         running.course.returned = True
 

@@ -18,8 +18,6 @@ from semel.web.routing import Place, place
 from semel.web.views import Asked
 
 _PIECE: Final = 64 * 1024
-OUTER: Final = "_semel_outer"
-"""On a request: the run of whoever makes it, in this process, while it is made."""
 SEEN: Final = "_semel_match"
 """On a request: what the URL resolver said of it when its policy was looked for."""
 _KEPT: Final = "_semel_body"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import asgiref.sync
 
 from semel.core.policy import Policy
+from semel.web.inventory import Entry
 from semel.web.tags import Tagged, any_tags, policy_of
 
 if TYPE_CHECKING:
@@ -166,10 +167,8 @@ _VERBS: Final = ("get", "post", "put", "patch", "delete")
 _ASIDE: Final = ("head", "options", "trace")
 
 
-def routes(
-    around: Guard | None,
-) -> Iterator[tuple[str, str, Any, Guard | None, Policy | None]]:
-    """Method, path, view, guard and policy of every route of the project.
+def routes(around: Guard | None, base: str = "") -> Iterator[Entry]:
+    """Every route of the project, below ``base``.
 
     ``around``: a guard that the whole project is wrapped in, as any WSGI or ASGI application.
     """
@@ -177,10 +176,12 @@ def routes(
 
     around = around or _installed()
     for path, view in _patterns(get_resolver(), ""):
+        every = view_class(view) is None and not _allowed(view)
         for method in _methods(view):
             own = getattr(view, CLAIMS, None) or getattr(method_of(view, method), CLAIMS, None)
-            outer = None if authenticates_itself(view) else around
-            yield method, path, view, own or outer, policy_at(view, method)
+            guard = own or (None if authenticates_itself(view) else around)
+            policy = policy_at(view, method)
+            yield Entry(method, base + path, view, guard, policy, base, every=every)
 
 
 def _installed() -> Guard | None:
@@ -201,11 +202,6 @@ def _patterns(resolver: Any, prefix: str) -> Iterator[tuple[str, Any]]:
             yield from _patterns(pattern, path)
         else:
             yield f"/{path}", pattern.callback
-
-
-def takes_only_some(view: Any) -> bool:
-    """Whether it is known which methods a view answers; a plain function is sent all of them."""
-    return view_class(view) is not None or bool(_allowed(view))
 
 
 def _methods(view: Any) -> list[str]:
