@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from semel.effects.sending import Webhook
     from semel.stores.encryption import Encryption
     from semel.web.asgi import Middleware
-    from semel.web.errands import principal
+    from semel.web.worker_runs import principal
 
 __version__ = "0.1.0"
 
@@ -97,7 +97,7 @@ _LATER = {
     "Delivery": "semel.core.delivery",
     "Encryption": "semel.stores.encryption",
     "Webhook": "semel.effects.sending",
-    "principal": "semel.web.errands",
+    "principal": "semel.web.worker_runs",
 }
 
 

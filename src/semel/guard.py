@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from semel.once import Once
     from semel.stores.encryption import Encryption
     from semel.web.asgi import Middleware
-    from semel.web.handler import AsgiApp
+    from semel.web.asgi_types import AsgiApp
     from semel.web.wsgi import WsgiApp, WsgiMiddleware
 
 F = TypeVar("F")
@@ -377,16 +377,21 @@ class Guard:
         store = self.backend.blocking()
         known = [("*", self.policy), *((route.label, route.policy) for route in self.routes)]
         for label, policy in known:
-            run(self.enrol(label, policy, self.terms(label, policy)), performer(store))
+            enrolment = self.enrolment(label, policy, self.terms(label, policy))
+            if enrolment is not None:
+                run(enrolment, performer(store))
 
-    def enrol(self, label: str, policy: Policy, terms: Terms) -> Flow[None]:
-        """Compare a route's settings with what the store remembers of them, once per process."""
-        known = (label, terms.id)
-        if known not in self._enrolled:
-            if self.replays is not None:
-                yield from announce(self.replays.window)
-            yield from enrol(self.recorded_as(label), policy, terms)
-            self._enrolled.add(known)
+    def enrolment(self, label: str, policy: Policy, terms: Terms) -> Flow[None] | None:
+        """Compare a route's settings with what the store remembers of them; once per process."""
+        if (label, terms.id) in self._enrolled:
+            return None
+        return self._enrol(label, policy, terms)
+
+    def _enrol(self, label: str, policy: Policy, terms: Terms) -> Flow[None]:
+        if self.replays is not None:
+            yield from announce(self.replays.window)
+        yield from enrol(self.recorded_as(label), policy, terms)
+        self._enrolled.add((label, terms.id))
 
     def health(self) -> Health:
         """Ask the store something, and say whether it answered; for a check of readiness."""

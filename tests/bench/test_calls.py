@@ -13,7 +13,7 @@ from bench import calls
 from semel.core import keys
 from semel.web import asgi
 
-BUDGET = {"fresh": (302, 42, 42), "replay": (149, 30, 25)}
+BUDGET = {"fresh": (263, 44, 35), "replay": (140, 29, 19)}
 """On the memory store, at most: calls of semel's own functions, files they are in, objects made."""
 
 

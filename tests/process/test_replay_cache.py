@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from semel.core.admission import Call
 from semel.core.answers import Answer
 from semel.core.contract import Found, Read, Register
 from semel.core.enrolment import announce
+from semel.core.exchange import Exchange
 from semel.core.flow import run
 from semel.core.frozen import replace
 from semel.core.model import Record, Request, Response, State
@@ -41,18 +41,18 @@ class Process:
         self.world = World()
         self.cache = ReplayCache(window, room, lambda: self.uptime)
 
-    def execute(self, body: bytes = b"made", **request: Any) -> Call:
+    def execute(self, body: bytes = b"made", **request: Any) -> Exchange:
         self.world.outcomes.append(answered(201, body))
         first = call(**request)
         assert self.world.serve(first).outcome == "executed"
         return first
 
-    def read(self, of: Call) -> Found:
+    def read(self, of: Exchange) -> Found:
         found = self.world.store.perform(Read(of.identity))
         assert isinstance(found, Found)
         return found
 
-    def remember(self, of: Call) -> None:
+    def remember(self, of: Exchange) -> None:
         self.cache.note(self.read(of), self.uptime)
 
     def pass_time(self, seconds: float) -> None:
@@ -269,7 +269,7 @@ def test_small_answers_are_bounded_too(process: Process) -> None:
     assert len(process.cache._young) + len(process.cache._old) <= 1024
 
 
-def of_many_parts(number: int) -> Call:
+def of_many_parts(number: int) -> Exchange:
     """A small request of 64 fields."""
     body = json.dumps({f"the-name-of-field-number-{n:02}": number for n in range(64)})
     return call(body=body.encode(), key=b"key-of-many-parts-%d" % number)

@@ -7,12 +7,12 @@ import pytest
 from semel.core.conclusions import concession, conclude
 from semel.core.contract import Release, Renew, Suspend
 from semel.core.course import Course
-from semel.core.frozen import replace
 from semel.core.journal import Journal, Kind
 from semel.core.policy import ietf
 from semel.core.runner import HandlerOutcome, Raised
 from semel.core.verdict import Verdict
 from semel.errors import OperationChanged
+from tests.unit.whole import varied, workers_run
 from tests.unit.world import answered, call
 
 OPERATION = ietf(on_lapse="resume")
@@ -64,7 +64,7 @@ def test_an_operation_that_has_begun_is_left_to_lapse(journal: Journal) -> None:
 @pytest.mark.parametrize("journal", [ACTED, INTENT])
 def test_an_operation_that_was_tried_for_long_enough_is_a_dead_letter(journal: Journal) -> None:
     """Renewed, it would be tried for ever."""
-    overdue = replace(call(policy=OPERATION), overdue=True)
+    overdue = varied(call(policy=OPERATION), worker=workers_run(overdue=True))
     op = concession(overdue, Verdict.RELEASE, BOOM.error, Course(journal))
     assert isinstance(op, Suspend)
     assert op.probe_after is None

@@ -6,7 +6,7 @@ import json
 import os
 from collections import deque
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -22,6 +22,7 @@ from semel.core.contract import (
     Evict,
     Lapse,
     Open,
+    Operation,
     Read,
     Release,
     Renew,
@@ -31,20 +32,15 @@ from semel.core.contract import (
     Suspend,
     Take,
 )
-from semel.core.exchange import exchange
 from semel.core.fingerprint import Recipe
-from semel.core.flow import Interrupted, Step
-from semel.core.frozen import replace
+from semel.core.flow import Interrupted, run
 from semel.core.model import Fence, OnLapse, Response
 from semel.core.policy import Policy, accepted, ietf, payments, stripe
 from semel.core.runner import (
     Abandoned,
     Await,
-    Discard,
-    Drain,
     Drained,
     HandlerOutcome,
-    Invoke,
     Pursue,
     Raised,
     Streaming,
@@ -52,7 +48,10 @@ from semel.core.runner import (
     Woken,
 )
 from semel.errors import NotExecuted, OutcomeUnknown, StoreUnavailable
+from tests.unit.whole import Discard, Drain, Invoke, exchange, varied
 from tests.unit.world import SECOND, World, answered, call
+
+R = TypeVar("R")
 
 NEW = Fence(b"settler's fence ")
 
@@ -297,10 +296,10 @@ def test_what_was_begun_as_an_operation_and_is_none_any_more_is_left_alone(world
 
 def test_a_deferred_request_with_another_payload_is_a_mismatch(world: World) -> None:
     policy = accepted(mode="deferred", required=True)
-    asked = replace(call(policy=policy), request=b"stored")
+    asked = varied(call(policy=policy), stored=b"stored")
     world.serve(asked)
     before = world.record(asked)
-    other = replace(call(b'{"amount": 999}', policy), request=b"stored")
+    other = varied(call(b'{"amount": 999}', policy), stored=b"stored")
     assert world.serve(other).outcome is Outcome.MISMATCH
     assert world.record(asked) == before
 
@@ -405,7 +404,7 @@ def test_a_deferred_request_that_is_asked_for_again_is_put_back_in_the_end(
     world: World, fault: str
 ) -> None:
     """Held by nobody it would lapse, and a request that nobody ran would be unknown."""
-    asked = replace(call(policy=accepted(mode="deferred", required=True)), request=b"stored")
+    asked = varied(call(policy=accepted(mode="deferred", required=True)), stored=b"stored")
     world.serve(asked)
     store, fence = world.store, Fence(b"\xdd" * 16)
     store.perform(Take(asked.identity, asked.fence, fence, SECOND))
@@ -414,7 +413,7 @@ def test_a_deferred_request_that_is_asked_for_again_is_put_back_in_the_end(
         SettleAbsent(asked.identity, fence, Fence(b"\xee" * 16), SECOND, Act("ann", "voided"))
     )
     world.faults[Release] = deque([fault])
-    again = replace(call(policy=asked.policy), request=b"stored")
+    again = varied(call(policy=asked.policy), stored=b"stored")
     assert code(world.serve(again)) == "store-unavailable"
     (write,) = world.pursued
     assert isinstance(store.perform(write), Applied)
@@ -648,16 +647,13 @@ def test_who_waited_once_and_finds_the_next_holder_does_not_wait_again(world: Wo
 def _serve_waiting(world: World, wake: Any, policy: Policy = PATIENT) -> Answer:
     world.outcomes.append(answered())
     waiter = call(policy=policy)
-    step = Step(exchange(waiter))
-    while True:
-        try:
-            op = step.advance()
-        except StopIteration as done:
-            answer: Answer = done.value
-            return answer
+
+    def perform(op: Operation[R]) -> R:
         if isinstance(op, Await):
             world.wakes.append(wake())
-        step.reply(world.perform(op))
+        return world.perform(op)
+
+    return run(exchange(waiter), perform)
 
 
 # ── interruptions ─────────────────────────────────────────────────────────────────────────────────
@@ -665,14 +661,12 @@ def _serve_waiting(world: World, wake: Any, policy: Policy = PATIENT) -> Answer:
 
 def test_a_caller_that_leaves_during_its_claim_runs_nothing(world: World) -> None:
     first = call()
-    step = Step(exchange(first))
-    step.advance()
-    step.fail(Interrupted())
-    retraction = step.advance()
+    flow = exchange(first)
+    next(flow)
+    retraction = flow.throw(Interrupted())
     assert isinstance(retraction, Pursue)
-    step.reply(None)
     with pytest.raises(StopIteration) as done:
-        step.advance()
+        flow.send(None)
     assert done.value.value.outcome is Outcome.INTERRUPTED
     assert done.value.value.response is None
 

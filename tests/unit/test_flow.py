@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from semel.core.contract import Operation
-from semel.core.flow import Flow, Interrupted, Step, arun, ask, run, wind_up
+from semel.core.flow import Flow, Interrupted, arun, ask, run
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def drive_awaited(flow: Flow[Any], perform: Callable[[Any], Any]) -> Any:
         await asyncio.sleep(0)
         return perform(op)
 
-    return asyncio.run(arun(Step(flow), aperform))
+    return asyncio.run(arun(flow, aperform))
 
 
 DRIVERS = pytest.mark.parametrize("drive", [drive_blocking, drive_awaited])
@@ -140,13 +140,13 @@ async def test_a_cancelled_flow_is_finished_by_another_task(at: type) -> None:
             await asyncio.Event().wait()
         return 0
 
-    step = Step(interruptible(seen))
-    task = asyncio.create_task(arun(step, perform))
+    rest: list[Flow[str]] = []
+    task = asyncio.create_task(arun(interruptible(seen), perform, rest.append))
     await reached.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await wind_up(step, perform)
+    await arun(rest[0], perform)
     expected = (
         ["Add", "interrupted", "Finish"] if at is Add else ["Add", "Finish", "Finish", "finished"]
     )

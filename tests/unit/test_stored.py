@@ -9,10 +9,11 @@ from typing import Any, cast
 
 import pytest
 
+from semel.core.exchange import WorkerRun
 from semel.core.model import Case, Fence
 from semel.core.stored import StoredRequest, decode, encode
 from semel.errors import StoreCorrupt
-from semel.web.errands import Errand, asgi_scope, wsgi_environ
+from semel.web.worker_runs import asgi_scope, wsgi_environ
 
 REQUEST = StoredRequest(
     method="POST",
@@ -63,26 +64,26 @@ def test_anything_else_is_damaged(blob: bytes) -> None:
         decode(blob)
 
 
-def errand_with(*headers: tuple[bytes, bytes]) -> Errand:
+def run_with(*headers: tuple[bytes, bytes]) -> WorkerRun:
     request = StoredRequest("POST", "", "/jobs", b"", headers, b"body", REQUEST.key, None)
     case = cast("Case", None)  # nobody asks for it here
-    return Errand(case, Fence(b"f" * 16), request, 0.0)
+    return WorkerRun(case, Fence(b"f" * 16), request, 0.0)
 
 
 def test_headers_that_a_worker_makes_itself_are_not_doubled() -> None:
-    errand = errand_with(
+    run = run_with(
         (b"idempotency-key", REQUEST.key.encode()),
         (b"content-length", b"4"),
         (b"transfer-encoding", b"chunked"),
         (b"host", b"shop.example"),
     )
-    said = asgi_scope(errand)["headers"]
+    said = asgi_scope(run)["headers"]
     assert sorted(said) == [
         (b"content-length", b"4"),
         (b"host", b"shop.example"),
         (b"idempotency-key", REQUEST.key.encode()),
     ]
-    environ = wsgi_environ(errand)
+    environ = wsgi_environ(run)
     assert environ["HTTP_IDEMPOTENCY_KEY"] == REQUEST.key
     assert environ["HTTP_HOST"] == "shop.example"
-    assert wsgi_environ(errand_with())["HTTP_HOST"] == "semel-worker"
+    assert wsgi_environ(run_with())["HTTP_HOST"] == "semel-worker"

@@ -7,20 +7,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from semel.core.admission import Call, Ticket, admit
+from semel.core.admission import admit, identify, takes_part
 from semel.core.answers import Answer
 from semel.core.contract import Operation, Read, StoreOperation, Written
-from semel.core.exchange import exchange
+from semel.core.exchange import Exchange
 from semel.core.flow import run
 from semel.core.model import Fence, Headers, HeaderView, Record, Request, Response
 from semel.core.policy import Policy, ietf
 from semel.core.runner import (
     Await,
-    Discard,
-    Drain,
     Drained,
     HandlerOutcome,
-    Invoke,
     Pause,
     Pursue,
     Render,
@@ -30,6 +27,7 @@ from semel.core.runner import (
 )
 from semel.errors import StoreUnavailable
 from semel.stores.memory import MemoryBackend
+from tests.unit.whole import Discard, Drain, Invoke, exchange
 
 R = TypeVar("R")
 
@@ -90,14 +88,14 @@ class World:
             case _:
                 raise AssertionError(op)
 
-    def serve(self, call: Call) -> Answer:
+    def serve(self, call: Exchange) -> Answer:
         return run(exchange(call), self.perform)
 
-    def record(self, call: Call) -> Record | None:
+    def record(self, call: Exchange) -> Record | None:
         reply = self.store.perform(Read(call.identity))
         return getattr(reply, "record", None)
 
-    def state(self, call: Call) -> str | None:
+    def state(self, call: Exchange) -> str | None:
         record = self.record(call)
         return None if record is None else record.state.value
 
@@ -134,13 +132,16 @@ def call(
     tenant: str = "",
     application: str = "",
     **head: Any,
-) -> Call:
+) -> Exchange:
     """A request that has been admitted, with a fence of its own."""
     policy = ietf() if policy is None else policy
     who = (lambda _: tenant) if tenant else None
-    ticket = admit(request(body, **head), policy, who, application)
-    assert isinstance(ticket, Ticket), ticket
-    return ticket.call((body,), Fence(next(_fences).to_bytes(16, "big")), lambda _: familiar)
+    made = Exchange(request(body, **head), policy, application)
+    assert takes_part(made.request, policy) is True
+    refused = admit(made, who)
+    assert refused is None, refused
+    identify(made, (body,), Fence(next(_fences).to_bytes(16, "big")), lambda _: familiar)
+    return made
 
 
 def answered(status: int = 201, body: bytes = b"made", *headers: tuple[bytes, bytes]) -> Returned:

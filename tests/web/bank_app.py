@@ -18,7 +18,7 @@ import semel
 from semel.core.contract import Operation
 from semel.process.transact import AsyncTransact, Transact
 from semel.process.waiters import Waiters, Wake
-from semel.web.handler import AsgiApp, Receive, Scope, Send
+from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
 from tests.waiting import PATIENCE, auntil, until
 from tests.web.bank import ASGI, WSGI, Put, Says, Sql, Step, Wait

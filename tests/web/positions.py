@@ -24,8 +24,8 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 import semel
+from semel.web.asgi_types import AsgiApp
 from semel.web.flask import Semel
-from semel.web.handler import AsgiApp
 from semel.web.litestar import SemelPlugin
 from semel.web.wsgi import Environ, StartResponse
 from tests.web.drive import KEY, AsgiDriver, Driver, WsgiDriver

@@ -18,7 +18,7 @@ from semel.core.contract import Advance, Applied, NoRecord, Read, Recall, Retake
 from semel.core.journal import Journal
 from semel.core.model import Case, Fence, Identity, OnLapse, State
 from semel.core.upkeep import Browse
-from semel.web.handler import AsgiApp, Receive, Scope, Send
+from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
 from tests.effects.passing import into_the_past
 from tests.servers import PostgresServer

@@ -14,7 +14,7 @@ import pytest
 
 import semel
 from semel.core import replay
-from semel.web.handler import Receive, Scope, Send
+from semel.web.asgi_types import Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse
 from tests.web.client import Reply
 from tests.web.colours import COLOURS, TEXT, Said, driver, once

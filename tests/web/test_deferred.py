@@ -17,7 +17,7 @@ from semel.core.maintenance import Pace, tend
 from semel.core.model import Fence, Identity
 from semel.effects.runs import Runs
 from semel.stores.base import performer
-from semel.web.handler import AsgiApp, Receive, Scope, Send
+from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse
 from tests.ears import listen
 from tests.stores.harness import Harness, open_harness, server_of
@@ -335,7 +335,12 @@ def test_past_retention_it_is_gone_but_not_forgotten(office: Office) -> None:
 
 def test_a_client_cannot_pass_for_a_worker(office: Office) -> None:
     """Not even by a header of the same name."""
-    headers = (*ASK.headers, ("authorization", "ann"), ("semel.errand", "x"), ("semel-errand", "x"))
+    headers = (
+        *ASK.headers,
+        ("authorization", "ann"),
+        ("semel.worker_run", "x"),
+        ("semel-worker-run", "x"),
+    )
     office.send(replace(ASK, headers=headers))
     assert office.ran == []
 

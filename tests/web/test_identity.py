@@ -26,8 +26,8 @@ from starlette.routing import Route
 
 import semel
 from semel.core import keys
+from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
 from semel.web.flask import Semel
-from semel.web.handler import AsgiApp, Receive, Scope, Send
 from tests.web.colours import COLOURS, Said, asgi, driver
 from tests.web.conftest import MakeGuard
 from tests.web.drive import KEY, AsgiDriver, Ask, Wire, call, scope_of

@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Host, Mount, Route, Router
 
 import semel
-from semel.web.handler import AsgiApp, Receive, Scope, Send
+from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
 from tests.web.client import Reply
 from tests.web.colours import COLOURS, Said, driver
 from tests.web.conftest import MakeGuard

@@ -32,8 +32,8 @@ from werkzeug.test import Client
 
 import semel
 from semel.guard import MAX_BOUND
+from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
 from semel.web.flask import Semel
-from semel.web.handler import AsgiApp, Receive, Scope, Send
 from semel.web.litestar import SemelPlugin
 from tests.ears import listen
 from tests.web.client import new_key

@@ -460,7 +460,7 @@ class Elsewhere:
         self.path = path
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if "semel.errand" in scope:
+        if "semel.worker_run" in scope:
             scope = {**scope, "path": self.path, "raw_path": self.path.encode()}
         await self.app(scope, receive, send)
 

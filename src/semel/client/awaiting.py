@@ -17,7 +17,7 @@ from semel.client.errors import BudgetSpent
 from semel.client.model import Answer, Ask, Call, Failed, LetGo, Rest, Send
 from semel.client.rows import Entry
 from semel.core.contract import Operation
-from semel.core.flow import Step, arun
+from semel.core.flow import arun
 from semel.errors import SemelError
 
 R = TypeVar("R")
@@ -85,9 +85,9 @@ class AwaitingCaller(Caller[R]):
             self._journaled(LetGo(writing.result()))
 
     async def _fulfil(self, call: Call) -> R:
-        step = Step(complete(call, self._budget, time.monotonic()))
+        flow = complete(call, self._budget, time.monotonic())
         try:
-            native: R = (await arun(step, self._perform)).native
+            native: R = (await arun(flow, self._perform)).native
         except asyncio.CancelledError:
             # It may have been sent: it stays pending. Not in a thread: nobody may wait for one now.
             self._journaled(LetGo(call))

@@ -8,10 +8,10 @@ from functools import partial
 from typing import assert_never
 
 from semel.core import replay, snapshot
-from semel.core.admission import Call
 from semel.core.contract import Fetch, NoRecord, Recall, Recalled
+from semel.core.exchange import Exchange
 from semel.core.flow import Flow, ask
-from semel.core.frozen import frozen, replace
+from semel.core.frozen import frozen
 from semel.core.model import Micros, Record, Response, State
 from semel.core.policy import Policy
 from semel.core.problems import refuse
@@ -56,41 +56,40 @@ class Answer:
     zombie: bool = False
 
 
-def closed(call: Call, error: StoreError | SchemaError) -> Answer:
+def closed(ex: Exchange, error: StoreError | SchemaError) -> Answer:
     """Fail closed: without a record nothing is executed."""
-    response = refuse("store-unavailable", retry_after=call.policy.retry_micros)
+    response = refuse("store-unavailable", retry_after=ex.policy.retry_micros)
     return Answer(response, Outcome.STORE_ERROR, error)
 
 
-def from_record(call: Call, record: Record | None, now: Micros) -> Flow[Answer]:
+def from_record(ex: Exchange, record: Record | None, now: Micros) -> Flow[Answer]:
     """The answer a record gives to somebody who may not run the handler."""
     if record is None:
-        return in_flight(call)
+        return in_flight(ex)
     match record.state:
         case State.IN_PROGRESS | State.PENDING | State.FAILED_RETRYABLE:
-            return in_flight(call)
+            return in_flight(ex)
         case State.UNKNOWN:
-            return unknown((yield from _who_is_asked(call)))
+            return unknown(ex, (yield from _somebody_is_asked(ex)))
         case State.COMPLETED if not record.past_retention(now):
-            if _is_retired(call, record):
+            if _is_retired(ex, record):
                 return _retired()
-            return (yield from _replay(call, record))
+            return (yield from _replay(ex, record))
         case State.COMPLETED | State.EXPIRED:
             return Answer(refuse("key-expired"), Outcome.EXPIRED)
         case _:
             assert_never(record.state)
 
 
-def _who_is_asked(call: Call) -> Flow[Call]:
+def _somebody_is_asked(ex: Exchange) -> Flow[bool]:
     """Whether anybody is still asked about it: a dead letter waits for a person."""
-    if not call.can_ask:
-        return call
+    if not ex.can_ask:
+        return False
     try:
-        reply = yield from ask(Recall(call.identity))
+        reply = yield from ask(Recall(ex.identity))
     except StoreError:
-        return call  # the record itself was read: only how long to wait is not known
-    given_up = isinstance(reply, Recalled) and reply.case.due_at is None
-    return replace(call, can_ask=not given_up)
+        return True  # the record itself was read: only how long to wait is not known
+    return not (isinstance(reply, Recalled) and reply.case.due_at is None)
 
 
 def kept_answer(record: Record) -> Flow[Snapshot | None]:
@@ -104,17 +103,17 @@ def kept_answer(record: Record) -> Flow[Snapshot | None]:
     return snapshot.decode(blob)
 
 
-def _replay(call: Call, record: Record) -> Flow[Answer]:
+def _replay(ex: Exchange, record: Record) -> Flow[Answer]:
     try:
         kept = yield from kept_answer(record)
     except StoreError as error:
-        return closed(call, error)
+        return closed(ex, error)
     if kept is None:
-        return in_flight(call)
-    make = partial(_repeated, call, record, kept)
-    answer = yield from replay.unhurried(kept.response(), call.accept_encoding, make)
+        return in_flight(ex)
+    make = partial(_repeated, ex, record, kept)
+    answer = yield from replay.unhurried(kept.response(), ex.accept_encoding, make)
     response = answer.response
-    if call.policy.on_replay is None or answer.outcome is Outcome.RECEIPT or response is None:
+    if ex.policy.on_replay is None or answer.outcome is Outcome.RECEIPT or response is None:
         return answer
     try:
         current = replay.measured((yield from ask(Render(response))))
@@ -123,13 +122,13 @@ def _replay(call: Call, record: Record) -> Flow[Answer]:
     return Answer(current, Outcome.REPLAYED)
 
 
-def _repeated(call: Call, record: Record, kept: Snapshot) -> Answer:
+def _repeated(ex: Exchange, record: Record, kept: Snapshot) -> Answer:
     response = kept.response()
     if response is None:
         extra = {"original_status": kept.status}
         return Answer(refuse("body-not-kept", extra=extra), Outcome.RECEIPT)
-    given = (response, call.policy, record.expires_at, call.accept_encoding)
-    answer = replay.replayed(*given, cross_origin=call.cross_origin)
+    given = (response, ex.policy, record.expires_at, ex.accept_encoding)
+    answer = replay.replayed(*given, cross_origin=ex.cross_origin)
     return Answer(answer, Outcome.REPLAYED)
 
 
@@ -143,60 +142,58 @@ class Remembered:
         self._kept = kept
         self._said: tuple[Policy, str | None, bool, Answer] | None = None
 
-    def answer(self, call: Call, now: Micros) -> Answer | None:
-        """What it says to ``call``; None: the store must be asked.
+    def answer(self, ex: Exchange, now: Micros) -> Answer | None:
+        """What it says to ``ex``; None: the store must be asked.
 
         It is asked where that is the very purpose (``on_replay``), where an older record may come
         first (``previous``), or where much must be decoded, which takes longer than to ask.
         """
         record, kept = self.record, self._kept.response()
-        if record.past_retention(now) or call.predecessor is not None:
+        if record.past_retention(now) or ex.older is not None:
             return None
-        if call.policy.on_replay is not None:
+        if ex.policy.on_replay is not None:
             return None
-        if kept is not None and replay.takes_long(kept, call.accept_encoding):
+        if kept is not None and replay.takes_long(kept, ex.accept_encoding):
             return None
-        if not call.prints.match(record):
-            return mismatch(call, record)
-        return _retired() if _is_retired(call, record) else self._repeated(call)
+        if not ex.prints.match(record):
+            return mismatch(ex, record)
+        return _retired() if _is_retired(ex, record) else self._repeated(ex)
 
-    def _repeated(self, call: Call) -> Answer:
+    def _repeated(self, ex: Exchange) -> Answer:
         """Most retries ask in the way of the one before."""
-        said, policy = self._said, call.policy
-        how = (call.accept_encoding, call.cross_origin)
+        said, policy = self._said, ex.policy
+        how = (ex.accept_encoding, ex.cross_origin)
         if said is not None and said[0] is policy and said[1:3] == how:
             return said[3]
-        answer = _repeated(call, self.record, self._kept)
+        answer = _repeated(ex, self.record, self._kept)
         if answer.response is not None and answer.response.body is self._kept.body:
             # Not what was decoded for one caller: it may be far larger than what is kept.
             self._said = (policy, *how, answer)
         return answer
 
 
-def _is_retired(call: Call, record: Record) -> bool:
-    return record.retired_at is not None and call.policy.on_retired == "refuse"
+def _is_retired(ex: Exchange, record: Record) -> bool:
+    return record.retired_at is not None and ex.policy.on_retired == "refuse"
 
 
 def _retired() -> Answer:
     return Answer(refuse("replay-impossible"), Outcome.RECEIPT)
 
 
-def mismatch(call: Call, record: Record) -> Answer:
-    differing = call.prints.differing(record.fields)
+def mismatch(ex: Exchange, record: Record) -> Answer:
+    differing = ex.prints.differing(record.fields)
     extra: dict[str, object] = {}
     if differing.named:
         extra["differing_fields"] = list(differing.named)
     if differing.missing:
         extra["missing_fields"] = differing.missing
-    response = refuse("key-reused", status=call.policy.mismatch_status, extra=extra)
+    response = refuse("key-reused", status=ex.policy.mismatch_status, extra=extra)
     return Answer(response, Outcome.MISMATCH)
 
 
-def accepted(call: Call, state: State, outcome: Outcome) -> Answer:
+def accepted(ex: Exchange, state: State, outcome: Outcome) -> Answer:
     """Under way: where the answer can be asked for."""
-    return Answer(
-        under_way(call.status_of(call.identity), state, call.policy.retry_micros), outcome
-    )
+    return Answer(under_way(ex.status_of(ex.identity), state, ex.policy.retry_micros), outcome)
 
 
 def under_way(address: str, state: State, retry_after: Micros) -> Response:
@@ -211,23 +208,24 @@ def under_way(address: str, state: State, retry_after: Micros) -> Response:
     return Response(202, headers, json.dumps(document).encode())
 
 
-def in_flight(call: Call) -> Answer:
-    if call.policy.in_flight == "accept":
-        return accepted(call, State.IN_PROGRESS, Outcome.IN_FLIGHT)
-    response = refuse("in-flight", retry_after=call.policy.retry_micros)
+def in_flight(ex: Exchange) -> Answer:
+    if ex.policy.in_flight == "accept":
+        return accepted(ex, State.IN_PROGRESS, Outcome.IN_FLIGHT)
+    response = refuse("in-flight", retry_after=ex.policy.retry_micros)
     return Answer(response, Outcome.IN_FLIGHT)
 
 
-def unknown(call: Call) -> Answer:
-    if call.policy.in_flight == "accept" and call.can_ask:
-        return accepted(call, State.UNKNOWN, Outcome.UNKNOWN)
-    return Answer(doubt(call), Outcome.UNKNOWN)
+def unknown(ex: Exchange, asked: bool) -> Answer:
+    """``asked``: somebody is asked what happened, so that it helps to wait."""
+    if ex.policy.in_flight == "accept" and asked:
+        return accepted(ex, State.UNKNOWN, Outcome.UNKNOWN)
+    return Answer(doubt(ex, asked), Outcome.UNKNOWN)
 
 
-def doubt(call: Call, status: int | None = None) -> Response:
+def doubt(ex: Exchange, asked: bool, status: int | None = None) -> Response:
     """With somebody to ask, waiting helps; with nobody, only an operator does."""
-    if not call.can_ask:
+    if not asked:
         return refuse("outcome-unknown", status=status, retryable=False)
     return refuse(
-        "outcome-unknown", status=status, retryable=True, retry_after=call.policy.retry_micros
+        "outcome-unknown", status=status, retryable=True, retry_after=ex.policy.retry_micros
     )

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Final
 
 from semel.core import replay
-from semel.core.admission import Call
 from semel.core.answers import Answer, Outcome, doubt, from_record, in_flight
+from semel.core.claim import claim_of, enter, meet
 from semel.core.conclusions import (
     as_zombie,
     completion,
@@ -34,20 +34,18 @@ from semel.core.contract import (
     Written,
 )
 from semel.core.course import Course
-from semel.core.entry import claim_of, enter, meet
+from semel.core.exchange import Exchange
 from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import frozen, replace
-from semel.core.model import Fence, Micros, State
+from semel.core.model import Micros, State
 from semel.core.problems import refuse
 from semel.core.runner import (
     Ascertain,
     Await,
     Begin,
     Commit,
-    Discard,
     Flush,
     HandlerOutcome,
-    Invoke,
     Occupied,
     Pause,
     Pursue,
@@ -66,32 +64,34 @@ _TRIES: Final = 8
 """How often a doubt is written apart while its caller waits; after that without the caller."""
 
 
-def atomically(call: Call) -> Flow[Answer]:
-    """The whole way of one keyed request in a transaction."""
-    entry = yield from _enter(call)
-    if isinstance(entry, Occupied) and call.policy.patience_micros:
+def claim(ex: Exchange) -> Flow[Claimed | Answer]:
+    """The first half: afterwards a transaction is open that holds the record, or none is."""
+    entry = yield from _enter(ex)
+    if isinstance(entry, Occupied) and ex.policy.patience_micros:
         # Holding nothing: neither the lock nor a connection.
-        woken = yield from ask(Await(call.identity, None, call.policy.patience_micros))
-        entry = Occupied() if isinstance(woken, Unwoken) else (yield from _enter(call))
+        woken = yield from ask(Await(ex.identity, None, ex.policy.patience_micros))
+        entry = Occupied() if isinstance(woken, Unwoken) else (yield from _enter(ex))
     if isinstance(entry, Occupied):
-        return in_flight(call)
-    return entry if isinstance(entry, Answer) else (yield from _execute(call, entry))
+        return in_flight(ex)
+    if isinstance(entry, Claimed):
+        ex.seen = entry.seen
+    return entry
 
 
 # ── getting in ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _enter(call: Call) -> Flow[Claimed | Occupied | Answer]:
-    if call.familiar:
-        answer = yield from _replayed(call)
+def _enter(ex: Exchange) -> Flow[Claimed | Occupied | Answer]:
+    if ex.familiar:
+        answer = yield from _replayed(ex)
         if answer is not None:
             return answer
-    if isinstance((yield from ask(Begin(call.identity))), Occupied):
+    if isinstance((yield from ask(Begin(ex.identity))), Occupied):
         # Whoever is in there may only be asking for the answer, as this one does.
-        answer = None if call.familiar else (yield from _replayed(call))
+        answer = None if ex.familiar else (yield from _replayed(ex))
         return Occupied() if answer is None else answer
     try:
-        entry = yield from enter(call, 0)
+        entry = yield from enter(ex, 0)
         if isinstance(entry, Claimed):
             yield from ask(Save())
             return entry
@@ -99,22 +99,22 @@ def _enter(call: Call) -> Flow[Claimed | Occupied | Answer]:
         yield from ask(RollBack())
         raise
     yield from ask(RollBack())
-    waits = entry.outcome is Outcome.IN_FLIGHT and call.policy.patience_micros
+    waits = entry.outcome is Outcome.IN_FLIGHT and ex.policy.patience_micros
     return Occupied() if waits else entry
 
 
-def _replayed(call: Call) -> Flow[Answer | None]:
+def _replayed(ex: Exchange) -> Flow[Answer | None]:
     """A key met before is probably a replay, which needs no transaction."""
-    found = yield from ask(Read(call.identity))
+    found = yield from ask(Read(ex.identity))
     if not isinstance(found, Found) or found.record.state is not State.COMPLETED:
         return None
     if found.record.forgettable(found.now):
         return None
-    answer = yield from meet(call, found)
+    answer = yield from meet(ex, found)
     return answer if isinstance(answer, Answer) else None
 
 
-# ── running the handler ───────────────────────────────────────────────────────────────────────────
+# ── what the handler came to ──────────────────────────────────────────────────────────────────────
 
 
 @frozen
@@ -126,8 +126,6 @@ class _Result:
     """The record's write; None: there is to be no record."""
     writes: bool
     """The handler's own writes are kept."""
-    seen: Fence | None = None
-    """The fence that the record had before the transaction, if there was one."""
 
     @property
     def doubtful(self) -> bool:
@@ -135,39 +133,37 @@ class _Result:
         return self.op is not None and (not self.writes or is_ambiguous(self.answer.error))
 
 
-def _execute(call: Call, entry: Claimed) -> Flow[Answer]:
-    course = Course()
-    outcome = yield from ask(Invoke(call.identity, call.fence, course, entry.created_at))
+def settle(ex: Exchange, outcome: HandlerOutcome, course: Course) -> Flow[Answer]:
+    """The second half: the transaction is ended, and nothing of it is left open."""
     if isinstance(outcome, Streaming):
         # It broke off before its end, and nothing of it has been sent.
-        yield from ask(Discard())
         outcome = Raised(outcome.error or RuntimeError("the answer broke off"))
-    result = _result(call, outcome, course)
+    result = _result(ex, outcome, course)
     if result.writes:
         try:
             yield from ask(Flush())
         except SemelError as error:
-            return (yield from _failed(call, replace(result, seen=entry.seen), error))
+            return (yield from _failed(ex, result, error))
         except Exception as error:  # what the database says to the handler's own writes
-            result = _result(call, Raised(error), course)
-    return (yield from _settle(call, replace(result, seen=entry.seen)))
+            result = _result(ex, Raised(error), course)
+    return (yield from _settle(ex, result))
 
 
-def _result(call: Call, outcome: HandlerOutcome, course: Course) -> _Result:
-    outcome, verdict = conclude(call, outcome, course)
-    answer = own_answer(call, outcome, verdict, course)
+def _result(ex: Exchange, outcome: HandlerOutcome, course: Course) -> _Result:
+    outcome, verdict = conclude(ex, outcome, course)
+    answer = own_answer(ex, outcome, verdict, course)
     response = answer.response
     if verdict is Verdict.KEEP and response is not None:
-        keep = completion(call, replay.kept(response, call.policy), course)
+        keep = completion(ex, replay.kept(response, ex.policy), course)
         returned = isinstance(outcome, Returned) and not outcome.raised  # to raise is to undo
         return _Result(answer, keep, writes=returned and response.status < 500)
     if isinstance(outcome, Returned) and response is not None:
-        answer = replace(answer, response=first(call, response, None))
-    op = concession(call, verdict, answer.error, course) if verdict is Verdict.SUSPEND else None
+        answer = replace(answer, response=first(ex, response, None))
+    op = concession(ex, verdict, answer.error, course) if verdict is Verdict.SUSPEND else None
     return _Result(answer, op, writes=False)
 
 
-def _settle(call: Call, result: _Result) -> Flow[Answer]:
+def _settle(ex: Exchange, result: _Result) -> Flow[Answer]:
     """A success is sent only after the transaction is durable."""
     try:
         if not result.writes:
@@ -179,113 +175,115 @@ def _settle(call: Call, result: _Result) -> Flow[Answer]:
         written = yield from ask(result.op)
         if isinstance(written, Applied):
             yield from ask(Commit())
-            return _committed(call, result.answer, written.expires_at)
+            return _committed(ex, result.answer, written.expires_at)
     except SemelError as error:
-        return (yield from _failed(call, result, error))
+        return (yield from _failed(ex, result, error))
     yield from ask(RollBack())
-    return (yield from as_zombie(call, written, result.answer))
+    return (yield from as_zombie(ex, written, result.answer))
 
 
-def _committed(call: Call, answer: Answer, expires_at: Micros | None) -> Answer:
+def _committed(ex: Exchange, answer: Answer, expires_at: Micros | None) -> Answer:
     if answer.response is None or answer.outcome is not Outcome.EXECUTED:
         return answer
-    return replace(answer, response=first(call, answer.response, expires_at))
+    return replace(answer, response=first(ex, answer.response, expires_at))
 
 
 # ── when the transaction fails ────────────────────────────────────────────────────────────────────
 
 
-def _failed(call: Call, result: _Result, error: SemelError) -> Flow[Answer]:
+def _failed(ex: Exchange, result: _Result, error: SemelError) -> Flow[Answer]:
     yield from ask(RollBack())
     if isinstance(error, ConfigurationError) and not isinstance(error, SchemaError):
         # The handler ended the transaction itself, and its writes may be there.
-        own = Answer(doubt(call, status=500), Outcome.MISCONFIGURED, error, reraise=True)
-        return (yield from _apart(call, _suspension(call, error), own))
+        own = Answer(doubt(ex, ex.can_ask, status=500), Outcome.MISCONFIGURED, error, reraise=True)
+        return (yield from _apart(ex, _suspension(ex, error), own))
     if result.op is None:
         return result.answer
     if isinstance(error, StoreError) and getattr(error, "applied", None) is not False:
-        return (yield from _ascertained(call, result, error))
-    return (yield from _nothing_kept(call, result, error))
+        return (yield from _ascertained(ex, result, error))
+    return (yield from _nothing_kept(ex, result, error))
 
 
-def _nothing_kept(call: Call, result: _Result, error: SemelError) -> Flow[Answer]:
+def _nothing_kept(ex: Exchange, result: _Result, error: SemelError) -> Flow[Answer]:
     if not result.doubtful:
-        return _nothing_happened(call, result.answer, error)
+        return _nothing_happened(ex, result.answer, error)
     answer = result.answer
     if result.writes:
-        answer = replace(answer, response=doubt(call, status=500), outcome=Outcome.SUSPENDED)
-    return (yield from _apart(call, _without_writes(call, result), answer))
+        answer = replace(
+            answer, response=doubt(ex, ex.can_ask, status=500), outcome=Outcome.SUSPENDED
+        )
+    return (yield from _apart(ex, _without_writes(ex, result), answer))
 
 
-def _without_writes(call: Call, result: _Result) -> StoreOperation[Written]:
+def _without_writes(ex: Exchange, result: _Result) -> StoreOperation[Written]:
     """What is to be recorded of a doubt whose transaction is gone."""
     if result.writes or result.op is None:
-        return _suspension(call, result.answer.error)
+        return _suspension(ex, result.answer.error)
     return result.op
 
 
-def _nothing_happened(call: Call, answer: Answer, error: SemelError) -> Answer:
-    response = refuse("not-executed", retry_after=call.policy.retry_micros)
+def _nothing_happened(ex: Exchange, answer: Answer, error: SemelError) -> Answer:
+    response = refuse("not-executed", retry_after=ex.policy.retry_micros)
     return replace(
         answer, response=response, outcome=Outcome.STORE_ERROR, error=error, reraise=False
     )
 
 
-def _suspension(call: Call, error: BaseException | None) -> StoreOperation[Written]:
-    return concession(call, Verdict.SUSPEND, error, Course())
+def _suspension(ex: Exchange, error: BaseException | None) -> StoreOperation[Written]:
+    return concession(ex, Verdict.SUSPEND, error, Course())
 
 
-def _apart(call: Call, op: StoreOperation[Written], answer: Answer) -> Flow[Answer]:
+def _apart(ex: Exchange, op: StoreOperation[Written], answer: Answer) -> Flow[Answer]:
     """Put on record, in a transaction of its own, that nobody may run this again."""
     for attempt in range(1, _TRIES + 1):
         try:
-            yield from _claim_anew(call)
+            yield from _claim_anew(ex)
             written = yield from ask(op)
         except (SemelError, Interrupted):
-            yield from ask(Pause(call.identity, call.fence, attempt))
+            yield from ask(Pause(ex.identity, ex.fence, attempt))
         else:
             if isinstance(written, Lost):
-                return (yield from as_zombie(call, written, answer))
-            return _committed(call, answer, written.expires_at)
-    yield from ask(Pursue(op, claim_of(call)))
-    return answer if answer.outcome is not Outcome.EXECUTED else not_durable(call, answer)
+                return (yield from as_zombie(ex, written, answer))
+            return _committed(ex, answer, written.expires_at)
+    yield from ask(Pursue(op, claim_of(ex)))
+    return answer if answer.outcome is not Outcome.EXECUTED else not_durable(ex, answer)
 
 
-def _claim_anew(call: Call) -> Flow[None]:
+def _claim_anew(ex: Exchange) -> Flow[None]:
     """The claim went with its transaction, unless the handler itself has committed it."""
-    reply = yield from ask(claim_of(call))
-    if isinstance(reply, Found) and reply.record.fence != call.fence:
-        yield from meet(call, reply)
+    reply = yield from ask(claim_of(ex))
+    if isinstance(reply, Found) and reply.record.fence != ex.fence:
+        yield from meet(ex, reply)
 
 
-def _ascertained(call: Call, result: _Result, error: SemelError) -> Flow[Answer]:
+def _ascertained(ex: Exchange, result: _Result, error: SemelError) -> Flow[Answer]:
     """A commit nobody answered for: what is there, under the lock, is what happened."""
-    found = yield from _look_again(call)
+    found = yield from _look_again(ex)
     answer = result.answer
     if found is None:
         if result.doubtful:
-            yield from ask(Pursue(_without_writes(call, result), claim_of(call)))
-        return answer if answer.outcome is Outcome.SUSPENDED else not_durable(call, answer)
+            yield from ask(Pursue(_without_writes(ex, result), claim_of(ex)))
+        return answer if answer.outcome is Outcome.SUSPENDED else not_durable(ex, answer)
     if isinstance(found, NoRecord):
-        return (yield from _nothing_kept(call, result, error))
+        return (yield from _nothing_kept(ex, result, error))
     record = found.record
-    if record.fence == call.fence and record.state in (State.COMPLETED, State.UNKNOWN):
-        return _committed(call, answer, record.expires_at)
-    if record.state is State.FAILED_RETRYABLE and record.fence != result.seen:
+    if record.fence == ex.fence and record.state in (State.COMPLETED, State.UNKNOWN):
+        return _committed(ex, answer, record.expires_at)
+    if record.state is State.FAILED_RETRYABLE and record.fence != ex.seen:
         # It was committed, and evidence has settled it since: a stale holder changes nothing.
-        return (yield from as_zombie(call, Lost(record, found.now), answer))
+        return (yield from as_zombie(ex, Lost(record, found.now), answer))
     if record.state is State.FAILED_RETRYABLE or record.forgettable(found.now):
-        return (yield from _nothing_kept(call, result, error))
-    return (yield from from_record(call, record, found.now))
+        return (yield from _nothing_kept(ex, result, error))
+    return (yield from from_record(ex, record, found.now))
 
 
-def _look_again(call: Call) -> Flow[Found | NoRecord | None]:
+def _look_again(ex: Exchange) -> Flow[Found | NoRecord | None]:
     """What the record says once nobody can change it any more; None when no answer came in time."""
     attempt = 0
     while True:
         try:
-            return (yield from ask(Ascertain(call.identity)))
+            return (yield from ask(Ascertain(ex.identity)))
         except StoreError:
             attempt += 1
-        if not (yield from ask(Pause(call.identity, call.fence, attempt))):
+        if not (yield from ask(Pause(ex.identity, ex.fence, attempt))):
             return None

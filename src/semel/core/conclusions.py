@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Final
 
 from semel.core import replay, snapshot
-from semel.core.admission import Call
 from semel.core.answers import Answer, Outcome, doubt, from_record, unknown
+from semel.core.claim import release
 from semel.core.contract import Complete, Lost, Release, Renew, Suspend
 from semel.core.course import Course
-from semel.core.entry import release
+from semel.core.exchange import Exchange
 from semel.core.flow import Flow
 from semel.core.frozen import replace
 from semel.core.model import Micros, Response, State
@@ -66,40 +66,42 @@ SAID: Final = {
 }
 
 
-def conclude(call: Call, outcome: HandlerOutcome, course: Course) -> tuple[HandlerOutcome, Verdict]:
+def conclude(
+    ex: Exchange, outcome: HandlerOutcome, course: Course
+) -> tuple[HandlerOutcome, Verdict]:
     """The verdict, and the outcome it is about: a check that fails takes the outcome's place."""
     if isinstance(outcome, Returned):
-        if call.alone and outcome.response.status in UNAUTHORISED:
+        if ex.worker is not None and outcome.response.status in UNAUTHORISED:
             outcome = Raised(NotAllowed(f"the worker was answered {outcome.response.status}"))
-        elif call.tells and not course.entered:
+        elif ex.worker is not None and ex.worker.tells and not course.entered:
             status = outcome.response.status
             outcome = Raised(NotReached(f"the worker was answered {status} before its endpoint"))
         elif (name := course.unfinished()) is not None:
             outcome = Raised(NeverAwaited(name))
-        elif call.resumable:
+        elif ex.resumable:
             outcome = _finished(outcome, course)
     try:
-        verdict = judge(call.policy, outcome)
+        verdict = judge(ex.policy, outcome)
     except Exception as error:  # keep= is the operator's code
         outcome = Raised(KeepFailed(error))
-        verdict = judge(call.policy, outcome)
-    if course.returned and verdict is Verdict.RELEASE and _failed_to_answer(call, outcome):
-        verdict = judge(call.policy, Abandoned(UnmadeAnswer()))
-    if verdict is Verdict.RELEASE and _hides_a_doubt(call, outcome, course):
-        verdict = judge(call.policy, Abandoned(HiddenDoubt()))
-    if call.resumable and verdict is not Verdict.KEEP:
+        verdict = judge(ex.policy, outcome)
+    if course.returned and verdict is Verdict.RELEASE and _failed_to_answer(ex, outcome):
+        verdict = judge(ex.policy, Abandoned(UnmadeAnswer()))
+    if verdict is Verdict.RELEASE and _hides_a_doubt(ex, outcome, course):
+        verdict = judge(ex.policy, Abandoned(HiddenDoubt()))
+    if ex.resumable and verdict is not Verdict.KEEP:
         # All that an operation does outside is in its points, so its journal knows better.
         doubtful = course.in_doubt or _is_about_the_worker(outcome)
         verdict = Verdict.SUSPEND if doubtful else Verdict.RELEASE
     return outcome, verdict
 
 
-def _failed_to_answer(call: Call, outcome: HandlerOutcome) -> bool:
+def _failed_to_answer(ex: Exchange, outcome: HandlerOutcome) -> bool:
     """Whether the endpoint returned, and no answer could be made of that.
 
     It has acted, so a failure does not mean that nothing happened. In a transaction it does.
     """
-    if _leaves_nothing(call):
+    if _leaves_nothing(ex):
         return False
     match outcome:
         case Returned(error=error, raised=raised) if raised or error is not None:
@@ -110,12 +112,12 @@ def _failed_to_answer(call: Call, outcome: HandlerOutcome) -> bool:
             return False  # an answer that was begun has been made
 
 
-def _leaves_nothing(call: Call) -> bool:
+def _leaves_nothing(ex: Exchange) -> bool:
     """Whether a handler that failed has done nothing, wherever it failed."""
-    return call.policy.mode == "atomic" or call.policy.effects == "none"
+    return ex.policy.mode == "atomic" or ex.policy.effects == "none"
 
 
-def _hides_a_doubt(call: Call, outcome: HandlerOutcome, course: Course) -> bool:
+def _hides_a_doubt(ex: Exchange, outcome: HandlerOutcome, course: Course) -> bool:
     """Whether an answer, or a later exception, stands where the endpoint's own doubt was.
 
     It was raised and answered further out, or the endpoint was cut off, or still runs. Only the
@@ -126,7 +128,7 @@ def _hides_a_doubt(call: Call, outcome: HandlerOutcome, course: Course) -> bool:
     last = outcome.error if isinstance(outcome, Raised | Returned | Streaming) else None
     if says_not_executed(last):
         return False
-    return course.doubt is not None or (course.inside > 0 and not _leaves_nothing(call))
+    return course.doubt is not None or (course.inside > 0 and not _leaves_nothing(ex))
 
 
 def _finished(outcome: Returned, course: Course) -> HandlerOutcome:
@@ -141,47 +143,47 @@ def _is_about_the_worker(outcome: HandlerOutcome) -> bool:
     return isinstance(outcome, Raised) and isinstance(outcome.error, NotAllowed)
 
 
-def has_begun(call: Call, course: Course) -> bool:
+def has_begun(ex: Exchange, course: Course) -> bool:
     """An operation that has done something which must be finished: freeing its key would not do.
 
     Of a deferred one that is any point, since nobody but a worker ever comes back to it.
     """
-    if not call.resumable:
+    if not ex.resumable:
         return False
-    journal, deferred = course.journal, call.policy.mode == "deferred"
+    journal, deferred = course.journal, ex.policy.mode == "deferred"
     # An intent: a repeatable call may have been made, and must be made again with its key.
     return journal.acted or journal.intent is not None or (deferred and bool(journal.points))
 
 
-def own_answer(call: Call, outcome: HandlerOutcome, verdict: Verdict, course: Course) -> Answer:
+def own_answer(ex: Exchange, outcome: HandlerOutcome, verdict: Verdict, course: Course) -> Answer:
     """What the first caller gets if nothing stands in the way."""
     said = SAID[verdict]
     match outcome:
         case Returned(response, error):
             return Answer(response, said, error)
         case Raised(error) | Abandoned(error):
-            response = _problem_for(call, error, verdict, course)
+            response = _problem_for(ex, error, verdict, course)
             return Answer(response, said, error, reraise=True)
         case Streaming():
             raise AssertionError("a streamed outcome has its own way")
 
 
-def _problem_for(call: Call, error: BaseException, verdict: Verdict, course: Course) -> Response:
+def _problem_for(ex: Exchange, error: BaseException, verdict: Verdict, course: Course) -> Response:
     if verdict is Verdict.SUSPEND:
-        return doubt(call, status=500)
-    if verdict is Verdict.RELEASE and has_begun(call, course):
+        return doubt(ex, ex.can_ask, status=500)
+    if verdict is Verdict.RELEASE and has_begun(ex, course):
         detail = "The operation has begun and is not finished. Send the request again unchanged."
-        return refuse("handler-failed", detail=detail, retry_after=call.policy.retry_micros)
+        return refuse("handler-failed", detail=detail, retry_after=ex.policy.retry_micros)
     if verdict is Verdict.KEEP:
         detail = "The operation failed; its answer is kept and it is not run again."
         return refuse("handler-failed", retryable=False, detail=detail)
     if says_not_executed(error):
-        return refuse("not-executed", retry_after=call.policy.retry_micros)
+        return refuse("not-executed", retry_after=ex.policy.retry_micros)
     return refuse("handler-failed")
 
 
 def concession(
-    call: Call,
+    ex: Exchange,
     verdict: Verdict,
     error: BaseException | None,
     course: Course,
@@ -192,28 +194,30 @@ def concession(
 
     ``by_router``: there was no handler. The key was used for nothing, and may be forgotten at once.
     """
+    worker = ex.worker
     reason = type(error).__name__ if error is not None else "answered an error"
-    if verdict is Verdict.RELEASE and has_begun(call, course):
+    if verdict is Verdict.RELEASE and has_begun(ex, course):
         # The lease is left to lapse: the next request or the completer goes on, and nobody forgets.
-        pause = call.policy.retry_micros if call.requeue is None else call.requeue
-        if not call.overdue:
-            return Renew(call.identity, call.fence, pause)
-        return Suspend(call.identity, call.fence, f"begun, never finished: {reason}", None)
-    if isinstance(error, NotReached) and (call.overdue or call.last):
-        return Suspend(call.identity, call.fence, str(error), None)
+        requeue = None if worker is None else worker.requeue
+        if worker is None or not worker.overdue:
+            pause = ex.policy.retry_micros if requeue is None else requeue
+            return Renew(ex.identity, ex.fence, pause)
+        return Suspend(ex.identity, ex.fence, f"begun, never finished: {reason}", None)
+    if isinstance(error, NotReached) and worker is not None and (worker.overdue or worker.last):
+        return Suspend(ex.identity, ex.fence, str(error), None)
     if verdict is Verdict.RELEASE:
-        released = release(call, str(error) if isinstance(error, NotReached) else reason)
+        released = release(ex, str(error) if isinstance(error, NotReached) else reason)
         return replace(released, retention=0) if by_router else released
-    asks = call.can_ask and not isinstance(error, NotAllowed)
-    after = call.policy.reconcile_micros if asks else None
-    return Suspend(call.identity, call.fence, reason, after)
+    asks = ex.can_ask and not isinstance(error, NotAllowed)
+    after = ex.policy.reconcile_micros if asks else None
+    return Suspend(ex.identity, ex.fence, reason, after)
 
 
-def completion(call: Call, kept: Snapshot, course: Course) -> Complete:
-    policy = call.policy
+def completion(ex: Exchange, kept: Snapshot, course: Course) -> Complete:
+    policy = ex.policy
     return Complete(
-        call.identity,
-        call.fence,
+        ex.identity,
+        ex.fence,
         snapshot.encode(kept),
         max(policy.retention_micros, course.retention),
         policy.tombstone_micros,
@@ -221,18 +225,20 @@ def completion(call: Call, kept: Snapshot, course: Course) -> Complete:
     )
 
 
-def first(call: Call, response: Response, expires_at: Micros | None) -> Response:
-    return replay.first(response, call.policy, expires_at, cross_origin=call.cross_origin)
+def first(ex: Exchange, response: Response, expires_at: Micros | None) -> Response:
+    return replay.first(response, ex.policy, expires_at, cross_origin=ex.cross_origin)
 
 
-def not_durable(call: Call, answer: Answer) -> Answer:
-    response = refuse("completion-not-durable", retry_after=call.policy.retry_micros)
+def not_durable(ex: Exchange, answer: Answer) -> Answer:
+    response = refuse("completion-not-durable", retry_after=ex.policy.retry_micros)
     return replace(answer, response=response, outcome=Outcome.NOT_DURABLE)
 
 
-def as_zombie(call: Call, lost: Lost, own: Answer) -> Flow[Answer]:
+def as_zombie(ex: Exchange, lost: Lost, own: Answer) -> Flow[Answer]:
     """The lease was lost meanwhile: what the record says is what happened."""
-    answer = yield from from_record(call, lost.record, lost.now)
+    answer = yield from from_record(ex, lost.record, lost.now)
     if lost.record is None or lost.record.state is State.FAILED_RETRYABLE:
-        answer = unknown(call)  # it ran, yet its record was freed: nobody may be told to retry
+        answer = unknown(
+            ex, ex.can_ask
+        )  # it ran, yet its record was freed: nobody may be told to retry
     return replace(answer, error=own.error, reraise=own.reraise, zombie=True)

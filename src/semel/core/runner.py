@@ -1,4 +1,4 @@
-"""What a flow asks of whoever runs it: an adapter, a worker, `guard.once`. No store answers it."""
+"""What a handler may come to, and what a flow asks of whoever runs it, which no store answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 
 from semel.core.contract import Claim, Found, NoRecord, Operation, StoreOperation, Written
-from semel.core.course import Course
 from semel.core.frozen import frozen
 from semel.core.model import Fence, Headers, Identity, Micros, Record, Response
 
@@ -52,21 +51,6 @@ HandlerOutcome: TypeAlias = Returned | Streaming | Raised | Abandoned
 
 
 @frozen
-class Invoke(Operation[HandlerOutcome]):
-    """Run the handler; asked again, it is the same run. ``course``: where it says how far it is.
-
-    ``created_at``: when this life of the key began.
-    """
-
-    finishing: ClassVar[bool] = True
-
-    identity: Identity
-    fence: Fence
-    course: Course
-    created_at: Micros
-
-
-@frozen
 class Drained:
     """A streamed answer ended. ``whole`` is False when it broke off."""
 
@@ -74,22 +58,6 @@ class Drained:
     digest: bytes
     whole: bool
     error: BaseException | None = None
-
-
-@frozen
-class Drain(Operation[Drained]):
-    """Send the started answer with these headers and let the rest flow."""
-
-    finishing: ClassVar[bool] = True
-
-    headers: Headers
-
-
-@frozen
-class Discard(Operation[None]):
-    """Stop the started answer: the record could not be secured, so nothing of it may be sent."""
-
-    finishing: ClassVar[bool] = True
 
 
 @frozen

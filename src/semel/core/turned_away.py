@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from semel.core.admission import Call
 from semel.core.answers import Answer, Outcome
+from semel.core.exchange import Exchange
 from semel.core.model import Micros
 from semel.core.problems import refuse
 from semel.errors import StoreUnavailable
@@ -26,7 +26,7 @@ def throttled(code: str, wait: Micros) -> Answer:
     return Answer(refuse(code, retry_after=wait), Outcome.THROTTLED)
 
 
-def resting(call: Call, wait: Micros) -> Answer:
+def resting(ex: Exchange, wait: Micros) -> Answer:
     """Fail closed without asking: the store gave no answer lately and is left alone."""
-    response = refuse("store-unavailable", retry_after=max(call.policy.retry_micros, wait))
+    response = refuse("store-unavailable", retry_after=max(ex.policy.retry_micros, wait))
     return Answer(response, Outcome.STORE_ERROR, _RESTING)

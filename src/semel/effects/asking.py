@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from semel.core.contract import Operation, StoreOperation
-from semel.core.flow import AsyncPerform, Flow, Step, arun, run, wind_up
+from semel.core.flow import AsyncPerform, Flow, arun, run
 from semel.core.runner import Ask, Did, Do, Pursue, Raised, Rest
 from semel.effects.calling import called
 from semel.process.threads import in_thread, to_the_end
@@ -42,14 +42,12 @@ class Runner:
 
     async def arun(self, flow: Flow[T]) -> T:
         """Cancelled, the flow is told and ends by itself: it may have something to put back."""
-        step = Step(flow)
-        try:
-            return cast("T", await arun(step, self.aperform))
-        except asyncio.CancelledError:
-            task = asyncio.ensure_future(_ended(step, self.aperform))
-            self._left_behind.add(task)
-            task.add_done_callback(self._left_behind.discard)
-            raise
+        return await arun(flow, self.aperform, self._end_alone)
+
+    def _end_alone(self, rest: Flow[Any]) -> None:
+        task = asyncio.ensure_future(_ended(rest, self.aperform))
+        self._left_behind.add(task)
+        task.add_done_callback(self._left_behind.discard)
 
     def perform(self, op: Operation[R]) -> R:
         if isinstance(op, StoreOperation):
@@ -112,10 +110,10 @@ class Runner:
         raise TimeoutError(f"no answer within {self._patience:g} s")
 
 
-async def _ended(step: Step, perform: AsyncPerform) -> None:
+async def _ended(rest: Flow[Any], perform: AsyncPerform) -> None:
     # What a flow raises when it is interrupted is told to nobody: its caller has left.
     with contextlib.suppress(Exception):
-        await wind_up(step, perform)
+        await arun(rest, perform)
 
 
 async def _answered(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from semel.chance import luck
 from semel.core.contract import Operation, StoreOperation
 from semel.core.delivery import Ending, Report, Rules, Send, deliver
-from semel.core.flow import Step, arun, wind_up
+from semel.core.flow import Flow, arun
 from semel.core.model import Effect, Fence, Micros
 from semel.core.outbox import RenewEffects, TakeEffects
 from semel.core.runner import Rest
@@ -194,9 +194,9 @@ class _Crew:
 
     async def _deliver(self, effect: Effect, fence: Fence) -> None:
         deliverer = self._deliverers[effect.name]
-        step = Step(deliver(effect, _rules(deliverer), fence, self._luck()))
+        flow = deliver(effect, _rules(deliverer), fence, self._luck())
         try:
-            self._note(effect, await self._carry_through(step, deliverer))
+            self._note(effect, await self._carry_through(flow, deliverer))
         except Exception as error:
             # A bug of a store or of ours; the lease passes, and it is tried again.
             self._note(effect, Report(Ending.UNRECORDED, "it broke off"), error)
@@ -204,17 +204,16 @@ class _Crew:
             self.fences[fence] -= 1
             self.fences += Counter()  # drops those with nothing under way
 
-    async def _carry_through(self, step: Step, deliverer: Deliverer) -> Report:
+    async def _carry_through(self, flow: Flow[Report], deliverer: Deliverer) -> Report:
         async def perform(op: Operation[R]) -> R:
             reply: R = await self._perform(op, deliverer)
             return reply
 
+        rest: list[Flow[Report]] = []
         try:
-            report: Report = await arun(step, perform)
+            return await arun(flow, perform, rest.append)
         except asyncio.CancelledError:
-            winding_up = asyncio.ensure_future(wind_up(step, perform))
-            report = await asyncio.shield(winding_up)
-        return report
+            return await asyncio.shield(asyncio.ensure_future(arun(rest[0], perform)))
 
     async def _perform(self, op: Operation[Any], deliverer: Deliverer) -> Any:
         match op:

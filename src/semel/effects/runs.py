@@ -1,7 +1,7 @@
 """Runs stored requests through their application: deferred ones, and abandoned operations.
 
 A request goes the way of the first time, from the outermost application inwards, with its caller's
-principal; the guard inside knows by the `Errand` that its record is held already.
+principal; the guard inside knows by the `WorkerRun` that its record is held already.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from semel.chance import luck
 from semel.core import stored
 from semel.core.contract import StoreOperation, Written
+from semel.core.exchange import WorkerRun
 from semel.core.frozen import is_async
 from semel.core.model import Case, Fence, Identity, Micros, State
 from semel.core.policy import Policy
@@ -32,8 +33,8 @@ from semel.process.clock import lease_clock
 from semel.process.events import short
 from semel.process.fences import new_fence
 from semel.process.jitter import jitter
-from semel.web.errands import Errand, run_asgi, run_wsgi
 from semel.web.known_routes import KnownRoutes
+from semel.web.worker_runs import run_asgi, run_wsgi
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -203,27 +204,27 @@ class Runs:
         except (KeyMissing, NewerVersion) as error:
             op = not_run(case, fence, str(error), again_in)
             return await self._put_down(case, op, error)
-        errand = Errand(case, fence, request, started, pause, overdue, last)
+        run = WorkerRun(case, fence, request, started, pause, overdue, last)
         try:
-            await self._in_time(errand, policy)
+            await self._in_time(run, policy)
         except Exception as error:
-            if not errand.reached:
+            if not run.reached:
                 reason = f"raised {type(error).__name__}"
                 return await self._put_down(case, not_run(case, fence, reason, again_in), error)
             log.error("semel: %s raised in a worker", named(case), exc_info=error)
-        return await self._came_to(case, fence, errand, again_in)
+        return await self._came_to(case, fence, run, again_in)
 
     async def _came_to(
-        self, case: Case, fence: Fence, errand: Errand, again_in: Micros | None
+        self, case: Case, fence: Fence, run: WorkerRun, again_in: Micros | None
     ) -> str:
-        if not errand.reached:
+        if not run.reached:
             reason = "a worker's run was turned away, or answered by another route"
             return await self._put_down(case, not_run(case, fence, reason, again_in), None)
-        if errand.answer is None:
+        if run.answer is None:
             # Cut off on its way out, by a time limit around the guard or by `_in_time`. The handler
             # may be at it still: freed here, the request would be run a second time beside it.
             return self._tell(case, "left_running", WARNING)
-        return self._tell(case, errand.answer.outcome.value)
+        return self._tell(case, run.answer.outcome.value)
 
     async def _put_down(
         self, case: Case, op: StoreOperation[Written], error: Exception | None
@@ -236,12 +237,12 @@ class Runs:
             self._guard.attendant.pursue(op)
         return "put_down"
 
-    async def _in_time(self, errand: Errand, policy: Policy) -> None:
+    async def _in_time(self, run: WorkerRun, policy: Policy) -> None:
         """Until its lease is over in any case: handlers that hang must not take all the places."""
         limit = asyncio.timeout(policy.max_run.total_seconds() + policy.lease_micros / 1_000_000)
         try:
             async with limit:
-                await self._send_through(errand)
+                await self._send_through(run)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -250,11 +251,11 @@ class Runs:
         except BaseException as error:  # sys.exit() in an application must not end the worker
             raise RuntimeError(f"it raised {type(error).__name__}") from error
 
-    async def _send_through(self, errand: Errand) -> None:
+    async def _send_through(self, run: WorkerRun) -> None:
         if self._lifespan is not None:
-            await run_asgi(self._app, errand, self._lifespan.state)
+            await run_asgi(self._app, run, self._lifespan.state)
         else:
-            await in_thread(lambda: run_wsgi(self._app, errand))
+            await in_thread(lambda: run_wsgi(self._app, run))
 
 
 class _Shift:

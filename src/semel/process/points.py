@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from semel.core import evidence
 from semel.core.contract import Operation, StoreOperation
 from semel.core.evidence import Absent, CannotTell, Happened, Inquiry
-from semel.core.flow import Flow, Step, arun, run, wind_up
+from semel.core.flow import Flow, arun, run
 from semel.core.runner import Abandoned, Ask, Begin, Did, Do, Held, Pause, Raised
 from semel.core.steps import Deed, Holder, call, phase
 from semel.errors import ConfigurationError, LeaseLost
@@ -149,11 +149,11 @@ class AsyncPoints:
 
     async def _drive(self, flow: Flow[Any]) -> Any:
         """Cancelled in the middle of a write, it is carried through before the caller goes on."""
-        step = Step(flow)
+        rest: list[Flow[Any]] = []
         try:
-            return await arun(step, self._perform)
+            return await arun(flow, self._perform, rest.append)
         except asyncio.CancelledError:
-            await _see_through(asyncio.ensure_future(wind_up(step, self._perform)))
+            await _see_through(asyncio.ensure_future(arun(rest[0], self._perform)))
             raise
 
     async def _perform(self, op: Operation[Any]) -> Any:

@@ -12,10 +12,10 @@ from datetime import timedelta
 from typing import Final
 
 from semel.core import snapshot
-from semel.core.admission import Call
 from semel.core.answers import Answer, Remembered
 from semel.core.contract import Found
 from semel.core.enrolment import announce
+from semel.core.exchange import Exchange
 from semel.core.flow import run
 from semel.core.frozen import frozen, replace
 from semel.core.model import Identity, Micros, Record, State
@@ -96,16 +96,16 @@ class ReplayCache:
         if self._taken + size > self._half or self._age(self._turned, now) >= self.window:
             self._old, self._young, self._taken, self._turned = self._young, {}, 0, now
 
-    def answer(self, call: Call) -> Answer | None:
+    def answer(self, ex: Exchange) -> Answer | None:
         """What the exchange would answer; None where the store must be asked."""
-        identity = call.identity
+        identity = ex.identity
         entry = self._young.get(identity) or self._old.get(identity)
         if entry is None:
             return None
         age = self._age(entry.asked, self.clock())
         if age >= self.window:
             return None
-        return entry.remembered.answer(call, entry.now + age)
+        return entry.remembered.answer(ex, entry.now + age)
 
     @staticmethod
     def _age(since: float, now: float) -> Micros:

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 from semel.core.contract import Fetch, Fetched, NoRecord, Operation, StoreOperation
-from semel.core.flow import Flow, Interrupted, Step, arun, ask, run
+from semel.core.flow import Flow, Interrupted, arun, ask, run
 from semel.core.frozen import frozen
 from semel.core.model import Fence, Identity
 from semel.core.snapshot import begins, is_sound
@@ -177,7 +177,7 @@ class _AwaitedNearer:
 
     async def perform(self, op: StoreOperation[R], /) -> R:
         if isinstance(op, Fetch):
-            return cast("R", await arun(Step(self._bodies.fetch(op)), self._ask))
+            return cast("R", await arun(self._bodies.fetch(op), self._ask))
         return await self._inner.perform(op)
 
     async def _ask(self, op: Operation[Any]) -> Any:

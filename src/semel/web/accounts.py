@@ -1,41 +1,31 @@
 """What one keyed request came to: one event, for the log and for those who count.
 
-The exchange is a flow (`core/flow.py`); an account follows it. With nobody listening it waits for
-the end, and speaks only where something is wrong; else it times what the flow asks for, which costs
-the others nothing.
+Where somebody listens, an `Account` times what the exchange asks for; with nobody listening there
+is none, and an exchange is told of only where something is wrong.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from semel.core.admission import Call, Refused, Ticket
+from semel.core.admission import Refused
 from semel.core.answers import Answer, Outcome
 from semel.core.conclusions import KeepFailed, NeverAwaited
 from semel.core.contract import Applied, Lapse, Operation, Resume, Retake
-from semel.core.flow import Flow
 from semel.core.keys import mask
 from semel.core.model import State
 from semel.core.policy import Policy
-from semel.core.runner import (
-    Apart,
-    Await,
-    Discard,
-    Drain,
-    Invoke,
-    Pause,
-    Pursue,
-    Render,
-    Streaming,
-)
+from semel.core.runner import Apart, Await, Pause, Pursue, Render
 from semel.core.settling import ONCE
 from semel.errors import OperationChanged, StoreError
 from semel.log import log
 from semel.process.catalogue import DEBUG, ERROR, NONE
 from semel.process.events import Events, short
+
+if TYPE_CHECKING:
+    from semel.web.exchange import WebExchange
 
 _clock: Final = time.perf_counter
 
@@ -62,164 +52,127 @@ _RESERVED: Final = {
 
 _HANDLER, _WAITING, _STORE, _NOTHING = range(4)
 _PARTS: Final[dict[type[Operation[Any]], int]] = {
-    Invoke: _HANDLER,
-    Drain: _HANDLER,
     Render: _HANDLER,
     Await: _WAITING,
     Pause: _WAITING,
     Apart: _NOTHING,
-    Discard: _NOTHING,
     Pursue: _NOTHING,
 }
 """What the time of an operation is spent on; all others ask the store."""
 
 
 class Account:
-    """Follows one request from when its body has been read to its answer."""
+    """Times one request, from when its body has been read to its answer."""
 
-    __slots__ = (
-        "_again",
-        "_began",
-        "_call",
-        "_events",
-        "_label",
-        "_operations",
-        "_ran",
-        "_spent",
-        "_status",
-        "_ticket",
-    )
+    __slots__ = ("_began", "_events", "_operations", "_spent", "again", "ran", "status")
 
-    def __init__(self, events: Events, ticket: Ticket, label: str) -> None:
+    def __init__(self, events: Events) -> None:
         self._events = events
-        self._ticket = ticket
-        self._label = label
-        self._call: Call | None = None
-        self._ran = False
-        if events.heard:
-            self._began = _clock()
-            self._spent = [0.0, 0.0, 0.0, 0.0]
-            self._operations = 0
-            self._again = False
-            self._status: int | None = None
+        self._began = _clock()
+        self._spent = [0.0, 0.0, 0.0, 0.0]
+        self._operations = 0
+        self.again = False
+        """Somebody held the record before."""
+        self.ran = False
+        self.status: int | None = None
+        """That of an answer whose body flowed past."""
 
-    def follow(self, call: Call, flow: Flow[Answer]) -> Flow[Answer]:
-        """The same flow, told about at its end."""
-        self._call = call
-        return self._watch(flow) if self._events.heard else self._wait(flow)
-
-    def at_once(self, answer: Answer, call: Call | None = None) -> Answer:
-        """There was no flow: the answer was known without the store."""
-        self._call = call
-        self._tell(answer, at_once=True)
-        return answer
-
-    def _wait(self, flow: Flow[Answer]) -> Flow[Answer]:
-        answer = yield from flow
-        if answer.error is not None or answer.zombie or answer.outcome in _FAILED:
-            self._tell(answer)
-        return answer
-
-    def _watch(self, flow: Flow[Answer]) -> Flow[Answer]:
-        feed: Callable[[Any], Operation[Any]] = flow.send
-        value: Any = None
-        while True:
-            try:
-                op = feed(value)
-            except StopIteration as done:
-                self._tell(done.value)
-                answer: Answer = done.value
-                return answer
-            asked = _clock()
-            try:
-                value = yield op
-                feed = flow.send
-            except Exception as error:
-                value, feed = error, flow.throw
-            self._saw(op, value, _clock() - asked)
-
-    def _saw(self, op: Operation[Any], reply: Any, seconds: float) -> None:
+    def saw(self, op: Operation[Any], reply: Any, asked: float) -> None:
+        """An operation was performed, or raised ``reply``."""
         part = _PARTS.get(type(op), _STORE)
-        self._spent[part] += seconds
-        if part == _HANDLER:
-            self._ran = self._ran or isinstance(op, Invoke)
-            if isinstance(reply, Streaming):
-                self._status = reply.status
-        elif part == _STORE:
-            self._operations += 1
-            if isinstance(reply, StoreError):
-                # No line of the log: that of the exchange tells whether it mattered.
-                name = type(op).__name__
-                self._events.emit(
-                    "store.error", level=NONE, error=reply, during="exchange", operation=name
-                )
-            elif isinstance(reply, Applied) and isinstance(op, Retake | Resume | Lapse):
-                self._met(op, reply)
+        self._spent[part] += _clock() - asked
+        if part != _STORE:
+            return
+        self._operations += 1
+        if isinstance(reply, StoreError):
+            # No line of the log: that of the exchange tells whether it mattered.
+            name = type(op).__name__
+            self._events.emit(
+                "store.error", level=NONE, error=reply, during="exchange", operation=name
+            )
+        elif isinstance(reply, Applied) and isinstance(op, Retake | Resume | Lapse):
+            self._met(op, reply)
 
     def _met(self, op: Retake | Resume | Lapse, reply: Applied) -> None:
         """A record that somebody held before."""
-        self._again = self._again or not isinstance(op, Lapse)
+        self.again = self.again or not isinstance(op, Lapse)
         if not isinstance(op, Retake):
             self._events.emit("lapse", count=1, by="request")
         if isinstance(op, Lapse) and reply.state is State.UNKNOWN:
             self._events.emit("doubt", count=1, why="lapsed")
 
-    def _tell(self, answer: Answer, at_once: bool = False) -> None:
-        level = _level(answer, at_once)
-        if not (self._events.heard or level or answer.zombie):
-            return
-        ticket, call, outcome = self._ticket, self._call, answer.outcome
-        error = answer.error.__cause__ if isinstance(answer.error, KeepFailed) else answer.error
-        self._events.emit(
-            "exchange",
-            level=level,
-            error=error,
-            outcome=outcome.value,
-            reserved=self._reserved(outcome),
-            route=self._label,
-            method=ticket.request.method,
-            policy=ticket.policy.name,
-            tenant=ticket.tenant,
-            replayed=outcome is Outcome.REPLAYED,
-            from_memory=at_once and outcome in _RESERVED,
-            lost_fence=answer.zombie,
-            by=self._by(),
-            identity=None if call is None else short(call.identity),
-            key=mask(ticket.key),
-            **self._measured(answer),
-        )
-        if answer.zombie:
-            which = None if call is None else short(call.identity)
-            self._events.emit("fence.lost", route=self._label, outcome=outcome, identity=which)
-        if outcome is Outcome.SUSPENDED:
-            self._events.emit("doubt", count=1, why="suspended")
+    def handler(self, seconds: float) -> None:
+        """The application has run for so long."""
+        self.ran = True
+        self._spent[_HANDLER] += seconds
 
-    def _measured(self, answer: Answer) -> dict[str, float | None]:
-        status = None if answer.response is None else answer.response.status
-        if not self._events.heard:
-            return {"status": status}
+    def measured(self) -> dict[str, float | None]:
         handler, waiting, store, _ = self._spent
         return {
-            "status": self._status if status is None else status,
             "seconds": _clock() - self._began,
             "store_seconds": store,
             "store_operations": self._operations,
-            "handler_seconds": handler if self._ran else None,
+            "handler_seconds": handler if self.ran else None,
             "waiting_seconds": waiting,
         }
 
-    def _reserved(self, outcome: Outcome) -> str | None:
-        """What came of the try to reserve the key; a worker's was reserved before."""
-        if self._call is not None and self._call.alone:
-            return None
-        if self._ran or outcome in _RAN:
-            return "failed_retry" if self._events.heard and self._again else "created"
-        return _RESERVED.get(outcome)
 
-    def _by(self) -> str:
-        if self._call is not None and self._call.alone:
-            return "worker"
-        return "once" if self._ticket.request.method == ONCE else "client"
+def now() -> float:
+    """The clock of accounts."""
+    return _clock()
+
+
+def tell(ex: WebExchange, answer: Answer, at_once: bool = False) -> None:
+    """One event of what an exchange came to. ``at_once``: it was known without the store."""
+    events, outcome, account = ex.guard.events, answer.outcome, ex.account
+    level = _level(answer, at_once)
+    if not (events.heard or level or answer.zombie):
+        return
+    error = answer.error.__cause__ if isinstance(answer.error, KeepFailed) else answer.error
+    status = None if answer.response is None else answer.response.status
+    if status is None and account is not None:
+        status = account.status
+    identity = getattr(ex, "identity", None)  # none, where it could not be made
+    which = None if identity is None else short(identity)
+    events.emit(
+        "exchange",
+        level=level,
+        error=error,
+        outcome=outcome.value,
+        reserved=_reserved(ex, outcome),
+        route=ex.label,
+        method=ex.request.method,
+        policy=ex.policy.name,
+        tenant=ex.tenant,
+        replayed=outcome is Outcome.REPLAYED,
+        from_memory=at_once and outcome in _RESERVED,
+        lost_fence=answer.zombie,
+        by=_by(ex),
+        identity=which,
+        key=mask(ex.key),
+        status=status,
+        **({} if account is None else account.measured()),
+    )
+    if answer.zombie:
+        events.emit("fence.lost", route=ex.label, outcome=outcome, identity=which)
+    if outcome is Outcome.SUSPENDED:
+        events.emit("doubt", count=1, why="suspended")
+
+
+def _reserved(ex: WebExchange, outcome: Outcome) -> str | None:
+    """What came of the try to reserve the key; a worker's was reserved before."""
+    if ex.worker is not None:
+        return None
+    account = ex.account
+    if outcome in _RAN or (account is not None and account.ran):
+        return "failed_retry" if account is not None and account.again else "created"
+    return _RESERVED.get(outcome)
+
+
+def _by(ex: WebExchange) -> str:
+    if ex.worker is not None:
+        return "worker"
+    return "once" if ex.request.method == ONCE else "client"
 
 
 def _level(answer: Answer, at_once: bool) -> int:

@@ -1,8 +1,7 @@
 """The ASGI adapter: pure ASGI, nothing between a request that takes no part and its application.
 
-A keyed request is claimed by the server's own task. Its handler runs in a task of its own, so that
-a client that hangs up, or a server that cancels, ends neither the handler nor the write that
-settles its record.
+A keyed request is claimed by the server's own task. Its application runs in a task of its own, with
+the write that settles its record (`web/asgi_exchange.py`).
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import unquote_to_bytes
 
-from semel.core.admission import Refused, Ticket
 from semel.core.answers import Answer
-from semel.core.flow import Step, arun
+from semel.core.flow import arun
 from semel.core.frozen import replace
 from semel.core.keys import escaped_path
 from semel.core.model import HeaderView, Request, Response
@@ -25,11 +23,11 @@ from semel.core.problems import refuse
 from semel.errors import ConfigurationError
 from semel.log import log
 from semel.process.transact import AsyncTransact
-from semel.web.awaited import AwaitedExchange
-from semel.web.desk import MARK, Desk, Opened
-from semel.web.handler import AsgiApp, Handler, Message, Receive, Scope, Send, UnseenHandler
+from semel.web.asgi_exchange import AsgiExchange, send_response
+from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
 from semel.web.layers import layers
 from semel.web.message import Spool
+from semel.web.pipeline import MARK, Pipeline
 from semel.web.routing import Place, place, slashes_merged
 from semel.web.ruling import ruled_by
 from semel.web.tags import OPT, TAG, find_tag, litestar_handlers, litestar_of
@@ -48,7 +46,7 @@ class Middleware:
         refuse_second(type(self), app)
         self.app = app
         self.guard = guard
-        self._desk = Desk(guard, app, find_tag)
+        self._pipeline = Pipeline(guard, app, find_tag)
         guard.stand_around(app)
         litestar = litestar_of(app)
         self._merges_slashes = litestar is not None
@@ -81,70 +79,38 @@ class Middleware:
         if self._merges_slashes:
             where = slashes_merged(where)
             request = replace(request, path=where.path, escaped="")
-        asked = await self._desk.ask(request) if self._desk.awaits and has_key(scope) else None
-        ticket, label = self._desk.admit(request, where, asked)
-        if isinstance(ticket, Refused):
-            return await send_response(ticket.response, send)
-        if ticket is None or self._desk.covers(ticket, scope.get(MARK)):
+        policy, label = self._pipeline.ruling(request, where)
+        given = (self.guard, request, policy, label, self.app, scope, receive, send)
+        ex = AsgiExchange(*given)
+        asked = (
+            await self._pipeline.ask(request) if self._pipeline.awaits and has_key(scope) else None
+        )
+        admitted = self._pipeline.admit(ex, asked)
+        if isinstance(admitted, Response):
+            return await send_response(admitted, send)
+        if not admitted or self._pipeline.covers(ex, scope.get(MARK)):
             return await self.app(scope, receive, send)
-        return await self._guarded(ticket, where, label, scope, receive, send)
-
-    async def _status(self, scope: Scope) -> Response | None:
-        """What the status resource says; None where the address is not one of it."""
-        return await tell_status(self._desk, scope)
-
-    async def _guarded(
-        self,
-        ticket: Ticket,
-        where: Place,
-        label: str,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        body = await read_body(ticket.policy, receive)
+        body = await read_body(policy, receive)
         if body is None:
             return None  # the client left before it had said what it wants
         if isinstance(body, Response):
-            return await send_response(self._desk.turned_away(body, ticket, label), send)
-        opened = await self._open(ticket, where, label, body, scope)
-        if isinstance(opened, Answer):
+            return await send_response(self._pipeline.turned_away(body, ex), send)
+        answer = await self._open(ex, where, body)
+        if answer is not None:
             body.close()
-            return await self._answer(opened, send)
-        call = opened.call
-        scope[MARK] = call.identity
-        kind = Handler if self._desk.sees_returns else UnseenHandler
-        handler = kind(self.app, scope, receive, send, body, call.policy)
-        exchange = AwaitedExchange(self.guard, ticket, call, handler, opened.started)
-        return await self._exchange(exchange, handler, opened, send)
+            return await ex.answer(answer)
+        scope[MARK] = ex.identity
+        ex.sees_returns = self._pipeline.sees_returns
+        return await ex.serve()
 
-    async def _open(
-        self, ticket: Ticket, where: Place, label: str, body: Spool, scope: Scope
-    ) -> Opened | Answer:
+    async def _open(self, ex: AsgiExchange, where: Place, body: Spool) -> Answer | None:
         if body.size < LARGE:  # else it takes long to fingerprint
-            return self._desk.open(ticket, where, label, body, scope)
-        return await asyncio.to_thread(self._desk.open, ticket, where, label, body, scope)
+            return self._pipeline.open(ex, where, body, ex.scope)
+        return await asyncio.to_thread(self._pipeline.open, ex, where, body, ex.scope)
 
-    async def _exchange(
-        self, exchange: AwaitedExchange, handler: Handler, opened: Opened, send: Send
-    ) -> None:
-        answer = await exchange.drive(Step(opened.flow))
-        if opened.errand is not None:
-            opened.errand.answer = answer
-        try:
-            await self._answer(answer, send)
-            if handler.started:
-                exchange.end()
-                await handler.returned()
-        except BaseException:
-            exchange.spawn(exchange.see_off())
-            raise
-        handler.close()
-        handler.raise_again()
-
-    async def _answer(self, answer: Answer, send: Send) -> None:
-        if answer.response is not None:
-            await send_response(answer.response, send)
+    async def _status(self, scope: Scope) -> Response | None:
+        """What the status resource says; None where the address is not one of it."""
+        return await tell_status(self._pipeline, scope)
 
     # ── start-up and shutdown ─────────────────────────────────────────────────────────────────────
 
@@ -234,16 +200,15 @@ async def drain(guard: Guard) -> None:
         await asyncio.wait(running, timeout=guard.drain.total_seconds())
 
 
-async def tell_status(desk: Desk, scope: Scope) -> Response | None:
+async def tell_status(pipeline: Pipeline, scope: Scope) -> Response | None:
     """How a request that was accepted is doing; None where the address names none."""
     where = where_is(scope)
     request = request_of(scope, where.path)
-    flow = desk.status(request, where, await desk.ask(request) if desk.awaits else None)
+    asked = await pipeline.ask(request) if pipeline.awaits else None
+    flow = pipeline.status(request, where, asked)
     if flow is None:
         return None
-    transact = AsyncTransact(desk.guard.backend)
-    response: Response = await arun(Step(flow), transact.perform)
-    return response
+    return await arun(flow, AsyncTransact(pipeline.guard.backend).perform)
 
 
 def _plainly_safe(scope: Scope) -> bool:
@@ -311,11 +276,3 @@ async def read_body(
             return refuse("body-too-large")
         if not message.get("more_body", False):
             return body
-
-
-async def send_response(response: Response, send: Send) -> None:
-    headers = list(response.headers)
-    if response.body and not any(name.lower() == b"content-length" for name, _ in headers):
-        headers.append((b"content-length", str(len(response.body)).encode()))
-    await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    await send({"type": "http.response.body", "body": response.body, "more_body": False})

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 from semel.core.replay import measured
 from semel.log import log
 from semel.web.asgi import refuse_second
-from semel.web.desk import Desk
+from semel.web.asgi_types import Scope
 from semel.web.gate import StandIn, gated, is_gated
 from semel.web.gated import GatedMiddleware, status_at
-from semel.web.handler import Scope
 from semel.web.late_commits import COMMITS_LATE, late_commits
 from semel.web.openapi import describe
+from semel.web.pipeline import Pipeline
 from semel.web.tags import find_route, find_tag
 
 try:
@@ -55,10 +55,10 @@ def protect(app: FastAPI, guard: "Guard", dependencies: Sequence[Any] = ()) -> N
     """What `Guard.fastapi` does."""
     refuse_second(FastapiMiddleware, app)
     app.add_middleware(FastapiMiddleware, guard=guard)
-    desk = Desk(guard, app, find_tag)
+    pipeline = Pipeline(guard, app, find_tag)
 
     async def status(request: Request) -> FastapiResponse:
-        told = await status_at(desk, request.scope)
+        told = await status_at(pipeline, request.scope)
         response = FastapiResponse(told.body, told.status)
         # These and no others: FastAPI would say the length a second time.
         response.raw_headers = list(measured(told).headers)

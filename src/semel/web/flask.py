@@ -20,8 +20,8 @@ from semel.core.policy import SAFE_METHODS, Policy
 from semel.errors import ConfigurationError, SemelError
 from semel.process.current import current, note, watched
 from semel.process.transact import Transact
-from semel.web.desk import refuse_awaiting
 from semel.web.message import Spool
+from semel.web.pipeline import refuse_awaiting
 from semel.web.routing import Place, place, without_slash
 from semel.web.ruling import demand_method
 from semel.web.tags import Tagged, any_tags, find_flask_tag, rule_path, tag, tagged_view
@@ -146,7 +146,7 @@ class Guarded:
     def status(self, name: str) -> flask.Response:
         """How a request that was accepted is doing: behind the application's authentication."""
         request, where = _told()
-        flow = self._views.desk.status(request, where)
+        flow = self._views.pipeline.status(request, where)
         if flow is None:
             flask.abort(404)
         return self._face.whole(run(flow, Transact(self.guard.backend).perform), None)

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from semel.core.frozen import frozen
 from semel.errors import ConfigurationError
 from semel.process.current import Run, current, watched
-from semel.web.handler import Promise
+from semel.web.promise import Promise
 from semel.web.tags import every_route
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from semel.core.admission import Refused, Ticket
 from semel.core.answers import Answer
 from semel.core.contract import Operation
-from semel.core.model import Response
+from semel.core.model import Request, Response
 from semel.core.policy import Policy
 from semel.core.problems import refuse
 from semel.core.runner import Await, HandlerOutcome, Raised, Unwoken
@@ -19,147 +19,193 @@ from semel.web.asgi import (
     has_key,
     read_body,
     request_of,
-    send_response,
     tell_status,
     where_is,
 )
-from semel.web.awaited import AwaitedExchange
-from semel.web.desk import MARK, Desk, Opened
+from semel.web.asgi_exchange import AsgiExchange, body_messages, keepable, send_response
+from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
+from semel.web.exchange import too_late
 from semel.web.gate import Gate, TurnedBack, Verdict, at_gate
-from semel.web.handler import (
-    AsgiApp,
-    Handler,
-    Message,
-    Receive,
-    Scope,
-    Send,
-    body_messages,
-    keepable,
-    start_task,
-)
 from semel.web.message import Spool
+from semel.web.pipeline import MARK, Pipeline
 from semel.web.routing import Place
 
 if TYPE_CHECKING:
     from semel.guard import Guard
 
 
-class GatedHandler(Handler):
-    """One run of an application that waits before its endpoint."""
+class GatedExchange(AsgiExchange):
+    """One keyed request to an application that waits before its endpoint.
 
-    __slots__ = ("_ended", "_oversize", "_said", "_taken", "gate", "ruling", "scope")
+    The application is called first. Until its key is claimed it talks to the server as without a
+    guard, and hears of it when the server cancels.
+    """
+
+    __slots__ = (
+        *("_all_read", "_let_through", "_over", "_oversize", "_said", "_taken", "_threads"),
+        "gate",
+    )
 
     def __init__(
         self,
+        guard: Guard,
+        request: Request,
+        policy: Policy,
+        label: str,
         app: AsgiApp,
         scope: Scope,
         receive: Receive,
         send: Send,
-        policy: Policy,
-        label: str,
+        threads: list[object],
     ) -> None:
-        self.ruling = policy, label
-        self.scope = keepable(scope)
-        """What the application gets, and leaves its notes in."""
-        super().__init__(app, self.scope, receive, send, Spool(), policy)
+        # The application leaves its notes in the scope it gets.
+        super().__init__(guard, request, policy, label, app, keepable(scope), receive, send)
+        self.body = Spool()
         self.gate = Gate(app)
         self._taken = 0
         """How much of the body the application has read on its way to the gate."""
-        self._ended = self._oversize = False
+        self._all_read = self._oversize = self._let_through = self._over = False
         self._said = 503
+        self._threads = threads
+        """Those that hold a thread of the framework's while they wait for another's answer."""
 
-    async def approach(self, running: set[asyncio.Task[Any]]) -> bool:
+    # ── the server's side ─────────────────────────────────────────────────────────────────────────
+
+    async def approach(self) -> bool:
         """Start the application; whether it has come to the gate, and not to an end before."""
-        self._begin()
-        self._task = start_task(self._call_app(), running)
+        self.prepare()
+        task = self.spawn(self._call_app())
+        self._task = weakref.ref(task)
         try:
             await self.gate.reached.wait()
         except asyncio.CancelledError:
-            self._task.cancel()  # nothing is claimed: the application hears of it as without us
+            task.cancel()  # nothing is claimed: the application hears of it as without us
             raise
-        return not self._over.kept
+        return not self._over
 
     async def rest(self) -> Spool | Response | None:
         """The whole body, of which the application may have left something unread."""
         if self._oversize:
             return refuse("body-too-large")
-        if self._ended:
-            return self._request_body
-        return await read_body(self._policy, self._receive, self._request_body)
+        if self._all_read:
+            return self.body
+        return await read_body(self.policy, self._receive, self.body)
 
-    async def outcome(self, run: Run, running: set[asyncio.Task[Any]]) -> HandlerOutcome:
-        if self._over.kept and not self.gate.verdict.kept:
-            return Raised(NotExecuted("the application gave up before its endpoint was called"))
-        self._run = run
-        unread = body_messages(self._request_body, self._taken)
-        self._incoming = iter(()) if self._ended else unread
-        self.gate.verdict.keep(run)
-        return await self._outcome.wait()
+    async def serve(self) -> None:
+        """Both halves, with the endpoint between them."""
+        try:
+            reached = await self._claimed()
+        except BaseException:
+            self.turn_back()
+            raise
+        if isinstance(reached, Answer):
+            self.tell(reached)
+            await self.answer(reached)
+        self.turn_back()
+        await self._done
+        self.body.close()
+        self.raise_again()
 
-    async def answer(self, message: Message) -> None:
+    async def _claimed(self) -> Answer | None:
+        """Let the application through to its endpoint, or find the answer that is sent instead."""
+        entry = await self.claim()
+        if isinstance(entry, Answer):
+            return entry
+        in_time = self.began(entry)
+        if in_time and not self._over:
+            unread = body_messages(self.body, self._taken)
+            self._incoming = iter(()) if self._all_read else unread
+            self._let_through = True
+            self.gate.verdict.keep(self.run)
+            return None
+        given_up = NotExecuted("the application gave up before its endpoint was called")
+        try:
+            await self._settle(Raised(given_up) if in_time else too_late())
+        finally:
+            await self.end()
+        return None
+
+    async def answer(self, answer: Answer) -> None:
         """Send on behalf of the guard, and remember what an application turned back is told."""
-        if message["type"] == "http.response.start":
-            self._said = message["status"]
-        await self._send(message)
+        if answer.response is not None:
+            self._said = answer.response.status
+        await super().answer(answer)
+
+    async def attend(self, op: Operation[Any]) -> Any:
+        """Of those that hold a thread while they wait there are ``max_waiters`` at most."""
+        if not isinstance(op, Await) or not self.gate.in_thread:
+            return await super().attend(op)
+        if len(self._threads) >= self.guard.max_waiters:
+            return Unwoken()
+        self._threads.append(self)
+        try:
+            return await super().attend(op)
+        finally:
+            self._threads.remove(self)
 
     async def refuse(self, response: Response | None) -> None:
         """Turn back; without a response when the client has left."""
         if response is not None:
-            await send_response(response, self.answer)
-        self.release()
+            self._said = response.status
+            await send_response(response, self._send)
+        self.turn_back()
 
     def wave_through(self) -> None:
         """The request takes no part."""
         self.gate.verdict.keep(None)
 
-    def release(self) -> None:
+    def turn_back(self) -> None:
         """Whoever still waits at the gate turns back; the first verdict counts."""
         self.gate.verdict.keep(TurnedBack(self._said))
-        super().release()
 
     async def run_out(self) -> None:
-        """See to the end of an application; one that is not guarded hears of a cancellation."""
+        """See to the end of an application that is not guarded: it hears of a cancellation."""
         try:
-            await self.returned()
+            await self._done
         except asyncio.CancelledError:
-            if self._task is not None:
-                self._task.cancel()
+            task = self._task()
+            if task is not None:
+                task.cancel()
             raise
-        self.close()
+        self.body.close()
         self.raise_again()
 
     # ── what the application meets ────────────────────────────────────────────────────────────────
 
-    def _enter(self) -> None:
+    def enter(self) -> None:
         at_gate(self.gate)
 
-    def _stopped(self, error: BaseException | None) -> None:
-        super()._stopped(error)
+    async def call_ended(self, outcome: HandlerOutcome | None) -> None:
+        self._over = True
         self.gate.reached.keep(None)
+        if self._let_through:
+            await super().call_ended(outcome)
+        else:
+            self.over()
 
-    async def _app_receive(self) -> Message:
-        if isinstance(await self._decided(), Run):
-            return await super()._app_receive()
+    async def app_receive(self) -> Message:
+        if isinstance(await self._verdict(), Run):
+            return await super().app_receive()
         message = await self._receive()
         if message["type"] == "http.request" and not self.gate.verdict.kept:
             self._note(message)
         return message
 
     def _note(self, message: Message) -> None:
-        self._ended = not message.get("more_body", False)
-        self._oversize = self._request_body.size > self._policy.max_request_body
+        self._all_read = not message.get("more_body", False)
+        self._oversize = self.body.size > self.policy.max_request_body
         if not self._oversize:  # else it is refused at the gate, and need not be kept
-            self._request_body.write(message.get("body", b""))
-            self._taken = self._request_body.size
+            self.body.write(message.get("body", b""))
+            self._taken = self.body.size
 
-    async def _app_send(self, message: Message) -> None:
-        verdict = await self._decided()
+    async def app_send(self, message: Message) -> None:
+        verdict = await self._verdict()
         if isinstance(verdict, Run):
-            await super()._app_send(message)
+            await super().app_send(message)
         elif verdict is None:
             await self._send(message)
 
-    async def _decided(self) -> Verdict:
+    async def _verdict(self) -> Verdict:
         """None on the way to the gate; there an application neither speaks nor reads."""
         if self.gate.called or self.gate.reached.kept:
             return await self.gate.arrive()
@@ -187,18 +233,23 @@ class GatedMiddleware(Middleware):
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope.setdefault("state", {})  # made further in it would be out of sight for tenant=
         where = where_is(scope)
+        request = request_of(scope, where.path)
         # Now: on its way to the gate a request's scope becomes that of what is mounted.
-        policy, label = self._desk.ruling(request_of(scope, where.path), where)
+        policy, label = self._pipeline.ruling(request, where)
         if not policy.required and not has_key(scope):
             return await self._pass(scope, receive, send)
         if not self.make_wait(scope):
             return await super()._serve(scope, receive, send)
-        handler = GatedHandler(self.app, scope, receive, send, policy, label)
-        if await handler.approach(self.guard.running):
-            opened = await self._at_gate(handler, where)
-            if opened is not None:
-                return await self._exchange(*opened, handler.answer)
-        return await handler.run_out()
+        given = (self.guard, request, policy, label, self.app, scope, receive, send)
+        ex = GatedExchange(*given, threads=self._threads)
+        if not await ex.approach():
+            return await ex.run_out()
+        try:
+            opened = await self._opened(ex, where)
+        except BaseException:
+            ex.turn_back()
+            raise
+        return await (ex.serve() if opened else ex.run_out())
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A request that a dependency makes of its own application does not wait at its gate."""
@@ -208,74 +259,31 @@ class GatedMiddleware(Middleware):
         finally:
             leave()
 
-    async def _at_gate(
-        self, handler: GatedHandler, where: Place
-    ) -> tuple[AwaitedExchange, Handler, Opened] | None:
-        try:
-            return await self._opened(handler, where)
-        except BaseException:
-            handler.release()
-            raise
-
-    async def _opened(
-        self, handler: GatedHandler, where: Place
-    ) -> tuple[AwaitedExchange, Handler, Opened] | None:
-        """The exchange to be driven; None when the request is answered, or takes no part."""
-        scope = handler.scope
-        request = request_of(scope, where.path)
-        asked = await self._desk.ask(request) if self._desk.awaits and has_key(scope) else None
-        ticket, label = self._desk.admit_under(request, *handler.ruling, asked)
-        if isinstance(ticket, Refused):
-            await handler.refuse(ticket.response)
-            return None
-        if ticket is None or self._desk.covers(ticket, scope.get(MARK)):
-            handler.wave_through()
-            return None
-        body = await handler.rest()
+    async def _opened(self, ex: GatedExchange, where: Place) -> bool:
+        """Whether it is to be served; False when it is answered, or takes no part."""
+        pipeline, scope = self._pipeline, ex.scope
+        request = ex.request = request_of(scope, where.path)  # with what dependencies have done
+        asked = await pipeline.ask(request) if pipeline.awaits and has_key(scope) else None
+        admitted = pipeline.admit(ex, asked)
+        if isinstance(admitted, Response):
+            await ex.refuse(admitted)
+            return False
+        if not admitted or pipeline.covers(ex, scope.get(MARK)):
+            ex.wave_through()
+            return False
+        body = await ex.rest()
         if not isinstance(body, Spool):
-            if body is not None:
-                self._desk.turned_away(body, ticket, label)
-            await handler.refuse(body)
-            return None
-        opened = await self._open(ticket, where, label, body, scope)
-        if isinstance(opened, Answer):
-            await self._answer(opened, handler.answer)
-            handler.release()
-            return None
-        scope[MARK] = opened.call.identity
-        exchange = self._exchange_of(ticket, opened, handler)
-        return exchange, handler, opened
-
-    def _exchange_of(
-        self, ticket: Ticket, opened: Opened, handler: GatedHandler
-    ) -> AwaitedExchange:
-        given = (self.guard, ticket, opened.call, handler, opened.started)
-        if handler.gate.in_thread:
-            return _InThread(*given, threads=self._threads)
-        return AwaitedExchange(*given)
+            await ex.refuse(None if body is None else pipeline.turned_away(body, ex))
+            return False
+        answer = await self._open(ex, where, body)
+        if answer is not None:
+            await ex.answer(answer)
+            ex.turn_back()
+            return False
+        scope[MARK] = ex.identity
+        return True
 
 
-class _InThread(AwaitedExchange):
-    """Of those that hold a thread while they wait there are ``max_waiters`` at most."""
-
-    __slots__ = ("_threads",)
-
-    def __init__(self, *given: Any, threads: list[object]) -> None:
-        super().__init__(*given)
-        self._threads = threads
-
-    async def _attend(self, op: Operation[Any]) -> Any:
-        if not isinstance(op, Await):
-            return await super()._attend(op)
-        if len(self._threads) >= self._guard.max_waiters:
-            return Unwoken()
-        self._threads.append(self)
-        try:
-            return await super()._attend(op)
-        finally:
-            self._threads.remove(self)
-
-
-async def status_at(desk: Desk, scope: Scope) -> Response:
+async def status_at(pipeline: Pipeline, scope: Scope) -> Response:
     """What the route that tells of accepted requests answers."""
-    return await tell_status(desk, scope) or refuse("no-such-operation")
+    return await tell_status(pipeline, scope) or refuse("no-such-operation")

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from semel.errors import ConfigurationError
 from semel.web.asgi import check_settings, drain
-from semel.web.desk import Desk
+from semel.web.asgi_types import Receive, Scope, Send
 from semel.web.gate import StandIn, gated, is_gated
 from semel.web.gated import GatedMiddleware, status_at
-from semel.web.handler import Receive, Scope, Send
 from semel.web.openapi import describe
+from semel.web.pipeline import Pipeline
 from semel.web.ruling import called_for
 from semel.web.tags import find_tag, litestar_handler
 
@@ -93,8 +93,8 @@ class SemelPlugin(InitPlugin):
 def _status_handler(guard: Guard) -> HTTPRouteHandler:
     @get(guard.status + "/{operation:str}", include_in_schema=False)
     async def status(request: Request[Any, Any, Any]) -> LitestarResponse[bytes]:
-        desk = Desk(guard, request.app, find_tag)
-        told = await status_at(desk, cast("Scope", request.scope))
+        pipeline = Pipeline(guard, request.app, find_tag)
+        told = await status_at(pipeline, cast("Scope", request.scope))
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in told.headers}
         kind = headers.pop("content-type", "application/octet-stream")
         return LitestarResponse(

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Iterator
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
+
+from semel.core.runner import Drained
+
+if TYPE_CHECKING:
+    from semel.core.policy import Policy
 
 IN_MEMORY: Final = 1024 * 1024
 """A body larger than this is kept on disk while its request is being served."""
@@ -68,3 +74,27 @@ class Spool:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def unkeepable(policy: Policy, begun: Spool) -> bool:
+    """Whether an answer whose first pieces these are flows past the record."""
+    if policy.response == "stream":
+        return True
+    return begun.size > policy.max_response_body and policy.mode != "atomic"
+
+
+class Tally:
+    """What has flowed past: its size and digest."""
+
+    __slots__ = ("_digest", "_size")
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def add(self, piece: bytes) -> None:
+        self._digest.update(piece)
+        self._size += len(piece)
+
+    def drained(self, *, whole: bool, error: BaseException | None) -> Drained:
+        return Drained(self._size, self._digest.digest(), whole, error)

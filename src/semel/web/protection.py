@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.core.admission import Call
 from semel.core.answers import Answer
 from semel.core.contract import Accept, Claim, Found, Operation, Stale
+from semel.core.exchange import Exchange
 from semel.core.flow import Flow
-from semel.core.frozen import replace
 from semel.core.model import Response
 from semel.core.problems import refuse
 from semel.core.runner import Occupied
@@ -27,33 +26,33 @@ _MAKES_A_RECORD: Final = (Claim, Accept)
 _MADE_NONE: Final = (Found, Stale, Occupied)
 
 
-def at_once(guard: Guard, call: Call) -> Answer | Call:
-    """The answer for which the store is not asked: a remembered one, or a refusal. Else the call.
+def at_once(guard: Guard, ex: Exchange) -> Answer | None:
+    """The answer for which the store is not asked: a remembered one, or a refusal.
 
     Of a tenant with too many keys, one that is there already is still answered: only the store
     knows, so it is looked for, and refused where it would be made (`Fare`).
     """
     replays, limiter, breaker = guard.replays, guard.limiter, guard.breaker
-    answer = None if replays is None else replays.answer(call)
-    toll, tenant = _expected(call, answer), call.origin.tenant
+    answer = None if replays is None else replays.answer(ex)
+    toll, tenant = _expected(ex, answer), ex.tenant
     over = None if limiter is None else limiter.charge(tenant, toll)
     if limiter is not None and over is not None and over.code == CROWDED:
-        toll, call = Toll.LOOKUP, replace(call, familiar=True)
+        toll, ex.familiar = Toll.LOOKUP, True
         over = limiter.charge(tenant, toll)
     if over is not None:
         if toll is Toll.NEW_KEY:
-            guard.familiar.forget(call.identity)
+            guard.familiar.forget(ex.identity)
         return throttled(over.code, over.wait)
     if answer is None and breaker is not None and (wait := breaker.refuses()) is not None:
         if limiter is not None:
             limiter.give_back(tenant, toll)
-        return resting(call, wait)
-    return call if answer is None else answer
+        return resting(ex, wait)
+    return answer
 
 
-def _expected(call: Call, answer: Answer | None = None) -> Toll:
+def _expected(ex: Exchange, answer: Answer | None = None) -> Toll:
     """What a request is for, as far as can be known before the store is asked."""
-    return Toll.LOOKUP if call.familiar or answer is not None else Toll.NEW_KEY
+    return Toll.LOOKUP if ex.familiar or answer is not None else Toll.NEW_KEY
 
 
 def protected(guard: Guard, tenant: str, flow: Flow[Response]) -> Flow[Response]:
@@ -95,10 +94,10 @@ class Fare:
 
     __slots__ = ("_limiter", "_tenant", "_toll")
 
-    def __init__(self, limiter: Limiter, call: Call) -> None:
+    def __init__(self, limiter: Limiter, ex: Exchange) -> None:
         self._limiter = limiter
-        self._tenant = call.origin.tenant
-        self._toll = _expected(call)
+        self._tenant = ex.tenant
+        self._toll = _expected(ex)
 
     def before(self, op: Operation[Any]) -> None:
         """A look-up that is to make a record is a new key, and may be one too many."""

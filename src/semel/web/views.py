@@ -6,30 +6,19 @@ A framework says how a request is read (`Asked`) and how its responses are taken
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from semel.core.admission import Refused, Ticket
 from semel.core.answers import Answer
-from semel.core.flow import Step, run_on
 from semel.core.frozen import frozen
 from semel.core.model import Headers, Request, Response
 from semel.core.policy import Policy
 from semel.core.problems import refuse
-from semel.core.runner import (
-    Abandoned,
-    Drain,
-    Drained,
-    HandlerOutcome,
-    Raised,
-    Returned,
-    Streaming,
-)
-from semel.process.current import Run
+from semel.core.runner import Abandoned, HandlerOutcome, Raised, Returned, Streaming
+from semel.core.settle import Flowing
 from semel.web.blocking import BlockingExchange
-from semel.web.desk import MARK, Desk, FindTag, Opened, spoken
-from semel.web.message import Spool
+from semel.web.message import Spool, Tally, unkeepable
+from semel.web.pipeline import MARK, FindTag, Pipeline, spoken
 from semel.web.routing import Place
 from semel.web.ruling import ruled_by
 
@@ -39,9 +28,6 @@ if TYPE_CHECKING:
 F = TypeVar("F")
 """A framework's response."""
 P = TypeVar("P", covariant=True)
-
-STREAMS: Final = (Drain,)
-"""A streamed answer is left to the framework, which asks for its pieces when it sends them."""
 
 
 @frozen
@@ -95,7 +81,7 @@ class Views(Generic[F]):
 
     def __init__(self, guard: Guard, face: Face[F], find_tag: FindTag) -> None:
         self.guard = guard
-        self.desk = Desk(guard, None, find_tag)
+        self.pipeline = Pipeline(guard, None, find_tag)
         self._face = face
 
     def call(self, asked: Asked, view: Callable[[], F]) -> F:
@@ -107,39 +93,36 @@ class Views(Generic[F]):
             ruled_by.set(before)
 
     def _call(self, asked: Asked, view: Callable[[], F]) -> F:
-        ticket, label = self.desk.admit(asked.request, asked.place)
-        if isinstance(ticket, Refused):
-            return self._face.whole(ticket.response, None)
-        if ticket is None or self.desk.covers(ticket, asked.marks.get(MARK)):
+        pipeline, face = self.pipeline, self._face
+        policy, label = pipeline.ruling(asked.request, asked.place)
+        ex = ViewExchange(self.guard, asked.request, policy, label, view, face)
+        admitted = pipeline.admit(ex)
+        if isinstance(admitted, Response):
+            return face.whole(admitted, None)
+        if not admitted or pipeline.covers(ex, asked.marks.get(MARK)):
             return view()
-        body = asked.read(ticket.policy)
+        body = asked.read(policy)
         if isinstance(body, Response):
-            return self._face.whole(self.desk.turned_away(body, ticket, label), None)
-        opened = self.desk.open(ticket, asked.place, label, body, asked.marks)
-        if isinstance(opened, Answer):
+            return face.whole(pipeline.turned_away(body, ex), None)
+        answer = pipeline.open(ex, asked.place, body, asked.marks)
+        if answer is not None:
             body.close()
-            return self._said(opened, None)
-        asked.marks[MARK] = opened.call.identity
-        handler = ViewHandler(view, self._face, opened.call.policy, body)
-        return self._exchange(ticket, opened, handler)
+            return self._said(answer, None)
+        asked.marks[MARK] = ex.identity
+        return self._exchange(ex)
 
-    def _exchange(self, ticket: Ticket, opened: Opened, handler: ViewHandler[F]) -> F:
-        exchange = BlockingExchange(self.guard, ticket, opened.call, handler, opened.started)
-        step = Step(opened.flow)
+    def _exchange(self, ex: ViewExchange[F]) -> F:
         try:
-            reached = run_on(step, exchange.perform, STREAMS)
+            reached = ex.serve()
         except BaseException:
-            exchange.end()
-            handler.close()
+            ex.end()
+            ex.close()
             raise
-        if isinstance(reached, Drain):
-            stream = Stream(step, exchange, handler, opened)
-            return self._face.flowing(handler.status, reached.headers, stream)
-        exchange.end()
-        made = handler.take()
-        handler.close()
-        if opened.errand is not None:
-            opened.errand.answer = reached
+        if isinstance(reached, Flowing):
+            return self._face.flowing(ex.status, reached.headers, Stream(ex, reached))
+        ex.end()
+        made = ex.take()
+        ex.close()
         return self._said(reached, made)
 
     def _said(self, answer: Answer, made: F | None) -> F:
@@ -154,58 +137,62 @@ def said(face: Maker[F], response: Response | None, made: F | None) -> F:
     return sent
 
 
-class ViewHandler(Generic[F]):
-    """One run of a view for one keyed request."""
+class ViewExchange(BlockingExchange, Generic[F]):
+    """One keyed request to a view, and what the view answers."""
+
+    __slots__ = (
+        *("_begun", "_error", "_face", "_headers", "_made", "_rest", "_view"),
+        "status",
+    )
 
     def __init__(
-        self, view: Callable[[], F], face: Face[F], policy: Policy, request_body: Spool
+        self,
+        guard: Guard,
+        request: Request,
+        policy: Policy,
+        label: str,
+        view: Callable[[], F],
+        face: Face[F],
     ) -> None:
+        super().__init__(guard, request, policy, label)
         self._view = view
         self._face = face
-        self._policy = policy
-        self._request_body = request_body
         self._begun = Spool()
         self._rest: Iterator[bytes] = iter(())
         self._headers: Headers = ()
-        self._behind: BaseException | None = None
         self._error: BaseException | None = None
-        self._outcome: HandlerOutcome | None = None
-        self._run: Run | None = None
         self.status = 0
         self._made: F | None = None
 
-    def outcome(self, run: Run) -> HandlerOutcome:
-        """Call the view; asked again, it is the same run."""
-        if self._outcome is None:
-            self._run = run
-            leave = run.enter()
-            try:
-                self._outcome = self._call(run)
-            except Exception as error:
-                self._outcome = self._failed(error, Raised(error))
-            except BaseException as error:
-                self._outcome = self._failed(error, Abandoned(error))
-            finally:
-                leave()
-        return self._outcome
+    def call(self) -> HandlerOutcome:
+        """Call the view, and read its answer."""
+        leave = self.run.enter()
+        try:
+            return self._answered()
+        except Exception as error:
+            return self._failed(error, Raised(error))
+        except BaseException as error:
+            return self._failed(error, Abandoned(error))
+        finally:
+            leave()
 
-    def _call(self, run: Run) -> HandlerOutcome:
+    def _answered(self) -> HandlerOutcome:
         self._made = self._view()
         parts = self._face.apart(self._made)
         self.status, self._headers = parts.status, parts.headers
-        self._behind = run.error_behind(self.status)
+        behind = self.run.error_behind(self.status)
         self._rest = iter(parts.pieces)
         for piece in self._rest:
             self._begun.write(piece)
-            if unkeepable(self._policy, self._begun):
-                return Streaming(self.status, self._headers, self._behind)
+            if unkeepable(self.policy, self._begun):
+                return Streaming(self.status, self._headers, behind)
         response = Response(self.status, self._headers, self._begun.whole())
-        return Returned(response, self._behind, run.has_raised(self.status))
+        return Returned(response, behind, self.run.has_raised(self.status))
 
     def _failed(self, error: BaseException, nothing_begun: HandlerOutcome) -> HandlerOutcome:
         """Begun but not finished: what was begun is the outcome, and it is not whole."""
-        if self._run is not None and self._made is not None:
-            self._run.course.returned = True
+        if self._made is not None:
+            self.run.course.returned = True
         if not self._begun.size:
             return nothing_begun
         self._error = error
@@ -217,7 +204,7 @@ class ViewHandler(Generic[F]):
         if self._error is not None:
             raise self._error
         while True:
-            leave = _nothing if self._run is None else self._run.enter()
+            leave = self.run.enter()
             try:
                 piece = next(self._rest)
             except StopIteration:
@@ -225,16 +212,6 @@ class ViewHandler(Generic[F]):
             finally:
                 leave()
             yield piece
-
-    def drain(self, headers: Headers) -> Drained:
-        """Nobody is left to send it to: let the view run out."""
-        tally, error = Tally(), None
-        try:
-            for piece in self.pieces():
-                tally.add(piece)
-        except Exception as failed:
-            error = failed
-        return tally.drained(whole=error is None, error=error)
 
     def take(self) -> F | None:
         """The view's own response, which is now the caller's to send or to close."""
@@ -244,52 +221,21 @@ class ViewHandler(Generic[F]):
     def close(self) -> None:
         """Nothing of the answer is sent any more, and nothing of the request read."""
         self._begun.close()
-        self._request_body.close()
+        self.body.close()
         made = self.take()
         if made is not None:
             self._face.close(made)
-
-    discard = close
-
-
-def _nothing() -> None: ...
-
-
-def unkeepable(policy: Policy, begun: Spool) -> bool:
-    """Whether an answer whose first pieces these are flows past the record."""
-    if policy.response == "stream":
-        return True
-    return begun.size > policy.max_response_body and policy.mode != "atomic"
-
-
-class Tally:
-    """What has flowed past: its size and digest."""
-
-    __slots__ = ("_digest", "_size")
-
-    def __init__(self) -> None:
-        self._digest = hashlib.sha256()
-        self._size = 0
-
-    def add(self, piece: bytes) -> None:
-        self._digest.update(piece)
-        self._size += len(piece)
-
-    def drained(self, *, whole: bool, error: BaseException | None) -> Drained:
-        return Drained(self._size, self._digest.digest(), whole, error)
 
 
 class Stream(Generic[F]):
     """A streamed answer on its way out; when it has ended its record is closed."""
 
-    def __init__(
-        self, step: Step, exchange: BlockingExchange, handler: ViewHandler[F], opened: Opened
-    ) -> None:
-        self._step = step
-        self._exchange = exchange
-        self._handler = handler
-        self._errand = opened.errand
-        self._pieces = handler.pieces()
+    def __init__(self, ex: ViewExchange[F], flowing: Flowing) -> None:
+        if ex.account is not None:
+            ex.account.status = ex.status
+        self._ex = ex
+        self._flowing = flowing
+        self._pieces = ex.pieces()
         self._tally = Tally()
         self._over = False
 
@@ -317,11 +263,8 @@ class Stream(Generic[F]):
 
     def _end(self, *, whole: bool, error: BaseException | None) -> None:
         self._over = True
-        self._step.reply(self._tally.drained(whole=whole, error=error))
         try:
-            answer: Answer = run_on(self._step, self._exchange.perform)
-            if self._errand is not None:
-                self._errand.answer = answer
+            self._ex.end_stream(self._flowing, self._tally.drained(whole=whole, error=error))
         finally:
-            self._exchange.end()
-            self._handler.close()
+            self._ex.end()
+            self._ex.close()

@@ -9,30 +9,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from semel.core.admission import Refused, Ticket
 from semel.core.answers import Answer
-from semel.core.flow import Step
-from semel.core.model import Headers, Response
+from semel.core.model import Headers, Request, Response
 from semel.core.policy import Policy
 from semel.core.prints import LARGE
-from semel.core.runner import (
-    Abandoned,
-    Drain,
-    Drained,
-    HandlerOutcome,
-    Raised,
-    Returned,
-    Streaming,
-)
-from semel.process.current import Run
-from semel.web.awaited import AwaitedExchange
-from semel.web.desk import MARK, Desk, FindTag, Opened, spoken
-from semel.web.handler import Promise, start_task
-from semel.web.message import Spool
+from semel.core.runner import Abandoned, Drained, HandlerOutcome, Raised, Returned, Streaming
+from semel.core.settle import Flowing
+from semel.log import log
+from semel.web.awaited import AsyncExchange
+from semel.web.exchange import WebExchange, too_late
+from semel.web.message import Spool, Tally, unkeepable
+from semel.web.pipeline import MARK, FindTag, Pipeline, spoken
 from semel.web.ruling import ruled_by
-from semel.web.views import STREAMS, Asked, Maker, Parts, Tally, said, unkeepable
+from semel.web.views import Asked, Maker, Parts, said
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -57,14 +48,15 @@ class AwaitedViews(Generic[F]):
 
     def __init__(self, guard: Guard, face: AwaitedFace[F], find_tag: FindTag) -> None:
         self.guard = guard
-        self.desk = Desk(guard, None, find_tag)
+        self.pipeline = Pipeline(guard, None, find_tag)
         self._face = face
 
-    async def admit(self, asked: Asked) -> tuple[Ticket | Refused | None, str]:
+    async def admit(self, ex: WebExchange) -> Response | bool:
         """Whether a request takes part; for frameworks whose user may only be asked in a thread."""
-        keyed = "idempotency-key" in asked.request.headers
-        said = await self.desk.ask(asked.request) if self.desk.awaits and keyed else None
-        return self.desk.admit(asked.request, asked.place, said)
+        pipeline = self.pipeline
+        keyed = "idempotency-key" in ex.request.headers
+        said = await pipeline.ask(ex.request) if pipeline.awaits and keyed else None
+        return pipeline.admit(ex, said)
 
     async def call(self, asked: Asked, view: Callable[[], Awaitable[F]]) -> F:
         """The view's answer, or the one there is instead of it."""
@@ -75,86 +67,118 @@ class AwaitedViews(Generic[F]):
             ruled_by.set(before)
 
     async def _call_view(self, asked: Asked, view: Callable[[], Awaitable[F]]) -> F:
-        ticket, label = await self.admit(asked)
-        if isinstance(ticket, Refused):
-            return self._face.whole(ticket.response, None)
-        if ticket is None or self.desk.covers(ticket, asked.marks.get(MARK)):
+        pipeline, face = self.pipeline, self._face
+        policy, label = pipeline.ruling(asked.request, asked.place)
+        ex = AwaitedViewExchange(self.guard, asked.request, policy, label, view, face)
+        admitted = await self.admit(ex)
+        if isinstance(admitted, Response):
+            return face.whole(admitted, None)
+        if not admitted or pipeline.covers(ex, asked.marks.get(MARK)):
             return await view()
-        body = asked.read(ticket.policy)
+        body = asked.read(policy)
         if isinstance(body, Response):
-            return self._face.whole(self.desk.turned_away(body, ticket, label), None)
-        opened = await self._open(ticket, label, body, asked)
-        if isinstance(opened, Answer):
+            return face.whole(pipeline.turned_away(body, ex), None)
+        answer = await self._open(ex, body, asked)
+        if answer is not None:
             body.close()
-            return self._said(opened, None)
-        asked.marks[MARK] = opened.call.identity
-        handler = AwaitedViewHandler(view, self._face, opened.call.policy, body)
-        return await self._exchange(ticket, opened, handler)
+            return self._said(answer, None)
+        asked.marks[MARK] = ex.identity
+        return await self._exchange(ex)
 
-    async def _open(self, ticket: Ticket, label: str, body: Spool, asked: Asked) -> Opened | Answer:
-        given = (ticket, asked.place, label, body, asked.marks)
+    async def _open(self, ex: AwaitedViewExchange[F], body: Spool, asked: Asked) -> Answer | None:
+        given = (ex, asked.place, body, asked.marks)
         if body.size < LARGE:  # else it takes long to fingerprint
-            return self.desk.open(*given)
-        return await asyncio.to_thread(self.desk.open, *given)
+            return self.pipeline.open(*given)
+        return await asyncio.to_thread(self.pipeline.open, *given)
 
-    async def _exchange(self, ticket: Ticket, opened: Opened, handler: AwaitedViewHandler[F]) -> F:
-        exchange = AwaitedExchange(self.guard, ticket, opened.call, handler, opened.started)
-        step = Step(opened.flow)
-        reached: Drain | Answer = await exchange.drive(step, STREAMS)
-        if isinstance(reached, Drain):
-            stream = AwaitedStream(step, exchange, handler, opened)
-            return self._face.flowing(handler.status, reached.headers, stream)
-        exchange.end()
-        made = handler.take()
-        handler.close()
-        if opened.errand is not None:
-            opened.errand.answer = reached
+    async def _exchange(self, ex: AwaitedViewExchange[F]) -> F:
+        reached = await ex.serve()
+        if isinstance(reached, Flowing):
+            return self._face.flowing(ex.status, reached.headers, AwaitedStream(ex, reached))
+        made = ex.take()
+        ex.close()
         return self._said(reached, made)
 
     def _said(self, answer: Answer, made: F | None) -> F:
         return said(self._face, spoken(answer), made)
 
 
-class AwaitedViewHandler(Generic[F]):
-    """One run of a view for one keyed request."""
+class AwaitedViewExchange(AsyncExchange, Generic[F]):
+    """One keyed request to a view in an event loop, and what the view answers."""
+
+    __slots__ = (
+        *("_begun", "_error", "_face", "_headers", "_made", "_rest", "_view"),
+        "status",
+    )
 
     def __init__(
         self,
+        guard: Guard,
+        request: Request,
+        policy: Policy,
+        label: str,
         view: Callable[[], Awaitable[F]],
         face: AwaitedFace[F],
-        policy: Policy,
-        request_body: Spool,
     ) -> None:
+        super().__init__(guard, request, policy, label)
         self._view = view
         self._face = face
-        self._policy = policy
-        self._request_body = request_body
         self._begun = Spool()
         self._rest: AsyncIterator[bytes] | None = None
         self._headers: Headers = ()
         self._error: BaseException | None = None
-        self._outcome: Promise[HandlerOutcome] = Promise()
-        self._run: Run | None = None
         self.status = 0
         self._made: F | None = None
 
-    async def outcome(self, run: Run, running: set[asyncio.Task[Any]]) -> HandlerOutcome:
-        """Call the view; asked again, it is the same run."""
-        if self._run is None:
-            self._run = run
-            start_task(self._call(run), running)
-        return await self._outcome.wait()
-
-    async def _call(self, run: Run) -> None:
-        run.occupy()
+    async def serve(self) -> Answer | Flowing:
+        """Both halves. The view and the write that settles its record are one task."""
+        entry = await self.claim()
+        if isinstance(entry, Answer):
+            self.tell(entry)
+            return entry
+        in_time = self.began(entry)
+        task = self.spawn(self._run(in_time))
         try:
-            outcome = await self._answered(run)
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(self._left)
+            raise
+
+    def _left(self, task: asyncio.Task[Answer | Flowing]) -> None:
+        """Nobody is there to send it to."""
+        if task.cancelled() or task.exception() is not None:
+            return
+        reached = task.result()
+        if isinstance(reached, Flowing):
+            self.spawn(AwaitedStream(self, reached).run_out())
+            return
+        self.close()
+        if isinstance(self._error, Exception):
+            log.error("semel: a handler failed after its client had left", exc_info=self._error)
+
+    async def _run(self, in_time: bool) -> Answer | Flowing:
+        outcome = await self._outcome() if in_time else too_late()
+        flowing = False
+        try:
+            reached = await self.drive(self.settling(outcome))
+            if isinstance(reached, Answer):
+                self.tell(reached)
+            flowing = isinstance(reached, Flowing)
+            return reached
+        finally:
+            if not flowing:
+                await self.end()
+
+    async def _outcome(self) -> HandlerOutcome:
+        self.run.occupy()
+        try:
+            return await self._answered()
         except BaseException as error:
             self._error = error
-            outcome = self._failed(error)
-        self._outcome.keep(outcome)
+            return self._failed(error)
 
-    async def _answered(self, run: Run) -> HandlerOutcome:
+    async def _answered(self) -> HandlerOutcome:
+        run = self.run
         self._made = await self._view()
         parts = await self._face.apart(self._made)
         self.status, self._headers = parts.status, parts.headers
@@ -162,15 +186,15 @@ class AwaitedViewHandler(Generic[F]):
         self._rest = aiter(parts.pieces)
         async for piece in self._rest:
             self._begun.write(piece)
-            if unkeepable(self._policy, self._begun):
+            if unkeepable(self.policy, self._begun):
                 return Streaming(self.status, self._headers, behind)
         response = Response(self.status, self._headers, self._begun.whole())
         return Returned(response, behind, run.has_raised(self.status))
 
     def _failed(self, error: BaseException) -> HandlerOutcome:
         """Begun but not finished: what was begun is the outcome, and it is not whole."""
-        if self._run is not None and self._made is not None:
-            self._run.course.returned = True
+        if self._made is not None:
+            self.run.course.returned = True
         if self._begun.size:
             return Streaming(self.status, self._headers, error)
         return Raised(error) if isinstance(error, Exception) else Abandoned(error)
@@ -181,8 +205,8 @@ class AwaitedViewHandler(Generic[F]):
             yield piece
         if self._error is not None:
             raise self._error
-        while self._rest is not None and self._run is not None:
-            leave = self._run.enter()
+        while self._rest is not None:
+            leave = self.run.enter()
             try:
                 piece = await anext(self._rest)
             except StopAsyncIteration:
@@ -191,59 +215,29 @@ class AwaitedViewHandler(Generic[F]):
                 leave()
             yield piece
 
-    async def drain(self, headers: Headers) -> Drained:
-        """Nobody is left to send it to: let the view run out."""
-        tally, error = Tally(), None
-        try:
-            async for piece in self.pieces():
-                tally.add(piece)
-        except Exception as failed:
-            error = failed
-        return tally.drained(whole=error is None, error=error)
-
     def take(self) -> F | None:
         """The view's own response, which is now the caller's to send or to close."""
         made, self._made = self._made, None
         return made
 
-    async def discard(self) -> None:
-        self.close()
-
-    def release(self) -> None:
-        """The view is done when it has answered."""
-
-    async def returned(self) -> None:
-        """The view is done when it has answered."""
-
     def close(self) -> None:
         """Nothing of the answer is sent any more, and nothing of the request read."""
         self._begun.close()
-        self._request_body.close()
+        self.body.close()
         made = self.take()
         if made is not None:
             self._face.close(made)
-
-    def raise_again(self) -> None:
-        """Raise what the view raised."""
-        if self._error is not None:
-            raise self._error
 
 
 class AwaitedStream(Generic[F]):
     """A streamed answer on its way out; when it has ended its record is closed."""
 
-    def __init__(
-        self,
-        step: Step,
-        exchange: AwaitedExchange,
-        handler: AwaitedViewHandler[F],
-        opened: Opened,
-    ) -> None:
-        self._step = step
-        self._exchange = exchange
-        self._handler = handler
-        self._errand = opened.errand
-        self._pieces = handler.pieces()
+    def __init__(self, ex: AwaitedViewExchange[F], flowing: Flowing) -> None:
+        if ex.account is not None:
+            ex.account.status = ex.status
+        self._ex = ex
+        self._flowing = flowing
+        self._pieces = ex.pieces()
         self._tally = Tally()
         self._over = False
         self._loop = asyncio.get_running_loop()
@@ -265,6 +259,12 @@ class AwaitedStream(Generic[F]):
         self._tally.add(piece)
         return piece
 
+    async def run_out(self) -> None:
+        """Nobody is left to send it to: let the view run out."""
+        with suppress(Exception):
+            async for _ in self:
+                pass
+
     async def aclose(self) -> None:
         """The server is done with it; before its end when the client has left."""
         if not self._over:
@@ -282,25 +282,19 @@ class AwaitedStream(Generic[F]):
 
     def __del__(self) -> None:
         if not self._over:
-            self._exchange.let_go()  # dropped by its server: the open receipt lapses
+            self._ex.let_go()  # dropped by its server: the open receipt lapses
 
     async def _end(self, *, whole: bool, error: BaseException | None) -> None:
-        await self._start_end(whole=whole, error=error).wait()
+        await asyncio.shield(self._start_end(whole=whole, error=error))
 
-    def _start_end(self, *, whole: bool, error: BaseException | None) -> Promise[None]:
+    def _start_end(self, *, whole: bool, error: BaseException | None) -> asyncio.Task[None]:
         """In a task, since whoever asked may be cancelled already."""
         self._over = True
-        ended: Promise[None] = Promise()
-        self._exchange.spawn(self._conclude(self._tally.drained(whole=whole, error=error), ended))
-        return ended
+        return self._ex.spawn(self._conclude(self._tally.drained(whole=whole, error=error)))
 
-    async def _conclude(self, drained: Drained, ended: Promise[None]) -> None:
-        self._step.reply(drained)
+    async def _conclude(self, drained: Drained) -> None:
         try:
-            answer: Answer = await self._exchange.drive(self._step)
-            if self._errand is not None:
-                self._errand.answer = answer
+            self._ex.tell(await self._ex.drive(self._ex.ending(self._flowing, drained)))
         finally:
-            self._exchange.end()
-            self._handler.close()
-            ended.keep(None)
+            await self._ex.end()
+            self._ex.close()

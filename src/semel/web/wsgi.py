@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
-from semel.core.admission import Refused, Ticket
 from semel.core.answers import Answer
 from semel.core.flow import run
 from semel.core.model import Headers, HeaderView, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
 from semel.core.runner import Abandoned, Drained, HandlerOutcome, Raised, Returned, Streaming
-from semel.process.current import Run
+from semel.core.settle import Flowing
 from semel.process.transact import Transact
 from semel.web.blocking import BlockingExchange
-from semel.web.desk import MARK, Desk, refuse_awaiting, spoken
-from semel.web.message import Spool
-from semel.web.routing import Place, place, without_slash
+from semel.web.message import Spool, Tally, unkeepable
+from semel.web.pipeline import MARK, Pipeline, refuse_awaiting, spoken
+from semel.web.routing import place, without_slash
 from semel.web.ruling import ruled_by
 from semel.web.tags import (
     ROUTERS_OWN,
@@ -50,7 +48,7 @@ class WsgiMiddleware:
     def __init__(self, app: WsgiApp, guard: Guard) -> None:
         self.app = app
         self.guard = guard
-        self._desk = Desk(guard, app, find_flask_tag)
+        self._pipeline = Pipeline(guard, app, find_flask_tag)
         refuse_awaiting(guard)
         guard.stand_around(app)
 
@@ -71,182 +69,173 @@ class WsgiMiddleware:
         where = place(octets(environ, "SCRIPT_NAME"), octets(environ, "PATH_INFO"))
         if where.below.endswith("/") and flask_ignores_slash(self.app, environ):
             where = without_slash(where)
-        ticket, label = self._desk.admit(request_of(environ, where.path), where)
-        if isinstance(ticket, Ticket) and not self._desk.covers(ticket, environ.get(MARK)):
-            return self._guarded(ticket, where, label, environ, start_response)
-        if isinstance(ticket, Refused):
-            return _send(ticket.response, start_response)
-        return self.app(environ, start_response)
+        request = request_of(environ, where.path)
+        policy, label = self._pipeline.ruling(request, where)
+        given = (self.guard, request, policy, label, self.app, environ, start_response)
+        ex = WsgiExchange(*given)
+        admitted = self._pipeline.admit(ex)
+        if isinstance(admitted, Response):
+            return _send(admitted, start_response)
+        if not admitted or self._pipeline.covers(ex, environ.get(MARK)):
+            return self.app(environ, start_response)
+        body = read_body(policy, environ)
+        if isinstance(body, Response):
+            return _send(self._pipeline.turned_away(body, ex), start_response)
+        answer = self._pipeline.open(ex, where, body, environ)
+        if answer is not None:
+            body.close()
+            return _answer(answer, start_response)
+        return ex.respond()
 
     def _status(self, environ: Environ) -> Response | None:
         """What the status resource says; None where the address is not one of it."""
         if self.guard.status not in environ.get("PATH_INFO", ""):
             return None
         where = place(octets(environ, "SCRIPT_NAME"), octets(environ, "PATH_INFO"))
-        flow = self._desk.status(request_of(environ, where.path), where)
+        flow = self._pipeline.status(request_of(environ, where.path), where)
         if flow is None:
             return None
         return run(flow, Transact(self.guard.backend).perform)
 
-    def _guarded(
-        self,
-        ticket: Ticket,
-        where: Place,
-        label: str,
-        environ: Environ,
-        start_response: StartResponse,
-    ) -> Iterable[bytes]:
-        body = read_body(ticket.policy, environ)
-        if isinstance(body, Response):
-            return _send(self._desk.turned_away(body, ticket, label), start_response)
-        opened = self._desk.open(ticket, where, label, body, environ)
-        if isinstance(opened, Answer):
-            body.close()
-            return self._answer(opened, start_response)
-        call, errand = opened.call, opened.errand
-        environ = {
-            **environ,
-            "wsgi.input": body.reader(),
-            "CONTENT_LENGTH": str(body.size),
-            MARK: call.identity,
-        }
-        handler = _Handler(self.app, environ, start_response, call.policy)
-        exchange = BlockingExchange(self.guard, ticket, call, handler, opened.started)
-        try:
-            answer = run(opened.flow, exchange.perform)
-            if errand is not None:
-                errand.answer = answer
-            return _Body(self._answer(answer, start_response), handler.close)
-        except BaseException:
-            handler.close()
-            raise
-        finally:
-            handler.leave()
-            exchange.end()
 
-    def _answer(self, answer: Answer, start_response: StartResponse) -> Iterable[bytes]:
-        response = spoken(answer)
-        return () if response is None else _send(response, start_response)
+class WsgiExchange(BlockingExchange):
+    """One keyed request to a WSGI application, and what the application answers."""
 
-
-class _Handler:
-    """One run of the application for one keyed request."""
+    __slots__ = (
+        *("_app", "_environ", "_start_response"),
+        *("_begun", "_behind", "_by_router", "_error", "_headers", "_iterable", "_leave"),
+        *("_raised", "_reader", "_rest", "_status_line"),
+    )
 
     def __init__(
-        self, app: WsgiApp, environ: Environ, start_response: StartResponse, policy: Policy
+        self,
+        guard: Guard,
+        request: Request,
+        policy: Policy,
+        label: str,
+        app: WsgiApp,
+        environ: Environ,
+        start_response: StartResponse,
     ) -> None:
+        super().__init__(guard, request, policy, label)
         self._app = app
         self._environ = environ
-        self._input = environ["wsgi.input"]
         self._start_response = start_response
-        self._policy = policy
         self._status_line = ""
         self._headers: Headers = ()
-        self._body = Spool()
+        self._begun = Spool()
         self._iterable: Iterable[bytes] = ()
         self._rest: Iterator[bytes] = iter(())
         self._error: BaseException | None = None
         self._behind: BaseException | None = None
         self._raised = self._by_router = False
-        self._outcome: HandlerOutcome | None = None
+        self._leave: Callable[[], None] | None = None
+        self._reader: IO[bytes] | None = None
+
+    def respond(self) -> Iterable[bytes]:
+        """Both halves; the body, whose ``close`` runs the application's own clean-up."""
+        try:
+            reached = self.serve()
+            if isinstance(reached, Flowing):
+                reached = self.end_stream(reached, self._drain(reached.headers))
+            return _Body(_answer(reached, self._start_response), self.close)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            if self._leave is not None:
+                self._leave()  # the thread goes on to other requests, which must not meet this run
+            self.end()
 
     @property
     def _status(self) -> int:
         return int(self._status_line[:3]) if self._status_line else 0
 
-    def outcome(self, run: Run) -> HandlerOutcome:
-        """Run the handler; asked again, it is the same run."""
-        if self._outcome is None:
-            self._run = run
-            self._leave = run.enter()
-            try:
-                self._outcome = self._call_app()
-            except Exception as error:
-                self._outcome = self._failed(error, Raised(error))
-            except BaseException as error:
-                self._outcome = self._failed(error, Abandoned(error))
-        return self._outcome
+    def call(self) -> HandlerOutcome:
+        """Call the application with what was read of the request."""
+        reader = self._reader = self.body.reader()
+        own = {"wsgi.input": reader, "CONTENT_LENGTH": str(self.body.size), MARK: self.identity}
+        self._environ = {**self._environ, **own}
+        self._leave = self.run.enter()
+        try:
+            return self._answered()
+        except Exception as error:
+            return self._failed(error, Raised(error))
+        except BaseException as error:
+            return self._failed(error, Abandoned(error))
 
-    def _call_app(self) -> HandlerOutcome:
+    def _answered(self) -> HandlerOutcome:
         self._iterable = self._app(self._environ, self._start)
         self._rest = iter(self._iterable)
         for piece in self._rest:
-            self._body.write(piece)
-            if self._too_large() or self._policy.response == "stream":
+            self._begun.write(piece)
+            if unkeepable(self.policy, self._begun):
                 return Streaming(self._status, self._headers, self._behind)
         if not self._status_line:
             raise RuntimeError("the application returned without an answer")
-        response = Response(self._status, self._headers, self._body.whole())
-        behind = self._run.error_behind(self._status) or self._behind
-        raised = self._raised or self._run.has_raised(self._status)
+        response = Response(self._status, self._headers, self._begun.whole())
+        behind = self.run.error_behind(self._status) or self._behind
+        raised = self._raised or self.run.has_raised(self._status)
         return Returned(response, behind, raised, self._by_router)
-
-    def _too_large(self) -> bool:
-        policy = self._policy
-        return self._body.size > policy.max_response_body and policy.mode != "atomic"
 
     def _failed(self, error: BaseException, nothing_begun: HandlerOutcome) -> HandlerOutcome:
         """Begun but not finished: what was begun is the outcome, and it is not whole.
 
         An answer begins with its first byte: before that a server takes the head back (PEP 3333).
         """
-        if not self._body.size:
+        if not self._begun.size:
             return nothing_begun
         self._error = error
         return Streaming(self._status, self._headers, error)
-
-    def leave(self) -> None:
-        """The thread goes on to other requests, which must not meet this operation."""
-        if self._outcome is not None:
-            self._leave()
 
     def _start(
         self, status: str, headers: list[tuple[str, str]], exc_info: Any = None
     ) -> Callable[[bytes], object]:
         if self._status_line and exc_info is None:
             raise RuntimeError("the application started its answer twice")
-        if exc_info and self._body.size:
+        if exc_info and self._begun.size:
             raise exc_info[1]  # too late for another head, as PEP 3333 has it
         self._status_line = status
         try:
             self._headers = tuple([(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers])
         except Exception:
-            self._run.course.returned = True
+            self.run.course.returned = True
             raise
         error = exc_info[1] if exc_info else None
-        self._behind = error or self._run.error_behind(self._status)
-        self._raised = error is not None or self._run.has_raised(self._status)
+        self._behind = error or self.run.error_behind(self._status)
+        self._raised = error is not None or self.run.has_raised(self._status)
         # Now, while Flask's request is at hand.
         self._by_router = self._status in ROUTERS_OWN and flask_router_answered(self._environ)
-        return self._body.write
+        return self._begun.write
 
-    def drain(self, headers: Headers) -> Drained:
+    def _drain(self, headers: Headers) -> Drained:
         """Push the started answer, and the rest as it comes, straight to the server."""
-        digest, size = hashlib.sha256(), 0
+        if self.account is not None:
+            self.account.status = self._status
+        tally = Tally()
         write = self._start_response(self._status_line, _as_text(headers))
         try:
             for piece in self._flowing():
-                digest.update(piece)
-                size += len(piece)
+                tally.add(piece)
                 write(piece)
         except BaseException as error:
             self._error = error
-        return Drained(size, digest.digest(), self._error is None, self._error)
+        return tally.drained(whole=self._error is None, error=self._error)
 
     def _flowing(self) -> Iterator[bytes]:
-        yield from self._body.pieces()
+        yield from self._begun.pieces()
         if self._error is None:
             yield from self._rest
 
     def close(self) -> None:
         """What the server would do at the end of the answer; frameworks run their clean-up here."""
-        self._body.close()
-        self._input.close()
+        self._begun.close()
+        self.body.close()
+        if self._reader is not None:
+            self._reader.close()
         close, self._iterable = getattr(self._iterable, "close", None), ()
         if close is not None:
             close()
-
-    discard = close
 
 
 class _Body:
@@ -258,6 +247,11 @@ class _Body:
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._pieces)
+
+
+def _answer(answer: Answer, start_response: StartResponse) -> Iterable[bytes]:
+    response = spoken(answer)
+    return () if response is None else _send(response, start_response)
 
 
 def octets(environ: Environ, name: str) -> bytes:

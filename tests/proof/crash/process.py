@@ -37,7 +37,8 @@ STORES = ("sqlite", "postgres", "mysql", "redis", "sql")
 DRIVERS = ("psycopg", "pymysql", "asyncmy", "redis.asyncio", "hiredis")
 LATER = (
     *("semel.web.asgi", "semel.web.awaited", "semel.web.wsgi", "semel.web.blocking"),
-    *("semel.web.errands", "semel.process.points", "semel.core.steps", "semel.stores.background"),
+    *("semel.web.worker_runs", "semel.process.points", "semel.core.steps"),
+    "semel.stores.background",
     *("semel.effects.maintenance", "semel.effects.reconcile", "semel.effects.runs"),
     *("semel.effects.worker", "asyncio.runners", "concurrent.futures.thread"),
 )

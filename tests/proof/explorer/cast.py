@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any, Final
 
-from semel.core.admission import Call
 from semel.core.contract import Claimed
-from semel.core.exchange import exchange, execute
 from semel.core.flow import Flow
-from semel.core.frozen import replace
 from semel.core.model import Case, Fence, Micros
 from semel.core.reconciling import Doubt, reconcile
 from semel.core.settling import in_doubt
@@ -19,6 +17,7 @@ from semel.stores.memory.fields import Entry
 from tests.proof.explorer.handlers import fence_of, operation, plain, run_of
 from tests.proof.explorer.plays import Node, Play, Script, Tree
 from tests.proof.explorer.worlds import SECOND, World, ask_provider
+from tests.unit.whole import adopted, exchange, varied, workers_run
 
 LETTERS: Final = "ABCDEFGH"
 
@@ -90,7 +89,7 @@ class Cast:
 
     def _request(self, who: int) -> Node:
         call, script = self.calls[who], self._script
-        return self.tree.root(("request", who), lambda: Play(exchange(call), script))
+        return self.tree.root(("request", who), lambda: Play(exchange(copy(call)), script))
 
     def errand(self, who: int, life: int, case: Case, now: Micros) -> Node:
         """What a reconciler or a worker does with a case it found."""
@@ -112,10 +111,9 @@ class Cast:
         if not (yield from take(case, fence, policy)):
             return None
         overdue = now - case.record.created_at > policy.give_up_micros
-        adopted: Call = replace(
-            owner, fence=fence, alone=True, overdue=overdue, requeue=SECOND, request=None
-        )
-        return (yield from execute(adopted, Claimed(0, 0, case.record.created_at, again=True)))
+        run = workers_run(case, overdue=overdue, requeue=SECOND)
+        ex = varied(owner, fence=fence, worker=run, stored=None)
+        return (yield from adopted(ex, Claimed(0, 0, case.record.created_at, again=True)))
 
 
 class _Errand:

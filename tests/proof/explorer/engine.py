@@ -31,7 +31,6 @@ from semel.core.runner import (
     Begin,
     Commit,
     Do,
-    Drain,
     Held,
     Pause,
     RollBack,
@@ -56,6 +55,7 @@ from tests.proof.explorer.state import (
     with_actor,
 )
 from tests.proof.explorer.worlds import LEASE, OURS, ROUTE, World
+from tests.unit.whole import Drain
 
 Move: TypeAlias = tuple[str, Callable[[], State]]
 

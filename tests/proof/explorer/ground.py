@@ -17,7 +17,6 @@ from semel.core.model import Fence, Record
 from semel.core.model import State as RecordState
 from semel.core.runner import (
     Await,
-    Discard,
     Flush,
     Pursue,
     Rest,
@@ -40,6 +39,7 @@ from tests.proof.explorer.state import (
 )
 from tests.proof.explorer.store import Shelf
 from tests.proof.explorer.worlds import KNOWN, LEASE, World
+from tests.unit.whole import Discard
 
 HORIZON: Final = 15 * LEASE
 """After which a process gives up a write it pursues (`process/pursuit.py`)."""

@@ -16,15 +16,15 @@ from semel.core.runner import (
     Abandoned,
     Did,
     HandlerOutcome,
-    Invoke,
     Raised,
     Returned,
     Streaming,
 )
 from semel.core.steps import Deed, Holder, call
 from semel.errors import NotExecuted, OutcomeUnknown
-from semel.web.desk import too_late
+from semel.web.exchange import too_late
 from tests.proof.explorer.plays import Script, Stopped
+from tests.unit.whole import Invoke
 
 MADE: Final = b"x-made"
 CALL: Final = "charge"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from semel.core import atomic, conclusions, entry, exchange, keys, reconciling, settling, steps
+from semel.core import atomic, claim, conclusions, keys, reconciling, settle, settling, steps
 from semel.core import verdict as verdicts
 from semel.core.answers import Answer, Outcome, from_record, in_flight
 from semel.core.contract import (
@@ -27,7 +27,6 @@ from semel.core.contract import (
     Suspend,
     Take,
 )
-from semel.core.course import Course
 from semel.core.evidence import Absent
 from semel.core.failures import Sent
 from semel.core.flow import Flow, ask
@@ -42,6 +41,7 @@ from semel.stores.memory import records, upkeep
 from semel.stores.memory.fields import allowed, fields, proved
 from tests.proof.explorer import cast, worlds
 from tests.proof.explorer.worlds import BY_NAME, World
+from tests.unit import whole
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -148,7 +148,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     one = Fence(b"1".ljust(16, b"."))
     own = worlds.World.call
-    patch.setattr(worlds.World, "call", lambda *given: replace(own(*given), fence=one))
+    patch.setattr(worlds.World, "call", lambda *given: whole.varied(own(*given), fence=one))
     # The store gives them out, so that nobody takes another's claim for its own.
     patch.setattr(records, "_claim_again", lambda op, found, now: Found(found, now))
 
@@ -238,32 +238,32 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("no fingerprint check", "leased-mismatch", "9", strangers=(1,))
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(entry, "_differs", lambda call, record: False)
+    patch.setattr(claim, "differs", lambda call, record: False)
 
 
 @mutant("no fingerprint check in flight", "leased-mismatch", "9", strangers=(1,))
 def _(patch: pytest.MonkeyPatch) -> None:
-    differs = entry._differs
+    differs = claim.differs
 
     def when_done(call: Any, record: Any) -> bool:
         return record.state is State.COMPLETED and differs(call, record)
 
-    patch.setattr(entry, "_differs", when_done)
+    patch.setattr(claim, "differs", when_done)
 
 
 @mutant("a kept answer is told to another payload", "leased-mismatch", "9", strangers=(1,))
 def _(patch: pytest.MonkeyPatch) -> None:
-    differs = entry._differs
+    differs = claim.differs
 
     def until_done(call: Any, record: Any) -> bool:
         return record.state is not State.COMPLETED and differs(call, record)
 
-    patch.setattr(entry, "_differs", until_done)
+    patch.setattr(claim, "differs", until_done)
 
 
 @mutant("a kept answer is refused to its own request", "leased-ietf", "12")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(entry, "_differs", lambda call, record: record.state is State.COMPLETED)
+    patch.setattr(claim, "differs", lambda call, record: record.state is State.COMPLETED)
 
 
 @mutant("a kept answer is called expired", "leased-ietf", "12")
@@ -272,7 +272,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
         late = now if record is None else (record.expires_at or now)
         return (yield from from_record(call, record, late))
 
-    patch.setattr(entry, "from_record", forgetful)
+    patch.setattr(claim, "from_record", forgetful)
 
 
 @mutant("a retake without an answer is not taken back", "leased-certain", "12", faults=1)
@@ -280,23 +280,23 @@ def _(patch: pytest.MonkeyPatch) -> None:
     def careless(call: Any, error: Any, seen: Any = None) -> Flow[None]:
         yield from ()
 
-    patch.setattr(entry, "_retract", careless)
+    patch.setattr(claim, "_retract", careless)
 
 
 @mutant("an unanswered claim runs the handler", "leased-ietf", "8", faults=1)
 def _(patch: pytest.MonkeyPatch) -> None:
-    def hopeful(call: Any, claim: Any) -> Flow[Any]:
+    def hopeful(ex: Any, op: Any) -> Flow[Any]:
         try:
-            return (yield from ask(claim))
+            return (yield from ask(op))
         except StoreError:
             return Claimed(0, 0, 0)
 
-    patch.setattr(entry, "_seize", hopeful)
+    patch.setattr(claim, "_seize", hopeful)
 
 
 @mutant("a busy key is run all the same", "leased-ietf", "8")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(entry, "in_flight", lambda call: Claimed(0, 0, 0))
+    patch.setattr(claim, "in_flight", lambda call: Claimed(0, 0, 0))
 
 
 @mutant("a waiter runs without having been elected", "leased-payments-together", "12", requests=3)
@@ -305,7 +305,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
         reply = yield from ask(Await(call.identity, record.fence, patience))
         return Found(reply.record, reply.now) if isinstance(reply, Woken) else in_flight(call)
 
-    patch.setattr(entry, "_wait", eager)
+    patch.setattr(claim, "_wait", eager)
 
 
 @mutant("tenants share their keys", "leased-tenants", "7", elsewhere=(1,))
@@ -352,7 +352,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("an answer is sent though it is not durable", "leased-ietf", "3", faults=2)
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(exchange, "not_durable", lambda call, answer: answer)
+    patch.setattr(settle, "not_durable", lambda call, answer: answer)
 
 
 @mutant("a success is sent by another name", "leased-ietf", "3", faults=2)
@@ -360,7 +360,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     def renamed(call: Any, answer: Answer) -> Answer:
         return replace(answer, outcome=Outcome.NOT_DURABLE)
 
-    patch.setattr(exchange, "not_durable", renamed)
+    patch.setattr(settle, "not_durable", renamed)
 
 
 @mutant("an answer is sent before it is durable", "leased-ietf", "3")
@@ -369,7 +369,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
         yield from ()
         return Applied(State.COMPLETED, 0, None, 0)
 
-    patch.setattr(exchange, "_insist", at_once)
+    patch.setattr(settle, "_insist", at_once)
 
 
 @mutant("a zombie answers what it has made", "leased-ietf-doubt", "3")
@@ -378,19 +378,19 @@ def _(patch: pytest.MonkeyPatch) -> None:
         yield from ()
         return replace(answer, outcome=Outcome.EXECUTED)
 
-    patch.setattr(exchange, "as_zombie", own)
+    patch.setattr(settle, "as_zombie", own)
 
 
 @mutant("a stream begins without its receipt", "leased-stream", "11")
 def _(patch: pytest.MonkeyPatch) -> None:
-    insist = exchange._insist
+    insist = settle._insist
 
     def careless(call: Any, op: Any) -> Flow[Any]:
         if isinstance(op, Open):
             return Applied(State.IN_PROGRESS, 0, None, 0)
         return (yield from insist(call, op))
 
-    patch.setattr(exchange, "_insist", careless)
+    patch.setattr(settle, "_insist", careless)
 
 
 # ── recovery points, workers, evidence ────────────────────────────────────────────────────────────
@@ -412,11 +412,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("an operation begins anew, whatever it has done", "leased-resume-trips", "1")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def blank(call: Any, entry: Any) -> Flow[Course]:
+    def blank(ex: Any, entry: Claimed) -> Flow[Claimed]:
         yield from ()
-        return Course()
+        return entry
 
-    patch.setattr(exchange, "_course", blank)
+    patch.setattr(claim, "resume", blank)
+    patch.setattr(whole, "resume", blank)
 
 
 @mutant("a reset call is taken back", "leased-resume-asked", "1", requests=1, ways=("reset!",))

@@ -13,8 +13,9 @@ from typing import Any, Final, TypeAlias
 
 from semel.core.contract import Operation
 from semel.core.flow import Flow, Interrupted
-from semel.core.runner import Abandoned, Invoke
+from semel.core.runner import Abandoned
 from semel.errors import StoreUnavailable
+from tests.unit.whole import Invoke
 
 Token: TypeAlias = tuple[str, Any]
 """What a flow is fed: ("reply", value), ("made", maker) for a value that has no equality and is

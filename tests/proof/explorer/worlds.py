@@ -7,10 +7,8 @@ from dataclasses import replace as varied
 from datetime import timedelta
 from typing import Any, Final, Literal
 
-from semel.core.admission import Call
 from semel.core.evidence import Evidence
-from semel.core.frozen import replace
-from semel.core.model import Fence
+from semel.core.exchange import Exchange
 from semel.core.policy import Policy, accepted, ietf, payments, stripe
 from semel.core.terms import Terms
 from semel.core.upkeep import Known
@@ -80,18 +78,17 @@ class World:
     def atomic(self) -> bool:
         return self.policy.mode == "atomic"
 
-    def call(self, who: int, name: str) -> Call:
+    def call(self, who: int, name: str) -> Exchange:
         body = b'{"amount": 2}' if who in self.strangers else b'{"amount": 1}'
         tenant = "other" if who in self.elsewhere else "one"
         ours, theirs = self.terms
         terms = theirs if who in self.foreign else ours
         asked: dict[str, Any] = {"familiar": self.familiar, "tenant": tenant}
         asked["application"] = terms.application
-        made = replace(call(body, self.policy, **asked), terms=terms.id)
-        asks = self.policy.probe is not None
-        request = b"the stored request" if self.policy.stores_request else None
-        fence: Fence = fence_of(name)
-        return replace(made, fence=fence, can_ask=asks, request=request, status_at="/status")
+        made = call(body, self.policy, **asked)
+        made.terms, made.fence, made.status_at = terms.id, fence_of(name), "/status"
+        made.stored = b"the stored request" if self.policy.stores_request else None
+        return made
 
     @property
     def terms(self) -> tuple[Terms, Terms]:

@@ -19,7 +19,7 @@ from semel.effects.maintenance import Maintenance
 from semel.effects.reconcile import Reconciler
 from semel.effects.runs import Runs
 from semel.errors import SemelError
-from semel.web.handler import AsgiApp, Receive, Scope, Send
+from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
 from tests.stores.harness import Harness
 from tests.web.bank import Ledger

@@ -16,11 +16,11 @@ from django.http.response import HttpResponseBase
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
 from semel.process.current import note, watched
-from semel.web.desk import refuse_awaiting
 from semel.web.django.middleware import DjangoViews, in_transaction
 from semel.web.django.requests import asked, plain, rewind, takes_no_part
 from semel.web.django.responses import AwaitedDjangoFace, DjangoFace
 from semel.web.django.routes import CLAIMS, is_async, label_of
+from semel.web.pipeline import refuse_awaiting
 from semel.web.ruling import demand_method
 from semel.web.tags import Tagged, tag
 from semel.web.views import Views

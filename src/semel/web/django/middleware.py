@@ -24,8 +24,8 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
 
-from semel.core.admission import Refused, Ticket
-from semel.core.flow import Flow, Step, arun, run
+from semel.core.admission import Refused
+from semel.core.flow import Flow, arun, run
 from semel.core.model import Request, Response
 from semel.core.policy import Policy
 from semel.core.problems import refuse
@@ -36,7 +36,7 @@ from semel.process.current import current_run, returned
 from semel.process.transact import AsyncTransact, Transact
 from semel.stores.django.database import testing
 from semel.web.accounts import tell_refusal
-from semel.web.desk import OUTER, own_run, refuse_awaiting
+from semel.web.awaited import start_task
 from semel.web.django.requests import SEEN, Body, asked, rewind, takes_no_part
 from semel.web.django.responses import AwaitedDjangoFace, DjangoFace
 from semel.web.django.routes import (
@@ -49,7 +49,8 @@ from semel.web.django.routes import (
     policy_at,
     resolved,
 )
-from semel.web.handler import start_task
+from semel.web.exchange import WebExchange
+from semel.web.pipeline import OUTER, own_run, refuse_awaiting
 from semel.web.routing import Place
 from semel.web.tags import NINJA
 from semel.web.views import Asked, Views
@@ -94,7 +95,7 @@ class Middleware:
         if self._is_async:
             return self._acall(request)
         if self.guard.status in request.path_info:
-            flow = self._views.desk.status(*_told(request))
+            flow = self._views.pipeline.status(*_told(request))
             if flow is not None:
                 return _made(run(flow, Transact(self.guard.backend).perform))
         if takes_no_part(request) or (refused := self._left_to_view(request)) is PASS:
@@ -120,7 +121,7 @@ class Middleware:
         if self.guard.status in request.path_info:
             flow = await self._status(*_told(request))
             if flow is not None:
-                return _made(await arun(Step(flow), AsyncTransact(self.guard.backend).perform))
+                return _made(await arun(flow, AsyncTransact(self.guard.backend).perform))
         if takes_no_part(request) or (refused := self._left_to_view(request)) is PASS:
             return await self.get_response(request)
         if refused is CLAIMS:
@@ -140,10 +141,10 @@ class Middleware:
         return await self._awaited.call(asked(request), answered)
 
     async def _status(self, request: Request, place: Place) -> Flow[Response] | None:
-        desk = self._awaited.desk
-        if desk.awaits:
-            return desk.status(request, place, await desk.ask(request))
-        return await sync_to_async(desk.status)(request, place)
+        pipeline = self._awaited.pipeline
+        if pipeline.awaits:
+            return pipeline.status(request, place, await pipeline.ask(request))
+        return await sync_to_async(pipeline.status)(request, place)
 
     def _left_to_view(self, request: HttpRequest) -> Any:
         """CLAIMS where the view makes the claim itself; a refusal where it would have to."""
@@ -336,11 +337,11 @@ def _made(response: Response) -> HttpResponseBase:
 class DjangoViews(AwaitedViews[HttpResponseBase]):
     """In an event loop: what belongs to threads stays in one thread for the whole exchange."""
 
-    async def admit(self, asked: Asked) -> tuple[Ticket | Refused | None, str]:
-        if self.desk.awaits or "idempotency-key" not in asked.request.headers:
-            return await super().admit(asked)
+    async def admit(self, ex: WebExchange) -> Response | bool:
+        if self.pipeline.awaits or "idempotency-key" not in ex.request.headers:
+            return await super().admit(ex)
         # ``request.user`` may be a question to the database.
-        return await sync_to_async(self.desk.admit)(asked.request, asked.place)
+        return await sync_to_async(self.pipeline.admit)(ex)
 
     async def call(
         self, asked: Asked, view: Callable[[], Awaitable[HttpResponseBase]]

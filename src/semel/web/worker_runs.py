@@ -1,6 +1,6 @@
 """A stored request sent through its application again, by a worker.
 
-The way is that of the first time: the outermost application, authentication included. An `Errand`
+The way is that of the first time: the outermost application, authentication included. A `WorkerRun`
 travels with it in the ASGI scope or the WSGI environ, where no client can put anything; by it
 authentication knows the caller (`principal`) and the guard knows that the record is held already.
 """
@@ -13,46 +13,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-from semel.core.answers import Answer
-from semel.core.model import Case, Fence, Micros
+from semel.core.exchange import WorkerRun
 from semel.core.stored import StoredRequest
 
-ERRAND: Final = "semel.errand"
+WORKER_RUN: Final = "semel.worker_run"
 
 _MADE_HERE: Final = (b"content-length", b"transfer-encoding", b"idempotency-key")
 """Headers that a second one of, though ``carry=`` may name it, would spoil."""
-
-
-class Errand:
-    """A record that a worker holds, on its way to its handler."""
-
-    __slots__ = (
-        *("answer", "case", "fence", "last", "overdue", "reached", "request", "requeue"),
-        "started",
-    )
-
-    def __init__(
-        self,
-        case: Case,
-        fence: Fence,
-        request: StoredRequest,
-        started: float,
-        requeue: Micros | None = None,
-        overdue: bool = False,
-        last: bool = False,
-    ) -> None:
-        self.case = case
-        self.fence = fence
-        self.request = request
-        self.started = started
-        """When the lease was asked for, by the clock of leases."""
-        self.requeue = requeue
-        self.overdue = overdue
-        self.last = last
-        self.reached = False
-        """Its guard has it, and settles its record, whatever its worker hears of that."""
-        self.answer: Answer | None = None
-        """What came of it; None when nobody waited for that, or it never reached its guard."""
 
 
 def principal(request: Any) -> Any:
@@ -61,26 +28,26 @@ def principal(request: Any) -> Any:
     Takes a request of Starlette, FastAPI, Django or Flask, semel's own, an ASGI scope or a WSGI
     environ. Authentication that accepts it trusts semel's store as it trusts its own sessions.
     """
-    errand = find_errand(request)
-    return None if errand is None else errand.request.principal
+    run = find_worker_run(request)
+    return None if run is None else run.request.principal
 
 
-def find_errand(request: Any) -> Errand | None:
+def find_worker_run(request: Any) -> WorkerRun | None:
     if type(request) is dict:  # what servers give: the only one on the way of every request
-        told: object = request.get(ERRAND)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-        return told if isinstance(told, Errand) else None
+        told: object = request.get(WORKER_RUN)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        return told if isinstance(told, WorkerRun) else None
     for place in (request, *(getattr(request, name, None) for name in ("scope", "raw", "environ"))):
         if isinstance(place, Mapping):
-            found: object = place.get(ERRAND)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-            return found if isinstance(found, Errand) else None
+            found: object = place.get(WORKER_RUN)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+            return found if isinstance(found, WorkerRun) else None
     # Django's name for the environ; or semel's own request, of which that is inside.
     inner = getattr(request, "META", None) or getattr(request, "raw", None)
-    return None if inner is None else find_errand(inner)
+    return None if inner is None else find_worker_run(inner)
 
 
-def asgi_scope(errand: Errand, state: Any = None) -> dict[str, Any]:
+def asgi_scope(run: WorkerRun, state: Any = None) -> dict[str, Any]:
     """The request as a server would announce it."""
-    request = errand.request
+    request = run.request
     root = _decoded(request.root)
     return {
         "type": "http",
@@ -96,11 +63,11 @@ def asgi_scope(errand: Errand, state: Any = None) -> dict[str, Any]:
         "client": None,
         "server": ("semel-worker", 0),
         "state": {} if state is None else dict(state),
-        ERRAND: errand,
+        WORKER_RUN: run,
     }
 
 
-async def run_asgi(app: Any, errand: Errand, state: Any = None) -> None:
+async def run_asgi(app: Any, run: WorkerRun, state: Any = None) -> None:
     """Send it through; what comes back went to the record, so it is dropped here.
 
     Nobody hangs up before it is answered: frameworks stop a handler whose client has left.
@@ -115,17 +82,17 @@ async def run_asgi(app: Any, errand: Errand, state: Any = None) -> None:
             await answered.wait()
             return {"type": "http.disconnect"}
         asked = True
-        return {"type": "http.request", "body": errand.request.body, "more_body": False}
+        return {"type": "http.request", "body": run.request.body, "more_body": False}
 
     async def send(message: Any) -> None:
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             answered.set()
 
-    await app(asgi_scope(errand, state), receive, send)
+    await app(asgi_scope(run, state), receive, send)
 
 
-def wsgi_environ(errand: Errand) -> dict[str, Any]:
-    request = errand.request
+def wsgi_environ(run: WorkerRun) -> dict[str, Any]:
+    request = run.request
     environ: dict[str, Any] = {
         "REQUEST_METHOD": request.method,
         "SCRIPT_NAME": unquote_to_bytes(request.root).decode("latin-1"),
@@ -142,7 +109,7 @@ def wsgi_environ(errand: Errand) -> dict[str, Any]:
         "wsgi.multithread": True,
         "wsgi.multiprocess": True,
         "wsgi.run_once": False,
-        ERRAND: errand,
+        WORKER_RUN: run,
     }
     for name, line in _headers(request):
         key = name.decode("latin-1").upper().replace("-", "_")
@@ -152,7 +119,7 @@ def wsgi_environ(errand: Errand) -> dict[str, Any]:
     return environ
 
 
-def run_wsgi(app: Any, errand: Errand) -> None:
+def run_wsgi(app: Any, run: WorkerRun) -> None:
     """The same, for a WSGI application; blocks."""
 
     def write(piece: bytes) -> None:
@@ -161,7 +128,7 @@ def run_wsgi(app: Any, errand: Errand) -> None:
     def start_response(*_: Any) -> Any:
         return write
 
-    body: Iterable[bytes] = app(wsgi_environ(errand), start_response)
+    body: Iterable[bytes] = app(wsgi_environ(run), start_response)
     try:
         for _ in body:
             pass

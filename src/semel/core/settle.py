@@ -1,0 +1,157 @@
+"""The second half of an exchange: what the handler came to is put on record, then it is answered.
+
+The order of writes is the promise. A success is sent only after its record is durable; a streamed
+answer, whose body is not kept, has an open receipt on record before its first byte, which is closed
+at its end. A flow (see `core/flow.py`): each ``yield`` is a place where the process may die.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from semel.core import replay, snapshot
+from semel.core.answers import Answer, Outcome
+from semel.core.conclusions import (
+    SAID,
+    as_zombie,
+    completion,
+    concession,
+    conclude,
+    first,
+    not_durable,
+    own_answer,
+)
+from semel.core.contract import Applied, Lost, Open, StoreOperation, Written
+from semel.core.course import Course
+from semel.core.exchange import Exchange
+from semel.core.flow import Flow, Interrupted
+from semel.core.frozen import frozen, replace
+from semel.core.model import Headers, Response
+from semel.core.runner import Drained, HandlerOutcome, Pause, Pursue, Returned, Streaming
+from semel.core.snapshot import Snapshot
+from semel.core.verdict import Verdict
+from semel.errors import ConfigurationError, StoreError
+
+
+@frozen
+class Flowing:
+    """A streamed answer may begin: send its head with these headers, let its body flow, then
+    `end_stream`."""
+
+    headers: Headers
+    head: Streaming
+    receipt: Snapshot
+    verdict: Verdict
+
+
+def settle(ex: Exchange, outcome: HandlerOutcome, course: Course) -> Flow[Answer | Flowing]:
+    """Put on record what the handler came to; the result is its first caller's answer.
+
+    Where the outcome has begun to stream and there is an answer all the same, that is sent
+    instead: nothing of the stream may be.
+    """
+    try:
+        if ex.policy.mode == "atomic":
+            from semel.core import atomic  # not loaded for those who have no such routes
+
+            return (yield from atomic.settle(ex, outcome, course))
+        return (yield from _settle(ex, outcome, course))
+    except Interrupted:
+        # Only where nothing is to be written any more, or where the lapse of the lease does it.
+        return Answer(None, Outcome.INTERRUPTED)
+
+
+def _settle(ex: Exchange, outcome: HandlerOutcome, course: Course) -> Flow[Answer | Flowing]:
+    outcome, verdict = conclude(ex, outcome, course)
+    if isinstance(outcome, Streaming):
+        return (yield from _open_stream(ex, outcome, verdict))
+    answer = own_answer(ex, outcome, verdict, course)
+    response = answer.response
+    if verdict is Verdict.KEEP and response is not None:
+        return (yield from _keep(ex, response, answer, course))
+    by_router = isinstance(outcome, Returned) and outcome.by_router
+    op = concession(ex, verdict, answer.error, course, by_router=by_router)
+    written = yield from _give_up(op)
+    if isinstance(written, Lost):
+        return (yield from as_zombie(ex, written, answer))
+    if isinstance(outcome, Returned) and response is not None:
+        response = first(ex, response, None)
+    return replace(answer, response=response)
+
+
+def _keep(ex: Exchange, response: Response, answer: Answer, course: Course) -> Flow[Answer]:
+    """A success is sent only after its record is durable."""
+    written = yield from _insist(ex, completion(ex, replay.kept(response, ex.policy), course))
+    match written:
+        case None:
+            return not_durable(ex, answer)
+        case Applied(expires_at=expires_at):
+            sent = first(ex, response, expires_at)
+            return Answer(sent, answer.outcome, answer.error, answer.reraise)
+        case Lost():
+            return (yield from as_zombie(ex, written, answer))
+        case _:
+            assert_never(written)
+
+
+def _insist(ex: Exchange, op: StoreOperation[Written]) -> Flow[Written | None]:
+    """Ask again until the lease ends; after that the write is pursued without the caller."""
+    attempt = 0
+    while True:
+        try:
+            written: Written = yield op
+        except (StoreError, ConfigurationError):
+            attempt += 1
+        else:
+            return written
+        if not (yield Pause(ex.identity, ex.fence, attempt)):
+            yield Pursue(op)
+            return None
+
+
+def _give_up(op: StoreOperation[Written]) -> Flow[Written | None]:
+    """Nobody needs to wait for this write; unwritten, the lapse of the lease does the same."""
+    try:
+        written: Written = yield op
+    except (StoreError, ConfigurationError):
+        yield Pursue(op)
+        return None
+    return written
+
+
+# ── streamed answers ──────────────────────────────────────────────────────────────────────────────
+
+
+def _open_stream(ex: Exchange, head: Streaming, verdict: Verdict) -> Flow[Answer | Flowing]:
+    """A body that is not kept: an open receipt before its first byte."""
+    receipt = Snapshot(
+        status=head.status,
+        headers=replay.kept_headers(head.headers),
+        body=None,
+        whole=False,
+        open=True,
+        schema_version=ex.policy.schema_version,
+    )
+    if verdict is Verdict.KEEP:
+        opened = yield from _insist(ex, Open(ex.identity, ex.fence, snapshot.encode(receipt)))
+        if not isinstance(opened, Applied):
+            answer = Answer(None, Outcome.EXECUTED, head.error)
+            if opened is None:
+                return not_durable(ex, answer)
+            return (yield from as_zombie(ex, opened, answer))
+    headers = replay.first_headers(head.headers, ex.policy, None, cross_origin=ex.cross_origin)
+    return Flowing(headers, head, receipt, verdict)
+
+
+def end_stream(ex: Exchange, stream: Flowing, drained: Drained, course: Course) -> Flow[Answer]:
+    """The body has flowed: its receipt is closed, with what came of it."""
+    error = drained.error or stream.head.error
+    answer = Answer(None, Outcome.EXECUTED, error, drained.error is not None)
+    if stream.verdict is not Verdict.KEEP:
+        yield from _give_up(concession(ex, stream.verdict, error, course))
+        return replace(answer, outcome=SAID[stream.verdict])
+    ended = replace(
+        stream.receipt, open=False, whole=drained.whole, size=drained.size, digest=drained.digest
+    )
+    written = yield from _insist(ex, completion(ex, ended, course))
+    return answer if isinstance(written, Applied) else replace(answer, outcome=Outcome.NOT_DURABLE)

@@ -1,0 +1,393 @@
+"""The exchange of one ASGI request: its answer is caught, and let out when its record is secured.
+
+The application believes it talks to the server. Its answer is buffered until it is whole (or is
+declared, or found, too large to keep); with its last ``send`` the second half of the exchange runs,
+and that ``send`` returns only after the answer has left. So whatever the application does
+afterwards (background tasks) happens after completion.
+
+One task holds the application and the write that settles its record. The server's own task waits
+for it, and may be cancelled: that ends neither. Where the application itself cancels what it sends
+from, the write is carried through in a task of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from semel.core.answers import Answer
+from semel.core.flow import Flow, arun
+from semel.core.model import Headers, Request, Response
+from semel.core.policy import Policy
+from semel.core.runner import Abandoned, HandlerOutcome, Raised, Returned, Streaming
+from semel.core.settle import Flowing
+from semel.log import log
+from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
+from semel.web.awaited import AsyncExchange, hold_task
+from semel.web.exchange import too_late
+from semel.web.message import Spool, Tally, unkeepable
+from semel.web.promise import Promise
+from semel.web.tags import ROUTERS_OWN, router_answered
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+
+_UNKEEPABLE: Final = frozenset(
+    {
+        "http.response.pathsend",
+        "http.response.zerocopysend",
+        "http.response.push",
+        "http.response.trailers",
+        "http.response.early_hint",
+    }
+)
+"""Server extensions that send something past the body messages; not offered to a keyed request."""
+
+
+class AsgiExchange(AsyncExchange):
+    """One keyed request to an ASGI application, and what the application answers."""
+
+    __slots__ = (
+        *("_app", "_root", "_receive", "_send", "scope", "sees_returns"),
+        *("_begun", "_error", "_headers", "_incoming", "_status", "_stream", "_tally"),
+        *("_broken", "_decided", "_discarded", "_sent", "_whole"),
+        *("_carried", "_done", "_freed", "_task"),
+    )
+
+    def __init__(
+        self,
+        guard: Guard,
+        request: Request,
+        policy: Policy,
+        label: str,
+        app: AsgiApp,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        super().__init__(guard, request, policy, label)
+        self._app = app
+        self.scope = scope
+        self._root = scope.get("root_path", "")
+        self._receive = receive
+        self._send = send
+        self.sees_returns = True
+        """Whether it would be heard if the endpoint returned and no answer was made of that."""
+
+    # ── the server's side ─────────────────────────────────────────────────────────────────────────
+
+    async def serve(self) -> None:
+        """Both halves, with the application between them."""
+        entry = await self.claim()
+        if isinstance(entry, Answer):
+            self.tell(entry)
+            self.body.close()
+            return await self.answer(entry)
+        self.prepare()
+        if self.began(entry):
+            self.run.course.returned = not self.sees_returns
+            return await self._await_app(self._call_app())
+        return await self._await_app(self._refuse_late())
+
+    def prepare(self) -> None:
+        """From here on the application may be called; a replay never comes so far."""
+        self._error: BaseException | None = None
+        self._status = 0
+        self._headers: Headers = ()
+        self._begun: Spool | None = None
+        """What has come of an answer that comes in pieces; most come whole."""
+        self._stream: Flowing | None = None
+        self._broken = self._decided = self._discarded = self._sent = self._whole = False
+        self._freed: Promise[None] | None = None
+        self._carried: asyncio.Task[None] | None = None
+        self._incoming: Iterator[Message] | None = None
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def _await_app(self, work: Any) -> None:
+        """Until the application has returned; what it raised is raised again.
+
+        Cancelled here, only the future is: the application and its write go on.
+        """
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        # No circle of exchange and task, which only the garbage collector could end.
+        self._task = weakref.ref(task)
+        try:
+            await self._done
+        except BaseException:
+            hold_task(task, self.guard.running)
+            raise
+        self.raise_again()
+
+    async def _refuse_late(self) -> None:
+        await self.call_ended(too_late())
+
+    async def answer(self, answer: Answer) -> None:
+        """What was sent instead of an answer of the application's."""
+        if answer.response is not None:
+            await send_response(answer.response, self._send)
+
+    # ── the application's task ────────────────────────────────────────────────────────────────────
+
+    def enter(self) -> None:
+        """The context of the application's task is its own."""
+        self.run.occupy()
+
+    async def _call_app(self) -> None:
+        self.enter()
+        scope = self.scope = keepable(self.scope)  # in which routers leave their notes
+        try:
+            await self._app(scope, self.app_receive, self.app_send)
+        except BaseException as error:  # raised again where the server waits
+            self._error = error
+        await self.call_ended(None)
+
+    async def call_ended(self, outcome: HandlerOutcome | None) -> None:
+        """The application has returned or raised, or was not called; see to its record's end."""
+        try:
+            await self._see_to_its_end(outcome)
+        except BaseException as error:
+            self._fail(error)
+        self.body.close()
+        if self._begun is not None:
+            self._begun.close()
+        self.over()
+
+    def over(self) -> None:
+        """The application is: whoever waits for it goes on."""
+        if not self._done.done():
+            self._done.set_result(None)
+        elif self._error is not None and not self._discarded:
+            log.error("semel: a handler failed after its client had left", exc_info=self._error)
+
+    def raise_again(self) -> None:
+        """Raise what the application raised."""
+        if self._error is not None and not self._discarded:
+            raise self._error
+
+    async def _see_to_its_end(self, outcome: HandlerOutcome | None) -> None:
+        try:
+            if not self._decided:
+                await self._settle(outcome or self.unanswered())
+                self._discarded = self._status > 0 and self._stream is None
+            if self._carried is not None:
+                await asyncio.wait({self._carried})
+            if self._stream is not None and not self._sent:
+                await self._end_stream(self._error)
+        finally:
+            await self.end()
+
+    def _fail(self, error: BaseException) -> None:
+        """Whoever waits learns of it at once; the application goes on."""
+        if self._done.done():
+            return
+        if isinstance(error, asyncio.CancelledError):
+            self._done.cancel()
+        else:
+            self._done.set_exception(error)
+
+    def unanswered(self) -> HandlerOutcome:
+        """The outcome of an application that has ended before its answer was whole."""
+        error = self._error
+        if self._status:
+            # Begun but not finished: what was begun is the outcome, and it is not whole.
+            return Streaming(self._status, self._headers, error)
+        if error is None:
+            return Raised(RuntimeError("the application returned without an answer"))
+        return Raised(error) if isinstance(error, Exception) else Abandoned(error)
+
+    # ── the second half ───────────────────────────────────────────────────────────────────────────
+
+    async def _settle(self, outcome: HandlerOutcome) -> None:
+        """Afterwards the answer has left, or it flows."""
+        self._decided = True
+        await self._reached(await arun(self.settling(outcome), self.perform, self._carry_through))
+
+    def _carry_through(self, rest: Flow[Answer | Flowing]) -> None:
+        """What the application sent from was cancelled: the record is settled without that."""
+        self._carried = self.spawn(self._carry(rest))
+
+    async def _carry(self, rest: Flow[Answer | Flowing]) -> None:
+        await self._reached(await self.drive(rest))
+
+    async def _reached(self, reached: Answer | Flowing) -> None:
+        if isinstance(reached, Flowing):
+            await self._begin_stream(reached)
+        else:
+            await self._answered(reached)
+
+    async def _answered(self, answer: Answer) -> None:
+        """The record is settled: send the answer, and let the application go on."""
+        self.let_go()
+        self.tell(answer)
+        try:
+            await self.answer(answer)
+        except Exception as error:  # the client is gone, and the server says so by raising
+            self._fail(error)
+        self._sent = True
+        self._free()
+
+    # ── a streamed answer ─────────────────────────────────────────────────────────────────────────
+
+    async def _begin_stream(self, stream: Flowing) -> None:
+        """Send the head and what has been buffered, then let the rest flow."""
+        self._stream, self._tally = stream, Tally()
+        if self.account is not None:
+            self.account.status = stream.head.status
+        head = {"type": "http.response.start", "status": self._status}
+        try:
+            await self._send({**head, "headers": list(stream.headers)})
+            for piece in () if self._begun is None else self._begun.pieces():
+                await self._forward(piece, more=True)
+        except Exception as error:
+            # The client is gone and the server says so by raising (ASGI 2.4); the application
+            # hears of it when it sends on, and its record is settled all the same.
+            log.info("semel: a client left before its answer began: %s", error)
+            self._broken = True
+        self._free()
+
+    async def _flow(self, piece: bytes, more: bool) -> None:
+        await self._forward(piece, more)
+        if not more:
+            self._whole = not self._broken
+            await self._end_stream(None)
+
+    async def _forward(self, piece: bytes, more: bool) -> None:
+        self._tally.add(piece)
+        await self._send({"type": "http.response.body", "body": piece, "more_body": more})
+
+    async def _end_stream(self, error: BaseException | None) -> None:
+        if self._stream is None:
+            raise AssertionError("no stream has begun")
+        self._sent = True
+        drained = self._tally.drained(whole=self._whole, error=error)
+        ending = self.ending(self._stream, drained)
+        self._stream_ended(await arun(ending, self.perform, self._carry_end))
+
+    def _carry_end(self, rest: Flow[Answer]) -> None:
+        self._carried = self.spawn(self._carry_stream(rest))
+
+    async def _carry_stream(self, rest: Flow[Answer]) -> None:
+        self._stream_ended(await self.drive(rest))
+
+    def _stream_ended(self, answer: Answer) -> None:
+        self.let_go()
+        self.tell(answer)
+
+    # ── what the application meets ────────────────────────────────────────────────────────────────
+
+    async def app_receive(self) -> Message:
+        if self._incoming is None:
+            self._incoming = body_messages(self.body)
+        message = next(self._incoming, None)
+        if message is not None:
+            return message
+        if self.policy.response == "buffer":
+            # The handler finishes whether or not the client is still there, so it is not told;
+            # frameworks stop a handler in the middle of its effect when a client hangs up.
+            await self._until_freed()
+            if self._stream is None:
+                return {"type": "http.disconnect"}
+        return await self._receive()
+
+    async def app_send(self, message: Message) -> None:
+        kind = message["type"]
+        if kind == "http.response.start":
+            self._take_head(message)
+            if self.policy.response == "stream":
+                await self._turn_to_stream()
+        elif kind == "http.response.body":
+            piece, more = message.get("body", b""), message.get("more_body", False)
+            if not self._status or self._sent:
+                raise RuntimeError("the application sent a body before or after its answer")
+            if self._stream is not None:
+                await self._flow(piece, more)
+            elif more:
+                await self._buffer(piece)
+            else:
+                await self._settle(self._whole_answer(piece))
+
+    def _take_head(self, message: Message) -> None:
+        if self._status:
+            raise RuntimeError("the application started its answer twice")
+        # Last of all the status, which says that it has begun: a head that no server would take
+        # is none, and what it raises is the outcome.
+        try:
+            self._headers = tuple([(bytes(k), bytes(v)) for k, v in message.get("headers", ())])
+            self._status = message["status"]
+        except Exception:
+            self.run.course.returned = True
+            raise
+
+    async def _buffer(self, piece: bytes) -> None:
+        if self._begun is None:
+            self._begun = Spool()
+        self._begun.write(piece)
+        if unkeepable(self.policy, self._begun):
+            await self._turn_to_stream()
+
+    def _whole_answer(self, last: bytes) -> HandlerOutcome:
+        if self._begun is not None or type(last) is not bytes:
+            self._begun = self._begun or Spool()
+            self._begun.write(last)
+            last = self._begun.whole()
+        run, response = self.run, Response(self._status, self._headers, last)
+        raised = run.has_raised(self._status)
+        error, by_router = run.error_behind(self._status), False
+        if self._status in ROUTERS_OWN:
+            by_router = router_answered(self.scope, self._root)
+        return Returned(response, error, raised, by_router)
+
+    async def _turn_to_stream(self) -> None:
+        error = self.run.error_behind(self._status)
+        await self._settle(Streaming(self._status, self._headers, error))
+        if self._stream is None:
+            self._stop()
+
+    def _stop(self) -> NoReturn:
+        """The record could not be secured, so nothing of the answer may be sent."""
+        self._discarded = True
+        task = self._task()
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+        raise asyncio.CancelledError("its record could not be secured: the answer is not sent")
+
+    async def _until_freed(self) -> None:
+        """Until the answer has left, or has begun to flow: then the application may go on."""
+        if self._stream is None and not self._sent:
+            self._freed = self._freed or Promise()
+            await self._freed.wait()
+
+    def _free(self) -> None:
+        if self._freed is not None:
+            self._freed.keep(None)
+
+
+def body_messages(body: Spool, taken: int = 0) -> Iterator[Message]:
+    """The request's body as the server would deliver it, the end marked on the last piece.
+
+    ``taken``: how much of it was delivered before.
+    """
+    held: bytes | None = None
+    for piece in body.pieces():
+        if held is not None:
+            yield {"type": "http.request", "body": held, "more_body": True}
+        held, taken = piece[taken:] or None, max(0, taken - len(piece))
+    yield {"type": "http.request", "body": held or b"", "more_body": False}
+
+
+def keepable(scope: Scope) -> Scope:
+    extensions = scope.get("extensions")
+    if not extensions or _UNKEEPABLE.isdisjoint(extensions):
+        return scope
+    offered = {name: value for name, value in extensions.items() if name not in _UNKEEPABLE}
+    return {**scope, "extensions": offered}
+
+
+async def send_response(response: Response, send: Send) -> None:
+    headers = list(response.headers)
+    if response.body and not any(name.lower() == b"content-length" for name, _ in headers):
+        headers.append((b"content-length", str(len(response.body)).encode()))
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body, "more_body": False})

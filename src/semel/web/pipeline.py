@@ -1,0 +1,339 @@
+"""What every adapter does alike before its application is called: find the policy, admit, open."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
+
+from semel.core.admission import (
+    Refused,
+    Tenant,
+    admit,
+    identify,
+    identity_of,
+    takes_part,
+    who_asks,
+)
+from semel.core.answers import Answer, Outcome
+from semel.core.exchange import WorkerRun
+from semel.core.flow import Flow
+from semel.core.frozen import is_async
+from semel.core.keys import mask
+from semel.core.model import Case, Identity, OnLapse, Request, Response
+from semel.core.policy import SAFE_METHODS, Policy, ietf
+from semel.core.prints import LARGE
+from semel.core.problems import refuse
+from semel.core.status import StatusCall, answered, status
+from semel.core.stored import StoredRequest, carried, encode
+from semel.core.terms import Terms
+from semel.errors import ConfigurationError
+from semel.log import log
+from semel.process.current import Run, current_run
+from semel.process.fences import new_fence
+from semel.web.accounts import Account, tell_refusal
+from semel.web.exchange import WebExchange
+from semel.web.framework_internals import watch_app, watch_fastapi
+from semel.web.known_routes import KnownRoutes
+from semel.web.message import Spool
+from semel.web.protection import at_once, protected
+from semel.web.routing import Place, beneath, listed
+from semel.web.ruling import DEFAULT, LEFT_OUT, LISTED, SAFE, ruled_by
+from semel.web.tags import Tagged
+from semel.web.worker_runs import find_worker_run
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+
+FindTag: TypeAlias = Callable[[Any, Any], Tagged | None]
+"""Asks an application's router for the tag of the endpoint that will answer a request."""
+
+MARK: Final = "semel.identity"
+"""Where a guard notes, in an ASGI scope or a WSGI environ, whose request it is running."""
+
+
+class Pipeline:
+    """The way of one guarded application's requests, as far as all adapters go it alike.
+
+    The route's policy is found, the key and its owner are read (`admit`), the body is added
+    (`open`); then the adapter drives the exchange.
+    """
+
+    def __init__(self, guard: Guard, app: Any, find_tag: FindTag) -> None:
+        if not hasattr(guard, "backend"):
+            raise ConfigurationError(f"guard= takes a semel.Guard, not {type(guard).__name__}")
+        self.guard = guard
+        self.app = app
+        self._find_tag = find_tag
+        self.awaits = is_async(guard.tenant)
+        """Whether ``tenant=`` is a coroutine function: then it is asked beforehand (`ask`)."""
+        self.sees_returns = _watch_frameworks(app)
+        """Whether it would be heard if an endpoint returned and no answer could be made of that."""
+        self._routes: KnownRoutes | None = None
+
+    async def ask(self, request: Request) -> Tenant:
+        """What ``tenant=`` says of this request, or raises, as a plain function."""
+        tenant: Any = self.guard.tenant
+        try:
+            who = await tenant(request)
+        except Exception as error:
+            return partial(_raise, error)
+        return lambda _: who
+
+    def ruling(self, request: Request, place: Place) -> tuple[Policy, str]:
+        """The policy, and its label: of a listed route, else a tag's, else the default.
+
+        Whose it is stays in the context, for the endpoint to see; adapters undo that.
+        """
+        policy, label, by = self._ruling(request, place)
+        ruled_by.set(by)
+        return policy, label
+
+    def _ruling(self, request: Request, place: Place) -> tuple[Policy, str, object]:
+        route = listed(self.guard.routes, request.method, place)
+        if route is not None:
+            return route.policy, route.label, _by(route.policy, request.method, LISTED)
+        tagged = self._find_tag(self.app, request.raw)
+        if tagged is not None:
+            by = _by(tagged.policy, request.method, tagged.policy)
+            return self.guard.bind(tagged.policy), tagged.label, by
+        return self.guard.policy, "*", DEFAULT
+
+    def admit(self, ex: WebExchange, asked: Tenant = None) -> Response | bool:
+        """Whether a request takes part, or a refusal. ``asked``: `ask`, where that is awaited."""
+        part = takes_part(ex.request, ex.policy)
+        if part is False:
+            return False
+        events = self.guard.events
+        refused = admit(ex, asked or self.guard.tenant) if part is True else part
+        if refused is not None:
+            tell_refusal(events, refused, ex.policy, ex.request.method, ex.label)
+            return refused.response
+        if ex.suspicious:
+            events.emit("key.suspicious", route=ex.label, key=mask(ex.key))
+        return True
+
+    def turned_away(self, response: Response, ex: WebExchange) -> Response:
+        """The refusal of a body that cannot be taken, told like every other at the door."""
+        method = ex.request.method
+        tell_refusal(self.guard.events, Refused(response), ex.policy, method, ex.label)
+        return response
+
+    def covers(self, ex: WebExchange, mark: object) -> bool:
+        """Whether another guard around this one already runs this very request.
+
+        It left its mark in the scope or environ. The mark alone would not do: whoever sends the
+        same scope through again is not inside that run any more.
+        """
+        run = current_run()
+        if run is None or run.lease.identity != mark:
+            return False
+        return identity_of(ex, ex.policy) == mark
+
+    def open(self, ex: WebExchange, place: Place, body: Spool, raw: Any) -> Answer | None:
+        """Add what the body means; an answer where it is known without the store."""
+        guard = self.guard
+        if guard.events.heard:
+            ex.account = Account(guard.events)
+        ex.body = body
+        terms = guard.terms(ex.label, ex.policy)
+        ex.terms = terms.id
+        answer = self._identify(ex, place)
+        if answer is None:
+            worker = find_worker_run(raw)
+            if worker is not None:
+                return self._adopt(ex, worker, terms)
+            answer = at_once(guard, ex)
+        if answer is not None:
+            ex.tell(answer, at_once=True)
+            return answer
+        ex.enrolment = guard.enrolment(ex.label, ex.policy, terms)
+        ex.opened()
+        return None
+
+    def _identify(self, ex: WebExchange, place: Place) -> Answer | None:
+        """With a fence made before the first try."""
+        body = ex.body
+        try:
+            identify(ex, body, new_fence(), self.guard.familiar.meet)
+            self._complete(ex, place)
+            older = () if ex.older is None else (ex.older.prints,)
+            for prints in (ex.prints, *older):
+                if body.size >= LARGE or prints.chosen:
+                    prints.prepare()  # now, in this thread, where it may fail or take long
+        except Exception as error:  # fingerprint= may be the operator's own function
+            return Answer(refuse("misconfigured"), Outcome.MISCONFIGURED, error)
+        return None
+
+    def _complete(self, ex: WebExchange, place: Place) -> None:
+        """Add what only some routes need."""
+        policy = ex.policy
+        ex.can_ask = ex.can_ask or self._names_probes(policy)
+        if policy.stores_request:
+            ex.stored = _stored(ex, place)
+        if policy.in_flight == "accept":
+            ex.status_at = place.root + self.guard.status
+
+    def status(self, request: Request, place: Place, asked: Tenant = None) -> Flow[Response] | None:
+        """How a request that was accepted is doing; None where the address names none."""
+        prefix = self.guard.status + "/"
+        name = place.below.removeprefix(prefix)
+        if not place.below.startswith(prefix) or request.method not in ("GET", "HEAD"):
+            return None
+        identity = _identity(name)
+        who = who_asks(request, asked or self.guard.tenant)
+        if isinstance(who, Refused):
+            tell_refusal(self.guard.events, who, self.guard.policy, request.method, prefix)
+            return answered(who.response)
+        if identity is None:
+            return answered(refuse("no-such-operation"))
+        call = StatusCall(
+            identity=identity,
+            tenant=who,
+            address=f"{place.root}{place.below}",
+            accept_encoding=request.headers.get("accept-encoding"),
+            cross_origin="origin" in request.headers,
+            hidden=self.guard.hides_runs,
+        )
+        return protected(self.guard, who, status(call, self._policy_of))
+
+    def _policy_of(self, case: Case) -> Policy | None:
+        """That of a record's route, if it is one of this application's."""
+        if case.terms is None or case.terms.application != self.guard.name:
+            return None
+        if self._routes is None:
+            self._routes = KnownRoutes(self.guard, self.app)
+        return self._routes.policy(case.terms) or _UNKNOWN_ROUTE
+
+    def _names_probes(self, policy: Policy) -> bool:
+        """An operation's calls have probes by their names."""
+        return policy.lapse is OnLapse.RESUME and bool(self.guard.registry.probes)
+
+    def _adopt(self, ex: WebExchange, worker: WorkerRun, terms: Terms) -> Answer | None:
+        """Make it a worker's run of a stored request; refused when it is not the request it was.
+
+        Whoever authentication says it is now, or the settings, make another key of it; and what
+        another route answers, or the same in another mode, is not what was accepted.
+        """
+        made, record = worker.case.terms, worker.case.record
+        older, ex.older = ex.older, None
+        if older is not None and older.identity == record.identity:
+            ex.identity, ex.prints = older.identity, older.prints
+        same = made is not None and (made.route, made.mode) == (terms.route, terms.mode)
+        # Begun as an operation, it would be run from its start.
+        changed = record.on_lapse is OnLapse.RESUME and not ex.resumable
+        if not same or ex.identity != record.identity or changed:
+            return Answer(refuse("no-such-operation"), Outcome.INTERRUPTED)
+        tagged = self._find_tag(self.app, ex.request.raw)
+        worker.tells = tagged is not None and tagged.tells
+        worker.reached = True
+        ex.worker, ex.fence, ex.stored = worker, worker.fence, None
+        ex.opened()
+        return None
+
+
+_UNKNOWN_ROUTE: Final = ietf()
+"""How the status of a request is told whose route another version of the application has."""
+
+
+def _by(policy: Policy, method: str, by: object) -> object:
+    """``by``, where the policy takes the method; middleware further in may make it another one."""
+    if method in policy.methods:
+        return by
+    return SAFE if method in SAFE_METHODS else LEFT_OUT
+
+
+def _identity(name: str) -> Identity | None:
+    try:
+        identity = bytes.fromhex(name)
+    except ValueError:
+        return None
+    return Identity(identity) if len(identity) == 32 and identity.hex() == name else None
+
+
+def _stored(ex: WebExchange, place: Place) -> bytes:
+    request, policy = ex.request, ex.policy
+    principal = ex.tenant if policy.principal is None else policy.principal(request)
+    return encode(
+        StoredRequest(
+            method=request.method,
+            root=place.root,
+            path=beneath(request.escaped, place.root) or place.below,
+            query=request.query,
+            headers=carried(request.headers, tuple(policy.carry)),
+            body=ex.body.whole(),
+            key=ex.sent,
+            principal=principal,
+            scheme=_scheme(request.raw),
+        )
+    )
+
+
+def _scheme(raw: Any) -> str:
+    """By which the caller came: an application may send those of one to the other."""
+    asgi: Any = getattr(raw, "scope", raw)
+    for place in (asgi, getattr(raw, "environ", None), getattr(raw, "META", None)):
+        if isinstance(place, Mapping):
+            told: Any = place.get("scheme") or place.get("wsgi.url_scheme")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+            if told in ("http", "https"):
+                return str(told)
+    return "http"
+
+
+def _raise(error: Exception, _: Request) -> NoReturn:
+    raise error
+
+
+def refuse_awaiting(guard: Guard) -> None:
+    """Refuse a guard whose ``tenant=`` must be awaited, where nothing is."""
+    if is_async(guard.tenant):
+        raise ConfigurationError(
+            "tenant= is a coroutine function, which only ASGI awaits: give a plain one here"
+        )
+
+
+def spoken(answer: Answer) -> Response | None:
+    """What is sent, in a thread of the server's own; the handler's exception where nothing is."""
+    error = answer.error
+    if error is not None and answer.reraise:
+        if answer.response is None or not isinstance(error, Exception):
+            raise error
+        log.error("semel: a handler raised", exc_info=error)
+    return answer.response
+
+
+_TELL_OF_EXCEPTIONS: Final = ("flask.signals", "quart.signals", "django.core.signals")
+
+
+def _watch_frameworks(app: Any) -> bool:
+    """Hear of exceptions from frameworks that answer them after their ``except`` block.
+
+    And of endpoints that return; False where that cannot be told.
+    """
+    for name in _TELL_OF_EXCEPTIONS:
+        signals: Any = sys.modules.get(name)
+        if signals is not None:
+            signals.got_request_exception.connect(_note_exception)
+    if app is None:
+        return True  # a framework's own adapter, which calls views itself
+    watch_app(app)
+    return watch_fastapi()
+
+
+def _note_exception(
+    sender: object, exception: BaseException | None = None, request: object = None, **_: object
+) -> None:
+    run, error = own_run(request), exception or sys.exception()
+    if run is not None and error is not None:
+        run.note(error)
+
+
+OUTER: Final = "_semel_outer"
+"""On a request of Django's: the run of whoever makes it, in this process, while it is made."""
+
+
+def own_run(request: object) -> Run | None:
+    """The run that a request is for; not that of a view which makes this request by itself."""
+    run = current_run()
+    return None if run is getattr(request, OUTER, None) else run

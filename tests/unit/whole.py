@@ -1,0 +1,91 @@
+"""Both halves of an exchange with a call of the application between them, as one flow.
+
+What an adapter does in its own colour is an operation here: so whoever performs it can answer for
+the application, and stop at every place where a process may die.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar
+
+from semel.core.answers import Answer
+from semel.core.claim import claim, resume
+from semel.core.contract import Claimed, Operation
+from semel.core.course import Course
+from semel.core.exchange import Exchange, WorkerRun
+from semel.core.flow import Flow
+from semel.core.frozen import frozen
+from semel.core.model import Case, Fence, Headers, Identity, Micros
+from semel.core.runner import Drained, HandlerOutcome, Streaming
+from semel.core.settle import Flowing, end_stream, settle
+
+
+@frozen
+class Invoke(Operation[HandlerOutcome]):
+    """Call the application."""
+
+    finishing: ClassVar[bool] = True
+
+    identity: Identity
+    fence: Fence
+    course: Course
+    created_at: Micros
+
+
+@frozen
+class Drain(Operation[Drained]):
+    """Send the started answer with these headers and let the rest flow."""
+
+    finishing: ClassVar[bool] = True
+
+    headers: Headers
+
+
+@frozen
+class Discard(Operation[None]):
+    """Stop the started answer: the record could not be secured, so nothing of it may be sent."""
+
+    finishing: ClassVar[bool] = True
+
+
+def exchange(ex: Exchange, before: Flow[None] | None = None) -> Flow[Answer]:
+    """The whole way of one keyed request."""
+    entry = yield from claim(ex, before)
+    return entry if isinstance(entry, Answer) else (yield from execute(ex, entry))
+
+
+def adopted(ex: Exchange, entry: Claimed) -> Flow[Answer]:
+    """The way of a stored request whose record a worker holds."""
+    held: Claimed | Answer = entry
+    if ex.resumable:
+        held = yield from resume(ex, entry)
+    return held if isinstance(held, Answer) else (yield from execute(ex, held))
+
+
+def execute(ex: Exchange, entry: Claimed) -> Flow[Answer]:
+    """The application is called under the lease, and what it came to is settled."""
+    course = Course(ex.journal)
+    outcome: HandlerOutcome = yield Invoke(ex.identity, ex.fence, course, entry.created_at)
+    reached = yield from settle(ex, outcome, course)
+    if isinstance(reached, Flowing):
+        drained: Drained = yield Drain(reached.headers)
+        return (yield from end_stream(ex, reached, drained, course))
+    if isinstance(outcome, Streaming):
+        yield Discard()
+    return reached
+
+
+def varied(ex: Exchange, **changes: Any) -> Exchange:
+    """The same exchange again, in another state."""
+    made = copy.copy(ex)
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def workers_run(case: Case | None = None, **how: Any) -> WorkerRun:
+    """Of a case, where that matters."""
+    of: Any = case
+    stored: Any = None
+    return WorkerRun(of, Fence(bytes(16)), stored, 0.0, **how)
