@@ -74,8 +74,9 @@ class Meter:
         if code.co_filename.startswith(OWN):
             self.calls[code.co_filename[len(OWN) + 1 :], code.co_qualname] += 1
         if code.co_name == "__init__":  # that of frozen classes was made of text, and is in no file
-            kind = type(frame.f_locals[code.co_varnames[0]])
-            self.made += kind.__module__.startswith("semel.")
+            made, maker = frame.f_locals[code.co_varnames[0]], frame.f_back
+            base = maker is not None and maker.f_locals.get("self") is made  # that of its base
+            self.made += type(made).__module__.startswith("semel.") and not base
 
 
 async def pay(scope: Scope, receive: Receive, send: Send) -> None:

@@ -15,9 +15,9 @@ from semel.core.admission import Tenant, named_tenant
 from semel.core.enrolment import announce, enrol
 from semel.core.flow import Flow, run
 from semel.core.frozen import replace
-from semel.core.model import OnLapse
+from semel.core.plan import Plan
 from semel.core.policy import Policy, ietf
-from semel.core.terms import Terms, TermsId
+from semel.core.terms import TermsId
 from semel.effects.registry import Deliverer, Registry
 from semel.errors import ConfigurationError, SemelError
 from semel.log import log
@@ -109,7 +109,7 @@ class Guard:
         self.name = name
         self.status = _status(status)
         self.registry = Registry()
-        self._terms: dict[str, tuple[Policy, Terms]] = {}
+        self._plans: dict[str, Plan] = {}
         self._enrolled: set[tuple[str, TermsId]] = set()
         self.familiar = Familiar()
         self.replays = None if replay_cache is None else ReplayCache(replay_cache)
@@ -377,21 +377,17 @@ class Guard:
         store = self.backend.blocking()
         known = [("*", self.policy), *((route.label, route.policy) for route in self.routes)]
         for label, policy in known:
-            enrolment = self.enrolment(label, policy, self.terms(label, policy))
-            if enrolment is not None:
-                run(enrolment, performer(store))
+            plan = self.plan(label, policy)
+            if not plan.enrolled:
+                run(self.enrolment(plan), performer(store))
 
-    def enrolment(self, label: str, policy: Policy, terms: Terms) -> Flow[None] | None:
-        """Compare a route's settings with what the store remembers of them; once per process."""
-        if (label, terms.id) in self._enrolled:
-            return None
-        return self._enrol(label, policy, terms)
-
-    def _enrol(self, label: str, policy: Policy, terms: Terms) -> Flow[None]:
+    def enrolment(self, plan: Plan) -> Flow[None]:
+        """Compare a route's settings with what the store remembers of them, once per process."""
         if self.replays is not None:
             yield from announce(self.replays.window)
-        yield from enrol(self.recorded_as(label), policy, terms)
-        self._enrolled.add((label, terms.id))
+        yield from enrol(self.recorded_as(plan.label), plan.policy, plan.terms)
+        self._enrolled.add((plan.label, plan.terms.id))
+        plan.enrolled = True
 
     def health(self) -> Health:
         """Ask the store something, and say whether it answered; for a check of readiness."""
@@ -438,14 +434,20 @@ class Guard:
         """Under which name the settings of a route are on record."""
         return f"{self.name}:{label}" if self.name else label
 
-    def terms(self, route: str, policy: Policy) -> Terms:
-        """What a key that is used on a route now is promised; made once."""
-        made = self._terms.get(route)
-        if made is None or made[0] is not policy:
-            asks = policy.lapse is OnLapse.RESUME and bool(self.registry.probes)
-            terms = policy.terms(self.name, route, probe=asks or policy.probe is not None)
-            made = self._terms[route] = (policy, terms)
-        return made[1]
+    def plan(self, label: str, policy: Policy, route: str = "") -> Plan:
+        """What is the same for every request of a route. ``route``: in its terms, if not the label.
+
+        Policies may be made for every call: then so is the plan.
+        """
+        made = self._plans.get(label)
+        if made is None or made.policy is not policy:
+            if len(self._plans) >= MAX_BOUND:
+                self._plans = {}
+            asks = policy.probe is not None or (policy.resumable and bool(self.registry.probes))
+            terms = policy.terms(self.name, route or label, probe=asks)
+            made = self._plans[label] = Plan(label, policy, terms)
+            made.enrolled = (label, terms.id) in self._enrolled
+        return made
 
     # ── for adapters ──────────────────────────────────────────────────────────────────────────────
 

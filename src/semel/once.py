@@ -12,14 +12,15 @@ from semel.core.answers import Answer, Outcome
 from semel.core.frozen import frozen
 from semel.core.keys import Malformed
 from semel.core.model import HeaderView, Request, Response
+from semel.core.plan import Plan
 from semel.core.policy import Policy
+from semel.core.prints import LARGE
 from semel.core.settling import ONCE
 from semel.core.terms import EVERY_ROUTE
 from semel.errors import ConfigurationError, Refused
 from semel.process.fences import new_fence
 from semel.web.accounts import Account
 from semel.web.known_routes import ONCE_ROUTE
-from semel.web.protection import at_once
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -77,29 +78,23 @@ class Job:
         answer = self._open(ex)
         return _told(await ex.answered() if answer is None else answer)
 
-    def _given(self) -> tuple[Guard, Request, Policy, str]:
-        return self._guard, self._request, self._policy, f"once {self._name}"
+    def _given(self) -> tuple[Guard, Plan, Request]:
+        plan = self._guard.plan(ONCE_ROUTE.format(self._name), self._policy, self._route)
+        return self._guard, plan, self._request
 
     def _open(self, ex: WebExchange) -> Answer | None:
         """As `Pipeline` does it; an answer where it is known without the store."""
         guard, policy = self._guard, self._policy
         if guard.events.heard:
             ex.account = Account(guard.events)
-        ex.sent, ex.key, ex.tenant, ex.session = self._sent, self._key, self._tenant, None
-        terms = guard.terms(self._route, policy)
-        ex.terms = terms.id
-        identify(ex, (self._body,), new_fence(), guard.familiar.meet)
+        ex.sent, ex.key, ex.tenant = self._sent, self._key, self._tenant
+        body = self._body if len(self._body) < LARGE else (self._body,)
+        identify(ex, body, new_fence(), guard.familiar.meet)
         # A worker finds the probe of a function by its name; that of a policy only if it is the
         # guard's own.
         own = policy is guard.policy and policy.probe is not None
         ex.can_ask = self._name in guard.registry.probes or own
-        answer = at_once(guard, ex)
-        if answer is not None:
-            ex.tell(answer, at_once=True)
-            return answer
-        ex.enrolment = guard.enrolment(ex.label, policy, terms)
-        ex.opened()
-        return None
+        return ex.opened()
 
 
 def _told(answer: Answer) -> Once:

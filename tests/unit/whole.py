@@ -58,7 +58,7 @@ def exchange(ex: Exchange, before: Flow[None] | None = None) -> Flow[Answer]:
 def adopted(ex: Exchange, entry: Claimed) -> Flow[Answer]:
     """The way of a stored request whose record a worker holds."""
     held: Claimed | Answer = entry
-    if ex.resumable:
+    if ex.policy.resumable:
         held = yield from resume(ex, entry)
     return held if isinstance(held, Answer) else (yield from execute(ex, held))
 

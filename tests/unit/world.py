@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from semel.core.admission import admit, identify, takes_part
+from semel.core.admission import admit, identify
 from semel.core.answers import Answer
 from semel.core.contract import Operation, Read, StoreOperation, Written
 from semel.core.exchange import Exchange
 from semel.core.flow import run
 from semel.core.model import Fence, Headers, HeaderView, Record, Request, Response
+from semel.core.plan import Plan
 from semel.core.policy import Policy, ietf
 from semel.core.runner import (
     Await,
@@ -136,11 +137,11 @@ def call(
     """A request that has been admitted, with a fence of its own."""
     policy = ietf() if policy is None else policy
     who = (lambda _: tenant) if tenant else None
-    made = Exchange(request(body, **head), policy, application)
-    assert takes_part(made.request, policy) is True
+    terms = policy.terms(application, "*", probe=policy.probe is not None)
+    made = Exchange(Plan("*", policy, terms), request(body, **head))
     refused = admit(made, who)
     assert refused is None, refused
-    identify(made, (body,), Fence(next(_fences).to_bytes(16, "big")), lambda _: familiar)
+    identify(made, body, Fence(next(_fences).to_bytes(16, "big")), lambda _: familiar)
     return made
 
 

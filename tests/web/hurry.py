@@ -29,7 +29,7 @@ def overrun(guard: semel.Guard) -> Callable[[], bool]:
     A ``max_run`` short enough to wait for is at times too short for what must succeed within it.
     """
     attendant = guard.attendant
-    leases = list(attendant.leases._held.values())
+    leases = list(attendant.leases.held.values())
     for lease in leases:
         lease.renew_at = lease.ends_at = 0.0
     attendant.renewing.rouse(0.0)

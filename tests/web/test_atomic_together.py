@@ -89,8 +89,8 @@ async def tasks(one: Bank, slow: Slow, count: int) -> list[Reply]:
     if one.guard.policy.patience_micros:
         await auntil(
             lambda: (
-                sum(map(len, waiters._watches[identity(one)].tasks.values())) == count
-                if waiters
+                sum(map(len, waiters.watches[identity(one)].tasks.values())) == count
+                if waiters.watches
                 else False
             )
         )
@@ -101,7 +101,7 @@ async def tasks(one: Bank, slow: Slow, count: int) -> list[Reply]:
 
 
 def identity(one: Bank) -> Identity:
-    (only,) = one.guard.attendant.waiters._watches
+    (only,) = one.guard.attendant.waiters.watches
     return only
 
 

@@ -220,7 +220,7 @@ def test_a_request_that_waits_is_charged_once_and_keeps_its_place(
         first = pool.submit(send, ask)
         assert entered.wait(PATIENCE)
         second = pool.submit(send, ask)
-        until(lambda: bool(guard.attendant.waiters))
+        until(lambda: bool(guard.attendant.waiters.watches))
         assert send(ask).code == "too-fast"
         leave.set()
         replies: list[Reply] = [first.result(), second.result()]

@@ -8,8 +8,9 @@ from hashlib import sha256
 from typing import Any, TypeAlias
 
 from semel.client.model import Answer, Call, Pairs
-from semel.core.fingerprint import Meaning, Recipe, fingerprint
+from semel.core.fingerprint import Recipe, fingerprint
 from semel.core.frozen import frozen
+from semel.core.model import HeaderView, Request
 from semel.errors import StoreCorrupt
 
 Row: TypeAlias = Mapping[str, Any]
@@ -42,9 +43,11 @@ _RECIPE = Recipe()
 
 def meaning(call: Call) -> str:
     """What the call means, as a server reads it: JSON in another order is the same call."""
-    headers = {name.lower(): text for name, text in call.headers}
-    types = headers.get("content-type"), headers.get("content-encoding")
-    return fingerprint(Meaning(call.method, call.url, b"", *types, (call.body,)), _RECIPE).text
+    given = {name.lower(): text for name, text in call.headers}
+    named = [name for name in ("content-type", "content-encoding") if name in given]
+    lines = [(name.encode(), given[name].encode("utf-8", "surrogatepass")) for name in named]
+    sent = Request(call.method, call.url, b"", HeaderView(lines), None)
+    return fingerprint(sent, call.body, _RECIPE).text
 
 
 def request(call: Call) -> dict[str, Any]:

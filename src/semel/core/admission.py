@@ -12,7 +12,6 @@ from typing import Any, Final, TypeAlias
 
 from semel.core import keys
 from semel.core.exchange import Exchange, Older
-from semel.core.fingerprint import Meaning, Recipe
 from semel.core.frozen import frozen
 from semel.core.keys import Malformed, Scope
 from semel.core.model import Fence, Identity, Micros, Request, Response
@@ -33,50 +32,54 @@ class Refused:
     error: Exception | None = None
 
 
-def takes_part(request: Request, policy: Policy) -> bool | Refused:
-    """Whether a request takes part: False lets it pass untouched."""
-    keyed = "idempotency-key" in request.headers
-    if request.method not in policy.methods:
-        refused = keyed and request.method in SAFE_METHODS and policy.safe_methods == "refuse"
-        return Refused(refuse("key-on-safe-method")) if refused else False
-    if keyed:
-        return True
-    return Refused(refuse("missing-key")) if policy.required else False
+PASSES: Final = Refused(Response(204, (), b""))
+"""Not refused: the request takes no part, and passes untouched."""
+
+
+def _takes_part(request: Request, policy: Policy, keyed: bool) -> Refused:
+    if request.method in policy.methods:
+        return Refused(refuse("missing-key")) if policy.required else PASSES
+    refused = keyed and request.method in SAFE_METHODS and policy.safe_methods == "refuse"
+    return Refused(refuse("key-on-safe-method")) if refused else PASSES
 
 
 def admit(ex: Exchange, tenant: Tenant) -> Refused | None:
-    """Read the key of a request that takes part, and ask who sends it; or refuse it."""
+    """Read the key of a request, and ask who sends it; or refuse it, or let it pass (`PASSES`)."""
+    policy, request = ex.policy, ex.request
+    keyed = b"idempotency-key" in request.headers.first
+    if not keyed or request.method not in policy.methods:
+        return _takes_part(request, policy, keyed)
     try:
-        return _admit(ex, tenant)
+        sent = keys.parse_key(request.headers.all("idempotency-key"), strict=policy.strict)
+        key = sent if isinstance(sent, Malformed) else keys.check_format(sent, policy.key)
+        if isinstance(sent, Malformed) or isinstance(key, Malformed):
+            reason = key.reason if isinstance(key, Malformed) else ""
+            return Refused(refuse("malformed-key", detail=reason))
+        ex.sent, ex.key = sent, key
+        ex.suspicious = policy.personal_data != "allow" and keys.looks_like_personal_data(key)
     except Exception as error:  # key= may be the operator's own function
         return Refused(refuse("misconfigured"), error)
-
-
-def _admit(ex: Exchange, tenant: Tenant) -> Refused | None:
-    policy, request = ex.policy, ex.request
-    sent = keys.parse_key(request.headers.all("idempotency-key"), strict=policy.strict)
-    key = sent if isinstance(sent, Malformed) else keys.check_format(sent, policy.key)
-    if isinstance(sent, Malformed) or isinstance(key, Malformed):
-        reason = key.reason if isinstance(key, Malformed) else ""
-        return Refused(refuse("malformed-key", detail=reason))
-    ex.suspicious = policy.personal_data != "allow" and keys.looks_like_personal_data(key)
     if ex.suspicious and policy.personal_data == "refuse":
         detail = "The key looks like personal data. Use a random key, such as a UUID."
         return Refused(refuse("malformed-key", detail=detail))
-    who = who_asks(request, tenant)
+    who = "" if tenant is None else who_asks(request, tenant)
     if isinstance(who, Refused):
         return who
+    ex.tenant = who
+    return None if policy.session is None else _bind(ex, policy.session)
+
+
+def _bind(ex: Exchange, session: Callable[[Request], str | None]) -> Refused | None:
     try:
-        ex.session = policy.session(request) if policy.session is not None else None
+        ex.session = session(ex.request)
     except Exception as error:
         return _unanswered(error)
-    ex.sent, ex.key, ex.tenant = sent, key, who
     return None
 
 
 def identify(
     ex: Exchange,
-    body: Iterable[bytes],
+    body: bytes | Iterable[bytes],
     fence: Fence,
     familiar: Callable[[Identity], bool] = lambda identity: False,
 ) -> None:
@@ -84,49 +87,36 @@ def identify(
 
     ``familiar`` tells of an identity whether it was probably met before.
     """
-    policy, previous = ex.policy, ex.policy.previous
-    if previous is not None:
-        ex.older = Older(identity_of(ex, previous), _prints(ex.request, body, previous.fingerprint))
+    policy, request = ex.policy, ex.request
+    if policy.previous is not None:
+        older = Prints(request, body, policy.previous.fingerprint)
+        ex.older = Older(identity_of(ex, policy.previous), older)
     ex.fence = fence
-    ex.identity = identity_of(ex, policy)
-    ex.prints = _prints(ex.request, body, policy.fingerprint)
-    ex.fresh_until = _fresh_until(ex)
+    place = (ex.tenant, request.method, request.path)
+    scope = Scope(*place, policy.scope, ex.session, ex.plan.application)
+    identity = ex.identity = Identity(keys.identity(scope, ex.key))
+    ex.prints = Prints(request, body, policy.fingerprint)
+    ex.fresh_until = None
+    if policy.age_micros is not None and (policy.made_at is not None or len(ex.key) == 36):
+        ex.fresh_until = _fresh_until(ex, policy.age_micros)  # 36: it may be a UUID
     ex.can_ask = policy.probe is not None
-    ex.familiar = familiar(ex.identity)
+    ex.familiar = familiar(identity)
 
 
 def identity_of(ex: Exchange, policy: Policy) -> Identity:
     """Under which identity the request is known by a policy: its own, or that of before."""
-    request, key, session = ex.request, ex.key, ex.session
-    if policy is not ex.policy:
-        checked = keys.check_format(ex.sent, policy.key)
-        key = ex.sent if isinstance(checked, Malformed) else checked  # malformed: it never had one
-        session = policy.session(request) if policy.session is not None else None
+    request, checked = ex.request, keys.check_format(ex.sent, policy.key)
+    key = ex.sent if isinstance(checked, Malformed) else checked  # malformed: it never had one
+    session = policy.session(request) if policy.session is not None else None
     place = (ex.tenant, request.method, request.path)
-    return Identity(keys.identity(Scope(*place, policy.scope, session, ex.application), key))
+    return Identity(keys.identity(Scope(*place, policy.scope, session, ex.plan.application), key))
 
 
-def _prints(request: Request, body: Iterable[bytes], recipe: Recipe) -> Prints:
-    meaning = Meaning(
-        method=request.method,
-        path=request.escaped or request.path,
-        query=request.query,
-        content_type=_joined(request, "content-type"),
-        content_encoding=_joined(request, "content-encoding"),
-        body=body,
-        request=request,
-    )
-    return Prints(meaning, recipe)
-
-
-def _fresh_until(ex: Exchange) -> Micros | None:
+def _fresh_until(ex: Exchange, age: Micros) -> Micros | None:
     """A UUIDv7 tells its age: past retention its first use may have been forgotten.
 
     A time to come proves nothing, so a key that names one is as good as one that names none.
     """
-    age = ex.policy.age_micros
-    if age is None:
-        return None
     born = keys.uuid7_milliseconds(ex.key)
     times = [] if born is None else [born * 1000]
     if ex.policy.made_at is not None:
@@ -209,12 +199,6 @@ def _moment(made: Any) -> list[Micros]:
     if not isinstance(made, datetime) or made.tzinfo is None:
         raise TypeError("made_at= must return a datetime with a time zone, or None")
     return [int(made.timestamp() * 1_000_000)]
-
-
-def _joined(request: Request, name: str) -> str | None:
-    """All lines of a header: which of several an application reads is its own affair."""
-    lines = request.headers.all(name)
-    return b", ".join(lines).decode("latin-1") if lines else None
 
 
 def _is_uuid(value: object) -> bool:

@@ -154,7 +154,7 @@ def _result(ex: Exchange, outcome: HandlerOutcome, course: Course) -> _Result:
     answer = own_answer(ex, outcome, verdict, course)
     response = answer.response
     if verdict is Verdict.KEEP and response is not None:
-        keep = completion(ex, replay.kept(response, ex.policy), course)
+        keep = completion(ex, replay.secured(response, ex.policy), course)
         returned = isinstance(outcome, Returned) and not outcome.raised  # to raise is to undo
         return _Result(answer, keep, writes=returned and response.status < 500)
     if isinstance(outcome, Returned) and response is not None:

@@ -79,7 +79,7 @@ def claim(ex: Exchange, before: Flow[None] | None = None) -> Flow[Claimed | Answ
 
             return (yield from deferred.hand_in(ex))
         entry = yield from enter(ex, ex.policy.patience_micros)
-        if isinstance(entry, Claimed) and entry.again and ex.resumable:
+        if isinstance(entry, Claimed) and entry.again and ex.policy.resumable:
             return (yield from resume(ex, entry))
         return entry
     except Interrupted:
@@ -166,7 +166,7 @@ def claim_of(ex: Exchange) -> Claim:
         on_lapse=policy.lapse,
         fresh_until=ex.fresh_until,
         request=ex.stored,
-        terms=ex.terms,
+        terms=ex.plan.terms.id,
     )
 
 
@@ -199,9 +199,11 @@ def meet(ex: Exchange, found: Found) -> Flow[_Step]:
         return (yield from _seize(ex, claim_of(ex)))
     if differs(ex, record):
         return mismatch(ex, record)
+    if record.state is State.COMPLETED:
+        return (yield from from_record(ex, record, now))
     if record.lapsed(now) and record.on_lapse is OnLapse.RESUME:
         # One that was begun as an operation and is none any more is left to whoever knows it.
-        return (yield from retake(ex, record, Resume)) if ex.resumable else _Busy(record)
+        return (yield from retake(ex, record, Resume)) if ex.policy.resumable else _Busy(record)
     if record.lapsed(now):
         yield from ask(Lapse(ex.identity, record.fence, ex.policy.retention_micros))
         return (yield from _seize(ex, claim_of(ex)))

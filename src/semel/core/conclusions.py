@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from semel.core import replay, snapshot
+from semel.core import replay
 from semel.core.answers import Answer, Outcome, doubt, from_record, unknown
 from semel.core.claim import release
 from semel.core.contract import Complete, Lost, Release, Renew, Suspend
@@ -18,7 +18,6 @@ from semel.core.frozen import replace
 from semel.core.model import Micros, Response, State
 from semel.core.problems import refuse
 from semel.core.runner import Abandoned, HandlerOutcome, Raised, Returned, Streaming
-from semel.core.snapshot import Snapshot
 from semel.core.verdict import Verdict, judge, says_not_executed
 from semel.errors import ConfigurationError, NotExecuted, OperationChanged, OutcomeUnknown
 
@@ -71,6 +70,8 @@ def conclude(
 ) -> tuple[HandlerOutcome, Verdict]:
     """The verdict, and the outcome it is about: a check that fails takes the outcome's place."""
     if isinstance(outcome, Returned):
+        if _is_usual(ex, outcome, course):
+            return outcome, Verdict.KEEP
         if ex.worker is not None and outcome.response.status in UNAUTHORISED:
             outcome = Raised(NotAllowed(f"the worker was answered {outcome.response.status}"))
         elif ex.worker is not None and ex.worker.tells and not course.entered:
@@ -78,7 +79,7 @@ def conclude(
             outcome = Raised(NotReached(f"the worker was answered {status} before its endpoint"))
         elif (name := course.unfinished()) is not None:
             outcome = Raised(NeverAwaited(name))
-        elif ex.resumable:
+        elif ex.policy.resumable:
             outcome = _finished(outcome, course)
     try:
         verdict = judge(ex.policy, outcome)
@@ -89,11 +90,23 @@ def conclude(
         verdict = judge(ex.policy, Abandoned(UnmadeAnswer()))
     if verdict is Verdict.RELEASE and _hides_a_doubt(ex, outcome, course):
         verdict = judge(ex.policy, Abandoned(HiddenDoubt()))
-    if ex.resumable and verdict is not Verdict.KEEP:
+    if ex.policy.resumable and verdict is not Verdict.KEEP:
         # All that an operation does outside is in its points, so its journal knows better.
         doubtful = course.in_doubt or _is_about_the_worker(outcome)
         verdict = Verdict.SUSPEND if doubtful else Verdict.RELEASE
     return outcome, verdict
+
+
+def _is_usual(ex: Exchange, outcome: Returned, course: Course) -> bool:
+    """A success that nothing stands behind: every policy keeps it, and no check is due."""
+    return (
+        outcome.response.status < 400
+        and outcome.error is None
+        and not (outcome.raised or outcome.by_router or course.made)
+        and ex.policy.keep is None
+        and ex.worker is None
+        and not ex.policy.resumable
+    )
 
 
 def _failed_to_answer(ex: Exchange, outcome: HandlerOutcome) -> bool:
@@ -148,7 +161,7 @@ def has_begun(ex: Exchange, course: Course) -> bool:
 
     Of a deferred one that is any point, since nobody but a worker ever comes back to it.
     """
-    if not ex.resumable:
+    if not ex.policy.resumable:
         return False
     journal, deferred = course.journal, ex.policy.mode == "deferred"
     # An intent: a repeatable call may have been made, and must be made again with its key.
@@ -213,12 +226,13 @@ def concession(
     return Suspend(ex.identity, ex.fence, reason, after)
 
 
-def completion(ex: Exchange, kept: Snapshot, course: Course) -> Complete:
+def completion(ex: Exchange, kept: bytes, course: Course) -> Complete:
+    """``kept``: the snapshot of the answer, encoded."""
     policy = ex.policy
     return Complete(
         ex.identity,
         ex.fence,
-        snapshot.encode(kept),
+        kept,
         max(policy.retention_micros, course.retention),
         policy.tombstone_micros,
         course.resource,
@@ -226,7 +240,8 @@ def completion(ex: Exchange, kept: Snapshot, course: Course) -> Complete:
 
 
 def first(ex: Exchange, response: Response, expires_at: Micros | None) -> Response:
-    return replay.first(response, ex.policy, expires_at, cross_origin=ex.cross_origin)
+    crossed = b"origin" in ex.request.headers.first
+    return replay.first(response, ex.policy, expires_at, cross_origin=crossed)
 
 
 def not_durable(ex: Exchange, answer: Answer) -> Answer:

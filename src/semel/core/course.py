@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from semel.core.failures import leaves_doubt
 from semel.core.journal import Journal, Kind, Point
@@ -13,24 +13,27 @@ from semel.errors import ConfigurationError, OperationChanged
 
 T = TypeVar("T")
 
+_NO_POINTS: Final = Journal()
+
 
 class Course:
     """Written by the run's own handler, read by the exchange when the handler has answered."""
 
     __slots__ = (
         *("_passed", "_seen", "_turn", "journal", "repeating", "resource", "retention"),
-        *("_made", "entered", "inside", "raised", "returned"),
+        *("entered", "inside", "made", "raised", "returned"),
     )
 
     def __init__(self, journal: Journal | None = None) -> None:
-        self.journal = Journal() if journal is None else journal
+        self.journal = _NO_POINTS if journal is None else journal
         self._passed = self._seen = 0
         self._turn = [None]
         self.repeating = False
         """The call whose intent is on record may simply be made again."""
         self.resource: str | None = None
         self.retention: Micros = 0
-        self._made: list[tuple[str, Coroutine[Any, Any, Any]]] = []
+        self.made: list[tuple[str, Coroutine[Any, Any, Any]]] = []
+        """What the handler is to await, by its name."""
         self.entered = False
         """The endpoint was called, where it tells that."""
         self.inside = 0
@@ -62,7 +65,7 @@ class Course:
 
     def making(self, name: str, made: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """Something that the handler is to await; until then nothing of it has happened."""
-        self._made.append((name, made))
+        self.made.append((name, made))
         return made
 
     def unfinished(self) -> str | None:
@@ -71,7 +74,7 @@ class Course:
         An answer that leaves it out would be kept, and it would never happen.
         """
         left: list[str] = []
-        for name, made in self._made:
+        for name, made in self.made:
             it: Any = made
             if it.cr_frame is not None:
                 left.append(name)

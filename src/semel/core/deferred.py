@@ -68,7 +68,7 @@ def _accept(ex: Exchange) -> Accept:
         patience=ex.policy.abandon_micros,
         on_lapse=ex.policy.lapse,
         fresh_until=ex.fresh_until,
-        terms=ex.terms,
+        terms=ex.plan.terms.id,
     )
 
 

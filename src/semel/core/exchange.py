@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from semel.core.model import OnLapse, Origin
-from semel.core.terms import NO_TERMS, TermsId
+from semel.core.model import Origin
 
 if TYPE_CHECKING:
     from semel.core.answers import Answer
     from semel.core.journal import Journal
     from semel.core.model import Case, Fence, Identity, Micros, Request
+    from semel.core.plan import Plan
     from semel.core.policy import Policy
     from semel.core.prints import Prints
     from semel.core.stored import StoredRequest
@@ -25,9 +25,9 @@ class Exchange:
     """What is known of one request; `core/admission.py` says where it comes from."""
 
     __slots__ = (
-        *("application", "fence", "fresh_until", "identity", "key", "older", "policy", "prints"),
-        *("request", "sent", "session", "suspicious", "tenant", "terms"),
-        *("can_ask", "familiar", "status_at", "stored", "worker"),
+        *("fence", "fresh_until", "identity", "key", "older", "plan", "policy", "prints"),
+        *("request", "sent", "session", "suspicious", "tenant"),
+        *("_origin", "can_ask", "familiar", "status_at", "stored", "worker"),
         *("journal", "seen"),
     )
 
@@ -40,21 +40,19 @@ class Exchange:
     """The key as it was sent; a policy's format may make it another, such as lower-case."""
     key: str
     tenant: str
-    session: str | None
     suspicious: bool
     """The key looks like personal data: worth a warning, never echoed."""
     fresh_until: Micros | None
     familiar: bool
     """This process has probably met the key: look before claiming."""
 
-    def __init__(self, request: Request, policy: Policy, application: str = "") -> None:
+    def __init__(self, plan: Plan, request: Request) -> None:
+        self.plan = plan
+        self.policy: Policy = plan.policy
         self.request = request
-        self.policy = policy
-        self.application = application
+        self.session: str | None = None
         self.older: Older | None = None
         """The same request under the route's previous settings."""
-        self.terms: TermsId = NO_TERMS
-        """Under which a record is made."""
         self.stored: bytes | None = None
         """The request as it is kept, where a worker may have to run it (`core/stored.py`)."""
         self.status_at = ""
@@ -67,17 +65,15 @@ class Exchange:
         """Where an operation goes on that somebody held before."""
         self.seen: Fence | None = None
         """The fence that the record had before the claim."""
+        self._origin: Origin | None = None
 
     @property
     def origin(self) -> Origin:
         """Where the key was used, for the people who operate the system."""
-        request = self.request
-        return Origin(self.tenant, request.method, request.path, self.key)
-
-    @property
-    def resumable(self) -> bool:
-        """The handler is an operation with recovery points."""
-        return self.policy.lapse is OnLapse.RESUME
+        if self._origin is None:
+            request = self.request
+            self._origin = Origin(self.tenant, request.method, request.path, self.key)
+        return self._origin
 
     @property
     def accept_encoding(self) -> str | None:

@@ -41,9 +41,9 @@ def field_digests(fields: Mapping[str, bytes], salt: bytes, recipe: Recipe = _PL
     if not fields:
         return b""
     key_id, secret = recipe.secrets[0] if recipe.secrets else ("", b"")
-    cut = bytes((_FORMAT, len(fields) > MAX_FIELDS))
+    head = bytes((_FORMAT, len(fields) > MAX_FIELDS, len(key_id))) + key_id.encode()
     digests = list(_digests(fields, _field_key(secret, salt)).values())
-    return b"".join([cut, _counted(key_id.encode()), _counted(salt), *digests[:MAX_FIELDS]])
+    return b"".join((head, bytes((len(salt),)), salt, *digests[:MAX_FIELDS]))
 
 
 def differing_fields(
@@ -79,10 +79,6 @@ def _digests(fields: Mapping[str, bytes], key: bytes) -> dict[str, bytes]:
 
 def _field_key(secret: bytes, salt: bytes) -> bytes:
     return sha256(b"semel f1\n" + len(secret).to_bytes(8, "big") + secret + salt).digest()
-
-
-def _counted(data: bytes) -> bytes:
-    return bytes((len(data),)) + data
 
 
 @frozen

@@ -8,7 +8,7 @@ together, so that raw bytes never equal a canonical form.
 
 import json
 import re
-from base64 import urlsafe_b64encode
+from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from hashlib import sha256
@@ -27,7 +27,6 @@ from semel.errors import ConfigurationError
 
 __all__ = [
     "Fingerprint",
-    "Meaning",
     "Recipe",
     "fingerprint",
     "matches",
@@ -140,22 +139,6 @@ def _prune(
 
 
 @frozen
-class Meaning:
-    """What is hashed of a request.
-
-    The body is read once, and not joined where it is raw. `request` is what `Recipe.by` is given.
-    """
-
-    method: str
-    path: str
-    query: bytes
-    content_type: str | None
-    content_encoding: str | None
-    body: Iterable[bytes]
-    request: Request | None = None
-
-
-@frozen
 class Fingerprint:
     """`text` is what a record keeps; `fields` tell the first named fields apart.
 
@@ -177,13 +160,18 @@ class _Content(NamedTuple):
     fields: Mapping[str, bytes]
 
 
-def fingerprint(meaning: Meaning, recipe: Recipe) -> Fingerprint:
-    """The fingerprint of a request under a recipe; the same wherever and with whatever it runs."""
+def fingerprint(request: Request, body: bytes | Iterable[bytes], recipe: Recipe) -> Fingerprint:
+    """The fingerprint of a request under a recipe; the same wherever and with whatever it runs.
+
+    The body is read once, and not joined where it is raw.
+    """
+    pieces = (body,) if isinstance(body, bytes) else body
+    query = request.query
     if recipe.by is None:
-        content, query = _content(meaning, recipe), meaning.query
+        content = _content(request, pieces, recipe)
     else:
-        content, query = _chosen(meaning, recipe.by), b""
-    digest = _digest(meaning.method, meaning.path, query, content)
+        content, query = _chosen(request, pieces, recipe.by), b""
+    digest = _digest(request.method, request.escaped or request.path, query, content)
     if recipe.secrets:
         key_id, secret = recipe.secrets[0]
         text = _text(content.kind, f"hmac-{key_id}", digest, secret)
@@ -194,19 +182,18 @@ def fingerprint(meaning: Meaning, recipe: Recipe) -> Fingerprint:
 
 def _first(fields: Mapping[str, bytes]) -> dict[str, bytes]:
     """Few and short: a body may have a million fields, or one of megabytes."""
-    first = islice(fields.items(), MAX_FIELDS + 1)
-    return {
-        name: octets if len(octets) <= _LONG_FIELD else sha256(octets).digest()
-        for name, octets in first
-    }
+    first = dict(islice(fields.items(), MAX_FIELDS + 1))
+    for name, octets in first.items():
+        if len(octets) > _LONG_FIELD:
+            first[name] = sha256(octets).digest()
+    return first
 
 
-def _chosen(meaning: Meaning, by: Callable[[Request, bytes], bytes]) -> _Content:
+def _chosen(
+    request: Request, body: Iterable[bytes], by: Callable[[Request, bytes], bytes]
+) -> _Content:
     # Query and media type are left out too: the function sees them and decides.
-    if meaning.request is None:
-        raise ValueError("Recipe.by needs Meaning.request.")
-    chosen = by(meaning.request, b"".join(meaning.body))
-    return _Content("by", "", "", (_octets(chosen),), {})
+    return _Content("by", "", "", (_octets(by(request, b"".join(body))),), {})
 
 
 def _octets(chosen: object) -> bytes:
@@ -215,15 +202,17 @@ def _octets(chosen: object) -> bytes:
     return chosen
 
 
-def _content(meaning: Meaning, recipe: Recipe) -> _Content:
-    media = media_type(meaning.content_type)
-    encoding = (meaning.content_encoding or "").strip().lower()
+def _content(request: Request, pieces: Iterable[bytes], recipe: Recipe) -> _Content:
+    headers, encoding = request.headers, ""
+    media = media_type(headers.joined(b"content-type"))
+    if b"content-encoding" in headers.first:
+        encoding = (headers.joined(b"content-encoding") or "").strip().lower()
     if encoding == "identity":
         encoding = ""
     if encoding or media.reader == "raw":
         # Not decoded: nobody here inflates a body before the application has agreed to its size.
-        return _Content("raw", media.unread, encoding, meaning.body, {})
-    body = b"".join(meaning.body)
+        return _Content("raw", media.unread, encoding, pieces, {})
+    body = b"".join(pieces)
     read = _json(body, media, recipe) if media.reader == "json" else _form(body, media, recipe)
     return read or _Content("raw", media.unread, "", (body,), {})
 
@@ -232,7 +221,8 @@ def _json(body: bytes, media: Media, recipe: Recipe) -> _Content | None:
     canonical = canonicalise(body, recipe._prune)
     if canonical is None:
         return None
-    return _Content("json", media.text, "", (canonical.data,), canonical.members)
+    data, members = canonical
+    return _Content("json", media.text, "", (data,), members)
 
 
 def _form(body: bytes, media: Media, recipe: Recipe) -> _Content | None:
@@ -271,7 +261,7 @@ def _digest(method: str, path: str, query: bytes, content: _Content) -> bytes:
     kind, media, encoding, body, _ = content
     lengths = f"{len(method)} {len(path)} {len(media)} {len(encoding)} {len(query)}"
     head = f"semel v1 {kind} {lengths}\n{method}{path}{media}{encoding}"
-    hashed = sha256(_utf8(head) + query)
+    hashed = sha256(head.encode("utf-8", "surrogatepass") + query)  # headers may hold anything
     length = 0
     for chunk in body:
         hashed.update(chunk)
@@ -280,14 +270,14 @@ def _digest(method: str, path: str, query: bytes, content: _Content) -> bytes:
     return hashed.digest()
 
 
-def _utf8(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")  # headers may hold anything
-
-
 def _text(kind: str, seal: str, digest: bytes, secret: bytes | None) -> str:
     if secret is not None:
         digest = hmac_digest(secret, digest, "sha256")
-    return f"v1.{kind}.{seal}.{urlsafe_b64encode(digest)[:43].decode()}"
+    text = b2a_base64(digest, newline=False).translate(_URL_SAFE)[:43]
+    return f"v1.{kind}.{seal}.{text.decode()}"
+
+
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
 def matches(stored: str, recipe: Recipe, mine: Fingerprint) -> bool:
@@ -310,4 +300,4 @@ def matches(stored: str, recipe: Recipe, mine: Fingerprint) -> bool:
 
 
 def _same(stored: str, mine: str) -> bool:
-    return compare_digest(_utf8(stored), mine.encode())
+    return compare_digest(stored.encode("utf-8", "surrogatepass"), mine.encode())

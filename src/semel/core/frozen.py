@@ -47,10 +47,11 @@ def frozen(cls: type[T]) -> type[T]:
 def replace(original: T, **changes: Any) -> T:
     """A copy with some fields changed."""
     source: Any = original
-    kept: dict[str, Any] = {
-        name: getattr(source, name) for name in source.__match_args__ if name not in changes
-    }
-    return type(original)(**kept, **changes)
+    given = changes
+    for name in source.__match_args__:
+        if name not in changes:
+            given[name] = getattr(source, name)
+    return type(original)(**given)
 
 
 def _initialiser(cls: Any, names: tuple[str, ...], defaults: dict[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from struct import Struct
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from semel.core.frozen import frozen
@@ -60,6 +60,8 @@ def parse_key(values: Sequence[bytes], *, strict: bool = False) -> str | Malform
     """
     if not values:
         raise ValueError("parse_key needs the value of at least one header line.")
+    if len(values) == 1 and not strict and _USUAL.fullmatch(values[0]):
+        return values[0].decode("ascii")
     if len(values) > 1:
         return Malformed("The Idempotency-Key header appears more than once.")
     if len(values[0]) > MAX_HEADER_BYTES:
@@ -85,6 +87,7 @@ def _quoted(value: bytes) -> str | Malformed:
 
 # Visible ASCII, without what is syntax in the quoted form.
 _BARE = re.compile(rb"[!#-+\--:<-\[\]-~]*")
+_USUAL = re.compile(rb"[!#-+\--:<-\[\]-~]{1,%d}" % MAX_KEY_LENGTH)
 
 
 def _bare(value: bytes, strict: bool) -> str | Malformed:
@@ -198,11 +201,27 @@ def looks_like_personal_data(key: str) -> bool:
         return False  # as most are
     if ("@" in key or "%40" in key) and _EMAIL.search(key) is not None:
         return True
-    if _PHONE.search(key) is not None:
+    # The expressions are tried only where the shape of the key, told by characters, allows a match.
+    shape = key.encode("ascii", "replace").translate(_SHAPE)
+    if (b"+0" in shape or b"-000-0000" in shape) and _PHONE.search(key):
         return True
-    if any(_luhn(found[0]) for found in _CARD.finditer(key)):
+    grouped = b"0000-0000-0000" in shape or b"0000-000000-0000" in shape
+    may_be_a_card = grouped or b"00000000000000" in shape
+    if may_be_a_card and any(_luhn(found[0]) for found in _CARD.finditer(key)):
         return True
-    return any(_is_iban(found) for found in _IBAN.findall(key))
+    return b"aa00" in shape and any(_is_iban(found) for found in _IBAN.findall(key))
+
+
+_SHAPE = bytes(
+    ord("0")
+    if chr(octet).isdigit() and octet < 128
+    else ord("a")
+    if chr(octet).isalpha() and octet < 128
+    else ord("-")
+    if octet in b" .-"
+    else octet
+    for octet in range(256)
+)
 
 
 def _luhn(number: str) -> bool:
@@ -261,8 +280,7 @@ def escaped_path(sent: bytes) -> str:
     return "%2F".join(quote_from_bytes(unquote_to_bytes(part), safe=_KEPT) for part in parts)
 
 
-@frozen
-class Scope:
+class Scope(NamedTuple):
     """Where a key counts. `path` is canonical; `kind` says whether method and path take part."""
 
     tenant: str
@@ -282,23 +300,15 @@ def identity(scope: Scope, key: str) -> bytes:
     The lengths keep parts apart whatever they contain. A session is marked, so that an empty one
     differs from none.
     """
-    last = _utf8(key)
+    last = key.encode("utf-8", "surrogatepass")
     # The key comes last, and most requests differ in nothing else; long paths would fill the cache.
     before = _remembered_head if len(scope.path) <= _LONG else _head
-    place = (scope.application, scope.tenant, scope.method, scope.path, scope.kind, scope.session)
-    return sha256(before(*place, len(last)) + last).digest()
+    return sha256(before(scope, len(last)) + last).digest()
 
 
-def _head(
-    application: str,
-    tenant: str,
-    method: str,
-    path: str,
-    kind: str,
-    session: str | None,
-    key_length: int,
-) -> bytes:
+def _head(scope: Scope, key_length: int) -> bytes:
     """All that is hashed before the key itself."""
+    tenant, method, path, kind, session, application = scope
     bound = b"" if session is None else b"=" + _utf8(session)
     place = (_utf8(method), _utf8(path)) if kind == "route" else (b"", b"")
     who = (_utf8(application), _utf8(tenant), bound)

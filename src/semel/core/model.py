@@ -167,21 +167,42 @@ class Effect:
 class HeaderView(Mapping[str, str]):
     """Case-insensitive, read-only view of raw headers; a repeated header gives its first value."""
 
-    __slots__ = ("_lines",)
+    __slots__ = ("_repeated", "first")
 
     def __init__(self, raw: Iterable[Header]) -> None:
-        lines: dict[bytes, tuple[bytes, ...]] = {}
-        for name, line in raw:
+        lines = tuple(raw)
+        self.first: dict[bytes, bytes] = dict(lines)
+        """By its name in lower case, the first line of each header."""
+        self._repeated: dict[bytes, tuple[bytes, ...]] = {}
+        # Most requests repeat nothing, and servers hand names over in lower case.
+        if len(self.first) != len(lines) or not b"".join(self.first).islower():
+            self._read(lines)
+
+    def _read(self, lines: Iterable[Header]) -> None:
+        every: dict[bytes, tuple[bytes, ...]] = {}
+        for name, line in lines:
             name = name.lower()
-            lines[name] = (*lines[name], line) if name in lines else (line,)
-        self._lines = lines
+            every[name] = (*every[name], line) if name in every else (line,)
+        self.first = {name: found[0] for name, found in every.items()}
+        self._repeated = {name: found for name, found in every.items() if len(found) > 1}
 
     def all(self, name: str) -> tuple[bytes, ...]:
         """Every value of the header, in the order received."""
-        return self._lines.get(name.lower().encode("latin-1"), ())
+        octets = name.lower().encode("latin-1")
+        line = self.first.get(octets)
+        return () if line is None else self._repeated.get(octets, (line,))
+
+    def joined(self, name: bytes) -> str | None:
+        """All lines of a header: which of several an application reads is its own affair."""
+        line = self.first.get(name)
+        if line is None:
+            return None
+        if name in self._repeated:
+            line = b", ".join(self._repeated[name])
+        return line.decode("latin-1")
 
     def __getitem__(self, name: str) -> str:
-        return self._lines[name.lower().encode("latin-1")][0].decode("latin-1")
+        return self.first[name.lower().encode("latin-1")].decode("latin-1")
 
     # Mapping's own would raise and catch where a header is missing, as most are.
     @overload
@@ -189,17 +210,17 @@ class HeaderView(Mapping[str, str]):
     @overload
     def get(self, name: str, default: str | T, /) -> str | T: ...
     def get(self, name: str, default: str | T | None = None, /) -> str | T | None:
-        lines = self._lines.get(name.lower().encode("latin-1"))
-        return default if lines is None else lines[0].decode("latin-1")
+        line = self.first.get(name.lower().encode("latin-1"))
+        return default if line is None else line.decode("latin-1")
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name.lower().encode("latin-1") in self._lines
+        return isinstance(name, str) and name.lower().encode("latin-1") in self.first
 
     def __iter__(self) -> Iterator[str]:
-        return iter([name.decode("latin-1") for name in self._lines])
+        return iter([name.decode("latin-1") for name in self.first])
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self.first)
 
 
 @frozen

@@ -79,6 +79,10 @@ class Policy:
     stores_request: bool = derived()
     """The request is kept until it is settled, so that a worker can run it."""
     replay_name: bytes = derived()
+    resumable: bool = derived()
+    """The handler is an operation with recovery points."""
+    lease_seconds: float = derived()
+    max_run_seconds: float = derived()
 
     def __post_init__(self) -> None:
         _validate(self)
@@ -100,6 +104,9 @@ class Policy:
             "stores_request": self.mode == "deferred" or self.on_lapse == "resume",
             "carry": tuple(name.lower() for name in self.carry),
             "replay_name": self.replay_header.lower().encode(),
+            "resumable": self.on_lapse == "resume",
+            "lease_seconds": self.lease.total_seconds(),
+            "max_run_seconds": self.max_run.total_seconds(),
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)

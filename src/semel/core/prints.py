@@ -12,29 +12,34 @@ from hashlib import blake2b, sha256
 from typing import Final
 
 from semel.core.fields import Difference, differing_fields, field_digests
-from semel.core.fingerprint import Fingerprint, Meaning, Recipe, fingerprint, matches
-from semel.core.model import Record
+from semel.core.fingerprint import Fingerprint, Recipe, fingerprint, matches
+from semel.core.model import Record, Request
 
 _SALT: Final = 16
 _TRACE: Final = 16
 LARGE: Final = 64 * 1024
-"""A body this large takes long to read: see `Prints.prepare`."""
+"""A body this large takes long to read: see `Prints.prepare`. It is never given as bytes."""
 
 
 class Prints:
-    """The prints of one request under one recipe. The body must bear being read again."""
+    """The prints of one request under one recipe.
 
-    __slots__ = ("_condensed", "_fingerprint", "_meaning", "_recipe")
+    The body is what came, where that is little; of more it is something that can be iterated again
+    and again.
+    """
 
-    def __init__(self, meaning: Meaning, recipe: Recipe) -> None:
-        self._meaning = meaning
+    __slots__ = ("_body", "_condensed", "_fingerprint", "_recipe", "_request")
+
+    def __init__(self, request: Request, body: bytes | Iterable[bytes], recipe: Recipe) -> None:
+        self._request = request
+        self._body = body
         self._recipe = recipe
         self._fingerprint: Fingerprint | None = None
         self._condensed: tuple[bytes, bytes] | None = None
 
     def prepare(self) -> None:
         """Do now what may fail or take long; of a large body nothing is read after this."""
-        _ = self.fingerprint, self._octets
+        _ = self.fingerprint, self._octets()
 
     @property
     def chosen(self) -> bool:
@@ -44,7 +49,7 @@ class Prints:
     @property
     def fingerprint(self) -> Fingerprint:
         if self._fingerprint is None:
-            self._fingerprint = fingerprint(self._meaning, self._recipe)
+            self._fingerprint = fingerprint(self._request, self._body, self._recipe)
         return self._fingerprint
 
     def evidence(self, salt: bytes) -> bytes:
@@ -54,40 +59,45 @@ class Prints:
         return salt + self._trace(salt) + digests
 
     def match(self, record: Record) -> bool:
-        """Whether the record was made by a request that means the same."""
-        return self._same_bytes(record.fields) or matches(
-            record.fingerprint, self._recipe, self.fingerprint
-        )
+        """Whether the record was made by a request that means the same: the same bytes do."""
+        evidence, recipe = record.fields, self._recipe
+        # A function may look at more than what the trace is made of.
+        traced = recipe.by is None and len(evidence) >= _SALT + _TRACE
+        if traced and self._trace(evidence[:_SALT]) == evidence[_SALT : _SALT + _TRACE]:
+            return True
+        return matches(record.fingerprint, recipe, self.fingerprint)
 
     def differing(self, evidence: bytes) -> Difference:
         """How the fields differ from those the evidence was made of."""
         return differing_fields(evidence[_SALT + _TRACE :], self.fingerprint.fields, self._recipe)
 
-    def _same_bytes(self, evidence: bytes) -> bool:
-        if self.chosen or len(evidence) < _SALT + _TRACE:
-            return False  # a function may look at more than what the trace is made of
-        return self._trace(evidence[:_SALT]) == evidence[_SALT : _SALT + _TRACE]
-
     def _trace(self, salt: bytes) -> bytes:
         """Keyed by the salt and the current secret: a short body cannot be found by trying."""
-        meaning, secrets = self._meaning, self._recipe.secrets
+        request, body, secrets = self._request, self._body, self._recipe.secrets
+        first = request.headers.first
         key = sha256(secrets[0][1] + salt).digest() if secrets else salt
-        method, path, query = meaning.method, meaning.path, meaning.query.decode("latin-1")
-        kind, coding = meaning.content_type or "", meaning.content_encoding or ""
+        method, path = request.method, request.escaped or request.path
+        query = request.query.decode("latin-1")
+        kind = coding = ""
+        if b"content-type" in first:
+            kind = request.headers.joined(b"content-type") or ""
+        if b"content-encoding" in first:
+            coding = request.headers.joined(b"content-encoding") or ""
         lengths = f"{len(method)}\n{len(path)}\n{len(kind)}\n{len(coding)}\n{len(query)}\n"
         head = (lengths + method + path + kind + coding + query).encode("utf-8", "surrogatepass")
-        octets, size = self._octets
+        octets, size = (body, b"") if type(body) is bytes else self._octets()
         return blake2b(head + octets, digest_size=_TRACE, key=key, person=size).digest()
 
-    @property
     def _octets(self) -> tuple[bytes, bytes]:
-        if self._condensed is None:
-            self._condensed = _condensed(self._meaning.body)
-        return self._condensed
+        """The body as it is, or the digest of a large one; and a word for which of them it is."""
+        body, found = self._body, self._condensed
+        if found is None:
+            found = _condensed((body,) if isinstance(body, bytes) else body)
+            self._condensed = found
+        return found
 
 
 def _condensed(body: Iterable[bytes]) -> tuple[bytes, bytes]:
-    """A body as it is, or the digest of a large one; and a word for which of them it is."""
     start, rest = b"", iter(body)
     for piece in rest:
         start += piece

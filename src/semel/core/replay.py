@@ -16,7 +16,7 @@ from semel.core.flow import Flow, ask
 from semel.core.model import Header, Headers, Micros, Response
 from semel.core.policy import Policy
 from semel.core.runner import Apart
-from semel.core.snapshot import Snapshot
+from semel.core.snapshot import COMPRESS_OVER, Snapshot, encode, encode_whole
 from semel.core.terms import Terms
 
 R = TypeVar("R")
@@ -34,11 +34,13 @@ _NOT_KEPT: Final = frozenset(
 )
 _EXPIRES: Final = b"idempotency-expires"
 _NO_STORE: Final = (b"cache-control", b"no-store")
+_ALLOWED_ORIGIN: Final = b"access-control-allow-origin"
+_WITHOUT_A_BODY: Final = (204, 304)
 _CODINGS: Final = {b"gzip": 31, b"x-gzip": 31, b"deflate": 47}
 """The content codings the standard library can undo, with zlib's window bits for each."""
 _STEP: Final = 2048
 """Coded bytes that zlib is given at once: at the end of each gzip member it copies the rest."""
-_LARGE: Final = 64 * 1024
+LARGE: Final = 64 * 1024
 """Coded bytes that take long to undo."""
 _OF_CODED_BYTES: Final = frozenset(
     {b"content-encoding", b"content-digest", b"repr-digest", b"digest", b"content-md5"}
@@ -79,6 +81,19 @@ def kept(response: Response, policy: Policy | Terms) -> Snapshot:
     )
 
 
+def secured(response: Response, policy: Policy) -> bytes:
+    """`kept`, as a store keeps it."""
+    body = response.body
+    large = len(body) > COMPRESS_OVER or len(body) > policy.max_response_body
+    if large or policy.schema_version is not None:
+        return encode(kept(response, policy))
+    headers: list[Header] = []
+    for pair in response.headers:
+        if pair[0].lower() not in _NOT_KEPT:
+            headers.append(pair)  # noqa: PERF401 - on the way of every request
+    return encode_whole(response.status, headers, body)
+
+
 def first(
     response: Response, policy: Policy, expires_at: Micros | None, *, cross_origin: bool = False
 ) -> Response:
@@ -91,9 +106,36 @@ def first_headers(
     headers: Headers, policy: Policy, expires_at: Micros | None, *, cross_origin: bool = False
 ) -> Headers:
     """The handler's own headers, with semel's said once."""
-    ours = (b"cache-control", _EXPIRES, policy.replay_name)
-    theirs = [pair for pair in headers if pair[0].lower() not in ours]
-    return (*theirs, *_said(headers, policy, b"false", expires_at, cross_origin))
+    ours, theirs = (b"cache-control", _EXPIRES, policy.replay_name), list[Header]()
+    for pair in headers:
+        name = pair[0].lower()
+        if name not in ours:
+            theirs.append(pair)
+            cross_origin = cross_origin or name == _ALLOWED_ORIGIN
+    _say(theirs, policy, b"false", expires_at, cross_origin)
+    return tuple(theirs)
+
+
+def repeated(
+    kept: tuple[int, Headers, bytes],
+    policy: Policy,
+    expires_at: Micros | None,
+    cross_origin: bool,
+) -> Response | None:
+    """`replayed`, for an answer that every caller can read; None where it has a content coding."""
+    status, headers, body = kept
+    theirs: list[Header] = []
+    for pair in headers:
+        name = pair[0].lower()
+        if name == b"content-encoding":
+            return None
+        if name not in (policy.replay_name, b"content-length"):
+            theirs.append(pair)
+            cross_origin = cross_origin or name == _ALLOWED_ORIGIN
+    if status not in _WITHOUT_A_BODY:
+        theirs.append((b"content-length", b"%d" % len(body)))
+    _say(theirs, policy, b"true", expires_at, cross_origin)
+    return Response(status, tuple(theirs), body)
 
 
 def unhurried(
@@ -108,7 +150,7 @@ def unhurried(
 
 def takes_long(response: Response, accept_encoding: str | None) -> bool:
     """Whether much would have to be decoded for this caller."""
-    return len(response.body) >= _LARGE and _is_undone(response.headers, accept_encoding)
+    return len(response.body) >= LARGE and _is_undone(response.headers, accept_encoding)
 
 
 def replayed(
@@ -121,34 +163,36 @@ def replayed(
 ) -> Response:
     """The kept answer as it leaves every time after the first."""
     response = measured(_acceptable(response, accept_encoding, policy.max_response_body))
-    said = _said(response.headers, policy, b"true", expires_at, cross_origin)
     theirs = [pair for pair in response.headers if pair[0].lower() != policy.replay_name]
-    return Response(response.status, (*theirs, *said), response.body)
+    crossed = cross_origin or any(name.lower() == _ALLOWED_ORIGIN for name, _ in theirs)
+    _say(theirs, policy, b"true", expires_at, crossed)
+    return Response(response.status, tuple(theirs), response.body)
 
 
 def measured(response: Response) -> Response:
     """The answer with the length of the body it has, where its status has one."""
     headers = [pair for pair in response.headers if pair[0].lower() != b"content-length"]
-    if response.status not in (204, 304):
+    if response.status not in _WITHOUT_A_BODY:
         headers.append((b"content-length", b"%d" % len(response.body)))
     return Response(response.status, tuple(headers), response.body)
 
 
-def _said(
-    headers: Headers,
+def _say(
+    headers: list[Header],
     policy: Policy,
     is_replay: bytes,
     expires_at: Micros | None,
-    cross_origin: bool,
-) -> tuple[Header, ...]:
+    crossed: bool,
+) -> None:
+    """Add what semel says of an answer."""
     name = policy.replay_name
-    said: list[Header] = [(name, is_replay), _NO_STORE]
+    headers.append((name, is_replay))
+    headers.append(_NO_STORE)
     if expires_at is not None:
-        said.append((_EXPIRES, http_date(expires_at)))
-    if cross_origin or any(key.lower() == b"access-control-allow-origin" for key, _ in headers):
+        headers.append((_EXPIRES, _http_date(expires_at // 1_000_000)))
+    if crossed:
         exposed = b", ".join((name, _EXPIRES, b"retry-after"))
-        said.append((b"access-control-expose-headers", exposed))
-    return tuple(said)
+        headers.append((b"access-control-expose-headers", exposed))
 
 
 def http_date(at: Micros) -> bytes:

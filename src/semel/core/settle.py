@@ -55,20 +55,23 @@ def settle(ex: Exchange, outcome: HandlerOutcome, course: Course) -> Flow[Answer
             from semel.core import atomic  # not loaded for those who have no such routes
 
             return (yield from atomic.settle(ex, outcome, course))
-        return (yield from _settle(ex, outcome, course))
+        outcome, verdict = conclude(ex, outcome, course)
+        if isinstance(outcome, Streaming):
+            return (yield from _open_stream(ex, outcome, verdict))
+        answer = own_answer(ex, outcome, verdict, course)
+        if verdict is Verdict.KEEP and answer.response is not None:
+            return (yield from _keep(ex, answer.response, answer, course))
+        return (yield from _concede(ex, outcome, verdict, answer, course))
     except Interrupted:
         # Only where nothing is to be written any more, or where the lapse of the lease does it.
         return Answer(None, Outcome.INTERRUPTED)
 
 
-def _settle(ex: Exchange, outcome: HandlerOutcome, course: Course) -> Flow[Answer | Flowing]:
-    outcome, verdict = conclude(ex, outcome, course)
-    if isinstance(outcome, Streaming):
-        return (yield from _open_stream(ex, outcome, verdict))
-    answer = own_answer(ex, outcome, verdict, course)
+def _concede(
+    ex: Exchange, outcome: HandlerOutcome, verdict: Verdict, answer: Answer, course: Course
+) -> Flow[Answer]:
+    """An answer that is not kept: the key is released, or what became of it is unknown."""
     response = answer.response
-    if verdict is Verdict.KEEP and response is not None:
-        return (yield from _keep(ex, response, answer, course))
     by_router = isinstance(outcome, Returned) and outcome.by_router
     op = concession(ex, verdict, answer.error, course, by_router=by_router)
     written = yield from _give_up(op)
@@ -81,7 +84,7 @@ def _settle(ex: Exchange, outcome: HandlerOutcome, course: Course) -> Flow[Answe
 
 def _keep(ex: Exchange, response: Response, answer: Answer, course: Course) -> Flow[Answer]:
     """A success is sent only after its record is durable."""
-    written = yield from _insist(ex, completion(ex, replay.kept(response, ex.policy), course))
+    written = yield from _insist(ex, completion(ex, replay.secured(response, ex.policy), course))
     match written:
         case None:
             return not_durable(ex, answer)
@@ -153,5 +156,5 @@ def end_stream(ex: Exchange, stream: Flowing, drained: Drained, course: Course) 
     ended = replace(
         stream.receipt, open=False, whole=drained.whole, size=drained.size, digest=drained.digest
     )
-    written = yield from _insist(ex, completion(ex, ended, course))
+    written = yield from _insist(ex, completion(ex, snapshot.encode(ended), course))
     return answer if isinstance(written, Applied) else replace(answer, outcome=Outcome.NOT_DURABLE)

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import Final
 
@@ -27,6 +29,7 @@ _FIXED: Final = struct.Struct(">HQHHH")  # status, size, header count, version a
 _PAIR: Final = struct.Struct(">HI")
 
 _HAS_BODY, _WHOLE, _OPEN, _DEFLATED, _VERSIONED = 1, 2, 4, 8, 16
+_WHOLE_MAGIC: Final = _MAGIC + bytes((_HAS_BODY | _WHOLE,))
 _KNOWN: Final = _HAS_BODY | _WHOLE | _OPEN | _DEFLATED | _VERSIONED
 
 LARGE: Final = 32 * 1024
@@ -66,22 +69,24 @@ def encode(snapshot: Snapshot) -> bytes:
     """The bytes a store keeps."""
     body, flags = _pack_body(snapshot)
     version = (snapshot.schema_version or "").encode()
-    parts = [
-        _FIXED.pack(
-            snapshot.status,
-            snapshot.size,
-            len(snapshot.headers),
-            len(version),
-            len(snapshot.digest),
-        ),
-        version,
-        snapshot.digest,
-    ]
-    for name, text in snapshot.headers:
+    head = (snapshot.status, snapshot.size, len(snapshot.headers), len(version))
+    start = _FIXED.pack(*head, len(snapshot.digest)) + version + snapshot.digest
+    return _sealed(flags, start, snapshot.headers, body)
+
+
+def encode_whole(status: int, headers: Sequence[Header], body: bytes) -> bytes:
+    """The same of a whole answer, not large and of no version, as most are."""
+    start = _FIXED.pack(status, len(body), len(headers), 0, 0)
+    return _sealed(_HAS_BODY | _WHOLE, start, headers, body)
+
+
+def _sealed(flags: int, start: bytes, headers: Sequence[Header], body: bytes) -> bytes:
+    parts = [start]
+    for name, text in headers:
         parts += (_PAIR.pack(len(name), len(text)), name, text)
     parts.append(body)
     rest = b"".join(parts)
-    return _HEAD.pack(_MAGIC, flags, _checksum(flags, rest)) + rest
+    return _HEAD.pack(_MAGIC, flags, sha256(b"%c%b" % (flags, rest)).digest()[:16]) + rest
 
 
 def _checksum(flags: int, rest: bytes) -> bytes:
@@ -153,24 +158,53 @@ def _decode(blob: bytes) -> Snapshot:
     at += version_length
     digest = blob[at : at + digest_length]
     at += digest_length
-    headers: list[Header] = []
-    for _ in range(count):
-        name_length, value_length = _PAIR.unpack_from(blob, at)
-        at += _PAIR.size
-        name = blob[at : at + name_length]
-        at += name_length
-        headers.append((name, blob[at : at + value_length]))
-        at += value_length
+    headers, length = _headers(blob[at:], count)
     return Snapshot(
         status=status,
-        headers=tuple(headers),
-        body=_unpack_body(blob[at:], flags),
+        headers=headers,
+        body=_unpack_body(blob[at + length :], flags),
         size=size,
         digest=digest,
         whole=bool(flags & _WHOLE),
         open=bool(flags & _OPEN),
         schema_version=version if flags & _VERSIONED else None,
     )
+
+
+def decode_whole(blob: bytes) -> tuple[int, Headers, bytes] | None:
+    """Status, headers and body of what `encode_whole` has encoded; None of all else."""
+    if len(blob) < _HEAD.size + _FIXED.size or blob[:3] != _WHOLE_MAGIC:
+        return None
+    start = _HEAD.size + _FIXED.size
+    status, size, count, version_length, digest_length = _FIXED.unpack_from(blob, _HEAD.size)
+    end = len(blob) - size
+    rest = blob[_HEAD.size :]
+    sound = sha256(b"%c%b" % (blob[2], rest)).digest()[:16] == blob[3 : _HEAD.size]
+    if not sound or version_length or digest_length or end < start:
+        return None
+    try:
+        headers, length = _known_headers(blob[start:end], count)
+    except struct.error:
+        return None
+    return (status, headers, blob[end:]) if start + length == end else None
+
+
+def _headers(section: bytes, count: int) -> tuple[Headers, int]:
+    """The headers at the start of a section, and how long they are there."""
+    headers: list[Header] = []
+    at = 0
+    for _ in range(count):
+        name_length, value_length = _PAIR.unpack_from(section, at)
+        at += _PAIR.size
+        name = section[at : at + name_length]
+        at += name_length
+        headers.append((name, section[at : at + value_length]))
+        at += value_length
+    return tuple(headers), at
+
+
+_known_headers: Final = lru_cache(128)(_headers)
+"""Most answers of a route have the same headers."""
 
 
 def _unpack_body(packed: bytes, flags: int) -> bytes | None:

@@ -45,11 +45,12 @@ class Attendant:
 
     def hold(self, lease: Lease) -> None:
         """Renew ``lease`` until it is let go."""
-        self.leases.add(lease)
-        self.renewing.rouse(lease.renew_at)
+        self.leases.held[lease.fence] = lease
+        if lease.renew_at < self.renewing.next_round:
+            self.renewing.rouse(lease.renew_at)
 
     def let_go(self, lease: Lease) -> None:
-        self.leases.discard(lease)
+        self.leases.held.pop(lease.fence, None)
 
     def pursue(
         self,
@@ -62,7 +63,7 @@ class Attendant:
 
     def settled(self, identity: Identity) -> None:
         """A record changed in this process: whoever waits for it is served right away."""
-        if self.waiters and self.waiters.hurry(identity):
+        if self.waiters.watches and self.waiters.hurry(identity):
             self._errands.rouse(self._clock())
 
     def run_once(self) -> float:
@@ -98,17 +99,17 @@ class Rounds:
         self.clock = clock
         self._events = events
         self._wake = threading.Condition()
-        self._next_round = float("inf")
+        self.next_round = float("inf")
         self._thread: threading.Thread | None = None
         self._stopping = False
 
     def rouse(self, at: float) -> None:
         """Be at work at that time, or sooner."""
-        if at >= self._next_round:
+        if at >= self.next_round:
             return
         with self._wake:
-            if at < self._next_round:
-                self._next_round = at
+            if at < self.next_round:
+                self.next_round = at
                 self._wake.notify()
             if self._thread is None and not self._stopping:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -131,17 +132,17 @@ class Rounds:
                 self._events.emit("round.failed", error=error, loop="attendant")
                 again = self.clock() + _IDLE
             with self._wake:
-                self._next_round = min(self._next_round, again)
+                self.next_round = min(self.next_round, again)
 
     def _rest(self) -> bool:
         """Wait until the next round is due; False when it is time to end."""
         with self._wake:
             while not self._stopping:
-                left = self._next_round - self.clock()
+                left = self.next_round - self.clock()
                 if left <= 0:
                     # Cleared before the round, so that a request to come sooner made during it
                     # is not lost.
-                    self._next_round = float("inf")
+                    self.next_round = float("inf")
                     return True
                 self._wake.wait(None if left == float("inf") else left)
             return False

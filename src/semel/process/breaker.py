@@ -49,6 +49,8 @@ class Breaker:
         self._clock = clock
         self._tell = tell
         self._failures = 0
+        self.troubled = False
+        """It is open, or counts failures: news of a success matters."""
         self._since = 0.0
         self._pause = self._try_at = 0.0
         self._tried: dict[tuple[float, int], object] = {}
@@ -77,6 +79,7 @@ class Breaker:
         if not self._failures:
             self._since = started
         self._failures += 1
+        self.troubled = True
         now = self._clock()
         if self._failures >= FAILURES and now - self._since >= LASTING:
             self._pause, self._tried = min(FIRST, self._longest) / 2, {}
@@ -85,10 +88,11 @@ class Breaker:
             self._tell("open")
 
     def succeeded(self) -> None:
-        """It answered. On the way of every operation, so without a word where all is well."""
+        """It answered. Need not be told where it is not `troubled`."""
         if self._failures or self._open:
             # Both: a success that comes while another thread opens it has taken the count already.
             self._failures = 0
+            self.troubled = False
             if self._open:
                 self._open = False
                 self._tell("closed")

@@ -22,45 +22,15 @@ from semel.process.clock import lease_clock
 from semel.process.leases import Lease
 
 if TYPE_CHECKING:
+    from semel.core.journal import Journal
     from semel.core.model import Origin
     from semel.core.outbox import Enqueue, Kept
+    from semel.core.plan import Plan
     from semel.core.steps import Deed
     from semel.stores.base import AsyncTransaction, Backend, Store, Transaction
 
 
 T = TypeVar("T")
-
-
-class Ground:
-    """What a run stands on: its guard's store, and what is known of its route."""
-
-    def __init__(
-        self,
-        backend: Backend,
-        application: str,
-        origin: Origin,
-        resumable: bool,
-        atomic: bool,
-        probes: Mapping[str, Callable[..., Any]],
-        probe: Callable[..., Any] | None,
-    ) -> None:
-        self.backend = backend
-        self.application = application
-        self.origin = origin
-        self.resumable = resumable
-        self.atomic = atomic
-        self._probes = probes
-        self._probe = probe
-
-    def probe_for(self, name: str) -> Callable[..., Any] | None:
-        """Whom to ask about a call: the one registered for its name, else the route's."""
-        return self._probes.get(name, self._probe)
-
-    def join(self, connection: Any) -> Store:
-        """The store within the transaction that is open on ``connection``."""
-        backend: Any = self.backend
-        joined: Store = backend.on(connection)
-        return joined
 
 
 class _Known:
@@ -107,11 +77,11 @@ class _Known:
         """Name what is being made: after `Guard.retire` of it this answer is not repeated."""
         if not name:
             raise ConfigurationError("resource() takes the name of what was made")
-        self._run.course.resource = name
+        self._run.resource = name
 
     def keep_for(self, retention: timedelta) -> None:
         """Keep the answer for at least this long, from its completion on; a century at most."""
-        self._run.course.retention = min(retention, LONGEST) // timedelta(microseconds=1)
+        self._run.retention = min(retention, LONGEST) // timedelta(microseconds=1)
 
 
 class Operation(_Known):
@@ -160,7 +130,7 @@ class Operation(_Known):
         ``which`` tells apart several of one name; the key is made of both.
         """
         op = _enqueue(self._run, name, which, payload, order, delay)
-        return _written(op, self._run.ground.join(self.transaction).perform(op))
+        return _written(op, self._run.join(self.transaction).perform(op))
 
 
 class AsyncOperation(_Known):
@@ -177,7 +147,7 @@ class AsyncOperation(_Known):
         from semel.process.points import AsyncPoints
 
         deed = _deed(name, function, arguments)
-        return self._run.course.making(name, AsyncPoints(self._run).phase(deed))
+        return self._run.making(name, AsyncPoints(self._run).phase(deed))
 
     def call(
         self,
@@ -190,7 +160,7 @@ class AsyncOperation(_Known):
         from semel.process.points import AsyncPoints
 
         deed = _deed(name, function, arguments)
-        return self._run.course.making(name, AsyncPoints(self._run).call(deed, repeatable))
+        return self._run.making(name, AsyncPoints(self._run).call(deed, repeatable))
 
     def effect(
         self,
@@ -203,7 +173,7 @@ class AsyncOperation(_Known):
     ) -> Coroutine[Any, Any, str]:
         """`Operation.effect`, awaited."""
         op = _enqueue(self._run, name, which, payload, order, delay)
-        return self._run.course.making(name, self._write(op))
+        return self._run.making(name, self._write(op))
 
     async def _write(self, op: Enqueue) -> str:
         kept: Any = self._run.open_transaction().perform(op)
@@ -245,7 +215,7 @@ def _enqueue(
         )
     run.effects.add(key)
     after: Micros = delay // timedelta(microseconds=1)
-    return Enqueue(key, identity, name, body, order, after, run.ground.application)
+    return Enqueue(key, identity, name, body, order, after, run.plan.application)
 
 
 def _written(op: Enqueue, kept: Kept) -> str:
@@ -259,24 +229,48 @@ def _written(op: Enqueue, kept: Kept) -> str:
     return op.key
 
 
-class Run:
+class Run(Course):
     """One run of a handler, and what its answer may hide."""
 
     __slots__ = (
-        *("_doubts", "_outer"),
-        *("course", "created_at", "effects", "ground", "lease"),
+        *("_outer", "created_at", "doubts", "effects"),
+        *("_probes", "backend", "lease", "origin", "plan"),
     )
 
-    def __init__(self, lease: Lease, course: Course, ground: Ground, created_at: Micros) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        probes: Mapping[str, Callable[..., Any]],
+        plan: Plan,
+        origin: Origin,
+        lease: Lease,
+        journal: Journal | None,
+        created_at: Micros,
+    ) -> None:
+        super().__init__(journal)
+        # Nothing of its exchange: a circle would leave every request to the garbage collector.
+        self.backend = backend
+        self._probes = probes
+        self.plan = plan
+        self.origin = origin
         self.lease = lease
-        self.course = course
-        self.ground = ground
         self.created_at = created_at
         """When this life of the key began."""
         self.effects: set[str] = set()
         """The keys of those put into the outbox."""
-        self._doubts: list[OutcomeUnknown] = []
+        self.doubts: list[OutcomeUnknown] = []
+        """Those that the handler has made, wherever they were caught."""
         self._outer: BaseException | None = None
+
+    def probe_for(self, name: str) -> Callable[..., Any] | None:
+        """Whom to ask about a call: the one registered for its name, else the route's."""
+        return self._probes.get(name, self.plan.policy.probe)
+
+    def join(self, connection: Any) -> Store:
+        """The store within the transaction that is open on ``connection``."""
+        backend: Any = self.backend
+        joined: Store = backend.on(connection)
+        return joined
 
     @property
     def transaction(self) -> Any:
@@ -290,7 +284,7 @@ class Run:
     @property
     def epoch(self) -> Micros:
         """What of that a provider's key tells; as `core.evidence.epoch_of` has it."""
-        return keys.ONE_LIFE if self.ground.atomic else self.created_at
+        return keys.ONE_LIFE if self.plan.policy.mode == "atomic" else self.created_at
 
     def held(self) -> bool:
         return self.lease.held(lease_clock())
@@ -315,15 +309,15 @@ class Run:
     def occupy(self) -> tuple[Token[Run | None], Token[list[OutcomeUnknown] | None]]:
         """The same, for a context that ends with the run."""
         self._outer = sys.exception()
-        return _run.set(self), doubts.set(self._doubts)
+        return _run.set(self), doubts.set(self.doubts)
 
     def note(self, error: BaseException) -> None:
         """Remember an exception that a framework is about to turn into an answer.
 
         While the endpoint runs it is that of another request, which the endpoint made by itself.
         """
-        if not self.course.inside:
-            self.course.raised.append(error)
+        if not self.inside:
+            self.raised.append(error)
 
     def error_behind(self, status: int) -> BaseException | None:
         """What an answer hides: a doubt of the handler's, or the exception behind a 5xx.
@@ -332,13 +326,13 @@ class Run:
         sight; those that do not are made to note it.
         """
         error = self._behind() if status >= 500 else None
-        if self._doubts and not says_not_executed(error):
-            return self._doubts[-1]
+        if self.doubts and not says_not_executed(error):
+            return self.doubts[-1]
         return error
 
     def _behind(self) -> BaseException | None:
-        raised = self.course.raised
-        return self._handled() or self.course.doubt or (raised[-1] if raised else None)
+        raised = self.raised
+        return self._handled() or self.doubt or (raised[-1] if raised else None)
 
     def _handled(self) -> BaseException | None:
         """The exception in sight; what whoever called us handles is not ours."""
@@ -350,7 +344,7 @@ class Run:
 
         A success is none, wherever it is sent from.
         """
-        return status >= 400 and (self._handled() is not None or bool(self.course.raised))
+        return status >= 400 and (self._handled() is not None or bool(self.raised))
 
 
 _run: ContextVar[Run | None] = ContextVar("semel_run", default=None)
@@ -372,7 +366,7 @@ def entered() -> None:
     """The endpoint of the current run was called."""
     run = _run.get()
     if run is not None:
-        run.course.entered = True
+        run.entered = True
 
 
 class _Watch:
@@ -405,14 +399,14 @@ def watched(*, whole: bool = True) -> AbstractContextManager[None]:
     within another is not the run's own, but of a request that its endpoint made in this process.
     """
     run = _run.get()
-    return _NOBODY if run is None or run.course.inside else _Watch(run.course, whole)
+    return _NOBODY if run is None or run.inside else _Watch(run, whole)
 
 
 def returned(result: T) -> T:
     """What an endpoint has returned. Whatever is raised from here on, it has acted."""
     run = _run.get()
     if run is not None:
-        run.course.returned = True
+        run.returned = True
     return result
 
 

@@ -70,7 +70,9 @@ class Lease:
         self.ended: str | None = None
         """Why nobody looks after it any more: what is opened now would stay open."""
         self._transaction: Severable | None = None
-        self.start(started)
+        self.good_until = started + duration
+        self.renew_at = started + duration / 3
+        self.ends_at = started + max_run
 
     def start(self, now: float) -> None:
         """Count from here: it is about to be asked for."""
@@ -108,26 +110,21 @@ class Lease:
 
 
 class Leases:
-    """Every lease held in this process. Adding and discarding are single dict operations."""
+    """Every lease held in this process."""
 
     def __init__(self, clock: Callable[[], float], events: Events) -> None:
         self._clock = clock
         self._events = events
-        self._held: dict[Fence, Lease] = {}
+        self.held: dict[Fence, Lease] = {}
+        """By its fence each. To add and to take away are single operations of a dict."""
 
     def __len__(self) -> int:
-        return len(self._held)
-
-    def add(self, lease: Lease) -> None:
-        self._held[lease.fence] = lease
-
-    def discard(self, lease: Lease) -> None:
-        self._held.pop(lease.fence, None)
+        return len(self.held)
 
     def run_once(self, store: Store) -> float:
         """Renew what is due, first to end first; returns when the next one is."""
         now = self._clock()
-        due = [lease for lease in list(self._held.values()) if lease.renew_at <= now]
+        due = [lease for lease in list(self.held.values()) if lease.renew_at <= now]
         # First these: one of them may be what the store is waiting for.
         for lease in [lease for lease in due if lease.ends_at <= now]:
             self._end(lease)
@@ -136,7 +133,7 @@ class Leases:
         # The first alone: where the store is out, one failure tells enough, the others wait.
         if due and self._renew(due[0], store):
             self._renew_together(deque(due[1:_ROUND]), store)
-        return min((lease.renew_at for lease in list(self._held.values())), default=float("inf"))
+        return min((lease.renew_at for lease in list(self.held.values())), default=float("inf"))
 
     def _renew_together(self, due: deque[Lease], store: Store) -> None:
         """Several at once, until all are renewed or the store is out."""
@@ -172,7 +169,7 @@ class Leases:
             log.exception("semel: a transaction could not be severed")
             severed = True
         if severed:
-            self.discard(lease)
+            self.held.pop(lease.fence, None)
         else:
             lease.renew_at = lease.ends_at = self._clock() + _SEVER_AGAIN
 
@@ -191,7 +188,7 @@ class Leases:
             lease.renew_at = asked_at + lease.duration / 3
             self._events.emit("lease.renewed", identity=short(lease.identity))
         elif _completed(lease, reply):
-            self.discard(lease)
+            self.held.pop(lease.fence, None)
         else:
             lease.lost = True
             self._events.emit("lease.lost", identity=short(lease.identity))

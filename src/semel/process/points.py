@@ -31,12 +31,12 @@ class _Colour(Protocol):
 
 def _holder(self: _Colour) -> Holder:
     given = self._run
-    if not given.ground.resumable:
+    if not given.plan.policy.resumable:
         raise ConfigurationError(
             "phases and calls belong to operations that can be resumed: give the route "
             "on_lapse='resume'"
         )
-    return Holder(given.lease.identity, given.lease.fence, given.course, given.epoch)
+    return Holder(given.lease.identity, given.lease.fence, given, given.epoch)
 
 
 def _demand_time(self: _Colour) -> None:
@@ -46,9 +46,9 @@ def _demand_time(self: _Colour) -> None:
 
 
 def _calling(self: _Colour, deed: Deed, repeatable: bool) -> Flow[Any]:
-    ground, holder = self._run.ground, _holder(self)
-    inquiry = evidence.inquiry(holder.identity, ground.origin, deed.name, holder.epoch)
-    return call(holder, deed, repeatable, ground.probe_for(deed.name), inquiry)
+    run, holder = self._run, _holder(self)
+    inquiry = evidence.inquiry(holder.identity, run.origin, deed.name, holder.epoch)
+    return call(holder, deed, repeatable, run.probe_for(deed.name), inquiry)
 
 
 class Points:
@@ -56,7 +56,7 @@ class Points:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._transact = Transact(run.ground.backend, limit=run.lease.max_run)
+        self._transact = Transact(run.backend, limit=run.lease.max_run)
 
     def phase(self, deed: Deed) -> Any:
         written, before = set(self._run.effects), self._run.transaction
@@ -131,7 +131,7 @@ class AsyncPoints:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._transact = AsyncTransact(run.ground.backend, limit=run.lease.max_run)
+        self._transact = AsyncTransact(run.backend, limit=run.lease.max_run)
 
     async def phase(self, deed: Deed) -> Any:
         written, before = set(self._run.effects), self._run.transaction

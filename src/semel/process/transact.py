@@ -44,9 +44,12 @@ def _nobody_waits(identity: Identity) -> None:
     """For a phase, and for who only looked."""
 
 
-class _Transact:
+class AnyTransact:
     """What both colours do alike. ``left`` is told of the end of every transaction; ``limit`` is
     how many seconds one may lie idle."""
+
+    transaction: Any = None
+    """What is open."""
 
     def __init__(
         self,
@@ -65,7 +68,7 @@ class _Transact:
             self._left(identity)
 
 
-class Transact(_Transact):
+class Transact(AnyTransact):
     """Blocking."""
 
     transaction: Transaction | None = None
@@ -123,7 +126,7 @@ class Transact(_Transact):
         self._leave()
 
 
-class AsyncTransact(_Transact):
+class AsyncTransact(AnyTransact):
     """Awaited."""
 
     transaction: AsyncTransaction | None = None

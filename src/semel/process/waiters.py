@@ -89,7 +89,8 @@ class Waiters:
         self._events = events
         self._rouse = rouse
         self._lock = threading.Lock()
-        self._watches: dict[Identity, _Watch] = {}
+        self.watches: dict[Identity, _Watch] = {}
+        """All who wait; whether anybody does is asked after every write, without the lock."""
 
     def wait(self, identity: Identity, fence: Fence | None, patience: Micros, room: int) -> Wake:
         """Block the calling thread; at most ``room`` threads wait at once in this process."""
@@ -116,14 +117,10 @@ class Waiters:
         finally:
             timer.cancel()
 
-    def __bool__(self) -> bool:
-        """Whether anybody waits at all; asked after every write, so without the lock."""
-        return bool(self._watches)
-
     def hurry(self, identity: Identity) -> bool:
         """Read this record at the next round; False when nobody waits for it."""
         with self._lock:
-            watch = self._watches.get(identity)
+            watch = self.watches.get(identity)
             if watch is None:
                 return False
             watch.due = self._clock()
@@ -134,21 +131,21 @@ class Waiters:
         """Read what is due and wake who waited for a change; returns when the next read is due."""
         now = self._clock()
         with self._lock:
-            due = [watch for watch in self._watches.values() if watch.due <= now]
+            due = [watch for watch in self.watches.values() if watch.due <= now]
         for watch in due:
             if not self._look(watch, store):
                 break  # the store is out: the others would wait as long for the same answer
         with self._lock:
-            return min((watch.due for watch in self._watches.values()), default=float("inf"))
+            return min((watch.due for watch in self.watches.values()), default=float("inf"))
 
     def _threads_waiting(self) -> int:
-        return sum(not slot.done() for watch in self._watches.values() for slot in watch.threads)
+        return sum(not slot.done() for watch in self.watches.values() for slot in watch.threads)
 
     def _watch(self, identity: Identity, fence: Fence | None) -> _Watch:
-        watch = self._watches.get(identity)
+        watch = self.watches.get(identity)
         if watch is None:
             watch = _Watch(identity, fence, self._clock() + _FIRST * jitter())
-            self._watches[identity] = watch
+            self.watches[identity] = watch
         watch.fence = fence  # the newest holder seen; who waited for an earlier one waits on
         return watch
 
@@ -172,14 +169,14 @@ class Waiters:
     def _later(self, watch: _Watch) -> None:
         with self._lock:
             if watch.deserted():
-                self._watches.pop(watch.identity, None)
+                self.watches.pop(watch.identity, None)
             watch.due = self._clock() + watch.pause * jitter()
             watch.pause = min(_LONGEST, watch.pause * _GROWTH)
 
     def _close(self, watch: _Watch, wake: Wake) -> None:
         """Wake everybody; the first who still waits is elected to act on the change."""
         with self._lock:
-            self._watches.pop(watch.identity, None)
+            self.watches.pop(watch.identity, None)
         electing = isinstance(wake, Woken)
         for slot in watch.threads:
             if slot.wake(_elect(wake) if electing else wake):

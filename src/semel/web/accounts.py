@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _clock: Final = time.perf_counter
 
-_FAILED: Final = frozenset((Outcome.STORE_ERROR, Outcome.MISCONFIGURED, Outcome.NOT_DURABLE))
+FAILED: Final = frozenset((Outcome.STORE_ERROR, Outcome.MISCONFIGURED, Outcome.NOT_DURABLE))
 
 _RAN: Final = frozenset(
     (
@@ -140,7 +140,7 @@ def tell(ex: WebExchange, answer: Answer, at_once: bool = False) -> None:
         error=error,
         outcome=outcome.value,
         reserved=_reserved(ex, outcome),
-        route=ex.label,
+        route=ex.plan.label,
         method=ex.request.method,
         policy=ex.policy.name,
         tenant=ex.tenant,
@@ -154,7 +154,7 @@ def tell(ex: WebExchange, answer: Answer, at_once: bool = False) -> None:
         **({} if account is None else account.measured()),
     )
     if answer.zombie:
-        events.emit("fence.lost", route=ex.label, outcome=outcome, identity=which)
+        events.emit("fence.lost", route=ex.plan.label, outcome=outcome, identity=which)
     if outcome is Outcome.SUSPENDED:
         events.emit("doubt", count=1, why="suspended")
 
@@ -177,7 +177,7 @@ def _by(ex: WebExchange) -> str:
 
 def _level(answer: Answer, at_once: bool) -> int:
     """Whether an operator should see a line about it."""
-    if answer.outcome in _FAILED:
+    if answer.outcome in FAILED:
         # Refused because the store is out already, it is one of very many.
         return DEBUG if at_once and answer.outcome is Outcome.STORE_ERROR else ERROR
     ours = isinstance(answer.error, OperationChanged | KeepFailed | NeverAwaited)

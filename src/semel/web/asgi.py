@@ -26,7 +26,7 @@ from semel.process.transact import AsyncTransact
 from semel.web.asgi_exchange import AsgiExchange, send_response
 from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
 from semel.web.layers import layers
-from semel.web.message import Spool
+from semel.web.message import Body, Spool, close
 from semel.web.pipeline import MARK, Pipeline
 from semel.web.routing import Place, place, slashes_merged
 from semel.web.ruling import ruled_by
@@ -59,7 +59,8 @@ class Middleware:
             answer = await self._status(scope)
             if answer is not None:
                 return await send_response(answer, send)
-        if kind == "http" and not _plainly_safe(scope):
+        # A safe method without a key: most requests, and nothing to look up for them.
+        if kind == "http" and (scope["method"] not in SAFE_METHODS or has_key(scope)):
             before = ruled_by.get()
             try:
                 return await self._serve(scope, receive, send)
@@ -79,32 +80,35 @@ class Middleware:
         if self._merges_slashes:
             where = slashes_merged(where)
             request = replace(request, path=where.path, escaped="")
-        policy, label = self._pipeline.ruling(request, where)
-        given = (self.guard, request, policy, label, self.app, scope, receive, send)
-        ex = AsgiExchange(*given)
+        plan = self._pipeline.plan(request, where)
+        ex = AsgiExchange(self.guard, plan, request, self.app, scope, receive, send)
         asked = (
             await self._pipeline.ask(request) if self._pipeline.awaits and has_key(scope) else None
         )
         admitted = self._pipeline.admit(ex, asked)
         if isinstance(admitted, Response):
             return await send_response(admitted, send)
-        if not admitted or self._pipeline.covers(ex, scope.get(MARK)):
+        if not admitted or (MARK in scope and self._pipeline.covers(ex, scope[MARK])):
             return await self.app(scope, receive, send)
-        body = await read_body(policy, receive)
+        body = await read_body(plan.policy, receive)
         if body is None:
             return None  # the client left before it had said what it wants
         if isinstance(body, Response):
             return await send_response(self._pipeline.turned_away(body, ex), send)
-        answer = await self._open(ex, where, body)
+        if isinstance(body, bytes):
+            answer = self._pipeline.open(ex, where, body, scope)
+        else:
+            answer = await self._open(ex, where, body)
         if answer is not None:
-            body.close()
+            close(body)
             return await ex.answer(answer)
         scope[MARK] = ex.identity
         ex.sees_returns = self._pipeline.sees_returns
         return await ex.serve()
 
-    async def _open(self, ex: AsgiExchange, where: Place, body: Spool) -> Answer | None:
-        if body.size < LARGE:  # else it takes long to fingerprint
+    async def _open(self, ex: AsgiExchange, where: Place, body: Body) -> Answer | None:
+        """A large body takes long to fingerprint: not in the thread of the event loop."""
+        if isinstance(body, bytes):
             return self._pipeline.open(ex, where, body, ex.scope)
         return await asyncio.to_thread(self._pipeline.open, ex, where, body, ex.scope)
 
@@ -211,11 +215,6 @@ async def tell_status(pipeline: Pipeline, scope: Scope) -> Response | None:
     return await arun(flow, AsyncTransact(pipeline.guard.backend).perform)
 
 
-def _plainly_safe(scope: Scope) -> bool:
-    """A safe method without a key: most requests, and nothing to look up for them."""
-    return scope["method"] in SAFE_METHODS and not has_key(scope)
-
-
 def has_key(scope: Scope) -> bool:
     return any(name == b"idempotency-key" for name, _ in scope["headers"])
 
@@ -257,16 +256,22 @@ def request_of(scope: Scope, path: str) -> Request:
     )
 
 
-async def read_body(
-    policy: Policy, receive: Receive, body: Spool | None = None
-) -> Spool | Response | None:
-    """The whole body, a refusal when it is too large, or None when the client left.
+async def read_body(policy: Policy, receive: Receive) -> Body | Response | None:
+    """The whole body, a refusal when it is too large, or None when the client left."""
+    message = await receive()
+    body = message.get("body", b"")
+    small = type(body) is bytes and len(body) < LARGE and len(body) <= policy.max_request_body
+    if small and message["type"] == "http.request" and not message.get("more_body", False):
+        return bytes(body)
+    return await read_rest(policy, receive, Spool(), message)
 
-    ``body``: what has come of it already.
-    """
-    body = body or Spool()
+
+async def read_rest(
+    policy: Policy, receive: Receive, body: Spool, message: Message | None = None
+) -> Body | Response | None:
+    """The same for a body of which something has come already."""
     while True:
-        message = await receive()
+        message = await receive() if message is None else message
         if message["type"] == "http.disconnect":
             body.close()
             return None
@@ -275,4 +280,5 @@ async def read_body(
             body.close()
             return refuse("body-too-large")
         if not message.get("more_body", False):
-            return body
+            return body.small()
+        message = None

@@ -15,19 +15,19 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from semel.core.answers import Answer
 from semel.core.flow import Flow, arun
-from semel.core.model import Headers, Request, Response
-from semel.core.policy import Policy
+from semel.core.model import Header, Headers, Request, Response
+from semel.core.plan import Plan
 from semel.core.runner import Abandoned, HandlerOutcome, Raised, Returned, Streaming
-from semel.core.settle import Flowing
+from semel.core.settle import Flowing, settle
 from semel.log import log
 from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
 from semel.web.awaited import AsyncExchange, hold_task
 from semel.web.exchange import too_late
-from semel.web.message import Spool, Tally, unkeepable
+from semel.web.message import Body, Spool, Tally, unkeepable
 from semel.web.promise import Promise
 from semel.web.tags import ROUTERS_OWN, router_answered
 
@@ -59,15 +59,14 @@ class AsgiExchange(AsyncExchange):
     def __init__(
         self,
         guard: Guard,
+        plan: Plan,
         request: Request,
-        policy: Policy,
-        label: str,
         app: AsgiApp,
         scope: Scope,
         receive: Receive,
         send: Send,
     ) -> None:
-        super().__init__(guard, request, policy, label)
+        super().__init__(guard, plan, request)
         self._app = app
         self.scope = scope
         self._root = scope.get("root_path", "")
@@ -79,17 +78,32 @@ class AsgiExchange(AsyncExchange):
     # ── the server's side ─────────────────────────────────────────────────────────────────────────
 
     async def serve(self) -> None:
-        """Both halves, with the application between them."""
+        """Both halves, with the application between them.
+
+        Cancelled while the application runs, only the future is that is waited for here: the
+        application and the write that settles its record go on.
+        """
         entry = await self.claim()
         if isinstance(entry, Answer):
             self.tell(entry)
-            self.body.close()
-            return await self.answer(entry)
+            if not isinstance(self.body, bytes):
+                self.body.close()
+            await self.answer(entry)
+            return
         self.prepare()
-        if self.began(entry):
-            self.run.course.returned = not self.sees_returns
-            return await self._await_app(self._call_app())
-        return await self._await_app(self._refuse_late())
+        in_time = self.began(entry)
+        self.run.returned = not self.sees_returns
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._call_app() if in_time else self._refuse_late())
+        # No circle of exchange and task, which only the garbage collector could end.
+        self._task = weakref.ref(task)
+        try:
+            await self._done
+        except BaseException:
+            hold_task(task, self.guard.running)
+            raise
+        if self._error is not None:
+            self.raise_again()
 
     def prepare(self) -> None:
         """From here on the application may be called; a replay never comes so far."""
@@ -105,26 +119,11 @@ class AsgiExchange(AsyncExchange):
         self._incoming: Iterator[Message] | None = None
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def _await_app(self, work: Any) -> None:
-        """Until the application has returned; what it raised is raised again.
-
-        Cancelled here, only the future is: the application and its write go on.
-        """
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
-        # No circle of exchange and task, which only the garbage collector could end.
-        self._task = weakref.ref(task)
-        try:
-            await self._done
-        except BaseException:
-            hold_task(task, self.guard.running)
-            raise
-        self.raise_again()
-
     async def _refuse_late(self) -> None:
         await self.call_ended(too_late())
 
     async def answer(self, answer: Answer) -> None:
-        """What was sent instead of an answer of the application's."""
+        """Send what there is to send."""
         if answer.response is not None:
             await send_response(answer.response, self._send)
 
@@ -136,7 +135,9 @@ class AsgiExchange(AsyncExchange):
 
     async def _call_app(self) -> None:
         self.enter()
-        scope = self.scope = keepable(self.scope)  # in which routers leave their notes
+        scope = self.scope
+        if "extensions" in scope:
+            scope = self.scope = keepable(scope)  # in which routers leave their notes
         try:
             await self._app(scope, self.app_receive, self.app_send)
         except BaseException as error:  # raised again where the server waits
@@ -145,11 +146,13 @@ class AsgiExchange(AsyncExchange):
 
     async def call_ended(self, outcome: HandlerOutcome | None) -> None:
         """The application has returned or raised, or was not called; see to its record's end."""
-        try:
-            await self._see_to_its_end(outcome)
-        except BaseException as error:
-            self._fail(error)
-        self.body.close()
+        if not self._sent or self._stream is not None:
+            try:
+                await self._see_to_its_end(outcome)
+            except BaseException as error:
+                self._fail(error)
+        if not isinstance(self.body, bytes):
+            self.body.close()
         if self._begun is not None:
             self._begun.close()
         self.over()
@@ -202,35 +205,35 @@ class AsgiExchange(AsyncExchange):
     async def _settle(self, outcome: HandlerOutcome) -> None:
         """Afterwards the answer has left, or it flows."""
         self._decided = True
-        await self._reached(await arun(self.settling(outcome), self.perform, self._carry_through))
+        if self.account is not None:
+            self.ended()
+        second_half = settle(self, outcome, self.run)
+        reached = await arun(second_half, self.perform, self._carry_through)
+        await (self._answered(reached) if isinstance(reached, Answer) else self._begin(reached))
 
     def _carry_through(self, rest: Flow[Answer | Flowing]) -> None:
         """What the application sent from was cancelled: the record is settled without that."""
         self._carried = self.spawn(self._carry(rest))
 
     async def _carry(self, rest: Flow[Answer | Flowing]) -> None:
-        await self._reached(await self.drive(rest))
-
-    async def _reached(self, reached: Answer | Flowing) -> None:
-        if isinstance(reached, Flowing):
-            await self._begin_stream(reached)
-        else:
-            await self._answered(reached)
+        reached = await self.drive(rest)
+        await (self._answered(reached) if isinstance(reached, Answer) else self._begin(reached))
 
     async def _answered(self, answer: Answer) -> None:
         """The record is settled: send the answer, and let the application go on."""
-        self.let_go()
+        self.attendant.let_go(self.lease)
         self.tell(answer)
         try:
             await self.answer(answer)
         except Exception as error:  # the client is gone, and the server says so by raising
             self._fail(error)
         self._sent = True
-        self._free()
+        if self._freed is not None:
+            self._freed.keep(None)
 
     # ── a streamed answer ─────────────────────────────────────────────────────────────────────────
 
-    async def _begin_stream(self, stream: Flowing) -> None:
+    async def _begin(self, stream: Flowing) -> None:
         """Send the head and what has been buffered, then let the rest flow."""
         self._stream, self._tally = stream, Tally()
         if self.account is not None:
@@ -279,7 +282,10 @@ class AsgiExchange(AsyncExchange):
 
     async def app_receive(self) -> Message:
         if self._incoming is None:
-            self._incoming = body_messages(self.body)
+            body, self._incoming = self.body, iter(())
+            if isinstance(body, bytes):
+                return {"type": "http.request", "body": body, "more_body": False}
+            self._incoming = body_messages(body)
         message = next(self._incoming, None)
         if message is not None:
             return message
@@ -313,11 +319,14 @@ class AsgiExchange(AsyncExchange):
             raise RuntimeError("the application started its answer twice")
         # Last of all the status, which says that it has begun: a head that no server would take
         # is none, and what it raises is the outcome.
+        headers: list[Header] = []
         try:
-            self._headers = tuple([(bytes(k), bytes(v)) for k, v in message.get("headers", ())])
+            for name, value in message.get("headers", ()):
+                headers.append((bytes(name), bytes(value)))
+            self._headers = tuple(headers)
             self._status = message["status"]
         except Exception:
-            self.run.course.returned = True
+            self.run.returned = True
             raise
 
     async def _buffer(self, piece: bytes) -> None:
@@ -332,12 +341,12 @@ class AsgiExchange(AsyncExchange):
             self._begun = self._begun or Spool()
             self._begun.write(last)
             last = self._begun.whole()
-        run, response = self.run, Response(self._status, self._headers, last)
-        raised = run.has_raised(self._status)
-        error, by_router = run.error_behind(self._status), False
-        if self._status in ROUTERS_OWN:
-            by_router = router_answered(self.scope, self._root)
-        return Returned(response, error, raised, by_router)
+        run, status = self.run, self._status
+        response = Response(status, self._headers, last)
+        if status < 300 and not run.doubts:
+            return Returned(response)  # nothing stands behind it
+        by_router = status in ROUTERS_OWN and router_answered(self.scope, self._root)
+        return Returned(response, run.error_behind(status), run.has_raised(status), by_router)
 
     async def _turn_to_stream(self) -> None:
         error = self.run.error_behind(self._status)
@@ -364,13 +373,13 @@ class AsgiExchange(AsyncExchange):
             self._freed.keep(None)
 
 
-def body_messages(body: Spool, taken: int = 0) -> Iterator[Message]:
+def body_messages(body: Body, taken: int = 0) -> Iterator[Message]:
     """The request's body as the server would deliver it, the end marked on the last piece.
 
     ``taken``: how much of it was delivered before.
     """
     held: bytes | None = None
-    for piece in body.pieces():
+    for piece in (body,) if isinstance(body, bytes) else body.pieces():
         if held is not None:
             yield {"type": "http.request", "body": held, "more_body": True}
         held, taken = piece[taken:] or None, max(0, taken - len(piece))
@@ -387,7 +396,11 @@ def keepable(scope: Scope) -> Scope:
 
 async def send_response(response: Response, send: Send) -> None:
     headers = list(response.headers)
-    if response.body and not any(name.lower() == b"content-length" for name, _ in headers):
-        headers.append((b"content-length", str(len(response.body)).encode()))
+    if response.body:
+        for name, _ in headers:
+            if name.lower() == b"content-length":
+                break
+        else:
+            headers.append((b"content-length", b"%d" % len(response.body)))
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     await send({"type": "http.response.body", "body": response.body, "more_body": False})

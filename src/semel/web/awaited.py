@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from semel.core.answers import Answer
+from semel.core.claim import claim
 from semel.core.contract import Claimed, Operation, StoreOperation
 from semel.core.flow import Flow, arun
 from semel.core.model import Response
@@ -18,11 +19,11 @@ from semel.errors import StoreUnavailable
 from semel.process.jitter import pause_before
 from semel.process.transact import AsyncTransact
 from semel.web import accounts
-from semel.web.exchange import WebExchange
+from semel.web.exchange import ASKS_FOR_A_LEASE, WebExchange
 
 if TYPE_CHECKING:
     from semel.core.model import Request
-    from semel.core.policy import Policy
+    from semel.core.plan import Plan
     from semel.core.runner import Drained
     from semel.guard import Guard
     from semel.stores.base import AsyncStore
@@ -50,22 +51,25 @@ def hold_task(task: asyncio.Task[Any], running: set[asyncio.Task[Any]]) -> None:
 class AsyncExchange(WebExchange):
     """One keyed request in an event loop."""
 
-    __slots__ = ("_store", "_transact")
+    __slots__ = ("_store", "transact")
 
-    def __init__(self, guard: Guard, request: Request, policy: Policy, label: str) -> None:
-        super().__init__(guard, request, policy, label)
+    def __init__(self, guard: Guard, plan: Plan, request: Request) -> None:
+        super().__init__(guard, plan, request)
         self._store: AsyncStore = guard.backend.awaited()
-        self._transact: AsyncTransact | None = None
-        if policy.mode == "atomic":
-            left, limit = guard.attendant.settled, policy.max_run.total_seconds()
-            self._transact = AsyncTransact(guard.backend, left, limit)
+        self.transact: AsyncTransact | None = None
+        if plan.policy.mode == "atomic":
+            left, limit = guard.attendant.settled, plan.policy.max_run_seconds
+            self.transact = AsyncTransact(guard.backend, left, limit)
 
     # ── the two halves ────────────────────────────────────────────────────────────────────────────
 
     async def claim(self) -> Claimed | Answer:
         """The first half, by the caller's own task; cancelled, it winds up without that."""
+        plan = self.plan
+        plain = self.worker is None and plan.enrolled
         try:
-            return await arun(self.claiming(), self.perform, self._claim_alone)
+            first_half = claim(self) if plain else self.claiming()
+            return await arun(first_half, self.perform, self._claim_alone)
         except asyncio.CancelledError:
             raise
         except BaseException:
@@ -84,18 +88,18 @@ class AsyncExchange(WebExchange):
     def began(self, entry: Claimed) -> bool:
         """`begin`, with the transaction that the claim has opened."""
         in_time = self.begin(entry)
-        if self._transact is not None:
-            self.run.transaction = self._transact.transaction
+        if self.transact is not None:
+            self.run.transaction = self.transact.transaction
         return in_time
 
     def settling(self, outcome: HandlerOutcome) -> Flow[Answer | Flowing]:
         """The second half."""
         self.ended()
-        return settle(self, outcome, self.run.course)
+        return settle(self, outcome, self.run)
 
     def ending(self, stream: Flowing, drained: Drained) -> Flow[Answer]:
         """The second half of an answer whose body has flowed past."""
-        return end_stream(self, stream, drained, self.run.course)
+        return end_stream(self, stream, drained, self.run)
 
     async def drive(self, flow: Flow[T]) -> T:
         """Drive a half to its end in a task that is nobody's to cancel.
@@ -112,8 +116,8 @@ class AsyncExchange(WebExchange):
 
     async def end(self) -> None:
         """Nothing stays open or leased."""
-        if self._transact is not None:
-            await self._transact.end()
+        if self.transact is not None:
+            await self.transact.end()
         self.let_go()
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -122,52 +126,48 @@ class AsyncExchange(WebExchange):
     # ── its operations ────────────────────────────────────────────────────────────────────────────
 
     async def perform(self, op: Operation[R]) -> R:
-        account = self.account
-        if account is None:
-            return await self._perform(op)
-        asked = accounts.now()
-        try:
-            reply = await self._perform(op)
-        except Exception as error:
-            account.saw(op, error, asked)
-            raise
-        account.saw(op, reply, asked)
-        return reply
-
-    async def _perform(self, op: Operation[R]) -> R:
-        asked = time.monotonic()
+        """One operation of either half; what is not needed by most is not called."""
+        account, asked = self.account, time.monotonic()
+        began = 0.0 if account is None else accounts.now()
         try:
             if not isinstance(op, StoreOperation):
-                answer: R = await self.attend(op)
-                return answer
-            self.before(op)
-            reply: R = await (self._transact or self._store).perform(op)
-        except StoreUnavailable:
-            self.unheard(asked)
+                reply: R = await self.attend(op)
+            else:
+                if self.fare is not None or type(op) in ASKS_FOR_A_LEASE:
+                    self.before(op)
+                reply = await (self.transact or self._store).perform(op)
+                breaker = self.guard.breaker
+                troubled = breaker is not None and breaker.troubled
+                if self.heedful or troubled or self.attendant.waiters.watches:
+                    self.heard(op, reply)
+        except Exception as error:
+            if account is not None:
+                account.saw(op, error, began)
+            if isinstance(error, StoreUnavailable):
+                self.unheard(asked)
             raise
-        self.heard(reply)
-        if self._transact is None or self._transact.transaction is None:
-            self.changed(op, reply)  # within a transaction nothing has changed yet
+        if account is not None:
+            account.saw(op, reply, began)
         return reply
 
     async def attend(self, op: Operation[Any]) -> Any:
         """What no store is asked."""
         match op:
             case Await(identity, fence, patience):
-                return await self.guard.attendant.waiters.await_(identity, fence, patience)
+                return await self.attendant.waiters.await_(identity, fence, patience)
             case Pause(attempt=attempt):
                 await asyncio.sleep(pause_before(attempt))
                 return self.held()
-            case Pursue(write, claim, seen):
-                return self.guard.attendant.pursue(write, claim, seen)
+            case Pursue(write, before, seen):
+                return self.attendant.pursue(write, before, seen)
             case Render(response):
                 return await self._render(response)
             case Apart(work):
                 return await asyncio.to_thread(work)
-            case _ if self._transact is not None:
+            case _ if self.transact is not None:
                 self.before(op)
-                reply = await self._transact.perform(op)
-                self.heard(reply)
+                reply = await self.transact.perform(op)
+                self.heard(op, reply)
                 return reply
             case _:
                 raise AssertionError(f"no way to perform {op!r}")

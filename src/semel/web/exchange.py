@@ -22,73 +22,89 @@ from semel.core.contract import (
     Retake,
     StoreOperation,
 )
-from semel.core.course import Course
 from semel.core.exchange import Exchange
 from semel.core.flow import Flow
 from semel.core.frozen import replace
 from semel.core.runner import Commit, Raised
 from semel.errors import NotExecuted
 from semel.process.clock import lease_clock
-from semel.process.current import Ground, Run
+from semel.process.current import Run
 from semel.process.leases import Lease
 from semel.web import accounts
 from semel.web.accounts import Account
-from semel.web.protection import Fare
+from semel.web.protection import Fare, at_once
 
 if TYPE_CHECKING:
     from semel.core.model import Request
-    from semel.core.policy import Policy
+    from semel.core.plan import Plan
     from semel.guard import Guard
-    from semel.web.message import Spool
+    from semel.process.attendant import Attendant
+    from semel.process.transact import AnyTransact
+    from semel.web.message import Body
 
-_ASKS_FOR_A_LEASE: Final = (Claim, Retake, Resume, Commit)
+ASKS_FOR_A_LEASE: Final = frozenset((Claim, Retake, Resume, Commit))
 
 
 class WebExchange(Exchange):
     """One keyed request, and what this process has to do with it."""
 
     __slots__ = (
-        *("_asked_at", "_began", "_fare", "_found", "_read_at", "account", "begun", "body"),
-        *("enrolment", "guard", "label", "lease", "run"),
+        *("_asked_at", "_began", "_found", "_read_at", "account", "attendant", "begun", "body"),
+        *("fare", "guard", "heedful", "lease", "run"),
     )
 
-    body: Spool
+    body: Body
     """What was sent; `Pipeline.open` puts it here."""
+    attendant: Attendant
+    """This process's own."""
+    transact: AnyTransact | None
+    """The transaction of an atomic route."""
     lease: Lease
     run: Run
     """Those of the handler, once it is about to be called."""
 
-    def __init__(self, guard: Guard, request: Request, policy: Policy, label: str) -> None:
-        super().__init__(request, policy, guard.name)
+    def __init__(self, guard: Guard, plan: Plan, request: Request) -> None:
+        super().__init__(plan, request)
         self.guard = guard
-        self.label = label
-        """The name of the route."""
         self.account: Account | None = None
-        self.enrolment: Flow[None] | None = None
-        """To be done before the claim, where this process has not served the route yet."""
+        self.heedful = False
+        """Whatever the store answers matters: to limits, or to the memory of replays."""
         self.begun = False
         """The claim was won: there is a run, and a lease to let go."""
-        self._fare: Fare | None = None
+        self.fare: Fare | None = None
+        """What it is charged for, where tenants have limits."""
         self._found: Found | None = None
         self._asked_at = 0.0
         self._read_at = 0.0
 
-    def opened(self) -> None:
-        """All is known that the claim takes."""
+    def opened(self) -> Answer | None:
+        """All is known that the claim takes; an answer where it is known without the store."""
         guard = self.guard
-        if guard.limiter is not None and self.worker is None:
-            self._fare = Fare(guard.limiter, self)
-        if guard.replays is not None:
-            self._read_at = guard.replays.clock()
+        self.attendant = guard.attendant
+        limiter, replays, breaker = guard.limiter, guard.replays, guard.breaker
+        heedful = limiter is not None or replays is not None
+        if self.worker is not None or not (heedful or (breaker is not None and breaker.troubled)):
+            return None
+        answer = at_once(guard, self)
+        if answer is not None:
+            self.tell(answer, at_once=True)
+            return answer
+        self.heedful = heedful
+        if limiter is not None:
+            self.fare = Fare(limiter, self)
+        if replays is not None:
+            self._read_at = replays.clock()
+        return None
 
     def claiming(self) -> Flow[Claimed | Answer]:
         """The first half; a worker holds the record already."""
         worker = self.worker
         if worker is None:
-            return claim(self, self.enrolment)
+            plan = self.plan
+            return claim(self, None if plan.enrolled else self.guard.enrolment(plan))
         self._asked_at = worker.started
         held = Claimed(0, 0, worker.case.record.created_at, again=True)
-        return resume(self, held) if self.resumable else _at_once(held)
+        return resume(self, held) if self.policy.resumable else _at_once(held)
 
     def begin(self, entry: Claimed) -> bool:
         """From here on the lease is renewed; False when it is too late to begin.
@@ -98,28 +114,30 @@ class WebExchange(Exchange):
         if self.account is not None:
             self._began = accounts.now()
         policy = self.policy
-        seconds, max_run = policy.lease_micros / 1_000_000, policy.max_run.total_seconds()
-        lease = self.lease = Lease(self.identity, self.fence, self._asked_at, seconds, max_run)
-        self.run = Run(lease, Course(self.journal), self._ground(), entry.created_at)
+        times = (self._asked_at, policy.lease_seconds, policy.max_run_seconds)
+        lease = self.lease = Lease(self.identity, self.fence, *times)
+        guard = self.guard
+        self.run = Run(
+            guard.backend,
+            guard.registry.probes,
+            self.plan,
+            self.origin,
+            lease,
+            self.journal,
+            entry.created_at,
+        )
         self.begun = True
-        if not lease.held(lease_clock()):
+        if lease.good_until <= lease_clock():
             return False
         if policy.mode == "atomic":
             lease.is_transaction()
-        self.guard.attendant.hold(lease)
+        self.attendant.hold(lease)
         return True
 
     def ended(self) -> None:
         """The handler has come to something."""
         if self.account is not None:
             self.account.handler(accounts.now() - self._began)
-
-    def _ground(self) -> Ground:
-        # Nothing of this exchange: a circle would leave every request to the garbage collector.
-        guard, policy = self.guard, self.policy
-        kind = (self.resumable, policy.mode == "atomic")
-        store = (guard.backend, guard.name)
-        return Ground(*store, self.origin, *kind, guard.registry.probes, policy.probe)
 
     def before(self, op: Operation[Any]) -> None:
         """A lease is counted from before it is asked for, and anew when it is asked for again.
@@ -128,31 +146,32 @@ class WebExchange(Exchange):
         """
         if isinstance(op, Commit):
             self.let_go()
-        if isinstance(op, _ASKS_FOR_A_LEASE):
+        if type(op) in ASKS_FOR_A_LEASE:
             self._asked_at = lease_clock()
             if self.begun:
                 self.lease.start(self._asked_at)
-        if self._fare is not None and not self.begun:
-            self._fare.before(op)
+        if self.fare is not None and not self.begun:
+            self.fare.before(op)
 
-    def heard(self, reply: object) -> None:
-        """The store has answered."""
+    def heard(self, op: Operation[Any], reply: object) -> None:
+        """The store has answered, and that matters to somebody."""
         if self.guard.breaker is not None:
             self.guard.breaker.succeeded()
-        if self._fare is not None and not self.begun:
-            self._fare.after(reply)
+        if self.fare is not None and not self.begun:
+            self.fare.after(reply)
+        within = self.transact is not None and self.transact.transaction is not None
+        if within or not isinstance(op, StoreOperation):
+            return  # within a transaction nothing has changed yet
+        if op.finishing and isinstance(reply, Applied):
+            # Those who wait for this record learn at once that it has changed.
+            self.attendant.settled(self.identity)
+        if self.guard.replays is not None:
+            self._remember(reply)
 
     def unheard(self, asked: float) -> None:
         """The store gave no answer to what it was asked then."""
         if self.guard.breaker is not None:
             self.guard.breaker.failed(asked)
-
-    def changed(self, op: StoreOperation[Any], reply: object) -> None:
-        """Those who wait for this record learn at once that it has changed."""
-        if op.finishing and isinstance(reply, Applied):
-            self.guard.attendant.settled(self.identity)
-        if self.guard.replays is not None:
-            self._remember(reply)
 
     def _remember(self, reply: object) -> None:
         """What was read may be repeated for a while; a large answer once it was fetched."""
@@ -170,13 +189,15 @@ class WebExchange(Exchange):
     def let_go(self) -> None:
         """The lease is no longer renewed."""
         if self.begun:
-            self.guard.attendant.let_go(self.lease)
+            self.attendant.let_go(self.lease)
 
     def tell(self, answer: Answer, at_once: bool = False) -> None:
         """What it came to, for the worker that runs it and for those who listen."""
         if self.worker is not None:
             self.worker.answer = answer
-        accounts.tell(self, answer, at_once)
+        quiet = self.account is None and answer.error is None and not answer.zombie
+        if at_once or not quiet or answer.outcome in accounts.FAILED:
+            accounts.tell(self, answer, at_once)
 
 
 def _at_once(held: Claimed) -> Flow[Claimed | Answer]:

@@ -20,7 +20,7 @@ from semel.core.policy import SAFE_METHODS, Policy
 from semel.errors import ConfigurationError, SemelError
 from semel.process.current import current, note, watched
 from semel.process.transact import Transact
-from semel.web.message import Spool
+from semel.web.message import Body, Spool, reader, size_of
 from semel.web.pipeline import refuse_awaiting
 from semel.web.routing import Place, place, without_slash
 from semel.web.ruling import demand_method
@@ -209,15 +209,15 @@ def _label(raw: Any) -> str:
     return f"{raw.method} {raw.path if rule is None else rule_path(rule)}"
 
 
-def _body(policy: Policy) -> Spool | Response:
+def _body(policy: Policy) -> Body | Response:
     """All of the body, and the request as if nobody had read of it."""
     request = flask.request
     environ = request.environ
     _ = request.stream  # refuses what is over the application's own limit
     copy: Copied | None = environ.get(_COPY)
     body = read_body(policy, environ) if copy is None else copy.finish(policy, environ)
-    if isinstance(body, Spool):
-        environ["wsgi.input"], environ["CONTENT_LENGTH"] = body.reader(), str(body.size)
+    if not isinstance(body, Response):
+        environ["wsgi.input"], environ["CONTENT_LENGTH"] = reader(body), str(size_of(body))
         request.__dict__.pop("stream", None)
     return body
 
@@ -238,7 +238,7 @@ class Copied(io.RawIOBase):
         buffer[: len(piece)] = piece
         return len(piece)
 
-    def finish(self, policy: Policy, environ: dict[str, Any]) -> Spool | Response:
+    def finish(self, policy: Policy, environ: dict[str, Any]) -> Body | Response:
         """What was read of it, and the rest."""
         return read_body(policy, {**environ, "wsgi.input": self._source}, self._read)
 

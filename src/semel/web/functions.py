@@ -15,7 +15,7 @@ from semel.web.blocking import BlockingExchange
 
 if TYPE_CHECKING:
     from semel.core.model import Request
-    from semel.core.policy import Policy
+    from semel.core.plan import Plan
     from semel.guard import Guard
 
 _HEADERS: Final = ((b"content-type", b"application/json"),)
@@ -45,12 +45,11 @@ class FunctionExchange(BlockingExchange):
     def __init__(
         self,
         guard: Guard,
+        plan: Plan,
         request: Request,
-        policy: Policy,
-        label: str,
         function: Callable[[], Any],
     ) -> None:
-        super().__init__(guard, request, policy, label)
+        super().__init__(guard, plan, request)
         self._function = function
 
     def answered(self) -> Answer:

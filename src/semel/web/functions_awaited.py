@@ -15,7 +15,7 @@ from semel.web.functions import raised, returned
 
 if TYPE_CHECKING:
     from semel.core.model import Request
-    from semel.core.policy import Policy
+    from semel.core.plan import Plan
     from semel.guard import Guard
 
 
@@ -27,12 +27,11 @@ class AsyncFunctionExchange(AsyncExchange):
     def __init__(
         self,
         guard: Guard,
+        plan: Plan,
         request: Request,
-        policy: Policy,
-        label: str,
         function: Callable[[], Awaitable[Any]],
     ) -> None:
-        super().__init__(guard, request, policy, label)
+        super().__init__(guard, plan, request)
         self._function = function
 
     async def answered(self) -> Answer:

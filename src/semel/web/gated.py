@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from semel.core.answers import Answer
 from semel.core.contract import Operation
 from semel.core.model import Request, Response
-from semel.core.policy import Policy
+from semel.core.plan import Plan
 from semel.core.problems import refuse
 from semel.core.runner import Await, HandlerOutcome, Raised, Unwoken
 from semel.errors import NotExecuted
@@ -17,7 +17,7 @@ from semel.process.current import Run
 from semel.web.asgi import (
     Middleware,
     has_key,
-    read_body,
+    read_rest,
     request_of,
     tell_status,
     where_is,
@@ -26,7 +26,7 @@ from semel.web.asgi_exchange import AsgiExchange, body_messages, keepable, send_
 from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
 from semel.web.exchange import too_late
 from semel.web.gate import Gate, TurnedBack, Verdict, at_gate
-from semel.web.message import Spool
+from semel.web.message import Body, Spool
 from semel.web.pipeline import MARK, Pipeline
 from semel.web.routing import Place
 
@@ -42,16 +42,16 @@ class GatedExchange(AsgiExchange):
     """
 
     __slots__ = (
-        *("_all_read", "_let_through", "_over", "_oversize", "_said", "_taken", "_threads"),
+        *("_all_read", "_let_through", "_over", "_oversize", "_read", "_said"),
+        *("_taken", "_threads"),
         "gate",
     )
 
     def __init__(
         self,
         guard: Guard,
+        plan: Plan,
         request: Request,
-        policy: Policy,
-        label: str,
         app: AsgiApp,
         scope: Scope,
         receive: Receive,
@@ -59,8 +59,9 @@ class GatedExchange(AsgiExchange):
         threads: list[object],
     ) -> None:
         # The application leaves its notes in the scope it gets.
-        super().__init__(guard, request, policy, label, app, keepable(scope), receive, send)
-        self.body = Spool()
+        super().__init__(guard, plan, request, app, keepable(scope), receive, send)
+        self._read = Spool()
+        """What has come of the body."""
         self.gate = Gate(app)
         self._taken = 0
         """How much of the body the application has read on its way to the gate."""
@@ -83,13 +84,13 @@ class GatedExchange(AsgiExchange):
             raise
         return not self._over
 
-    async def rest(self) -> Spool | Response | None:
+    async def rest(self) -> Body | Response | None:
         """The whole body, of which the application may have left something unread."""
         if self._oversize:
             return refuse("body-too-large")
         if self._all_read:
-            return self.body
-        return await read_body(self.policy, self._receive, self.body)
+            return self._read.small()
+        return await read_rest(self.policy, self._receive, self._read)
 
     async def serve(self) -> None:
         """Both halves, with the endpoint between them."""
@@ -103,7 +104,7 @@ class GatedExchange(AsgiExchange):
             await self.answer(reached)
         self.turn_back()
         await self._done
-        self.body.close()
+        self._read.close()
         self.raise_again()
 
     async def _claimed(self) -> Answer | None:
@@ -113,7 +114,7 @@ class GatedExchange(AsgiExchange):
             return entry
         in_time = self.began(entry)
         if in_time and not self._over:
-            unread = body_messages(self.body, self._taken)
+            unread = body_messages(self._read, self._taken)  # in the pieces that came
             self._incoming = iter(()) if self._all_read else unread
             self._let_through = True
             self.gate.verdict.keep(self.run)
@@ -167,7 +168,7 @@ class GatedExchange(AsgiExchange):
             if task is not None:
                 task.cancel()
             raise
-        self.body.close()
+        self._read.close()
         self.raise_again()
 
     # ── what the application meets ────────────────────────────────────────────────────────────────
@@ -193,10 +194,10 @@ class GatedExchange(AsgiExchange):
 
     def _note(self, message: Message) -> None:
         self._all_read = not message.get("more_body", False)
-        self._oversize = self.body.size > self.policy.max_request_body
+        self._oversize = self._read.size > self.policy.max_request_body
         if not self._oversize:  # else it is refused at the gate, and need not be kept
-            self.body.write(message.get("body", b""))
-            self._taken = self.body.size
+            self._read.write(message.get("body", b""))
+            self._taken = self._read.size
 
     async def app_send(self, message: Message) -> None:
         verdict = await self._verdict()
@@ -235,12 +236,12 @@ class GatedMiddleware(Middleware):
         where = where_is(scope)
         request = request_of(scope, where.path)
         # Now: on its way to the gate a request's scope becomes that of what is mounted.
-        policy, label = self._pipeline.ruling(request, where)
-        if not policy.required and not has_key(scope):
+        plan = self._pipeline.plan(request, where)
+        if not plan.policy.required and not has_key(scope):
             return await self._pass(scope, receive, send)
         if not self.make_wait(scope):
             return await super()._serve(scope, receive, send)
-        given = (self.guard, request, policy, label, self.app, scope, receive, send)
+        given = (self.guard, plan, request, self.app, scope, receive, send)
         ex = GatedExchange(*given, threads=self._threads)
         if not await ex.approach():
             return await ex.run_out()
@@ -272,7 +273,7 @@ class GatedMiddleware(Middleware):
             ex.wave_through()
             return False
         body = await ex.rest()
-        if not isinstance(body, Spool):
+        if body is None or isinstance(body, Response):
             await ex.refuse(None if body is None else pipeline.turned_away(body, ex))
             return False
         answer = await self._open(ex, where, body)

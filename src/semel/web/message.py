@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final, TypeAlias
 
+from semel.core.prints import LARGE
 from semel.core.runner import Drained
 
 if TYPE_CHECKING:
@@ -71,9 +72,35 @@ class Spool:
         self._file.seek(0)
         return self._file
 
+    def small(self) -> bytes | Spool:
+        """What has come, where that is little, as most bodies are."""
+        return self if self.size >= LARGE else self.whole()
+
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+Body: TypeAlias = bytes | Spool
+"""The body of a request: bytes, unless it is large."""
+
+
+def whole(body: Body) -> bytes:
+    return body if isinstance(body, bytes) else body.whole()
+
+
+def size_of(body: Body) -> int:
+    return len(body) if isinstance(body, bytes) else body.size
+
+
+def reader(body: Body) -> IO[bytes]:
+    """The body as a file to read from."""
+    return io.BytesIO(body) if isinstance(body, bytes) else body.reader()
+
+
+def close(body: Body) -> None:
+    if not isinstance(body, bytes):
+        body.close()
 
 
 def unkeepable(policy: Policy, begun: Spool) -> bool:

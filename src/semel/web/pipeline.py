@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from semel.core.admission import (
+    PASSES,
     Refused,
     Tenant,
     admit,
     identify,
     identity_of,
-    takes_part,
     who_asks,
 )
 from semel.core.answers import Answer, Outcome
@@ -22,12 +22,12 @@ from semel.core.flow import Flow
 from semel.core.frozen import is_async
 from semel.core.keys import mask
 from semel.core.model import Case, Identity, OnLapse, Request, Response
+from semel.core.plan import Plan
 from semel.core.policy import SAFE_METHODS, Policy, ietf
-from semel.core.prints import LARGE
 from semel.core.problems import refuse
 from semel.core.status import StatusCall, answered, status
 from semel.core.stored import StoredRequest, carried, encode
-from semel.core.terms import Terms
+from semel.core.terms import EVERY_ROUTE
 from semel.errors import ConfigurationError
 from semel.log import log
 from semel.process.current import Run, current_run
@@ -36,12 +36,12 @@ from semel.web.accounts import Account, tell_refusal
 from semel.web.exchange import WebExchange
 from semel.web.framework_internals import watch_app, watch_fastapi
 from semel.web.known_routes import KnownRoutes
-from semel.web.message import Spool
-from semel.web.protection import at_once, protected
+from semel.web.message import Body, whole
+from semel.web.protection import protected
 from semel.web.routing import Place, beneath, listed
 from semel.web.ruling import DEFAULT, LEFT_OUT, LISTED, SAFE, ruled_by
 from semel.web.tags import Tagged
-from semel.web.worker_runs import find_worker_run
+from semel.web.worker_runs import WORKER_RUN, find_worker_run
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -81,43 +81,40 @@ class Pipeline:
             return partial(_raise, error)
         return lambda _: who
 
-    def ruling(self, request: Request, place: Place) -> tuple[Policy, str]:
-        """The policy, and its label: of a listed route, else a tag's, else the default.
+    def plan(self, request: Request, place: Place) -> Plan:
+        """That of a listed route, else of a tag's, else of the default policy.
 
-        Whose it is stays in the context, for the endpoint to see; adapters undo that.
+        Whose policy it is stays in the context, for the endpoint to see; adapters undo that.
         """
-        policy, label, by = self._ruling(request, place)
-        ruled_by.set(by)
-        return policy, label
-
-    def _ruling(self, request: Request, place: Place) -> tuple[Policy, str, object]:
-        route = listed(self.guard.routes, request.method, place)
+        guard = self.guard
+        route = listed(guard.routes, request.method, place) if guard.routes else None
         if route is not None:
-            return route.policy, route.label, _by(route.policy, request.method, LISTED)
+            ruled_by.set(_by(route.policy, request.method, LISTED))
+            return guard.plan(route.label, route.policy)
         tagged = self._find_tag(self.app, request.raw)
         if tagged is not None:
-            by = _by(tagged.policy, request.method, tagged.policy)
-            return self.guard.bind(tagged.policy), tagged.label, by
-        return self.guard.policy, "*", DEFAULT
+            ruled_by.set(_by(tagged.policy, request.method, tagged.policy))
+            return guard.plan(tagged.label, guard.bind(tagged.policy))
+        ruled_by.set(DEFAULT)
+        return guard.plan(EVERY_ROUTE, guard.policy)
 
     def admit(self, ex: WebExchange, asked: Tenant = None) -> Response | bool:
         """Whether a request takes part, or a refusal. ``asked``: `ask`, where that is awaited."""
-        part = takes_part(ex.request, ex.policy)
-        if part is False:
+        refused = admit(ex, asked or self.guard.tenant)
+        if refused is None:
+            if ex.suspicious:
+                events = self.guard.events
+                events.emit("key.suspicious", route=ex.plan.label, key=mask(ex.key))
+            return True
+        if refused is PASSES:
             return False
-        events = self.guard.events
-        refused = admit(ex, asked or self.guard.tenant) if part is True else part
-        if refused is not None:
-            tell_refusal(events, refused, ex.policy, ex.request.method, ex.label)
-            return refused.response
-        if ex.suspicious:
-            events.emit("key.suspicious", route=ex.label, key=mask(ex.key))
-        return True
+        tell_refusal(self.guard.events, refused, ex.policy, ex.request.method, ex.plan.label)
+        return refused.response
 
     def turned_away(self, response: Response, ex: WebExchange) -> Response:
         """The refusal of a body that cannot be taken, told like every other at the door."""
         method = ex.request.method
-        tell_refusal(self.guard.events, Refused(response), ex.policy, method, ex.label)
+        tell_refusal(self.guard.events, Refused(response), ex.policy, method, ex.plan.label)
         return response
 
     def covers(self, ex: WebExchange, mark: object) -> bool:
@@ -131,49 +128,37 @@ class Pipeline:
             return False
         return identity_of(ex, ex.policy) == mark
 
-    def open(self, ex: WebExchange, place: Place, body: Spool, raw: Any) -> Answer | None:
+    def open(self, ex: WebExchange, place: Place, body: Body, raw: Any) -> Answer | None:
         """Add what the body means; an answer where it is known without the store."""
-        guard = self.guard
+        guard, policy = self.guard, ex.policy
         if guard.events.heard:
             ex.account = Account(guard.events)
         ex.body = body
-        terms = guard.terms(ex.label, ex.policy)
-        ex.terms = terms.id
-        answer = self._identify(ex, place)
-        if answer is None:
+        try:
+            identify(ex, body, new_fence(), guard.familiar.meet)
+            if policy.resumable or policy.stores_request or policy.in_flight == "accept":
+                self._complete(ex, place)
+            if policy.fingerprint.by is not None or not isinstance(body, bytes):
+                _prepare(ex)
+        except Exception as error:  # fingerprint= may be the operator's own function
+            failed = Answer(refuse("misconfigured"), Outcome.MISCONFIGURED, error)
+            ex.tell(failed, at_once=True)
+            return failed
+        if type(raw) is not dict or WORKER_RUN in raw:
             worker = find_worker_run(raw)
             if worker is not None:
-                return self._adopt(ex, worker, terms)
-            answer = at_once(guard, ex)
-        if answer is not None:
-            ex.tell(answer, at_once=True)
-            return answer
-        ex.enrolment = guard.enrolment(ex.label, ex.policy, terms)
-        ex.opened()
-        return None
-
-    def _identify(self, ex: WebExchange, place: Place) -> Answer | None:
-        """With a fence made before the first try."""
-        body = ex.body
-        try:
-            identify(ex, body, new_fence(), self.guard.familiar.meet)
-            self._complete(ex, place)
-            older = () if ex.older is None else (ex.older.prints,)
-            for prints in (ex.prints, *older):
-                if body.size >= LARGE or prints.chosen:
-                    prints.prepare()  # now, in this thread, where it may fail or take long
-        except Exception as error:  # fingerprint= may be the operator's own function
-            return Answer(refuse("misconfigured"), Outcome.MISCONFIGURED, error)
-        return None
+                return self._adopt(ex, worker)
+        return ex.opened()
 
     def _complete(self, ex: WebExchange, place: Place) -> None:
         """Add what only some routes need."""
-        policy = ex.policy
-        ex.can_ask = ex.can_ask or self._names_probes(policy)
+        policy, guard = ex.policy, self.guard
+        # An operation's calls have probes by their names.
+        ex.can_ask = ex.can_ask or (policy.resumable and bool(guard.registry.probes))
         if policy.stores_request:
             ex.stored = _stored(ex, place)
         if policy.in_flight == "accept":
-            ex.status_at = place.root + self.guard.status
+            ex.status_at = place.root + guard.status
 
     def status(self, request: Request, place: Place, asked: Tenant = None) -> Flow[Response] | None:
         """How a request that was accepted is doing; None where the address names none."""
@@ -206,31 +191,33 @@ class Pipeline:
             self._routes = KnownRoutes(self.guard, self.app)
         return self._routes.policy(case.terms) or _UNKNOWN_ROUTE
 
-    def _names_probes(self, policy: Policy) -> bool:
-        """An operation's calls have probes by their names."""
-        return policy.lapse is OnLapse.RESUME and bool(self.guard.registry.probes)
-
-    def _adopt(self, ex: WebExchange, worker: WorkerRun, terms: Terms) -> Answer | None:
+    def _adopt(self, ex: WebExchange, worker: WorkerRun) -> Answer | None:
         """Make it a worker's run of a stored request; refused when it is not the request it was.
 
         Whoever authentication says it is now, or the settings, make another key of it; and what
         another route answers, or the same in another mode, is not what was accepted.
         """
-        made, record = worker.case.terms, worker.case.record
+        made, record, terms = worker.case.terms, worker.case.record, ex.plan.terms
         older, ex.older = ex.older, None
         if older is not None and older.identity == record.identity:
             ex.identity, ex.prints = older.identity, older.prints
         same = made is not None and (made.route, made.mode) == (terms.route, terms.mode)
         # Begun as an operation, it would be run from its start.
-        changed = record.on_lapse is OnLapse.RESUME and not ex.resumable
+        changed = record.on_lapse is OnLapse.RESUME and not ex.policy.resumable
         if not same or ex.identity != record.identity or changed:
             return Answer(refuse("no-such-operation"), Outcome.INTERRUPTED)
         tagged = self._find_tag(self.app, ex.request.raw)
         worker.tells = tagged is not None and tagged.tells
         worker.reached = True
         ex.worker, ex.fence, ex.stored = worker, worker.fence, None
-        ex.opened()
-        return None
+        return ex.opened()
+
+
+def _prepare(ex: WebExchange) -> None:
+    """Now, in this thread: reading a large body may take long, and a function may fail."""
+    ex.prints.prepare()
+    if ex.older is not None:
+        ex.older.prints.prepare()
 
 
 _UNKNOWN_ROUTE: Final = ietf()
@@ -262,7 +249,7 @@ def _stored(ex: WebExchange, place: Place) -> bytes:
             path=beneath(request.escaped, place.root) or place.below,
             query=request.query,
             headers=carried(request.headers, tuple(policy.carry)),
-            body=ex.body.whole(),
+            body=whole(ex.body),
             key=ex.sent,
             principal=principal,
             scheme=_scheme(request.raw),

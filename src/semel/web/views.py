@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from semel.core.answers import Answer
 from semel.core.frozen import frozen
 from semel.core.model import Headers, Request, Response
+from semel.core.plan import Plan
 from semel.core.policy import Policy
 from semel.core.problems import refuse
 from semel.core.runner import Abandoned, HandlerOutcome, Raised, Returned, Streaming
 from semel.core.settle import Flowing
 from semel.web.blocking import BlockingExchange
-from semel.web.message import Spool, Tally, unkeepable
+from semel.web.message import Body, Spool, Tally, close, unkeepable
 from semel.web.pipeline import MARK, FindTag, Pipeline, spoken
 from semel.web.routing import Place
 from semel.web.ruling import ruled_by
@@ -39,7 +40,7 @@ class Asked:
     place: Place
     marks: MutableMapping[str, Any]
     """The ASGI scope or WSGI environ, where guards leave word for one another."""
-    read: Callable[[Policy], Spool | Response]
+    read: Callable[[Policy], Body | Response]
     """The whole body, which the view must still be able to read; or a refusal."""
 
 
@@ -94,19 +95,19 @@ class Views(Generic[F]):
 
     def _call(self, asked: Asked, view: Callable[[], F]) -> F:
         pipeline, face = self.pipeline, self._face
-        policy, label = pipeline.ruling(asked.request, asked.place)
-        ex = ViewExchange(self.guard, asked.request, policy, label, view, face)
+        plan = pipeline.plan(asked.request, asked.place)
+        ex = ViewExchange(self.guard, plan, asked.request, view, face)
         admitted = pipeline.admit(ex)
         if isinstance(admitted, Response):
             return face.whole(admitted, None)
         if not admitted or pipeline.covers(ex, asked.marks.get(MARK)):
             return view()
-        body = asked.read(policy)
+        body = asked.read(plan.policy)
         if isinstance(body, Response):
             return face.whole(pipeline.turned_away(body, ex), None)
         answer = pipeline.open(ex, asked.place, body, asked.marks)
         if answer is not None:
-            body.close()
+            close(body)
             return self._said(answer, None)
         asked.marks[MARK] = ex.identity
         return self._exchange(ex)
@@ -148,13 +149,12 @@ class ViewExchange(BlockingExchange, Generic[F]):
     def __init__(
         self,
         guard: Guard,
+        plan: Plan,
         request: Request,
-        policy: Policy,
-        label: str,
         view: Callable[[], F],
         face: Face[F],
     ) -> None:
-        super().__init__(guard, request, policy, label)
+        super().__init__(guard, plan, request)
         self._view = view
         self._face = face
         self._begun = Spool()
@@ -192,7 +192,7 @@ class ViewExchange(BlockingExchange, Generic[F]):
     def _failed(self, error: BaseException, nothing_begun: HandlerOutcome) -> HandlerOutcome:
         """Begun but not finished: what was begun is the outcome, and it is not whole."""
         if self._made is not None:
-            self.run.course.returned = True
+            self.run.returned = True
         if not self._begun.size:
             return nothing_begun
         self._error = error
@@ -221,7 +221,7 @@ class ViewExchange(BlockingExchange, Generic[F]):
     def close(self) -> None:
         """Nothing of the answer is sent any more, and nothing of the request read."""
         self._begun.close()
-        self.body.close()
+        close(self.body)
         made = self.take()
         if made is not None:
             self._face.close(made)

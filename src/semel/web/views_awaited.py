@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from semel.core.answers import Answer
 from semel.core.model import Headers, Request, Response
-from semel.core.policy import Policy
-from semel.core.prints import LARGE
+from semel.core.plan import Plan
 from semel.core.runner import Abandoned, Drained, HandlerOutcome, Raised, Returned, Streaming
 from semel.core.settle import Flowing
 from semel.log import log
 from semel.web.awaited import AsyncExchange
 from semel.web.exchange import WebExchange, too_late
-from semel.web.message import Spool, Tally, unkeepable
+from semel.web.message import Body, Spool, Tally, close, unkeepable
 from semel.web.pipeline import MARK, FindTag, Pipeline, spoken
 from semel.web.ruling import ruled_by
 from semel.web.views import Asked, Maker, Parts, said
@@ -68,26 +67,26 @@ class AwaitedViews(Generic[F]):
 
     async def _call_view(self, asked: Asked, view: Callable[[], Awaitable[F]]) -> F:
         pipeline, face = self.pipeline, self._face
-        policy, label = pipeline.ruling(asked.request, asked.place)
-        ex = AwaitedViewExchange(self.guard, asked.request, policy, label, view, face)
+        plan = pipeline.plan(asked.request, asked.place)
+        ex = AwaitedViewExchange(self.guard, plan, asked.request, view, face)
         admitted = await self.admit(ex)
         if isinstance(admitted, Response):
             return face.whole(admitted, None)
         if not admitted or pipeline.covers(ex, asked.marks.get(MARK)):
             return await view()
-        body = asked.read(policy)
+        body = asked.read(plan.policy)
         if isinstance(body, Response):
             return face.whole(pipeline.turned_away(body, ex), None)
         answer = await self._open(ex, body, asked)
         if answer is not None:
-            body.close()
+            close(body)
             return self._said(answer, None)
         asked.marks[MARK] = ex.identity
         return await self._exchange(ex)
 
-    async def _open(self, ex: AwaitedViewExchange[F], body: Spool, asked: Asked) -> Answer | None:
+    async def _open(self, ex: AwaitedViewExchange[F], body: Body, asked: Asked) -> Answer | None:
         given = (ex, asked.place, body, asked.marks)
-        if body.size < LARGE:  # else it takes long to fingerprint
+        if isinstance(body, bytes):  # else it takes long to fingerprint
             return self.pipeline.open(*given)
         return await asyncio.to_thread(self.pipeline.open, *given)
 
@@ -114,13 +113,12 @@ class AwaitedViewExchange(AsyncExchange, Generic[F]):
     def __init__(
         self,
         guard: Guard,
+        plan: Plan,
         request: Request,
-        policy: Policy,
-        label: str,
         view: Callable[[], Awaitable[F]],
         face: AwaitedFace[F],
     ) -> None:
-        super().__init__(guard, request, policy, label)
+        super().__init__(guard, plan, request)
         self._view = view
         self._face = face
         self._begun = Spool()
@@ -194,7 +192,7 @@ class AwaitedViewExchange(AsyncExchange, Generic[F]):
     def _failed(self, error: BaseException) -> HandlerOutcome:
         """Begun but not finished: what was begun is the outcome, and it is not whole."""
         if self._made is not None:
-            self.run.course.returned = True
+            self.run.returned = True
         if self._begun.size:
             return Streaming(self.status, self._headers, error)
         return Raised(error) if isinstance(error, Exception) else Abandoned(error)
@@ -223,7 +221,7 @@ class AwaitedViewExchange(AsyncExchange, Generic[F]):
     def close(self) -> None:
         """Nothing of the answer is sent any more, and nothing of the request read."""
         self._begun.close()
-        self.body.close()
+        close(self.body)
         made = self.take()
         if made is not None:
             self._face.close(made)

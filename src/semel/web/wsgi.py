@@ -8,13 +8,15 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 from semel.core.answers import Answer
 from semel.core.flow import run
 from semel.core.model import Headers, HeaderView, Request, Response
+from semel.core.plan import Plan
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
 from semel.core.runner import Abandoned, Drained, HandlerOutcome, Raised, Returned, Streaming
 from semel.core.settle import Flowing
 from semel.process.transact import Transact
 from semel.web.blocking import BlockingExchange
-from semel.web.message import Spool, Tally, unkeepable
+from semel.web.message import Body, Spool, Tally, close, size_of, unkeepable
+from semel.web.message import reader as reader_of
 from semel.web.pipeline import MARK, Pipeline, refuse_awaiting, spoken
 from semel.web.routing import place, without_slash
 from semel.web.ruling import ruled_by
@@ -70,20 +72,19 @@ class WsgiMiddleware:
         if where.below.endswith("/") and flask_ignores_slash(self.app, environ):
             where = without_slash(where)
         request = request_of(environ, where.path)
-        policy, label = self._pipeline.ruling(request, where)
-        given = (self.guard, request, policy, label, self.app, environ, start_response)
-        ex = WsgiExchange(*given)
+        plan = self._pipeline.plan(request, where)
+        ex = WsgiExchange(self.guard, plan, request, self.app, environ, start_response)
         admitted = self._pipeline.admit(ex)
         if isinstance(admitted, Response):
             return _send(admitted, start_response)
         if not admitted or self._pipeline.covers(ex, environ.get(MARK)):
             return self.app(environ, start_response)
-        body = read_body(policy, environ)
+        body = read_body(plan.policy, environ)
         if isinstance(body, Response):
             return _send(self._pipeline.turned_away(body, ex), start_response)
         answer = self._pipeline.open(ex, where, body, environ)
         if answer is not None:
-            body.close()
+            close(body)
             return _answer(answer, start_response)
         return ex.respond()
 
@@ -110,14 +111,13 @@ class WsgiExchange(BlockingExchange):
     def __init__(
         self,
         guard: Guard,
+        plan: Plan,
         request: Request,
-        policy: Policy,
-        label: str,
         app: WsgiApp,
         environ: Environ,
         start_response: StartResponse,
     ) -> None:
-        super().__init__(guard, request, policy, label)
+        super().__init__(guard, plan, request)
         self._app = app
         self._environ = environ
         self._start_response = start_response
@@ -153,8 +153,8 @@ class WsgiExchange(BlockingExchange):
 
     def call(self) -> HandlerOutcome:
         """Call the application with what was read of the request."""
-        reader = self._reader = self.body.reader()
-        own = {"wsgi.input": reader, "CONTENT_LENGTH": str(self.body.size), MARK: self.identity}
+        reader = self._reader = reader_of(self.body)
+        own = {"wsgi.input": reader, "CONTENT_LENGTH": str(size_of(self.body)), MARK: self.identity}
         self._environ = {**self._environ, **own}
         self._leave = self.run.enter()
         try:
@@ -199,7 +199,7 @@ class WsgiExchange(BlockingExchange):
         try:
             self._headers = tuple([(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers])
         except Exception:
-            self.run.course.returned = True
+            self.run.returned = True
             raise
         error = exc_info[1] if exc_info else None
         self._behind = error or self.run.error_behind(self._status)
@@ -230,12 +230,12 @@ class WsgiExchange(BlockingExchange):
     def close(self) -> None:
         """What the server would do at the end of the answer; frameworks run their clean-up here."""
         self._begun.close()
-        self.body.close()
+        close(self.body)
         if self._reader is not None:
             self._reader.close()
-        close, self._iterable = getattr(self._iterable, "close", None), ()
-        if close is not None:
-            close()
+        clean_up, self._iterable = getattr(self._iterable, "close", None), ()
+        if clean_up is not None:
+            clean_up()
 
 
 class _Body:
@@ -284,7 +284,7 @@ def _headers(environ: Environ) -> Iterator[tuple[bytes, bytes]]:
         yield name.replace("_", "-").lower().encode("latin-1"), value.encode("latin-1")
 
 
-def read_body(policy: Policy, environ: Environ, begun: Spool | None = None) -> Spool | Response:
+def read_body(policy: Policy, environ: Environ, begun: Spool | None = None) -> Body | Response:
     """The whole body, or a refusal: too large, or nobody can tell that it is whole.
 
     ``begun`` is what was read of it already.
@@ -306,7 +306,7 @@ def read_body(policy: Policy, environ: Environ, begun: Spool | None = None) -> S
     if length is not None and body.size < length:
         body.close()
         return refuse("malformed-body")
-    return body
+    return body.small()
 
 
 def content_length(environ: Environ) -> int | Response | None:

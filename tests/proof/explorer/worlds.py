@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from semel.core.evidence import Evidence
 from semel.core.exchange import Exchange
+from semel.core.plan import Plan
 from semel.core.policy import Policy, accepted, ietf, payments, stripe
 from semel.core.terms import Terms
 from semel.core.upkeep import Known
@@ -86,7 +87,8 @@ class World:
         asked: dict[str, Any] = {"familiar": self.familiar, "tenant": tenant}
         asked["application"] = terms.application
         made = call(body, self.policy, **asked)
-        made.terms, made.fence, made.status_at = terms.id, fence_of(name), "/status"
+        made.plan = Plan(ROUTE, self.policy, terms)
+        made.fence, made.status_at = fence_of(name), "/status"
         made.stored = b"the stored request" if self.policy.stores_request else None
         return made
 

@@ -177,6 +177,7 @@ class Stage:
     def forget(self) -> None:
         """As a process that has just started: its routes are not known to be on record."""
         self.guard._enrolled.clear()
+        self.guard._plans.clear()
 
     # ── what happens to it ────────────────────────────────────────────────────────────────────────
 

@@ -45,6 +45,7 @@ class MemoryBackend:
         self._clock = clock
         self._lock = threading.Lock()
         self._recipes: dict[str, _Recipe] = {}
+        self._awaited = _AsyncMemoryStore(self)
         audit = Audit()
         records, outbox = Records(audit), Outbox(audit)
         self._answers: Mapping[type[StoreOperation[Any]], Answer] = {
@@ -65,10 +66,10 @@ class MemoryBackend:
         return Capabilities(durable=False, shared=False, transactions=False)
 
     def blocking(self) -> Store:
-        return _MemoryStore(self)
+        return self
 
     def awaited(self) -> AsyncStore:
-        return _AsyncMemoryStore(self)
+        return self._awaited
 
     def migrate(self) -> int:
         return 0
@@ -110,17 +111,9 @@ def _replaceable(recorded: _Recipe, recipe: str, now: Micros) -> bool:
     return (recorded.alive_until or 0) <= now or recorded.previous == recipe
 
 
-class _MemoryStore:
-    def __init__(self, backend: MemoryBackend) -> None:
-        self._backend = backend
-
-    def perform(self, op: StoreOperation[R], /) -> R:
-        return self._backend.perform(op)
-
-
 class _AsyncMemoryStore:
     def __init__(self, backend: MemoryBackend) -> None:
-        self._backend = backend
+        self._perform = backend.perform
 
     async def perform(self, op: StoreOperation[R], /) -> R:
-        return self._backend.perform(op)
+        return self._perform(op)

@@ -101,9 +101,11 @@ _OF_THE_RECORD: Final = frozenset(Record.__match_args__)
 
 def changed(entry: Entry, state: State, fields: dict[str, Any]) -> Entry:
     """The entry in its new state, with some fields changed."""
-    own = {name: value for name, value in fields.items() if name not in _OF_THE_RECORD}
-    of_record = {name: value for name, value in fields.items() if name in _OF_THE_RECORD}
-    return replace(entry, record=replace(entry.record, state=state, **of_record), **own)
+    own: dict[str, Any] = {}
+    of_record: dict[str, Any] = {"state": state}
+    for name, value in fields.items():
+        (of_record if name in _OF_THE_RECORD else own)[name] = value
+    return replace(entry, record=replace(entry.record, **of_record), **own)
 
 
 # ── which event it is, and whether it is allowed ──────────────────────────────────────────────────

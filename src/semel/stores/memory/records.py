@@ -33,7 +33,7 @@ from semel.core.contract import (
 from semel.core.custody import Erase
 from semel.core.frozen import replace
 from semel.core.model import Identity, Micros, Origin, Record, State
-from semel.core.snapshot import brief
+from semel.core.snapshot import LARGE, brief
 from semel.core.states import TABLE, Event
 from semel.core.terms import Terms, TermsId, application_of
 from semel.core.texts import exact, indexed, shown
@@ -152,15 +152,18 @@ class Records:
 
 
 def _told(origin: Origin) -> Origin:
-    """As stores that keep text have it."""
-    said = (origin.tenant, origin.method, origin.path, origin.key)
-    return Origin(*map(shown, said))
+    """As stores that keep text have it; most of it is plain."""
+    said = f"{origin.tenant}{origin.method}{origin.path}{origin.key}"
+    if said.isascii() and said.isprintable() and "\\" not in said:
+        return origin
+    return Origin(*map(shown, (origin.tenant, origin.method, origin.path, origin.key)))
 
 
 def _brief(record: Record) -> Record:
     """As requests get it: of a large answer the head."""
-    told = None if record.snapshot is None else brief(record.snapshot)
-    return record if told is record.snapshot else replace(record, snapshot=told)
+    if record.snapshot is None or len(record.snapshot) <= LARGE:
+        return record
+    return replace(record, snapshot=brief(record.snapshot))
 
 
 def _new_record(op: Claim | Accept, event: Event, end: Micros, now: Micros) -> Record:

@@ -37,7 +37,7 @@ from semel.process.transact import AsyncTransact, Transact
 from semel.stores.django.database import testing
 from semel.web.accounts import tell_refusal
 from semel.web.awaited import start_task
-from semel.web.django.requests import SEEN, Body, asked, rewind, takes_no_part
+from semel.web.django.requests import SEEN, RequestBody, asked, rewind, takes_no_part
 from semel.web.django.responses import AwaitedDjangoFace, DjangoFace
 from semel.web.django.routes import (
     authenticates_itself,
@@ -157,7 +157,7 @@ class Middleware:
             policy = policy_at(match.func, method) or self.guard.policy
             body = None
             if "HTTP_IDEMPOTENCY_KEY" in request.META:
-                body = Body(request).keep(policy)
+                body = RequestBody(request).keep(policy)
             if body is None:
                 _leave_open(match.func)
                 return CLAIMS
@@ -316,7 +316,7 @@ def _note_return(request: HttpRequest) -> None:
     """A view that was called and did not raise has returned, whatever came of that."""
     running = own_run(request)
     if running is not None and getattr(request, _CALLED, False):
-        running.course.returned = True
+        running.returned = True
 
 
 PASS: Final = object()

@@ -13,7 +13,7 @@ from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.problems import refuse
 from semel.log import log
 from semel.web.django.routes import one_path
-from semel.web.message import Spool
+from semel.web.message import Body, Spool
 from semel.web.routing import Place, place
 from semel.web.views import Asked
 
@@ -50,7 +50,7 @@ def asked(request: Any) -> Asked:
     if below.startswith("//"):  # to Django it is another path
         told = replace(told, escaped=where.root + quote(below, errors="surrogatepass"))
     marks = inner.scope if hasattr(inner, "scope") else inner.META
-    return Asked(replace(told, raw=request, path=where.path), where, marks, Body(inner).read)
+    return Asked(replace(told, raw=request, path=where.path), where, marks, RequestBody(inner).read)
 
 
 def _told(request: Any) -> tuple[Request, Place]:
@@ -90,16 +90,17 @@ def _path_of(address: str) -> str:
     return path if path.startswith("/") else urlsplit(path).path
 
 
-class Body:
+class RequestBody:
     """The body of one request."""
 
     def __init__(self, request: Any) -> None:
         self._request = request
 
-    def read(self, policy: Policy) -> Spool | Response:
+    def read(self, policy: Policy) -> Body | Response:
         """The whole of it; the request is left as if nobody had read of it."""
         kept = getattr(self._request, _KEPT, None)
-        return self._read(policy.max_request_body) if kept is None else kept
+        body = self._read(policy.max_request_body) if kept is None else kept
+        return body if isinstance(body, Response) else body.small()
 
     def keep(self, policy: Policy) -> Response | None:
         """Before anybody can use it up, as parsers do; a refusal where it is too large."""
