@@ -1,9 +1,10 @@
 """``make bench``: what a guard costs, beside the bare application, its peers and the raw limits.
 
-One uvicorn worker with a core of its own. Every round measures each case once, the bare application
-first; ratios are to the bare application of the same round. Figures are the medians of the rounds,
-with the least and the greatest. A case whose answers are wrong, or whose handler did not run as
-often as it should have, has no figures, and the command fails.
+One uvicorn worker with a core of its own for each; all are up from the first round to the last, and
+every round sends each of them load for a second, the bare application again and again between them.
+Figures are the medians of the rounds' ratios to the bare application, with the least and the
+greatest. A case whose answers are wrong, or whose handler did not run as often as it should have,
+has no figures, and the command fails.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ def parser() -> argparse.ArgumentParser:
     said.add_argument("--quick", action="store_true", help="a few cases, once, under a minute")
     said.add_argument("--peers", action="store_true", help="other packages too (.venv-bench)")
     said.add_argument("--only", action="append", help="cases whose name contains this; repeatable")
-    said.add_argument("--rounds", type=int, default=5)
-    said.add_argument("--seconds", type=float, default=4.0, help="length of one measurement")
+    said.add_argument("--rounds", type=int, default=9)
+    said.add_argument(
+        "--seconds", type=float, default=1.0, help="of load on each case in each round"
+    )
     said.add_argument("--connections", type=int, default=32)
     said.add_argument(
         "--records",

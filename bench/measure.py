@@ -10,17 +10,16 @@ from pathlib import Path
 
 from tests.servers.warden import descendants
 
-TICKS = os.sysconf("SC_CLK_TCK")
-
 
 def cpu_seconds(pid: int) -> float:
-    """Of a process and all below it, and of those it has seen end."""
+    """Of all threads of a process and of those below it, as the scheduler counts it."""
     used = 0
     for process in (pid, *descendants(pid)):
-        with suppress(OSError):
-            stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-            used += sum(map(int, stat[11:15]))
-    return used / TICKS
+        for thread in _threads(process):
+            with suppress(OSError):
+                path = Path(f"/proc/{process}/task/{thread}/schedstat")
+                used += int(path.read_text().split()[0])
+    return used / 1e9
 
 
 def peak_megabytes(pid: int) -> float:

@@ -23,6 +23,7 @@ VALUES: Final = {
     "path": "'/payments'",
     "key": "'key-' || :n",
     "on_lapse": "'unknown'",
+    "terms": "0",
     "lease": "60000000",
     "fresh_until": "NULL",
     "request": "NULL",

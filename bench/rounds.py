@@ -1,10 +1,15 @@
-"""Every round measures each case once, so that a noisy machine disturbs them alike."""
+"""Every round measures each case for a moment, one after the other, all of them being up.
+
+So a noisy machine disturbs them alike. A figure is the median of its ratios to the bare
+application's last moment.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from bench.cases import Case, Sample
 from bench.load import BenchError, NotThere
@@ -38,28 +43,36 @@ def measure(cases: Sequence[Case], stage: Stage, rounds: int) -> list[Result]:
     return results
 
 
+BARE_EVERY: Final = 6
+"""Slices after which the bare application is measured again: a neighbour may come or go."""
+
+
 def _round(results: list[Result], stage: Stage) -> None:
-    bare: Sample | None = None
-    for result, sample in _samples(results, stage):
+    bare, since = None, 0
+    first = results[0]
+    for result in results:
+        if first.problem is None and since >= BARE_EVERY:
+            bare, since = _sample(first, stage) or bare, 0
+        sample = None if result.problem is not None else _sample(result, stage)
+        since += 1
+        if sample is None:
+            continue
         result.samples.append(sample)
         if result.case.family == "bare":
-            bare = sample
+            bare, since = sample, 0
         if bare is not None and result.case.family != "raw":
             result.ratios.append(sample.rate / bare.rate)
             if sample.cpu and bare.cpu:
                 result.costs.append(sample.cpu / bare.cpu)
 
 
-def _samples(results: list[Result], stage: Stage) -> Iterator[tuple[Result, Sample]]:
-    for result in results:
-        if result.problem is not None:
-            continue
-        try:
-            sample = result.case.measure(stage)
-        except BenchError as error:
-            result.problem = error
-            verdict = "FAILED" if result.failed else "not run"
-            print(f"  {result.case.name}: {verdict}: {error}", file=sys.stderr, flush=True)
-            continue
-        print(f"  {result.case.name}: {sample.rate:,.0f}/s", file=sys.stderr, flush=True)
-        yield result, sample
+def _sample(result: Result, stage: Stage) -> Sample | None:
+    try:
+        sample = result.case.measure(stage)
+    except BenchError as error:
+        result.problem = error
+        verdict = "FAILED" if result.failed else "not run"
+        print(f"  {result.case.name}: {verdict}: {error}", file=sys.stderr, flush=True)
+        return None
+    print(f"  {result.case.name}: {sample.rate:,.0f}/s", file=sys.stderr, flush=True)
+    return sample

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from bench.load import BenchError, NotThere
 from bench.measure import Cores, Share
+from tests.servers.apps import AppServer
 from tests.servers.child import ROOT
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
@@ -94,7 +96,11 @@ class Stage:
     cores: Cores
     load: float = field(default_factory=lambda: os.getloadavg()[0])
     """Of the machine, before the first case."""
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Of this run."""
     _stack: ExitStack = field(default_factory=ExitStack)
+    _servers: dict[str, AppServer] = field(default_factory=dict)
+    _met: set[str] = field(default_factory=set)
     _places: dict[str, Place | BenchError] = field(default_factory=dict)
 
     def place(self, store: str, share: Share) -> Place:
@@ -114,6 +120,20 @@ class Stage:
         if place.pid is not None:
             share.hold(place.pid)
         return place
+
+    def server(
+        self, name: str, serve: Callable[[], AbstractContextManager[AppServer]]
+    ) -> AppServer:
+        """A server under this name, which is up until the last round is over."""
+        if name not in self._servers:
+            self._servers[name] = self._stack.enter_context(serve())
+        return self._servers[name]
+
+    def first_time(self, name: str) -> bool:
+        """Whether this name was not asked about before."""
+        new = name not in self._met
+        self._met.add(name)
+        return new
 
     def start(self, store: AbstractContextManager[Place]) -> Place:
         """A store that lives until the last round is over."""

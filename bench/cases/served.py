@@ -37,12 +37,22 @@ class Served:
     marks_replays: bool = True
 
     def measure(self, stage: Stage) -> Sample:
+        """One slice of load on a server that is up from the first round to the last."""
         place = None if self.store is None else stage.place(self.store, stage.cores.store)
-        with self.serving(stage, place) as server:
-            prefix = uuid.uuid4().hex[:20]
-            target = Target(server.port, self.plan, prefix, stage.connections, stage.cores)
+        server = stage.server(self.served_as(), lambda: self.serving(stage, place))
+        target = Target(server.port, self.plan, self.prefix(stage), stage.connections, stage.cores)
+        if stage.first_time(self.name):
             self.prepare(target)
-            return self.burst(target, stage.seconds, server, place)
+        return self.burst(target, stage.seconds, server, place)
+
+    def served_as(self) -> str:
+        """Cases that differ only in their keys have one server between them."""
+        return " ".join([self.module, str(self.store), *map("=".join, self.env.items())])
+
+    def prefix(self, stage: Stage) -> str:
+        """Of keys: those that are repeated stay the same, fresh ones are new in every slice."""
+        own = stage.name if self.plan.primed else uuid.uuid4().hex
+        return f"{self.plan.name[0]}{own[:19]}"
 
     @contextmanager
     def serving(self, stage: Stage, place: Place | None) -> Iterator[AppServer]:
