@@ -201,3 +201,14 @@ def test_different_values_are_written_differently(one: object, other: object) ->
 
 def test_what_it_holds_is_not_in_its_repr() -> None:
     assert "4242" not in repr(canonicalise(b'{"card":"4242"}'))
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=5), st.text(max_size=5) | st.integers() | st.floats(), max_size=4
+    )
+)
+def test_few_steps_give_what_many_give(document: dict[str, object]) -> None:
+    for body in (json.dumps(document).encode(), json.dumps(document, ensure_ascii=False).encode()):
+        quick, slow = canonicalise(body), canonicalise(body, lambda value: value)
+        assert quick == slow

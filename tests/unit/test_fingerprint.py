@@ -716,3 +716,10 @@ def test_digests_cut_short_are_not_believed(mine: dict[str, int], cut: int) -> N
 def test_what_a_request_held_is_not_in_any_repr() -> None:
     shown = repr(made(b'{"card":"4242"}')) + repr(meant(b'{"card":"4242"}', query=b"4242")[0])
     assert "4242" not in shown
+
+
+@given(objects, st.sampled_from(["application/json", "application/hal+json", "text/plain"]))
+def test_few_steps_give_what_many_give(document: dict[str, Any], kind: str) -> None:
+    body = json.dumps(document).encode()
+    request, chunks = meant(body, kind)
+    assert fingerprint(request, body, Recipe()) == fingerprint(request, chunks, Recipe())

@@ -9,7 +9,7 @@ import pytest
 
 from semel.core.contract import Claimed
 from semel.core.fingerprint import Recipe
-from semel.core.frozen import derived, frozen, replace
+from semel.core.frozen import derived, frozen, replace, value
 from semel.core.model import Origin, Response
 from semel.core.runner import Pause
 
@@ -45,6 +45,20 @@ def test_values_are_frozen_and_have_no_dict() -> None:
     with pytest.raises(AttributeError, match="frozen"):
         del point.x
     assert not hasattr(point, "__dict__")
+
+
+@value
+class Often:
+    x: int
+    y: int = 0
+
+
+def test_a_value_is_the_same_but_for_being_sealed() -> None:
+    assert (Often(1).x, Often(1).y, Often(1) == Often(1, 0)) == (1, 0, True)
+    assert repr(Often(1)) == "Often(x=1, y=0)"
+    assert replace(Often(1), y=5) == Often(1, 5)
+    assert len({Often(1), Often(1)}) == 1
+    assert not hasattr(Often(1), "__dict__")
 
 
 def test_equality_is_by_type_and_fields() -> None:

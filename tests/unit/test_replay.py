@@ -9,23 +9,83 @@ import zlib
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from semel.core import replay
+from semel.core import replay, snapshot
 from semel.core.flow import run
 from semel.core.model import Headers, Response
-from semel.core.policy import ietf
+from semel.core.policy import Policy, ietf
 from semel.core.replay import (
     accepts,
-    first,
+    first_headers,
     http_date,
+    kept,
     kept_headers,
     measured,
+    repeated,
     replayed,
+    secured,
     unhurried,
 )
 from semel.core.runner import Apart
+from semel.core.snapshot import COMPRESS_OVER
 
 POLICY = ietf()
+
+
+def first(response: Response, policy: Policy, expires_at: int | None) -> Response:
+    headers = first_headers(response.headers, policy, expires_at)
+    return Response(response.status, headers, response.body)
+
+
+names = st.sampled_from(
+    (
+        *(b"content-type", b"X-Thing", b"date", b"Set-Cookie", b"content-length", b"vary"),
+        *(b"Cache-Control", b"access-control-allow-origin", b"idempotent-replayed"),
+        b"content-encoding",
+    )
+)
+answers = st.builds(
+    Response,
+    st.sampled_from([200, 201, 204, 304, 402]),
+    st.lists(st.tuples(names, st.binary(max_size=8)), max_size=6).map(tuple),
+    st.binary(max_size=40) | st.just(b"x" * (COMPRESS_OVER + 1)),
+)
+
+
+@given(answers, st.sampled_from([POLICY, ietf(schema_version="2"), ietf(max_response_body=10)]))
+def test_an_answer_is_kept_the_same_in_few_steps_and_in_many(
+    response: Response, policy: Policy
+) -> None:
+    assert secured(response, policy) == snapshot.encode(kept(response, policy))
+
+
+@given(answers, st.booleans())
+def test_an_answer_is_repeated_the_same_in_few_steps_and_in_many(
+    response: Response, crossed: bool
+) -> None:
+    blob = secured(response, POLICY)
+    whole, slow = snapshot.decode_whole(blob), snapshot.decode(blob).response()
+    assert slow is not None
+    if whole is None:
+        assert len(response.body) > COMPRESS_OVER
+        return
+    assert (slow.status, slow.headers, slow.body) == whole
+    quick = repeated(whole, POLICY, 1, crossed)
+    if quick is None:
+        assert any(name == b"content-encoding" for name, _ in response.headers)
+        return
+    assert quick == replayed(slow, POLICY, 1, None, cross_origin=crossed)
+
+
+@given(answers, st.data())
+def test_a_damaged_answer_is_not_read_in_few_steps(response: Response, data: st.DataObject) -> None:
+    blob = secured(response, POLICY)
+    at = data.draw(st.integers(0, len(blob) - 1))
+    damaged = blob[:at] + bytes((blob[at] ^ data.draw(st.integers(1, 255)),)) + blob[at + 1 :]
+    assert snapshot.decode_whole(damaged) is None
+    assert snapshot.decode_whole(blob[:at]) is None
 
 
 def test_connection_cookie_and_date_headers_are_not_kept() -> None:

@@ -56,10 +56,9 @@ def admit(ex: Exchange, tenant: Tenant) -> Refused | None:
             reason = key.reason if isinstance(key, Malformed) else ""
             return Refused(refuse("malformed-key", detail=reason))
         ex.sent, ex.key = sent, key
-        ex.suspicious = policy.personal_data != "allow" and keys.looks_like_personal_data(key)
     except Exception as error:  # key= may be the operator's own function
         return Refused(refuse("misconfigured"), error)
-    if ex.suspicious and policy.personal_data == "refuse":
+    if policy.personal_data == "refuse" and keys.looks_like_personal_data(key):
         detail = "The key looks like personal data. Use a random key, such as a UUID."
         return Refused(refuse("malformed-key", detail=detail))
     who = "" if tenant is None else who_asks(request, tenant)

@@ -11,7 +11,7 @@ from semel.core import replay, snapshot
 from semel.core.contract import Fetch, NoRecord, Recall, Recalled
 from semel.core.exchange import Exchange
 from semel.core.flow import Flow, ask
-from semel.core.frozen import frozen
+from semel.core.frozen import value
 from semel.core.model import Micros, Record, Response, State
 from semel.core.policy import Policy
 from semel.core.problems import refuse
@@ -40,7 +40,7 @@ class Outcome(StrEnum):
     INTERRUPTED = "interrupted"
 
 
-@frozen
+@value
 class Answer:
     """What the adapter has to do last.
 

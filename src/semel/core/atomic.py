@@ -36,7 +36,7 @@ from semel.core.contract import (
 from semel.core.course import Course
 from semel.core.exchange import Exchange
 from semel.core.flow import Flow, Interrupted, ask
-from semel.core.frozen import frozen, replace
+from semel.core.frozen import replace, value
 from semel.core.model import Micros, State
 from semel.core.problems import refuse
 from semel.core.runner import (
@@ -117,7 +117,7 @@ def _replayed(ex: Exchange) -> Flow[Answer | None]:
 # ── what the handler came to ──────────────────────────────────────────────────────────────────────
 
 
-@frozen
+@value
 class _Result:
     """What a run came to."""
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 from json import JSONDecoder, JSONEncoder
 from json.encoder import encode_basestring
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from semel.core.frozen import frozen
 
@@ -80,15 +80,14 @@ def _usual(body: bytes) -> Canonical | None:
 
     All in one go: these bodies are read on the way of every request.
     """
-    if body.count(b"{") + body.count(b"[") > MAX_DEPTH or _SIXTEEN in body.translate(_DIGITS):
+    if not body.isascii() or body.count(b"{") + body.count(b"[") > MAX_DEPTH:
         return None
-    text = body.decode("ascii").strip(_WHITESPACE) if body.isascii() else ""
-    value: Value
-    value, end = _QUICKEST.raw_decode(text) if text[:1] == "{" else (None, 0)
-    if type(value) is not dict or end != len(text):
+    if body[:1] != b"{" or _SIXTEEN in body.translate(_DIGITS):
         return None
+    text = body.decode("ascii").rstrip(_WHITESPACE)
     members: dict[str, bytes] = {}
     try:
+        value, end = _read_quickest(text, 0)
         for name in sorted(value):
             member = value[name]
             if type(member) is str:
@@ -98,10 +97,11 @@ def _usual(body: bytes) -> Canonical | None:
                 members[name] = f'"{name}":{member}'.encode()
             else:
                 members[name] = f'"{name}":{"".join(_scan(member, 0))}'.encode()
-    except _NeedsExact:
+    except (StopIteration, _NeedsExact):
         return None
     data = b"{%b}" % b",".join(members.values())
-    return Canonical(data, members) if data.count(b'"') == body.count(b'"') else None
+    whole = end == len(text) and data.count(b'"') == body.count(b'"')
+    return Canonical(data, members) if whole else None
 
 
 # --- reading
@@ -197,6 +197,8 @@ _QUICK = JSONDecoder(parse_int=_integer, parse_float=_real, parse_constant=_cons
 _DIGITS = bytes(ord("0") if octet in b"0123456789" else ord(" ") for octet in range(256))
 _SIXTEEN = b"0" * 16
 _QUICKEST = JSONDecoder(parse_float=_real, parse_constant=_constant)
+_read_quickest: Callable[[str, int], tuple[Any, int]] = getattr(_QUICKEST, "scan_once")  # noqa: B009
+"""`raw_decode` without a frame of its own."""
 _CAREFUL = JSONDecoder(
     parse_int=_integer,
     parse_float=_real,

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 from semel.core.contract import Conflicting, Register
 from semel.core.flow import Flow, ask
-from semel.core.frozen import frozen
+from semel.core.frozen import value
 from semel.core.model import Identity, Micros
 from semel.core.runner import Rest
 from semel.core.upkeep import Count
@@ -30,7 +30,7 @@ _TRIES: Final = 8
 _EMPTY: Final = "{}"
 
 
-@frozen
+@value
 class Note:
     """What was counted, and when, by the store's clock; None: nobody has counted yet."""
 

@@ -38,7 +38,7 @@ from semel.core.contract import (
 )
 from semel.core.exchange import Exchange
 from semel.core.flow import Flow, Interrupted, ask
-from semel.core.frozen import frozen
+from semel.core.frozen import value
 from semel.core.model import Fence, Micros, OnLapse, Record, State
 from semel.core.problems import refuse
 from semel.core.runner import Await, Pursue, Unwoken, Woken
@@ -49,7 +49,7 @@ ROUNDS: Final = 8
 """How often a claim may meet a record that changes under its eyes before it gives way."""
 
 
-@frozen
+@value
 class _Busy:
     """Somebody else holds the record."""
 

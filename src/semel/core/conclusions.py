@@ -175,13 +175,13 @@ def own_answer(ex: Exchange, outcome: HandlerOutcome, verdict: Verdict, course: 
         case Returned(response, error):
             return Answer(response, said, error)
         case Raised(error) | Abandoned(error):
-            response = _problem_for(ex, error, verdict, course)
+            response = problem_for(ex, error, verdict, course)
             return Answer(response, said, error, reraise=True)
         case Streaming():
             raise AssertionError("a streamed outcome has its own way")
 
 
-def _problem_for(ex: Exchange, error: BaseException, verdict: Verdict, course: Course) -> Response:
+def problem_for(ex: Exchange, error: BaseException, verdict: Verdict, course: Course) -> Response:
     if verdict is Verdict.SUSPEND:
         return doubt(ex, ex.can_ask, status=500)
     if verdict is Verdict.RELEASE and has_begun(ex, course):
@@ -240,8 +240,10 @@ def completion(ex: Exchange, kept: bytes, course: Course) -> Complete:
 
 
 def first(ex: Exchange, response: Response, expires_at: Micros | None) -> Response:
+    """The handler's answer as it leaves the first time."""
     crossed = b"origin" in ex.request.headers.first
-    return replay.first(response, ex.policy, expires_at, cross_origin=crossed)
+    headers = replay.first_headers(response.headers, ex.policy, expires_at, cross_origin=crossed)
+    return Response(response.status, headers, response.body)
 
 
 def not_durable(ex: Exchange, answer: Answer) -> Answer:

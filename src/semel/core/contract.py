@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import ClassVar, Generic, TypeAlias, TypeVar
 
 from semel.core.acts import Act
-from semel.core.frozen import frozen
+from semel.core.frozen import value
 from semel.core.model import (
     Case,
     Fence,
@@ -43,7 +43,7 @@ R_co = TypeVar("R_co", covariant=True)
 # ── replies ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@frozen
+@value
 class Claimed:
     """The caller now holds the lease."""
 
@@ -57,7 +57,7 @@ class Claimed:
     """The fence it had before, which is burnt."""
 
 
-@frozen
+@value
 class Found:
     """There is a record; it was not changed."""
 
@@ -65,28 +65,28 @@ class Found:
     now: Micros
 
 
-@frozen
+@value
 class Fetched:
     """The whole answer of a record."""
 
     snapshot: bytes
 
 
-@frozen
+@value
 class NoRecord:
     """There is no record."""
 
     now: Micros
 
 
-@frozen
+@value
 class Accepted:
     """The request is stored; a worker runs it."""
 
     now: Micros
 
 
-@frozen
+@value
 class Recalled:
     """The record with all that is kept of it."""
 
@@ -94,12 +94,12 @@ class Recalled:
     now: Micros
 
 
-@frozen
+@value
 class Stale:
     """No record, and the key is too old to start one: it may have run and been forgotten."""
 
 
-@frozen
+@value
 class Applied:
     """The write is durable (now, or already from an earlier try with the same fence)."""
 
@@ -109,7 +109,7 @@ class Applied:
     expires_at: Micros | None = None
 
 
-@frozen
+@value
 class Lost:
     """The fence is not the record's, or the state forbids it; nothing was changed.
 
@@ -120,7 +120,7 @@ class Lost:
     now: Micros
 
 
-@frozen
+@value
 class Registered:
     """The recipe is the recorded one. Keys made under ``previous`` may live until then."""
 
@@ -129,7 +129,7 @@ class Registered:
     now: Micros
 
 
-@frozen
+@value
 class Conflicting:
     """Another recipe is on record and may not be replaced.
 
@@ -141,7 +141,7 @@ class Conflicting:
     now: Micros
 
 
-@frozen
+@value
 class Recorded:
     """The recipe on record, and the one that it replaced; None: there is none."""
 
@@ -151,7 +151,7 @@ class Recorded:
     now: Micros
 
 
-@frozen
+@value
 class Agreed:
     """The terms are on record."""
 
@@ -179,7 +179,7 @@ class StoreOperation(Operation[R_co]):
     __slots__ = ()
 
 
-@frozen
+@value
 class Claim(StoreOperation[Claimed | Found | Stale]):
     """Insert an in_progress record, or read the one that is there.
 
@@ -199,7 +199,7 @@ class Claim(StoreOperation[Claimed | Found | Stale]):
     terms: TermsId = NO_TERMS
 
 
-@frozen
+@value
 class Accept(StoreOperation[Accepted | Found | Stale]):
     """Insert a pending record with its stored request, or read the one that is there.
 
@@ -218,14 +218,14 @@ class Accept(StoreOperation[Accepted | Found | Stale]):
     terms: TermsId = NO_TERMS
 
 
-@frozen
+@value
 class Read(StoreOperation[Found | NoRecord]):
     """Look, change nothing."""
 
     identity: Identity
 
 
-@frozen
+@value
 class Fetch(StoreOperation[Fetched | NoRecord]):
     """The answer of a completed record, while it has this fence: it never changes then.
 
@@ -237,14 +237,14 @@ class Fetch(StoreOperation[Fetched | NoRecord]):
     head: bytes
 
 
-@frozen
+@value
 class Recall(StoreOperation[Recalled | NoRecord]):
     """Read, with the stored request, the journal and where the key came from."""
 
     identity: Identity
 
 
-@frozen
+@value
 class Retake(StoreOperation[Written]):
     """failed_retryable → in_progress under a new fence; ``seen`` is burnt."""
 
@@ -255,7 +255,7 @@ class Retake(StoreOperation[Written]):
     on_lapse: OnLapse = OnLapse.UNKNOWN
 
 
-@frozen
+@value
 class Renew(StoreOperation[Written]):
     """Push the end of the lease to ``lease`` from now. A lease already past is not revived."""
 
@@ -264,7 +264,7 @@ class Renew(StoreOperation[Written]):
     lease: Micros
 
 
-@frozen
+@value
 class Take(StoreOperation[Written]):
     """pending → in_progress under a new fence, by a worker; ``seen`` is burnt."""
 
@@ -274,7 +274,7 @@ class Take(StoreOperation[Written]):
     lease: Micros
 
 
-@frozen
+@value
 class Resume(StoreOperation[Written]):
     """A lapsed operation that was declared resumable → in_progress again, under a new fence."""
 
@@ -284,7 +284,7 @@ class Resume(StoreOperation[Written]):
     lease: Micros
 
 
-@frozen
+@value
 class Advance(StoreOperation[Written]):
     """Replace the journal: a recovery point was reached, or is about to be."""
 
@@ -295,7 +295,7 @@ class Advance(StoreOperation[Written]):
     journal: bytes
 
 
-@frozen
+@value
 class Open(StoreOperation[Written]):
     """Store an open receipt: the response has started and its body will not be kept."""
 
@@ -306,7 +306,7 @@ class Open(StoreOperation[Written]):
     snapshot: bytes
 
 
-@frozen
+@value
 class Complete(StoreOperation[Written]):
     """in_progress → completed; also unknown → completed for the fence that last held it.
 
@@ -324,7 +324,7 @@ class Complete(StoreOperation[Written]):
     resource: str | None = None
 
 
-@frozen
+@value
 class Release(StoreOperation[Written]):
     """in_progress → failed_retryable: nothing happened, a retry may run. Forgotten by retention.
 
@@ -342,7 +342,7 @@ class Release(StoreOperation[Written]):
     requeue: Micros | None = None
 
 
-@frozen
+@value
 class Suspend(StoreOperation[Written]):
     """in_progress → unknown: it may have happened. To be asked about after ``probe_after``.
 
@@ -357,7 +357,7 @@ class Suspend(StoreOperation[Written]):
     probe_after: Micros | None = None
 
 
-@frozen
+@value
 class Lapse(StoreOperation[Written]):
     """in_progress with a lease that is past → unknown, or failed_retryable where so declared.
 
@@ -370,7 +370,7 @@ class Lapse(StoreOperation[Written]):
     retention: Micros
 
 
-@frozen
+@value
 class Forget(StoreOperation[Written]):
     """A settled record past its time → no record. Already gone is Applied."""
 
@@ -378,7 +378,7 @@ class Forget(StoreOperation[Written]):
     seen: Fence
 
 
-@frozen
+@value
 class SettleHappened(StoreOperation[Written]):
     """unknown → completed, by evidence; ``fence`` replaces ``seen``, which is burnt."""
 
@@ -391,7 +391,7 @@ class SettleHappened(StoreOperation[Written]):
     act: Act
 
 
-@frozen
+@value
 class SettleAbsent(StoreOperation[Written]):
     """unknown → failed_retryable: it did not happen and no longer can. ``seen`` is burnt.
 
@@ -406,7 +406,7 @@ class SettleAbsent(StoreOperation[Written]):
     journal: bytes | None = None
 
 
-@frozen
+@value
 class SettleCall(StoreOperation[Written]):
     """unknown → in_progress, by evidence that an operation's call happened: it can be resumed.
 
@@ -421,7 +421,7 @@ class SettleCall(StoreOperation[Written]):
     act: Act
 
 
-@frozen
+@value
 class Inquire(StoreOperation[Written]):
     """An unknown record is about to be asked about for the ``tries``-th time (0 is the first).
 
@@ -435,7 +435,7 @@ class Inquire(StoreOperation[Written]):
     again_in: Micros | None
 
 
-@frozen
+@value
 class Evict(StoreOperation[Written]):
     """An operator removes a settled record. Already gone is Applied."""
 
@@ -444,7 +444,7 @@ class Evict(StoreOperation[Written]):
     act: Act
 
 
-@frozen
+@value
 class EvictUnknown(StoreOperation[Written]):
     """An operator gives up on an unknown record: a tombstone stays, or with ``free`` nothing."""
 
@@ -456,7 +456,7 @@ class EvictUnknown(StoreOperation[Written]):
     free: bool = False
 
 
-@frozen
+@value
 class Register(StoreOperation[Registered | Conflicting]):
     """Record how identities and fingerprints of a route are made, or compare with the record.
 
@@ -471,14 +471,14 @@ class Register(StoreOperation[Registered | Conflicting]):
     alive: Micros = 0
 
 
-@frozen
+@value
 class ReadRecipe(StoreOperation[Recorded]):
     """Look at what is on record for a route."""
 
     route: str
 
 
-@frozen
+@value
 class Agree(StoreOperation[Agreed]):
     """Put terms on record, before the first record that names them."""
 

@@ -9,14 +9,14 @@ from enum import StrEnum
 
 from semel.core.acts import Act, Verb
 from semel.core.contract import StoreOperation, Written
-from semel.core.frozen import frozen
+from semel.core.frozen import value
 from semel.core.model import Fence, Identity, Micros, State
 from semel.core.outbox import Kept
 
 # ── audit ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@frozen
+@value
 class Entry:
     """One act, as it is on record. ``subject``: an effect's key, a tenant, the id of a key."""
 
@@ -33,7 +33,7 @@ class Entry:
     """None with an identity: there is no record any more."""
 
 
-@frozen
+@value
 class Entries:
     """Acts, newest first."""
 
@@ -41,14 +41,14 @@ class Entries:
     now: Micros
 
 
-@frozen
+@value
 class Remarked:
     """It is on record."""
 
     now: Micros
 
 
-@frozen
+@value
 class Remark(StoreOperation[Remarked]):
     """Put an act on record that is no single step: before its first step, and after its last."""
 
@@ -57,7 +57,7 @@ class Remark(StoreOperation[Remarked]):
     subject: str
 
 
-@frozen
+@value
 class BrowseAudit(StoreOperation[Entries]):
     """List acts, newest first, from the one at ``before`` on."""
 
@@ -68,7 +68,7 @@ class BrowseAudit(StoreOperation[Entries]):
 # ── erasure ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@frozen
+@value
 class Belonging:
     """One record of a tenant's."""
 
@@ -77,7 +77,7 @@ class Belonging:
     fence: Fence
 
 
-@frozen
+@value
 class Belongings:
     """Those of the page; ``until``: how far was looked. None: to the end, there are no more."""
 
@@ -86,7 +86,7 @@ class Belongings:
     now: Micros
 
 
-@frozen
+@value
 class ListBelongings(StoreOperation[Belongings]):
     """Of the next ``limit`` records past ``after``, in the order of identities: this tenant's, in
     this application.
@@ -100,7 +100,7 @@ class ListBelongings(StoreOperation[Belongings]):
     application: str = ""
 
 
-@frozen
+@value
 class Erase(StoreOperation[Written]):
     """A settled record → a tombstone that says nothing: no answer, no request, no journal, no key,
     path, tenant or digest. It is forgotten when it would have been, and refuses a second run."""
@@ -121,7 +121,7 @@ class Part(StrEnum):
     SNAPSHOT = "snapshot"
 
 
-@frozen
+@value
 class Exhibit:
     """The bytes of one record that do not begin as wanted; the others are None."""
 
@@ -133,7 +133,7 @@ class Exhibit:
     snapshot: bytes | None
 
 
-@frozen
+@value
 class Exhibits:
     """Those of the page; ``until`` as in `Belongings`."""
 
@@ -142,7 +142,7 @@ class Exhibits:
     now: Micros
 
 
-@frozen
+@value
 class ListUnlike(StoreOperation[Exhibits]):
     """Of the next ``limit`` records past ``after``: what does not begin with ``prefix``."""
 
@@ -151,7 +151,7 @@ class ListUnlike(StoreOperation[Exhibits]):
     after: Identity | None = None
 
 
-@frozen
+@value
 class Reseal(StoreOperation[Written]):
     """Exchange the bytes of one part for others that mean the same; Lost when it has changed."""
 
@@ -162,7 +162,7 @@ class Reseal(StoreOperation[Written]):
     new: bytes
 
 
-@frozen
+@value
 class ResealEffect(StoreOperation[Kept]):
     """The same for an effect's payload."""
 

@@ -26,7 +26,7 @@ class Exchange:
 
     __slots__ = (
         *("fence", "fresh_until", "identity", "key", "older", "plan", "policy", "prints"),
-        *("request", "sent", "session", "suspicious", "tenant"),
+        *("request", "sent", "session", "tenant"),
         *("_origin", "can_ask", "familiar", "status_at", "stored", "worker"),
         *("journal", "seen"),
     )
@@ -40,8 +40,6 @@ class Exchange:
     """The key as it was sent; a policy's format may make it another, such as lower-case."""
     key: str
     tenant: str
-    suspicious: bool
-    """The key looks like personal data: worth a warning, never echoed."""
     fresh_until: Micros | None
     familiar: bool
     """This process has probably met the key: look before claiming."""

@@ -42,8 +42,9 @@ def field_digests(fields: Mapping[str, bytes], salt: bytes, recipe: Recipe = _PL
         return b""
     key_id, secret = recipe.secrets[0] if recipe.secrets else ("", b"")
     head = bytes((_FORMAT, len(fields) > MAX_FIELDS, len(key_id))) + key_id.encode()
-    digests = list(_digests(fields, _field_key(secret, salt)).values())
-    return b"".join((head, bytes((len(salt),)), salt, *digests[:MAX_FIELDS]))
+    digests = _digests(fields, _field_key(secret, salt)).values()
+    kept = digests if len(fields) <= MAX_FIELDS else list(digests)[:MAX_FIELDS]
+    return b"".join((head, bytes((len(salt),)), salt, *kept))
 
 
 def differing_fields(
@@ -68,10 +69,10 @@ def differing_fields(
 
 
 def _digests(fields: Mapping[str, bytes], key: bytes) -> dict[str, bytes]:
-    keyed = blake2b(key, digest_size=_DIGEST_BYTES)
+    keyed = blake2b(key, digest_size=_DIGEST_BYTES).copy  # the key is taken in once
     digests: dict[str, bytes] = {}
     for name, octets in fields.items():
-        digest = keyed.copy()  # the key is taken in once
+        digest = keyed()
         digest.update(octets)
         digests[name] = digest.digest()
     return digests

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from semel.core.canonical import Value, canonicalise
 from semel.core.forms import Fields, read_multipart, read_urlencoded
-from semel.core.frozen import derived, frozen, is_async
+from semel.core.frozen import derived, frozen, is_async, value
 from semel.core.media import Media, media_type
 from semel.core.model import Request
 from semel.core.pointers import Pointer, drop, parse_pointer, pick, write_pointer
@@ -36,7 +36,8 @@ Kind: TypeAlias = Literal["json", "form", "multipart", "raw", "by"]
 
 MAX_FIELDS = 64
 """Of so many fields, the first by name, is compared which ones differ."""
-_LONG_FIELD = 64
+_LONG_FIELD = 4096
+"""Of a longer one its digest is kept while the request is served."""
 
 
 # --- settings
@@ -59,6 +60,8 @@ class Recipe:
     _included: tuple[Pointer, ...] | None = derived()
     _excluded: tuple[Pointer, ...] = derived()
     _prune: Callable[[Value], Value] | None = derived()
+    plain: bool = derived()
+    """Everything counts, and no secret seals it."""
 
     def __post_init__(self) -> None:
         _check_names(self)
@@ -74,6 +77,7 @@ class Recipe:
         object.__setattr__(
             self, "_prune", None if everything else partial(_prune, included, excluded)
         )
+        object.__setattr__(self, "plain", everything and self.by is None and not self.secrets)
 
     def describe(self) -> str:
         """The settings that shape a digest, as stable text; not the secrets, which rotate."""
@@ -138,7 +142,7 @@ def _prune(
 # --- the fingerprint
 
 
-@frozen
+@value
 class Fingerprint:
     """`text` is what a record keeps; `fields` tell the first named fields apart.
 
@@ -156,7 +160,7 @@ class _Content(NamedTuple):
     kind: Kind
     media: str
     encoding: str
-    body: Iterable[bytes]
+    body: bytes | Iterable[bytes]
     fields: Mapping[str, bytes]
 
 
@@ -165,12 +169,15 @@ def fingerprint(request: Request, body: bytes | Iterable[bytes], recipe: Recipe)
 
     The body is read once, and not joined where it is raw.
     """
-    pieces = (body,) if isinstance(body, bytes) else body
     query = request.query
+    if recipe.plain and isinstance(body, bytes) and len(body) <= _LONG_FIELD:
+        usual = _usual(request, body)
+        if usual is not None:
+            return usual
     if recipe.by is None:
-        content = _content(request, pieces, recipe)
+        content = _content(request, body, recipe)
     else:
-        content, query = _chosen(request, pieces, recipe.by), b""
+        content, query = _chosen(request, body, recipe.by), b""
     digest = _digest(request.method, request.escaped or request.path, query, content)
     if recipe.secrets:
         key_id, secret = recipe.secrets[0]
@@ -180,8 +187,24 @@ def fingerprint(request: Request, body: bytes | Iterable[bytes], recipe: Recipe)
     return Fingerprint(text, _first(content.fields), content.kind, digest)
 
 
-def _first(fields: Mapping[str, bytes]) -> dict[str, bytes]:
+def _usual(request: Request, body: bytes) -> Fingerprint | None:
+    """Of a small body in JSON, under no rule of its own: as most are, and in as few steps."""
+    headers = request.headers
+    media = media_type(headers.joined(b"content-type"))
+    if media.reader != "json" or b"content-encoding" in headers.first:
+        return None
+    canonical = canonicalise(body)
+    if canonical is None or len(canonical.members) > MAX_FIELDS:
+        return None
+    content = _Content("json", media.text, "", canonical.data, canonical.members)
+    digest = _digest(request.method, request.escaped or request.path, request.query, content)
+    return Fingerprint(_text("json", "sha256", digest, None), content.fields, "json", digest)
+
+
+def _first(fields: Mapping[str, bytes]) -> Mapping[str, bytes]:
     """Few and short: a body may have a million fields, or one of megabytes."""
+    if len(fields) <= MAX_FIELDS and max(map(len, fields.values()), default=0) <= _LONG_FIELD:
+        return fields
     first = dict(islice(fields.items(), MAX_FIELDS + 1))
     for name, octets in first.items():
         if len(octets) > _LONG_FIELD:
@@ -190,10 +213,11 @@ def _first(fields: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def _chosen(
-    request: Request, body: Iterable[bytes], by: Callable[[Request, bytes], bytes]
+    request: Request, body: bytes | Iterable[bytes], by: Callable[[Request, bytes], bytes]
 ) -> _Content:
     # Query and media type are left out too: the function sees them and decides.
-    return _Content("by", "", "", (_octets(by(request, b"".join(body))),), {})
+    whole = body if isinstance(body, bytes) else b"".join(body)
+    return _Content("by", "", "", _octets(by(request, whole)), {})
 
 
 def _octets(chosen: object) -> bytes:
@@ -202,7 +226,7 @@ def _octets(chosen: object) -> bytes:
     return chosen
 
 
-def _content(request: Request, pieces: Iterable[bytes], recipe: Recipe) -> _Content:
+def _content(request: Request, body: bytes | Iterable[bytes], recipe: Recipe) -> _Content:
     headers, encoding = request.headers, ""
     media = media_type(headers.joined(b"content-type"))
     if b"content-encoding" in headers.first:
@@ -211,10 +235,10 @@ def _content(request: Request, pieces: Iterable[bytes], recipe: Recipe) -> _Cont
         encoding = ""
     if encoding or media.reader == "raw":
         # Not decoded: nobody here inflates a body before the application has agreed to its size.
-        return _Content("raw", media.unread, encoding, pieces, {})
-    body = b"".join(pieces)
+        return _Content("raw", media.unread, encoding, body, {})
+    body = body if isinstance(body, bytes) else b"".join(body)
     read = _json(body, media, recipe) if media.reader == "json" else _form(body, media, recipe)
-    return read or _Content("raw", media.unread, "", (body,), {})
+    return read or _Content("raw", media.unread, "", body, {})
 
 
 def _json(body: bytes, media: Media, recipe: Recipe) -> _Content | None:
@@ -222,7 +246,7 @@ def _json(body: bytes, media: Media, recipe: Recipe) -> _Content | None:
     if canonical is None:
         return None
     data, members = canonical
-    return _Content("json", media.text, "", (data,), members)
+    return _Content("json", media.text, "", data, members)
 
 
 def _form(body: bytes, media: Media, recipe: Recipe) -> _Content | None:
@@ -232,11 +256,11 @@ def _form(body: bytes, media: Media, recipe: Recipe) -> _Content | None:
         return None
     kept = _select(read.fields, recipe)
     fields: dict[str, bytes] = {}
-    for octets, value in kept.items():
+    for octets, text in kept.items():
         if octets in read.nameless:
             continue
         name = octets.decode("utf-8", "backslashreplace")
-        fields[name] = fields.get(name, b"") + value
+        fields[name] = fields.get(name, b"") + text
     return _Content(kind, media.text, "", kept.values(), fields)
 
 
@@ -261,8 +285,10 @@ def _digest(method: str, path: str, query: bytes, content: _Content) -> bytes:
     kind, media, encoding, body, _ = content
     lengths = f"{len(method)} {len(path)} {len(media)} {len(encoding)} {len(query)}"
     head = f"semel v1 {kind} {lengths}\n{method}{path}{media}{encoding}"
-    hashed = sha256(head.encode("utf-8", "surrogatepass") + query)  # headers may hold anything
-    length = 0
+    start = head.encode("utf-8", "surrogatepass") + query  # headers may hold anything
+    if isinstance(body, bytes):
+        return sha256(b"%b%b\n%d" % (start, body, len(body))).digest()
+    hashed, length = sha256(start), 0
     for chunk in body:
         hashed.update(chunk)
         length += len(chunk)

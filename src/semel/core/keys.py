@@ -203,25 +203,25 @@ def looks_like_personal_data(key: str) -> bool:
         return True
     # The expressions are tried only where the shape of the key, told by characters, allows a match.
     shape = key.encode("ascii", "replace").translate(_SHAPE)
-    if (b"+0" in shape or b"-000-0000" in shape) and _PHONE.search(key):
+    if (b"+0" in shape or b"-000-0000" in shape) and _PHONE.search(key) is not None:
         return True
     grouped = b"0000-0000-0000" in shape or b"0000-000000-0000" in shape
     may_be_a_card = grouped or b"00000000000000" in shape
     if may_be_a_card and any(_luhn(found[0]) for found in _CARD.finditer(key)):
         return True
-    return b"aa00" in shape and any(_is_iban(found) for found in _IBAN.findall(key))
+    may_be_an_account = shape[:4] == b"aa00" or b"-aa00" in shape
+    return may_be_an_account and any(_is_iban(found) for found in _IBAN.findall(key))
 
 
-_SHAPE = bytes(
-    ord("0")
-    if chr(octet).isdigit() and octet < 128
-    else ord("a")
-    if chr(octet).isalpha() and octet < 128
-    else ord("-")
-    if octet in b" .-"
-    else octet
-    for octet in range(256)
-)
+def _kind(octet: int) -> int:
+    """Letters look like "a", digits like "0", and all else but "+" and "_" like "-"."""
+    character = chr(octet) if octet < 128 else "-"
+    kinds = {"+": "+", "_": "_"}
+    kind = "a" if character.isalpha() else "0" if character.isdigit() else "-"
+    return ord(kinds.get(character, kind))
+
+
+_SHAPE = bytes(map(_kind, range(256)))
 
 
 def _luhn(number: str) -> bool:

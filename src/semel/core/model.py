@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, NewType, TypeAlias, TypeVar, overload
 
-from semel.core.frozen import frozen
+from semel.core.frozen import frozen, value
 from semel.core.terms import Terms
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class OnLapse(StrEnum):
     RESUME = "resume"
 
 
-@frozen
+@value
 class Origin:
     """Where a key was used: kept beside the identity for the people who operate the system."""
 
@@ -55,7 +55,7 @@ class Origin:
     key: str
 
 
-@frozen
+@value
 class Record:
     """One key's row, as a store returns it."""
 
@@ -96,7 +96,7 @@ class Record:
         return settled and self.forget_at is not None and self.forget_at <= now
 
 
-@frozen
+@value
 class Case:
     """A record with all that only those need who look after it."""
 
@@ -115,7 +115,7 @@ class Case:
     """Those it was made under; None: the store does not have them, and nobody knows the record."""
 
 
-@frozen
+@value
 class Glimpse:
     """What a list shows of a record: neither its request nor its answer was read for it."""
 

@@ -11,11 +11,11 @@ from typing import ClassVar
 
 from semel.core.acts import Act
 from semel.core.contract import StoreOperation
-from semel.core.frozen import frozen
+from semel.core.frozen import value
 from semel.core.model import Effect, Fence, Identity, Micros
 
 
-@frozen
+@value
 class Effects:
     """Effects, oldest first; ``next_due``: when the next one may be taken."""
 
@@ -24,7 +24,7 @@ class Effects:
     next_due: Micros | None = None
 
 
-@frozen
+@value
 class Kept:
     """Whether the write on an effect was applied: it was not when another worker has it by now.
 
@@ -35,7 +35,7 @@ class Kept:
     now: Micros
 
 
-@frozen
+@value
 class Noted:
     """Whether the event had been noted before."""
 
@@ -43,7 +43,7 @@ class Noted:
     now: Micros
 
 
-@frozen
+@value
 class Enqueue(StoreOperation[Kept]):
     """Write an effect into the outbox, due after ``delay``; its key already there, nothing."""
 
@@ -56,7 +56,7 @@ class Enqueue(StoreOperation[Kept]):
     application: str = ""
 
 
-@frozen
+@value
 class TakeEffects(StoreOperation[Effects]):
     """Take up to ``limit`` effects that are due, for ``lease``; past it others may take them.
 
@@ -73,7 +73,7 @@ class TakeEffects(StoreOperation[Effects]):
     application: str = ""
 
 
-@frozen
+@value
 class RenewEffects(StoreOperation[Kept]):
     """Push away the end of the lease of everything taken with ``fence``."""
 
@@ -81,7 +81,7 @@ class RenewEffects(StoreOperation[Kept]):
     lease: Micros
 
 
-@frozen
+@value
 class Deliver(StoreOperation[Kept]):
     """Acknowledge an effect, with the provider's own id for it; kept for ``retention``.
 
@@ -96,7 +96,7 @@ class Deliver(StoreOperation[Kept]):
     retention: Micros
 
 
-@frozen
+@value
 class Fail(StoreOperation[Kept]):
     """A delivery failed; again after ``again_in``, or a dead letter where that is None."""
 
@@ -116,7 +116,7 @@ class Shelf(StrEnum):
     DELIVERED = "delivered"
 
 
-@frozen
+@value
 class BrowseEffects(StoreOperation[Effects]):
     """List effects for an operator or a ledger, by key past ``after``."""
 
@@ -125,14 +125,14 @@ class BrowseEffects(StoreOperation[Effects]):
     after: str | None = None
 
 
-@frozen
+@value
 class FindEffect(StoreOperation[Effects]):
     """The effect of this key, or none."""
 
     key: str
 
 
-@frozen
+@value
 class Requeue(StoreOperation[Kept]):
     """A dead effect is tried again, from now, with all its tries; or dropped for good.
 
@@ -144,7 +144,7 @@ class Requeue(StoreOperation[Kept]):
     drop: bool = False
 
 
-@frozen
+@value
 class Note(StoreOperation[Noted]):
     """Note an event of a provider, or only ask whether it was noted (``keep`` None)."""
 

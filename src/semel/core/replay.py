@@ -94,14 +94,6 @@ def secured(response: Response, policy: Policy) -> bytes:
     return encode_whole(response.status, headers, body)
 
 
-def first(
-    response: Response, policy: Policy, expires_at: Micros | None, *, cross_origin: bool = False
-) -> Response:
-    """The handler's answer as it leaves the first time."""
-    headers = first_headers(response.headers, policy, expires_at, cross_origin=cross_origin)
-    return Response(response.status, headers, response.body)
-
-
 def first_headers(
     headers: Headers, policy: Policy, expires_at: Micros | None, *, cross_origin: bool = False
 ) -> Headers:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 
 from semel.core.contract import Claim, Found, NoRecord, Operation, StoreOperation, Written
-from semel.core.frozen import frozen
+from semel.core.frozen import value
 from semel.core.model import Fence, Headers, Identity, Micros, Record, Response
 
 
-@frozen
+@value
 class Returned:
     """The handler answered in full. ``error``: the exception being handled as it answered.
 
@@ -24,7 +24,7 @@ class Returned:
     by_router: bool = False
 
 
-@frozen
+@value
 class Streaming:
     """The answer has started, and its body will not be kept; nothing was sent to the client yet."""
 
@@ -33,14 +33,14 @@ class Streaming:
     error: BaseException | None = None
 
 
-@frozen
+@value
 class Raised:
     """The handler raised before it answered."""
 
     error: BaseException
 
 
-@frozen
+@value
 class Abandoned:
     """The handler was stopped from outside (cancelled, interrupted) before it answered."""
 
@@ -50,7 +50,7 @@ class Abandoned:
 HandlerOutcome: TypeAlias = Returned | Streaming | Raised | Abandoned
 
 
-@frozen
+@value
 class Drained:
     """A streamed answer ended. ``whole`` is False when it broke off."""
 
@@ -60,7 +60,7 @@ class Drained:
     error: BaseException | None = None
 
 
-@frozen
+@value
 class Woken:
     """The record changed. One waiter per process and change is ``elected`` to act on it."""
 
@@ -69,12 +69,12 @@ class Woken:
     elected: bool
 
 
-@frozen
+@value
 class Unwoken:
     """Time is up, or there was no room to wait."""
 
 
-@frozen
+@value
 class Await(Operation[Woken | Unwoken]):
     """Wait, holding no connection, until the record leaves the hands of ``fence``.
 
@@ -86,7 +86,7 @@ class Await(Operation[Woken | Unwoken]):
     patience: Micros
 
 
-@frozen
+@value
 class Pause(Operation[bool]):
     """Rest before another try at a write; the reply says whether the lease is still held."""
 
@@ -97,7 +97,7 @@ class Pause(Operation[bool]):
     attempt: int
 
 
-@frozen
+@value
 class Rest(Operation[None]):
     """Wait before the store is asked again."""
 
@@ -106,7 +106,7 @@ class Rest(Operation[None]):
     pause: Micros
 
 
-@frozen
+@value
 class Pursue(Operation[None]):
     """Perform a write in the background, again and again until a store acknowledges it.
 
@@ -122,17 +122,17 @@ class Pursue(Operation[None]):
     seen: Fence | None = None
 
 
-@frozen
+@value
 class Begun:
     """A transaction is open; store operations join it until it is committed or rolled back."""
 
 
-@frozen
+@value
 class Occupied:
     """Another request runs with this identity, in a transaction of its own; nothing is held."""
 
 
-@frozen
+@value
 class Begin(Operation[Begun | Occupied]):
     """Open a transaction on the store's database.
 
@@ -142,40 +142,40 @@ class Begin(Operation[Begun | Occupied]):
     identity: Identity
 
 
-@frozen
+@value
 class Save(Operation[None]):
     """Set the savepoint: what follows can be undone without what came before."""
 
 
-@frozen
+@value
 class Flush(Operation[None]):
     """Let a session write what it still holds; raises what the database says to that."""
 
     finishing: ClassVar[bool] = True
 
 
-@frozen
+@value
 class Undo(Operation[None]):
     """Roll back to the savepoint: the handler's writes are gone, the record stays."""
 
     finishing: ClassVar[bool] = True
 
 
-@frozen
+@value
 class Commit(Operation[None]):
     """Commit. StoreUnavailable with ``applied`` None: nobody can say yet whether it did."""
 
     finishing: ClassVar[bool] = True
 
 
-@frozen
+@value
 class RollBack(Operation[None]):
     """End the open transaction, if there is one, and leave nothing. Never fails."""
 
     finishing: ClassVar[bool] = True
 
 
-@frozen
+@value
 class Ascertain(Operation[Found | NoRecord]):
     """What became of a commit in doubt: read under the identity's lock, waiting for it."""
 
@@ -184,14 +184,14 @@ class Ascertain(Operation[Found | NoRecord]):
     identity: Identity
 
 
-@frozen
+@value
 class Did:
     """A function returned."""
 
     value: Any
 
 
-@frozen
+@value
 class Do(Operation[Did | Raised | Abandoned]):
     """Call a function of the application's, in the colour of the run."""
 
@@ -199,12 +199,12 @@ class Do(Operation[Did | Raised | Abandoned]):
     arguments: tuple[Any, ...]
 
 
-@frozen
+@value
 class Held(Operation[bool]):
     """Whether the lease is still this run's, by the process's own clock, right now."""
 
 
-@frozen
+@value
 class Ask(Operation[Any]):
     """Ask a probe; the reply is one of `core/evidence.py`."""
 
@@ -212,14 +212,14 @@ class Ask(Operation[Any]):
     inquiry: Any
 
 
-@frozen
+@value
 class Apart(Operation[Any]):
     """Do work that takes long: not in the thread of an event loop, where all others would wait."""
 
     work: Callable[[], Any]
 
 
-@frozen
+@value
 class Render(Operation[Response]):
     """Let the route's ``on_replay`` turn the kept answer into one with the current state."""
 

@@ -7,7 +7,7 @@ at its end. A flow (see `core/flow.py`): each ``yield`` is a place where the pro
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import TypeAlias
 
 from semel.core import replay, snapshot
 from semel.core.answers import Answer, Outcome
@@ -20,20 +20,32 @@ from semel.core.conclusions import (
     first,
     not_durable,
     own_answer,
+    problem_for,
 )
 from semel.core.contract import Applied, Lost, Open, StoreOperation, Written
 from semel.core.course import Course
 from semel.core.exchange import Exchange
 from semel.core.flow import Flow, Interrupted
-from semel.core.frozen import frozen, replace
-from semel.core.model import Headers, Response
-from semel.core.runner import Drained, HandlerOutcome, Pause, Pursue, Returned, Streaming
+from semel.core.frozen import replace, value
+from semel.core.model import Headers
+from semel.core.runner import (
+    Abandoned,
+    Drained,
+    HandlerOutcome,
+    Pause,
+    Pursue,
+    Raised,
+    Returned,
+    Streaming,
+)
 from semel.core.snapshot import Snapshot
 from semel.core.verdict import Verdict
 from semel.errors import ConfigurationError, StoreError
 
+Kept: TypeAlias = Returned | Raised | Abandoned
 
-@frozen
+
+@value
 class Flowing:
     """A streamed answer may begin: send its head with these headers, let its body flow, then
     `end_stream`."""
@@ -58,9 +70,9 @@ def settle(ex: Exchange, outcome: HandlerOutcome, course: Course) -> Flow[Answer
         outcome, verdict = conclude(ex, outcome, course)
         if isinstance(outcome, Streaming):
             return (yield from _open_stream(ex, outcome, verdict))
+        if verdict is Verdict.KEEP:
+            return (yield from _keep(ex, outcome, course))
         answer = own_answer(ex, outcome, verdict, course)
-        if verdict is Verdict.KEEP and answer.response is not None:
-            return (yield from _keep(ex, answer.response, answer, course))
         return (yield from _concede(ex, outcome, verdict, answer, course))
     except Interrupted:
         # Only where nothing is to be written any more, or where the lapse of the lease does it.
@@ -82,19 +94,23 @@ def _concede(
     return replace(answer, response=response)
 
 
-def _keep(ex: Exchange, response: Response, answer: Answer, course: Course) -> Flow[Answer]:
+def _keep(ex: Exchange, outcome: Kept, course: Course) -> Flow[Answer]:
     """A success is sent only after its record is durable."""
+    if isinstance(outcome, Returned):
+        response, error, raised = outcome.response, outcome.error, False
+    else:
+        response, error, raised = (
+            problem_for(ex, outcome.error, Verdict.KEEP, course),
+            outcome.error,
+            True,
+        )
     written = yield from _insist(ex, completion(ex, replay.secured(response, ex.policy), course))
-    match written:
-        case None:
-            return not_durable(ex, answer)
-        case Applied(expires_at=expires_at):
-            sent = first(ex, response, expires_at)
-            return Answer(sent, answer.outcome, answer.error, answer.reraise)
-        case Lost():
-            return (yield from as_zombie(ex, written, answer))
-        case _:
-            assert_never(written)
+    if isinstance(written, Applied):
+        return Answer(first(ex, response, written.expires_at), Outcome.EXECUTED, error, raised)
+    answer = Answer(response, Outcome.EXECUTED, error, raised)
+    return (
+        not_durable(ex, answer) if written is None else (yield from as_zombie(ex, written, answer))
+    )
 
 
 def _insist(ex: Exchange, op: StoreOperation[Written]) -> Flow[Written | None]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from enum import StrEnum
 
 from semel.core.contract import StoreOperation
-from semel.core.frozen import frozen
+from semel.core.frozen import value
 from semel.core.model import Case, Fence, Glimpse, Identity, Micros, State
 from semel.core.terms import Terms
 
 
-@frozen
+@value
 class Listed:
     """What is to be done now, longest due first; ``next_due``: when there is more of its kind."""
 
@@ -22,7 +22,7 @@ class Listed:
     next_due: Micros | None = None
 
 
-@frozen
+@value
 class Scanned:
     """The records of a page; ``until``: how far was looked. None: to the end, there are no more."""
 
@@ -31,7 +31,7 @@ class Scanned:
     now: Micros
 
 
-@frozen
+@value
 class Counted:
     """How many keys that are not expired each tenant has on a page; ``until`` as in `Scanned`."""
 
@@ -40,7 +40,7 @@ class Counted:
     now: Micros
 
 
-@frozen
+@value
 class Tended:
     """How many records a round of maintenance changed, by event; ``more`` are due already.
 
@@ -52,7 +52,7 @@ class Tended:
     now: Micros
 
 
-@frozen
+@value
 class Led:
     """Who leads: the asker (``leading``), or somebody else until then."""
 
@@ -61,7 +61,7 @@ class Led:
     now: Micros
 
 
-@frozen
+@value
 class Leading:
     """Until when somebody leads, or led; None: nobody ever did."""
 
@@ -69,7 +69,7 @@ class Leading:
     now: Micros
 
 
-@frozen
+@value
 class Retired:
     """How many records answered for the resource."""
 
@@ -77,7 +77,7 @@ class Retired:
     now: Micros
 
 
-@frozen
+@value
 class Known:
     """What an asker knows: some routes of one application. Other records are left alone."""
 
@@ -102,7 +102,7 @@ class Work(StrEnum):
     """Records to ask the provider about."""
 
 
-@frozen
+@value
 class Due(StoreOperation[Listed]):
     """List what is due of one kind of work; nothing is changed, nobody is kept from it.
 
@@ -116,7 +116,7 @@ class Due(StoreOperation[Listed]):
     known: Known | None = None
 
 
-@frozen
+@value
 class Waiting:
     """How many records are due of each route, as (application, route); None: of no known terms."""
 
@@ -124,14 +124,14 @@ class Waiting:
     now: Micros
 
 
-@frozen
+@value
 class CountDue(StoreOperation[Waiting]):
     """Count what workers should be doing now by its routes; at most ``limit`` of each kind."""
 
     limit: int
 
 
-@frozen
+@value
 class Browse(StoreOperation[Listed]):
     """List records in these states for an operator, in the order of identities past ``after``.
 
@@ -144,7 +144,7 @@ class Browse(StoreOperation[Listed]):
     dead: bool = False
 
 
-@frozen
+@value
 class Scan(StoreOperation[Scanned]):
     """A page of a list, in the order of identities past ``after``, which is no order of time.
 
@@ -157,7 +157,7 @@ class Scan(StoreOperation[Scanned]):
     after: Identity | None = None
 
 
-@frozen
+@value
 class Count(StoreOperation[Counted]):
     """Count ``limit`` records by their tenants, in the order of identities past ``after``."""
 
@@ -165,7 +165,7 @@ class Count(StoreOperation[Counted]):
     after: Identity | None = None
 
 
-@frozen
+@value
 class Sweep(StoreOperation[Tended]):
     """Lapse leases that are past, as `Lapse` does, at most ``limit``; resumable ones are left.
 
@@ -176,7 +176,7 @@ class Sweep(StoreOperation[Tended]):
     limit: int
 
 
-@frozen
+@value
 class Abandon(StoreOperation[Tended]):
     """Complete pending records that nobody ran in time, with the answer in ``snapshot``.
 
@@ -187,14 +187,14 @@ class Abandon(StoreOperation[Tended]):
     snapshot: bytes
 
 
-@frozen
+@value
 class Reap(StoreOperation[Tended]):
     """Expire what is past retention, forget what is past its tombstone; outbox and events too."""
 
     limit: int
 
 
-@frozen
+@value
 class Lead(StoreOperation[Led]):
     """Be, or stay, the one who does ``name``; whoever holds it must come again before the end."""
 
@@ -203,14 +203,14 @@ class Lead(StoreOperation[Led]):
     lease: Micros
 
 
-@frozen
+@value
 class WhoLeads(StoreOperation[Leading]):
     """Look whether anybody does ``name``; nothing is changed."""
 
     name: str
 
 
-@frozen
+@value
 class Retire(StoreOperation[Retired]):
     """Completed records of this tenant and application that made ``resource`` are answered no more.
 

@@ -25,6 +25,7 @@ from semel.core.contract import (
 from semel.core.exchange import Exchange
 from semel.core.flow import Flow
 from semel.core.frozen import replace
+from semel.core.keys import looks_like_personal_data, mask
 from semel.core.runner import Commit, Raised
 from semel.errors import NotExecuted
 from semel.process.clock import lease_clock
@@ -132,6 +133,8 @@ class WebExchange(Exchange):
         if policy.mode == "atomic":
             lease.is_transaction()
         self.attendant.hold(lease)
+        if policy.personal_data == "warn" and looks_like_personal_data(self.key):
+            guard.events.emit("key.suspicious", route=self.plan.label, key=mask(self.key))
         return True
 
     def ended(self) -> None:

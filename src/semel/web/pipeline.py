@@ -20,7 +20,6 @@ from semel.core.answers import Answer, Outcome
 from semel.core.exchange import WorkerRun
 from semel.core.flow import Flow
 from semel.core.frozen import is_async
-from semel.core.keys import mask
 from semel.core.model import Case, Identity, OnLapse, Request, Response
 from semel.core.plan import Plan
 from semel.core.policy import SAFE_METHODS, Policy, ietf
@@ -102,9 +101,6 @@ class Pipeline:
         """Whether a request takes part, or a refusal. ``asked``: `ask`, where that is awaited."""
         refused = admit(ex, asked or self.guard.tenant)
         if refused is None:
-            if ex.suspicious:
-                events = self.guard.events
-                events.emit("key.suspicious", route=ex.plan.label, key=mask(ex.key))
             return True
         if refused is PASSES:
             return False

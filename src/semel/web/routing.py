@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import unquote
 
-from semel.core.frozen import derived, frozen
+from semel.core.frozen import derived, frozen, value
 from semel.core.keys import canonical_path
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.errors import ConfigurationError
@@ -73,7 +73,7 @@ def _compile(path: str) -> re.Pattern[str]:
     return re.compile(pattern + re.escape(rest) + r"\n?", re.DOTALL)
 
 
-@frozen
+@value
 class Place:
     """Where a request goes: the full path, and what of it an application sees that is mounted."""
 

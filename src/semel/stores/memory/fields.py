@@ -25,7 +25,7 @@ from semel.core.contract import (
     Take,
 )
 from semel.core.custody import Erase
-from semel.core.frozen import frozen, replace
+from semel.core.frozen import replace, value
 from semel.core.model import Case, Fence, Glimpse, Micros, OnLapse, Origin, Record, State
 from semel.core.states import Event, Proof, rule
 from semel.core.terms import Terms, TermsId
@@ -44,7 +44,7 @@ Write: TypeAlias = Holding | Taking | Settling | Lapse | Forget | Inquire | Evic
 """The operations that change an existing record."""
 
 
-@frozen
+@value
 class Entry:
     """A record as it is kept."""
 
@@ -103,8 +103,8 @@ def changed(entry: Entry, state: State, fields: dict[str, Any]) -> Entry:
     """The entry in its new state, with some fields changed."""
     own: dict[str, Any] = {}
     of_record: dict[str, Any] = {"state": state}
-    for name, value in fields.items():
-        (of_record if name in _OF_THE_RECORD else own)[name] = value
+    for name, written in fields.items():
+        (of_record if name in _OF_THE_RECORD else own)[name] = written
     return replace(entry, record=replace(entry.record, **of_record), **own)
 
 
