@@ -70,9 +70,7 @@ class Lease:
         self.ended: str | None = None
         """Why nobody looks after it any more: what is opened now would stay open."""
         self._transaction: Severable | None = None
-        self.good_until = started + duration
-        self.renew_at = started + duration / 3
-        self.ends_at = started + max_run
+        self.start(started)
 
     def start(self, now: float) -> None:
         """Count from here: it is about to be asked for."""

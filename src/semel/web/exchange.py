@@ -128,7 +128,7 @@ class WebExchange(Exchange):
             entry.created_at,
         )
         self.begun = True
-        if lease.good_until <= lease_clock():
+        if not lease.held(lease_clock()):
             return False
         if policy.mode == "atomic":
             lease.is_transaction()

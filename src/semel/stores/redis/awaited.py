@@ -19,11 +19,19 @@ import hiredis
 from semel.core.contract import StoreOperation
 from semel.stores.background import keep
 from semel.stores.base import CHECK_AGAIN, Finding
-from semel.stores.redis.errand import Attempt, Pause, errand
-from semel.stores.redis.faults import Fault, garbled, not_connected, severed, timed_out
+from semel.stores.redis.errand import ONE_CALL, Attempt, Pause, errand, finish, packed, plan
+from semel.stores.redis.faults import (
+    Fault,
+    garbled,
+    not_connected,
+    refused,
+    severed,
+    timed_out,
+)
 from semel.stores.redis.greeting import Commands, admit, greet
 from semel.stores.redis.keys import Keys
 from semel.stores.redis.parcels import Line, Parcel, sealed
+from semel.stores.redis.plans import Call
 from semel.stores.redis.settings import Address, Settings
 from semel.stores.redis.topology import PATIENCE, SLOTS_MAP, Topology, nobody
 from semel.stores.redis.wire import pack
@@ -37,10 +45,9 @@ CONVOY: Final = 256
 class AwaitedParcel(Parcel):
     """Its sender awaits a future."""
 
-    __slots__ = ("future", "timer")
+    __slots__ = ("future",)
 
-    future: asyncio.Future[list[Any]]
-    timer: asyncio.TimerHandle
+    future: asyncio.Future[Any]
 
     def land(self, where: Address) -> None:
         self._end(self.outcomes(where))
@@ -50,14 +57,42 @@ class AwaitedParcel(Parcel):
 
     def refuse(self, error: Exception) -> None:
         """Not a fault of the link but of what it was told."""
-        self.timer.cancel()
         if not self.future.done():
             self.future.set_exception(error)
 
     def _end(self, result: list[Any]) -> None:
-        self.timer.cancel()
         if not self.future.done():
             self.future.set_result(result)
+
+
+class FirstTry(AwaitedParcel):
+    """The first try of an operation that is one call, as nearly all are, in as few steps.
+
+    Its sender gets the reply, or a fault, and what to do about that is the errand's affair.
+    """
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Call, deadline: float) -> None:
+        self._call = call
+        self.data = packed(call)
+        self.bucket = call.bucket
+        self.deadline = deadline
+        self.sent = self.sealed = False
+
+    def receive(self, reply: Any) -> bool:
+        self._replies = reply
+        return True
+
+    def land(self, where: Address) -> None:
+        if not self.future.done():
+            reply: Any = self._replies
+            failed = isinstance(reply, hiredis.ReplyError)
+            self.future.set_result(refused(reply, where) if failed else reply)
+
+    def fail(self, fault: Fault) -> None:
+        if not self.future.done():
+            self.future.set_result(fault)
 
 
 class _Greeting(Parcel):
@@ -111,12 +146,14 @@ class AwaitedLink:
         self._opening: asyncio.Task[None] | None = None
         self._ready = self._due = False
         self._check_at = 0.0
+        self._look_at = float("inf")
+        self._timer: asyncio.TimerHandle | None = None
         self._drained: asyncio.Future[None] | None = None
 
-    def send(self, parcel: AwaitedParcel) -> asyncio.Future[list[Any]]:
+    def send(self, parcel: AwaitedParcel) -> asyncio.Future[Any]:
         parcel.future = self._loop.create_future()
-        wait = max(0.0, parcel.deadline - monotonic())
-        parcel.timer = self._loop.call_later(wait, self._expire, parcel)
+        if parcel.deadline < self._look_at:
+            self._look_later(parcel.deadline)
         self._queue.append(parcel)
         if self._ready:
             self._stir()
@@ -168,6 +205,24 @@ class AwaitedLink:
         self._transport.write(data)
         if self._queue:
             self._stir()
+
+    def _look_later(self, deadline: float) -> None:
+        """One timer for all: at the first deadline it is looked who was not answered in time."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._look_at = deadline
+        self._timer = self._loop.call_later(max(0.0, deadline - monotonic()), self._look)
+
+    def _look(self) -> None:
+        self._look_at, self._timer = float("inf"), None
+        now = monotonic()
+        under_way = [each for each in self._line.waiting() if isinstance(each, AwaitedParcel)]
+        for parcel in [*under_way, *self._queue]:
+            if parcel.deadline <= now and not parcel.future.done():
+                self._expire(parcel)
+        left = [each.deadline for each in [*under_way, *self._queue] if not each.future.done()]
+        if left:
+            self._look_later(min(left))
 
     def _expire(self, parcel: AwaitedParcel) -> None:
         """Whoever is not answered in time holds up all who asked after it: the link is given up."""
@@ -274,10 +329,24 @@ class AwaitedPool:
 
     async def perform(self, op: StoreOperation[R]) -> R:
         deadline = monotonic() + self._settings.timeout
+        fault: Fault | None = None
+        if type(op) in ONE_CALL and not self._topology.cluster:
+            steps = plan(op, self._keys)
+            (call,) = next(steps)
+            said = await self._link(self._settings.seeds[0]).send(FirstTry(call, deadline))
+            if not isinstance(said, Fault):
+                return finish(steps, said)
+            fault = said
+        return await self._run_errand(op, deadline, fault)
+
+    async def _run_errand(self, op: StoreOperation[R], deadline: float, fault: Fault | None) -> R:
+        """``fault``: what the first try came to, where there was one."""
         steps = errand(op, self._keys, cluster=self._topology.cluster)
         outcome: Any = None
         try:
             step = next(steps)
+            if fault is not None:
+                step = steps.send([fault])
             while True:
                 if isinstance(step, Pause):
                     await self._pause(step.seconds, deadline)
@@ -336,14 +405,18 @@ class AwaitedPool:
         return [outcomes[number] for number in range(len(attempts))]
 
     async def _ask(self, where: Address, attempts: Sequence[Attempt], deadline: float) -> list[Any]:
-        link = self._links.get(where)
-        if link is None:
-            link = self._links[where] = AwaitedLink(self._settings, self._keys, where)
-        outcomes = await link.send(AwaitedParcel(attempts, deadline))
+        link = self._link(where)
+        outcomes: list[Any] = await link.send(AwaitedParcel(attempts, deadline))
         if any(isinstance(each, Fault) and each.code == "READONLY" for each in outcomes):
             link.hang_up(severed(True, "the server has become a replica"))
         self._topology.suspect(outcomes)  # also a node so silent that nothing could be sent
         return outcomes
+
+    def _link(self, where: Address) -> AwaitedLink:
+        link = self._links.get(where)
+        if link is None:
+            link = self._links[where] = AwaitedLink(self._settings, self._keys, where)
+        return link
 
     # ── who has what ─────────────────────────────────────────────────────────────────────────────
 

@@ -130,6 +130,10 @@ class Line:
         if seal is not None:
             self._asked.append(seal)
 
+    def waiting(self) -> list[Parcel | Seal]:
+        """All who were asked and have no answer yet."""
+        return list(self._asked)
+
     def feed(self, data: bytes) -> None:
         """What came from the server; raises `hiredis.ProtocolError` for what is none of its."""
         self._reader.feed(data)

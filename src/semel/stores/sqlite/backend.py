@@ -155,8 +155,8 @@ class SqliteBackend:
             return engine.ask(plan(op))
         return _NOT_HERE
 
-    def submit(self, job: Job) -> None:
-        while not (engine := self._engine or self._start()).submit(job):
+    def submit(self, *jobs: Job) -> None:
+        while not (engine := self._engine or self._start()).submit(jobs):
             # It was closed in between; the next one takes the job.
             with self._lock:
                 if self._engine is engine:
@@ -251,11 +251,16 @@ class _AsyncSqliteStore:
 
 
 class _LoopMailbox:
-    """The jobs of one event loop: woken once per batch, with one timer for all deadlines."""
+    """The jobs of one event loop: woken once per batch, with one timer for all deadlines.
+
+    What the tasks of one turn of the loop ask for is handed over together, two turns later: whoever
+    else is about to ask comes along. A hand-over to the writer costs far more than a turn.
+    """
 
     def __init__(self, backend: SqliteBackend, loop: asyncio.AbstractEventLoop) -> None:
         self._backend = backend
         self._loop = loop
+        self._leaving: list[_LoopJob] = []
         self._waiting: deque[_LoopJob] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -264,8 +269,16 @@ class _LoopMailbox:
         self._waiting.append(job)
         if self._timer is None:
             self._timer = self._loop.call_later(self._backend.timeout, self._check_deadlines)
-        self._backend.submit(job)
+        if not self._leaving:
+            self._loop.call_soon(self._loop.call_soon, self._leave)
+        self._leaving.append(job)
         return job.future
+
+    def _leave(self) -> None:
+        # Who was told meanwhile that it was never begun must be right.
+        leaving = [job for job in self._leaving if not job.future.done()]
+        self._leaving = []
+        self._backend.submit(*leaving)
 
     def deliver(self, jobs: Sequence[Job]) -> None:
         try:

@@ -147,13 +147,14 @@ class Engine:
         except sqlite3.Error as error:
             raise outage(error, applied=False) from error
 
-    def submit(self, job: Job) -> bool:
-        """Queue a job; False when the engine is closing and takes nothing more."""
+    def submit(self, jobs: Sequence[Job]) -> bool:
+        """Queue jobs; False when the engine is closing and takes nothing more."""
         with self._lock:
             if self._closing:
                 return False
-            job.engine = self
-            self._jobs.append(job)
+            for job in jobs:
+                job.engine = self
+            self._jobs.extend(jobs)
             if self._idle:
                 self._idle = False
                 self._wake.release()
