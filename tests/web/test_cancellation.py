@@ -6,8 +6,11 @@ is cancelled, for n = 1, 2, … until a request passes without being cancelled.
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -283,3 +286,59 @@ def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
         yield
         asyncio_errors = [record for record in caplog.records if record.name == "asyncio"]
         assert asyncio_errors == []
+
+
+@pytest.mark.parametrize("mode", ["leased", "atomic"])
+async def test_an_application_that_cancels_its_own_send_loses_nothing(
+    mode: Literal["leased", "atomic"], make_guard: MakeGuard, effects: Effects, tmp_path: Path
+) -> None:
+    """At any point of it: the answer is kept, sent once, and no other is taken in its place."""
+    seen: list[str] = []
+    for n in range(1, 40):
+        cancelling = Cancelling(n)
+        store = FaultyBackend() if mode == "leased" else f"sqlite:///{tmp_path}/{n}.db"
+        guard = make_guard(store, policy=semel.ietf(mode=mode))
+        wire = PointedWire(Ask())
+        wire.point = cancelling
+        if isinstance(store, FaultyBackend):
+            store.watch = cancelling
+        app = guard.asgi(giving_up(effects, cancelling))
+        before = len(effects.all())
+        with suppress(asyncio.CancelledError):
+            await app(scope_of(Ask()), wire.receive, wire.send)
+        await app.drain()
+        name = effects.all()[-1].nonce.encode()
+        told = b"".join(m.get("body", b"") for m in wire.sent)
+        assert told in (b"", name), cancelling.points
+        reply = await settled(app)
+        assert (reply.status, reply.body) == (200, name), cancelling.points
+        assert len(effects.all()) - before == 1
+        assert len(guard.attendant.leases) == 0
+        if not cancelling.struck:
+            break
+        seen.append(cancelling.points[-1])
+    else:
+        pytest.fail("it never came to its end")
+    assert "before http.response.start" in seen
+    assert mode == "atomic" or {"before Complete", "after Complete"} <= set(seen)
+
+
+def giving_up(effects: Effects, cancelling: Cancelling) -> AsgiApp:
+    """Sends from a task that is cancelled, and then tries to say something else."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        name = effects.happen("-").encode()
+
+        async def answer() -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            cancelling.task = asyncio.current_task()
+            await send({"type": "http.response.body", "body": name})
+
+        task = asyncio.create_task(answer())
+        await asyncio.wait([task])
+        cancelling.task = None
+        if task.cancelled():
+            with pytest.raises(RuntimeError):
+                await send({"type": "http.response.body", "body": b"something else"})
+
+    return app

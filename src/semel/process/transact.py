@@ -44,12 +44,9 @@ def _nobody_waits(identity: Identity) -> None:
     """For a phase, and for who only looked."""
 
 
-class AnyTransact:
+class _Transact:
     """What both colours do alike. ``left`` is told of the end of every transaction; ``limit`` is
     how many seconds one may lie idle."""
-
-    transaction: Any = None
-    """What is open."""
 
     def __init__(
         self,
@@ -68,7 +65,7 @@ class AnyTransact:
             self._left(identity)
 
 
-class Transact(AnyTransact):
+class Transact(_Transact):
     """Blocking."""
 
     transaction: Transaction | None = None
@@ -126,7 +123,7 @@ class Transact(AnyTransact):
         self._leave()
 
 
-class AsyncTransact(AnyTransact):
+class AsyncTransact(_Transact):
     """Awaited."""
 
     transaction: AsyncTransaction | None = None

@@ -172,14 +172,23 @@ class AsgiExchange(AsyncExchange):
     async def _see_to_its_end(self, outcome: HandlerOutcome | None) -> None:
         try:
             if not self._decided:
-                await self._settle(outcome or self.unanswered())
+                await self._settle_here(outcome or self.unanswered())
                 self._discarded = self._status > 0 and self._stream is None
             if self._carried is not None:
                 await asyncio.wait({self._carried})
             if self._stream is not None and not self._sent:
                 await self._end_stream(self._error)
         finally:
-            await self.end()
+            if self._carried is None or self._carried.done():
+                await self.end()  # else whoever carries it through does so
+
+    async def _settle_here(self, outcome: HandlerOutcome) -> None:
+        """Cancelled, as at the end of an event loop, it is waited for all the same."""
+        try:
+            await self._settle(outcome)
+        except asyncio.CancelledError:
+            if self._carried is None:
+                raise
 
     def _fail(self, error: BaseException) -> None:
         """Whoever waits learns of it at once; the application goes on."""
@@ -217,7 +226,10 @@ class AsgiExchange(AsyncExchange):
 
     async def _carry(self, rest: Flow[Answer | Flowing]) -> None:
         reached = await self.drive(rest)
-        await (self._answered(reached) if isinstance(reached, Answer) else self._begin(reached))
+        if isinstance(reached, Flowing):
+            return await self._begin(reached)
+        await self.end()
+        return await self._answered(reached)
 
     async def _answered(self, answer: Answer) -> None:
         """The record is settled: send the answer, and let the application go on."""
@@ -227,9 +239,10 @@ class AsgiExchange(AsyncExchange):
             await self.answer(answer)
         except Exception as error:  # the client is gone, and the server says so by raising
             self._fail(error)
-        self._sent = True
-        if self._freed is not None:
-            self._freed.keep(None)
+        finally:
+            self._sent = True
+            if self._freed is not None:
+                self._freed.keep(None)
 
     # ── a streamed answer ─────────────────────────────────────────────────────────────────────────
 
@@ -272,7 +285,10 @@ class AsgiExchange(AsyncExchange):
         self._carried = self.spawn(self._carry_stream(rest))
 
     async def _carry_stream(self, rest: Flow[Answer]) -> None:
-        self._stream_ended(await self.drive(rest))
+        try:
+            self._stream_ended(await self.drive(rest))
+        finally:
+            await self.end()
 
     def _stream_ended(self, answer: Answer) -> None:
         self.let_go()
@@ -305,7 +321,8 @@ class AsgiExchange(AsyncExchange):
                 await self._turn_to_stream()
         elif kind == "http.response.body":
             piece, more = message.get("body", b""), message.get("more_body", False)
-            if not self._status or self._sent:
+            over = self._sent or (self._decided and self._stream is None)
+            if not self._status or over:
                 raise RuntimeError("the application sent a body before or after its answer")
             if self._stream is not None:
                 await self._flow(piece, more)

@@ -123,6 +123,9 @@ class AsyncExchange(WebExchange):
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         return start_task(work, self.guard.running)
 
+    def in_transaction(self) -> bool:
+        return self.transact is not None and self.transact.transaction is not None
+
     # ── its operations ────────────────────────────────────────────────────────────────────────────
 
     async def perform(self, op: Operation[R]) -> R:

@@ -75,6 +75,9 @@ class BlockingExchange(WebExchange):
             self.transact.end()
         self.let_go()
 
+    def in_transaction(self) -> bool:
+        return self.transact is not None and self.transact.transaction is not None
+
     # ── its operations ────────────────────────────────────────────────────────────────────────────
 
     def perform(self, op: Operation[R]) -> R:

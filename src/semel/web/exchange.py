@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from semel.core.plan import Plan
     from semel.guard import Guard
     from semel.process.attendant import Attendant
-    from semel.process.transact import AnyTransact
     from semel.web.message import Body
 
 ASKS_FOR_A_LEASE: Final = frozenset((Claim, Retake, Resume, Commit))
@@ -58,8 +57,6 @@ class WebExchange(Exchange):
     """What was sent; `Pipeline.open` puts it here."""
     attendant: Attendant
     """This process's own."""
-    transact: AnyTransact | None
-    """The transaction of an atomic route."""
     lease: Lease
     run: Run
     """Those of the handler, once it is about to be called."""
@@ -162,14 +159,17 @@ class WebExchange(Exchange):
             self.guard.breaker.succeeded()
         if self.fare is not None and not self.begun:
             self.fare.after(reply)
-        within = self.transact is not None and self.transact.transaction is not None
-        if within or not isinstance(op, StoreOperation):
+        if self.in_transaction() or not isinstance(op, StoreOperation):
             return  # within a transaction nothing has changed yet
         if op.finishing and isinstance(reply, Applied):
             # Those who wait for this record learn at once that it has changed.
             self.attendant.settled(self.identity)
         if self.guard.replays is not None:
             self._remember(reply)
+
+    def in_transaction(self) -> bool:
+        """Whether what is written now is written in a transaction that is still open."""
+        raise NotImplementedError
 
     def unheard(self, asked: float) -> None:
         """The store gave no answer to what it was asked then."""

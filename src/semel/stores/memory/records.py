@@ -36,7 +36,7 @@ from semel.core.model import Identity, Micros, Origin, Record, State
 from semel.core.snapshot import LARGE, brief
 from semel.core.states import TABLE, Event
 from semel.core.terms import Terms, TermsId, application_of
-from semel.core.texts import exact, indexed, shown
+from semel.core.texts import described, exact, indexed
 from semel.errors import StoreCorrupt
 from semel.stores.memory.audit import VERBS, Audit
 from semel.stores.memory.fields import (
@@ -152,11 +152,10 @@ class Records:
 
 
 def _told(origin: Origin) -> Origin:
-    """As stores that keep text have it; most of it is plain."""
-    said = f"{origin.tenant}{origin.method}{origin.path}{origin.key}"
-    if said.isascii() and said.isprintable() and "\\" not in said:
-        return origin
-    return Origin(*map(shown, (origin.tenant, origin.method, origin.path, origin.key)))
+    """As stores that keep text have it."""
+    place = (origin.tenant, origin.method, origin.path, origin.key)
+    _, *texts = described("", *place)
+    return origin if tuple(texts) == place else Origin(*texts)
 
 
 def _brief(record: Record) -> Record:

@@ -54,7 +54,7 @@ from semel.core.contract import (
 from semel.core.model import Identity, Micros
 from semel.core.outbox import Note, Noted
 from semel.core.terms import TermsId
-from semel.core.texts import exact, indexed, shown
+from semel.core.texts import described, exact, indexed, shown
 from semel.core.upkeep import Lead, Leading, Led, WhoLeads
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt
 from semel.stores.redis import answers
@@ -101,14 +101,13 @@ def on_record(name: str, keys: Keys, identity: Identity, *words: Word | None) ->
 
 def _described(op: Claim | Accept, time: Micros) -> tuple[Word | None, ...]:
     origin = op.origin
+    place = (origin.tenant, origin.method, origin.path, origin.key)
+    fingerprint, *texts = described(op.fingerprint, *place)
     return (
         op.fence,
-        exact(op.fingerprint),
+        fingerprint,
         op.fields,
-        shown(origin.tenant),
-        shown(origin.method),
-        shown(origin.path),
-        shown(origin.key),
+        *texts,
         op.on_lapse.value,
         time,
         op.fresh_until,

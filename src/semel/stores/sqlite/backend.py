@@ -20,7 +20,16 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from semel.core.contract import Claim, Fetch, Found, NoRecord, Read, Recall, StoreOperation
+from semel.core.contract import (
+    Claim,
+    Complete,
+    Fetch,
+    Found,
+    NoRecord,
+    Read,
+    Recall,
+    StoreOperation,
+)
 from semel.core.model import Identity
 from semel.core.outbox import BrowseEffects, FindEffect
 from semel.core.upkeep import Browse, Due, Scan, WhoLeads
@@ -48,6 +57,7 @@ _NOT_HERE = object()
 
 LISTINGS: Final = (Due, Browse, Scan, BrowseEffects, FindEffect, WhoLeads)
 """They may read much, and need no write lock for it; in an event loop, a thread does."""
+_LOOKS: Final = (Fetch, Recall, *LISTINGS)
 
 
 class SqliteBackend:
@@ -151,7 +161,7 @@ class SqliteBackend:
         if isinstance(op, Claim) and engine.contended:
             record, now = engine.look(op.identity)
             return _NOT_HERE if record is None else claim_reply(op, record, now)
-        if isinstance(op, (Fetch, Recall, *LISTINGS)):
+        if isinstance(op, _LOOKS):
             return engine.ask(plan(op))
         return _NOT_HERE
 
@@ -240,12 +250,13 @@ class _AsyncSqliteStore:
         self._mailbox = mailbox
 
     async def perform(self, op: StoreOperation[R], /) -> R:
-        if isinstance(op, LISTINGS):
-            answer = await asyncio.to_thread(self._backend.answer_at_once, op)
-        else:
-            answer = self._backend.answer_at_once(op)
-        if answer is not _NOT_HERE:
-            return cast("R", answer)
+        if type(op) is not Complete:  # which only the writer can do
+            if isinstance(op, LISTINGS):
+                answer = await asyncio.to_thread(self._backend.answer_at_once, op)
+            else:
+                answer = self._backend.answer_at_once(op)
+            if answer is not _NOT_HERE:
+                return cast("R", answer)
         # Cancelled here, the job stays queued and is done: only its answer is lost.
         return cast("R", await self._mailbox.send(op))
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from semel.core.contract import Applied, Claim, Claimed, Complete, StoreOperation
 from semel.core.model import Micros, OnLapse, State
-from semel.core.texts import exact, shown
+from semel.core.texts import described, shown
 from semel.errors import StoreUnavailable
 from semel.stores.sql.plans import plan
 from semel.stores.sqlite.file import DIALECT, outage, run, spoils_transaction
@@ -131,15 +131,14 @@ def _all_changed(
 
 def _claim_row(op: Claim, now: Micros) -> Row:
     origin = op.origin
+    place = (origin.tenant, origin.method, origin.path, origin.key)
+    fingerprint, *texts = described(op.fingerprint, *place)
     return (
         op.identity,
         op.fence,
-        exact(op.fingerprint),
+        fingerprint,
         op.fields,
-        shown(origin.tenant),
-        shown(origin.method),
-        shown(origin.path),
-        shown(origin.key),
+        *texts,
         op.on_lapse.value,
         now,
         now + op.lease,
