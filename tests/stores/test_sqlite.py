@@ -408,6 +408,34 @@ def test_what_took_effect_in_a_batch_is_told_so_whatever_became_of_it_in_the_bat
     assert isinstance(lost, Lost)
 
 
+TURNS = 5
+"""Of the loop, until an operation is with the writer."""
+
+
+def test_what_was_given_up_before_it_was_handed_over_is_never_done(path: Path) -> None:
+    """Its caller is told that it was never begun, and that must stay so."""
+    backend = SqliteBackend(f"sqlite:///{path}", timeout=PATIENCE)
+    op = claim(new_identity(), new_fence())
+
+    async def give_up_first() -> None:
+        store = backend.awaited()
+        asked = asyncio.ensure_future(store.perform(op))
+        await asyncio.sleep(0)
+        mailbox: Any = backend._mailbox(asyncio.get_running_loop())
+        (job,) = mailbox._leaving
+        job.sent_at -= 2 * PATIENCE
+        mailbox._check_deadlines()
+        with pytest.raises(StoreUnavailable) as told:
+            await asked
+        assert told.value.applied is False
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        assert isinstance(await store.perform(Read(op.identity)), NoRecord)
+        await backend.aclose()
+
+    asyncio.run(give_up_first())
+
+
 def test_a_cancelled_caller_loses_only_the_answer(
     backend: SqliteBackend, other: sqlite3.Connection
 ) -> None:
@@ -415,7 +443,8 @@ def test_a_cancelled_caller_loses_only_the_answer(
 
     async def cancel() -> None:
         task = asyncio.ensure_future(backend.awaited().perform(op))
-        await asyncio.sleep(0)
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

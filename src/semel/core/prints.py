@@ -55,7 +55,8 @@ class Prints:
     def evidence(self, salt: bytes) -> bytes:
         """What a record keeps to compare with later: salt, trace, and a digest of each field."""
         salt = salt[:_SALT]
-        digests = field_digests(self.fingerprint.fields, salt, self._recipe)
+        fingerprint = self._fingerprint or self.fingerprint
+        digests = field_digests(fingerprint.fields, salt, self._recipe)
         return salt + self._trace(salt) + digests
 
     def match(self, record: Record) -> bool:

@@ -113,7 +113,7 @@ def _replaceable(recorded: _Recipe, recipe: str, now: Micros) -> bool:
 
 class _AsyncMemoryStore:
     def __init__(self, backend: MemoryBackend) -> None:
-        self._perform = backend.perform
+        self._backend = backend
 
     async def perform(self, op: StoreOperation[R], /) -> R:
-        return self._perform(op)
+        return self._backend.perform(op)
