@@ -62,12 +62,24 @@ class Aim:
         return [self.title, wanted, f"{value:.2f}", "yes" if met else "no"]
 
 
-FRESH_AIMS = {"SQLite": 0.6, "PostgreSQL": 0.5, "Redis": 0.5}
-REPLAY_AIMS = {"SQLite": 0.85, "PostgreSQL": 0.7, "Redis": 0.7}
+FRESH_AIMS = {
+    "memory": 0.55,
+    "SQLite": 0.45,
+    "PostgreSQL": 0.5,
+    "Redis": 0.52,
+    "MariaDB": 0.38,
+}
+REPLAY_AIMS = {
+    "memory": 1.2,
+    "SQLite": 0.88,
+    "PostgreSQL": 1.0,
+    "Redis": 1.0,
+    "MariaDB": 0.85,
+}
 PEER_AIMS = {
     "PostgreSQL": (3.0, ["idemkit, PostgreSQL"]),
     "Redis": (
-        2.0,
+        2.4,
         ["idemkit, Redis", "asgi-idempotency-header, Redis", "aws-lambda-powertools, Redis"],
     ),
 }

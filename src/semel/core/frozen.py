@@ -29,16 +29,31 @@ def frozen(cls: type[T]) -> type[T]:
 
     Fields are not inherited, so a class may not be derived from one that has some.
     """
-    return _made(cls, _SHARED | _SEALED, _sealed_setter)
+    made, names, defaults = _slotted(cls, _SHARED | _SEALED)
+    made.__init__ = _initialiser(made, names, defaults, _sealed_setter)
+    finished: type[T] = made
+    return finished
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(derived,))
 def value(cls: type[T]) -> type[T]:
-    """The same, for what is made often: at run time nothing keeps it from being changed."""
-    return _made(cls, _SHARED, _plain_setter)
+    """The same, for what is made often: at run time nothing keeps it from being changed.
+
+    Its ``__init__`` is compiled when the first one is made: a process needs few of them.
+    """
+    made, names, defaults = _slotted(cls, _SHARED)
+
+    def compile_first(self: Any, *given: Any, **named: Any) -> None:
+        made.__init__ = _initialiser(made, names, defaults, _plain_setter)
+        made.__init__(self, *given, **named)
+
+    made.__init__ = compile_first
+    finished: type[T] = made
+    return finished
 
 
-def _made(cls: type[T], shared: dict[str, Any], setter: Callable[[str], str]) -> type[T]:
+def _slotted(cls: type[Any], shared: dict[str, Any]) -> tuple[Any, tuple[str, ...], dict[str, Any]]:
+    """The class with slots for its fields, their names, and the defaults of some."""
     if any(getattr(base, "__match_args__", ()) for base in cls.__bases__):
         raise TypeError(f"{cls.__name__}: a frozen class inherits no fields")
     annotations: dict[str, object] = cls.__annotations__
@@ -53,9 +68,7 @@ def _made(cls: type[T], shared: dict[str, Any], setter: Callable[[str], str]) ->
     }
     body.update(shared, __slots__=slots, __match_args__=names)
     made: Any = type(cls.__name__, cls.__bases__, body)
-    made.__init__ = _initialiser(made, names, defaults, setter)
-    finished: type[T] = made
-    return finished
+    return made, names, defaults
 
 
 def replace(original: T, **changes: Any) -> T:
