@@ -80,7 +80,8 @@ def commit() -> str:
 
 def import_milliseconds(runs: int) -> float:
     """Importing semel where asyncio is there already, from bytecode; the best run."""
-    script = "import asyncio, time; t = time.perf_counter(); import semel; print(time.perf_counter() - t)"
+    script = "import asyncio, time; t = time.perf_counter(); import semel; "
+    script += "print(time.perf_counter() - t)"
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, "-c", script]
     said = [

@@ -96,8 +96,8 @@ class Stage:
     cores: Cores
     load: float = field(default_factory=lambda: os.getloadavg()[0])
     """Of the machine, before the first case."""
-    name: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """Of this run."""
+    run: uuid.UUID = field(default_factory=uuid.uuid4)
+    """The name of this run."""
     _stack: ExitStack = field(default_factory=ExitStack)
     _servers: dict[str, AppServer] = field(default_factory=dict)
     _met: set[str] = field(default_factory=set)

@@ -51,8 +51,8 @@ class Served:
 
     def prefix(self, stage: Stage) -> str:
         """Of keys: those that are repeated stay the same, fresh ones are new in every slice."""
-        own = stage.name if self.plan.primed else uuid.uuid4().hex
-        return f"{self.plan.name[0]}{own[:19]}"
+        own = uuid.uuid5(stage.run, self.name) if self.plan.primed else uuid.uuid4()
+        return f"{self.plan.name[0]}{own.hex[:19]}"
 
     @contextmanager
     def serving(self, stage: Stage, place: Place | None) -> Iterator[AppServer]:
