@@ -11,7 +11,8 @@ import pytest
 from semel.core import contract, custody, outbox, upkeep
 from semel.core.acts import Act, Verb
 from semel.core.contract import StoreOperation
-from semel.core.model import Fence, Identity, OnLapse, Origin, State
+from semel.core.frozen import replace
+from semel.core.model import Fence, Identity, OnLapse, Origin, Record, State
 from semel.core.states import TABLE, Event, sources
 from semel.errors import SchemaError, StoreCorrupt
 from semel.stores.sql import migrate, plans, rows
@@ -437,7 +438,12 @@ def test_a_good_row_is_a_record() -> None:
     record, now = rows.record_and_now([GOOD])
     assert now == 4
     assert record is not None
-    assert (record.state, record.on_lapse) == (State.COMPLETED, OnLapse.UNKNOWN)
+    made = [*GOOD[:13]]
+    made[1], made[5] = State.COMPLETED, OnLapse.UNKNOWN
+    assert record == Record(*made)
+    # Another shape takes the long way, to the same.
+    retired, _ = rows.record_and_now([(*GOOD[:12], 5, 4)])
+    assert retired == replace(record, retired_at=5)
 
 
 @pytest.mark.parametrize(

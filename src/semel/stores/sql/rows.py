@@ -56,8 +56,21 @@ def answer_and_now(rows: Rows) -> tuple[bytes | None, Micros]:
     return (None if answer is None else _bytes(answer, None, "snapshot")), _time(now, "now")
 
 
+_ANSWERED = (
+    *(bytes, str, bytes, str, bytes, str, int, type(None), int, int, bytes),
+    *(type(None), type(None)),
+)
+"""What the columns of a completed record hold, as nearly all that are read."""
+
+
 def record(row: Row) -> Record:
     """A record from the first thirteen columns."""
+    if row[1] == "completed" and tuple(map(type, row[:13])) == _ANSWERED:
+        sound = len(row[0]) == 32 and len(row[2]) == 16 and row[5] in _ON_LAPSE
+        if sound:  # else it is looked for what is wrong
+            times = (row[6], None, row[8], row[9])
+            kept = (_ON_LAPSE[row[5]], *times, row[10], None, None)
+            return Record(row[0], State.COMPLETED, row[2], row[3], row[4], *kept)
     found = Record(
         Identity(_bytes(row[0], 32, "identity")),
         _state(row[1]),
