@@ -153,7 +153,7 @@ class Overtaken(Breaker):
         self._meanwhile: list[Callable[[Overtaken], None]] = [meanwhile]
 
     def _next_trial(self, now: float) -> None:
-        if self._open and self._meanwhile:
+        if self.is_open and self._meanwhile:
             self._meanwhile.pop()(self)
         super()._next_trial(now)
 
@@ -197,6 +197,7 @@ def test_opened_while_another_thread_succeeds_it_closes_with_the_next_answer(
     breaker = Meeting(timedelta(seconds=4), clock, told.append)
     fail(breaker, clock)
     assert breaker.circuit == "open"
+    assert breaker.is_open, "what callers look at before they tell of a success"
     breaker.succeeded()
     assert (breaker.circuit, breaker.refuses()) == ("closed", None)
     assert told == ["open", "closed"]

@@ -104,9 +104,11 @@ def identify(
 
 def identity_of(ex: Exchange, policy: Policy) -> Identity:
     """Under which identity the request is known by a policy: its own, or that of before."""
-    request, checked = ex.request, keys.check_format(ex.sent, policy.key)
-    key = ex.sent if isinstance(checked, Malformed) else checked  # malformed: it never had one
-    session = policy.session(request) if policy.session is not None else None
+    request, key, session = ex.request, ex.key, ex.session
+    if policy is not ex.policy:
+        checked = keys.check_format(ex.sent, policy.key)
+        key = ex.sent if isinstance(checked, Malformed) else checked  # malformed: it never had one
+        session = policy.session(request) if policy.session is not None else None
     place = (ex.tenant, request.method, request.path)
     return Identity(keys.identity(Scope(*place, policy.scope, session, ex.plan.application), key))
 

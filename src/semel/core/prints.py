@@ -42,11 +42,6 @@ class Prints:
         _ = self.fingerprint, self._octets()
 
     @property
-    def chosen(self) -> bool:
-        """Whether the operator's own function says what matters; it may fail."""
-        return self._recipe.by is not None
-
-    @property
     def fingerprint(self) -> Fingerprint:
         if self._fingerprint is None:
             self._fingerprint = fingerprint(self._request, self._body, self._recipe)

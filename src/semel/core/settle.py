@@ -42,7 +42,8 @@ from semel.core.snapshot import Snapshot
 from semel.core.verdict import Verdict
 from semel.errors import ConfigurationError, StoreError
 
-Kept: TypeAlias = Returned | Raised | Abandoned
+Whole: TypeAlias = Returned | Raised | Abandoned
+"""What a handler may come to that has not begun to stream."""
 
 
 @value
@@ -72,17 +73,15 @@ def settle(ex: Exchange, outcome: HandlerOutcome, course: Course) -> Flow[Answer
             return (yield from _open_stream(ex, outcome, verdict))
         if verdict is Verdict.KEEP:
             return (yield from _keep(ex, outcome, course))
-        answer = own_answer(ex, outcome, verdict, course)
-        return (yield from _concede(ex, outcome, verdict, answer, course))
+        return (yield from _concede(ex, outcome, verdict, course))
     except Interrupted:
         # Only where nothing is to be written any more, or where the lapse of the lease does it.
         return Answer(None, Outcome.INTERRUPTED)
 
 
-def _concede(
-    ex: Exchange, outcome: HandlerOutcome, verdict: Verdict, answer: Answer, course: Course
-) -> Flow[Answer]:
+def _concede(ex: Exchange, outcome: Whole, verdict: Verdict, course: Course) -> Flow[Answer]:
     """An answer that is not kept: the key is released, or what became of it is unknown."""
+    answer = own_answer(ex, outcome, verdict, course)
     response = answer.response
     by_router = isinstance(outcome, Returned) and outcome.by_router
     op = concession(ex, verdict, answer.error, course, by_router=by_router)
@@ -94,23 +93,20 @@ def _concede(
     return replace(answer, response=response)
 
 
-def _keep(ex: Exchange, outcome: Kept, course: Course) -> Flow[Answer]:
+def _keep(ex: Exchange, outcome: Whole, course: Course) -> Flow[Answer]:
     """A success is sent only after its record is durable."""
+    error, raised = outcome.error, not isinstance(outcome, Returned)
     if isinstance(outcome, Returned):
-        response, error, raised = outcome.response, outcome.error, False
+        response = outcome.response
     else:
-        response, error, raised = (
-            problem_for(ex, outcome.error, Verdict.KEEP, course),
-            outcome.error,
-            True,
-        )
+        response = problem_for(ex, outcome.error, Verdict.KEEP, course)
     written = yield from _insist(ex, completion(ex, replay.secured(response, ex.policy), course))
     if isinstance(written, Applied):
         return Answer(first(ex, response, written.expires_at), Outcome.EXECUTED, error, raised)
     answer = Answer(response, Outcome.EXECUTED, error, raised)
-    return (
-        not_durable(ex, answer) if written is None else (yield from as_zombie(ex, written, answer))
-    )
+    if written is None:
+        return not_durable(ex, answer)
+    return (yield from as_zombie(ex, written, answer))
 
 
 def _insist(ex: Exchange, op: StoreOperation[Written]) -> Flow[Written | None]:

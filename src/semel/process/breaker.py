@@ -48,21 +48,20 @@ class Breaker:
         self._longest = longest.total_seconds()
         self._clock = clock
         self._tell = tell
-        self._failures = 0
-        self.troubled = False
-        """It is open, or counts failures: news of a success matters."""
+        self.failures = 0
+        """So many in a row."""
         self._since = 0.0
         self._pause = self._try_at = 0.0
         self._tried: dict[tuple[float, int], object] = {}
-        self._open = False
+        self.is_open = False
 
     @property
     def circuit(self) -> Circuit:
-        return "open" if self._open else "closed"
+        return "open" if self.is_open else "closed"
 
     def refuses(self) -> Micros | None:
         """None: go on. Else the time until somebody may try again."""
-        if not self._open:
+        if not self.is_open:
             return None
         now, at = self._clock(), self._try_at
         mine = object()
@@ -74,27 +73,25 @@ class Breaker:
 
     def failed(self, started: float) -> None:
         """The store gave no usable answer to what was asked of it at ``started``."""
-        if self._open:
+        if self.is_open:
             return
-        if not self._failures:
+        if not self.failures:
             self._since = started
-        self._failures += 1
-        self.troubled = True
+        self.failures += 1
         now = self._clock()
-        if self._failures >= FAILURES and now - self._since >= LASTING:
+        if self.failures >= FAILURES and now - self._since >= LASTING:
             self._pause, self._tried = min(FIRST, self._longest) / 2, {}
             self._next_trial(now)
-            self._open = True
+            self.is_open = True
             self._tell("open")
 
     def succeeded(self) -> None:
-        """It answered. Need not be told where it is not `troubled`."""
-        if self._failures or self._open:
+        """It answered. Need not be told where it is closed and counts no failures."""
+        if self.failures or self.is_open:
             # Both: a success that comes while another thread opens it has taken the count already.
-            self._failures = 0
-            self.troubled = False
-            if self._open:
-                self._open = False
+            self.failures = 0
+            if self.is_open:
+                self.is_open = False
                 self._tell("closed")
 
     def _next_trial(self, now: float) -> None:

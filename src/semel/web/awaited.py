@@ -140,7 +140,7 @@ class AsyncExchange(WebExchange):
                     self.before(op)
                 reply = await (self.transact or self._store).perform(op)
                 breaker = self.guard.breaker
-                troubled = breaker is not None and breaker.troubled
+                troubled = breaker is not None and (breaker.failures or breaker.is_open)
                 if self.heedful or troubled or self.attendant.waiters.watches:
                     self.heard(op, reply)
         except Exception as error:

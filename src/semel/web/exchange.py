@@ -81,7 +81,8 @@ class WebExchange(Exchange):
         self.attendant = guard.attendant
         limiter, replays, breaker = guard.limiter, guard.replays, guard.breaker
         heedful = limiter is not None or replays is not None
-        if self.worker is not None or not (heedful or (breaker is not None and breaker.troubled)):
+        closed = breaker is None or not breaker.is_open
+        if self.worker is not None or (closed and not heedful):
             return None
         answer = at_once(guard, self)
         if answer is not None:

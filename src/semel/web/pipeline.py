@@ -132,7 +132,7 @@ class Pipeline:
         ex.body = body
         try:
             identify(ex, body, new_fence(), guard.familiar.meet)
-            if policy.resumable or policy.stores_request or policy.in_flight == "accept":
+            if policy.stores_request or policy.in_flight == "accept":
                 self._complete(ex, place)
             if policy.fingerprint.by is not None or not isinstance(body, bytes):
                 _prepare(ex)
