@@ -106,7 +106,11 @@ class Harness:
         if self._portal is None or self._store is None:
             reply: R = self.backend.blocking().perform(op)
             return reply
-        return self._portal.call(self._store.perform(op))
+        return self._portal.call(self._awaited_reply(self._store, op))
+
+    async def _awaited_reply(self, store: AsyncStore, op: StoreOperation[R]) -> R:
+        """Asked within its loop: a store may answer with a future."""
+        return await store.perform(op)
 
     def race(self, ops: Sequence[StoreOperation[R]]) -> list[R]:
         """All at once: threads at a barrier, or tasks of one loop."""

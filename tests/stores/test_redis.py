@@ -765,7 +765,7 @@ async def test_a_cancelled_caller_leaves_at_once_and_the_link_stays(
     await store.perform(Read(new_identity()))
     op = claim(new_identity(), new_fence())
     with frozen(own_server):
-        task = asyncio.create_task(store.perform(op))
+        task = asyncio.ensure_future(store.perform(op))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         task.cancel()

@@ -6,7 +6,7 @@ process (and per event loop for the awaited colour), and again in a forked child
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 from semel.core.contract import Found, NoRecord, Operation, StoreOperation
@@ -83,7 +83,9 @@ def performer(store: Store) -> Perform:
 class AsyncStore(Protocol):
     """The awaited colour, bound to the event loop it was made in."""
 
-    async def perform(self, op: StoreOperation[R], /) -> R: ...
+    def perform(self, op: StoreOperation[R], /) -> Awaitable[R]:
+        """The same. A future does as well as a coroutine, and is one frame less."""
+        ...
 
 
 class Transaction(Protocol):
