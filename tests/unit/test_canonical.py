@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.core import canonical
-from semel.core.canonical import MAX_DEPTH, Canonical, canonicalise
+from semel.core.canonical import MAX_DEPTH, Canonical, canonicalise, usual_form
 
 LARGEST = 2**53 - 1
 text = st.text(st.characters(exclude_categories=["Cs"]))
@@ -23,13 +23,20 @@ values = st.recursive(
 )
 
 
-def written(body: bytes) -> bytes | None:
+def read(body: bytes) -> Canonical | None:
+    """By the long way; the short one says the same, or nothing."""
     result = canonicalise(body)
+    assert usual_form(body) in (None, result)
+    return result
+
+
+def written(body: bytes) -> bytes | None:
+    result = read(body)
     return None if result is None else result.data
 
 
 def canonical_of(body: bytes) -> Canonical:
-    result = canonicalise(body)
+    result = read(body)
     assert result is not None
     return result
 
@@ -210,5 +217,35 @@ def test_what_it_holds_is_not_in_its_repr() -> None:
 )
 def test_few_steps_give_what_many_give(document: dict[str, object]) -> None:
     for body in (json.dumps(document).encode(), json.dumps(document, ensure_ascii=False).encode()):
-        quick, slow = canonicalise(body), canonicalise(body, lambda value: value)
-        assert quick == slow
+        assert read(body) == canonicalise(body, lambda value: value)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a":1,"b":{"c":[1,2.5,null,true]},"d":"x"} \n',
+        b'{"a":12345678901234,"b":1.50,"c":1e3}',
+        b"{}",
+    ],
+)
+def test_usual_documents_go_the_short_way(body: bytes) -> None:
+    assert usual_form(body) == canonical_of(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a":1,"a":2}',
+        b'{"a":{"b":1,"b":2}}',
+        b'{"a":1234567890123456}',
+        b'{"a":NaN}',
+        b'{"a":1} x',
+        b'{"a":0.00001}',
+        b'{"\\u0061":1}',
+        b'{"a":' * 65 + b"1" + b"}" * 65,
+        b"[1]",
+        b"{",
+    ],
+)
+def test_all_others_do_not(body: bytes) -> None:
+    assert usual_form(body) is None

@@ -8,7 +8,7 @@ from functools import partial
 from typing import assert_never
 
 from semel.core import replay, snapshot
-from semel.core.contract import Fetch, NoRecord, Recall, Recalled
+from semel.core.contract import Fetch, Found, NoRecord, Recall, Recalled
 from semel.core.exchange import Exchange
 from semel.core.flow import Flow, ask
 from semel.core.frozen import value
@@ -103,19 +103,27 @@ def kept_answer(record: Record) -> Flow[Snapshot | None]:
     return snapshot.decode(blob)
 
 
+def usual_replay(ex: Exchange, found: Found) -> Answer | None:
+    """The answer of a completed record to the same request, as most retries get it; else None.
+
+    Not retired, not past its retention, not large, in no content coding, by no ``on_replay``:
+    nobody need be asked for anything more. All else is said by `from_record`.
+    """
+    record, policy = found.record, ex.policy
+    ends = record.expires_at
+    if record.state is not State.COMPLETED or ends is None or ends <= found.now:
+        return None
+    if record.retired_at is not None or policy.on_replay is not None:
+        return None
+    whole = snapshot.decode_whole(record.snapshot or b"")
+    if whole is None or not ex.prints.match(record):
+        return None
+    crossed = b"origin" in ex.request.headers.first
+    response = replay.repeated(whole, policy, ends, crossed)
+    return None if response is None else Answer(response, Outcome.REPLAYED)
+
+
 def _replay(ex: Exchange, record: Record) -> Flow[Answer]:
-    blob, policy = record.snapshot or b"", ex.policy
-    whole = snapshot.decode_whole(blob) if policy.on_replay is None else None
-    if whole is not None:
-        # Most answers: not large, in no coding. Nobody else need be asked for anything.
-        crossed = b"origin" in ex.request.headers.first
-        response = replay.repeated(whole, policy, record.expires_at, crossed)
-        if response is not None:
-            return Answer(response, Outcome.REPLAYED)
-    return (yield from _replay_any(ex, record))
-
-
-def _replay_any(ex: Exchange, record: Record) -> Flow[Answer]:
     try:
         kept = yield from kept_answer(record)
     except StoreError as error:

@@ -13,7 +13,7 @@ from typing import Final
 
 from semel.core import replay
 from semel.core.answers import Answer, Outcome, doubt, from_record, in_flight
-from semel.core.claim import claim_of, enter, meet
+from semel.core.claim import claim_of, enter, meet, seize
 from semel.core.conclusions import (
     as_zombie,
     completion,
@@ -91,7 +91,8 @@ def _enter(ex: Exchange) -> Flow[Claimed | Occupied | Answer]:
         answer = None if ex.familiar else (yield from _replayed(ex))
         return Occupied() if answer is None else answer
     try:
-        entry = yield from enter(ex, 0)
+        looked = (yield Read(ex.identity)) if ex.familiar else (yield from seize(ex))
+        entry = yield from enter(ex, 0, looked)
         if isinstance(entry, Claimed):
             yield from ask(Save())
             return entry

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from semel.core.frozen import frozen
 
-__all__ = ["MAX_DEPTH", "MAX_VALUES", "Canonical", "Value", "canonicalise"]
+__all__ = ["MAX_DEPTH", "MAX_VALUES", "Canonical", "Value", "canonicalise", "usual_form"]
 
 # Deep enough for people, and far from the interpreter's recursion limit wherever we are called:
 # whether a body counts as JSON must not depend on the caller's stack.
@@ -55,10 +55,6 @@ class Canonical(NamedTuple):
 def canonicalise(body: bytes, prune: Callable[[Value], Value] | None = None) -> Canonical | None:
     """The canonical form of `body`, after `prune` has taken out what does not matter."""
     try:
-        if prune is None and b"\\" not in body and len(body) <= MAX_VALUES:
-            usual = _usual(body)
-            if usual is not None:
-                return usual
         if _too_many(body) or _too_deep(body):
             return None
         text = body.decode().strip(_WHITESPACE)
@@ -75,14 +71,15 @@ def canonicalise(body: bytes, prune: Callable[[Value], Value] | None = None) -> 
         return None
 
 
-def _usual(body: bytes) -> Canonical | None:
-    """Of one object in ASCII, without escapes and long numbers, as most are; None of all others.
+def usual_form(body: bytes) -> Canonical | None:
+    """`canonicalise`, of one object in ASCII, without escapes and long numbers; None of all others.
 
-    All in one go: these bodies are read on the way of every request.
+    Most bodies are such, and are read on the way of every request: all in one go.
     """
-    if not body.isascii() or body.count(b"{") + body.count(b"[") > MAX_DEPTH:
+    if body[:1] != b"{" or b"\\" in body or not body.isascii():
         return None
-    if body[:1] != b"{" or _SIXTEEN in body.translate(_DIGITS):
+    deep = body.count(b"{") + body.count(b"[") > MAX_DEPTH
+    if deep or _SIXTEEN in body.translate(_DIGITS) or len(body) > MAX_VALUES:
         return None
     text = body.decode("ascii").rstrip(_WHITESPACE)
     members: dict[str, bytes] = {}
@@ -97,7 +94,7 @@ def _usual(body: bytes) -> Canonical | None:
                 members[name] = f'"{name}":{member}'.encode()
             else:
                 members[name] = f'"{name}":{"".join(_scan(member, 0))}'.encode()
-    except (StopIteration, _NeedsExact):
+    except (StopIteration, ValueError, _NeedsExact):
         return None
     data = b"{%b}" % b",".join(members.values())
     whole = end == len(text) and data.count(b'"') == body.count(b'"')

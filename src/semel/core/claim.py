@@ -17,6 +17,7 @@ from semel.core.answers import (
     in_flight,
     mismatch,
     unknown,
+    usual_replay,
 )
 from semel.core.contract import (
     Applied,
@@ -56,7 +57,7 @@ class _Busy:
     record: Record
 
 
-_Step: TypeAlias = Claimed | Found | Stale | _Busy | Answer
+_Step: TypeAlias = Claimed | Found | NoRecord | Stale | _Busy | Answer
 """Where a request stands on its way in."""
 
 
@@ -70,18 +71,19 @@ def claim(ex: Exchange, before: Flow[None] | None = None) -> Flow[Claimed | Answ
             yield from before
         if ex.older is not None:
             yield from _choose_identity(ex)
-        if ex.policy.mode == "atomic":
-            from semel.core import atomic  # which needs this module
-
-            return (yield from atomic.claim(ex))
-        if ex.policy.mode == "deferred":
-            from semel.core import deferred
-
-            return (yield from deferred.hand_in(ex))
-        entry = yield from enter(ex, ex.policy.patience_micros)
-        if isinstance(entry, Claimed) and entry.again and ex.policy.resumable:
-            return (yield from resume(ex, entry))
-        return entry
+        if ex.policy.mode != "leased":
+            return (yield from _claim_otherwise(ex))
+        op: Read | Claim = Read(ex.identity) if ex.familiar else claim_of(ex)
+        try:
+            reply: Claimed | Found | Stale | NoRecord = yield op
+        except (StoreError, Interrupted) as error:
+            if type(op) is Claim:
+                yield from _retract(ex, error)
+            raise
+        if type(reply) is Claimed:
+            return reply
+        usual = usual_replay(ex, reply) if type(reply) is Found else None
+        return usual or (yield from _enter(ex, reply))
     except Interrupted:
         return Answer(None, Outcome.INTERRUPTED)
     except TurnedAway as error:
@@ -90,6 +92,25 @@ def claim(ex: Exchange, before: Flow[None] | None = None) -> Flow[Claimed | Answ
         return closed(ex, error)
     except ConfigurationError as error:
         return Answer(refuse("misconfigured"), Outcome.MISCONFIGURED, error)
+
+
+def _claim_otherwise(ex: Exchange) -> Flow[Claimed | Answer]:
+    """In a transaction, or by a worker; both need this module, and few routes need them."""
+    if ex.policy.mode == "atomic":
+        from semel.core import atomic
+
+        return (yield from atomic.claim(ex))
+    from semel.core import deferred
+
+    return (yield from deferred.hand_in(ex))
+
+
+def _enter(ex: Exchange, reply: _Step) -> Flow[Claimed | Answer]:
+    """An operation that was begun before goes on from its journal."""
+    entry = yield from enter(ex, ex.policy.patience_micros, reply)
+    if isinstance(entry, Claimed) and entry.again and ex.policy.resumable:
+        return (yield from resume(ex, entry))
+    return entry
 
 
 def resume(ex: Exchange, entry: Claimed) -> Flow[Claimed | Answer]:
@@ -129,15 +150,19 @@ def _choose_identity(ex: Exchange) -> Flow[None]:
     ex.identity, ex.prints = older.identity, older.prints
 
 
-def enter(ex: Exchange, patience: Micros) -> Flow[Claimed | Answer]:
-    """Claim, or find out why not; wait for another's answer as long as ``patience`` lasts."""
-    reply: _Step = yield from (_look(ex) if ex.familiar else _seize(ex, claim_of(ex)))
+def enter(ex: Exchange, patience: Micros, reply: _Step) -> Flow[Claimed | Answer]:
+    """Find out what the first ``reply`` of the store means, until there is an answer or a claim.
+
+    Another's answer is waited for as long as ``patience`` lasts.
+    """
     for _ in range(ROUNDS):
         match reply:
             case Claimed() | Answer():
                 return reply
             case Stale():
                 return Answer(refuse("key-expired"), Outcome.EXPIRED)
+            case NoRecord():
+                reply = yield from seize(ex)
             case Found():
                 reply = yield from meet(ex, reply)
             case _Busy(record):
@@ -146,12 +171,6 @@ def enter(ex: Exchange, patience: Micros) -> Flow[Claimed | Answer]:
             case _:
                 assert_never(reply)
     return in_flight(ex)
-
-
-def _look(ex: Exchange) -> Flow[Claimed | Found | Stale]:
-    """A key met before is probably a replay: reading is cheaper, and asks for less of the body."""
-    reply: Found | NoRecord = yield Read(ex.identity)
-    return reply if isinstance(reply, Found) else (yield from _seize(ex, claim_of(ex)))
 
 
 def claim_of(ex: Exchange) -> Claim:
@@ -170,10 +189,10 @@ def claim_of(ex: Exchange) -> Claim:
     )
 
 
-def _seize(ex: Exchange, op: Claim) -> Flow[Claimed | Found | Stale]:
+def seize(ex: Exchange) -> Flow[Claimed | Found | Stale]:
     """A claim whose answer never came does not run the handler; it is taken back."""
     try:
-        reply: Claimed | Found | Stale = yield op
+        reply: Claimed | Found | Stale = yield claim_of(ex)
     except (StoreError, Interrupted) as error:
         yield from _retract(ex, error)
         raise
@@ -196,7 +215,7 @@ def meet(ex: Exchange, found: Found) -> Flow[_Step]:
     record, now = found.record, found.now
     if record.forgettable(now):
         yield from ask(Forget(ex.identity, record.fence))
-        return (yield from _seize(ex, claim_of(ex)))
+        return (yield from seize(ex))
     if differs(ex, record):
         return mismatch(ex, record)
     if record.state is State.COMPLETED:
@@ -206,7 +225,7 @@ def meet(ex: Exchange, found: Found) -> Flow[_Step]:
         return (yield from retake(ex, record, Resume)) if ex.policy.resumable else _Busy(record)
     if record.lapsed(now):
         yield from ask(Lapse(ex.identity, record.fence, ex.policy.retention_micros))
-        return (yield from _seize(ex, claim_of(ex)))
+        return (yield from seize(ex))
     if record.state is State.FAILED_RETRYABLE:
         return (yield from retake(ex, record, Retake))
     if record.state in (State.IN_PROGRESS, State.PENDING):
@@ -238,7 +257,7 @@ def retake(
         return Claimed(until, reply.now, record.created_at, again=True, seen=record.fence)
     if reply.record is not None:
         return Found(reply.record, reply.now)
-    return (yield from _seize(ex, claim_of(ex)))
+    return (yield from seize(ex))
 
 
 def _wait(ex: Exchange, record: Record, patience: Micros) -> Flow[Found | Answer]:

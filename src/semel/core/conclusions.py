@@ -5,7 +5,7 @@ Shared by the exchange under a lease and the one in a transaction.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 from semel.core import replay
 from semel.core.answers import Answer, Outcome, doubt, from_record, unknown
@@ -237,6 +237,25 @@ def completion(ex: Exchange, kept: bytes, course: Course) -> Complete:
         policy.tombstone_micros,
         course.resource,
     )
+
+
+Whole: TypeAlias = Returned | Raised | Abandoned
+"""What a handler may come to that has not begun to stream."""
+
+
+def answer_to_keep(ex: Exchange, outcome: Whole, course: Course) -> Response:
+    """The handler's own, or what is said of its failure."""
+    if isinstance(outcome, Returned):
+        return outcome.response
+    return problem_for(ex, outcome.error, Verdict.KEEP, course)
+
+
+def first_answer(
+    ex: Exchange, outcome: Whole, response: Response, expires_at: Micros | None
+) -> Answer:
+    """What its first caller gets, now that the answer is on record."""
+    sent = first(ex, response, expires_at)
+    return Answer(sent, Outcome.EXECUTED, outcome.error, type(outcome) is not Returned)
 
 
 def first(ex: Exchange, response: Response, expires_at: Micros | None) -> Response:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from hashlib import blake2b, sha256
+from itertools import islice
 from typing import Final
 
 from semel.core.fingerprint import MAX_FIELDS, Recipe
@@ -17,7 +18,7 @@ from semel.core.frozen import frozen
 
 MAX_NAMED: Final = 20
 _DIGEST_BYTES: Final = 6  # enough to tell fields apart; the fingerprint itself has already decided
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 _PLAIN: Final = Recipe()
 _NAME: Final = re.compile(r"[^\W\d][\w.\[\]-]{0,63}")
 """What a programmer calls a field; numbers, addresses and JSON are none."""
@@ -41,10 +42,14 @@ def field_digests(fields: Mapping[str, bytes], salt: bytes, recipe: Recipe = _PL
     if not fields:
         return b""
     key_id, secret = recipe.secrets[0] if recipe.secrets else ("", b"")
-    head = bytes((_FORMAT, len(fields) > MAX_FIELDS, len(key_id))) + key_id.encode()
-    digests = _digests(fields, _field_key(secret, salt)).values()
-    kept = digests if len(fields) <= MAX_FIELDS else list(digests)[:MAX_FIELDS]
-    return b"".join((head, bytes((len(salt),)), salt, *kept))
+    cut = len(fields) > MAX_FIELDS
+    head = b"%c%c%c%b%c%b" % (_FORMAT, cut, len(key_id), key_id.encode(), len(salt), salt)
+    parts, keyed = [head], _keyed(secret, salt).copy
+    for octets in islice(fields.values(), MAX_FIELDS) if cut else fields.values():
+        digest = keyed()
+        digest.update(octets)
+        parts.append(digest.digest())
+    return b"".join(parts)
 
 
 def differing_fields(
@@ -55,7 +60,7 @@ def differing_fields(
     secret = None if read is None else {"": b"", **dict(recipe.secrets)}.get(read.key_id)
     if read is None or secret is None:
         return Difference()
-    ours = _digests(mine, _field_key(secret, read.salt))
+    ours = _digests(mine, _keyed(secret, read.salt))
     names = list(ours)
     if read.cut:
         # Behind the last one that was there then, others may have been cut off.
@@ -68,18 +73,20 @@ def differing_fields(
     )
 
 
-def _digests(fields: Mapping[str, bytes], key: bytes) -> dict[str, bytes]:
-    keyed = blake2b(key, digest_size=_DIGEST_BYTES).copy  # the key is taken in once
+def _digests(fields: Mapping[str, bytes], keyed: blake2b) -> dict[str, bytes]:
     digests: dict[str, bytes] = {}
     for name, octets in fields.items():
-        digest = keyed()
+        digest = keyed.copy()
         digest.update(octets)
         digests[name] = digest.digest()
     return digests
 
 
-def _field_key(secret: bytes, salt: bytes) -> bytes:
-    return sha256(b"semel f1\n" + len(secret).to_bytes(8, "big") + secret + salt).digest()
+def _keyed(secret: bytes, salt: bytes) -> blake2b:
+    """The key is taken in once, for all fields; the salt is the whole key where nobody has more."""
+    if secret:
+        salt = sha256(b"semel f1\n" + len(secret).to_bytes(8, "big") + secret + salt).digest()
+    return blake2b(salt, digest_size=_DIGEST_BYTES)
 
 
 @frozen

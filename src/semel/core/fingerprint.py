@@ -10,14 +10,14 @@ import json
 import re
 from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import sha256
 from hmac import compare_digest
 from hmac import digest as hmac_digest
 from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from semel.core.canonical import Value, canonicalise
+from semel.core.canonical import Value, canonicalise, usual_form
 from semel.core.forms import Fields, read_multipart, read_urlencoded
 from semel.core.frozen import derived, frozen, is_async, value
 from semel.core.media import Media, media_type
@@ -169,11 +169,15 @@ def fingerprint(request: Request, body: bytes | Iterable[bytes], recipe: Recipe)
 
     The body is read once, and not joined where it is raw.
     """
+    if recipe.plain and type(body) is bytes and len(body) <= _LONG_FIELD:
+        frame = frame_of(request)
+        # A small body in JSON, under no rule of its own: as most are, and in as few steps.
+        usual = usual_form(body) if frame.before_json else None
+        if usual is not None and len(usual.members) <= MAX_FIELDS:
+            data, members = usual
+            digest = sha256(b"%b%b\n%d" % (frame.before_json, data, len(data))).digest()
+            return Fingerprint(_text("json", "sha256", digest, None), members, "json", digest)
     query = request.query
-    if recipe.plain and isinstance(body, bytes) and len(body) <= _LONG_FIELD:
-        usual = _usual(request, body)
-        if usual is not None:
-            return usual
     if recipe.by is None:
         content = _content(request, body, recipe)
     else:
@@ -187,18 +191,35 @@ def fingerprint(request: Request, body: bytes | Iterable[bytes], recipe: Recipe)
     return Fingerprint(text, _first(content.fields), content.kind, digest)
 
 
-def _usual(request: Request, body: bytes) -> Fingerprint | None:
-    """Of a small body in JSON, under no rule of its own: as most are, and in as few steps."""
-    headers = request.headers
-    media = media_type(headers.joined(b"content-type"))
-    if media.reader != "json" or b"content-encoding" in headers.first:
-        return None
-    canonical = canonicalise(body)
-    if canonical is None or len(canonical.members) > MAX_FIELDS:
-        return None
-    content = _Content("json", media.text, "", canonical.data, canonical.members)
-    digest = _digest(request.method, request.escaped or request.path, request.query, content)
-    return Fingerprint(_text("json", "sha256", digest, None), content.fields, "json", digest)
+class Frame(NamedTuple):
+    """What is hashed before a body: the same for all requests to one address in one media type."""
+
+    before_json: bytes
+    """Before its canonical form; empty where it is not read as JSON."""
+    before_bytes: bytes
+    """Before the body as it came."""
+
+
+def frame_of(request: Request) -> Frame:
+    headers, path = request.headers, request.escaped or request.path
+    kind, coding = headers.joined(b"content-type"), headers.joined(b"content-encoding")
+    said = (request.method, path, request.query, kind, coding)
+    # Long or random ones would only fill the cache.
+    usual = len(path) + len(request.query) <= 256 and (kind is None or len(kind) <= 64)
+    return _usual_frame(*said) if usual and coding is None else _frame(*said)
+
+
+def _frame(method: str, path: str, query: bytes, kind: str | None, coding: str | None) -> Frame:
+    media, said = media_type(kind), query.decode("latin-1")
+    before_json = b""
+    if media.reader == "json" and coding is None:
+        before_json = _head("json", (method, path, media.text, ""), query)
+    sent = (method, path, kind or "", coding or "", said)
+    before_bytes = "".join([*(f"{len(part)}\n" for part in sent), *sent])
+    return Frame(before_json, before_bytes.encode("utf-8", "surrogatepass"))
+
+
+_usual_frame = lru_cache(512)(_frame)
 
 
 def _first(fields: Mapping[str, bytes]) -> Mapping[str, bytes]:
@@ -283,17 +304,18 @@ def _digest(method: str, path: str, query: bytes, content: _Content) -> bytes:
     The lengths say where each part ends, so no two meanings give the same octets.
     """
     kind, media, encoding, body, _ = content
-    lengths = f"{len(method)} {len(path)} {len(media)} {len(encoding)} {len(query)}"
-    head = f"semel v1 {kind} {lengths}\n{method}{path}{media}{encoding}"
-    start = head.encode("utf-8", "surrogatepass") + query  # headers may hold anything
-    if isinstance(body, bytes):
-        return sha256(b"%b%b\n%d" % (start, body, len(body))).digest()
-    hashed, length = sha256(start), 0
-    for chunk in body:
+    hashed, length = sha256(_head(kind, (method, path, media, encoding), query)), 0
+    for chunk in (body,) if isinstance(body, bytes) else body:
         hashed.update(chunk)
         length += len(chunk)
     hashed.update(b"\n%d" % length)
     return hashed.digest()
+
+
+def _head(kind: Kind, parts: tuple[str, ...], query: bytes) -> bytes:
+    lengths = " ".join([str(len(part)) for part in (*parts, query)])
+    head = f"semel v1 {kind} {lengths}\n{''.join(parts)}"
+    return head.encode("utf-8", "surrogatepass") + query  # headers may hold anything
 
 
 def _text(kind: str, seal: str, digest: bytes, secret: bytes | None) -> str:

@@ -9,11 +9,13 @@ from typing import Any, Final, Literal, TypedDict, Unpack
 from semel.core.fingerprint import Recipe
 from semel.core.frozen import derived, frozen, is_async
 from semel.core.keys import KeyFormat
-from semel.core.model import Micros, OnLapse, Request, Response
+from semel.core.model import Headers, Micros, OnLapse, Request, Response
 from semel.core.terms import Terms
 from semel.errors import ConfigurationError
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "QUERY"})
+
+_NO_STORE: Final = (b"cache-control", b"no-store")
 
 Fate = Literal["release", "keep", "unknown"]
 
@@ -79,6 +81,11 @@ class Policy:
     stores_request: bool = derived()
     """The request is kept until it is settled, so that a worker can run it."""
     replay_name: bytes = derived()
+    first_mark: Headers = derived()
+    replay_mark: Headers = derived()
+    """What semel says of every first answer, and of every one after it."""
+    said_by_us: frozenset[bytes] = derived()
+    """Headers that semel says itself, whatever a handler says."""
     resumable: bool = derived()
     """The handler is an operation with recovery points."""
     lease_seconds: float = derived()
@@ -88,6 +95,7 @@ class Policy:
         _validate(self)
         tombstone = self.retention if self.tombstone is None else self.tombstone
         patience = self.in_flight if isinstance(self.in_flight, timedelta) else timedelta(0)
+        replay_name = self.replay_header.lower().encode()
         derived: dict[str, object] = {
             "methods": frozenset(method.upper() for method in self.methods),
             "keep": self.keep if callable(self.keep) or self.keep is None else frozenset(self.keep),
@@ -103,7 +111,10 @@ class Policy:
             "lapse": OnLapse(self.on_lapse),
             "stores_request": self.mode == "deferred" or self.on_lapse == "resume",
             "carry": tuple(name.lower() for name in self.carry),
-            "replay_name": self.replay_header.lower().encode(),
+            "replay_name": replay_name,
+            "first_mark": ((replay_name, b"false"), _NO_STORE),
+            "replay_mark": ((replay_name, b"true"), _NO_STORE),
+            "said_by_us": frozenset((replay_name, b"cache-control", b"idempotency-expires")),
             "resumable": self.on_lapse == "resume",
             "lease_seconds": self.lease.total_seconds(),
             "max_run_seconds": self.max_run.total_seconds(),

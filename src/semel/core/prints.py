@@ -12,7 +12,7 @@ from hashlib import blake2b, sha256
 from typing import Final
 
 from semel.core.fields import Difference, differing_fields, field_digests
-from semel.core.fingerprint import Fingerprint, Recipe, fingerprint, matches
+from semel.core.fingerprint import Fingerprint, Recipe, fingerprint, frame_of, matches
 from semel.core.model import Record, Request
 
 _SALT: Final = 16
@@ -69,20 +69,12 @@ class Prints:
 
     def _trace(self, salt: bytes) -> bytes:
         """Keyed by the salt and the current secret: a short body cannot be found by trying."""
-        request, body, secrets = self._request, self._body, self._recipe.secrets
-        first = request.headers.first
+        body, secrets, size = self._body, self._recipe.secrets, b""
         key = sha256(secrets[0][1] + salt).digest() if secrets else salt
-        method, path = request.method, request.escaped or request.path
-        query = request.query.decode("latin-1")
-        kind = coding = ""
-        if b"content-type" in first:
-            kind = request.headers.joined(b"content-type") or ""
-        if b"content-encoding" in first:
-            coding = request.headers.joined(b"content-encoding") or ""
-        lengths = f"{len(method)}\n{len(path)}\n{len(kind)}\n{len(coding)}\n{len(query)}\n"
-        head = (lengths + method + path + kind + coding + query).encode("utf-8", "surrogatepass")
-        octets, size = (body, b"") if type(body) is bytes else self._octets()
-        return blake2b(head + octets, digest_size=_TRACE, key=key, person=size).digest()
+        if type(body) is not bytes:
+            body, size = self._octets()
+        sent = frame_of(self._request).before_bytes + body
+        return blake2b(sent, digest_size=_TRACE, key=key, person=size).digest()
 
     def _octets(self) -> tuple[bytes, bytes]:
         """The body as it is, or the digest of a large one; and a word for which of them it is."""

@@ -33,7 +33,6 @@ _NOT_KEPT: Final = frozenset(
     }
 )
 _EXPIRES: Final = b"idempotency-expires"
-_NO_STORE: Final = (b"cache-control", b"no-store")
 _ALLOWED_ORIGIN: Final = b"access-control-allow-origin"
 _WITHOUT_A_BODY: Final = (204, 304)
 _CODINGS: Final = {b"gzip": 31, b"x-gzip": 31, b"deflate": 47}
@@ -87,10 +86,7 @@ def secured(response: Response, policy: Policy) -> bytes:
     large = len(body) > COMPRESS_OVER or len(body) > policy.max_response_body
     if large or policy.schema_version is not None:
         return encode(kept(response, policy))
-    headers: list[Header] = []
-    for pair in response.headers:
-        if pair[0].lower() not in _NOT_KEPT:
-            headers.append(pair)  # noqa: PERF401 - on the way of every request
+    headers = [pair for pair in response.headers if pair[0].lower() not in _NOT_KEPT]
     return encode_whole(response.status, headers, body)
 
 
@@ -98,21 +94,22 @@ def first_headers(
     headers: Headers, policy: Policy, expires_at: Micros | None, *, cross_origin: bool = False
 ) -> Headers:
     """The handler's own headers, with semel's said once."""
-    ours, theirs = (b"cache-control", _EXPIRES, policy.replay_name), list[Header]()
+    ours, theirs = policy.said_by_us, list[Header]()
     for pair in headers:
         name = pair[0].lower()
         if name not in ours:
             theirs.append(pair)
             cross_origin = cross_origin or name == _ALLOWED_ORIGIN
-    _say(theirs, policy, b"false", expires_at, cross_origin)
+    theirs += policy.first_mark
+    if expires_at is not None:
+        theirs.append((_EXPIRES, _http_date(expires_at // 1_000_000)))
+    if cross_origin:
+        theirs.append(_exposed(policy))
     return tuple(theirs)
 
 
 def repeated(
-    kept: tuple[int, Headers, bytes],
-    policy: Policy,
-    expires_at: Micros | None,
-    cross_origin: bool,
+    kept: tuple[int, Headers, bytes], policy: Policy, expires_at: Micros, cross_origin: bool
 ) -> Response | None:
     """`replayed`, for an answer that every caller can read; None where it has a content coding."""
     status, headers, body = kept
@@ -126,7 +123,10 @@ def repeated(
             cross_origin = cross_origin or name == _ALLOWED_ORIGIN
     if status not in _WITHOUT_A_BODY:
         theirs.append((b"content-length", b"%d" % len(body)))
-    _say(theirs, policy, b"true", expires_at, cross_origin)
+    theirs += policy.replay_mark
+    theirs.append((_EXPIRES, _http_date(expires_at // 1_000_000)))
+    if cross_origin:
+        theirs.append(_exposed(policy))
     return Response(status, tuple(theirs), body)
 
 
@@ -156,8 +156,11 @@ def replayed(
     """The kept answer as it leaves every time after the first."""
     response = measured(_acceptable(response, accept_encoding, policy.max_response_body))
     theirs = [pair for pair in response.headers if pair[0].lower() != policy.replay_name]
-    crossed = cross_origin or any(name.lower() == _ALLOWED_ORIGIN for name, _ in theirs)
-    _say(theirs, policy, b"true", expires_at, crossed)
+    theirs += policy.replay_mark
+    if expires_at is not None:
+        theirs.append((_EXPIRES, _http_date(expires_at // 1_000_000)))
+    if cross_origin or any(name.lower() == _ALLOWED_ORIGIN for name, _ in theirs):
+        theirs.append(_exposed(policy))
     return Response(response.status, tuple(theirs), response.body)
 
 
@@ -169,22 +172,10 @@ def measured(response: Response) -> Response:
     return Response(response.status, tuple(headers), response.body)
 
 
-def _say(
-    headers: list[Header],
-    policy: Policy,
-    is_replay: bytes,
-    expires_at: Micros | None,
-    crossed: bool,
-) -> None:
-    """Add what semel says of an answer."""
-    name = policy.replay_name
-    headers.append((name, is_replay))
-    headers.append(_NO_STORE)
-    if expires_at is not None:
-        headers.append((_EXPIRES, _http_date(expires_at // 1_000_000)))
-    if crossed:
-        exposed = b", ".join((name, _EXPIRES, b"retry-after"))
-        headers.append((b"access-control-expose-headers", exposed))
+def _exposed(policy: Policy) -> Header:
+    """What a browser shows to a script of another origin."""
+    named = b", ".join((policy.replay_name, _EXPIRES, b"retry-after"))
+    return b"access-control-expose-headers", named
 
 
 def http_date(at: Micros) -> bytes:

@@ -7,43 +7,38 @@ at its end. A flow (see `core/flow.py`): each ``yield`` is a place where the pro
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 from semel.core import replay, snapshot
 from semel.core.answers import Answer, Outcome
 from semel.core.conclusions import (
     SAID,
+    Whole,
+    answer_to_keep,
     as_zombie,
     completion,
     concession,
     conclude,
     first,
+    first_answer,
     not_durable,
     own_answer,
-    problem_for,
 )
 from semel.core.contract import Applied, Lost, Open, StoreOperation, Written
 from semel.core.course import Course
 from semel.core.exchange import Exchange
 from semel.core.flow import Flow, Interrupted
 from semel.core.frozen import replace, value
-from semel.core.model import Headers
+from semel.core.model import Headers, Response
 from semel.core.runner import (
-    Abandoned,
     Drained,
     HandlerOutcome,
     Pause,
     Pursue,
-    Raised,
     Returned,
     Streaming,
 )
 from semel.core.snapshot import Snapshot
 from semel.core.verdict import Verdict
 from semel.errors import ConfigurationError, StoreError
-
-Whole: TypeAlias = Returned | Raised | Abandoned
-"""What a handler may come to that has not begun to stream."""
 
 
 @value
@@ -71,12 +66,30 @@ def settle(ex: Exchange, outcome: HandlerOutcome, course: Course) -> Flow[Answer
         outcome, verdict = conclude(ex, outcome, course)
         if isinstance(outcome, Streaming):
             return (yield from _open_stream(ex, outcome, verdict))
-        if verdict is Verdict.KEEP:
-            return (yield from _keep(ex, outcome, course))
-        return (yield from _concede(ex, outcome, verdict, course))
+        if verdict is not Verdict.KEEP:
+            return (yield from _concede(ex, outcome, verdict, course))
+        response = answer_to_keep(ex, outcome, course)
+        op = completion(ex, replay.secured(response, ex.policy), course)
+        try:
+            written: Written | None = yield op
+        except (StoreError, ConfigurationError):
+            written = yield from _insist(ex, op, 1)
+        if type(written) is Applied:  # a success is sent only after its record is durable
+            return first_answer(ex, outcome, response, written.expires_at)
+        return (yield from _not_kept(ex, outcome, response, written))
     except Interrupted:
         # Only where nothing is to be written any more, or where the lapse of the lease does it.
         return Answer(None, Outcome.INTERRUPTED)
+
+
+def _not_kept(
+    ex: Exchange, outcome: Whole, response: Response, written: Written | None
+) -> Flow[Answer]:
+    """The completing write was not acknowledged, or came too late."""
+    own = Answer(response, Outcome.EXECUTED, outcome.error, not isinstance(outcome, Returned))
+    if isinstance(written, Lost):
+        return (yield from as_zombie(ex, written, own))
+    return not_durable(ex, own)
 
 
 def _concede(ex: Exchange, outcome: Whole, verdict: Verdict, course: Course) -> Flow[Answer]:
@@ -93,35 +106,18 @@ def _concede(ex: Exchange, outcome: Whole, verdict: Verdict, course: Course) -> 
     return replace(answer, response=response)
 
 
-def _keep(ex: Exchange, outcome: Whole, course: Course) -> Flow[Answer]:
-    """A success is sent only after its record is durable."""
-    error, raised = outcome.error, not isinstance(outcome, Returned)
-    if isinstance(outcome, Returned):
-        response = outcome.response
-    else:
-        response = problem_for(ex, outcome.error, Verdict.KEEP, course)
-    written = yield from _insist(ex, completion(ex, replay.secured(response, ex.policy), course))
-    if isinstance(written, Applied):
-        return Answer(first(ex, response, written.expires_at), Outcome.EXECUTED, error, raised)
-    answer = Answer(response, Outcome.EXECUTED, error, raised)
-    if written is None:
-        return not_durable(ex, answer)
-    return (yield from as_zombie(ex, written, answer))
-
-
-def _insist(ex: Exchange, op: StoreOperation[Written]) -> Flow[Written | None]:
+def _insist(ex: Exchange, op: StoreOperation[Written], attempt: int = 0) -> Flow[Written | None]:
     """Ask again until the lease ends; after that the write is pursued without the caller."""
-    attempt = 0
     while True:
+        if attempt and not (yield Pause(ex.identity, ex.fence, attempt)):
+            yield Pursue(op)
+            return None
         try:
             written: Written = yield op
         except (StoreError, ConfigurationError):
             attempt += 1
         else:
             return written
-        if not (yield Pause(ex.identity, ex.fence, attempt)):
-            yield Pursue(op)
-            return None
 
 
 def _give_up(op: StoreOperation[Written]) -> Flow[Written | None]:
