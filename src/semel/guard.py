@@ -116,7 +116,7 @@ class Guard:
         """Answers that may be repeated without asking the store."""
         self.limiter = None if limits is None else Limiter(_limits(limits))
         """What each tenant has asked for lately, in this process."""
-        self.breaker = None if breaker is None else Breaker(breaker, tell=_told(self.events))
+        self.breaker = Breaker(breaker, tell=_told(self.events))
         """Whether the store is worth asking."""
         self._apps: list[Any] = []
         self._tagged: list[Any] = []

@@ -141,7 +141,7 @@ def circuit_open(town: Town) -> None:
 
     def is_open() -> bool:
         town.pay()
-        return town.guard.breaker is not None and town.guard.breaker.circuit == "open"
+        return town.guard.breaker.circuit == "open"
 
     until(is_open)
     town.minutes(2)

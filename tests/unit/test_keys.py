@@ -27,6 +27,7 @@ from semel.core.keys import (
     looks_like_personal_data,
     mask,
     parse_key,
+    usual_key,
     uuid7_milliseconds,
 )
 
@@ -87,6 +88,16 @@ def test_a_refusal_does_not_contain_the_key(secret: str) -> None:
     parsed = parse_key([secret.encode()])
     assert isinstance(parsed, Malformed)
     assert "s3cret" not in repr(parsed)
+
+
+@given(printable.map(str.encode) | st.binary(max_size=300))
+def test_a_usual_key_is_what_the_long_way_takes_it_for(line: bytes) -> None:
+    parsed = parse_key([line]) if line else Malformed("")
+    opaque = parsed if isinstance(parsed, Malformed) else check_format(parsed, "opaque")
+    if usual_key(line):
+        assert opaque == line.decode()
+    elif isinstance(opaque, str):
+        assert line.strip(b" \t")[:1] == b'"' or line != line.strip(b" \t")
 
 
 def test_strict_takes_only_the_quoted_form() -> None:

@@ -46,19 +46,16 @@ def _takes_part(request: Request, policy: Policy, keyed: bool) -> Refused:
 def admit(ex: Exchange, tenant: Tenant) -> Refused | None:
     """Read the key of a request, and ask who sends it; or refuse it, or let it pass (`PASSES`)."""
     policy, request = ex.policy, ex.request
-    keyed = b"idempotency-key" in request.headers.first
-    if not keyed or request.method not in policy.methods:
-        return _takes_part(request, policy, keyed)
-    try:
-        sent = keys.parse_key(request.headers.all("idempotency-key"), strict=policy.strict)
-        key = sent if isinstance(sent, Malformed) else keys.check_format(sent, policy.key)
-        if isinstance(sent, Malformed) or isinstance(key, Malformed):
-            reason = key.reason if isinstance(key, Malformed) else ""
-            return Refused(refuse("malformed-key", detail=reason))
-        ex.sent, ex.key = sent, key
-    except Exception as error:  # key= may be the operator's own function
-        return Refused(refuse("misconfigured"), error)
-    if policy.personal_data == "refuse" and keys.looks_like_personal_data(key):
+    headers = request.headers
+    line = headers.first.get(b"idempotency-key")
+    if line is None or request.method not in policy.methods:
+        return _takes_part(request, policy, line is not None)
+    usual = policy.key == "opaque" and not policy.strict and not headers.repeated
+    if usual and keys.usual_key(line):
+        ex.sent = ex.key = line.decode("ascii")
+    elif (refused := _read_key(ex)) is not None:
+        return refused
+    if policy.personal_data == "refuse" and keys.looks_like_personal_data(ex.key):
         detail = "The key looks like personal data. Use a random key, such as a UUID."
         return Refused(refuse("malformed-key", detail=detail))
     who = "" if tenant is None else who_asks(request, tenant)
@@ -66,6 +63,21 @@ def admit(ex: Exchange, tenant: Tenant) -> Refused | None:
         return who
     ex.tenant = who
     return None if policy.session is None else _bind(ex, policy.session)
+
+
+def _read_key(ex: Exchange) -> Refused | None:
+    policy = ex.policy
+    try:
+        lines = ex.request.headers.all("idempotency-key")
+        sent = keys.parse_key(lines, strict=policy.strict)
+        key = sent if isinstance(sent, Malformed) else keys.check_format(sent, policy.key)
+    except Exception as error:  # key= may be the operator's own function
+        return Refused(refuse("misconfigured"), error)
+    if isinstance(sent, Malformed) or isinstance(key, Malformed):
+        reason = key.reason if isinstance(key, Malformed) else ""
+        return Refused(refuse("malformed-key", detail=reason))
+    ex.sent, ex.key = sent, key
+    return None
 
 
 def _bind(ex: Exchange, session: Callable[[Request], str | None]) -> Refused | None:

@@ -61,7 +61,7 @@ def run(flow: Flow[T], perform: Perform) -> T:
             value, feed = error, flow.throw
         except BaseException:
             with suppress(Exception):  # what the flow ends with must not hide what interrupted it
-                run(_interrupted(flow, op), perform)
+                run(interrupted(flow, op), perform)
             raise
 
 
@@ -86,11 +86,11 @@ async def arun(
             value, feed = error, flow.throw
         except BaseException:
             if left is not None:
-                left(_interrupted(flow, op))
+                left(interrupted(flow, op))
             raise
 
 
-def _interrupted(flow: Flow[T], op: Operation[Any]) -> Flow[T]:
+def interrupted(flow: Flow[T], op: Operation[Any]) -> Flow[T]:
     """What is left of a flow whose caller went away while ``op`` was being performed.
 
     A finishing operation is performed again, which every one of them bears; at any other the flow

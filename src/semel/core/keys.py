@@ -28,6 +28,7 @@ __all__ = [
     "looks_like_personal_data",
     "mask",
     "parse_key",
+    "usual_key",
     "uuid7_milliseconds",
 ]
 
@@ -60,8 +61,6 @@ def parse_key(values: Sequence[bytes], *, strict: bool = False) -> str | Malform
     """
     if not values:
         raise ValueError("parse_key needs the value of at least one header line.")
-    if len(values) == 1 and not strict and _USUAL.fullmatch(values[0]):
-        return values[0].decode("ascii")
     if len(values) > 1:
         return Malformed("The Idempotency-Key header appears more than once.")
     if len(values[0]) > MAX_HEADER_BYTES:
@@ -87,7 +86,11 @@ def _quoted(value: bytes) -> str | Malformed:
 
 # Visible ASCII, without what is syntax in the quoted form.
 _BARE = re.compile(rb"[!#-+\--:<-\[\]-~]*")
-_USUAL = re.compile(rb"[!#-+\--:<-\[\]-~]{1,%d}" % MAX_KEY_LENGTH)
+
+usual_key: Final = re.compile(
+    rb"[!#-+\--:<-\[\]-~]{%d,%d}" % (MIN_KEY_LENGTH, MAX_KEY_LENGTH)
+).fullmatch
+"""Matches what `parse_key` and `check_format` take for an opaque key as it is, in one look."""
 
 
 def _bare(value: bytes, strict: bool) -> str | Malformed:

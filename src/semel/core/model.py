@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import Any, NewType, TypeAlias, TypeVar, overload
+from typing import Any, Final, NewType, TypeAlias, TypeVar, overload
 
 from semel.core.frozen import frozen, value
 from semel.core.terms import Terms
@@ -164,16 +164,20 @@ class Effect:
     """Whose workers deliver it."""
 
 
+_NONE_REPEATED: Final[dict[bytes, tuple[bytes, ...]]] = {}
+
+
 class HeaderView(Mapping[str, str]):
     """Case-insensitive, read-only view of raw headers; a repeated header gives its first value."""
 
-    __slots__ = ("_repeated", "first")
+    __slots__ = ("first", "repeated")
 
     def __init__(self, raw: Iterable[Header]) -> None:
-        lines = tuple(raw)
+        lines = raw if type(raw) is list else tuple(raw)
         self.first: dict[bytes, bytes] = dict(lines)
         """By its name in lower case, the first line of each header."""
-        self._repeated: dict[bytes, tuple[bytes, ...]] = {}
+        self.repeated: dict[bytes, tuple[bytes, ...]] = _NONE_REPEATED
+        """All lines of those that have several."""
         # Most requests repeat nothing, and servers hand names over in lower case.
         if len(self.first) != len(lines) or not b"".join(self.first).islower():
             self._read(lines)
@@ -184,21 +188,21 @@ class HeaderView(Mapping[str, str]):
             name = name.lower()
             every[name] = (*every[name], line) if name in every else (line,)
         self.first = {name: found[0] for name, found in every.items()}
-        self._repeated = {name: found for name, found in every.items() if len(found) > 1}
+        self.repeated = {name: found for name, found in every.items() if len(found) > 1}
 
     def all(self, name: str) -> tuple[bytes, ...]:
         """Every value of the header, in the order received."""
         octets = name.lower().encode("latin-1")
         line = self.first.get(octets)
-        return () if line is None else self._repeated.get(octets, (line,))
+        return () if line is None else self.repeated.get(octets, (line,))
 
     def joined(self, name: bytes) -> str | None:
         """All lines of a header: which of several an application reads is its own affair."""
         line = self.first.get(name)
         if line is None:
             return None
-        if name in self._repeated:
-            line = b", ".join(self._repeated[name])
+        if name in self.repeated:
+            line = b", ".join(self.repeated[name])
         return line.decode("latin-1")
 
     def __getitem__(self, name: str) -> str:

@@ -30,22 +30,22 @@ FIRST: Final = 0.5
 class Breaker:
     """Closed: everything passes. Open: one request at a time is let through, to try.
 
-    ``longest``: seconds between two trials at most. No lock, which a fork could copy while it is
-    held; threads that meet here may miscount a failure by one.
+    ``longest``: the time between two trials at most; None: it never opens. No lock, which a fork
+    could copy while it is held; threads that meet here may miscount a failure by one.
     """
 
     def __init__(
         self,
-        longest: timedelta,
+        longest: timedelta | None,
         clock: Callable[[], float] = time.monotonic,
         tell: Callable[[Circuit], None] = lambda circuit: None,
     ) -> None:
-        if not isinstance(longest, timedelta) or longest <= timedelta(0):
+        if longest is not None and not (isinstance(longest, timedelta) and longest > timedelta(0)):
             raise ConfigurationError(
                 "breaker= takes the longest time between two trials of a store that is out, a "
                 "timedelta, or None"
             )
-        self._longest = longest.total_seconds()
+        self._longest = None if longest is None else longest.total_seconds()
         self._clock = clock
         self._tell = tell
         self.failures = 0
@@ -73,14 +73,14 @@ class Breaker:
 
     def failed(self, started: float) -> None:
         """The store gave no usable answer to what was asked of it at ``started``."""
-        if self.is_open:
+        if self.is_open or self._longest is None:
             return
         if not self.failures:
             self._since = started
         self.failures += 1
         now = self._clock()
         if self.failures >= FAILURES and now - self._since >= LASTING:
-            self._pause, self._tried = min(FIRST, self._longest) / 2, {}
+            self._pause, self._tried = FIRST / 2, {}
             self._next_trial(now)
             self.is_open = True
             self._tell("open")
@@ -95,5 +95,5 @@ class Breaker:
                 self._tell("closed")
 
     def _next_trial(self, now: float) -> None:
-        self._pause = min(self._longest, self._pause * 2)
+        self._pause = min(self._longest or FIRST, self._pause * 2)
         self._try_at = now + self._pause

@@ -31,22 +31,21 @@ class Health:
 class Look:
     """One question to the store, from when it is put."""
 
-    def __init__(self, breaker: Breaker | None) -> None:
+    def __init__(self, breaker: Breaker) -> None:
         self._breaker = breaker
         self._asked = time.monotonic()
 
     def answered(self) -> Health:
         """An answer closes the breaker."""
-        if self._breaker is not None:
-            self._breaker.succeeded()
+        self._breaker.succeeded()
         return self._health(None)
 
     def failed(self, error: SemelError) -> Health:
         """Only a store that gave no answer is out; a schema that is missing is another matter."""
-        if self._breaker is not None and isinstance(error, StoreUnavailable):
+        if isinstance(error, StoreUnavailable):
             self._breaker.failed(self._asked)
         return self._health(str(error) or type(error).__name__)
 
     def _health(self, error: str | None) -> Health:
-        circuit: Circuit = "closed" if self._breaker is None else self._breaker.circuit
+        circuit = self._breaker.circuit
         return Health(error is None, circuit, time.monotonic() - self._asked, error)

@@ -250,7 +250,7 @@ def request_of(scope: Scope, path: str) -> Request:
         method=scope["method"].upper(),
         path=path,
         query=scope.get("query_string", b""),
-        headers=HeaderView(tuple(scope["headers"])),
+        headers=HeaderView(scope["headers"]),
         raw=scope,
         escaped=escaped_path(sent) if b"%2" in sent or sent[:2] == b"//" else "",
     )

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from semel.core.answers import Answer
-from semel.core.flow import Flow, arun
+from semel.core.flow import Flow
 from semel.core.model import Header, Headers, Request, Response
 from semel.core.plan import Plan
 from semel.core.runner import Abandoned, HandlerOutcome, Raised, Returned, Streaming
@@ -122,10 +122,9 @@ class AsgiExchange(AsyncExchange):
     async def _refuse_late(self) -> None:
         await self.call_ended(too_late())
 
-    async def answer(self, answer: Answer) -> None:
+    def answer(self, answer: Answer) -> Awaitable[None]:
         """Send what there is to send."""
-        if answer.response is not None:
-            await send_response(answer.response, self._send)
+        return send_response(answer.response, self._send)
 
     # ── the application's task ────────────────────────────────────────────────────────────────────
 
@@ -216,8 +215,7 @@ class AsgiExchange(AsyncExchange):
         self._decided = True
         if self.account is not None:
             self.ended()
-        second_half = settle(self, outcome, self.run)
-        reached = await arun(second_half, self.perform, self._carry_through)
+        reached = await self.follow(settle(self, outcome, self.run), self._carry_through)
         await (self._answered(reached) if isinstance(reached, Answer) else self._begin(reached))
 
     def _carry_through(self, rest: Flow[Answer | Flowing]) -> None:
@@ -279,7 +277,7 @@ class AsgiExchange(AsyncExchange):
         self._sent = True
         drained = self._tally.drained(whole=self._whole, error=error)
         ending = self.ending(self._stream, drained)
-        self._stream_ended(await arun(ending, self.perform, self._carry_end))
+        self._stream_ended(await self.follow(ending, self._carry_end))
 
     def _carry_end(self, rest: Flow[Answer]) -> None:
         self._carried = self.spawn(self._carry_stream(rest))
@@ -411,7 +409,9 @@ def keepable(scope: Scope) -> Scope:
     return {**scope, "extensions": offered}
 
 
-async def send_response(response: Response, send: Send) -> None:
+async def send_response(response: Response | None, send: Send) -> None:
+    if response is None:
+        return
     headers = list(response.headers)
     if response.body:
         for name, _ in headers:

@@ -91,9 +91,8 @@ class BlockingExchange(WebExchange):
                 if self.fare is not None or type(op) in ASKS_FOR_A_LEASE:
                     self.before(op)
                 reply = (self.transact or self._store).perform(op)
-                breaker = self.guard.breaker
-                troubled = breaker is not None and (breaker.failures or breaker.is_open)
-                if self.heedful or troubled or self.attendant.waiters.watches:
+                breaker, watched = self.guard.breaker, self.attendant.waiters.watches
+                if self.heedful or breaker.failures or breaker.is_open or watched:
                     self.heard(op, reply)
         except Exception as error:
             if account is not None:

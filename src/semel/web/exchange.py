@@ -79,10 +79,9 @@ class WebExchange(Exchange):
         """All is known that the claim takes; an answer where it is known without the store."""
         guard = self.guard
         self.attendant = guard.attendant
-        limiter, replays, breaker = guard.limiter, guard.replays, guard.breaker
+        limiter, replays = guard.limiter, guard.replays
         heedful = limiter is not None or replays is not None
-        closed = breaker is None or not breaker.is_open
-        if self.worker is not None or (closed and not heedful):
+        if self.worker is not None or not (heedful or guard.breaker.is_open):
             return None
         answer = at_once(guard, self)
         if answer is not None:
@@ -156,8 +155,7 @@ class WebExchange(Exchange):
 
     def heard(self, op: Operation[Any], reply: object) -> None:
         """The store has answered, and that matters to somebody."""
-        if self.guard.breaker is not None:
-            self.guard.breaker.succeeded()
+        self.guard.breaker.succeeded()
         if self.fare is not None and not self.begun:
             self.fare.after(reply)
         if self.in_transaction() or not isinstance(op, StoreOperation):
@@ -174,8 +172,7 @@ class WebExchange(Exchange):
 
     def unheard(self, asked: float) -> None:
         """The store gave no answer to what it was asked then."""
-        if self.guard.breaker is not None:
-            self.guard.breaker.failed(asked)
+        self.guard.breaker.failed(asked)
 
     def _remember(self, reply: object) -> None:
         """What was read may be repeated for a while; a large answer once it was fetched."""

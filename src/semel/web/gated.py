@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from semel.core.answers import Answer
@@ -126,11 +127,11 @@ class GatedExchange(AsgiExchange):
             await self.end()
         return None
 
-    async def answer(self, answer: Answer) -> None:
+    def answer(self, answer: Answer) -> Awaitable[None]:
         """Send on behalf of the guard, and remember what an application turned back is told."""
         if answer.response is not None:
             self._said = answer.response.status
-        await super().answer(answer)
+        return super().answer(answer)
 
     async def attend(self, op: Operation[Any]) -> Any:
         """Of those that hold a thread while they wait there are ``max_waiters`` at most."""

@@ -43,7 +43,7 @@ def at_once(guard: Guard, ex: Exchange) -> Answer | None:
         if toll is Toll.NEW_KEY:
             guard.familiar.forget(ex.identity)
         return throttled(over.code, over.wait)
-    if answer is None and breaker is not None and (wait := breaker.refuses()) is not None:
+    if answer is None and (wait := breaker.refuses()) is not None:
         if limiter is not None:
             limiter.give_back(tenant, toll)
         return resting(ex, wait)
@@ -61,8 +61,6 @@ def protected(guard: Guard, tenant: str, flow: Flow[Response]) -> Flow[Response]
     over = None if limiter is None else limiter.charge(tenant, Toll.LOOKUP)
     if over is not None:
         return answered(refuse(over.code, retry_after=over.wait))
-    if breaker is None:
-        return flow
     wait = breaker.refuses()
     if wait is not None:
         return answered(refuse("store-unavailable", retry_after=wait))
