@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 from semel.core import keys
 from semel.core.exchange import Exchange, Older
 from semel.core.frozen import frozen
-from semel.core.keys import Malformed, Scope
+from semel.core.keys import Malformed
 from semel.core.model import Fence, Identity, Micros, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.prints import Prints
@@ -102,27 +102,29 @@ def identify(
     if policy.previous is not None:
         older = Prints(request, body, policy.previous.fingerprint)
         ex.older = Older(identity_of(ex, policy.previous), older)
-    ex.fence = fence
-    place = (ex.tenant, request.method, request.path)
-    scope = Scope(*place, policy.scope, ex.session, ex.plan.application)
-    identity = ex.identity = Identity(keys.identity(scope, ex.key))
-    ex.prints = Prints(request, body, policy.fingerprint)
+    ex.fence, ex.prints = fence, Prints(request, body, policy.fingerprint)
+    ex.identity = identity = _identity(ex, policy, ex.session, ex.key)
+    ex.familiar = familiar(identity)
+    ex.can_ask = policy.probe is not None
     ex.fresh_until = None
     if policy.age_micros is not None and (policy.made_at is not None or len(ex.key) == 36):
         ex.fresh_until = _fresh_until(ex, policy.age_micros)  # 36: it may be a UUID
-    ex.can_ask = policy.probe is not None
-    ex.familiar = familiar(identity)
 
 
 def identity_of(ex: Exchange, policy: Policy) -> Identity:
     """Under which identity the request is known by a policy: its own, or that of before."""
-    request, key, session = ex.request, ex.key, ex.session
-    if policy is not ex.policy:
-        checked = keys.check_format(ex.sent, policy.key)
-        key = ex.sent if isinstance(checked, Malformed) else checked  # malformed: it never had one
-        session = policy.session(request) if policy.session is not None else None
-    place = (ex.tenant, request.method, request.path)
-    return Identity(keys.identity(Scope(*place, policy.scope, session, ex.plan.application), key))
+    if policy is ex.policy:
+        return _identity(ex, policy, ex.session, ex.key)
+    checked = keys.check_format(ex.sent, policy.key)
+    key = ex.sent if isinstance(checked, Malformed) else checked  # malformed: it never had one
+    session = policy.session(ex.request) if policy.session is not None else None
+    return _identity(ex, policy, session, key)
+
+
+def _identity(ex: Exchange, policy: Policy, session: str | None, key: str) -> Identity:
+    request, application = ex.request, ex.plan.application
+    place = (ex.tenant, request.method, request.path, policy.scope)
+    return Identity(keys.identify(*place, session, application, key))
 
 
 def _fresh_until(ex: Exchange, age: Micros) -> Micros | None:

@@ -201,15 +201,19 @@ class Frame(NamedTuple):
 
 
 def frame_of(request: Request) -> Frame:
-    headers, path = request.headers, request.escaped or request.path
-    kind, coding = headers.joined(b"content-type"), headers.joined(b"content-encoding")
-    said = (request.method, path, request.query, kind, coding)
+    headers, path, query = request.headers, request.escaped or request.path, request.query
+    kind = headers.first.get(b"content-type", b"")
+    usual = not headers.repeated and b"content-encoding" not in headers.first
     # Long or random ones would only fill the cache.
-    usual = len(path) + len(request.query) <= 256 and (kind is None or len(kind) <= 64)
-    return _usual_frame(*said) if usual and coding is None else _frame(*said)
+    if usual and b"boundary" not in kind and len(path) + len(query) + len(kind) <= 256:
+        return _usual_frame(request.method, path, query, kind.decode("latin-1"))
+    coding = headers.joined(b"content-encoding")
+    return _frame(request.method, path, query, headers.joined(b"content-type"), coding)
 
 
-def _frame(method: str, path: str, query: bytes, kind: str | None, coding: str | None) -> Frame:
+def _frame(
+    method: str, path: str, query: bytes, kind: str | None, coding: str | None = None
+) -> Frame:
     media, said = media_type(kind), query.decode("latin-1")
     before_json = b""
     if media.reader == "json" and coding is None:

@@ -24,6 +24,7 @@ __all__ = [
     "check_format",
     "downstream_key",
     "escaped_path",
+    "identify",
     "identity",
     "looks_like_personal_data",
     "mask",
@@ -305,15 +306,37 @@ def identity(scope: Scope, key: str) -> bytes:
     The lengths keep parts apart whatever they contain. A session is marked, so that an empty one
     differs from none.
     """
+    return identify(*scope, key)
+
+
+def identify(
+    tenant: str,
+    method: str,
+    path: str,
+    kind: Literal["route", "tenant"],
+    session: str | None,
+    application: str,
+    key: str,
+) -> bytes:
+    """`identity`, of the parts of a scope."""
     last = key.encode("utf-8", "surrogatepass")
     # The key comes last, and most requests differ in nothing else; long paths would fill the cache.
-    before = _remembered_head if len(scope.path) <= _LONG else _head
-    return sha256(before(scope, len(last)) + last).digest()
+    before = _remembered_head if len(path) <= _LONG else _head
+    return sha256(
+        before(tenant, method, path, kind, session, application, len(last)) + last
+    ).digest()
 
 
-def _head(scope: Scope, key_length: int) -> bytes:
+def _head(
+    tenant: str,
+    method: str,
+    path: str,
+    kind: str,
+    session: str | None,
+    application: str,
+    key_length: int,
+) -> bytes:
     """All that is hashed before the key itself."""
-    tenant, method, path, kind, session, application = scope
     bound = b"" if session is None else b"=" + _utf8(session)
     place = (_utf8(method), _utf8(path)) if kind == "route" else (b"", b"")
     who = (_utf8(application), _utf8(tenant), bound)

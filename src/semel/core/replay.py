@@ -113,21 +113,29 @@ def repeated(
 ) -> Response | None:
     """`replayed`, for an answer that every caller can read; None where it has a content coding."""
     status, headers, body = kept
+    unchanged = _unchanged(headers, policy.replay_name)
+    if unchanged is None:
+        return None
+    theirs, crossed = unchanged
+    size = () if status in _WITHOUT_A_BODY else ((b"content-length", b"%d" % len(body)),)
+    until = (_EXPIRES, _http_date(expires_at // 1_000_000))
+    said = (*theirs, *size, *policy.replay_mark, until)
+    return Response(status, (*said, _exposed(policy)) if crossed or cross_origin else said, body)
+
+
+@lru_cache(128)  # most answers of a route have the same headers
+def _unchanged(headers: Headers, replay_name: bytes) -> tuple[Headers, bool] | None:
+    """The kept headers that are sent again as they are, and whether they allow another origin."""
     theirs: list[Header] = []
+    crossed = False
     for pair in headers:
         name = pair[0].lower()
         if name == b"content-encoding":
             return None
-        if name not in (policy.replay_name, b"content-length"):
+        if name not in (replay_name, b"content-length"):
             theirs.append(pair)
-            cross_origin = cross_origin or name == _ALLOWED_ORIGIN
-    if status not in _WITHOUT_A_BODY:
-        theirs.append((b"content-length", b"%d" % len(body)))
-    theirs += policy.replay_mark
-    theirs.append((_EXPIRES, _http_date(expires_at // 1_000_000)))
-    if cross_origin:
-        theirs.append(_exposed(policy))
-    return Response(status, tuple(theirs), body)
+            crossed = crossed or name == _ALLOWED_ORIGIN
+    return tuple(theirs), crossed
 
 
 def unhurried(

@@ -27,6 +27,10 @@ _MAGIC: Final = b"S1"
 _HEAD: Final = struct.Struct(">2sB16s")
 _FIXED: Final = struct.Struct(">HQHHH")  # status, size, header count, version and digest lengths
 _PAIR: Final = struct.Struct(">HI")
+_SEALED_FROM: Final = _HEAD.size
+"""Where begins what the checksum is of, beside the flags."""
+_START: Final = _HEAD.size + _FIXED.size
+"""Where the headers begin, if there is neither version nor digest."""
 
 _HAS_BODY, _WHOLE, _OPEN, _DEFLATED, _VERSIONED = 1, 2, 4, 8, 16
 _WHOLE_MAGIC: Final = _MAGIC + bytes((_HAS_BODY | _WHOLE,))
@@ -85,8 +89,8 @@ def _sealed(flags: int, start: bytes, headers: Sequence[Header], body: bytes) ->
     for name, text in headers:
         parts += (_PAIR.pack(len(name), len(text)), name, text)
     parts.append(body)
-    rest = b"".join(parts)
-    return _HEAD.pack(_MAGIC, flags, sha256(b"%c%b" % (flags, rest)).digest()[:16]) + rest
+    rest, mark = b"".join(parts), b"%c" % flags
+    return b"S1%b%b%b" % (mark, sha256(mark + rest).digest()[:16], rest)
 
 
 def _checksum(flags: int, rest: bytes) -> bytes:
@@ -173,20 +177,19 @@ def _decode(blob: bytes) -> Snapshot:
 
 def decode_whole(blob: bytes) -> tuple[int, Headers, bytes] | None:
     """Status, headers and body of what `encode_whole` has encoded; None of all else."""
-    if len(blob) < _HEAD.size + _FIXED.size or blob[:3] != _WHOLE_MAGIC:
+    if len(blob) < _START or blob[:3] != _WHOLE_MAGIC:
         return None
-    start = _HEAD.size + _FIXED.size
-    status, size, count, version_length, digest_length = _FIXED.unpack_from(blob, _HEAD.size)
+    status, size, count, version_length, digest_length = _FIXED.unpack_from(blob, _SEALED_FROM)
     end = len(blob) - size
-    rest = blob[_HEAD.size :]
-    sound = sha256(b"%c%b" % (blob[2], rest)).digest()[:16] == blob[3 : _HEAD.size]
-    if not sound or version_length or digest_length or end < start:
+    if version_length or digest_length or end < _START:
+        return None
+    if sha256(blob[2:3] + blob[_SEALED_FROM:]).digest()[:16] != blob[3:_SEALED_FROM]:
         return None
     try:
-        headers, length = _known_headers(blob[start:end], count)
+        headers, length = _known_headers(blob[_START:end], count)
     except struct.error:
         return None
-    return (status, headers, blob[end:]) if start + length == end else None
+    return (status, headers, blob[end:]) if _START + length == end else None
 
 
 def _headers(section: bytes, count: int) -> tuple[Headers, int]:

@@ -76,34 +76,33 @@ class Middleware:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         where = where_is(scope)
-        request = request_of(scope, where.path)
+        request = request_of(scope)
         if self._merges_slashes:
             where = slashes_merged(where)
             request = replace(request, path=where.path, escaped="")
-        plan = self._pipeline.plan(request, where)
+        pipeline = self._pipeline
+        plan = pipeline.plan(request, where)
         ex = AsgiExchange(self.guard, plan, request, self.app, scope, receive, send)
-        asked = (
-            await self._pipeline.ask(request) if self._pipeline.awaits and has_key(scope) else None
-        )
-        admitted = self._pipeline.admit(ex, asked)
+        asked = await pipeline.ask(request) if pipeline.awaits and has_key(scope) else None
+        admitted = pipeline.admit(ex, asked)
         if isinstance(admitted, Response):
             return await send_response(admitted, send)
-        if not admitted or (MARK in scope and self._pipeline.covers(ex, scope[MARK])):
+        if not admitted or (MARK in scope and pipeline.covers(ex, scope[MARK])):
             return await self.app(scope, receive, send)
         body = await read_body(plan.policy, receive)
-        if body is None:
+        if type(body) is bytes:
+            answer = pipeline.open(ex, where, body, scope)
+        elif body is None:
             return None  # the client left before it had said what it wants
-        if isinstance(body, Response):
-            return await send_response(self._pipeline.turned_away(body, ex), send)
-        if isinstance(body, bytes):
-            answer = self._pipeline.open(ex, where, body, scope)
+        elif isinstance(body, Response):
+            return await send_response(pipeline.turned_away(body, ex), send)
         else:
             answer = await self._open(ex, where, body)
         if answer is not None:
             close(body)
             return await ex.answer(answer)
         scope[MARK] = ex.identity
-        ex.sees_returns = self._pipeline.sees_returns
+        ex.sees_returns = pipeline.sees_returns
         return await ex.serve()
 
     async def _open(self, ex: AsgiExchange, where: Place, body: Body) -> Answer | None:
@@ -207,7 +206,7 @@ async def drain(guard: Guard) -> None:
 async def tell_status(pipeline: Pipeline, scope: Scope) -> Response | None:
     """How a request that was accepted is doing; None where the address names none."""
     where = where_is(scope)
-    request = request_of(scope, where.path)
+    request = request_of(scope)
     asked = await pipeline.ask(request) if pipeline.awaits else None
     flow = pipeline.status(request, where, asked)
     if flow is None:
@@ -220,22 +219,33 @@ def has_key(scope: Scope) -> bool:
 
 
 def where_is(scope: Scope) -> Place:
+    return _address_of(scope)[0]
+
+
+def request_of(scope: Scope) -> Request:
+    where, escaped = _address_of(scope)
+    query, headers = scope.get("query_string", b""), HeaderView(scope["headers"])
+    return Request(scope["method"].upper(), where.path, query, headers, scope, escaped)
+
+
+def _address_of(scope: Scope) -> tuple[Place, str]:
     path: str = scope["path"]
-    root: str = scope.get("root_path", "")
-    if "\ufffd" in path and scope.get("raw_path"):
+    address = _known_address if len(path) <= _LONG else _address
+    return address(scope.get("root_path", ""), path, scope.get("raw_path") or b"")
+
+
+def _address(root: str, path: str, sent: bytes) -> tuple[Place, str]:
+    """Where a request goes; and the path as it was sent, where a router may tell it from others."""
+    escaped = escaped_path(sent) if b"%2" in sent or sent[:2] == b"//" else ""
+    if "\ufffd" in path and sent:
         # The server could not decode the path; two different ones must not become the same.
-        return _place_of(root, unquote_to_bytes(scope["raw_path"]))
-    known = _known_place if len(path) <= _LONG else _decoded_place
-    return known(root, path)
-
-
-def _decoded_place(root: str, path: str) -> Place:
-    return _place_of(root, path.encode("utf-8", "surrogatepass"))
+        return _place_of(root, unquote_to_bytes(sent)), escaped
+    return _place_of(root, path.encode("utf-8", "surrogatepass")), escaped
 
 
 _LONG: Final = 256
 """Longer paths would fill the cache."""
-_known_place = lru_cache(512)(_decoded_place)
+_known_address = lru_cache(512)(_address)
 
 
 def _place_of(prefix: str, raw: bytes) -> Place:
@@ -244,24 +254,12 @@ def _place_of(prefix: str, raw: bytes) -> Place:
     return place(root, raw[len(root) :] if (raw + b"/").startswith(root + b"/") else raw)
 
 
-def request_of(scope: Scope, path: str) -> Request:
-    sent: bytes = scope.get("raw_path") or b""
-    return Request(
-        method=scope["method"].upper(),
-        path=path,
-        query=scope.get("query_string", b""),
-        headers=HeaderView(scope["headers"]),
-        raw=scope,
-        escaped=escaped_path(sent) if b"%2" in sent or sent[:2] == b"//" else "",
-    )
-
-
 async def read_body(policy: Policy, receive: Receive) -> Body | Response | None:
     """The whole body, a refusal when it is too large, or None when the client left."""
     message = await receive()
     body = message.get("body", b"")
-    small = type(body) is bytes and len(body) < LARGE and len(body) <= policy.max_request_body
-    if small and message["type"] == "http.request" and not message.get("more_body", False):
+    whole = message["type"] == "http.request" and not message.get("more_body", False)
+    if whole and type(body) is bytes and len(body) < LARGE and len(body) <= policy.max_request_body:
         return bytes(body)
     return await read_rest(policy, receive, Spool(), message)
 

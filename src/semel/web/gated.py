@@ -235,7 +235,7 @@ class GatedMiddleware(Middleware):
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope.setdefault("state", {})  # made further in it would be out of sight for tenant=
         where = where_is(scope)
-        request = request_of(scope, where.path)
+        request = request_of(scope)
         # Now: on its way to the gate a request's scope becomes that of what is mounted.
         plan = self._pipeline.plan(request, where)
         if not plan.policy.required and not has_key(scope):
@@ -264,7 +264,7 @@ class GatedMiddleware(Middleware):
     async def _opened(self, ex: GatedExchange, where: Place) -> bool:
         """Whether it is to be served; False when it is answered, or takes no part."""
         pipeline, scope = self._pipeline, ex.scope
-        request = ex.request = request_of(scope, where.path)  # with what dependencies have done
+        request = ex.request = request_of(scope)  # with what dependencies have done
         asked = await pipeline.ask(request) if pipeline.awaits and has_key(scope) else None
         admitted = pipeline.admit(ex, asked)
         if isinstance(admitted, Response):
