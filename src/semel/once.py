@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.core import keys
-from semel.core.admission import identify, named_tenant
+from semel.core.admission import add_body, name_record, named_tenant
 from semel.core.answers import Answer, Outcome
 from semel.core.frozen import frozen
 from semel.core.keys import Malformed
@@ -89,7 +89,9 @@ class Job:
             ex.account = Account(guard.events)
         ex.sent, ex.key, ex.tenant = self._sent, self._key, self._tenant
         body = self._body if len(self._body) < LARGE else (self._body,)
-        identify(ex, body, new_fence(), guard.familiar.meet)
+        name_record(ex)
+        add_body(ex, body, new_fence())
+        ex.familiar = guard.familiar.meet(ex.identity)
         # A worker finds the probe of a function by its name; that of a policy only if it is the
         # guard's own.
         own = policy is guard.policy and policy.probe is not None

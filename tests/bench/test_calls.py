@@ -43,8 +43,8 @@ def test_what_is_counted_is_the_same_every_time(found: Any) -> None:
 
 def test_a_call_more_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     before = calls.counted("memory", "memory://")[1].calls
-    plain = asgi.request_of
-    monkeypatch.setattr(asgi, "request_of", lambda *given: keys.mask("a key") and plain(*given))
+    plain = asgi.asked
+    monkeypatch.setattr(asgi, "asked", lambda *given: keys.mask("a key") and plain(*given))
     assert calls.counted("memory", "memory://")[1].calls == before + 1
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from semel.core.admission import admit, identify
+from semel.core.admission import add_body, admit
 from semel.core.answers import Answer
 from semel.core.contract import Operation, Read, StoreOperation, Written
 from semel.core.exchange import Exchange
@@ -141,7 +141,8 @@ def call(
     made = Exchange(Plan("*", policy, terms), request(body, **head))
     refused = admit(made, who)
     assert refused is None, refused
-    identify(made, body, Fence(next(_fences).to_bytes(16, "big")), lambda _: familiar)
+    add_body(made, body, Fence(next(_fences).to_bytes(16, "big")))
+    made.familiar = familiar
     return made
 
 

@@ -1,7 +1,7 @@
 """From a request to an exchange: who asks, with which key, for what.
 
-Two steps, because the body is only read for requests that take part: `admit` looks at the head,
-`identify` adds what the body means.
+Two steps, because the body is only read for requests that take part: `admit` looks at the head and
+names the record, `add_body` adds what the body means.
 """
 
 from __future__ import annotations
@@ -44,25 +44,29 @@ def _takes_part(request: Request, policy: Policy, keyed: bool) -> Refused:
 
 
 def admit(ex: Exchange, tenant: Tenant) -> Refused | None:
-    """Read the key of a request, and ask who sends it; or refuse it, or let it pass (`PASSES`)."""
+    """Read the key of a request, and ask who sends it; or refuse it, or let it pass (`PASSES`).
+
+    With them its record has a name: the identity.
+    """
     policy, request = ex.policy, ex.request
     headers = request.headers
     line = headers.first.get(b"idempotency-key")
     if line is None or request.method not in policy.methods:
         return _takes_part(request, policy, line is not None)
-    usual = policy.key == "opaque" and not policy.strict and not headers.repeated
-    if usual and keys.usual_key(line):
+    if policy.takes_usual_keys and not headers.repeated and keys.usual_key(line):
         ex.sent = ex.key = line.decode("ascii")
     elif (refused := _read_key(ex)) is not None:
         return refused
-    if policy.personal_data == "refuse" and keys.looks_like_personal_data(ex.key):
-        detail = "The key looks like personal data. Use a random key, such as a UUID."
-        return Refused(refuse("malformed-key", detail=detail))
-    who = "" if tenant is None else who_asks(request, tenant)
-    if isinstance(who, Refused):
+    if tenant is None:
+        ex.tenant = ""
+    elif isinstance(who := who_asks(request, tenant), Refused):
         return who
-    ex.tenant = who
-    return None if policy.session is None else _bind(ex, policy.session)
+    else:
+        ex.tenant = who
+    if policy.session is not None and (refused := _bind(ex, policy.session)) is not None:
+        return refused
+    name_record(ex)
+    return None
 
 
 def _read_key(ex: Exchange) -> Refused | None:
@@ -77,6 +81,9 @@ def _read_key(ex: Exchange) -> Refused | None:
         reason = key.reason if isinstance(key, Malformed) else ""
         return Refused(refuse("malformed-key", detail=reason))
     ex.sent, ex.key = sent, key
+    if policy.personal_data == "refuse" and keys.looks_like_personal_data(key):
+        detail = "The key looks like personal data. Use a random key, such as a UUID."
+        return Refused(refuse("malformed-key", detail=detail))
     return None
 
 
@@ -88,43 +95,34 @@ def _bind(ex: Exchange, session: Callable[[Request], str | None]) -> Refused | N
     return None
 
 
-def identify(
-    ex: Exchange,
-    body: bytes | Iterable[bytes],
-    fence: Fence,
-    familiar: Callable[[Identity], bool] = lambda identity: False,
-) -> None:
-    """Add what the body means, and by that which record it is; it must bear being read again.
+def name_record(ex: Exchange) -> None:
+    """Who asks, with which key, for what: that is the identity."""
+    request, policy = ex.request, ex.policy
+    place = (ex.tenant, request.method, request.path, policy.scope)
+    ex.identity = Identity(keys.identify(*place, ex.session, ex.plan.application, ex.key))
 
-    ``familiar`` tells of an identity whether it was probably met before.
-    """
-    policy, request = ex.policy, ex.request
+
+def add_body(ex: Exchange, body: bytes | Iterable[bytes], fence: Fence) -> None:
+    """What the body means, under the fence of this try; it must bear being read again."""
+    policy = ex.policy
     if policy.previous is not None:
-        older = Prints(request, body, policy.previous.fingerprint)
-        ex.older = Older(identity_of(ex, policy.previous), older)
-    ex.fence, ex.prints = fence, Prints(request, body, policy.fingerprint)
-    ex.identity = identity = _identity(ex, policy, ex.session, ex.key)
-    ex.familiar = familiar(identity)
+        older = Prints(ex.request, body, policy.previous.fingerprint)
+        ex.older = Older(_identity_before(ex, policy.previous), older)
+    ex.fence, ex.prints = fence, Prints(ex.request, body, policy.fingerprint)
     ex.can_ask = policy.probe is not None
     ex.fresh_until = None
     if policy.age_micros is not None and (policy.made_at is not None or len(ex.key) == 36):
         ex.fresh_until = _fresh_until(ex, policy.age_micros)  # 36: it may be a UUID
 
 
-def identity_of(ex: Exchange, policy: Policy) -> Identity:
-    """Under which identity the request is known by a policy: its own, or that of before."""
-    if policy is ex.policy:
-        return _identity(ex, policy, ex.session, ex.key)
+def _identity_before(ex: Exchange, policy: Policy) -> Identity:
+    """Under which identity the request was known by the policy of before."""
+    request = ex.request
     checked = keys.check_format(ex.sent, policy.key)
     key = ex.sent if isinstance(checked, Malformed) else checked  # malformed: it never had one
-    session = policy.session(ex.request) if policy.session is not None else None
-    return _identity(ex, policy, session, key)
-
-
-def _identity(ex: Exchange, policy: Policy, session: str | None, key: str) -> Identity:
-    request, application = ex.request, ex.plan.application
+    session = policy.session(request) if policy.session is not None else None
     place = (ex.tenant, request.method, request.path, policy.scope)
-    return Identity(keys.identify(*place, session, application, key))
+    return Identity(keys.identify(*place, session, ex.plan.application, key))
 
 
 def _fresh_until(ex: Exchange, age: Micros) -> Micros | None:

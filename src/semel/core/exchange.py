@@ -43,6 +43,8 @@ class Exchange:
     fresh_until: Micros | None
     familiar: bool
     """This process has probably met the key: look before claiming."""
+    can_ask: bool
+    """There is somebody to ask what became of a run whose outcome is unknown."""
 
     def __init__(self, plan: Plan, request: Request) -> None:
         self.plan = plan
@@ -55,8 +57,6 @@ class Exchange:
         """The request as it is kept, where a worker may have to run it (`core/stored.py`)."""
         self.status_at = ""
         """The address under which the status of requests is told."""
-        self.can_ask = False
-        """There is somebody to ask what became of a run whose outcome is unknown."""
         self.worker: WorkerRun | None = None
         """A worker runs it, and holds the record already."""
         self.journal: Journal | None = None

@@ -80,6 +80,8 @@ class Policy:
     lapse: OnLapse = derived()
     stores_request: bool = derived()
     """The request is kept until it is settled, so that a worker can run it."""
+    takes_usual_keys: bool = derived()
+    """An opaque key in the bare form is taken as it is."""
     replay_name: bytes = derived()
     first_mark: Headers = derived()
     replay_mark: Headers = derived()
@@ -111,6 +113,8 @@ class Policy:
             "lapse": OnLapse(self.on_lapse),
             "stores_request": self.mode == "deferred" or self.on_lapse == "resume",
             "carry": tuple(name.lower() for name in self.carry),
+            "takes_usual_keys": (self.key, self.strict) == ("opaque", False)
+            and self.personal_data != "refuse",
             "replay_name": replay_name,
             "first_mark": ((replay_name, b"false"), _NO_STORE),
             "replay_mark": ((replay_name, b"true"), _NO_STORE),

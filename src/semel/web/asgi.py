@@ -75,16 +75,15 @@ class Middleware:
         return self.app(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        where = where_is(scope)
-        request = request_of(scope)
+        where, request = asked(scope)
         if self._merges_slashes:
             where = slashes_merged(where)
             request = replace(request, path=where.path, escaped="")
         pipeline = self._pipeline
         plan = pipeline.plan(request, where)
         ex = AsgiExchange(self.guard, plan, request, self.app, scope, receive, send)
-        asked = await pipeline.ask(request) if pipeline.awaits and has_key(scope) else None
-        admitted = pipeline.admit(ex, asked)
+        who = await pipeline.ask(request) if pipeline.awaits and has_key(scope) else None
+        admitted = pipeline.admit(ex, who)
         if isinstance(admitted, Response):
             return await send_response(admitted, send)
         if not admitted or (MARK in scope and pipeline.covers(ex, scope[MARK])):
@@ -205,10 +204,9 @@ async def drain(guard: Guard) -> None:
 
 async def tell_status(pipeline: Pipeline, scope: Scope) -> Response | None:
     """How a request that was accepted is doing; None where the address names none."""
-    where = where_is(scope)
-    request = request_of(scope)
-    asked = await pipeline.ask(request) if pipeline.awaits else None
-    flow = pipeline.status(request, where, asked)
+    where, request = asked(scope)
+    who = await pipeline.ask(request) if pipeline.awaits else None
+    flow = pipeline.status(request, where, who)
     if flow is None:
         return None
     return await arun(flow, AsyncTransact(pipeline.guard.backend).perform)
@@ -218,20 +216,13 @@ def has_key(scope: Scope) -> bool:
     return any(name == b"idempotency-key" for name, _ in scope["headers"])
 
 
-def where_is(scope: Scope) -> Place:
-    return _address_of(scope)[0]
-
-
-def request_of(scope: Scope) -> Request:
-    where, escaped = _address_of(scope)
-    query, headers = scope.get("query_string", b""), HeaderView(scope["headers"])
-    return Request(scope["method"].upper(), where.path, query, headers, scope, escaped)
-
-
-def _address_of(scope: Scope) -> tuple[Place, str]:
+def asked(scope: Scope) -> tuple[Place, Request]:
+    """Where a request goes, and the request as everybody else sees it."""
     path: str = scope["path"]
-    address = _known_address if len(path) <= _LONG else _address
-    return address(scope.get("root_path", ""), path, scope.get("raw_path") or b"")
+    known = _known_address if len(path) <= _LONG else _address
+    where, escaped = known(scope.get("root_path", ""), path, scope.get("raw_path") or b"")
+    query, headers = scope.get("query_string", b""), HeaderView(scope["headers"])
+    return where, Request(scope["method"].upper(), where.path, query, headers, scope, escaped)
 
 
 def _address(root: str, path: str, sent: bytes) -> tuple[Place, str]:

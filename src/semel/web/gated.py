@@ -17,11 +17,10 @@ from semel.errors import NotExecuted
 from semel.process.current import Run
 from semel.web.asgi import (
     Middleware,
+    asked,
     has_key,
     read_rest,
-    request_of,
     tell_status,
-    where_is,
 )
 from semel.web.asgi_exchange import AsgiExchange, body_messages, keepable, send_response
 from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
@@ -234,8 +233,7 @@ class GatedMiddleware(Middleware):
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope.setdefault("state", {})  # made further in it would be out of sight for tenant=
-        where = where_is(scope)
-        request = request_of(scope)
+        where, request = asked(scope)
         # Now: on its way to the gate a request's scope becomes that of what is mounted.
         plan = self._pipeline.plan(request, where)
         if not plan.policy.required and not has_key(scope):
@@ -264,9 +262,10 @@ class GatedMiddleware(Middleware):
     async def _opened(self, ex: GatedExchange, where: Place) -> bool:
         """Whether it is to be served; False when it is answered, or takes no part."""
         pipeline, scope = self._pipeline, ex.scope
-        request = ex.request = request_of(scope)  # with what dependencies have done
-        asked = await pipeline.ask(request) if pipeline.awaits and has_key(scope) else None
-        admitted = pipeline.admit(ex, asked)
+        _, request = asked(scope)  # with what dependencies have done
+        ex.request = request
+        who = await pipeline.ask(request) if pipeline.awaits and has_key(scope) else None
+        admitted = pipeline.admit(ex, who)
         if isinstance(admitted, Response):
             await ex.refuse(admitted)
             return False

@@ -11,9 +11,8 @@ from semel.core.admission import (
     PASSES,
     Refused,
     Tenant,
+    add_body,
     admit,
-    identify,
-    identity_of,
     who_asks,
 )
 from semel.core.answers import Answer, Outcome
@@ -120,9 +119,7 @@ class Pipeline:
         same scope through again is not inside that run any more.
         """
         run = current_run()
-        if run is None or run.lease.identity != mark:
-            return False
-        return identity_of(ex, ex.policy) == mark
+        return run is not None and run.lease.identity == mark == ex.identity
 
     def open(self, ex: WebExchange, place: Place, body: Body, raw: Any) -> Answer | None:
         """Add what the body means; an answer where it is known without the store."""
@@ -131,7 +128,7 @@ class Pipeline:
             ex.account = Account(guard.events)
         ex.body = body
         try:
-            identify(ex, body, new_fence(), guard.familiar.meet)
+            add_body(ex, body, new_fence())
             if policy.stores_request or policy.in_flight == "accept":
                 self._complete(ex, place)
             if policy.fingerprint.by is not None or not isinstance(body, bytes):
@@ -140,6 +137,7 @@ class Pipeline:
             failed = Answer(refuse("misconfigured"), Outcome.MISCONFIGURED, error)
             ex.tell(failed, at_once=True)
             return failed
+        ex.familiar = guard.familiar.meet(ex.identity)
         if type(raw) is not dict or WORKER_RUN in raw:
             worker = find_worker_run(raw)
             if worker is not None:

@@ -57,8 +57,7 @@ def _told(request: Any) -> tuple[Request, Place]:
     if hasattr(request, "scope"):
         from semel.web import asgi
 
-        where = asgi.where_is(request.scope)
-        told = asgi.request_of(request.scope)
+        where, told = asgi.asked(request.scope)
         query: Any = told.query
         if isinstance(query, str):  # Django's own test client sends it so
             told = replace(told, query=query.encode())
