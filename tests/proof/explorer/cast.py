@@ -13,7 +13,7 @@ from semel.core.reconciling import Doubt, reconcile
 from semel.core.settling import in_doubt
 from semel.core.taking import take
 from semel.core.upkeep import Work
-from semel.stores.memory.fields import Entry
+from semel.stores.memory.fields import Row
 from tests.proof.explorer.handlers import fence_of, operation, plain, run_of
 from tests.proof.explorer.plays import Node, Play, Script, Tree
 from tests.proof.explorer.worlds import SECOND, World, ask_provider
@@ -58,7 +58,7 @@ class Cast:
     def fence(self, who: int, life: int) -> Fence:
         return self.fences[who] if self.is_request(who) else fence_of(self.names[who], life)
 
-    def means_the_same(self, who: int, entry: Entry | None) -> bool:
+    def means_the_same(self, who: int, entry: Row | None) -> bool:
         if entry is None or who >= self.late:
             return True
         known = self._alike.get((who, id(entry)))

@@ -31,14 +31,14 @@ from semel.core.evidence import Absent
 from semel.core.failures import Sent
 from semel.core.flow import Flow, ask
 from semel.core.frozen import replace
-from semel.core.model import Fence, OnLapse, State
+from semel.core.model import Fence, State
 from semel.core.runner import Abandoned, Await, Held, Woken
 from semel.core.states import Event
 from semel.core.upkeep import Known, Tended
 from semel.core.verdict import Verdict
 from semel.errors import StoreError
 from semel.stores.memory import records, upkeep
-from semel.stores.memory.fields import allowed, fields, proved
+from semel.stores.memory.fields import WRITES, Row, allowed, nothing, proved
 from tests.proof.explorer import cast, worlds
 from tests.proof.explorer.worlds import BY_NAME, World
 from tests.unit import whole
@@ -76,7 +76,7 @@ def _unfenced(kind: type, *states: State) -> Patch:
     """A write of this kind is allowed in these states, whatever fence it shows."""
 
     def lax(op: Any, event: Any, held: Any, now: int) -> bool:
-        if isinstance(op, kind) and held.record.state in states:
+        if isinstance(op, kind) and held.state in states:
             return True
         return allowed(op, event, held, now)
 
@@ -105,39 +105,42 @@ mutant("lapse without a fence", "leased-ietf-doubt", "5", requests=3, kinds=("ok
 def _(patch: pytest.MonkeyPatch) -> None:
     def lax(op: Any, event: Any, held: Any, now: int) -> bool:
         if isinstance(op, Renew):
-            return proved(event, op.fence, held.record, now)
+            return proved(event, op.fence, held, now)
         return allowed(op, event, held, now)
 
     patch.setattr(records, "allowed", lax)
 
 
-@mutant("settling does not burn the fence", "leased-ietf-doubt", "4")
-def _(patch: pytest.MonkeyPatch) -> None:
-    def keeping(op: Any, event: Any, held: Any, now: int) -> dict[str, Any]:
-        written = fields(op, event, held, now)
-        if isinstance(op, SettleHappened | SettleAbsent):
-            written.pop("fence")
-        return written
+def _unburnt(*kinds: type[Any]) -> Patch:
+    """Writes of these kinds leave the fence as it was."""
 
-    patch.setattr(records, "fields", keeping)
+    def keeping(own: Callable[[Any, Row, int], None]) -> Callable[[Any, Row, int], None]:
+        def fill(op: Any, held: Row, now: int) -> None:
+            fence = held.fence
+            own(op, held, now)
+            held.fence = fence
+
+        return fill
+
+    def mutate(patch: pytest.MonkeyPatch) -> None:
+        for kind in kinds:
+            kept = replace(WRITES[kind], fill=keeping(WRITES[kind].fill))
+            patch.setitem(WRITES, kind, kept)
+
+    return mutate
 
 
-@mutant("a new claim does not burn the fence", "leased-ietf", "4")
-def _(patch: pytest.MonkeyPatch) -> None:
-    def keeping(op: Any, event: Any, held: Any, now: int) -> dict[str, Any]:
-        written = fields(op, event, held, now)
-        if isinstance(op, Retake):
-            written.pop("fence")
-        return written
-
-    patch.setattr(records, "fields", keeping)
+mutant("settling does not burn the fence", "leased-ietf-doubt", "4")(
+    _unburnt(SettleHappened, SettleAbsent)
+)
+mutant("a new claim does not burn the fence", "leased-ietf", "4")(_unburnt(Retake))
 
 
 @mutant("a claim is retracted without its fence", "leased-ietf", "4", faults=1)
 def _(patch: pytest.MonkeyPatch) -> None:
     def lax(op: Any, event: Any, held: Any, now: int) -> bool:
         retracts = isinstance(op, Release) and op.reason == "claim unanswered"
-        if retracts and held.record.state is State.IN_PROGRESS:
+        if retracts and held.state is State.IN_PROGRESS:
             return True
         return allowed(op, event, held, now)
 
@@ -150,7 +153,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     own = worlds.World.call
     patch.setattr(worlds.World, "call", lambda *given: whole.varied(own(*given), fence=one))
     # The store gives them out, so that nobody takes another's claim for its own.
-    patch.setattr(records, "_claim_again", lambda op, found, now: Found(found, now))
+    patch.setattr(records, "_claim_again", lambda op, held, now: Found(held.record, now))
 
 
 # ── the store: time ───────────────────────────────────────────────────────────────────────────────
@@ -171,9 +174,9 @@ def _(patch: pytest.MonkeyPatch) -> None:
     claim = records.Records._claim
 
     def taking_over(self: records.Records, op: Any, now: int) -> Any:
-        held = self.entries.get(op.identity)
+        held = self.rows.get(op.identity)
         if held is not None and held.record.lapsed(now):
-            del self.entries[op.identity]
+            del self.rows[op.identity]
         return claim(self, op, now)
 
     patch.setattr(records.Records, "_claim", taking_over)
@@ -182,13 +185,16 @@ def _(patch: pytest.MonkeyPatch) -> None:
 _DAY: Final = 24 * 3600 * 1_000_000
 
 
+def _freed(op: Any, held: Row, now: int) -> None:
+    held.forget_at = now + _DAY
+
+
 @mutant("unknown is free after a while", "leased-retention", "5", kinds=("doubt!", "ok"))
 def _(patch: pytest.MonkeyPatch) -> None:
     def freeing(self: upkeep.Upkeep, op: Any, now: int) -> Tended:
-        for held in self._entries():
-            if held.record.state is _UNKNOWN and held.record.created_at + _DAY < now:
-                freed = {"forget_at": now + _DAY}
-                self._records.happen(Event.SETTLE_ABSENT, held, freed)
+        for held in self._rows():
+            if held.state is _UNKNOWN and held.created_at + _DAY < now:
+                self._records.happen(Event.SETTLE_ABSENT, held, _freed, op, now)
         return Tended({}, False, now)
 
     patch.setattr(upkeep.Upkeep, "_sweep", freeing)
@@ -199,9 +205,9 @@ def _(patch: pytest.MonkeyPatch) -> None:
     reap = upkeep.Upkeep._reap
 
     def purging(self: upkeep.Upkeep, op: Any, now: int) -> Tended:
-        for held in self._entries():
-            if held.record.created_at + 24 * 3600 * worlds.SECOND < now:
-                self._records.happen(Event.FORGET, held, {})
+        for held in self._rows():
+            if held.created_at + 24 * 3600 * worlds.SECOND < now:
+                self._records.happen(Event.FORGET, held, nothing, op, now)
         return reap(self, op, now)
 
     patch.setattr(upkeep.Upkeep, "_reap", purging)
@@ -210,9 +216,9 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @mutant("settled records are purged before their time", "leased-ietf", "6")
 def _(patch: pytest.MonkeyPatch) -> None:
     def purging(self: upkeep.Upkeep, op: Any, now: int) -> Tended:
-        for held in self._entries():
-            if held.record.state is State.COMPLETED:
-                self._records.happen(Event.FORGET, held, {})
+        for held in self._rows():
+            if held.state is State.COMPLETED:
+                self._records.happen(Event.FORGET, held, nothing, op, now)
         return Tended({}, False, now)
 
     patch.setattr(upkeep.Upkeep, "_reap", purging)
@@ -225,10 +231,10 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("what runs is abandoned", "deferred-abandoned", "5")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def lax(event: Event, fence: Fence, found: Any, now: int) -> bool:
-        if event is Event.ABANDON and found.state is State.IN_PROGRESS:
-            return bool(found.lapsed(now))
-        return proved(event, fence, found, now)
+    def lax(event: Event, fence: Fence, held: Row, now: int) -> bool:
+        if event is Event.ABANDON and held.state is State.IN_PROGRESS:
+            return held.record.lapsed(now)
+        return proved(event, fence, held, now)
 
     patch.setattr(upkeep, "proved", lax)
 
@@ -479,11 +485,13 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @mutant("an operation that lapses is released", "leased-resume-asked", "5", faults=1)
 def _(patch: pytest.MonkeyPatch) -> None:
     # Its journal would be kept; without one the next request begins at the start.
+    def freed(op: Any, held: Row, now: int) -> None:
+        held.forget_at, held.journal, held.leased_until = now + _DAY, None, None
+
     def released(self: Any, op: Any, now: int) -> Tended:
-        for held in self._entries():
-            if held.record.lapsed(now) and held.record.on_lapse is OnLapse.RESUME:
-                freed = {"forget_at": now + _DAY, "journal": None, "leased_until": None}
-                self._records.happen(Event.LAPSE_RELEASE, held, freed)
+        for held in self._rows():
+            if held.record.lapsed(now) and held.resumable:
+                self._records.happen(Event.LAPSE_RELEASE, held, freed, op, now)
         return Tended({}, False, now)
 
     patch.setattr(upkeep.Upkeep, "_sweep", released)

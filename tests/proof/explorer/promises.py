@@ -35,7 +35,7 @@ from semel.core.contract import (
 from semel.core.model import Case, OnLapse, State
 from semel.core.runner import Commit
 from semel.core.upkeep import Abandon, Reap, Sweep
-from semel.stores.memory.fields import Entry
+from semel.stores.memory.fields import Row
 from tests.proof.explorer.handlers import MADE
 
 
@@ -52,8 +52,8 @@ class Violation(Exception):
 class Change:
     """One record was changed by one operation; ``own``: of the identity the asker has."""
 
-    before: Entry | None
-    after: Entry | None
+    before: Row | None
+    after: Row | None
     op: Any
     now: int
     burnt: frozenset[bytes]
@@ -108,12 +108,12 @@ WAYS: Final[dict[tuple[State | None, State | None], tuple[type, ...]]] = {
 def p4_a_stale_holder_is_refused(change: Change) -> None:
     before, op = change.before, change.op
     if isinstance(op, HOLDING):
-        held = before is not None and before.record.fence == op.fence
+        held = before is not None and before.fence == op.fence
         demand("4 stale holders are refused", held, f"{type(op).__name__} without the fence")
         revived = isinstance(op, Renew) and before is not None and before.record.lapsed(change.now)
         demand("4 stale holders are refused", not revived, "a lease that was past was revived")
     if change.after is not None:
-        again = change.after.record.fence in change.burnt
+        again = change.after.fence in change.burnt
         demand("4 stale holders are refused", not again, "a fence came back from the dead")
 
 
@@ -123,14 +123,14 @@ def p4_settling_and_claiming_burn_the_fence(change: Change) -> None:
     burns = isinstance(
         change.op, SettleHappened | SettleAbsent | SettleCall | Retake | Resume | Take
     )
-    same = change.before.record.fence == change.after.record.fence
+    same = change.before.fence == change.after.fence
     name = type(change.op).__name__
     demand("4 stale holders are refused", not (burns and same), f"{name} left the old fence alive")
 
 
 def p5_unsettled_never_becomes_free_by_time(change: Change) -> None:
-    source = None if change.before is None else change.before.record.state
-    target = None if change.after is None else change.after.record.state
+    source = None if change.before is None else change.before.state
+    target = None if change.after is None else change.after.state
     if source is target and source not in (State.IN_PROGRESS, State.UNKNOWN):
         demand("5 only evidence settles", source in FINAL, "a pending record was changed")
         return
@@ -168,10 +168,10 @@ def p1_what_is_freed_had_no_effect(change: Change) -> None:
     """Whoever frees a key says that nothing happened: then nothing may have."""
     if change.after is None or change.before is None:
         return
-    unsettled = change.before.record.state in (State.IN_PROGRESS, State.UNKNOWN)
+    unsettled = change.before.state in (State.IN_PROGRESS, State.UNKNOWN)
     # What waits with its journal goes on from there; what is free may be forgotten with it.
-    waits = change.after.record.state is State.PENDING and change.after.journal is not None
-    freed = change.after.record.state in (State.FAILED_RETRYABLE, State.PENDING) and not waits
+    waits = change.after.state is State.PENDING and change.after.journal is not None
+    freed = change.after.state in (State.FAILED_RETRYABLE, State.PENDING) and not waits
     if unsettled and freed:
         name = type(change.op).__name__
         demand("1 one effect", not change.effects, f"{name} freed a key whose effect is there")
@@ -290,7 +290,7 @@ def p10_same_key_downstream(key: str, expected: str) -> None:
     demand("10 same key downstream", key == expected, "another key was sent downstream")
 
 
-def p10_writes_commit_with_their_record(staged: int, after: Entry | None, owner: bytes) -> None:
+def p10_writes_commit_with_their_record(staged: int, after: Row | None, owner: bytes) -> None:
     """In one transaction: the handler's writes are there if and only if its answer is kept."""
     record = None if after is None else after.record
     kept = record is not None and record.state is State.COMPLETED and record.fence == owner
@@ -301,7 +301,7 @@ def p10_writes_commit_with_their_record(staged: int, after: Entry | None, owner:
         demand("10 writes with their record", status != 201 or staged > 0, "a success without them")
 
 
-def p11_a_stream_begins_on_record(entry: Entry | None, fence: bytes) -> None:
+def p11_a_stream_begins_on_record(entry: Row | None, fence: bytes) -> None:
     blob = None if entry is None or entry.record.fence != fence else entry.record.snapshot
     demand("11 nothing is skipped", blob is not None, "a stream began without its receipt")
 
@@ -325,7 +325,7 @@ RUN: Final = frozenset(
 """What may come of a first run; replayed, where it was stored and a worker was there before."""
 
 
-def p12_no_permanent_conflict(answer: Answer, found: Entry | None, alike: bool, now: int) -> None:
+def p12_no_permanent_conflict(answer: Answer, found: Row | None, alike: bool, now: int) -> None:
     """After all faults: whoever asks is told the end that is on record (``found``), or runs."""
     demand(
         "12 every key is settled",
@@ -334,14 +334,14 @@ def p12_no_permanent_conflict(answer: Answer, found: Entry | None, alike: bool, 
     )
 
 
-def _ends_of(found: Entry | None, alike: bool, now: int) -> Container[Outcome]:
+def _ends_of(found: Row | None, alike: bool, now: int) -> Container[Outcome]:
     if found is None:
         return RUN
     if not alike:
         return {Outcome.MISMATCH}
-    match found.record.state:
+    match found.state:
         case State.COMPLETED if not found.record.past_retention(now):
-            blob = found.record.snapshot
+            blob = found.snapshot
             whole = blob is not None and snapshot.decode(blob).response() is not None
             return {Outcome.REPLAYED if whole else Outcome.RECEIPT}
         case State.COMPLETED | State.EXPIRED:

@@ -3,19 +3,23 @@ that can be hashed: records have numbers, and a step that was made before is rem
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import Any, Final, TypeAlias
 
 from semel.core.contract import StoreOperation
 from semel.core.model import Case, Identity, Micros
 from semel.core.terms import Terms
 from semel.stores.memory.audit import Audit
-from semel.stores.memory.fields import Entry
+from semel.stores.memory.fields import Row
 from semel.stores.memory.outbox import Outbox
 from semel.stores.memory.records import Records
 from semel.stores.memory.upkeep import Upkeep
 
 Entries: TypeAlias = tuple[int, ...]
+
+_KEPT: Final = [name for name in Row.__slots__ if name != "made"]
+_all_of: Final[Callable[[Row], tuple[Any, ...]]] = attrgetter(*_KEPT)
 
 
 class Shelf:
@@ -29,8 +33,8 @@ class Shelf:
         self._records.terms.update({each.id: each for each in terms})
         upkeep = Upkeep(self._records, Outbox(audit))
         self._answers = {**self._records.answers(), **upkeep.answers()}
-        self._entries: list[Entry | None] = [None]
-        self._numbers: dict[Entry, int] = {}
+        self._entries: list[Row | None] = [None]
+        self._numbers: dict[tuple[Any, ...], int] = {}
         self._ops: list[StoreOperation[Any]] = []
         self._op_numbers: dict[StoreOperation[Any], int] = {}
         self._steps: dict[tuple[Entries, int, Micros], tuple[Any, Entries]] = {}
@@ -45,10 +49,10 @@ class Shelf:
     def op(self, number: int) -> StoreOperation[Any]:
         return self._ops[number]
 
-    def entry(self, number: int) -> Entry | None:
+    def entry(self, number: int) -> Row | None:
         return self._entries[number]
 
-    def case(self, entry: Entry) -> Case:
+    def case(self, entry: Row) -> Case:
         return entry.case(self._records.terms)
 
     def perform(self, entries: Entries, op: int, now: Micros) -> tuple[Any, Entries]:
@@ -62,7 +66,7 @@ class Shelf:
     def _perform(
         self, entries: Entries, op: StoreOperation[Any], now: Micros
     ) -> tuple[Any, Entries]:
-        held = self._records.entries
+        held = self._records.rows
         held.clear()
         for identity, number in zip(self._identities, entries, strict=True):
             entry = self._entries[number]
@@ -71,11 +75,12 @@ class Shelf:
         reply = self._answers[type(op)](op, now)
         return reply, tuple([self.number(held.get(each)) for each in self._identities])
 
-    def number(self, entry: Entry | None) -> int:
+    def number(self, entry: Row | None) -> int:
         if entry is None:
             return 0
-        number = self._numbers.get(entry)
+        kept = _all_of(entry)
+        number = self._numbers.get(kept)
         if number is None:
-            number = self._numbers[entry] = len(self._entries)
+            number = self._numbers[kept] = len(self._entries)
             self._entries.append(entry)
         return number

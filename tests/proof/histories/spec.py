@@ -14,14 +14,7 @@ from semel.core.contract import Accept, Claim, Lost, StoreOperation
 from semel.core.model import Identity, Micros, State
 from semel.core.states import Event
 from semel.core.upkeep import Abandon, Reap, Retire, Sweep
-from semel.stores.memory.fields import (
-    EMPTIED,
-    Write,
-    changed,
-    event_of,
-    lapse_event,
-    proved,
-)
+from semel.stores.memory.fields import Write, empty, event_of, lapse_event, proved
 from tests.proof.explorer.store import Shelf
 from tests.proof.histories.calls import Call
 from tests.stores.moves import TERMS
@@ -81,7 +74,7 @@ class Spec:
 
     def state_of(self, number: StateNumber) -> State | None:
         entry = self._shelf.entry(number)
-        return None if entry is None else entry.record.state
+        return None if entry is None else entry.state
 
     def row(self, before: StateNumber, op: StoreOperation[Any], after: StateNumber) -> Row:
         """The row of the table that was taken."""
@@ -142,6 +135,8 @@ class Spec:
     def _expired(self, state: StateNumber) -> StateNumber:
         """A reaper expires and forgets in two steps, and others may come in between."""
         entry = self._shelf.entry(state)
-        if entry is None or not proved(Event.EXPIRE, entry.record.fence, entry.record, NOW):
+        if entry is None or not proved(Event.EXPIRE, entry.fence, entry, NOW):
             return state
-        return self._shelf.number(changed(entry, State.EXPIRED, EMPTIED))
+        expired = entry.copy(State.EXPIRED)
+        empty(expired)
+        return self._shelf.number(expired)

@@ -14,7 +14,6 @@ from semel.core.custody import (
     Exhibits,
     ListBelongings,
     ListUnlike,
-    Part,
     Remark,
     Reseal,
     ResealEffect,
@@ -23,7 +22,7 @@ from semel.core.model import Identity, Micros
 from semel.core.outbox import Kept
 from semel.core.texts import shown
 from semel.stores.memory.audit import Audit
-from semel.stores.memory.fields import Entry, changed
+from semel.stores.memory.fields import Row
 from semel.stores.memory.outbox import Outbox
 from semel.stores.memory.records import Records
 
@@ -46,45 +45,43 @@ class Custody:
             ResealEffect: self._reseal_effect,
         }
 
-    def _page(self, after: Identity | None, limit: int) -> tuple[list[Entry], Identity | None]:
-        past = sorted(each for each in self._records.entries if each > (after or b""))
+    def _page(self, after: Identity | None, limit: int) -> tuple[list[Row], Identity | None]:
+        past = sorted(each for each in self._records.rows if each > (after or b""))
         page = past[:limit]
         until = page[-1] if page and len(page) >= limit else None
-        return [self._records.entries[each] for each in page], until
+        return [self._records.rows[each] for each in page], until
 
     def _belongings(self, op: ListBelongings, now: Micros) -> Belongings:
         page, until = self._page(op.after, op.limit)
         found = [
-            Belonging(entry.record.identity, entry.record.state, entry.record.fence)
-            for entry in page
-            if entry.origin.tenant == shown(op.tenant)
-            and self._records.is_of(entry, op.application)
+            Belonging(row.identity, row.state, row.fence)
+            for row in page
+            if row.origin.tenant == shown(op.tenant) and self._records.is_of(row, op.application)
         ]
         return Belongings(tuple(found), until, now)
 
     def _unlike(self, op: ListUnlike, now: Micros) -> Exhibits:
         page, until = self._page(op.after, op.limit)
         found: list[Exhibit] = []
-        for entry in page:
+        for row in page:
             parts = [
                 None if blob is None or blob.startswith(op.prefix) else blob
-                for blob in (entry.request, entry.journal, entry.record.snapshot)
+                for blob in (row.request, row.journal, row.snapshot)
             ]
-            record = entry.record
             if any(part is not None for part in parts):
-                found.append(Exhibit(record.identity, record.fence, record.reason, *parts))
+                found.append(Exhibit(row.identity, row.fence, row.reason, *parts))
         return Exhibits(tuple(found), until, now)
 
     def _reseal(self, op: Reseal, now: Micros) -> Written:
-        entry = self._records.entries.get(op.identity)
-        if entry is None:
+        row = self._records.rows.get(op.identity)
+        if row is None:
             return Lost(None, now)
-        record = entry.record
-        held = record.snapshot if op.part is Part.SNAPSHOT else getattr(entry, op.part.value)
-        if record.fence != op.seen or held != op.old:
-            return Lost(record, now)
-        self._records.entries[op.identity] = changed(entry, record.state, {op.part.value: op.new})
-        return Applied(record.state, now, record.leased_until, record.expires_at)
+        if row.fence != op.seen or getattr(row, op.part.value) != op.old:
+            return Lost(row.record, now)
+        resealed = row.copy(row.state)
+        setattr(resealed, op.part.value, op.new)
+        self._records.rows[op.identity] = resealed
+        return Applied(row.state, now, row.leased_until, row.expires_at)
 
     def _reseal_effect(self, op: ResealEffect, now: Micros) -> Kept:
         return Kept(self._outbox.exchange(op.key, op.old, op.new), now)

@@ -1,12 +1,19 @@
-"""What each write must show and which fields it changes; the state table has the rest."""
+"""A record as it is kept, and one line for each kind of write; the state table has the rest.
+
+A write goes four steps, and `WRITES` has what differs from one kind to the next: which event it is,
+whose fence is shown for it, what it asks for beside the table, and which fields it fills in.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias, assert_never
+from operator import attrgetter
+from typing import Any, Final, TypeAlias
 
 from semel.core.contract import (
+    Accept,
     Advance,
+    Claim,
     Complete,
     Evict,
     EvictUnknown,
@@ -25,44 +32,159 @@ from semel.core.contract import (
     Take,
 )
 from semel.core.custody import Erase
-from semel.core.frozen import replace, value
-from semel.core.model import Case, Fence, Glimpse, Micros, OnLapse, Origin, Record, State
-from semel.core.states import Event, Proof, rule
+from semel.core.frozen import frozen, replace
+from semel.core.model import (
+    Case,
+    Fence,
+    Glimpse,
+    Identity,
+    Micros,
+    OnLapse,
+    Origin,
+    Record,
+    State,
+)
+from semel.core.states import TABLE, Event, Proof
 from semel.core.terms import Terms, TermsId
-from semel.core.texts import shown
+from semel.core.texts import described, shown
 from semel.stores.due import due_at
 
-Holding: TypeAlias = Renew | Open | Advance | Complete | Release | Suspend
-"""Asked by the one who holds the record's fence."""
-
-Taking: TypeAlias = Take | Resume | Retake
-"""Asked by the one who will hold it."""
-
-Settling: TypeAlias = SettleHappened | SettleAbsent | SettleCall | EvictUnknown
-
-Write: TypeAlias = Holding | Taking | Settling | Lapse | Forget | Inquire | Evict | Erase
+Write: TypeAlias = (
+    Take
+    | Resume
+    | Retake
+    | Renew
+    | Open
+    | Advance
+    | Complete
+    | Release
+    | Suspend
+    | Lapse
+    | Forget
+    | Inquire
+    | SettleHappened
+    | SettleAbsent
+    | SettleCall
+    | Evict
+    | EvictUnknown
+    | Erase
+)
 """The operations that change an existing record."""
 
+_blank: Final = object.__new__
 
-@value
-class Entry:
-    """A record as it is kept."""
 
-    record: Record
+class Row:
+    """A record as it is kept.
+
+    One that is in its place is never changed: a write fills in a copy and puts that there instead.
+    So a write that is interrupted halfway has changed nothing, and what was read stays as it was.
+    """
+
+    __slots__ = (
+        "abandon_at",
+        "created_at",
+        "due_at",
+        "expires_at",
+        "fence",
+        "fields",
+        "fingerprint",
+        "forget_at",
+        "identity",
+        "journal",
+        "leased_until",
+        "made",
+        "on_lapse",
+        "origin",
+        "patience",
+        "reason",
+        "request",
+        "resource",
+        "retired_at",
+        "snapshot",
+        "state",
+        "terms",
+        "tries",
+    )
+
+    identity: Identity
+    state: State
+    fence: Fence
+    fingerprint: str
+    fields: bytes
+    on_lapse: OnLapse
+    created_at: Micros
+    leased_until: Micros | None
+    expires_at: Micros | None
+    forget_at: Micros | None
+    snapshot: bytes | None
+    reason: str | None
+    retired_at: Micros | None
     origin: Origin
     terms: TermsId
     request: bytes | None
+    journal: bytes | None
+    resource: str | None
+    tries: int
     due_at: Micros | None
-    patience: Micros | None = None
+    patience: Micros | None
     """Only of a deferred request: how long it may wait to be run, and until when."""
-    abandon_at: Micros | None = None
-    journal: bytes | None = None
-    resource: str | None = None
-    tries: int = 0
+    abandon_at: Micros | None
+    made: Record | None
+    """`record`, once somebody has asked for it."""
+
+    def __init__(self, op: Claim | Accept, state: State, end: Micros, now: Micros) -> None:
+        self.identity, self.state, self.fence = op.identity, state, op.fence
+        self.fingerprint, self.fields, self.origin = op.fingerprint, op.fields, storable(op)
+        self.on_lapse, self.terms, self.request = op.on_lapse, op.terms, op.request
+        self.created_at, self.leased_until = now, end
+        self.expires_at = self.forget_at = self.retired_at = self.due_at = None
+        self.snapshot = self.reason = self.journal = self.resource = None
+        self.patience = self.abandon_at = self.made = None
+        self.tries = 0
+
+    def copy(self, state: State) -> Row:
+        """One to be filled in, in this state."""
+        row: Row = _blank(Row)
+        row.identity, row.state, row.fence = self.identity, state, self.fence
+        row.fingerprint, row.fields, row.origin = self.fingerprint, self.fields, self.origin
+        row.on_lapse, row.terms, row.request = self.on_lapse, self.terms, self.request
+        row.created_at, row.leased_until = self.created_at, self.leased_until
+        row.expires_at, row.forget_at = self.expires_at, self.forget_at
+        row.retired_at, row.due_at = self.retired_at, self.due_at
+        row.snapshot, row.reason = self.snapshot, self.reason
+        row.journal, row.resource, row.tries = self.journal, self.resource, self.tries
+        row.patience, row.abandon_at, row.made = self.patience, self.abandon_at, None
+        return row
+
+    @property
+    def record(self) -> Record:
+        """As a store returns it. Made for the first who asks: nobody reads most rows."""
+        if self.made is None:
+            self.made = Record(
+                self.identity,
+                self.state,
+                self.fence,
+                self.fingerprint,
+                self.fields,
+                self.on_lapse,
+                self.created_at,
+                self.leased_until,
+                self.expires_at,
+                self.forget_at,
+                self.snapshot,
+                self.reason,
+                self.retired_at,
+            )
+        return self.made
 
     @property
     def deferred(self) -> bool:
         return self.patience is not None
+
+    @property
+    def resumable(self) -> bool:
+        return self.on_lapse is OnLapse.RESUME
 
     def case(self, known: Mapping[TermsId, Terms]) -> Case:
         """``known``: the terms on record."""
@@ -78,268 +200,300 @@ class Entry:
         )
 
     def glimpse(self, known: Mapping[TermsId, Terms]) -> Glimpse:
-        record = self.record
         return Glimpse(
-            record.identity,
-            record.state,
-            record.on_lapse,
+            self.identity,
+            self.state,
+            self.on_lapse,
             self.origin,
-            record.created_at,
-            record.leased_until,
-            record.expires_at,
-            record.forget_at,
-            due_at(record, self.due_at),
+            self.created_at,
+            self.leased_until,
+            self.expires_at,
+            self.forget_at,
+            due_at(self.record, self.due_at),
             self.tries,
-            record.reason,
-            None if record.snapshot is None else len(record.snapshot),
+            self.reason,
+            None if self.snapshot is None else len(self.snapshot),
             known.get(self.terms),
         )
 
 
-_OF_THE_RECORD: Final = frozenset(Record.__match_args__)
+def storable(op: Claim | Accept) -> Origin:
+    """Where the key came from, as stores that keep text have it; raises for its fingerprint."""
+    origin = op.origin
+    given = (op.fingerprint, origin.tenant, origin.method, origin.path, origin.key)
+    kept = described(*given)
+    return origin if kept == given else Origin(*kept[1:])
 
 
-def changed(entry: Entry, state: State, fields: dict[str, Any]) -> Entry:
-    """The entry in its new state, with some fields changed."""
-    own: dict[str, Any] = {}
-    of_record: dict[str, Any] = {"state": state}
-    for name, written in fields.items():
-        (of_record if name in _OF_THE_RECORD else own)[name] = written
-    return replace(entry, record=replace(entry.record, **of_record), **own)
+# ── whether it is allowed ─────────────────────────────────────────────────────────────────────────
+
+TARGET: Final = {row.event: row.target for row in TABLE}
 
 
-# ── which event it is, and whether it is allowed ──────────────────────────────────────────────────
-
-
-def event_of(op: Write, entry: Entry | None) -> Event:
-    match op:
-        case Lapse():
-            return lapse_event(entry)
-        case Release() if op.requeue is not None and entry is not None and entry.deferred:
-            return Event.REQUEUE
-        case EvictUnknown():
-            return Event.EVICT_FREED if op.free else Event.EVICT_FORCED
-        case _:
-            return _EVENTS[type(op)]
-
-
-def lapse_event(entry: Entry | None) -> Event:
-    """What becomes of a record whose lease is past, but for a resumable one."""
-    if entry is None or entry.record.on_lapse is not OnLapse.RELEASE:
-        return Event.LAPSE
-    return Event.LAPSE_REQUEUE if entry.deferred else Event.LAPSE_RELEASE
-
-
-_EVENTS: Final[dict[type[Write], Event]] = {
-    Retake: Event.RETAKE,
-    Take: Event.TAKE,
-    Resume: Event.LAPSE_RESUME,
-    Renew: Event.RENEW,
-    Open: Event.ADVANCE,
-    Advance: Event.ADVANCE,
-    Complete: Event.COMPLETE,
-    Release: Event.RELEASE,
-    Suspend: Event.SUSPEND,
-    Forget: Event.FORGET,
-    SettleHappened: Event.SETTLE_HAPPENED,
-    SettleAbsent: Event.SETTLE_ABSENT,
-    SettleCall: Event.SETTLE_CALL,
-    Inquire: Event.INQUIRE,
-    Evict: Event.EVICT,
-    Erase: Event.ERASE,
-}
-
-
-def allowed(op: Write, event: Event, entry: Entry, now: Micros) -> bool:
+def allowed(op: Write, event: Event, row: Row, now: Micros) -> bool:
     """By the table, by what is shown for it, and by what the operation itself asks for."""
-    found = entry.record
-    if not proved(event, shown_fence(op), found, now):
+    kind = WRITES[type(op)]
+    if not proved(event, kind.shown(op), row, now):
         return False
-    resumable = found.on_lapse is OnLapse.RESUME
-    match op:
-        case Renew():
-            # A lease that is past is not revived; others may have been told that it lapsed.
-            return not found.lapsed(now)
-        case Resume() | SettleCall():
-            return resumable
-        case Lapse():
-            return not resumable
-        case Inquire():
-            return entry.tries == op.tries
-        case Erase():
-            return bool(entry.origin.key)  # one without was erased before
-        case _:
-            return True
+    return kind.asks is None or kind.asks(op, row, now)
 
 
-def proved(event: Event, fence: Fence, found: Record, now: Micros) -> bool:
-    row = rule(found.state, event)
-    return row is not None and _PROOFS[row.proof](fence, found, now)
+def proved(event: Event, fence: Fence, row: Row, now: Micros) -> bool:
+    """Whether the table has the event in this state, and its proof is given."""
+    proof = _PROOF.get((row.state, event))
+    return proof is not None and proof(fence, row, now)
 
 
-def _overdue(found: Record, now: Micros) -> bool:
-    end = found.leased_until if found.state is State.PENDING else found.expires_at
+def _by_fence(fence: Fence, row: Row, now: Micros) -> bool:
+    return fence == row.fence
+
+
+def _overdue(fence: Fence, row: Row, now: Micros) -> bool:
+    end = row.leased_until if row.state is State.PENDING else row.expires_at
     return end is not None and end <= now
 
 
-_PROOFS: Final[dict[Proof, Callable[[Fence, Record, Micros], bool]]] = {
-    Proof.NONE: lambda fence, found, now: True,
-    Proof.FENCE: lambda fence, found, now: fence == found.fence,
-    Proof.LAST_FENCE: lambda fence, found, now: fence == found.fence,
-    Proof.SEEN_FENCE: lambda fence, found, now: fence == found.fence,
-    Proof.SEEN_FENCE_LAPSED: lambda fence, found, now: fence == found.fence and found.lapsed(now),
-    Proof.SEEN_FENCE_OVERDUE: lambda fence, found, now: (
-        fence == found.fence and found.forgettable(now)
+_Check: TypeAlias = Callable[[Fence, Row, Micros], bool]
+
+_CHECKS: Final[dict[Proof, _Check]] = {
+    Proof.NONE: lambda fence, row, now: True,
+    Proof.FENCE: _by_fence,
+    Proof.LAST_FENCE: _by_fence,
+    Proof.SEEN_FENCE: _by_fence,
+    Proof.SEEN_FENCE_LAPSED: lambda fence, row, now: fence == row.fence and row.record.lapsed(now),
+    Proof.SEEN_FENCE_OVERDUE: lambda fence, row, now: (
+        fence == row.fence and row.record.forgettable(now)
     ),
-    Proof.OVERDUE: lambda fence, found, now: _overdue(found, now),
+    Proof.OVERDUE: _overdue,
 }
 
-
-def shown_fence(op: Write) -> Fence:
-    """The fence the asker shows as its proof."""
-    match op:
-        case Renew() | Open() | Advance() | Complete() | Release() | Suspend():
-            return op.fence
-        case _:
-            return op.seen
+_PROOF: Final = {(row.source, row.event): _CHECKS[row.proof] for row in TABLE}
+"""What must be shown, by state and event: the table, read once."""
 
 
-def already(op: Write, target: State | None, found: Record, now: Micros) -> bool:
+def already(op: Write, target: State | None, row: Row, now: Micros) -> bool:
     """Whether the record is just as an earlier try of the same operation left it."""
     match op:
         case Renew() | Inquire():
             return False
         case SettleCall():  # its lease is past from the start
-            return found.state is target and found.fence == op.fence
+            return row.state is target and row.fence == op.fence
         case Release() if op.requeue is not None:
-            return found.state in _RELEASED and found.fence == op.fence
-        case Lapse() if found.on_lapse is OnLapse.RELEASE:
-            return found.state in _RELEASED and found.fence == op.seen
+            return row.state in _RELEASED and row.fence == op.fence
+        case Lapse() if row.on_lapse is OnLapse.RELEASE:
+            return row.state in _RELEASED and row.fence == op.seen
         case Lapse() | Forget() | Evict() | Erase():
-            return found.state is target and found.fence == op.seen
+            return row.state is target and row.fence == op.seen
         case _:
-            return found.state is target and found.fence == op.fence and not found.lapsed(now)
+            same = row.state is target and row.fence == op.fence
+            return same and not row.record.lapsed(now)
 
 
 _RELEASED: Final = (State.FAILED_RETRYABLE, State.PENDING)
 
 
-# ── which fields it writes ────────────────────────────────────────────────────────────────────────
+# ── which event it is, where the record decides ───────────────────────────────────────────────────
 
 
-def fields(op: Write, event: Event, entry: Entry, now: Micros) -> dict[str, Any]:
-    """The fields, other than the state, that an operation writes."""
-    match op:
-        case Renew() | Open() | Advance() | Complete() | Release() | Suspend():
-            return _of_the_holder(op, event, entry, now)
-        case Take() | Resume() | Retake():
-            return _of_the_taker(op, entry, now)
-        case Lapse():
-            return lapsed_fields(event, op.retention, entry, now)
-        case Inquire():
-            return {"tries": entry.tries + 1, "due_at": _later(now, op.again_in)}
-        case Forget() | Evict():
-            return {}
-        case Erase():
-            origin = replace(entry.origin, tenant="", path="", key="")
-            said = {"fingerprint": "", "fields": b"", "reason": "erased"}
-            return EMPTIED | said | {"origin": origin, "resource": None}
+def event_of(op: Write, row: Row | None) -> Event:
+    kind = WRITES[type(op)]
+    return kind.event if kind.chosen is None else kind.chosen(op, row)
+
+
+def lapse_event(row: Row | None) -> Event:
+    """What becomes of a record whose lease is past, but for a resumable one."""
+    if row is None or row.on_lapse is not OnLapse.RELEASE:
+        return Event.LAPSE
+    return Event.LAPSE_REQUEUE if row.deferred else Event.LAPSE_RELEASE
+
+
+def _release_event(op: Release, row: Row | None) -> Event:
+    again = op.requeue is not None and row is not None and row.deferred
+    return Event.REQUEUE if again else Event.RELEASE
+
+
+def _eviction_event(op: EvictUnknown, row: Row | None) -> Event:
+    return Event.EVICT_FREED if op.free else Event.EVICT_FORCED
+
+
+# ── which fields it fills in ──────────────────────────────────────────────────────────────────────
+
+Fill: TypeAlias = Callable[[Any, Row, Micros], None]
+
+
+def nothing(op: object, row: Row, now: Micros) -> None:
+    """Of what is gone, or changes its state only."""
+
+
+def _take(op: Take | Resume | Retake, row: Row, now: Micros) -> None:
+    row.fence, row.leased_until, row.reason = op.fence, now + op.lease, None
+
+
+def _resume(op: Resume, row: Row, now: Micros) -> None:
+    _take(op, row, now)
+    row.snapshot = None
+
+
+def _retake(op: Retake, row: Row, now: Micros) -> None:
+    _take(op, row, now)
+    row.expires_at = row.forget_at = row.snapshot = None
+    row.on_lapse, row.abandon_at = op.on_lapse, _later(now, row.patience)
+
+
+def _renew(op: Renew, row: Row, now: Micros) -> None:
+    row.leased_until = now + op.lease
+
+
+def _open(op: Open, row: Row, now: Micros) -> None:
+    row.snapshot = op.snapshot
+
+
+def _advance(op: Advance, row: Row, now: Micros) -> None:
+    row.journal = op.journal
+
+
+def _complete(op: Complete, row: Row, now: Micros) -> None:
+    keep(row, op.snapshot, op, now)
+    row.reason, row.resource = None, op.resource and shown(op.resource)
+
+
+def _release(op: Release, row: Row, now: Micros) -> None:
+    if row.state is State.PENDING:
+        _queue(row, now + (op.requeue or 0))
+    else:
+        _free(row, now + op.retention)
+    row.reason = op.reason and shown(op.reason)
+
+
+def _suspend(op: Suspend, row: Row, now: Micros) -> None:
+    row.leased_until, row.reason = None, op.reason and shown(op.reason)
+    row.tries, row.due_at = 0, _later(now, op.probe_after)
+
+
+def lapse(row: Row, retention: Micros, now: Micros) -> None:
+    """Of a lease that ran out: as its new state wants it."""
+    match row.state:
+        case State.FAILED_RETRYABLE:
+            _free(row, now + retention)
+        case State.PENDING:
+            _queue(row, now)
         case _:
-            return _of_the_settler(op, now)
+            row.leased_until, row.due_at = None, now
+    row.reason, row.tries = "the lease ran out", 0
 
 
-def _of_the_holder(op: Holding, event: Event, entry: Entry, now: Micros) -> dict[str, Any]:
-    match op:
-        case Renew():
-            return {"leased_until": now + op.lease}
-        case Open():
-            return {"snapshot": op.snapshot}
-        case Advance():
-            return {"journal": op.journal}
-        case Complete():
-            resource = op.resource and shown(op.resource)
-            kept = kept_fields(op.snapshot, op, now)
-            return kept | {"reason": None, "resource": resource}
-        case Release():
-            reason = {"reason": op.reason and shown(op.reason)}
-            if event is Event.REQUEUE:
-                return _queued(entry, now + (op.requeue or 0)) | reason
-            return _released(op.retention, now) | reason
-        case Suspend():
-            reason = {"leased_until": None, "reason": op.reason and shown(op.reason)}
-            return reason | {"tries": 0, "due_at": _later(now, op.probe_after)}
-        case _:
-            assert_never(op)
+def _inquire(op: Inquire, row: Row, now: Micros) -> None:
+    row.tries, row.due_at = row.tries + 1, _later(now, op.again_in)
 
 
-def _of_the_taker(op: Taking, entry: Entry, now: Micros) -> dict[str, Any]:
-    lease: dict[str, Any] = {"fence": op.fence, "leased_until": now + op.lease, "reason": None}
-    match op:
-        case Take():
-            return lease
-        case Resume():
-            return lease | {"snapshot": None}
-        case Retake():
-            lease |= {"expires_at": None, "forget_at": None, "snapshot": None}
-            return lease | {
-                "on_lapse": op.on_lapse,
-                "abandon_at": _later(now, entry.patience),
-            }
-        case _:
-            assert_never(op)
+def _settle_happened(op: SettleHappened, row: Row, now: Micros) -> None:
+    keep(row, op.snapshot, op, now)
+    row.fence, row.reason = op.fence, shown(op.act.line)
 
 
-def _of_the_settler(op: Settling, now: Micros) -> dict[str, Any]:
-    burnt: dict[str, Any] = {"fence": op.fence}
-    match op:
-        case SettleHappened():
-            kept = kept_fields(op.snapshot, op, now)
-            return kept | burnt | {"reason": shown(op.act.line)}
-        case SettleAbsent():
-            journal = {} if op.journal is None else {"journal": op.journal}
-            return _released(op.retention, now) | burnt | journal | {"reason": shown(op.act.line)}
-        case SettleCall():
-            resumable = {"leased_until": now, "journal": op.journal, "tries": 0, "snapshot": None}
-            return resumable | burnt | {"reason": shown(op.act.line)}
-        case EvictUnknown():
-            times = {"leased_until": None, "expires_at": now, "forget_at": now + op.tombstone}
-            return burnt | times | EMPTIED | {"reason": shown(op.act.line)}
-        case _:
-            assert_never(op)
+def _settle_absent(op: SettleAbsent, row: Row, now: Micros) -> None:
+    _free(row, now + op.retention)
+    row.fence, row.reason = op.fence, shown(op.act.line)
+    if op.journal is not None:
+        row.journal = op.journal
 
 
-EMPTIED: Final[dict[str, Any]] = {"snapshot": None, "request": None, "journal": None}
-"""A tombstone tells that a key was used, and nothing else."""
+def _settle_call(op: SettleCall, row: Row, now: Micros) -> None:
+    row.leased_until, row.journal, row.tries, row.snapshot = now, op.journal, 0, None
+    row.fence, row.reason = op.fence, shown(op.act.line)
 
 
-def lapsed_fields(event: Event, retention: Micros, entry: Entry, now: Micros) -> dict[str, Any]:
-    reason: dict[str, Any] = {"reason": "the lease ran out", "tries": 0}
-    match event:
-        case Event.LAPSE_RELEASE:
-            return _released(retention, now) | reason
-        case Event.LAPSE_REQUEUE:
-            return _queued(entry, now) | reason
-        case _:
-            return {"leased_until": None, "due_at": now} | reason
+def _evict_unknown(op: EvictUnknown, row: Row, now: Micros) -> None:
+    empty(row)
+    row.leased_until, row.expires_at, row.forget_at = None, now, now + op.tombstone
+    row.fence, row.reason = op.fence, shown(op.act.line)
 
 
-def kept_fields(
-    snapshot: bytes, times: Complete | SettleHappened | Terms, now: Micros
-) -> dict[str, Any]:
+def _erase(op: Erase, row: Row, now: Micros) -> None:
+    empty(row)
+    row.origin = replace(row.origin, tenant="", path="", key="")
+    row.fingerprint, row.fields, row.reason, row.resource = "", b"", "erased", None
+
+
+def keep(row: Row, snapshot: bytes, times: Complete | SettleHappened | Terms, now: Micros) -> None:
+    """Of an answer: it is there until its time, and its use remembered for longer."""
     end = now + times.retention
-    until = {"leased_until": None, "expires_at": end, "forget_at": end + times.tombstone}
-    return {"snapshot": snapshot, "request": None, **until}
+    row.snapshot, row.request, row.leased_until = snapshot, None, None
+    row.expires_at, row.forget_at = end, end + times.tombstone
 
 
-def _released(retention: Micros, now: Micros) -> dict[str, Any]:
-    return {"leased_until": None, "forget_at": now + retention, "snapshot": None}
+def empty(row: Row) -> None:
+    """A tombstone tells that a key was used, and nothing else."""
+    row.snapshot = row.request = row.journal = None
 
 
-def _queued(entry: Entry, due: Micros) -> dict[str, Any]:
+def _free(row: Row, forget_at: Micros) -> None:
+    row.leased_until = row.snapshot = None
+    row.forget_at = forget_at
+
+
+def _queue(row: Row, due: Micros) -> None:
     """Due no later than the deadline, where the abandoner looks."""
-    due = due if entry.abandon_at is None else min(due, entry.abandon_at)
-    return {"leased_until": entry.abandon_at, "due_at": due, "snapshot": None}
+    end = row.abandon_at
+    row.leased_until, row.snapshot = end, None
+    row.due_at = due if end is None else min(due, end)
 
 
 def _later(now: Micros, wait: Micros | None) -> Micros | None:
     return None if wait is None else now + wait
+
+
+# ── the kinds of write ────────────────────────────────────────────────────────────────────────────
+
+
+@frozen
+class WriteKind:
+    """What sets one kind of write apart from the others."""
+
+    event: Event
+    shown: Callable[[Any], Fence]
+    """The fence the asker shows as its proof: the one it holds, or the one it saw."""
+    fill: Fill
+    """Fills in the fields of a copy that has its new state already."""
+    asks: Callable[[Any, Row, Micros], bool] | None = None
+    """What must hold besides."""
+    chosen: Callable[[Any, Row | None], Event] | None = None
+    """The event, where the record has a say in it."""
+
+
+_HELD: Final[Callable[[Any], Fence]] = attrgetter("fence")
+_SEEN: Final[Callable[[Any], Fence]] = attrgetter("seen")
+
+
+WRITES: Final[dict[type[Write], WriteKind]] = {
+    Take: WriteKind(Event.TAKE, _SEEN, _take),
+    Resume: WriteKind(Event.LAPSE_RESUME, _SEEN, _resume, lambda op, row, now: row.resumable),
+    Retake: WriteKind(Event.RETAKE, _SEEN, _retake),
+    # A lease that is past is not revived; others may have been told that it lapsed.
+    Renew: WriteKind(Event.RENEW, _HELD, _renew, lambda op, row, now: not row.record.lapsed(now)),
+    Open: WriteKind(Event.ADVANCE, _HELD, _open),
+    Advance: WriteKind(Event.ADVANCE, _HELD, _advance),
+    Complete: WriteKind(Event.COMPLETE, _HELD, _complete),
+    Release: WriteKind(Event.RELEASE, _HELD, _release, chosen=_release_event),
+    Suspend: WriteKind(Event.SUSPEND, _HELD, _suspend),
+    Lapse: WriteKind(
+        Event.LAPSE,
+        _SEEN,
+        lambda op, row, now: lapse(row, op.retention, now),
+        lambda op, row, now: not row.resumable,
+        lambda op, row: lapse_event(row),
+    ),
+    Forget: WriteKind(Event.FORGET, _SEEN, nothing),
+    Inquire: WriteKind(
+        Event.INQUIRE, _SEEN, _inquire, lambda op, row, now: bool(row.tries == op.tries)
+    ),
+    SettleHappened: WriteKind(Event.SETTLE_HAPPENED, _SEEN, _settle_happened),
+    SettleAbsent: WriteKind(Event.SETTLE_ABSENT, _SEEN, _settle_absent),
+    SettleCall: WriteKind(
+        Event.SETTLE_CALL, _SEEN, _settle_call, lambda op, row, now: row.resumable
+    ),
+    Evict: WriteKind(Event.EVICT, _SEEN, nothing),
+    EvictUnknown: WriteKind(Event.EVICT_FORCED, _SEEN, _evict_unknown, chosen=_eviction_event),
+    # One without a key was erased before.
+    Erase: WriteKind(Event.ERASE, _SEEN, _erase, lambda op, row, now: bool(row.origin.key)),
+}

@@ -7,7 +7,7 @@ Whether an event is allowed, what must be shown for it and where it leads is loo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from semel.core.contract import (
     Accept,
@@ -17,7 +17,6 @@ from semel.core.contract import (
     Applied,
     Claim,
     Claimed,
-    Evict,
     Fetch,
     Fetched,
     Found,
@@ -30,40 +29,35 @@ from semel.core.contract import (
     StoreOperation,
     Written,
 )
-from semel.core.custody import Erase
 from semel.core.frozen import replace
-from semel.core.model import Identity, Micros, Origin, Record, State
+from semel.core.model import Identity, Micros, Record, State
 from semel.core.snapshot import LARGE, brief
-from semel.core.states import TABLE, Event
+from semel.core.states import Event
 from semel.core.terms import Terms, TermsId, application_of
-from semel.core.texts import described, exact, indexed
+from semel.core.texts import indexed
 from semel.errors import StoreCorrupt
 from semel.stores.memory.audit import VERBS, Audit
 from semel.stores.memory.fields import (
-    Entry,
-    Settling,
+    TARGET,
+    WRITES,
+    Fill,
+    Row,
     Write,
     allowed,
     already,
-    changed,
     event_of,
-    fields,
 )
-
-TARGET: Final = {row.event: row.target for row in TABLE}
 
 
 class Records:
     """Every record, by identity."""
 
     def __init__(self, audit: Audit) -> None:
-        self.entries: dict[Identity, Entry] = {}
+        self.rows: dict[Identity, Row] = {}
         self.terms: dict[TermsId, Terms] = {}
         self._audit = audit
 
     def answers(self) -> dict[type[StoreOperation[Any]], Callable[[Any, Micros], object]]:
-        writes: dict[type[StoreOperation[Any]], Callable[[Any, Micros], object]]
-        writes = dict.fromkeys(get_args(Write), self._write)
         return {
             Claim: self._claim,
             Accept: self._accept,
@@ -71,36 +65,25 @@ class Records:
             Fetch: self._fetch,
             Recall: self._recall,
             Agree: self._agree,
-            **writes,
+            **dict.fromkeys(WRITES, self._write),
         }
 
-    def happen(self, event: Event, entry: Entry, written: dict[str, Any]) -> Entry | None:
-        """Change the record to where the table leads; None when it is gone."""
-        target = TARGET[event]
-        identity = entry.record.identity
-        if target is None:
-            del self.entries[identity]
-            return None
-        entry = self.entries[identity] = changed(entry, target, written)
-        return entry
-
     def _read(self, op: Read, now: Micros) -> Found | NoRecord:
-        entry = self.entries.get(op.identity)
-        return NoRecord(now) if entry is None else Found(_brief(entry.record), now)
+        row = self.rows.get(op.identity)
+        return NoRecord(now) if row is None else Found(_brief(row), now)
 
     def _fetch(self, op: Fetch, now: Micros) -> Fetched | NoRecord:
-        entry = self.entries.get(op.identity)
-        record = None if entry is None or entry.record.fence != op.fence else entry.record
-        if record is None or record.state is not State.COMPLETED or record.snapshot is None:
+        row = self.rows.get(op.identity)
+        if row is None or row.fence != op.fence or row.state is not State.COMPLETED:
             return NoRecord(now)
-        return Fetched(record.snapshot)
+        return NoRecord(now) if row.snapshot is None else Fetched(row.snapshot)
 
     def _recall(self, op: Recall, now: Micros) -> Recalled | NoRecord:
-        entry = self.entries.get(op.identity)
-        return NoRecord(now) if entry is None else Recalled(entry.case(self.terms), now)
+        row = self.rows.get(op.identity)
+        return NoRecord(now) if row is None else Recalled(row.case(self.terms), now)
 
-    def is_of(self, entry: Entry, application: str) -> bool:
-        return application_of(self.terms.get(entry.terms)) == application
+    def is_of(self, row: Row, application: str) -> bool:
+        return application_of(self.terms.get(row.terms)) == application
 
     def _agree(self, op: Agree, now: Micros) -> Agreed:
         for name in (op.terms.application, op.terms.route):
@@ -109,94 +92,87 @@ class Records:
         return Agreed(now)
 
     def _claim(self, op: Claim, now: Micros) -> Claimed | Found | Stale:
-        entry = self.entries.get(op.identity)
-        if entry is not None:
-            return _claim_again(op, entry.record, now)
+        row = self.rows.get(op.identity)
+        if row is not None:
+            return _claim_again(op, row, now)
         if op.fresh_until is not None and op.fresh_until < now:
             return Stale()
-        record = _new_record(op, Event.CLAIM, now + op.lease, now)
-        self.entries[op.identity] = Entry(record, _told(op.origin), op.terms, op.request, None)
-        return Claimed(now + op.lease, now, now)
+        end = now + op.lease
+        self.rows[op.identity] = Row(op, _CLAIMED, end, now)
+        return Claimed(end, now, now)
 
     def _accept(self, op: Accept, now: Micros) -> Accepted | Found | Stale:
-        entry = self.entries.get(op.identity)
-        if entry is not None:
-            return _accept_again(op, entry.record, now)
+        row = self.rows.get(op.identity)
+        if row is not None:
+            return _accept_again(op, row, now)
         if op.fresh_until is not None and op.fresh_until < now:
             return Stale()
-        deadline = now + op.patience
-        record = _new_record(op, Event.ACCEPT, deadline, now)
-        kept = (record, _told(op.origin), op.terms, op.request)
-        self.entries[op.identity] = Entry(*kept, now, op.patience, deadline)
+        end = now + op.patience
+        row = Row(op, _ACCEPTED, end, now)
+        row.due_at, row.patience, row.abandon_at = now, op.patience, end
+        self.rows[op.identity] = row
         return Accepted(now)
 
     def _write(self, op: Write, now: Micros) -> Written:
-        entry = self.entries.get(op.identity)
-        event = event_of(op, entry)
-        if entry is None:
+        row = self.rows.get(op.identity)
+        event = event_of(op, row)
+        if row is None:
             return Applied(None, now) if TARGET[event] is None else Lost(None, now)
-        if allowed(op, event, entry, now):
-            self._note(op, event, entry, now)
-            left = self.happen(event, entry, fields(op, event, entry, now))
-            return Applied(None, now) if left is None else _applied(left.record, now)
-        if already(op, TARGET[event], entry.record, now):
-            return _applied(entry.record, now)
-        return Lost(_brief(entry.record), now)
+        if allowed(op, event, row, now):
+            if event in VERBS:
+                self._note(op, event, row, now)
+            row = self.happen(event, row, WRITES[type(op)].fill, op, now)
+        elif not already(op, TARGET[event], row, now):
+            return Lost(_brief(row), now)
+        if row is None:
+            return Applied(None, now)
+        return Applied(row.state, now, row.leased_until, row.expires_at)
 
-    def _note(self, op: Write, event: Event, entry: Entry, now: Micros) -> None:
+    def happen(self, event: Event, row: Row, fill: Fill, op: Any, now: Micros) -> Row | None:
+        """Change the record to where the table leads; None when it is gone."""
+        target = TARGET[event]
+        if target is None:
+            del self.rows[row.identity]
+            return None
+        left = row.copy(target)
+        fill(op, left, now)
+        self.rows[row.identity] = left
+        return left
+
+    def _note(self, op: Any, event: Event, row: Row, now: Micros) -> None:
         """Put an act on record; most writes are none."""
-        if isinstance(op, Settling | Evict | Erase):
-            target = TARGET[event]
-            states = entry.record.state.value, None if target is None else target.value
-            self._audit.note(VERBS[event], op.act, now, identity=op.identity, states=states)
+        target = TARGET[event]
+        states = row.state.value, None if target is None else target.value
+        self._audit.note(VERBS[event], op.act, now, identity=op.identity, states=states)
 
 
-def _told(origin: Origin) -> Origin:
-    """As stores that keep text have it."""
-    place = (origin.tenant, origin.method, origin.path, origin.key)
-    _, *texts = described("", *place)
-    return origin if tuple(texts) == place else Origin(*texts)
+def _leads_to(event: Event) -> State:
+    target = TARGET[event]
+    if target is None:
+        raise StoreCorrupt(f"{event.value} leads nowhere")
+    return target
 
 
-def _brief(record: Record) -> Record:
+_CLAIMED: Final = _leads_to(Event.CLAIM)
+_ACCEPTED: Final = _leads_to(Event.ACCEPT)
+
+
+def _brief(row: Row) -> Record:
     """As requests get it: of a large answer the head."""
+    record = row.record
     if record.snapshot is None or len(record.snapshot) <= LARGE:
         return record
     return replace(record, snapshot=brief(record.snapshot))
 
 
-def _new_record(op: Claim | Accept, event: Event, end: Micros, now: Micros) -> Record:
-    target = TARGET[event]
-    if target is None:
-        raise StoreCorrupt(f"{event.value} leads nowhere")
-    return Record(
-        identity=op.identity,
-        state=target,
-        fence=op.fence,
-        fingerprint=exact(op.fingerprint),
-        fields=op.fields,
-        on_lapse=op.on_lapse,
-        created_at=now,
-        leased_until=end,
-        expires_at=None,
-        forget_at=None,
-        snapshot=None,
-        reason=None,
-    )
-
-
-def _claim_again(op: Claim, found: Record, now: Micros) -> Claimed | Found:
+def _claim_again(op: Claim, row: Row, now: Micros) -> Claimed | Found:
     """An own claim asked again is held already, but a lease that is past is not handed out."""
-    held = found.fence == op.fence and found.state is State.IN_PROGRESS
-    if held and found.leased_until is not None and not found.lapsed(now):
-        return Claimed(found.leased_until, now, found.created_at)
-    return Found(_brief(found), now)
+    held = row.fence == op.fence and row.state is State.IN_PROGRESS
+    if held and row.leased_until is not None and not row.record.lapsed(now):
+        return Claimed(row.leased_until, now, row.created_at)
+    return Found(_brief(row), now)
 
 
-def _accept_again(op: Accept, found: Record, now: Micros) -> Accepted | Found:
-    own = found.fence == op.fence and found.state is State.PENDING
-    return Accepted(now) if own else Found(_brief(found), now)
-
-
-def _applied(record: Record, now: Micros) -> Applied:
-    return Applied(record.state, now, record.leased_until, record.expires_at)
+def _accept_again(op: Accept, row: Row, now: Micros) -> Accepted | Found:
+    own = row.fence == op.fence and row.state is State.PENDING
+    return Accepted(now) if own else Found(_brief(row), now)

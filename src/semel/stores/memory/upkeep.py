@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from semel.core.contract import StoreOperation
@@ -34,15 +34,7 @@ from semel.core.upkeep import (
     WhoLeads,
     Work,
 )
-from semel.stores.memory.fields import (
-    EMPTIED,
-    Entry,
-    changed,
-    kept_fields,
-    lapse_event,
-    lapsed_fields,
-    proved,
-)
+from semel.stores.memory.fields import Row, empty, keep, lapse, lapse_event, nothing, proved
 from semel.stores.memory.outbox import Outbox
 from semel.stores.memory.records import Records
 
@@ -76,8 +68,8 @@ class Upkeep:
             Retire: self._retire,
         }
 
-    def _entries(self) -> Iterable[Entry]:
-        return list(self._records.entries.values())
+    def _rows(self) -> list[Row]:
+        return list(self._records.rows.values())
 
     def _due(self, op: Due, now: Micros) -> Listed:
         work = [
@@ -100,7 +92,7 @@ class Upkeep:
         return Waiting(dict(counts), now)
 
     def _cases(self) -> list[Case]:
-        return [entry.case(self._records.terms) for entry in self._entries()]
+        return [row.case(self._records.terms) for row in self._rows()]
 
     def _browse(self, op: Browse, now: Micros) -> Listed:
         cases = [case for case in self._cases() if case.record.state in op.states]
@@ -111,66 +103,68 @@ class Upkeep:
             tuple([case for case in cases if case.record.identity > after][: op.limit]), now
         )
 
-    def _page(self, op: Scan | Count) -> tuple[list[Entry], Identity | None]:
+    def _page(self, op: Scan | Count) -> tuple[list[Row], Identity | None]:
         after = op.after or b""
-        past = [entry for entry in self._entries() if entry.record.identity > after]
-        page = sorted(past, key=lambda entry: entry.record.identity)[: op.limit]
-        return page, page[-1].record.identity if len(page) < len(past) else None
+        past = [row for row in self._rows() if row.identity > after]
+        page = sorted(past, key=lambda row: row.identity)[: op.limit]
+        return page, page[-1].identity if len(page) < len(past) else None
 
     def _count(self, op: Count, now: Micros) -> Counted:
         page, until = self._page(op)
-        alive = [entry for entry in page if entry.record.state is not State.EXPIRED]
-        return Counted(dict(Counter(entry.origin.tenant for entry in alive)), until, now)
+        alive = [row for row in page if row.state is not State.EXPIRED]
+        return Counted(dict(Counter(row.origin.tenant for row in alive)), until, now)
 
     def _scan(self, op: Scan, now: Micros) -> Scanned:
         page, until = self._page(op)
         known = self._records.terms
-        seen = [entry.glimpse(known) for entry in page if entry.record.state in op.states]
+        seen = [row.glimpse(known) for row in page if row.state in op.states]
         return Scanned(tuple(seen), until, now)
 
     def _sweep(self, op: Sweep, now: Micros) -> Tended:
-        def lapse(entry: Entry) -> Event | None:
-            if entry.record.on_lapse is OnLapse.RESUME:
+        def sweep(row: Row) -> Event | None:
+            event = lapse_event(row)
+            if row.resumable or not proved(event, row.fence, row, now):
                 return None
-            event = lapse_event(entry)
-            if not proved(event, entry.record.fence, entry.record, now):
-                return None
-            terms = self._records.terms.get(entry.terms)
+            terms = self._records.terms.get(row.terms)
             if terms is None and event is Event.LAPSE_RELEASE:
                 return None
             retention = 0 if terms is None else terms.retention
-            self._records.happen(event, entry, lapsed_fields(event, retention, entry, now))
+            self._records.happen(
+                event, row, lambda _, left, at: lapse(left, retention, at), op, now
+            )
             return event
 
-        return self._round(op.limit, now, lapse)
+        return self._round(op.limit, now, sweep)
 
     def _abandon(self, op: Abandon, now: Micros) -> Tended:
-        def abandon(entry: Entry) -> Event | None:
-            if not proved(Event.ABANDON, entry.record.fence, entry.record, now):
+        def abandon(row: Row) -> Event | None:
+            if not proved(Event.ABANDON, row.fence, row, now):
                 return None
-            terms = self._records.terms.get(entry.terms)
+            terms = self._records.terms.get(row.terms)
             if terms is None:
                 return None
-            fields = kept_fields(op.snapshot, terms, now) | {"reason": "nobody ran it in time"}
-            self._records.happen(Event.ABANDON, entry, fields)
+
+            def fill(op: Abandon, left: Row, now: Micros) -> None:
+                keep(left, op.snapshot, terms, now)
+                left.reason = "nobody ran it in time"
+
+            self._records.happen(Event.ABANDON, row, fill, op, now)
             return Event.ABANDON
 
         return self._round(op.limit, now, abandon)
 
     def _reap(self, op: Reap, now: Micros) -> Tended:
-        def expire(entry: Entry) -> Event | None:
-            if not proved(Event.EXPIRE, entry.record.fence, entry.record, now):
+        def expire(row: Row) -> Event | None:
+            if not proved(Event.EXPIRE, row.fence, row, now):
                 return None
-            self._records.happen(Event.EXPIRE, entry, EMPTIED)
+            self._records.happen(Event.EXPIRE, row, lambda _, left, at: empty(left), op, now)
             return Event.EXPIRE
 
-        def forget(entry: Entry) -> Event | None:
+        def forget(row: Row) -> Event | None:
             # What was completed is expired first.
-            if entry.record.state is State.COMPLETED:
+            if row.state is State.COMPLETED or not proved(Event.FORGET, row.fence, row, now):
                 return None
-            if not proved(Event.FORGET, entry.record.fence, entry.record, now):
-                return None
-            self._records.happen(Event.FORGET, entry, {})
+            self._records.happen(Event.FORGET, row, nothing, op, now)
             return Event.FORGET
 
         rounds = [self._round(op.limit, now, tend) for tend in (expire, forget)]
@@ -180,14 +174,14 @@ class Upkeep:
         more = more or any(count >= op.limit for count in others.values())
         return Tended({**counts, **others}, more, now)
 
-    def _round(self, limit: int, now: Micros, tend: Callable[[Entry], Event | None]) -> Tended:
+    def _round(self, limit: int, now: Micros, tend: Callable[[Row], Event | None]) -> Tended:
         """What ``tend`` changes, longest due first, up to ``limit``."""
         counts: Counter[str] = Counter()
-        due = [(entry.case(self._records.terms).due_at or now, entry) for entry in self._entries()]
-        for _, entry in sorted(due, key=lambda item: item[0]):
+        due = [(row.case(self._records.terms).due_at or now, row) for row in self._rows()]
+        for _, row in sorted(due, key=lambda item: item[0]):
             if counts.total() >= limit:
                 break
-            if event := tend(entry):
+            if event := tend(row):
                 counts[event.value] += 1
         return Tended(dict(counts), counts.total() >= limit, now)
 
@@ -204,23 +198,20 @@ class Upkeep:
     def _retire(self, op: Retire, now: Micros) -> Retired:
         resource, tenant = shown(op.resource), shown(op.tenant)
         made = [
-            entry
-            for entry in self._entries()
-            if entry.resource == resource
-            and entry.origin.tenant == tenant
-            and self._records.is_of(entry, op.application)
+            row
+            for row in self._rows()
+            if row.resource == resource
+            and row.origin.tenant == tenant
+            and self._records.is_of(row, op.application)
+            and proved(Event.RETIRE, row.fence, row, now)
         ]
-        made = [
-            entry for entry in made if proved(Event.RETIRE, entry.record.fence, entry.record, now)
-        ]
-        for entry in made:
-            first = entry.record.retired_at
-            retired_at = now if first is None else first
-            identity = entry.record.identity
-            self._records.entries[identity] = changed(
-                entry, entry.record.state, {"retired_at": retired_at}
-            )
+        for row in made:
+            self._records.happen(Event.RETIRE, row, _retired, op, now)
         return Retired(len(made), now)
+
+
+def _retired(op: Retire, row: Row, now: Micros) -> None:
+    row.retired_at = now if row.retired_at is None else row.retired_at
 
 
 def _due_for(work: Work, case: Case, now: Micros) -> Micros | None:
