@@ -32,7 +32,7 @@ from semel.core.contract import (
     Stale,
     StoreOperation,
 )
-from semel.core.model import Identity, State
+from semel.core.model import Identity, OnLapse, State
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 from semel.stores import open_backend
 from semel.stores.sqlite import SqliteBackend
@@ -644,6 +644,10 @@ def test_a_damaged_schema_is_called_so_though_nobody_can_read_it(tmp_path: Path)
         "leased_until = NULL",
         "state = 'completed'",
         "state = 'unknown', expires_at = 1",
+        "state = 'pending', leased_until = NULL",
+        "state = 'paid'",
+        "duty = 'none'",
+        "on_lapse = 'perhaps'",
         "identity = x'00'",
     ],
 )
@@ -653,6 +657,33 @@ def test_the_database_itself_refuses_what_no_life_leads_to(
     op = held(backend)
     with pytest.raises(sqlite3.IntegrityError):
         other.execute(f"UPDATE semel_record SET {change} WHERE identity = ?", (op.identity,))
+
+
+@pytest.mark.parametrize("column", ["state", "duty", "on_lapse"])
+def test_the_database_takes_every_word_that_records_have(
+    backend: SqliteBackend, other: sqlite3.Connection, column: str
+) -> None:
+    words = {
+        "state": [state.value for state in State],
+        "duty": ["lease", "resume", "run", "ask", "expire", "forget"],
+        "on_lapse": [choice.value for choice in OnLapse],
+    }
+    whole = {
+        "completed": ", snapshot = x'00', expires_at = 1",
+        "pending": ", request = x'00', patience = 1, abandon_at = 1",
+    }
+    for word in words[column]:
+        op = held(backend)
+        change = f"{column} = '{word}'{whole.get(word, '')}"
+        other.execute(f"UPDATE semel_record SET {change} WHERE identity = ?", (op.identity,))
+
+
+def test_the_rules_of_a_record_need_no_temporary_tables(other: sqlite3.Connection) -> None:
+    """SQLite would fill one for each list of a rule, again for every row that is written."""
+    columns = other.execute("PRAGMA table_info(semel_record)").fetchall()
+    values = ", ".join("1" * len(columns))
+    program = other.execute(f"EXPLAIN INSERT INTO semel_record VALUES ({values})").fetchall()
+    assert "OpenEphemeral" not in {step[1] for step in program}
 
 
 # ── inside the caller's transaction ───────────────────────────────────────────────────────────────
