@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,15 @@ from semel.core.contract import (
     Read,
     Stale,
     StoreOperation,
+    Suspend,
 )
-from semel.core.model import Identity, State
+from semel.core.model import Identity, OnLapse, Origin, State
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 from semel.stores import open_backend
+from semel.stores.base import AsyncStore
 from semel.stores.sqlite import SqliteBackend
 from tests.stores.contract import ACT, claim, complete, new_fence, new_identity
+from tests.stores.harness import FakeClock
 from tests.waiting import PATIENCE
 
 LEAN = """
@@ -302,6 +305,59 @@ def test_a_replay_that_this_process_never_met_writes_nothing(
     stranger.close()
 
 
+def test_a_look_says_what_the_plan_of_a_read_says(
+    backend: SqliteBackend, other: sqlite3.Connection
+) -> None:
+    """In every state, of a large answer too, and of no record."""
+    ops = [held(backend) for _ in range(4)]
+    ask(backend, complete(ops[1].identity, ops[1].fence))
+    ask(backend, complete(ops[2].identity, ops[2].fence, bytes(100_000)))
+    ask(backend, Suspend(ops[3].identity, ops[3].fence, "why"))
+    other.execute("BEGIN")
+    for identity in (*[op.identity for op in ops], new_identity()):
+        by_plan = backend.on(other).perform(Read(identity))
+        for looked in (ask(backend, Read(identity)), asyncio.run(awaited(backend, Read(identity)))):
+            assert type(looked) is type(by_plan)
+            assert getattr(looked, "record", None) == getattr(by_plan, "record", None)
+    other.execute("ROLLBACK")
+
+
+def test_a_look_holds_on_to_nothing(backend: SqliteBackend, other: sqlite3.Connection) -> None:
+    """A reader that stayed at its row would see no later commit, and the log could not be reset."""
+    op = held(backend)
+    assert ask(backend, Read(op.identity)).record.state is State.IN_PROGRESS
+    ask(backend, complete(op.identity, op.fence))
+    assert ask(backend, Read(op.identity)).record.state is State.COMPLETED
+    assert other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
+
+
+def test_a_look_that_fails_is_told_to_whoever_awaits_it(
+    backend: SqliteBackend, other: sqlite3.Connection
+) -> None:
+    op = held(backend)
+    other.execute("PRAGMA ignore_check_constraints = ON")
+    other.execute("UPDATE semel_record SET state = 'paid' WHERE identity = ?", (op.identity,))
+
+    async def ask_twice() -> list[Any]:
+        store = backend.awaited()
+        asked = [store.perform(Read(op.identity)), store.perform(Read(new_identity()))]
+        return list(await asyncio.gather(*asked, return_exceptions=True))
+
+    assert [type(reply) for reply in asyncio.run(ask_twice())] == [StoreCorrupt, NoRecord]
+
+
+def test_every_loop_has_a_store_of_its_own(backend: SqliteBackend) -> None:
+    async def two() -> tuple[AsyncStore, AsyncStore]:
+        return backend.awaited(), backend.awaited()
+
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        mine, again = first.run(two())
+        theirs, _ = second.run(two())
+        assert mine is again
+        assert mine is not theirs
+        assert first.run(two())[0] is mine
+
+
 # ── group commit ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -408,6 +464,40 @@ def test_what_took_effect_in_a_batch_is_told_so_whatever_became_of_it_in_the_bat
     assert isinstance(lost, Lost)
 
 
+def test_a_batch_leaves_the_rows_and_replies_of_its_operations_alone(tmp_path: Path) -> None:
+    """Whatever they hold: each is done once by itself, and once beside the others."""
+    odd = Origin("tenant\0", "POST", "/p\\x00/é", "k\ud800")
+    some = claim(new_identity(), new_fence()).terms
+    claims = [
+        Claim(new_identity(), new_fence(), "v1:é", b"", odd, 7, lapse, late, request, some)
+        for lapse in OnLapse
+        for late, request in ((None, None), (2**62, b"\0request"), (None, b""))
+    ]
+    resources = [None, "order/1", "order\0/é"] * 3
+    ops = [
+        Complete(op.identity, op.fence, b"\0" * number, 5 + number, number, resource)
+        for number, (op, resource) in enumerate(zip(claims, resources, strict=True))
+    ]
+    alone, many = (
+        SqliteBackend(f"sqlite:///{tmp_path}/{name}.db", timeout=PATIENCE, clock=FakeClock())
+        for name in ("alone", "many")
+    )
+
+    async def gather(ops: Sequence[StoreOperation[Any]]) -> list[Any]:
+        store = many.awaited()
+        return list(await asyncio.gather(*[store.perform(op) for op in ops]))
+
+    def rows(backend: SqliteBackend) -> list[Any]:
+        writer = writers_connection(backend)
+        return writer.execute("SELECT * FROM semel_record ORDER BY identity").fetchall()
+
+    for each in (claims, ops):
+        assert [ask(alone, op) for op in each] == asyncio.run(gather(each))
+        assert rows(alone) == rows(many)
+    alone.close()
+    many.close()
+
+
 TURNS = 5
 """Of the loop, until an operation is with the writer."""
 
@@ -418,13 +508,12 @@ def test_what_was_given_up_before_it_was_handed_over_is_never_done(path: Path) -
     op = claim(new_identity(), new_fence())
 
     async def give_up_first() -> None:
-        store = backend.awaited()
+        store: Any = backend.awaited()
         asked = asyncio.ensure_future(store.perform(op))
         await asyncio.sleep(0)
-        mailbox: Any = backend._mailbox(asyncio.get_running_loop())
-        (job,) = mailbox._leaving
+        (job,) = store._leaving
         job.sent_at -= 2 * PATIENCE
-        mailbox._check_deadlines()
+        store._check_deadlines()
         with pytest.raises(StoreUnavailable) as told:
             await asked
         assert told.value.applied is False
@@ -644,6 +733,10 @@ def test_a_damaged_schema_is_called_so_though_nobody_can_read_it(tmp_path: Path)
         "leased_until = NULL",
         "state = 'completed'",
         "state = 'unknown', expires_at = 1",
+        "state = 'pending', leased_until = NULL",
+        "state = 'paid'",
+        "duty = 'none'",
+        "on_lapse = 'perhaps'",
         "identity = x'00'",
     ],
 )
@@ -653,6 +746,33 @@ def test_the_database_itself_refuses_what_no_life_leads_to(
     op = held(backend)
     with pytest.raises(sqlite3.IntegrityError):
         other.execute(f"UPDATE semel_record SET {change} WHERE identity = ?", (op.identity,))
+
+
+@pytest.mark.parametrize("column", ["state", "duty", "on_lapse"])
+def test_the_database_takes_every_word_that_records_have(
+    backend: SqliteBackend, other: sqlite3.Connection, column: str
+) -> None:
+    words = {
+        "state": [state.value for state in State],
+        "duty": ["lease", "resume", "run", "ask", "expire", "forget"],
+        "on_lapse": [choice.value for choice in OnLapse],
+    }
+    whole = {
+        "completed": ", snapshot = x'00', expires_at = 1",
+        "pending": ", request = x'00', patience = 1, abandon_at = 1",
+    }
+    for word in words[column]:
+        op = held(backend)
+        change = f"{column} = '{word}'{whole.get(word, '')}"
+        other.execute(f"UPDATE semel_record SET {change} WHERE identity = ?", (op.identity,))
+
+
+def test_the_rules_of_a_record_need_no_temporary_tables(other: sqlite3.Connection) -> None:
+    """SQLite would fill one for each list of a rule, again for every row that is written."""
+    columns = other.execute("PRAGMA table_info(semel_record)").fetchall()
+    values = ", ".join("1" * len(columns))
+    program = other.execute(f"EXPLAIN INSERT INTO semel_record VALUES ({values})").fetchall()
+    assert "OpenEphemeral" not in {step[1] for step in program}
 
 
 # ── inside the caller's transaction ───────────────────────────────────────────────────────────────

@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -55,9 +55,9 @@ R = TypeVar("R")
 DEFAULT_TIMEOUT = 5.0
 _NOT_HERE = object()
 
-LISTINGS: Final = (Due, Browse, Scan, BrowseEffects, FindEffect, WhoLeads)
+LISTINGS: Final = frozenset({Due, Browse, Scan, BrowseEffects, FindEffect, WhoLeads})
 """They may read much, and need no write lock for it; in an event loop, a thread does."""
-_LOOKS: Final = (Fetch, Recall, *LISTINGS)
+_LOOKS: Final = frozenset({Fetch, Recall, *LISTINGS})
 
 
 class SqliteBackend:
@@ -86,9 +86,7 @@ class SqliteBackend:
         self._engine: Engine | None = None
         enforced = flag("foreign_keys", options.get("foreign_keys", False))
         self._transactions = SqliteTransactions(self._path, self._timeout, clock, enforced)
-        # Weak in the mailboxes, which know their loop: a loop that ended must not be kept alive.
-        self._loops: weakref.WeakValueDictionary[asyncio.AbstractEventLoop, _LoopMailbox]
-        self._loops = weakref.WeakValueDictionary()
+        self._forget_loops()
         _LIVE.add(self)
 
     @property
@@ -103,7 +101,9 @@ class SqliteBackend:
         return _SqliteStore(self)
 
     def awaited(self) -> AsyncStore:
-        return _AsyncSqliteStore(self, self._mailbox(asyncio.get_running_loop()))
+        loop = asyncio.get_running_loop()
+        latest = self._latest()
+        return latest if latest is not None and latest.loop is loop else self._store_of(loop)
 
     def on(self, connection: sqlite3.Connection) -> Store:
         """The same store inside the caller's own transaction: durable when the caller commits."""
@@ -152,18 +152,18 @@ class SqliteBackend:
 
     def answer_at_once(self, op: StoreOperation[R]) -> R | object:
         """The answer to who only looks, or to a claim whose record exists; else ``_NOT_HERE``."""
-        engine = self._engine
+        engine, kind = self._engine, type(op)
         if engine is None or not engine.ready:
             return _NOT_HERE
         if isinstance(op, Read):
             record, now = engine.look(op.identity)
             return NoRecord(now) if record is None else Found(record, now)
-        if isinstance(op, Claim) and engine.contended:
+        if isinstance(op, Claim):
+            if not engine.contended:
+                return _NOT_HERE
             record, now = engine.look(op.identity)
             return _NOT_HERE if record is None else claim_reply(op, record, now)
-        if isinstance(op, _LOOKS):
-            return engine.ask(plan(op))
-        return _NOT_HERE
+        return engine.ask(plan(op)) if kind in _LOOKS else _NOT_HERE
 
     def submit(self, *jobs: Job) -> None:
         while not (engine := self._engine or self._start()).submit(jobs):
@@ -182,12 +182,19 @@ class SqliteBackend:
                 self._engine = Engine(self._path, self._timeout, self._clock)
             return self._engine
 
-    def _mailbox(self, loop: asyncio.AbstractEventLoop) -> _LoopMailbox:
+    def _forget_loops(self) -> None:
+        # Weak in the stores, which know their loop: a loop that ended must not be kept alive.
+        self._loops: weakref.WeakValueDictionary[asyncio.AbstractEventLoop, _AsyncSqliteStore]
+        self._loops = weakref.WeakValueDictionary()
+        self._latest: Callable[[], _AsyncSqliteStore | None] = _nobody
+
+    def _store_of(self, loop: asyncio.AbstractEventLoop) -> _AsyncSqliteStore:
         with self._lock:
-            mailbox = self._loops.get(loop)
-            if mailbox is None:
-                mailbox = self._loops[loop] = _LoopMailbox(self, loop)
-            return mailbox
+            store = self._loops.get(loop)
+            if store is None:
+                store = self._loops[loop] = _AsyncSqliteStore(self, loop)
+            self._latest = weakref.ref(store)
+            return store
 
     # ── around a fork ────────────────────────────────────────────────────────────────────────────
 
@@ -204,7 +211,7 @@ class SqliteBackend:
         """In a forked child: the writer thread and the loops stayed with the parent."""
         self._engine = None
         self._transactions.start_anew()
-        self._loops = weakref.WeakValueDictionary()
+        self._forget_loops()
         self._lock = threading.Lock()
 
 
@@ -243,47 +250,53 @@ class _ThreadMailbox:
 
 
 class _AsyncSqliteStore:
-    """The awaited colour."""
-
-    def __init__(self, backend: SqliteBackend, mailbox: _LoopMailbox) -> None:
-        self._backend = backend
-        self._mailbox = mailbox
-
-    async def perform(self, op: StoreOperation[R], /) -> R:
-        if type(op) is not Complete:  # which only the writer can do
-            if isinstance(op, LISTINGS):
-                answer = await asyncio.to_thread(self._backend.answer_at_once, op)
-            else:
-                answer = self._backend.answer_at_once(op)
-            if answer is not _NOT_HERE:
-                return cast("R", answer)
-        # Cancelled here, the job stays queued and is done: only its answer is lost.
-        return cast("R", await self._mailbox.send(op))
-
-
-class _LoopMailbox:
-    """The jobs of one event loop: woken once per batch, with one timer for all deadlines.
+    """The awaited colour in one event loop: woken once per batch, one timer for all deadlines.
 
     What the tasks of one turn of the loop ask for is handed over together, two turns later: whoever
     else is about to ask comes along. A hand-over to the writer costs far more than a turn.
     """
 
     def __init__(self, backend: SqliteBackend, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
         self._backend = backend
-        self._loop = loop
         self._leaving: list[_LoopJob] = []
         self._waiting: deque[_LoopJob] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
-    def send(self, op: StoreOperation[Any]) -> asyncio.Future[Any]:
-        job = _LoopJob(op, self, self._loop.create_future(), time.monotonic())
+    def perform(self, op: StoreOperation[R], /) -> Awaitable[R]:
+        """A future, which is done at once where a look answers."""
+        if type(op) in LISTINGS:
+            return self._list(op)
+        future: asyncio.Future[Any] = self.loop.create_future()
+        if type(op) is not Complete:  # which only the writer can do
+            try:
+                answer = self._backend.answer_at_once(op)
+            except Exception as error:
+                future.set_exception(error)
+                return future
+            if answer is not _NOT_HERE:
+                future.set_result(answer)
+                return future
+        self._send(op, future)
+        return future
+
+    async def _list(self, op: StoreOperation[R]) -> R:
+        answer = await asyncio.to_thread(self._backend.answer_at_once, op)
+        if answer is _NOT_HERE:
+            self._send(op, future := self.loop.create_future())
+            answer = await future
+        return cast("R", answer)
+
+    def _send(self, op: StoreOperation[Any], future: asyncio.Future[Any]) -> None:
+        """To the writer. Cancelled once it is there, the job is done: only its answer is lost."""
+        job = _LoopJob(op, self)
+        job.future, job.sent_at = future, time.monotonic()
         self._waiting.append(job)
         if self._timer is None:
-            self._timer = self._loop.call_later(self._backend.timeout, self._check_deadlines)
+            self._timer = self.loop.call_later(self._backend.timeout, self._check_deadlines)
         if not self._leaving:
-            self._loop.call_soon(self._loop.call_soon, self._leave)
+            self.loop.call_soon(self.loop.call_soon, self._leave)
         self._leaving.append(job)
-        return job.future
 
     def _leave(self) -> None:
         # Who was told meanwhile that it was never begun must be right.
@@ -293,7 +306,7 @@ class _LoopMailbox:
 
     def deliver(self, jobs: Sequence[Job]) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._settle, jobs)
+            self.loop.call_soon_threadsafe(self._settle, jobs)
         except RuntimeError:
             # The loop is closed: the work is done, nobody is left to be told.
             return
@@ -325,22 +338,14 @@ class _LoopMailbox:
         self._trim()
         if self._waiting:
             patience = max(0.001, self._waiting[0].sent_at - too_old)
-            self._timer = self._loop.call_later(patience, self._check_deadlines)
+            self._timer = self.loop.call_later(patience, self._check_deadlines)
 
 
 class _LoopJob(Job):
     __slots__ = ("future", "sent_at")
 
-    def __init__(
-        self,
-        op: StoreOperation[Any],
-        mailbox: _LoopMailbox,
-        future: asyncio.Future[Any],
-        sent_at: float,
-    ) -> None:
-        super().__init__(op, mailbox)
-        self.future = future
-        self.sent_at = sent_at
+    future: asyncio.Future[Any]
+    sent_at: float
 
 
 class _JoinedStore:
@@ -402,6 +407,10 @@ def parse(url: str) -> tuple[Path, dict[str, object]]:
         raise ConfigurationError(f"unknown option of a SQLite store: {', '.join(unknown)}")
     # Absolute from the start: a process that changes its folder must not change its store.
     return Path(path).absolute(), options
+
+
+def _nobody() -> None:
+    """Where no loop has asked yet."""
 
 
 # ── the process ───────────────────────────────────────────────────────────────────────────────────

@@ -19,8 +19,6 @@ from semel.errors import StoreUnavailable
 from semel.stores.sql.plans import plan
 from semel.stores.sqlite.file import DIALECT, outage, run, spoils_transaction
 
-Row = tuple[object, ...]
-
 SIZES: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Rows per statement: each size is prepared once; a batch in between repeats its last row."""
 
@@ -54,17 +52,19 @@ class Mailbox(Protocol):
 
 def run_batch(connection: sqlite3.Connection, batch: Sequence[Job], now: Micros) -> None:
     """Set the reply or the error of each job. Raises when the transaction itself is spoilt."""
-    claims = [job for job in batch if type(job.op) is Claim and _fresh(job.op, now)]
-    completions = [job for job in batch if type(job.op) is Complete]
+    claims: list[Job] = []
+    completions: list[Job] = []
+    for job in batch:
+        op = job.op
+        if type(op) is Complete:
+            completions.append(job)
+        elif type(op) is Claim and (op.fresh_until is None or op.fresh_until >= now):
+            claims.append(job)
     for jobs, many in ((claims, _CLAIM), (completions, _COMPLETE)):
         _run_many(connection, jobs, now, many)
         # Before anything else: what took effect must not be undone by another before it is told so.
         _run_each(connection, jobs, now)
     _run_each(connection, batch, now)
-
-
-def _fresh(op: Claim, now: Micros) -> bool:
-    return op.fresh_until is None or op.fresh_until >= now
 
 
 def _run_each(connection: sqlite3.Connection, jobs: Sequence[Job], now: Micros) -> None:
@@ -87,18 +87,22 @@ def _run_one(connection: sqlite3.Connection, job: Job, now: Micros) -> None:
 
 
 class _Many:
-    """How one kind of operation is done for many at once."""
+    """How one kind of operation is done for many at once.
+
+    ``values``: the parameters of all rows. ``replies``: what is said when every row was changed.
+    """
 
     def __init__(
         self,
         query: str,
-        row: Callable[[Any, Micros], Row],
-        reply: Callable[[Any, Micros], object],
+        values: Callable[[Any, Micros], list[object]],
+        replies: Callable[[Any, Micros], Sequence[object]],
     ) -> None:
         compiled = DIALECT.queries[query]
+        self.width = len(compiled.takes)
         self.texts = {size: compiled.for_rows(size) for size in SIZES}
-        self.row = row
-        self.reply = reply
+        self.values = values
+        self.replies = replies
 
 
 def _run_many(
@@ -106,20 +110,22 @@ def _run_many(
 ) -> None:
     for start in range(0, len(jobs), SIZES[-1]):
         chunk = jobs[start : start + SIZES[-1]]
-        if len(chunk) > 1 and _all_changed(connection, chunk, now, many):
-            for job in chunk:
-                job.reply = many.reply(job.op, now)
+        ops = [job.op for job in chunk]
+        if len(ops) > 1 and _changed(connection, ops, now, many):
+            for job, reply in zip(chunk, many.replies(ops, now), strict=True):
+                job.reply = reply
 
 
-def _all_changed(
-    connection: sqlite3.Connection, chunk: Sequence[Job], now: Micros, many: _Many
+def _changed(
+    connection: sqlite3.Connection, ops: Sequence[StoreOperation[Any]], now: Micros, many: _Many
 ) -> bool:
-    size = next(size for size in SIZES if size >= len(chunk))
+    """Whether every row was; the rest of a size is filled up with the last row again."""
+    size = next(size for size in SIZES if size >= len(ops))
     try:
-        rows = [many.row(job.op, now) for job in chunk]
-        rows += [rows[-1]] * (size - len(rows))
-        values = [value for row in rows for value in row]
-        return connection.execute(many.texts[size], values).rowcount == len(chunk)
+        values = many.values(ops, now)
+        if size > len(ops):
+            values += values[-many.width :] * (size - len(ops))
+        return connection.execute(many.texts[size], values).rowcount == len(ops)
     except sqlite3.Error as error:
         if spoils_transaction(error):
             raise
@@ -129,34 +135,46 @@ def _all_changed(
         return False
 
 
-def _claim_row(op: Claim, now: Micros) -> Row:
-    origin = op.origin
-    place = (origin.tenant, origin.method, origin.path, origin.key)
-    fingerprint, *texts = described(op.fingerprint, *place)
-    return (
-        op.identity,
-        op.fence,
-        fingerprint,
-        op.fields,
-        *texts,
-        op.on_lapse.value,
-        now,
-        now + op.lease,
-        "resume" if op.on_lapse is OnLapse.RESUME else "lease",
-        op.request,
-        op.terms,
-    )
+# Parameters are bound as bytearrays where they are short: for each of type bytes, sqlite3 goes
+# looking for an adapter, which takes longer than to copy and to bind it.
 
 
-def _complete_row(op: Complete, now: Micros) -> Row:
-    expires_at = now + op.retention
-    resource = None if op.resource is None else shown(op.resource)
-    return (op.identity, op.fence, op.snapshot, expires_at, expires_at + op.tombstone, resource)
+def _claim_values(ops: Sequence[Claim], now: Micros) -> list[object]:
+    values: list[object] = []
+    for op in ops:
+        origin = op.origin
+        place = (origin.tenant, origin.method, origin.path, origin.key)
+        fingerprint, *texts = described(op.fingerprint, *place)
+        values += (bytearray(op.identity), bytearray(op.fence), fingerprint, bytearray(op.fields))
+        values += texts
+        on_lapse, duty = _ON_LAPSE[op.on_lapse]
+        values += (on_lapse, now, now + op.lease, duty, op.request, op.terms)
+    return values
 
 
-_CLAIM: Final = _Many("claim_many", _claim_row, lambda op, now: Claimed(now + op.lease, now, now))
-_COMPLETE: Final = _Many(
-    "complete_many",
-    _complete_row,
-    lambda op, now: Applied(State.COMPLETED, now, None, now + op.retention),
-)
+def _claimed(ops: Sequence[Claim], now: Micros) -> Sequence[object]:
+    return [Claimed(now + op.lease, now, now) for op in ops]
+
+
+def _complete_values(ops: Sequence[Complete], now: Micros) -> list[object]:
+    values: list[object] = []
+    for op in ops:
+        expires_at = now + op.retention
+        resource = None if op.resource is None else shown(op.resource)
+        values += (bytearray(op.identity), bytearray(op.fence), op.snapshot)
+        values += (expires_at, expires_at + op.tombstone, resource)
+    return values
+
+
+def _completed(ops: Sequence[Complete], now: Micros) -> Sequence[object]:
+    return [Applied(_COMPLETED, now, None, now + op.retention) for op in ops]
+
+
+_COMPLETED: Final = State.COMPLETED
+_ON_LAPSE: Final = {
+    choice: (choice.value, "resume" if choice is OnLapse.RESUME else "lease") for choice in OnLapse
+}
+"""As it is written, and whose turn it is when the lease has run out."""
+
+_CLAIM: Final = _Many("claim_many", _claim_values, _claimed)
+_COMPLETE: Final = _Many("complete_many", _complete_values, _completed)

@@ -40,51 +40,43 @@ BATCH: Final = 256
 
 
 _LOOK: Final = TEXTS["look"].replace(":identity", "?")
+"""Its parameter is bound as a bytearray: see `batch`."""
 
 
 class Reader:
-    """A connection that only looks; used by one thread, closed by any."""
+    """A connection that only looks; used by one thread, closed by any: both hold its lock."""
 
     def __init__(self, path: Path, timeout: float, files: OpenFiles) -> None:
         self._path = path
         self._timeout = timeout
         self._files = files
-        self._lock = threading.Lock()
-        self._connection: sqlite3.Connection | None = None
+        self.lock = threading.Lock()
+        self.cursor: sqlite3.Cursor | None = None
+        """For all looks: to make one takes longer than to look."""
 
-    def read(self, identity: Identity, clock: Clock) -> tuple[Record | None, Micros]:
-        with self._lock:
-            row = self._opened().execute(_LOOK, (identity,)).fetchone()
-            now = clock()
-        return (None if row is None else record(row)), now
-
-    def ask(self, steps: Plan[R], clock: Clock) -> R:
-        """Carry out a plan that only looks."""
-        with self._lock:
-            return run(self._opened(), steps, clock())
-
-    def _opened(self) -> sqlite3.Connection:
-        if self._connection is None:
+    def open(self) -> sqlite3.Cursor:
+        """The cursor, while the lock is held."""
+        if self.cursor is None:
             self._files.check()
-            self._connection = open_for_reading(self._path, self._timeout)
-        return self._connection
+            self.cursor = open_for_reading(self._path, self._timeout).cursor()
+        return self.cursor
 
     def close(self) -> None:
-        with self._lock:
+        with self.lock:
             self._drop()
 
     def freeze(self) -> None:
         """Closed, and held so until ``thaw``."""
-        self._lock.acquire()
+        self.lock.acquire()
         self._drop()
 
     def thaw(self) -> None:
-        self._lock.release()
+        self.lock.release()
 
     def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        if self.cursor is not None:
+            self.cursor.connection.close()
+            self.cursor = None
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
@@ -134,16 +126,26 @@ class Engine:
     # ── for callers ──────────────────────────────────────────────────────────────────────────────
 
     def look(self, identity: Identity) -> tuple[Record | None, Micros]:
-        """What is committed, read in the calling thread."""
+        """What is committed, read in the calling thread; the whole way of a replay."""
         try:
-            return self._reader().read(identity, self._clock)
+            reader: Reader = self._local.reader
+        except AttributeError:
+            reader = self._new_reader()
+        try:
+            with reader.lock:
+                cursor = reader.cursor or reader.open()
+                # All rows, of which there is one at most: then the look holds on to nothing.
+                rows = cursor.execute(_LOOK, (bytearray(identity),)).fetchall()
         except sqlite3.Error as error:
             raise outage(error, applied=False) from error
+        return (record(rows[0]) if rows else None), self._clock()
 
     def ask(self, steps: Plan[R]) -> R:
         """The same, by a plan."""
+        reader: Reader = getattr(self._local, "reader", None) or self._new_reader()
         try:
-            return self._reader().ask(steps, self._clock)
+            with reader.lock:
+                return run(reader.open().connection, steps, self._clock())
         except sqlite3.Error as error:
             raise outage(error, applied=False) from error
 
@@ -180,6 +182,13 @@ class Engine:
         self._thread.join()
         self._close_readers()
 
+    def _new_reader(self) -> Reader:
+        """The calling thread's own."""
+        reader = self._local.reader = Reader(self._path, self._timeout, self._files)
+        with self._lock:
+            self._readers.add(reader)
+        return reader
+
     def _close_readers(self) -> None:
         with self._lock:
             readers = list(self._readers)
@@ -210,16 +219,6 @@ class Engine:
         self._writing.release()
 
     # ── the writer thread ────────────────────────────────────────────────────────────────────────
-
-    def _reader(self) -> Reader:
-        """The calling thread's own."""
-        try:
-            reader: Reader = self._local.reader
-        except AttributeError:
-            reader = self._local.reader = Reader(self._path, self._timeout, self._files)
-            with self._lock:
-                self._readers.add(reader)
-        return reader
 
     def _work(self) -> None:
         while self._wait():
