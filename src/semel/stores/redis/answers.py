@@ -6,10 +6,11 @@ Everything in Redis is bytes; the rows made of them are checked where those of S
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from semel.core.contract import Applied, Lost, Written
-from semel.core.model import Case, Glimpse, Identity, Micros, Record, State
+from semel.core.model import Case, Glimpse, Identity, Micros, OnLapse, Record, State
 from semel.core.terms import TermsId
 from semel.errors import StoreCorrupt
 from semel.stores.sql import rows
@@ -21,6 +22,7 @@ _RECORD = 12
 _REST = 10
 _GLIMPSE = 14
 _STATES = {state.value.encode(): state for state in State}
+_ON_LAPSE = {choice.value.encode(): choice for choice in OnLapse}
 
 
 def fields(answer: Answer, least: int) -> Sequence[Any]:
@@ -77,8 +79,26 @@ def optional_text(value: object) -> str | None:
 
 def record(identity: Identity, answer: Answer) -> Record | None:
     """None when there is none: every field of it is missing then."""
-    row = _row(identity, answer)
+    found = fields(answer, _RECORD)
+    if found[0] == b"completed" and tuple(map(type, found[:_RECORD])) == _ANSWERED:
+        with suppress(KeyError, ValueError):  # then it is looked for what is wrong
+            return _completed(identity, found)
+    row = _row(identity, found)
     return None if row is None else rows.record(row)
+
+
+_ANSWERED = (*([bytes] * 6), type(None), *([bytes] * 3), type(None), type(None))
+"""What the fields of a completed record hold, as nearly all that are read."""
+
+
+def _completed(identity: Identity, found: Sequence[Any]) -> Record:
+    """What `rows.record` makes of it, in one look: this is on the way of every replay."""
+    if len(identity) != 32 or len(found[1]) != 16:
+        raise ValueError
+    expires_at, forget_at = int(found[7]), int(found[8])
+    told = found[2].decode(), found[3], _ON_LAPSE[found[4]], int(found[5])
+    ends = None, expires_at, forget_at
+    return Record(identity, State.COMPLETED, found[1], *told, *ends, found[9], None, None)
 
 
 def terms_id(fields_read: Answer) -> TermsId | None:
@@ -143,7 +163,9 @@ def written(identity: Identity, answer: Answer) -> Written:
     found = fields(answer, 3)
     now = time(found[1])
     if found[0] == 1:
-        return Applied(state(found[2]), now, optional_time(found[3]), optional_time(found[4]))
+        left, leased_until, expires_at = fields(answer, 5)[2:5]
+        until = None if leased_until is None else time(leased_until)
+        return Applied(state(left), now, until, None if expires_at is None else time(expires_at))
     return Lost(record(identity, found[2]), now)
 
 
