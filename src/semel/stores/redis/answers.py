@@ -6,7 +6,6 @@ Everything in Redis is bytes; the rows made of them are checked where those of S
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, TypeAlias
 
 from semel.core.contract import Applied, Lost, Written
@@ -81,8 +80,9 @@ def record(identity: Identity, answer: Answer) -> Record | None:
     """None when there is none: every field of it is missing then."""
     found = fields(answer, _RECORD)
     if found[0] == b"completed" and tuple(map(type, found[:_RECORD])) == _ANSWERED:
-        with suppress(KeyError, ValueError):  # then it is looked for what is wrong
-            return _completed(identity, found)
+        kept = _completed(identity, found)
+        if kept is not None:  # else it is looked for what is wrong
+            return kept
     row = _row(identity, found)
     return None if row is None else rows.record(row)
 
@@ -91,13 +91,15 @@ _ANSWERED = (*([bytes] * 6), type(None), *([bytes] * 3), type(None), type(None))
 """What the fields of a completed record hold, as nearly all that are read."""
 
 
-def _completed(identity: Identity, found: Sequence[Any]) -> Record:
+def _completed(identity: Identity, found: Sequence[Any]) -> Record | None:
     """What `rows.record` makes of it, in one look: this is on the way of every replay."""
     if len(identity) != 32 or len(found[1]) != 16:
-        raise ValueError
-    expires_at, forget_at = int(found[7]), int(found[8])
-    told = found[2].decode(), found[3], _ON_LAPSE[found[4]], int(found[5])
-    ends = None, expires_at, forget_at
+        return None
+    try:
+        told = found[2].decode(), found[3], _ON_LAPSE[found[4]], int(found[5])
+        ends = None, int(found[7]), int(found[8])
+    except (KeyError, ValueError):
+        return None
     return Record(identity, State.COMPLETED, found[1], *told, *ends, found[9], None, None)
 
 
@@ -160,13 +162,16 @@ def _row(identity: Identity, answer: Answer) -> tuple[Any, ...] | None:
 
 def written(identity: Identity, answer: Answer) -> Written:
     """1 and what is left, or 0 and the record as it was found."""
-    found = fields(answer, 3)
-    now = time(found[1])
-    if found[0] == 1:
-        left, leased_until, expires_at = fields(answer, 5)[2:5]
-        until = None if leased_until is None else time(leased_until)
-        return Applied(state(left), now, until, None if expires_at is None else time(expires_at))
-    return Lost(record(identity, found[2]), now)
+    match answer:
+        case [1, int(now), b"completed", None, int(expires_at)]:
+            return Applied(State.COMPLETED, now, None, expires_at)
+        case [1, now, left, leased_until, expires_at]:
+            ends = optional_time(leased_until), optional_time(expires_at)
+            return Applied(state(left), time(now), *ends)
+        case [0, now, found]:
+            return Lost(record(identity, found), time(now))
+        case _:
+            raise StoreCorrupt("a script answered something else than a write does")
 
 
 def state(value: object) -> State | None:

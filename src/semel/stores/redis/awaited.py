@@ -10,8 +10,10 @@ is acknowledged.
 from __future__ import annotations
 
 import asyncio
+from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from os import getpid
 from time import monotonic
 from typing import Any, Final, TypeVar
 
@@ -102,7 +104,7 @@ class FirstTry(AwaitedParcel):
             self.fail(refused(reply, where))
         elif not self.future.done():
             try:
-                self.future.set_result(self._one.understand(self.op, reply))
+                self.future.set_result(self._one.understand(self.op.identity, reply))
             except Exception as error:  # StoreCorrupt, which is this caller's alone
                 self.future.set_exception(error)
 
@@ -343,6 +345,8 @@ class AwaitedPool:
     def __init__(self, settings: Settings, keys: Keys) -> None:
         self._settings = settings
         self.keys = keys
+        self.place = getpid(), get_running_loop()
+        self.closed = False
         self._timeout = settings.timeout
         self._topology = Topology(settings)
         self._links: dict[Address, AwaitedLink] = {}
@@ -403,6 +407,7 @@ class AwaitedPool:
 
     async def aclose(self) -> None:
         """Wait for what is under way, until its deadline at most, and close every link."""
+        self.closed = True
         deadline = monotonic() + self._settings.timeout
         for link in list(self._links.values()):
             await link.drain(deadline)
@@ -411,7 +416,7 @@ class AwaitedPool:
 
     def abandon(self) -> None:
         """Close without the loop, which may be closed already."""
-        self._only = None
+        self.closed, self._only = True, None
         while self._links:
             self._links.popitem()[1].hang_up(severed(True, "the store was closed"))
 
@@ -516,12 +521,16 @@ def _stop(task: asyncio.Task[Any], future: asyncio.Future[Any]) -> None:
 
 
 class AwaitedStore:
-    """The store for event loops. Its answers are futures where they can be."""
+    """The store for event loops: whatever the running one of this process has open."""
 
-    __slots__ = ("_open",)
+    __slots__ = ("_open", "_pool")
 
     def __init__(self, opened: Callable[[], AwaitedPool]) -> None:
         self._open = opened
+        self._pool: AwaitedPool | None = None
 
     def perform(self, op: StoreOperation[R], /) -> Awaitable[R]:
-        return self._open().perform(op)
+        pool = self._pool
+        if pool is None or pool.closed or pool.place != (getpid(), get_running_loop()):
+            pool = self._pool = self._open()
+        return pool.perform(op)

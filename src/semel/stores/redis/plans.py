@@ -90,19 +90,19 @@ Make: TypeAlias = Callable[[Any, Keys], Plan[Any]]
 class OneCall(NamedTuple):
     """An operation on one record that is one call of a script, as all are that requests wait for.
 
-    ``ask`` makes the command, ``understand`` the reply of what was answered.
+    ``ask`` makes the command, ``understand`` the reply of what was answered about the identity.
     """
 
     script: str
     ask: Callable[[Any, Keys], Command]
-    understand: Callable[[Any, Answer], Any]
+    understand: Callable[[Identity, Answer], Any]
 
 
 def planned(one: OneCall) -> Make:
     def plan(op: Any, keys: Keys) -> Plan[Any]:
         call = Call(bucket_of(op.identity), one.ask(op, keys), script(one.script))
         (answer,) = yield (call,)
-        return one.understand(op, answer)
+        return one.understand(op.identity, answer)
 
     return plan
 
@@ -145,14 +145,14 @@ def _ask_claim(op: Claim, keys: Keys) -> Command:
     return (b"EVALSHA", digest, 3, record, indexes[0], indexes[1], *_described(op, op.lease))
 
 
-def _claimed(op: Claim, answer: Answer) -> Claimed | Found | Stale:
+def _claimed(identity: Identity, answer: Answer) -> Claimed | Found | Stale:
     match answers.fields(answer, 1):
         case [2, int(now), int(leased_until), int(created_at)]:
             return Claimed(leased_until, now, created_at)
         case [3]:
             return Stale()
         case row:
-            return _found(op.identity, row)
+            return _found(identity, row)
 
 
 def _accept(op: Accept, keys: Keys) -> Plan[Accepted | Found | Stale]:
@@ -179,8 +179,8 @@ def _ask_read(op: Read, keys: Keys) -> Command:
     return (b"EVALSHA", script("read").digest, 1, keys.near(identity)[0], identity)
 
 
-def _seen(op: Read, answer: Answer) -> Found | NoRecord:
-    record = answers.record(op.identity, answer)
+def _seen(identity: Identity, answer: Answer) -> Found | NoRecord:
+    record = answers.record(identity, answer)
     now = answers.time(answer[-1])
     return NoRecord(now) if record is None else Found(record, now)
 
@@ -214,17 +214,13 @@ def learn_terms(keys: Keys, numbers: Iterable[TermsId | None]) -> Plan[None]:
 # ── writes ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _understood(op: Any, answer: Answer) -> Written:
-    return answers.written(op.identity, answer)
-
-
 def _write(name: str, words: Callable[[Any], tuple[Word | None, ...]]) -> OneCall:
     """``words`` begin behind the identity."""
 
     def ask(op: Any, keys: Keys) -> Command:
         return on_record(name, keys, op.identity, *words(op)).command
 
-    return OneCall(name, ask, _understood)
+    return OneCall(name, ask, answers.written)
 
 
 def _ask_complete(op: Complete, keys: Keys) -> Command:
@@ -276,7 +272,7 @@ def _evict_unknown(op: EvictUnknown, keys: Keys) -> Plan[Written]:
 ONE_CALL: Final[Mapping[type[StoreOperation[Any]], OneCall]] = {
     Claim: OneCall("claim", _ask_claim, _claimed),
     Read: OneCall("read", _ask_read, _seen),
-    Complete: OneCall("complete", _ask_complete, _understood),
+    Complete: OneCall("complete", _ask_complete, answers.written),
     Retake: _write("retake", lambda op: (op.seen, op.fence, op.lease, op.on_lapse.value)),
     Take: _write("take", lambda op: (op.seen, op.fence, op.lease)),
     Resume: _write("resume", lambda op: (op.seen, op.fence, op.lease)),

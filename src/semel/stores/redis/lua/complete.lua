@@ -28,4 +28,4 @@ if resource then
   redis.call('HSET', KEY, 'resource', resource)
   redis.call('ZADD', KEYS[6], 0, made .. identity)
 end
-return {1, now, 'completed', false, due}
+return {1, now, 'completed', false, expires_at}
