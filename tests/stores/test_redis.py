@@ -778,6 +778,79 @@ async def test_a_cancelled_caller_leaves_at_once_and_the_link_stays(
     assert clients == 1
 
 
+async def test_a_first_try_that_failed_goes_on_and_is_given_up_with_its_caller(
+    own_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = RedisBackend(own_server.url, timeout=PATIENCE)
+    store = backend.awaited()
+    began, given_up = asyncio.Event(), asyncio.Event()
+
+    async def waits(*_: object) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            given_up.set()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(awaited.AwaitedPool, "_run_errand", waits)
+        task = asyncio.ensure_future(store.perform(Read(new_identity())))  # nobody knows the script
+        await began.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await given_up.wait()
+    assert isinstance(await store.perform(Read(new_identity())), NoRecord)
+    await backend.aclose()
+
+
+async def test_when_the_server_falls_silent_each_is_told_once_and_the_next_link_is_left_alone(
+    own_server: ValkeyServer,
+) -> None:
+    backend = RedisBackend(own_server.url, timeout=SOON)
+    store = backend.awaited()
+    with suppress(StoreUnavailable):
+        await store.perform(Read(new_identity()))
+    ops = [claim(new_identity(), new_fence()) for _ in range(9)]
+    with frozen(own_server):
+        told = await asyncio.gather(*map(store.perform, ops), return_exceptions=True)
+    assert {type(each) for each in told} == {StoreUnavailable}
+    for op in ops:
+        while True:
+            with suppress(StoreUnavailable):
+                assert isinstance(await store.perform(op), Claimed)
+                break
+    await backend.aclose()
+
+
+async def test_a_store_that_was_closed_opens_again_and_is_closed_again(
+    own_server: ValkeyServer,
+) -> None:
+    backend = RedisBackend(own_server.url, timeout=PATIENCE)
+    store = backend.awaited()
+    for _ in range(2):
+        assert isinstance(await store.perform(Read(new_identity())), NoRecord)
+        await backend.aclose()
+        until(lambda: own_server.ask("CLIENT", "LIST").count(b"cmd=eval") == 0)
+
+
+def test_one_store_serves_several_loops_each_over_a_link_of_its_own(
+    own_server: ValkeyServer,
+) -> None:
+    backend = RedisBackend(own_server.url, timeout=PATIENCE)
+    store = backend.awaited()
+
+    async def one() -> None:
+        assert isinstance(await store.perform(Read(new_identity())), NoRecord)
+
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        for runner in (first, second, first):
+            runner.run(one())
+        assert own_server.ask("CLIENT", "LIST").count(b"cmd=eval") == 2
+        for runner in (first, second):
+            runner.run(backend.aclose())
+
+
 # ── together ──────────────────────────────────────────────────────────────────────────────────────
 
 

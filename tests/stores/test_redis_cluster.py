@@ -75,9 +75,12 @@ def test_a_script_names_no_key_that_it_was_not_given() -> None:
     """Every key is one of KEYS, so that a cluster, or a proxy before it, knows where it belongs."""
     for name, source in sources().items():
         for command, key in re.findall(r"redis\.call\('(\w+)',? ?([^,)]*)", source):
-            keys = ("KEY", "KEYS[1]", "KEYS[10]", "KEYS[other]", "DEADLINE", "MADE")
+            keys = ("KEY", "KEYS[other]", "DEADLINE", "MADE", "INDEX")
             indexes = ("INDEX[duty]", "INDEX[old]", "INDEX[found.duty]")
-            assert command == "TIME" or key in (*keys, *indexes), (name, command, key)
+            given = key in (*keys, *indexes) or re.fullmatch(r"KEYS\[\d+\]", key)
+            assert command == "TIME" or given, (name, command, key)
+        for chosen in re.findall(r"^local INDEX = (.*[^{])$", source, re.MULTILINE):
+            assert re.fullmatch(r"(duty == '\w+' and KEYS\[\d\] or )+KEYS\[\d\]", chosen), name
 
 
 @COLOURS

@@ -171,9 +171,7 @@ def interrupted(
 
 
 def raw(server: ValkeyServer, call: Call) -> Any:
-    if call.script is None:
-        return server.ask(*call.words)
-    return server.ask("EVAL", call.script.text, len(call.keys), *call.keys, *call.words)
+    return server.ask(*call.full())
 
 
 def waiting(harness: Harness, identity: Identity, fence: Fence) -> None:

@@ -12,14 +12,14 @@ from semel.core.contract import StoreOperation
 from semel.core.model import State
 from semel.core.states import TABLE, Event
 from semel.stores.redis.errand import PLANS
-from semel.stores.redis.scripts import SHARED, script, sources
+from semel.stores.redis.scripts import RECORD, SHARED, script, sources
 
 HEADER = re.compile(
     r"\A#!lua(?: flags=allow-oom)?\n-- (\w+): .+\n(?:-- .*\n)*-- takes: .+\n(?:-- .*\n)*"
     r"-- gives: .+\n(?:-- .*\n)*-- why: "
 )
 EVENTS = re.compile(r"^-- event: (.+)$", re.MULTILINE)
-SCRIPTS = sorted(set(sources()) - {SHARED})
+SCRIPTS = sorted(set(sources()) - {RECORD, SHARED})
 EVERY_SCRIPT = pytest.mark.parametrize("name", SCRIPTS)
 INSIDE_A_TRANSACTION = {Event.CLAIM_COMPLETE}
 """What Redis has no transaction for."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from semel.core.contract import Applied, Lost, Written
-from semel.core.model import Case, Glimpse, Identity, Micros, Record, State
+from semel.core.model import Case, Glimpse, Identity, Micros, OnLapse, Record, State
 from semel.core.terms import TermsId
 from semel.errors import StoreCorrupt
 from semel.stores.sql import rows
@@ -21,6 +21,7 @@ _RECORD = 12
 _REST = 10
 _GLIMPSE = 14
 _STATES = {state.value.encode(): state for state in State}
+_ON_LAPSE = {choice.value.encode(): choice for choice in OnLapse}
 
 
 def fields(answer: Answer, least: int) -> Sequence[Any]:
@@ -77,8 +78,29 @@ def optional_text(value: object) -> str | None:
 
 def record(identity: Identity, answer: Answer) -> Record | None:
     """None when there is none: every field of it is missing then."""
-    row = _row(identity, answer)
+    found = fields(answer, _RECORD)
+    if found[0] == b"completed" and tuple(map(type, found[:_RECORD])) == _ANSWERED:
+        kept = _completed(identity, found)
+        if kept is not None:  # else it is looked for what is wrong
+            return kept
+    row = _row(identity, found)
     return None if row is None else rows.record(row)
+
+
+_ANSWERED = (*([bytes] * 6), type(None), *([bytes] * 3), type(None), type(None))
+"""What the fields of a completed record hold, as nearly all that are read."""
+
+
+def _completed(identity: Identity, found: Sequence[Any]) -> Record | None:
+    """What `rows.record` makes of it, in one look: this is on the way of every replay."""
+    if len(identity) != 32 or len(found[1]) != 16:
+        return None
+    try:
+        told = found[2].decode(), found[3], _ON_LAPSE[found[4]], int(found[5])
+        ends = None, int(found[7]), int(found[8])
+    except (KeyError, ValueError):
+        return None
+    return Record(identity, State.COMPLETED, found[1], *told, *ends, found[9], None, None)
 
 
 def terms_id(fields_read: Answer) -> TermsId | None:
@@ -140,11 +162,16 @@ def _row(identity: Identity, answer: Answer) -> tuple[Any, ...] | None:
 
 def written(identity: Identity, answer: Answer) -> Written:
     """1 and what is left, or 0 and the record as it was found."""
-    found = fields(answer, 3)
-    now = time(found[1])
-    if found[0] == 1:
-        return Applied(state(found[2]), now, optional_time(found[3]), optional_time(found[4]))
-    return Lost(record(identity, found[2]), now)
+    match answer:
+        case [1, int(now), b"completed", None, int(expires_at)]:
+            return Applied(State.COMPLETED, now, None, expires_at)
+        case [1, now, left, leased_until, expires_at]:
+            ends = optional_time(leased_until), optional_time(expires_at)
+            return Applied(state(left), time(now), *ends)
+        case [0, now, found]:
+            return Lost(record(identity, found), time(now))
+        case _:
+            raise StoreCorrupt("a script answered something else than a write does")
 
 
 def state(value: object) -> State | None:

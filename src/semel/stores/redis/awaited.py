@@ -10,7 +10,10 @@ is acknowledged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from asyncio import get_running_loop
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from os import getpid
 from time import monotonic
 from typing import Any, Final, TypeVar
 
@@ -19,7 +22,7 @@ import hiredis
 from semel.core.contract import StoreOperation
 from semel.stores.background import keep
 from semel.stores.base import CHECK_AGAIN, Finding
-from semel.stores.redis.errand import ONE_CALL, Attempt, Pause, errand, finish, packed, plan
+from semel.stores.redis.errand import Attempt, Pause, errand
 from semel.stores.redis.faults import (
     Fault,
     garbled,
@@ -29,9 +32,9 @@ from semel.stores.redis.faults import (
     timed_out,
 )
 from semel.stores.redis.greeting import Commands, admit, greet
-from semel.stores.redis.keys import Keys
+from semel.stores.redis.keys import Keys, bucket_of
 from semel.stores.redis.parcels import Line, Parcel, sealed
-from semel.stores.redis.plans import Call
+from semel.stores.redis.plans import ONE_CALL, OneCall
 from semel.stores.redis.settings import Address, Settings
 from semel.stores.redis.topology import PATIENCE, SLOTS_MAP, Topology, nobody
 from semel.stores.redis.wire import pack
@@ -43,11 +46,15 @@ CONVOY: Final = 256
 
 
 class AwaitedParcel(Parcel):
-    """Its sender awaits a future."""
+    """Its sender awaits a future. ``ended``: this link has no more to say to it."""
 
-    __slots__ = ("future",)
+    __slots__ = ("ended", "future")
 
     future: asyncio.Future[Any]
+
+    def __init__(self, attempts: Sequence[Attempt], deadline: float) -> None:
+        super().__init__(attempts, deadline)
+        self.ended = False
 
     def land(self, where: Address) -> None:
         self._end(self.outcomes(where))
@@ -60,39 +67,51 @@ class AwaitedParcel(Parcel):
         if not self.future.done():
             self.future.set_exception(error)
 
+    def waits(self) -> bool:
+        return not self.ended and not self.future.done()
+
     def _end(self, result: list[Any]) -> None:
+        self.ended = True
         if not self.future.done():
             self.future.set_result(result)
 
 
 class FirstTry(AwaitedParcel):
-    """The first try of an operation that is one call, as nearly all are, in as few steps.
+    """The first try of an operation that is one call, which nearly always succeeds.
 
-    Its sender gets the reply, or a fault, and what to do about that is the errand's affair.
+    Its future is that of the operation. After a fault an errand goes on with it.
     """
 
-    __slots__ = ("_call",)
+    __slots__ = ("_one", "_pool", "link", "op")
 
-    def __init__(self, call: Call, deadline: float) -> None:
-        self._call = call
-        self.data = packed(call)
-        self.bucket = call.bucket
+    def __init__(
+        self, pool: AwaitedPool, link: AwaitedLink, op: Any, one: OneCall, deadline: float
+    ) -> None:
+        self._pool, self.link = pool, link
+        self.op, self._one = op, one
+        self.data = pack(one.ask(op, pool.keys))
         self.deadline = deadline
-        self.sent = self.sealed = False
+        self.replies = []
+        self.count = 1
+        self.sent = self.sealed = self.ended = False
 
-    def receive(self, reply: Any) -> bool:
-        self._replies = reply
-        return True
+    def bucket(self) -> int:
+        return bucket_of(self.op.identity)
 
     def land(self, where: Address) -> None:
-        if not self.future.done():
-            reply: Any = self._replies
-            failed = isinstance(reply, hiredis.ReplyError)
-            self.future.set_result(refused(reply, where) if failed else reply)
+        reply: Any = self.replies[0]
+        if isinstance(reply, hiredis.ReplyError):
+            self.fail(refused(reply, where))
+        elif not self.future.done():
+            try:
+                self.future.set_result(self._one.understand(self.op.identity, reply))
+            except Exception as error:  # StoreCorrupt, which is this caller's alone
+                self.future.set_exception(error)
 
     def fail(self, fault: Fault) -> None:
-        if not self.future.done():
-            self.future.set_result(fault)
+        if self.waits():
+            self.ended = True
+            self._pool.go_on(self, fault)
 
 
 class _Greeting(Parcel):
@@ -102,14 +121,14 @@ class _Greeting(Parcel):
 
     def __init__(self, commands: Commands, future: asyncio.Future[list[Any]]) -> None:
         self.future = future
-        self.data = b"".join([pack(*command) for command in commands])
-        self._replies = []
-        self._count = len(commands)
+        self.data = b"".join([pack(command) for command in commands])
+        self.replies = []
+        self.count = len(commands)
         self.sealed = False
 
     def land(self, where: Address) -> None:
         if not self.future.done():
-            self.future.set_result(self._replies)
+            self.future.set_result(self.replies)
 
     def fail(self, fault: Fault) -> None:
         if not self.future.done():
@@ -155,10 +174,11 @@ class AwaitedLink:
         if parcel.deadline < self._look_at:
             self._look_later(parcel.deadline)
         self._queue.append(parcel)
-        if self._ready:
-            self._stir()
-        else:
+        if not self._ready:
             self._start()
+        elif not self._due:
+            self._due = True
+            self._loop.call_soon(self._leave)
         return parcel.future
 
     def hang_up(self, fault: Fault) -> None:
@@ -199,7 +219,9 @@ class AwaitedLink:
     def _depart(self) -> None:
         if not self._queue or self._transport is None:
             return
-        convoy, self._queue = self._queue[:CONVOY], self._queue[CONVOY:]
+        convoy, self._queue = self._queue, []
+        if len(convoy) > CONVOY:
+            convoy, self._queue = convoy[:CONVOY], convoy[CONVOY:]
         data, seal = sealed(self._settings, self._keys, convoy)
         self._line.ask(convoy, seal)
         self._transport.write(data)
@@ -218,9 +240,9 @@ class AwaitedLink:
         now = monotonic()
         under_way = [each for each in self._line.waiting() if isinstance(each, AwaitedParcel)]
         for parcel in [*under_way, *self._queue]:
-            if parcel.deadline <= now and not parcel.future.done():
+            if parcel.deadline <= now and parcel.waits():
                 self._expire(parcel)
-        left = [each.deadline for each in [*under_way, *self._queue] if not each.future.done()]
+        left = [each.deadline for each in [*under_way, *self._queue] if each.waits()]
         if left:
             self._look_later(min(left))
 
@@ -322,30 +344,55 @@ class AwaitedPool:
 
     def __init__(self, settings: Settings, keys: Keys) -> None:
         self._settings = settings
-        self._keys = keys
+        self.keys = keys
+        self.place = getpid(), get_running_loop()
+        self.closed = False
+        self._timeout = settings.timeout
         self._topology = Topology(settings)
         self._links: dict[Address, AwaitedLink] = {}
+        self._only: AwaitedLink | None = None
+        """The link to a server that is no cluster."""
         self._learning: asyncio.Task[Fault | None] | None = None
 
-    async def perform(self, op: StoreOperation[R]) -> R:
-        deadline = monotonic() + self._settings.timeout
-        fault: Fault | None = None
-        if type(op) in ONE_CALL and not self._topology.cluster:
-            steps = plan(op, self._keys)
-            (call,) = next(steps)
-            said = await self._link(self._settings.seeds[0]).send(FirstTry(call, deadline))
-            if not isinstance(said, Fault):
-                return finish(steps, said)
-            fault = said
-        return await self._run_errand(op, deadline, fault)
+    def perform(self, op: StoreOperation[R]) -> Awaitable[R]:
+        """A future where it is one call, and it is known whom to ask; else an errand."""
+        deadline = monotonic() + self._timeout
+        one = ONE_CALL.get(type(op))
+        if one is not None:
+            link = self._only or self._link_for(op)
+            if link is not None:
+                return link.send(FirstTry(self, link, op, one, deadline))
+        return self._run_errand(op, deadline)
 
-    async def _run_errand(self, op: StoreOperation[R], deadline: float, fault: Fault | None) -> R:
-        """``fault``: what the first try came to, where there was one."""
-        steps = errand(op, self._keys, cluster=self._topology.cluster)
+    def _link_for(self, op: Any) -> AwaitedLink | None:
+        where = self._topology.at(bucket_of(op.identity))
+        if where is None:
+            return None
+        link = self._link(where)
+        self._only = None if self._topology.cluster else link
+        return link
+
+    def go_on(self, tried: FirstTry, fault: Fault) -> None:
+        """After a first try that failed; who gives up waiting gives up the errand."""
+        future = tried.future
+        task = keep(self._run_errand(tried.op, tried.deadline, fault, tried.link))
+        task.add_done_callback(partial(_tell, future))
+        future.add_done_callback(partial(_stop, task))
+
+    async def _run_errand(
+        self,
+        op: StoreOperation[R],
+        deadline: float,
+        fault: Fault | None = None,
+        link: AwaitedLink | None = None,
+    ) -> R:
+        """``fault``: what the first try over ``link`` came to, where there was one."""
+        steps = errand(op, self.keys, cluster=self._topology.cluster)
         outcome: Any = None
         try:
             step = next(steps)
-            if fault is not None:
+            if fault is not None and link is not None:
+                self._heed(link, [fault])
                 step = steps.send([fault])
             while True:
                 if isinstance(step, Pause):
@@ -360,6 +407,7 @@ class AwaitedPool:
 
     async def aclose(self) -> None:
         """Wait for what is under way, until its deadline at most, and close every link."""
+        self.closed = True
         deadline = monotonic() + self._settings.timeout
         for link in list(self._links.values()):
             await link.drain(deadline)
@@ -368,6 +416,7 @@ class AwaitedPool:
 
     def abandon(self) -> None:
         """Close without the loop, which may be closed already."""
+        self.closed, self._only = True, None
         while self._links:
             self._links.popitem()[1].hang_up(severed(True, "the store was closed"))
 
@@ -407,15 +456,19 @@ class AwaitedPool:
     async def _ask(self, where: Address, attempts: Sequence[Attempt], deadline: float) -> list[Any]:
         link = self._link(where)
         outcomes: list[Any] = await link.send(AwaitedParcel(attempts, deadline))
+        self._heed(link, outcomes)
+        return outcomes
+
+    def _heed(self, link: AwaitedLink, outcomes: Sequence[Any]) -> None:
+        """What faults tell about the link and the cluster."""
         if any(isinstance(each, Fault) and each.code == "READONLY" for each in outcomes):
             link.hang_up(severed(True, "the server has become a replica"))
         self._topology.suspect(outcomes)  # also a node so silent that nothing could be sent
-        return outcomes
 
     def _link(self, where: Address) -> AwaitedLink:
         link = self._links.get(where)
         if link is None:
-            link = self._links[where] = AwaitedLink(self._settings, self._keys, where)
+            link = self._links[where] = AwaitedLink(self._settings, self.keys, where)
         return link
 
     # ── who has what ─────────────────────────────────────────────────────────────────────────────
@@ -449,3 +502,35 @@ class AwaitedPool:
                 return None
             fault = answer
         return fault
+
+
+def _tell(future: asyncio.Future[Any], task: asyncio.Task[Any]) -> None:
+    """What an errand came to, unless nobody waits for it."""
+    if task.cancelled():
+        future.cancel()
+    elif error := task.exception():
+        if not future.done():
+            future.set_exception(error)
+    elif not future.done():
+        future.set_result(task.result())
+
+
+def _stop(task: asyncio.Task[Any], future: asyncio.Future[Any]) -> None:
+    if future.cancelled():
+        task.cancel()
+
+
+class AwaitedStore:
+    """The store for event loops: whatever the running one of this process has open."""
+
+    __slots__ = ("_open", "_pool")
+
+    def __init__(self, opened: Callable[[], AwaitedPool]) -> None:
+        self._open = opened
+        self._pool: AwaitedPool | None = None
+
+    def perform(self, op: StoreOperation[R], /) -> Awaitable[R]:
+        pool = self._pool
+        if pool is None or pool.closed or pool.place != (getpid(), get_running_loop()):
+            pool = self._pool = self._open()
+        return pool.perform(op)

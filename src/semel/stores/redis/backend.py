@@ -7,8 +7,8 @@ from functools import partial
 from typing import Final
 
 from semel.stores.base import AsyncStore, Capabilities, Finding, Store
-from semel.stores.places import Awaited, Blocking, PerLoop, PerProcess
-from semel.stores.redis.awaited import AwaitedPool
+from semel.stores.places import Blocking, PerLoop, PerProcess
+from semel.stores.redis.awaited import AwaitedPool, AwaitedStore
 from semel.stores.redis.blocking import BlockingPool
 from semel.stores.redis.keys import Keys
 from semel.stores.redis.settings import parse
@@ -84,7 +84,7 @@ class RedisBackend:
         return Blocking(self.blocking_pool)
 
     def awaited(self) -> AsyncStore:
-        return Awaited(self.awaited_pool)
+        return AwaitedStore(self.awaited_pool)
 
     def examine(self) -> tuple[Finding, ...]:
         """What this store cannot promise, and what is wrong with its servers."""

@@ -231,7 +231,7 @@ def converse(
 def _ask(
     sock: socket.socket, reader: hiredis.Reader, commands: Commands, deadline: float
 ) -> list[Any]:
-    _write(sock, b"".join([pack(*command) for command in commands]), deadline)
+    _write(sock, b"".join([pack(command) for command in commands]), deadline)
     replies: list[Any] = []
     while len(replies) < len(commands):
         while (reply := reader.gets()) is False:

@@ -35,17 +35,16 @@ from semel.stores.redis import answers
 from semel.stores.redis.answers import Answer
 from semel.stores.redis.keys import BUCKETS, DUTIES, Keys, bucket_for, bucket_of
 from semel.stores.redis.plans import (
-    Call,
     Make,
     Plan,
     audited,
     learn_terms,
     no_outbox,
+    of_script,
     on_record,
     signed,
 )
 from semel.stores.redis.rounds import _clock, _command, _members, _sizes, _some
-from semel.stores.redis.scripts import script
 
 # ── pages of records ──────────────────────────────────────────────────────────────────────────────
 
@@ -129,7 +128,7 @@ def _reseal(op: Reseal, keys: Keys) -> Plan[Written]:
 def _remark(op: Remark, keys: Keys) -> Plan[Remarked]:
     bucket = bucket_for(shown(op.subject))
     words = (op.verb.value, *signed(op.act), shown(op.subject))
-    (answer,) = yield (Call(bucket, script("remark"), (keys.audit(bucket),), words),)
+    (answer,) = yield (of_script(bucket, "remark", (keys.audit(bucket),), *words),)
     return Remarked(answers.time(answers.fields(answer, 1)[0]))
 
 

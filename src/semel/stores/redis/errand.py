@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
-from semel.core.contract import Claim, Complete, Read, Release, Renew, StoreOperation, Suspend
+from semel.core.contract import StoreOperation
 from semel.stores.redis.custody import CUSTODY
 from semel.stores.redis.faults import Fault, Remedy, verdict
 from semel.stores.redis.keys import Keys
@@ -34,34 +34,12 @@ ALONE_TRIES: Final = 2
 """Of one server, over links that break: it is gone then. A cluster has others, who take over."""
 
 
-ONE_CALL: Final = frozenset((Claim, Read, Complete, Release, Suspend, Renew))
-"""Operations on the way of a request: each of them is one call, which nearly always succeeds."""
-
-
 def plan(op: StoreOperation[R], keys: Keys) -> Plan[R]:
     """How an operation is carried out."""
     make = cast("Callable[[StoreOperation[R], Keys], Plan[R]] | None", _ALL.get(type(op)))
     if make is None:
         raise TypeError(f"not an operation of a store: {type(op).__name__}")
     return make(op, keys)
-
-
-def finish(steps: Plan[R], said: Any) -> R:
-    """The reply of a plan whose only call was answered."""
-    try:
-        steps.send((said,))
-    except StopIteration as done:
-        reply: R = done.value
-        return reply
-    raise AssertionError("it asks for more than one call")
-
-
-def packed(call: Call) -> bytes:
-    """What is written on a link, of a script that the server should know."""
-    made, keys, words = call.script, call.keys, call.words
-    if made is None:
-        return pack(*words)
-    return pack(b"EVALSHA", made.digest, len(keys), *keys, *words)
 
 
 class Attempt:
@@ -82,11 +60,7 @@ class Attempt:
 
     def packed(self) -> bytes:
         """What is written on a link."""
-        made, keys, words = self.call.script, self.call.keys, self.call.words
-        if made is not None and self.full:
-            command = pack(b"EVAL", made.text, len(keys), *keys, *words)
-        else:
-            command = packed(self.call)
+        command = pack(self.call.full() if self.full else self.call.command)
         return _ASKING + command if self.asking else command
 
     def take(self, outcome: Any, cluster: bool) -> float | None:
@@ -131,7 +105,7 @@ class Attempt:
         return Fault(f"{self.fault}, and no time is left", code="TIME")
 
 
-_ASKING: Final = pack(b"ASKING")
+_ASKING: Final = pack((b"ASKING",))
 
 
 class Send(NamedTuple):

@@ -55,6 +55,11 @@ class Keys:
         bucket = bucket_of(identity)
         return (self._heads[bucket] + b"record:" + identity, *self._indexes[bucket])
 
+    def near(self, identity: Identity) -> tuple[bytes, tuple[bytes, ...]]:
+        """The same, for scripts that are given some of the indexes."""
+        bucket = identity[0] << 2 | identity[1] >> 6
+        return self._heads[bucket] + b"record:" + identity, self._indexes[bucket]
+
     def index(self, bucket: int, name: str) -> bytes:
         return self._indexes[bucket][INDEXES.index(name)]
 

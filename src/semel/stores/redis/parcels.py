@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import hiredis
 
@@ -23,28 +23,29 @@ from semel.stores.redis.wire import pack
 
 
 class Parcel:
-    """What an errand sends to one node at once; each colour adds how its sender waits."""
+    """What an errand sends to one node at once; each colour adds how its sender waits.
 
-    __slots__ = ("_attempts", "_count", "_replies", "bucket", "data", "deadline", "sealed", "sent")
+    ``replies`` has what came so far of ``count``. ``sealed``: a `Seal` follows, and lands it.
+    """
+
+    __slots__ = ("_attempts", "count", "data", "deadline", "replies", "sealed", "sent")
 
     def __init__(self, attempts: Sequence[Attempt], deadline: float) -> None:
         self._attempts = attempts
         self.data = b"".join([attempt.packed() for attempt in attempts])
-        self.bucket = attempts[0].call.bucket
         self.deadline = deadline
-        self._replies: list[Any] = []
-        self._count = len(attempts) + sum(attempt.asking for attempt in attempts)
+        self.replies: list[Any] = []
+        self.count = len(attempts) + sum(attempt.asking for attempt in attempts)
         self.sent = False
         self.sealed = False
 
-    def receive(self, reply: Any) -> bool:
-        """Whether it was the last one."""
-        self._replies.append(reply)
-        return len(self._replies) == self._count
+    def bucket(self) -> int:
+        """One of those that it asks."""
+        return self._attempts[0].call.bucket
 
     def outcomes(self, where: Address) -> list[Any]:
         """A reply or a fault for each attempt; what ASKING was answered is left out."""
-        replies = iter(self._replies)
+        replies = iter(self.replies)
         found: list[Any] = []
         for attempt in self._attempts:
             if attempt.asking:
@@ -68,19 +69,18 @@ class Parcel:
 class Seal:
     """The end of a convoy: its parcels land when enough replicas have them."""
 
-    __slots__ = ("_parcels", "_said", "_wanted")
+    __slots__ = ("_parcels", "_wanted", "replies")
+
+    count: ClassVar = 2
+    sealed: ClassVar = False
 
     def __init__(self, parcels: Sequence[Parcel], wanted: int) -> None:
         self._parcels = parcels
         self._wanted = wanted
-        self._said: list[Any] = []
-
-    def receive(self, reply: Any) -> bool:
-        self._said.append(reply)
-        return len(self._said) == 2
+        self.replies: list[Any] = []
 
     def land(self, where: Address) -> None:
-        wrote, acknowledged = self._said
+        wrote, acknowledged = self.replies
         if isinstance(wrote, hiredis.ReplyError):
             # The slot has moved: sent again, the calls find where to.
             self.fail(Fault(str(refused(wrote, where)), Remedy.AGAIN, doubt=True, code="WAIT"))
@@ -98,8 +98,10 @@ class Seal:
 def sealed(settings: Settings, keys: Keys, convoy: Sequence[Parcel]) -> tuple[bytes, Seal | None]:
     """What is written for a convoy; the seal where replicas are waited for."""
     data = b"".join([parcel.data for parcel in convoy])
-    bucket = next((parcel.bucket for parcel in convoy if parcel.bucket != ANY), ANY)
-    if not settings.wait_replicas or bucket == ANY:
+    if not settings.wait_replicas:
+        return data, None
+    bucket = next((each for parcel in convoy if (each := parcel.bucket()) != ANY), ANY)
+    if bucket == ANY:
         return data, None
     return data + _sealing(settings, keys, bucket), Seal(convoy, settings.wait_replicas)
 
@@ -107,8 +109,8 @@ def sealed(settings: Settings, keys: Keys, convoy: Sequence[Parcel]) -> tuple[by
 def _sealing(settings: Settings, keys: Keys, bucket: int) -> bytes:
     """What a `Seal` is answered for."""
     millis = max(1, int(settings.wait_timeout * 1000))
-    wait = pack(b"WAIT", settings.wait_replicas, millis)
-    return pack(b"SET", keys.pulse(bucket), b"") + wait
+    wait = pack((b"WAIT", settings.wait_replicas, millis))
+    return pack((b"SET", keys.pulse(bucket), b"")) + wait
 
 
 class Line:
@@ -136,19 +138,21 @@ class Line:
 
     def feed(self, data: bytes) -> None:
         """What came from the server; raises `hiredis.ProtocolError` for what is none of its."""
+        asked, gets = self._asked, self._reader.gets
         self._reader.feed(data)
-        while (reply := self._reader.gets()) is not False:
-            if not self._asked:
+        while (reply := gets()) is not False:
+            if not asked:
                 raise hiredis.ProtocolError("an answer that nobody asked for")
-            if not self._asked[0].receive(reply):
-                continue
-            landed = self._asked.popleft()
-            if isinstance(landed, Seal) or not landed.sealed:
-                landed.land(self._where)
+            first = asked[0]
+            first.replies.append(reply)
+            if len(first.replies) == first.count:
+                asked.popleft()
+                if not first.sealed:
+                    first.land(self._where)
 
     def fail(self, fault: Fault) -> None:
         """The link is gone, with everybody who waited."""
         while self._asked:
             waiting = self._asked.popleft()
-            if isinstance(waiting, Seal) or not waiting.sealed:
+            if not waiting.sealed:
                 waiting.fail(fault)

@@ -61,7 +61,7 @@ from semel.stores.redis import answers
 from semel.stores.redis.answers import Answer
 from semel.stores.redis.keys import Keys, bucket_for, bucket_of
 from semel.stores.redis.scripts import Script, script
-from semel.stores.redis.wire import Word
+from semel.stores.redis.wire import Command, Word
 
 R = TypeVar("R")
 
@@ -71,90 +71,118 @@ ANY: Final = -1
 
 
 class Call(NamedTuple):
-    """One command to the node of a bucket; only a script's keys are told apart from its words."""
+    """One command to the node of a bucket, and the script that it runs by its digest."""
 
     bucket: int
-    script: Script | None
-    keys: tuple[bytes, ...]
-    words: tuple[Word, ...]
+    command: Command
+    script: Script | None = None
+
+    def full(self) -> Command:
+        """The same with the script itself, for a server that does not know it."""
+        made = self.script
+        return self.command if made is None else (b"EVAL", made.text, *self.command[2:])
 
 
 Plan: TypeAlias = Generator[Sequence[Call], Sequence[Answer], R]
 Make: TypeAlias = Callable[[Any, Keys], Plan[Any]]
 
 
+class OneCall(NamedTuple):
+    """An operation on one record that is one call of a script, as all are that requests wait for.
+
+    ``ask`` makes the command, ``understand`` the reply of what was answered about the identity.
+    """
+
+    script: str
+    ask: Callable[[Any, Keys], Command]
+    understand: Callable[[Identity, Answer], Any]
+
+
+def planned(one: OneCall) -> Make:
+    def plan(op: Any, keys: Keys) -> Plan[Any]:
+        call = Call(bucket_of(op.identity), one.ask(op, keys), script(one.script))
+        (answer,) = yield (call,)
+        return one.understand(op.identity, answer)
+
+    return plan
+
+
+def of_script(bucket: int, name: str, keys: Sequence[bytes], *words: Word) -> Call:
+    made = script(name)
+    return Call(bucket, (b"EVALSHA", made.digest, len(keys), *keys, *words), made)
+
+
 def on_record(name: str, keys: Keys, identity: Identity, *words: Word | None) -> Call:
     """A script on one record; what is None at the end is left out."""
-    given = [identity, *words]
+    return of_script(bucket_of(identity), name, keys.of(identity), *_given(identity, *words))
+
+
+def _given(*words: Word | None) -> list[Word]:
+    """Without what is None at the end; what is None before that is empty."""
+    given = [*words]
     while given[-1] is None:
         given.pop()
-    return Call(
-        bucket_of(identity),
-        script(name),
-        keys.of(identity),
-        tuple(b"" if word is None else word for word in given),
-    )
+    return [b"" if word is None else word for word in given]
 
 
 # ── claim and read ────────────────────────────────────────────────────────────────────────────────
 
 
-def _described(op: Claim | Accept, time: Micros) -> tuple[Word | None, ...]:
+def _described(op: Claim | Accept, time: Micros) -> tuple[Word, ...]:
+    """Everything that a new record holds. Written out: each word costs here and in the server."""
     origin = op.origin
     place = (origin.tenant, origin.method, origin.path, origin.key)
-    fingerprint, *texts = described(op.fingerprint, *place)
-    return (
-        op.fence,
-        fingerprint,
-        op.fields,
-        *texts,
-        op.on_lapse.value,
-        time,
-        op.fresh_until,
-        op.terms,
-        op.request,
-    )
+    fresh = b"" if op.fresh_until is None else op.fresh_until
+    kept = () if op.request is None else (op.request,)
+    rest = (op.on_lapse.value, time, fresh, op.terms, *kept)
+    texts = described(op.fingerprint, *place)
+    return (op.identity, op.fence, texts[0], op.fields, *texts[1:], *rest)
 
 
-def _claim(op: Claim, keys: Keys) -> Plan[Claimed | Found | Stale]:
-    (answer,) = yield (on_record("claim", keys, op.identity, *_described(op, op.lease)),)
+def _ask_claim(op: Claim, keys: Keys) -> Command:
+    record, indexes = keys.near(op.identity)
+    digest = script("claim").digest
+    return (b"EVALSHA", digest, 3, record, indexes[0], indexes[1], *_described(op, op.lease))
+
+
+def _claimed(identity: Identity, answer: Answer) -> Claimed | Found | Stale:
     match answers.fields(answer, 1):
-        case [2, *times]:
-            now, leased_until, created_at = map(answers.time, times)
+        case [2, int(now), int(leased_until), int(created_at)]:
             return Claimed(leased_until, now, created_at)
         case [3]:
             return Stale()
-        case found:
-            return _found(op.identity, found)
+        case row:
+            return _found(identity, row)
 
 
 def _accept(op: Accept, keys: Keys) -> Plan[Accepted | Found | Stale]:
-    (answer,) = yield (on_record("accept", keys, op.identity, *_described(op, op.patience)),)
+    _, *words = _described(op, op.patience)
+    (answer,) = yield (on_record("accept", keys, op.identity, *words),)
     match answers.fields(answer, 1):
         case [2, now]:
             return Accepted(answers.time(now))
         case [3]:
             return Stale()
-        case found:
-            return _found(op.identity, found)
+        case row:
+            return _found(op.identity, row)
 
 
-def _found(identity: Identity, answer: Sequence[Any]) -> Found:
-    match answer:
-        case [0, now, row]:
-            record = answers.record(identity, row)
-            if record is not None:
-                return Found(record, answers.time(now))
-        case _:
-            pass
-    raise StoreCorrupt("a claim neither made nor found a record")
+def _found(identity: Identity, row: Sequence[Any]) -> Found:
+    record = answers.record(identity, row)
+    if record is None:
+        raise StoreCorrupt("a claim neither made nor found a record")
+    return Found(record, answers.time(row[-1]))
 
 
-def _read(op: Read, keys: Keys) -> Plan[Found | NoRecord]:
-    (answer,) = yield (on_record("read", keys, op.identity),)
-    now, row = answers.fields(answer, 2)
-    record = answers.record(op.identity, row)
-    return NoRecord(answers.time(now)) if record is None else Found(record, answers.time(now))
+def _ask_read(op: Read, keys: Keys) -> Command:
+    identity = op.identity
+    return (b"EVALSHA", script("read").digest, 1, keys.near(identity)[0], identity)
+
+
+def _seen(identity: Identity, answer: Answer) -> Found | NoRecord:
+    record = answers.record(identity, answer)
+    now = answers.time(answer[-1])
+    return NoRecord(now) if record is None else Found(record, now)
 
 
 def _fetch(op: Fetch, keys: Keys) -> Plan[Fetched | NoRecord]:
@@ -177,7 +205,7 @@ def learn_terms(keys: Keys, numbers: Iterable[TermsId | None]) -> Plan[None]:
     if not wanted:
         return
     bucket, key = keys.terms()
-    (told,) = yield (Call(bucket, None, (), ("HMGET", key, *wanted)),)
+    (told,) = yield (Call(bucket, ("HMGET", key, *wanted)),)
     for number, said in zip(wanted, answers.fields(told, len(wanted)), strict=True):
         if said is not None:
             keys.said[number] = answers.text(said)
@@ -186,22 +214,35 @@ def learn_terms(keys: Keys, numbers: Iterable[TermsId | None]) -> Plan[None]:
 # ── writes ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _write(name: str, words: Callable[[Any], tuple[Word | None, ...]]) -> Make:
-    def plan(op: Any, keys: Keys) -> Plan[Written]:
-        (answer,) = yield (on_record(name, keys, op.identity, *words(op)),)
-        return answers.written(op.identity, answer)
+def _write(name: str, words: Callable[[Any], tuple[Word | None, ...]]) -> OneCall:
+    """``words`` begin behind the identity."""
 
-    return plan
+    def ask(op: Any, keys: Keys) -> Command:
+        return on_record(name, keys, op.identity, *words(op)).command
+
+    return OneCall(name, ask, answers.written)
+
+
+def _ask_complete(op: Complete, keys: Keys) -> Command:
+    identity = op.identity
+    record, indexes = keys.near(identity)
+    lease, resume, _, ask, expire, _, _, made = indexes
+    words = (identity, op.fence, op.snapshot, op.retention, op.tombstone)
+    digest = script("complete").digest
+    if op.resource is None:
+        return (b"EVALSHA", digest, 5, record, lease, resume, ask, expire, *words)
+    places = (record, lease, resume, ask, expire, made)
+    return (b"EVALSHA", digest, 6, *places, *words, shown(op.resource))
 
 
 def audited(name: str, words: Callable[[Any], tuple[Word | None, ...]]) -> Make:
     """A write that puts its act on record; ``words`` begin behind the identity."""
 
     def plan(op: Any, keys: Keys) -> Plan[Written]:
-        call = on_record(name, keys, op.identity, *words(op))
-        audit = keys.audit(call.bucket)
-        (answer,) = yield (call._replace(keys=(*call.keys, audit)),)
-        return answers.written(op.identity, answer)
+        identity, bucket = op.identity, bucket_of(op.identity)
+        places = (*keys.of(identity), keys.audit(bucket))
+        (answer,) = yield (of_script(bucket, name, places, *_given(identity, *words(op))),)
+        return answers.written(identity, answer)
 
     return plan
 
@@ -228,28 +269,31 @@ def _evict_unknown(op: EvictUnknown, keys: Keys) -> Plan[Written]:
     return _evict_freed(op, keys) if op.free else _evict_forced(op, keys)
 
 
-WRITES: Final[Mapping[type[StoreOperation[Any]], Make]] = {
+ONE_CALL: Final[Mapping[type[StoreOperation[Any]], OneCall]] = {
+    Claim: OneCall("claim", _ask_claim, _claimed),
+    Read: OneCall("read", _ask_read, _seen),
+    Complete: OneCall("complete", _ask_complete, answers.written),
     Retake: _write("retake", lambda op: (op.seen, op.fence, op.lease, op.on_lapse.value)),
     Take: _write("take", lambda op: (op.seen, op.fence, op.lease)),
     Resume: _write("resume", lambda op: (op.seen, op.fence, op.lease)),
     Renew: _write("renew", lambda op: (op.fence, op.lease)),
     Advance: _write("advance", lambda op: (op.fence, op.journal)),
     Open: _write("open", lambda op: (op.fence, op.snapshot)),
-    Complete: _write(
-        "complete",
-        lambda op: (op.fence, op.snapshot, op.retention, op.tombstone, _shown(op.resource)),
-    ),
     Release: _write("release", lambda op: (op.fence, op.retention, op.requeue, _shown(op.reason))),
     Suspend: _write("suspend", lambda op: (op.fence, op.probe_after, _shown(op.reason))),
     Lapse: _write("lapse", lambda op: (op.seen, op.retention)),
     Forget: _write("forget", lambda op: (op.seen,)),
+    Inquire: _write("inquire", lambda op: (op.seen, op.tries, op.again_in)),
+}
+
+WRITES: Final[Mapping[type[StoreOperation[Any]], Make]] = {
+    **{kind: planned(one) for kind, one in ONE_CALL.items()},
     SettleHappened: _settle_happened,
     SettleAbsent: audited(
         "settle_absent",
         lambda op: (op.seen, op.fence, op.retention, *signed(op.act), op.journal),
     ),
     SettleCall: audited("settle_call", lambda op: (op.seen, op.fence, op.journal, *signed(op.act))),
-    Inquire: _write("inquire", lambda op: (op.seen, op.tries, op.again_in)),
     Evict: audited("evict", lambda op: (op.seen, *signed(op.act))),
     EvictUnknown: _evict_unknown,
 }
@@ -264,7 +308,7 @@ def _register(op: Register, keys: Keys) -> Plan[Registered | Conflicting]:
     if op.previous is not None:
         words = (*words, exact(op.previous))
     everywhere = (key, *keys.elsewhere("recipe", exact(op.route)))
-    (answer,) = yield (Call(bucket, script("register"), everywhere, words),)
+    (answer,) = yield (of_script(bucket, "register", everywhere, *words),)
     recorded, previous, until, now = answers.fields(answer, 4)
     if recorded is None:
         raise SchemaError(
@@ -280,8 +324,8 @@ def _register(op: Register, keys: Keys) -> Plan[Registered | Conflicting]:
 def _read_recipe(op: ReadRecipe, keys: Keys) -> Plan[Recorded]:
     bucket, key = keys.named("recipe", exact(op.route))
     told, said = yield (
-        Call(bucket, None, (), ("HMGET", key, "recipe", "previous", "alive_until")),
-        Call(bucket, None, (), ("TIME",)),
+        Call(bucket, ("HMGET", key, "recipe", "previous", "alive_until")),
+        Call(bucket, ("TIME",)),
     )
     recorded, previous, until = answers.fields(told, 3)
     recipes = (answers.optional_text(recorded), answers.optional_text(previous))
@@ -293,7 +337,7 @@ def _agree(op: Agree, keys: Keys) -> Plan[Agreed]:
     for name in (op.terms.application, op.terms.route):
         indexed(name)  # as stores with an index have it
     words: tuple[Word, ...] = (op.terms.id, exact(op.terms.text))
-    (answer,) = yield (Call(bucket, script("agree"), (key,), words),)
+    (answer,) = yield (of_script(bucket, "agree", (key,), *words),)
     said, now = answers.fields(answer, 2)
     if answers.text(said) != op.terms.text:
         raise StoreCorrupt("other terms are on record under the number of these")
@@ -302,14 +346,14 @@ def _agree(op: Agree, keys: Keys) -> Plan[Agreed]:
 
 def _lead(op: Lead, keys: Keys) -> Plan[Led]:
     bucket, key = keys.named("leader", indexed(op.name))
-    (answer,) = yield (Call(bucket, script("lead"), (key,), (op.fence, op.lease)),)
+    (answer,) = yield (of_script(bucket, "lead", (key,), op.fence, op.lease),)
     leading, until, now = answers.fields(answer, 3)
     return Led(leading == 1, answers.time(until), answers.time(now))
 
 
 def _who_leads(op: WhoLeads, keys: Keys) -> Plan[Leading]:
     bucket, key = keys.named("leader", indexed(op.name))
-    (answer,) = yield (Call(bucket, script("who_leads"), (key,), ()),)
+    (answer,) = yield (of_script(bucket, "who_leads", (key,)),)
     until, now = answers.fields(answer, 2)
     return Leading(answers.optional_time(until), answers.time(now))
 
@@ -318,7 +362,7 @@ def _note(op: Note, keys: Keys) -> Plan[Noted]:
     event = f"{indexed(op.source)}\0{indexed(op.event)}"
     bucket = bucket_for(event)
     words: tuple[Word, ...] = (event, b"" if op.keep is None else op.keep)
-    (answer,) = yield (Call(bucket, script("note"), (keys.events(bucket),), words),)
+    (answer,) = yield (of_script(bucket, "note", (keys.events(bucket),), *words),)
     before, now = answers.fields(answer, 2)
     return Noted(before == 1, answers.time(now))
 
@@ -331,9 +375,7 @@ def no_outbox(op: StoreOperation[Any], keys: Keys) -> Plan[Any]:
 
 
 NAMED: Final[Mapping[type[StoreOperation[Any]], Make]] = {
-    Claim: _claim,
     Accept: _accept,
-    Read: _read,
     Fetch: _fetch,
     Recall: _recall,
     Register: _register,

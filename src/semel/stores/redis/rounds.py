@@ -41,8 +41,7 @@ from semel.core.upkeep import (
 from semel.stores.redis import answers
 from semel.stores.redis.answers import Answer
 from semel.stores.redis.keys import BUCKETS, DUTIES, Keys, bucket_of
-from semel.stores.redis.plans import Call, Make, Plan, learn_terms, on_record
-from semel.stores.redis.scripts import script
+from semel.stores.redis.plans import Call, Make, Plan, learn_terms, of_script, on_record
 from semel.stores.redis.wire import Word
 
 WORK: Final[Mapping[Work, str]] = {Work.PENDING: "run", Work.LAPSED: "resume", Work.UNKNOWN: "ask"}
@@ -79,7 +78,7 @@ class _Entry(NamedTuple):
 
 
 def _command(bucket: int, *words: Word) -> Call:
-    return Call(bucket, None, (), words)
+    return Call(bucket, words)
 
 
 def _clock(buckets: Iterable[int]) -> list[Call]:
@@ -416,7 +415,7 @@ def _purge_events(limit: int, keys: Keys) -> Plan[tuple[int, bool]]:
         del buckets[: len(some)]
         each = min(PAGE, max(1, left // len(some)))
         told = yield [
-            Call(bucket, script("purge_events"), (keys.events(bucket),), (each,)) for bucket in some
+            of_script(bucket, "purge_events", (keys.events(bucket),), each) for bucket in some
         ]
         left -= sum(answers.fields(answer, 2)[0] for answer in told)
     return limit - left, left <= 0

@@ -10,7 +10,7 @@ from semel.stores.redis.keys import BUCKETS, SLOT_OF, SLOTS
 from semel.stores.redis.plans import ANY, Call
 from semel.stores.redis.settings import Address, Settings
 
-SLOTS_MAP: Final = Call(ANY, None, (), ("CLUSTER", "SLOTS"))
+SLOTS_MAP: Final = Call(ANY, ("CLUSTER", "SLOTS"))
 """Any node can be asked for it."""
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias, cast
 
 import hiredis
 
 Word: TypeAlias = bytes | str | int
+Command: TypeAlias = tuple[Word, ...]
 
 # Its stub knows commands of one word only.
-_pack: Any = hiredis.pack_command  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-
-
-def pack(*words: Word) -> bytes:
-    packed: bytes = _pack(words)
-    return packed
+pack: Callable[[Command], bytes] = cast("Any", hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
+"""One command, as it is written on a link."""

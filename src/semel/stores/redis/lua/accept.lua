@@ -4,13 +4,14 @@
 -- event: accept
 -- takes: identity fence fingerprint fields tenant method path key on_lapse patience fresh_until terms
 --        request
--- gives: 2, now: stored · 0, now, the record · 3: too old
+-- gives: 2, now: stored · 3: too old · else the fields of the record, then now
 -- why: as claim.
 local fence, patience, fresh_until = ARGV[2], tonumber(ARGV[10]), number(ARGV[11])
 local row = brief()
 if row[1] then
   if row[2] == fence and row[1] == 'pending' then return {2, now} end
-  return {0, now, row}
+  row[13] = now
+  return row
 end
 if fresh_until and fresh_until < now then return {3} end
 local deadline = digits(now + patience)

@@ -1,24 +1,15 @@
--- Read before every script that works on one record.
+-- Read, after record.lua, before every script that changes one record in any way there is.
 -- keys: the record, then its bucket's indexes: lease, resume, run, ask, expire, forget, deadline,
 --       made; of scripts that put an act on record, then the bucket's audit. All lie in one slot, for
 --       the bucket is their hash tag.
 -- arguments: the identity first; what is optional comes last and is left out, a number that is
 --       left out is empty.
--- why: times come from the server's clock and nowhere else. Everything is checked before the first
---      write: a script that fails half way is not undone. Times are written with %.0f, for Lua's
---      own way keeps 14 digits of 16.
-local KEY, DEADLINE, MADE = KEYS[1], KEYS[8], KEYS[9]
+-- why: everything is checked before the first write: a script that fails half way is not undone.
+local DEADLINE, MADE = KEYS[8], KEYS[9]
 local INDEX = {
   lease = KEYS[2], resume = KEYS[3], run = KEYS[4], ask = KEYS[5], expire = KEYS[6], forget = KEYS[7],
 }
-local RECORD = {
-  'state', 'fence', 'fingerprint', 'fields', 'on_lapse', 'created_at', 'leased_until', 'expires_at',
-  'forget_at', 'snapshot', 'reason', 'retired_at',
-}
 local PUT_OFF = 3600000000
-local identity = ARGV[1]
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
 
 local function number(text)
   return text and text ~= '' and tonumber(text) or nil
@@ -44,14 +35,6 @@ local function look()
     patience = number(row[8]), abandon_at = number(row[9]), tries = number(row[10]) or 0,
     resource = row[11], tenant = row[12],
   }
-end
-
--- The record as requests get it: of a large answer the head, which a script "fetch" gives whole.
-local function brief()
-  local row = redis.call('HMGET', KEY, unpack(RECORD))
-  local answer = row[10]
-  if answer and #answer > 32768 then row[10] = '\0' .. string.sub(answer, 1, 64) end
-  return row
 end
 
 local function lapsed(found)
@@ -109,7 +92,7 @@ local function remove(found)
   redis.call('DEL', KEY)
 end
 
--- The answers of a write: 1 and what is left, 0 and the record as it was found.
+-- The answer of a write that was done: 1 and what is left. One that was not answers lost().
 local function applied()
   local left = redis.call('HMGET', KEY, 'state', 'leased_until', 'expires_at')
   return {1, now, left[1], left[2], left[3]}
@@ -117,10 +100,6 @@ end
 
 local function gone()
   return {1, now, false, false, false}
-end
-
-local function lost()
-  return {0, now, brief()}
 end
 
 -- Put an act on record, before it is done: a script that fails half way is not undone. ``after``: the
