@@ -1,11 +1,13 @@
 """How operations are put together, and what befalls them: without a server, for every store."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from semel.core.contract import Claim, Complete, StoreOperation
+from semel.core.frozen import replace
+from semel.core.model import Origin
 from semel.errors import StoreUnavailable
 from semel.stores.mysql import faults as mysql_faults
 from semel.stores.mysql import kinds as mysql_kinds
@@ -46,15 +48,14 @@ class Note(Job):
     def fail(self, error: Exception) -> None:
         self.told = error
 
+    def send_alone(self, again: Again) -> None:
+        self.told = again
+
 
 def queued(kinds: Kinds, ops: Sequence[StoreOperation[Any]]) -> Queue[Note]:
     queue = Queue[Note](kinds[type(ops[0])])
     for op in ops:
-        job = Note(op, 1.0)
-        cells = queue.kind.admit(op)
-        assert cells is not None
-        job.cells = cells
-        queue.add(job)
+        queue.add(Note(op, 1.0, queue.kind.weight(op)))
     return queue
 
 
@@ -65,23 +66,16 @@ def test_a_batch_has_one_row_for_each_identity_and_a_bounded_number_of_them(kind
     assert not queue
     assert len({job.identity for job in first}) == ROWS
     assert {job.identity for job in second} >= {op.identity for op in ops[ROWS:]}
-    rows: list[Any] = [kinds[Claim].cells(op) for op in ops[:ROWS]]
-    assert first.statement() == kinds[Claim].gather(rows)
+    ordered = sorted(ops[:ROWS], key=lambda op: op.identity)
+    assert first.statement() == kinds[Claim].gather(ordered)
 
 
 def test_a_batch_is_in_the_order_of_identities(kinds: Kinds) -> None:
     ops = [complete(claim()) for _ in range(ROWS)]
     ordered = sorted(ops, key=lambda op: op.identity)
     arriving = queued(kinds, ops).take().statement()
-    assert arriving == queued(kinds, ordered).take().statement()
-    columns = zip(*map(kinds[Complete].cells, ordered), strict=True)
-    names = (name for name, _ in kinds[Complete].columns)
-    for name, cells in zip(names, columns, strict=True):
-        assert arriving.params[name] == kinds[Complete].column(type_of(kinds, name), cells)
-
-
-def type_of(kinds: Kinds, column: str) -> int:
-    return dict(kinds[Complete].columns)[column]
+    assert arriving == kinds[Complete].gather(ordered)
+    assert arriving != kinds[Complete].gather(ordered[::-1])
 
 
 def test_two_completions_of_one_record_never_share_a_batch(kinds: Kinds) -> None:
@@ -99,9 +93,45 @@ def test_a_batch_has_a_bounded_weight_and_skips_who_has_left(kinds: Kinds) -> No
     assert sum(sizes) == ROWS
     assert 1 < max(sizes) <= 16
     queue = queued(kinds, ops[:4])
-    for job in queue.take():
+    for job in list(queue._jobs)[1:3]:
         job.answer(Again())
+    assert [job.op for job in queue.take()] == [ops[0], ops[3]]
     assert len(queue.take()) == 0
+
+
+def test_columns_made_for_all_at_once_say_what_each_would_say_alone(kinds: Kinds) -> None:
+    """Also where one text needs an escape, and all the others do not."""
+    odd = "back\\x00slash", "nul\0", "é", "\ud800", "plain"
+    ops = [replace(claim(), origin=Origin(text, text, text, text)) for text in odd]
+    done = [complete(op, resource=op.origin.key) for op in ops]
+    assert_said_alike(kinds[Claim], ops)
+    assert_said_alike(kinds[Complete], [complete(claim()), *done])
+
+
+def assert_said_alike(kind: Kind, ops: Sequence[Any]) -> None:
+    for name, column in kind.columns(ops).items():
+        alone = [kind.columns([op])[name] for op in ops]
+        if isinstance(column, bytes):  # past the header of the array
+            assert column[20:] == b"".join(bytes(each)[20:] for each in cast("list[bytes]", alone))
+        else:
+            assert values(column) == ", ".join(map(values, alone))
+
+
+def values(column: object) -> str:
+    """Of a JSON array, what is in it."""
+    return str(column).removeprefix("'[").removesuffix("]'")
+
+
+def test_who_cannot_be_written_goes_alone_and_spoils_no_other(kinds: Kinds) -> None:
+    good, bad = [claim(), claim()], replace(claim(), fingerprint="nul \0")
+    batch = queued(kinds, [good[0], bad, rival(bad), good[1]]).take()
+    unwritable = [job for job in batch if job.identity == bad.identity]
+    ordered = sorted(good, key=lambda op: op.identity)
+    assert batch.statement() == kinds[Claim].gather(ordered)
+    assert [job.told for job in unwritable] == [Again(doubt=False)] * 2
+    assert not any(job.withdrawn() for job in batch)
+    assert len(batch) == 2
+    assert queued(kinds, [bad, bad]).take().statement() is None
 
 
 @pytest.mark.parametrize(("taken", "applied"), [(False, False), (True, None)])

@@ -38,11 +38,12 @@ from semel.stores.mysql.kinds import KINDS
 from semel.stores.sql.batches import ROWS, Again, Batch
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.kinds import BIG
+from semel.stores.sql.plans import Statement
 from tests.proof.floors import missing, rounds
 from tests.servers import MariadbServer
 from tests.stores.contract import MINUTE
 from tests.stores.harness import database_of
-from tests.stores.test_batches import Note
+from tests.stores.test_batches import Note, queued
 from tests.stores.test_mysql import KILL, WAITING, admin, deadlocks, row_locked
 from tests.stores.together import (
     DAY,
@@ -407,19 +408,19 @@ async def test_waiting_is_as_patient_as_ever_after_a_batch_was_in_a_hurry(
 
 
 def batch_of(ops: Sequence[StoreOperation[Any]]) -> Batch[Note]:
-    kind = KINDS[type(ops[0])]
-    batch = Batch[Note](kind)
-    for op in ops:
-        job = Note(op, 1.0)
-        cells = kind.admit(op)
-        assert cells is not None
-        job.cells = cells
-        assert batch.accept(job)
+    batch = queued(KINDS, ops).take()
+    assert len(batch) == len(ops)
     return batch
 
 
+def sent(batch: Batch[Note]) -> Statement:
+    statement = batch.statement()
+    assert statement is not None
+    return statement
+
+
 def test_a_batch_asks_again_when_a_rival_came_first_and_gives_up_in_the_end() -> None:
-    said = exchange(batch_of([claim(), claim()]).statement())
+    said = exchange(sent(batch_of([claim(), claim()])))
     first = next(said)
     assert "SET innodb_lock_wait_timeout = @semel_hurry" in first
     for _ in range(2):
@@ -436,7 +437,7 @@ PATIENT = "SET innodb_lock_wait_timeout = @semel_patience"
 
 @pytest.mark.parametrize("broken", [True, False])
 def test_only_a_connection_that_is_patient_again_is_used_again(broken: bool) -> None:
-    said = exchange(batch_of([claim(), claim()]).statement())
+    said = exchange(sent(batch_of([claim(), claim()])))
     next(said)
     assert said.throw(Fault("locked", code=WAITED)) == PATIENT
     fault = Fault("the server is gone", doubt=True, tries=2)
@@ -450,7 +451,7 @@ def test_what_fails_after_the_write_is_in_doubt_and_ends_the_connection(
     op: StoreOperation[Any],
 ) -> None:
     """The session is still in a hurry then, and only what follows the write tells it so."""
-    said = exchange(batch_of([op]).statement())
+    said = exchange(sent(batch_of([op])))
     before_the_look = next(said).count(";") - 1
     fault = Fault("a node that was not the first", code=1213, broken=False, tries=5)
     fault.after = before_the_look
@@ -503,7 +504,7 @@ def test_a_batch_takes_its_locks_in_the_order_of_identities(
 
 def patiently(server: MariadbServer, url: str, batch: Batch[Note]) -> int:
     """The statements of a batch as they are, by somebody who waits."""
-    statement = batch.statement()
+    statement = sent(batch)
     parts = dialect("mysql").queries[statement.name].parts
     with server.connect(database_of(url)) as connection, connection.cursor() as cursor:
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
@@ -542,7 +543,7 @@ def test_a_batch_finds_its_records_by_the_primary_key(
     ops[Complete] = [complete(claim()) for _ in range(ROWS)]
     ops[Renew] = [renew(claim()) for _ in range(ROWS)]
     ops[Read] = [Read(claim().identity) for _ in range(ROWS)]
-    statement = batch_of(ops[kind]).statement()
+    statement = sent(batch_of(ops[kind]))
     with mariadb.connect(database_of(mariadb_url)) as connection, connection.cursor() as cursor:
         for part in dialect("mysql").queries[statement.name].parts:
             text = packet([part.replace("INTO @semel_found", "")], statement.params, "", "")

@@ -25,7 +25,7 @@ from semel.core.contract import (
 from semel.core.model import Fence, Identity, State
 from semel.core.states import TABLE
 from semel.stores import open_backend
-from semel.stores.postgres.arrays import BYTEA, INT8
+from semel.stores.postgres.arrays import BYTEA, INT8, TEXT
 from semel.stores.postgres.kinds import KINDS as MANY
 from semel.stores.postgres.link import DIALECT, query
 from semel.stores.sql.dialect import dialect
@@ -33,6 +33,7 @@ from semel.stores.sql.plans import plan
 from tests.servers import PostgresServer
 from tests.stores.contract import KINDS, LEASE, accept, claim, complete, new_fence, reach
 from tests.stores.harness import Harness, divide, partitioned
+from tests.stores.test_postgres_batches import type_of
 
 RECORDS = 20_000
 PARTITIONS = 16
@@ -122,12 +123,12 @@ def touched(harness: Harness, mode: str, name: str, values: Mapping[str, object]
 
 def _types(name: str) -> dict[str, str]:
     """Only arrays have to be declared."""
-    of = {BYTEA: "bytea[]", INT8: "bigint[]"}
+    of = {BYTEA: "bytea[]", INT8: "bigint[]", TEXT: "text[]"}
     return {
-        column: of.get(kind, "text[]")
+        name_of: of[type_of(column)]
         for many in MANY.values()
         if many.statement == name
-        for column, kind in many.columns
+        for name_of, column in many.columns([]).items()
     }
 
 

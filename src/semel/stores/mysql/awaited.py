@@ -51,6 +51,10 @@ class AwaitedPool:
         self._closed = True
         self._drop_idle()
 
+    def start(self, statement: Statement, deadline: float) -> asyncio.Future[Rows]:
+        """In a task of its own, from the first."""
+        return self._loop.create_task(self.execute(statement, deadline))
+
     async def execute(self, statement: Statement, deadline: float) -> Rows:
         try:
             async with asyncio.timeout(deadline - monotonic()):

@@ -12,8 +12,8 @@ from semel.stores.mysql.blocking import BlockingPool
 from semel.stores.mysql.faults import verdict
 from semel.stores.mysql.kinds import KINDS
 from semel.stores.mysql.settings import Settings, parse
-from semel.stores.places import Awaited, Blocking, PerLoop, PerProcess
-from semel.stores.sql.awaited_lanes import AwaitedLanes
+from semel.stores.places import Blocking, PerLoop, PerProcess
+from semel.stores.sql.awaited_lanes import AwaitedLanes, AwaitedStore
 from semel.stores.sql.blocking_lanes import BlockingLanes
 
 
@@ -62,7 +62,7 @@ class MysqlBackend:
         return Blocking(self.blocking_lanes)
 
     def awaited(self) -> AsyncStore:
-        return Awaited(self.awaited_lanes)
+        return AwaitedStore(self.awaited_lanes)
 
     def migrate(self) -> int:
         return migration.migrate(self._settings)

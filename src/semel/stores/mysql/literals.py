@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Final, cast
 
@@ -60,6 +60,27 @@ def literal(value: object) -> str:
             return _row(cast("tuple[object, ...]", value))
         case _:
             raise TypeError(f"no value of a statement: {type(value).__name__}")
+
+
+def data(values: Sequence[bytes | None]) -> Literals:
+    """Bytes, as a list of literals: the same as `literal` of each, as for the others below."""
+    return Literals(
+        ", ".join(
+            [
+                f"x'{each.hex()}'" if each is not None and len(each) <= BIG else literal(each)
+                for each in values
+            ]
+        )
+    )
+
+
+def text(values: Sequence[str | None]) -> Literals:
+    texts = ["NULL" if each is None else f"_utf8mb4 x'{each.encode().hex()}'" for each in values]
+    return Literals(", ".join(texts))
+
+
+def number(values: Sequence[int | None]) -> Literals:
+    return Literals(", ".join(["NULL" if each is None else str(int(each)) for each in values]))
 
 
 def _listed(values: list[object]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
@@ -18,24 +18,23 @@ _DIMENSIONS, _MAY_HAVE_NULLS, _LOWER_BOUND = 1, 1, 1
 NULL: Final = _LENGTH(-1)
 
 
-def data(value: bytes | None) -> bytes:
-    """An element of a bytea array."""
-    return NULL if value is None else _LENGTH(len(value)) + value
+def data(values: Sequence[bytes | None]) -> bytes:
+    """A bytea array."""
+    return _array(BYTEA, [NULL if each is None else _LENGTH(len(each)) + each for each in values])
 
 
-def text(value: str | None) -> bytes:
-    """An element of a text array."""
-    if value is None:
-        return NULL
-    encoded = value.encode()
-    return _LENGTH(len(encoded)) + encoded
+def text(values: Sequence[str | None]) -> bytes:
+    """A text array."""
+    encoded = [None if each is None else each.encode() for each in values]
+    return _array(TEXT, [NULL if each is None else _LENGTH(len(each)) + each for each in encoded])
 
 
-def number(value: int | None) -> bytes:
-    """An element of a bigint array."""
-    return NULL if value is None else _NUMBER(8, value)
+def number(values: Sequence[int | None]) -> bytes:
+    """A bigint array."""
+    return _array(INT8, [NULL if each is None else _NUMBER(8, each) for each in values])
 
 
-def array(kind: int, elements: Iterable[bytes], count: int) -> bytes:
-    """``count`` elements of the type whose object id is ``kind``."""
-    return _HEADER(_DIMENSIONS, _MAY_HAVE_NULLS, kind, count, _LOWER_BOUND) + b"".join(elements)
+def _array(kind: int, elements: Sequence[bytes]) -> bytes:
+    """Of the type whose object id is ``kind``."""
+    header = _HEADER(_DIMENSIONS, _MAY_HAVE_NULLS, kind, len(elements), _LOWER_BOUND)
+    return header + b"".join(elements)

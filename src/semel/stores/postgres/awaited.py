@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
-from typing import TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import psycopg
 
@@ -25,12 +25,18 @@ from semel.stores.sql.plans import Rows, Statement
 
 R = TypeVar("R")
 
+OnEnd: TypeAlias = "Callable[[Wire, Exception | None], None]"
+
+_A_TICK: Final = 0.001
+"""Seconds by which a timer may be early."""
+
 
 class Wire:
     """A link that is watched by an event loop."""
 
     __slots__ = (
         "_answer",
+        "_deadline",
         "_exchange",
         "_loop",
         "_on_end",
@@ -44,22 +50,22 @@ class Wire:
         self.link = link
         self._loop = loop
         self._exchange: Exchange | None = None
-        self._on_end: Callable[[Wire, bool], None] = _nothing
+        self._on_end: OnEnd = _nothing
         self._watched = self._writing = False
+        self._timer: asyncio.TimerHandle | None = None
         self.watch()
 
-    def run(
-        self, exchange: Exchange, deadline: float, on_end: Callable[[Wire, bool], None]
-    ) -> asyncio.Future[Rows]:
-        """Start ``exchange``. At its end ``on_end`` is told whether the wire is still of use."""
-        self._exchange, self._on_end = exchange, on_end
+    def run(self, exchange: Exchange, deadline: float, on_end: OnEnd) -> asyncio.Future[Rows]:
+        """Start ``exchange``. At its end ``on_end`` is told what went wrong, if anything did."""
+        self._exchange, self._deadline, self._on_end = exchange, deadline, on_end
         self._answer: asyncio.Future[Rows] = self._loop.create_future()
-        self._timer = self._loop.call_later(max(0.0, deadline - monotonic()), self._expire)
+        if self._timer is None or self._timer.when() > deadline:
+            self._set_timer()
         answer = self._answer
         self._awake()
         return answer
 
-    def rest(self, on_lost: Callable[[Wire, bool], None]) -> None:
+    def rest(self, on_lost: OnEnd) -> None:
         """Nothing to do for now: ``on_lost`` is called should the server hang up."""
         self._on_end = on_lost
 
@@ -78,6 +84,8 @@ class Wire:
     def close(self) -> None:
         self._on_end = _nothing
         self.unwatch()
+        if self._timer is not None:
+            self._timer.cancel()
         if not self._loop.is_closed():
             self._watch_for_room(False)
         self.link.close()
@@ -86,7 +94,7 @@ class Wire:
         """The socket is ready for something."""
         if self._exchange is None:
             if not self.link.alive():
-                self._on_end(self, False)
+                self._on_end(self, None)
             return
         try:
             want = next(self._exchange)
@@ -95,7 +103,8 @@ class Wire:
         except Exception as error:
             self._end([], error)
         else:
-            self._watch_for_room(bool(want & WRITE))
+            if self._writing or want & WRITE:
+                self._watch_for_room(bool(want & WRITE))
 
     def _watch_for_room(self, writing: bool) -> None:
         if writing and not self._writing:
@@ -104,15 +113,27 @@ class Wire:
             self._loop.remove_writer(self.link.fd)
         self._writing = writing
 
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(max(0.0, self._deadline - monotonic()), self._expire)
+
     def _expire(self) -> None:
-        self._end([], Fault("no answer within the time limit", doubt=True))
+        """The timer may be that of an earlier exchange: it is set again only when it has run out,
+        for nearly all exchanges are over long before."""
+        self._timer = None
+        if self._exchange is None:
+            return
+        if self._deadline > monotonic() + _A_TICK:
+            self._set_timer()
+        else:
+            self._end([], Fault("no answer within the time limit", doubt=True))
 
     def _end(self, rows: Rows, error: Exception | None) -> None:
-        self._timer.cancel()
-        self._watch_for_room(False)
+        if self._writing:
+            self._watch_for_room(False)
         self._exchange = None
-        usable = error is None or (isinstance(error, Fault) and not error.broken)
-        self._on_end(self, usable)
+        self._on_end(self, error)
         if self._answer.done():
             return
         if error is None:
@@ -121,7 +142,12 @@ class Wire:
             self._answer.set_exception(error)
 
 
-def _nothing(wire: Wire, usable: bool) -> None:
+def usable_after(error: Exception | None) -> bool:
+    """Whether a wire can be used again."""
+    return error is None or (isinstance(error, Fault) and not error.broken)
+
+
+def _nothing(wire: Wire, error: Exception | None) -> None:
     """For those who look after the wire themselves."""
 
 
@@ -158,14 +184,17 @@ class AwaitedPool:
         while self._idle:
             self._idle.pop().close()
 
+    def start(self, statement: Statement, deadline: float) -> asyncio.Future[Rows]:
+        """Sent at once where a connection is idle."""
+        if not self._idle or deadline <= monotonic():
+            return self._loop.create_task(self.execute(statement, deadline))
+        self._taken += 1
+        wire = self._idle.pop()
+        return wire.run(wire.link.execute(statement), deadline, self._put)
+
     async def execute(self, statement: Statement, deadline: float) -> Rows:
         wire = await self._take(deadline)
-        try:
-            return await wire.run(wire.link.execute(statement), deadline, self._put)
-        except Fault as fault:
-            if fault.contagious:
-                self.abandon()
-            raise
+        return await wire.run(wire.link.execute(statement), deadline, self._put)
 
     async def _take(self, deadline: float) -> Wire:
         if deadline <= monotonic():
@@ -201,8 +230,12 @@ class AwaitedPool:
                 Fault(f"no connection came free within the time limit (pool_size={size})")
             )
 
-    def _put(self, wire: Wire, usable: bool) -> None:
-        if not usable or self._drained is not None:
+    def _put(self, wire: Wire, error: Exception | None) -> None:
+        """Its exchange is over: it is idle, or closed, and with it the others where what ended it
+        has probably ended them."""
+        if isinstance(error, Fault) and error.contagious:
+            self.abandon()
+        if not usable_after(error) or self._drained is not None:
             wire.close()
             self._hand_on(None)
         else:
@@ -224,7 +257,7 @@ class AwaitedPool:
         elif self._drained is not None and not self._taken and not self._drained.done():
             self._drained.set_result(None)
 
-    def _lost(self, wire: Wire, usable: bool) -> None:
+    def _lost(self, wire: Wire, error: Exception | None) -> None:
         """The server hung up on an idle connection."""
         self._idle.remove(wire)
         wire.close()
@@ -247,7 +280,7 @@ class AwaitedPool:
         if opening.cancelled() or opening.exception() is not None:
             self._hand_on(None)
         else:
-            self._put(opening.result(), True)
+            self._put(opening.result(), None)
 
     async def _connect_in_time(self, deadline: float) -> Wire:
         try:

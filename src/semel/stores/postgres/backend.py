@@ -19,7 +19,7 @@ from semel.stores.base import (
     Transaction,
 )
 from semel.stores.holds import Holds
-from semel.stores.places import Awaited, Blocking, PerLoop, PerProcess
+from semel.stores.places import Blocking, PerLoop, PerProcess
 from semel.stores.postgres import migration
 from semel.stores.postgres.awaited import AwaitedPool
 from semel.stores.postgres.blocking import BlockingPool
@@ -29,7 +29,7 @@ from semel.stores.postgres.kinds import KINDS
 from semel.stores.postgres.settings import Settings, parse
 from semel.stores.postgres.transactions import TransactionPool
 from semel.stores.postgres.transactions_awaited import AwaitedTransactions
-from semel.stores.sql.awaited_lanes import AwaitedLanes
+from semel.stores.sql.awaited_lanes import AwaitedLanes, AwaitedStore
 from semel.stores.sql.blocking_lanes import BlockingLanes
 
 CAPABILITIES: Final = Capabilities(durable=True, shared=True, transactions=True)
@@ -83,7 +83,7 @@ class PostgresBackend:
         return Blocking(self.blocking_lanes)
 
     def awaited(self) -> AsyncStore:
-        return Awaited(self.awaited_lanes)
+        return AwaitedStore(self.awaited_lanes)
 
     @overload
     def on(self, connection: psycopg.Connection[Any]) -> Store: ...

@@ -17,7 +17,7 @@ from semel.core.model import Identity
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
 from semel.stores.holds import SHARED, Hold
 from semel.stores.postgres import transaction_steps as steps
-from semel.stores.postgres.awaited import AwaitedPool, Wire, _nothing
+from semel.stores.postgres.awaited import AwaitedPool, Wire, _nothing, usable_after
 from semel.stores.postgres.faults import Fault, verdict
 from semel.stores.postgres.link import Exchange
 from semel.stores.postgres.settings import Settings
@@ -107,9 +107,9 @@ class AwaitedTransaction(OpenTransaction):
         self._under_way = self._pool.loop.create_future()
         return self._pool.watch(self._wire, exchange, self._quiet)
 
-    def _quiet(self, wire: Wire, usable: bool) -> None:
+    def _quiet(self, wire: Wire, error: Exception | None) -> None:
         wire.unwatch()
-        self._broken = self._broken or not usable
+        self._broken = self._broken or not usable_after(error)
         self._turn.give()
         if self._under_way is not None:
             self._under_way.set_result(None)
@@ -246,12 +246,13 @@ class AwaitedTransactions(AwaitedPool):
             wire.close()
         elif not usable:
             cancel(wire.link._pgconn)
-            self._put(wire, False)
+            wire.close()
+            self._hand_on(None)
         elif wipe:
             self.watch(wire, steps.wipe(wire.link), self._put).add_done_callback(_heard)
         else:
             wire.watch()
-            self._put(wire, True)
+            self._put(wire, None)
 
     def sever(self, wire: Wire) -> None:
         """Somebody is in the middle of a statement: cut the line, and leave the rest to them."""

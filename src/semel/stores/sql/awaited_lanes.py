@@ -5,14 +5,18 @@ under way queue up and travel together in the next statement; it leaves when the
 the loop has run those whom the last answers woke, for they may ask next. A statement that takes
 long gives up its place: a locked row or a silent connection holds up nobody who was not in the same
 batch.
+
+Who queues up is given a future, and a batch is carried by callbacks: no operation of a batch has a
+task, a coroutine or a timer of its own. One timer for the lane looks after all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from time import monotonic
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 from semel.core.contract import StoreOperation
 from semel.stores.sql.batches import (
@@ -26,10 +30,13 @@ from semel.stores.sql.batches import (
     Slow,
 )
 from semel.stores.sql.errand import Verdict
-from semel.stores.sql.kinds import Kind
+from semel.stores.sql.kinds import BIG, Kind
 from semel.stores.sql.plans import Rows, Statement
 
 R = TypeVar("R")
+
+_A_TICK: Final = 0.001
+"""Seconds by which a loop's clock may be behind its timers."""
 
 
 class Pool(Protocol):
@@ -39,19 +46,40 @@ class Pool(Protocol):
         self, op: StoreOperation[R], deadline: float, *, doubt: bool = False
     ) -> R: ...
 
-    async def execute(self, statement: Statement, deadline: float) -> Rows: ...
+    def start(self, statement: Statement, deadline: float) -> asyncio.Future[Rows]:
+        """Send it, or let it wait for a connection; it goes on when nobody awaits it."""
+        ...
 
     async def aclose(self) -> None: ...
 
     def abandon(self) -> None: ...
 
 
+class AwaitedStore:
+    """The store for event loops: the lanes of the one that runs."""
+
+    __slots__ = ("_lanes",)
+
+    def __init__(self, lanes: Callable[[], AwaitedLanes]) -> None:
+        self._lanes = lanes
+
+    def perform(self, op: StoreOperation[R], /) -> Awaitable[R]:
+        return self._lanes().perform(op)
+
+
 class AwaitedJob(Job):
     """Its caller awaits a future."""
 
-    __slots__ = ("future",)
+    __slots__ = ("future", "lane")
 
-    future: asyncio.Future[object]
+    def __init__(self, op: Any, deadline: float, weight: int, lane: AwaitedLane) -> None:
+        self.op = op
+        self.identity = op.identity
+        self.deadline = deadline
+        self.weight = weight
+        self.taken = False
+        self.lane = lane
+        self.future: asyncio.Future[Any] = lane.loop.create_future()
 
     def withdrawn(self) -> bool:
         return self.future.done()
@@ -64,8 +92,13 @@ class AwaitedJob(Job):
         if not self.future.done():
             self.future.set_exception(error)
 
+    def send_alone(self, again: Again) -> None:
+        if not self.future.done():
+            self.lane.send_alone(self, again)
+
 
 AwaitedBatch: TypeAlias = Batch[AwaitedJob]
+Holder: TypeAlias = Job | AwaitedBatch
 
 
 class AwaitedLanes:
@@ -85,12 +118,10 @@ class AwaitedLanes:
             operation: AwaitedLane(kind, pool, verdict, slow) for operation, kind in kinds.items()
         }
 
-    async def perform(self, op: StoreOperation[R]) -> R:
+    def perform(self, op: StoreOperation[R]) -> Awaitable[R]:
         deadline = monotonic() + self._timeout
         lane = self._lanes.get(type(op))
-        if lane is None:
-            return await self._pool.perform(op, deadline)
-        return await lane.perform(op, deadline)
+        return (lane or self._pool).perform(op, deadline)
 
     async def aclose(self) -> None:
         """Wait for what is under way, until its deadline at most, and close every connection."""
@@ -112,23 +143,29 @@ class AwaitedLane:
         self._pool = pool
         self._verdict = verdict
         self._slow = slow
-        self._loop = asyncio.get_running_loop()
-        self._running: set[asyncio.Task[None]] = set()
-        self._holders: set[Job | AwaitedBatch] = set()
+        self.loop = asyncio.get_running_loop()
+        self._running: set[asyncio.Future[Any]] = set()
+        """What nobody else holds on to."""
+        self._sent: set[AwaitedBatch] = set()
+        self._holders: dict[Holder, float] = {}
+        """Who is under way, and until when it holds up others, by the clock of the loop."""
         self._crowded = False
         self._due = False
+        self._timer: asyncio.TimerHandle | None = None
 
-    async def perform(self, op: StoreOperation[R], deadline: float) -> R:
-        job = AwaitedJob(op, deadline)
-        if job.identity in self._slow:
-            return await self._pool.perform(op, deadline)
+    def perform(self, op: Any, deadline: float) -> Awaitable[Any]:
+        if op.identity in self._slow.identities:
+            return self._pool.perform(op, deadline)
         if self._nearly_idle():
-            return await self._lead(op, job)
-        cells = self._kind.admit(op)
-        if cells is None:
-            return await self._pool.perform(op, deadline)
-        job.cells = cells
-        return await self._follow(op, job)
+            return self._lead(op, deadline)
+        weight = self._kind.weight(op)
+        if weight > BIG:
+            return self._pool.perform(op, deadline)
+        job = AwaitedJob(op, deadline, weight, self)
+        self._queue.add(job)
+        if not self._holders and not self._due:
+            self._stir()
+        return job.future
 
     async def drain(self, deadline: float) -> None:
         """Until nothing is queued or under way in a batch."""
@@ -137,93 +174,141 @@ class AwaitedLane:
                 await asyncio.wait(self._running, timeout=max(0.0, deadline - monotonic()))
             await asyncio.sleep(0)
 
-    async def _lead(self, op: StoreOperation[R], job: AwaitedJob) -> R:
-        """Alone, with others gathering behind."""
-        overdue = self._hold(job)
-        try:
-            return await self._pool.perform(op, job.deadline)
-        finally:
-            self._release(job, overdue)
+    # ── alone ────────────────────────────────────────────────────────────────────────────────────
 
-    async def _follow(self, op: StoreOperation[R], job: AwaitedJob) -> R:
-        """With the next batch."""
-        reply = await self._queued(job)
-        if not isinstance(reply, Again):
-            return cast("R", reply)
+    async def _lead(self, op: Any, deadline: float) -> Any:
+        """With others gathering behind; unless others came first since it was asked for."""
+        if not self._nearly_idle():
+            return await self.perform(op, deadline)
+        leader = Job(op, deadline)
+        self._hold(leader, deadline)
+        try:
+            return await self._pool.perform(op, deadline)
+        finally:
+            self._release(leader)
+
+    def send_alone(self, job: AwaitedJob, again: Again) -> None:
+        """After a batch that did not answer it. Until it is answered, its record is a slow one."""
         self._slow.add(job)
-        try:
-            return await self._pool.perform(op, job.deadline, doubt=reply.doubt)
-        finally:
-            self._slow.discard(job)
+        self._carry_alone(job, again.doubt)
 
-    async def _queued(self, job: AwaitedJob) -> object:
-        job.future = self._loop.create_future()
-        timer = self._loop.call_later(job.deadline + GRACE - monotonic(), job.expire, self._verdict)
-        self._queue.add(job)
-        self._stir()
-        try:
-            return await job.future
-        finally:
-            timer.cancel()
+    def _carry_alone(self, job: AwaitedJob, doubt: bool) -> None:
+        """In a task, which ends when the caller leaves: what was not handed over is not done."""
+        task = self.loop.create_task(self._pool.perform(job.op, job.deadline, doubt=doubt))
+        self._running.add(task)
+        task.add_done_callback(partial(self._came_alone, job))
+        job.future.add_done_callback(partial(_leave, task))
+
+    def _came_alone(self, job: AwaitedJob, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        self._release(job)
+        if task.cancelled():
+            job.future.cancel()
+        elif error := task.exception():
+            job.fail(cast("Exception", error))
+        else:
+            job.answer(task.result())
 
     # ── batches ──────────────────────────────────────────────────────────────────────────────────
 
     def _stir(self) -> None:
         if self._queue and not self._holders and not self._due:
             self._due = True
-            self._loop.call_soon(self._send)
+            self.loop.call_soon(self._send)
 
     def _send(self) -> None:
         self._due = False
         batch = self._queue.take()
         self._crowded = len(batch) > 1
-        if len(batch):
-            task = self._loop.create_task(self._carry(batch, self._hold(batch)))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+        if self._crowded:
+            self._carry(batch)
+        else:
+            for job in batch:
+                self._hold(job, job.deadline)
+                self._carry_alone(job, doubt=False)
 
-    async def _carry(self, batch: AwaitedBatch, overdue: asyncio.TimerHandle) -> None:
+    def _carry(self, batch: AwaitedBatch) -> None:
         """One batch to the server and back, whoever still waits for it."""
         try:
-            await self._attempt(batch)
+            statement = batch.statement()
+            if statement is None:
+                self._stir()
+                return
+            answer = self._pool.start(statement, batch.deadline)
         except Exception as error:
             batch.fail(error, self._verdict)
-        except BaseException:
-            batch.send_again(doubt=True)
-            raise
-        finally:
-            self._release(batch, overdue)
-
-    async def _attempt(self, batch: AwaitedBatch) -> None:
-        if len(batch) > 1:
-            rows = await self._pool.execute(batch.statement(), batch.deadline)
-            self._queue.put_back(batch.deliver(rows))
+            self._stir()
             return
-        (job,) = batch
-        try:
-            job.answer(await self._pool.perform(job.op, job.deadline))
-        except Exception as error:
-            job.fail(error)
+        self._hold(batch, min(job.deadline for job in batch))
+        self._sent.add(batch)
+        self._running.add(answer)
+        answer.add_done_callback(partial(self._came, batch))
 
-    # ── whose turn it is ─────────────────────────────────────────────────────────────────────────
+    def _came(self, batch: AwaitedBatch, answer: asyncio.Future[Rows]) -> None:
+        self._running.discard(answer)
+        self._sent.discard(batch)
+        try:
+            self._queue.put_back(batch.deliver(answer.result()))
+        except asyncio.CancelledError:
+            batch.send_again(doubt=True)
+        except Exception as error:
+            batch.fail(error, self._verdict)
+        finally:
+            self._release(batch)
+
+    # ── whose turn it is, and whose time is up ───────────────────────────────────────────────────
 
     def _nearly_idle(self) -> bool:
-        return len(self._holders) < LEADERS and not self._queue and not self._crowded
+        return not self._crowded and len(self._holders) < LEADERS and not self._queue
 
-    def _hold(self, holder: Job | AwaitedBatch) -> asyncio.TimerHandle:
-        self._holders.add(holder)
-        return self._loop.call_later(PATIENCE, self._pass_by, holder)
+    def _hold(self, holder: Holder, deadline: float) -> None:
+        until = self.loop.time() + PATIENCE
+        self._holders[holder] = until
+        self._look_by(min(until, deadline))
 
-    def _pass_by(self, holder: Job | AwaitedBatch) -> None:
-        """It takes long: the next may start, and who wants one of the same records goes alone."""
-        self._slow.add(holder)
-        self._leave(holder)
-
-    def _release(self, holder: Job | AwaitedBatch, overdue: asyncio.TimerHandle) -> None:
-        overdue.cancel()
+    def _release(self, holder: Holder) -> None:
         self._slow.discard(holder)
-        self._leave(holder)
-
-    def _leave(self, holder: Job | AwaitedBatch) -> None:
-        self._holders.discard(holder)
+        self._holders.pop(holder, None)
         self._stir()
+
+    def _look_by(self, when: float) -> None:
+        """The one timer of the lane is set; one that is already set for earlier sets it anew."""
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = self.loop.call_at(when, self._look)
+
+    def _look(self) -> None:
+        """Look after all that is under way, and see when to look again."""
+        self._timer = None
+        now = self.loop.time() + _A_TICK
+        self._pass_by(now)
+        self._expire(now - GRACE)
+        self._stir()
+        times = list(self._holders.values())
+        waiting = [job.deadline for batch in self._sent for job in batch if not job.withdrawn()]
+        waiting += [job.deadline for job in (self._queue.first(),) if job is not None]
+        if waiting:
+            times.append(min(waiting) + GRACE)
+        if times:
+            self._look_by(min(times))
+
+    def _pass_by(self, now: float) -> None:
+        """What takes long: the next may start, and who wants one of the same records goes alone."""
+        for holder in [each for each, until in self._holders.items() if until <= now]:
+            self._slow.add(holder)
+            del self._holders[holder]
+
+    def _expire(self, before: float) -> None:
+        """Callers whose time was up ``before``, in the queue and in batches."""
+        late = self._queue.overdue(before)
+        late += [job for batch in self._sent for job in batch if job.deadline <= before]
+        for job in late:
+            if not job.withdrawn():
+                job.expire(self._verdict)
+
+
+def _leave(task: asyncio.Task[Any], future: asyncio.Future[Any]) -> None:
+    if future.cancelled():
+        task.cancel()

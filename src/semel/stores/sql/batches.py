@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from semel.core.model import Identity
 from semel.errors import SemelError
 from semel.log import log
 from semel.stores.sql.errand import Fault, Verdict
-from semel.stores.sql.kinds import Cells, Kind
-from semel.stores.sql.plans import Row, Rows, Statement
+from semel.stores.sql.kinds import Kind
+from semel.stores.sql.plans import Rows, Statement
 
 J = TypeVar("J", bound="Job")
 
@@ -25,7 +26,7 @@ ROWS: Final = 64
 """In one statement at most: bounds how long its locks are held, and what an error sends again."""
 
 WEIGHT: Final = 1024 * 1024
-"""Bytes in one statement at most: it stays within the memory a server grants to a sort."""
+"""Bytes that one statement brings at most: within the memory that a server grants to a sort."""
 
 LEADERS: Final = 2
 """How many may be under way alone before others queue up. With one, two callers that take turns
@@ -47,13 +48,13 @@ class Again(NamedTuple):
 class Job:
     """One queued operation; each colour adds how its caller waits."""
 
-    __slots__ = ("cells", "deadline", "identity", "op", "taken")
+    __slots__ = ("deadline", "identity", "op", "taken", "weight")
 
-    def __init__(self, op: Any, deadline: float) -> None:
+    def __init__(self, op: Any, deadline: float, weight: int = 0) -> None:
         self.op = op
         self.identity: Identity = op.identity
-        self.cells: Cells = ()
         self.deadline = deadline
+        self.weight = weight
         self.taken = False
 
     def expire(self, verdict: Verdict) -> None:
@@ -66,85 +67,94 @@ class Job:
         raise NotImplementedError
 
     def answer(self, reply: object) -> None:
-        """A reply of the operation, or `Again`."""
         raise NotImplementedError
 
     def fail(self, error: Exception) -> None:
         raise NotImplementedError
 
+    def send_alone(self, again: Again) -> None:
+        """No batch answers it."""
+        raise NotImplementedError
+
+
+_DEADLINE: Final = attrgetter("deadline")
+
 
 class Batch(Generic[J]):
-    """Operations that travel together: one row for each identity."""
+    """Operations that travel together.
 
-    def __init__(self, kind: Kind) -> None:
+    ``rows``: whose operation is sent, one for each identity. ``others``: who is answered by the row
+    that somebody else sends.
+    """
+
+    __slots__ = ("_kind", "_rows", "jobs")
+
+    def __init__(self, kind: Kind, rows: dict[Identity, J], others: Sequence[J] = ()) -> None:
         self._kind = kind
-        self._groups: dict[Identity, list[J]] = {}
-        self._weight = 0
+        self._rows = rows
+        self.jobs: list[J] = [*rows.values(), *others]
 
     def __len__(self) -> int:
         """How many operations, which may be more than rows."""
-        return sum(map(len, self._groups.values()))
+        return len(self.jobs)
 
     def __iter__(self) -> Iterator[J]:
-        for group in self._groups.values():
-            yield from group
-
-    def accept(self, job: J) -> bool:
-        """Take ``job`` along, if it fits."""
-        if group := self._groups.get(job.identity):
-            if self._kind.shared:
-                group.append(job)
-            return self._kind.shared
-        weight = sum(map(len, job.cells))
-        if self._groups and self._weight + weight > WEIGHT:
-            return False
-        self._groups[job.identity] = [job]
-        self._weight += weight
-        return True
-
-    @property
-    def full(self) -> bool:
-        return len(self._groups) >= ROWS
+        return iter(self.jobs)
 
     @property
     def deadline(self) -> float:
-        """The latest: callers with less time watch the clock themselves."""
-        return max(job.deadline for job in self)
+        """The latest: callers with less time are told by the lane."""
+        return max(map(_DEADLINE, self.jobs), default=0.0)
 
-    def statement(self) -> Statement:
-        """One row for each identity: that of the first who asked."""
-        return self._kind.gather([group[0].cells for group in self._groups.values()])
+    def statement(self) -> Statement | None:
+        """One row for each identity, in their order: locks that everybody takes in the same order
+        cannot deadlock. None when not one of them can be written."""
+        try:
+            return self._kind.gather([self._rows[each].op for each in sorted(self._rows)])
+        except Exception:  # of one of them; alone it will say so
+            self._part_with_the_unwritable()
+            return self.statement() if self._rows else None
+
+    def _part_with_the_unwritable(self) -> None:
+        """They go alone, and with them who waits for their rows."""
+        bad = {each for each, job in self._rows.items() if not self._kind.can_gather(job.op)}
+        if not bad:
+            raise RuntimeError("operations that can be written one by one, but not together")
+        for job in self.jobs:
+            if job.identity in bad:
+                job.send_alone(Again())
+        self._rows = {each: job for each, job in self._rows.items() if each not in bad}
+        self.jobs = [job for job in self.jobs if job.identity not in bad]
 
     def deliver(self, rows: Rows) -> list[J]:
-        """Answer everybody; returns those who can only be answered by another batch."""
-        found = {row[0]: row for row in rows}
-        left: list[J] = []
-        for identity, group in self._groups.items():
-            row = found.get(identity)
-            for job in group:
-                if row is None:
-                    job.answer(Again())
-                elif not self._reply(job, row):
-                    left.append(job)
-        return left
+        """Answer everybody; returns those who can only be answered by another batch.
 
-    def _reply(self, job: J, row: Row) -> bool:
-        """An answer that cannot be true is the error of the one who asked for it."""
-        try:
-            reply = self._kind.reply(job.op, row)
-        except Exception as error:
-            job.fail(error)
-            return True
-        if reply is not None:
-            job.answer(reply)
-        return reply is not None
+        An answer that cannot be true is the error of the one who asked for it.
+        """
+        found = {row[0]: row for row in rows}
+        reply_to, left = self._kind.reply, list[J]()
+        for job in self.jobs:
+            row = found.get(job.identity)
+            if row is None:
+                job.send_alone(Again())
+                continue
+            try:
+                reply = reply_to(job.op, row)
+            except Exception as error:
+                job.fail(error)
+                continue
+            if reply is None:
+                left.append(job)
+            else:
+                job.answer(reply)
+        return left
 
     def send_again(self, doubt: bool) -> None:
         """Each alone, with the same fence."""
-        for job in self:
-            job.answer(Again(doubt))
+        for job in self.jobs:
+            job.send_alone(Again(doubt))
 
-    def fail(self, error: Exception, verdict: Verdict) -> None:
+    def fail(self, error: BaseException, verdict: Verdict) -> None:
         """Nobody was answered. Where the cause may be one of them, or may be gone, each is asked
         again alone.
 
@@ -155,7 +165,7 @@ class Batch(Generic[J]):
             if error.tries > 1 or error.refused:
                 self.send_again(doubt=error.doubt)
                 return
-            for job in self:
+            for job in self.jobs:
                 job.fail(verdict(error, doubt=error.doubt))
             return
         if not isinstance(error, SemelError):
@@ -168,21 +178,18 @@ class Slow:
 
     def __init__(self) -> None:
         self._owners: dict[Job | Batch[Any], tuple[Identity, ...]] = {}
-        self._identities: Counter[Identity] = Counter()
-
-    def __contains__(self, identity: Identity) -> bool:
-        return identity in self._identities
+        self.identities: Counter[Identity] = Counter()
 
     def add(self, owner: Job | Batch[Any]) -> None:
         jobs = (owner,) if isinstance(owner, Job) else owner
         self._owners[owner] = tuple({job.identity for job in jobs})
-        self._identities.update(self._owners[owner])
+        self.identities.update(self._owners[owner])
 
     def discard(self, owner: Job | Batch[Any]) -> None:
         for identity in self._owners.pop(owner, ()):
-            self._identities[identity] -= 1
-            if not self._identities[identity]:
-                del self._identities[identity]
+            self.identities[identity] -= 1
+            if not self.identities[identity]:
+                del self.identities[identity]
 
 
 class Queue(Generic[J]):
@@ -207,17 +214,31 @@ class Queue(Generic[J]):
     def put_back(self, jobs: Sequence[J]) -> None:
         self._jobs.extendleft(reversed(jobs))
 
+    def overdue(self, before: float) -> list[J]:
+        """Taken out: those whose deadline was ``before``. Who came first is due first."""
+        late: list[J] = []
+        while self._jobs and self._jobs[0].deadline <= before:
+            late.append(self._jobs.popleft())
+        return late
+
     def take(self) -> Batch[J]:
         """As many as fit, oldest first; those who do not fit keep their place."""
-        batch = Batch[J](self.kind)
-        left: list[J] = []
-        while self._jobs and not batch.full and len(left) < ROWS:
-            job = self._jobs.popleft()
+        jobs, shared = self._jobs, self.kind.shared
+        rows: dict[Identity, J] = {}
+        others, left, weight = list[J](), list[J](), 0
+        while jobs and len(rows) < ROWS and len(left) < ROWS:
+            job = jobs.popleft()
             if job.withdrawn():
                 continue
-            if batch.accept(job):
-                job.taken = True
-            else:
+            known = job.identity in rows
+            if not shared if known else rows and weight + job.weight > WEIGHT:
                 left.append(job)
+                continue
+            job.taken = True
+            if known:
+                others.append(job)
+            else:
+                rows[job.identity] = job
+                weight += job.weight
         self.put_back(left)
-        return batch
+        return Batch(self.kind, rows, others)

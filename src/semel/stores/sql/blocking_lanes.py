@@ -26,7 +26,7 @@ from semel.stores.sql.batches import (
     Slow,
 )
 from semel.stores.sql.errand import Verdict
-from semel.stores.sql.kinds import Kind
+from semel.stores.sql.kinds import BIG, Kind
 from semel.stores.sql.plans import Rows, Statement
 
 R = TypeVar("R")
@@ -49,8 +49,8 @@ class ThreadJob(Job):
 
     __slots__ = ("gone", "mail")
 
-    def __init__(self, op: StoreOperation[object], deadline: float) -> None:
-        super().__init__(op, deadline)
+    def __init__(self, op: StoreOperation[object], deadline: float, weight: int) -> None:
+        super().__init__(op, deadline, weight)
         self.mail: SimpleQueue[object] = SimpleQueue()
         self.gone = False
 
@@ -62,6 +62,9 @@ class ThreadJob(Job):
 
     def fail(self, error: Exception) -> None:
         self.mail.put(_Failed(error))
+
+    def send_alone(self, again: Again) -> None:
+        self.mail.put(again)
 
 
 class _Failed:
@@ -119,15 +122,19 @@ class BlockingLane:
         self._crowded = False
 
     def perform(self, op: StoreOperation[R], deadline: float) -> R:
-        job = ThreadJob(op, deadline)
+        job = ThreadJob(op, deadline, self._kind.weight(op))
         with self._lock:
-            if job.identity in self._slow:
+            if job.identity in self._slow.identities:
                 way = self._alone
             elif self._nearly_idle():
                 self._holders[job] = monotonic()
                 way = self._lead
+            elif job.weight > BIG:
+                way = self._alone
             else:
-                way = self._follow if self._enqueue(job) else self._alone
+                self._queue.add(job)
+                self._stir()
+                way = self._follow
         return cast("R", way(job))
 
     # ── three ways ───────────────────────────────────────────────────────────────────────────────
@@ -196,9 +203,11 @@ class BlockingLane:
 
     def _attempt(self, batch: Batch[ThreadJob]) -> None:
         if len(batch) > 1:
-            left = batch.deliver(self._pool.execute(batch.statement(), batch.deadline))
-            with self._lock:
-                self._queue.put_back(left)
+            statement = batch.statement()
+            if statement is not None:
+                left = batch.deliver(self._pool.execute(statement, batch.deadline))
+                with self._lock:
+                    self._queue.put_back(left)
             return
         for job in batch:
             try:
@@ -210,15 +219,6 @@ class BlockingLane:
 
     def _nearly_idle(self) -> bool:
         return len(self._holders) < LEADERS and not self._queue and not self._crowded
-
-    def _enqueue(self, job: ThreadJob) -> bool:
-        cells = self._kind.admit(job.op)
-        if cells is None:
-            return False
-        job.cells = cells
-        self._queue.add(job)
-        self._stir()
-        return True
 
     def _stir(self) -> None:
         """Tell one who waits to carry the others, when nobody is under way. With the lock."""
