@@ -164,13 +164,27 @@ class _Content(NamedTuple):
     fields: Mapping[str, bytes]
 
 
-def fingerprint(request: Request, body: bytes | Iterable[bytes], recipe: Recipe) -> Fingerprint:
+class Frame(NamedTuple):
+    """What is hashed before a body: the same for all requests to one address in one media type."""
+
+    before_json: bytes
+    """Before its canonical form; empty where it is not read as JSON."""
+    before_bytes: bytes
+    """Before the body as it came."""
+
+
+def fingerprint(
+    request: Request,
+    body: bytes | Iterable[bytes],
+    recipe: Recipe,
+    frame: Frame | None = None,
+) -> Fingerprint:
     """The fingerprint of a request under a recipe; the same wherever and with whatever it runs.
 
-    The body is read once, and not joined where it is raw.
+    The body is read once, and not joined where it is raw. ``frame``: `frame_of` the request.
     """
     if recipe.plain and type(body) is bytes and len(body) <= _LONG_FIELD:
-        frame = frame_of(request)
+        frame = frame or frame_of(request)
         # A small body in JSON, under no rule of its own: as most are, and in as few steps.
         usual = usual_form(body) if frame.before_json else None
         if usual is not None and len(usual.members) <= MAX_FIELDS:
@@ -189,15 +203,6 @@ def fingerprint(request: Request, body: bytes | Iterable[bytes], recipe: Recipe)
     else:
         text = _text(content.kind, "sha256", digest, None)
     return Fingerprint(text, _first(content.fields), content.kind, digest)
-
-
-class Frame(NamedTuple):
-    """What is hashed before a body: the same for all requests to one address in one media type."""
-
-    before_json: bytes
-    """Before its canonical form; empty where it is not read as JSON."""
-    before_bytes: bytes
-    """Before the body as it came."""
 
 
 def frame_of(request: Request) -> Frame:

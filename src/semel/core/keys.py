@@ -203,8 +203,8 @@ def looks_like_personal_data(key: str) -> bool:
     a payment card or of a bank account. Check digits tell the last two from random ones."""
     if len(key) == 36 and _UUID.fullmatch(key) is not None:
         return False  # as most are
-    if key.isalnum() and not (key.isdigit() or key[2:4].isdigit()):
-        return False  # one word: a card is all digits, an account begins with two letters and two
+    if key.isalnum() and not (key.isdigit() or (key[:2].isalpha() and key[2:4].isdigit())):
+        return False  # one word: a card has digits only, an account two letters and digits first
     if ("@" in key or "%40" in key) and _EMAIL.search(key) is not None:
         return True
     # The expressions are tried only where the shape of the key, told by characters, allows a match.

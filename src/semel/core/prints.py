@@ -28,12 +28,13 @@ class Prints:
     and again.
     """
 
-    __slots__ = ("_body", "_condensed", "_fingerprint", "_recipe", "_request")
+    __slots__ = ("_body", "_condensed", "_fingerprint", "_frame", "_recipe", "_request")
 
     def __init__(self, request: Request, body: bytes | Iterable[bytes], recipe: Recipe) -> None:
         self._request = request
         self._body = body
         self._recipe = recipe
+        self._frame = frame_of(request)
         self._fingerprint: Fingerprint | None = None
         self._condensed: tuple[bytes, bytes] | None = None
 
@@ -44,7 +45,7 @@ class Prints:
     @property
     def fingerprint(self) -> Fingerprint:
         if self._fingerprint is None:
-            self._fingerprint = fingerprint(self._request, self._body, self._recipe)
+            self._fingerprint = fingerprint(self._request, self._body, self._recipe, self._frame)
         return self._fingerprint
 
     def evidence(self, salt: bytes) -> bytes:
@@ -73,7 +74,7 @@ class Prints:
         key = sha256(secrets[0][1] + salt).digest() if secrets else salt
         if type(body) is not bytes:
             body, size = self._octets()
-        sent = frame_of(self._request).before_bytes + body
+        sent = self._frame.before_bytes + body
         return blake2b(sent, digest_size=_TRACE, key=key, person=size).digest()
 
     def _octets(self) -> tuple[bytes, bytes]:

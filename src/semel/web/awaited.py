@@ -106,7 +106,7 @@ class AsyncExchange(WebExchange):
         """
         feed: Callable[[Any], Operation[Any]] = flow.send
         value: Any = None
-        alone = self.account is None and self.fare is None and self.transact is None
+        quiet, store = self.quiet, self._store
         breaker, watched = self.guard.breaker, self.attendant.waiters.watches
         while True:
             try:
@@ -116,11 +116,11 @@ class AsyncExchange(WebExchange):
                 return result
             asked = time.monotonic()
             try:
-                if alone and isinstance(op, StoreOperation):
+                if quiet and isinstance(op, StoreOperation):
                     if type(op) in ASKS_FOR_A_LEASE:
                         self.before(op)
-                    value, feed = await self._store.perform(op), flow.send
-                    if breaker.failures or breaker.is_open or self.heedful or watched:
+                    value, feed = await store.perform(op), flow.send
+                    if watched or breaker.failures or breaker.is_open:
                         self.heard(op, value)
                 else:
                     value, feed = await self.perform(op), flow.send

@@ -50,7 +50,7 @@ class WebExchange(Exchange):
 
     __slots__ = (
         *("_asked_at", "_began", "_found", "_read_at", "account", "attendant", "begun", "body"),
-        *("fare", "guard", "heedful", "lease", "run"),
+        *("fare", "guard", "heedful", "lease", "quiet", "run"),
     )
 
     body: Body
@@ -65,6 +65,8 @@ class WebExchange(Exchange):
         super().__init__(plan, request)
         self.guard = guard
         self.account: Account | None = None
+        self.quiet = False
+        """Nobody listens or counts, and no transaction is opened: its operations are just asked."""
         self.heedful = False
         """Whatever the store answers matters: to limits, or to the memory of replays."""
         self.begun = False
@@ -81,6 +83,7 @@ class WebExchange(Exchange):
         self.attendant = guard.attendant
         limiter, replays = guard.limiter, guard.replays
         heedful = limiter is not None or replays is not None
+        self.quiet = not heedful and self.account is None and self.policy.mode != "atomic"
         if self.worker is not None or not (heedful or guard.breaker.is_open):
             return None
         answer = at_once(guard, self)
@@ -112,9 +115,10 @@ class WebExchange(Exchange):
         if self.account is not None:
             self._began = accounts.now()
         policy = self.policy
-        times = (self._asked_at, policy.lease_seconds, policy.max_run_seconds)
-        lease = self.lease = Lease(self.identity, self.fence, *times)
-        guard = self.guard
+        guard, asked = self.guard, self._asked_at
+        lease = self.lease = Lease(
+            self.identity, self.fence, asked, policy.lease_seconds, policy.max_run_seconds
+        )
         self.run = Run(
             guard.backend,
             guard.registry.probes,
