@@ -28,6 +28,7 @@ Rows: TypeAlias = Sequence[Row]
 
 _STATES = {state.value: state for state in State}
 _ON_LAPSE = {choice.value: choice for choice in OnLapse}
+_COMPLETED = State.COMPLETED
 _UNSETTLED = (State.PENDING, State.IN_PROGRESS, State.UNKNOWN)
 _AWAITED = (State.PENDING, State.IN_PROGRESS)
 
@@ -65,12 +66,15 @@ _ANSWERED = (
 
 def record(row: Row) -> Record:
     """A record from the first thirteen columns."""
-    if row[1] == "completed" and tuple(map(type, row[:13])) == _ANSWERED:
-        sound = len(row[0]) == 32 and len(row[2]) == 16 and row[5] in _ON_LAPSE
-        if sound:  # else it is looked for what is wrong
-            times = (row[6], None, row[8], row[9])
-            kept = (_ON_LAPSE[row[5]], *times, row[10], None, None)
-            return Record(row[0], State.COMPLETED, row[2], row[3], row[4], *kept)
+    row = row[:13]
+    if row[1] == "completed" and tuple(map(type, row)) == _ANSWERED:
+        name, _, fence, mark, fields, lapse, made, _, ends, forgotten, answer, _, _ = row
+        on = _ON_LAPSE.get(lapse)
+        if on is not None and len(name) == 32 and len(fence) == 16:  # else see what is wrong
+            done = _COMPLETED
+            return Record(
+                name, done, fence, mark, fields, on, made, None, ends, forgotten, answer, None
+            )
     found = Record(
         Identity(_bytes(row[0], 32, "identity")),
         _state(row[1]),
