@@ -42,6 +42,7 @@ from semel.errors import ConfigurationError, StoreCorrupt, StoreUnavailable
 from semel.stores.base import Backend, Capabilities, Finding
 from semel.stores.redis import RedisBackend, awaited, greeting
 from semel.stores.redis.errand import ALONE_TRIES
+from semel.stores.redis.faults import Fault
 from semel.stores.redis.settings import OPTIONS, Settings, parse
 from tests.servers import ValkeyServer
 from tests.stores.contract import (
@@ -56,7 +57,7 @@ from tests.stores.contract import (
 from tests.stores.harness import Harness, own_redis
 from tests.stores.relay import Relay, about
 from tests.terms import terms
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, auntil, until
 
 SOON = 0.3
 """A deadline that a test can afford to see pass. What must succeed is asked for again."""
@@ -799,22 +800,31 @@ async def test_a_first_try_that_failed_goes_on_and_is_given_up_with_its_caller(
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await given_up.wait()
+        await asyncio.wait_for(given_up.wait(), PATIENCE)
     assert isinstance(await store.perform(Read(new_identity())), NoRecord)
     await backend.aclose()
 
 
 async def test_when_the_server_falls_silent_each_is_told_once_and_the_next_link_is_left_alone(
-    own_server: ValkeyServer,
+    own_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = RedisBackend(own_server.url, timeout=SOON)
     store = backend.awaited()
+    gone_on: list[awaited.FirstTry] = []
+    go_on = awaited.AwaitedPool.go_on
+
+    def noted(pool: awaited.AwaitedPool, tried: awaited.FirstTry, fault: Fault) -> None:
+        gone_on.append(tried)
+        go_on(pool, tried, fault)
+
+    monkeypatch.setattr(awaited.AwaitedPool, "go_on", noted)
     with suppress(StoreUnavailable):
         await store.perform(Read(new_identity()))
     ops = [claim(new_identity(), new_fence()) for _ in range(9)]
     with frozen(own_server):
         told = await asyncio.gather(*map(store.perform, ops), return_exceptions=True)
     assert {type(each) for each in told} == {StoreUnavailable}
+    assert len({id(each) for each in gone_on}) == len(gone_on)
     for op in ops:
         while True:
             with suppress(StoreUnavailable):
@@ -831,7 +841,7 @@ async def test_a_store_that_was_closed_opens_again_and_is_closed_again(
     for _ in range(2):
         assert isinstance(await store.perform(Read(new_identity())), NoRecord)
         await backend.aclose()
-        until(lambda: own_server.ask("CLIENT", "LIST").count(b"cmd=eval") == 0)
+        await auntil(lambda: own_server.ask("CLIENT", "LIST").count(b"cmd=eval") == 0)
 
 
 def test_one_store_serves_several_loops_each_over_a_link_of_its_own(
