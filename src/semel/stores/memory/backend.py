@@ -45,7 +45,7 @@ class MemoryBackend:
         self._clock = clock
         self._lock = threading.Lock()
         self._recipes: dict[str, _Recipe] = {}
-        self._awaited = _AsyncMemoryStore(self)
+        self._awaited = _AsyncMemoryStore(self.perform)
         audit = Audit()
         records, outbox = Records(audit), Outbox(audit)
         self._answers: Mapping[type[StoreOperation[Any]], Answer] = {
@@ -112,8 +112,11 @@ def _replaceable(recorded: _Recipe, recipe: str, now: Micros) -> bool:
 
 
 class _AsyncMemoryStore:
-    def __init__(self, backend: MemoryBackend) -> None:
-        self._backend = backend
+    """What waits for nothing is done at once, in whichever event loop."""
+
+    def __init__(self, perform: Callable[[StoreOperation[Any]], Any]) -> None:
+        self._perform = perform
 
     async def perform(self, op: StoreOperation[R], /) -> R:
-        return self._backend.perform(op)
+        reply: R = self._perform(op)
+        return reply
