@@ -41,7 +41,7 @@ class Served:
         place = None if self.store is None else stage.place(self.store, stage.cores.store)
         server = stage.server(self.served_as(), lambda: self.serving(stage, place))
         target = Target(server.port, self.plan, self.prefix(stage), stage.connections, stage.cores)
-        if stage.first_time(self.name):
+        if stage.first_time(self.name) or self.plan is plans.MIXED:
             self.prepare(target)
         return self.burst(target, stage.seconds, server, place)
 
@@ -50,8 +50,8 @@ class Served:
         return " ".join([self.module, str(self.store), *map("=".join, self.env.items())])
 
     def prefix(self, stage: Stage) -> str:
-        """Of keys: those that are repeated stay the same, fresh ones are new in every slice."""
-        own = uuid.uuid5(stage.run, self.name) if self.plan.primed else uuid.uuid4()
+        """Of keys: replayed ones stay the same, all others are new in every slice."""
+        own = uuid.uuid5(stage.run, self.name) if self.plan is plans.REPLAY else uuid.uuid4()
         return f"{self.plan.name[0]}{own.hex[:19]}"
 
     @contextmanager

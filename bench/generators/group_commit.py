@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 from bench.generators.pairs import DAY, FIELDS, LEASE, SNAPSHOT
+from semel.core.terms import NO_TERMS
 from semel.stores import open_backend
 from semel.stores.sql.dialect import dialect
 
@@ -44,6 +45,7 @@ def rows(count: int) -> list[dict[str, Any]]:
         "retention": DAY,
         "tombstone": DAY,
         "resource": None,
+        "terms": NO_TERMS,
     }
     return [shared | {"identity": os.urandom(32), "fence": os.urandom(16)} for _ in range(count)]
 
