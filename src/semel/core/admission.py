@@ -97,9 +97,10 @@ def _bind(ex: Exchange, session: Callable[[Request], str | None]) -> Refused | N
 
 def name_record(ex: Exchange) -> None:
     """Who asks, with which key, for what: that is the identity."""
-    request, policy = ex.request, ex.policy
-    place = (ex.tenant, request.method, request.path, policy.scope)
-    ex.identity = Identity(keys.identify(*place, ex.session, ex.plan.application, ex.key))
+    request, scope, application = ex.request, ex.policy.scope, ex.plan.application
+    path, session = request.path, ex.session
+    named: Any = keys.identify(ex.tenant, request.method, path, scope, session, application, ex.key)
+    ex.identity = named
 
 
 def add_body(ex: Exchange, body: bytes | Iterable[bytes], fence: Fence) -> None:

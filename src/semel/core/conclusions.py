@@ -21,6 +21,10 @@ from semel.core.runner import Abandoned, HandlerOutcome, Raised, Returned, Strea
 from semel.core.verdict import Verdict, judge, says_not_executed
 from semel.errors import ConfigurationError, NotExecuted, OperationChanged, OutcomeUnknown
 
+KEEP: Final = Verdict.KEEP
+_EXECUTED: Final = Outcome.EXECUTED
+"""Found on the way of every request: a constant takes a quarter of the time of a member."""
+
 UNAUTHORISED: Final = frozenset({401, 403})
 
 
@@ -71,7 +75,7 @@ def conclude(
     """The verdict, and the outcome it is about: a check that fails takes the outcome's place."""
     if isinstance(outcome, Returned):
         if _is_usual(ex, outcome, course):
-            return outcome, Verdict.KEEP
+            return outcome, KEEP
         if ex.worker is not None and outcome.response.status in UNAUTHORISED:
             outcome = Raised(NotAllowed(f"the worker was answered {outcome.response.status}"))
         elif ex.worker is not None and ex.worker.tells and not course.entered:
@@ -255,7 +259,7 @@ def first_answer(
 ) -> Answer:
     """What its first caller gets, now that the answer is on record."""
     sent = first(ex, response, expires_at)
-    return Answer(sent, Outcome.EXECUTED, outcome.error, type(outcome) is not Returned)
+    return Answer(sent, _EXECUTED, outcome.error, type(outcome) is not Returned)
 
 
 def first(ex: Exchange, response: Response, expires_at: Micros | None) -> Response:

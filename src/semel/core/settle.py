@@ -10,6 +10,7 @@ from __future__ import annotations
 from semel.core import replay, snapshot
 from semel.core.answers import Answer, Outcome
 from semel.core.conclusions import (
+    KEEP,
     SAID,
     Whole,
     answer_to_keep,
@@ -66,7 +67,7 @@ def settle(ex: Exchange, outcome: HandlerOutcome, course: Course) -> Flow[Answer
         outcome, verdict = conclude(ex, outcome, course)
         if isinstance(outcome, Streaming):
             return (yield from _open_stream(ex, outcome, verdict))
-        if verdict is not Verdict.KEEP:
+        if verdict is not KEEP:
             return (yield from _concede(ex, outcome, verdict, course))
         response = answer_to_keep(ex, outcome, course)
         op = completion(ex, replay.secured(response, ex.policy), course)

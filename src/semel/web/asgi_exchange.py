@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from semel.core.answers import Answer
 from semel.core.flow import Flow
-from semel.core.model import Header, Headers, Request, Response
+from semel.core.model import Headers, Request, Response
 from semel.core.plan import Plan
 from semel.core.runner import Abandoned, HandlerOutcome, Raised, Returned, Streaming
 from semel.core.settle import Flowing, settle
@@ -334,11 +334,9 @@ class AsgiExchange(AsyncExchange):
             raise RuntimeError("the application started its answer twice")
         # Last of all the status, which says that it has begun: a head that no server would take
         # is none, and what it raises is the outcome.
-        headers: list[Header] = []
         try:
-            for name, value in message.get("headers", ()):
-                headers.append((bytes(name), bytes(value)))
-            self._headers = tuple(headers)
+            headers = message.get("headers", ())
+            self._headers = tuple([(bytes(name), bytes(value)) for name, value in headers])
             self._status = message["status"]
         except Exception:
             self.run.returned = True
