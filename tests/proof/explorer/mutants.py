@@ -72,13 +72,13 @@ def mutant(name: str, world: str, promise: str, **changes: Any) -> Callable[[Pat
 # ── the store: what must be shown for a write ─────────────────────────────────────────────────────
 
 
-def _unfenced(kind: type, *states: State) -> Patch:
+def _unfenced(write: type, *states: State) -> Patch:
     """A write of this kind is allowed in these states, whatever fence it shows."""
 
-    def lax(op: Any, event: Any, held: Any, now: int) -> bool:
-        if isinstance(op, kind) and held.state in states:
+    def lax(kind: Any, op: Any, event: Any, held: Any, now: int) -> bool:
+        if isinstance(op, write) and held.state in states:
             return True
-        return allowed(op, event, held, now)
+        return allowed(kind, op, event, held, now)
 
     return lambda patch: patch.setattr(records, "allowed", lax)
 
@@ -103,10 +103,10 @@ mutant("lapse without a fence", "leased-ietf-doubt", "5", requests=3, kinds=("ok
 
 @mutant("renewal revives a lease that is past", "leased-ietf", "4")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def lax(op: Any, event: Any, held: Any, now: int) -> bool:
+    def lax(kind: Any, op: Any, event: Any, held: Any, now: int) -> bool:
         if isinstance(op, Renew):
             return proved(event, op.fence, held, now)
-        return allowed(op, event, held, now)
+        return allowed(kind, op, event, held, now)
 
     patch.setattr(records, "allowed", lax)
 
@@ -138,11 +138,11 @@ mutant("a new claim does not burn the fence", "leased-ietf", "4")(_unburnt(Retak
 
 @mutant("a claim is retracted without its fence", "leased-ietf", "4", faults=1)
 def _(patch: pytest.MonkeyPatch) -> None:
-    def lax(op: Any, event: Any, held: Any, now: int) -> bool:
+    def lax(kind: Any, op: Any, event: Any, held: Any, now: int) -> bool:
         retracts = isinstance(op, Release) and op.reason == "claim unanswered"
         if retracts and held.state is State.IN_PROGRESS:
             return True
-        return allowed(op, event, held, now)
+        return allowed(kind, op, event, held, now)
 
     patch.setattr(records, "allowed", lax)
 

@@ -14,7 +14,7 @@ from semel.core.contract import Accept, Claim, Lost, StoreOperation
 from semel.core.model import Identity, Micros, State
 from semel.core.states import Event
 from semel.core.upkeep import Abandon, Reap, Retire, Sweep
-from semel.stores.memory.fields import Write, empty, event_of, lapse_event, proved
+from semel.stores.memory.fields import WRITES, Write, empty, lapse_event, proved
 from tests.proof.explorer.store import Shelf
 from tests.proof.histories.calls import Call
 from tests.stores.moves import TERMS
@@ -94,7 +94,8 @@ class Spec:
                 expired = self.state_of(after) is State.EXPIRED
                 event = Event.EXPIRE if expired else Event.FORGET
             case _:
-                event = event_of(cast("Write", op), entry)
+                kind = WRITES[cast("type[Write]", type(op))]
+                event = kind.event if kind.chosen is None else kind.chosen(op, entry)
         return self.state_of(before), event
 
     def step(self, state: StateNumber, op: int) -> Step:

@@ -230,9 +230,8 @@ def storable(op: Claim | Accept) -> Origin:
 TARGET: Final = {row.event: row.target for row in TABLE}
 
 
-def allowed(op: Write, event: Event, row: Row, now: Micros) -> bool:
+def allowed(kind: WriteKind, op: Write, event: Event, row: Row, now: Micros) -> bool:
     """By the table, by what is shown for it, and by what the operation itself asks for."""
-    kind = WRITES[type(op)]
     if not proved(event, kind.shown(op), row, now):
         return False
     return kind.asks is None or kind.asks(op, row, now)
@@ -293,11 +292,6 @@ _RELEASED: Final = (State.FAILED_RETRYABLE, State.PENDING)
 
 
 # ── which event it is, where the record decides ───────────────────────────────────────────────────
-
-
-def event_of(op: Write, row: Row | None) -> Event:
-    kind = WRITES[type(op)]
-    return kind.event if kind.chosen is None else kind.chosen(op, row)
 
 
 def lapse_event(row: Row | None) -> Event:

@@ -45,7 +45,6 @@ from semel.stores.memory.fields import (
     Write,
     allowed,
     already,
-    event_of,
 )
 
 
@@ -114,14 +113,14 @@ class Records:
         return Accepted(now)
 
     def _write(self, op: Write, now: Micros) -> Written:
-        row = self.rows.get(op.identity)
-        event = event_of(op, row)
+        kind, row = WRITES[type(op)], self.rows.get(op.identity)
+        event = kind.event if kind.chosen is None else kind.chosen(op, row)
         if row is None:
             return Applied(None, now) if TARGET[event] is None else Lost(None, now)
-        if allowed(op, event, row, now):
+        if allowed(kind, op, event, row, now):
             if event in VERBS:
                 self._note(op, event, row, now)
-            row = self.happen(event, row, WRITES[type(op)].fill, op, now)
+            row = self.happen(event, row, kind.fill, op, now)
         elif not already(op, TARGET[event], row, now):
             return Lost(_brief(row), now)
         if row is None:
