@@ -2,7 +2,7 @@
 
 backend  what the URL names, in both colours
 records  claims, reads and writes of one record
-fields   what each write must show, and which fields it changes
+fields   a record as it is kept, and a line for each kind of write
 upkeep   what is due, maintenance
 outbox   effects and events
 """
