@@ -21,7 +21,7 @@ _ESCAPED: Final = re.compile(
 def described(fingerprint: str, *place: str) -> tuple[str, ...]:
     """The texts of a new record as every store can keep them: the fingerprint exactly."""
     said = fingerprint + "".join(place)
-    if said.isascii() and said.isprintable() and "\\" not in said:
+    if said.isascii() and "\0" not in said and "\\" not in said:
         return fingerprint, *place  # as most are
     return exact(fingerprint), *map(shown, place)
 

@@ -45,7 +45,7 @@ class MemoryBackend:
         self._clock = clock
         self._lock = threading.Lock()
         self._recipes: dict[str, _Recipe] = {}
-        self._awaited = _AsyncMemoryStore(self.perform)
+        self._awaited = _AsyncMemoryStore(self)
         audit = Audit()
         records, outbox = Records(audit), Outbox(audit)
         self._answers: Mapping[type[StoreOperation[Any]], Answer] = {
@@ -112,11 +112,8 @@ def _replaceable(recorded: _Recipe, recipe: str, now: Micros) -> bool:
 
 
 class _AsyncMemoryStore:
-    """What waits for nothing is done at once, in whichever event loop."""
-
-    def __init__(self, perform: Callable[[StoreOperation[Any]], Any]) -> None:
-        self._perform = perform
+    def __init__(self, backend: MemoryBackend) -> None:
+        self._backend = backend
 
     async def perform(self, op: StoreOperation[R], /) -> R:
-        reply: R = self._perform(op)
-        return reply
+        return self._backend.perform(op)
