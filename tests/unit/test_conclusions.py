@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
-from semel.core.conclusions import concession, conclude
+from semel.core.conclusions import concession, conclude, is_usual
 from semel.core.contract import Release, Renew, Suspend
 from semel.core.course import Course
 from semel.core.journal import Journal, Kind
-from semel.core.policy import ietf
-from semel.core.runner import HandlerOutcome, Raised
+from semel.core.policy import Policy, accepted, ietf, payments, stripe
+from semel.core.runner import HandlerOutcome, Raised, Returned
 from semel.core.verdict import Verdict
-from semel.errors import OperationChanged
+from semel.errors import OperationChanged, OutcomeUnknown
 from tests.unit.whole import varied, workers_run
 from tests.unit.world import answered, call
 
@@ -34,6 +36,40 @@ def test_an_answer_behind_all_that_is_on_record_is_kept() -> None:
     course.meet("charge", Kind.CALL)
     outcome = answered()
     assert conclude(call(policy=OPERATION), outcome, course) == (outcome, Verdict.KEEP)
+
+
+POLICIES = [
+    ietf(),
+    stripe(),
+    payments(probe=None),
+    accepted(),
+    ietf(on_error="unknown", on_doubt="keep"),
+    ietf(keep={200}),
+    ietf(keep=lambda response: False),
+    OPERATION,
+]
+DOUBT = OutcomeUnknown("who knows")
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+def test_what_is_usual_is_what_the_long_way_keeps(policy: Policy) -> None:
+    statuses, flags = (200, 201, 204, 302, 399, 400, 404, 429, 500), (False, True)
+    for status, *odd in product(statuses, (None, DOUBT), flags, flags, flags, flags):
+        behind, raised, by_router, of_a_worker, made = odd
+        course, ex = Course(), call(policy=policy)
+        ex.worker = workers_run() if of_a_worker else None
+        if made:
+            course.making("charge", _never())
+        outcome = Returned(answered(status).response, behind, raised, by_router)
+        usual = is_usual(ex, outcome, course)
+        assert not usual or conclude(ex, outcome, course) == (outcome, Verdict.KEEP)
+        kept_by_all = policy.keep is None and policy is not OPERATION
+        assert usual == (status < 400 and not any(odd) and kept_by_all)
+        course.unfinished()
+
+
+async def _never() -> None:
+    raise AssertionError
 
 
 @pytest.mark.parametrize("outcome", [BOOM, answered(500)])

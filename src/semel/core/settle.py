@@ -7,28 +7,29 @@ at its end. A flow (see `core/flow.py`): each ``yield`` is a place where the pro
 
 from __future__ import annotations
 
+from typing import Final
+
 from semel.core import replay, snapshot
 from semel.core.answers import Answer, Outcome
 from semel.core.conclusions import (
-    KEEP,
     SAID,
     Whole,
-    answer_to_keep,
     as_zombie,
     completion,
     concession,
     conclude,
     first,
-    first_answer,
+    is_usual,
     not_durable,
     own_answer,
+    problem_for,
 )
 from semel.core.contract import Applied, Lost, Open, StoreOperation, Written
 from semel.core.course import Course
 from semel.core.exchange import Exchange
 from semel.core.flow import Flow, Interrupted
 from semel.core.frozen import replace, value
-from semel.core.model import Headers, Response
+from semel.core.model import Headers
 from semel.core.runner import (
     Drained,
     HandlerOutcome,
@@ -40,6 +41,9 @@ from semel.core.runner import (
 from semel.core.snapshot import Snapshot
 from semel.core.verdict import Verdict
 from semel.errors import ConfigurationError, StoreError
+
+_EXECUTED: Final = Outcome.EXECUTED
+"""A member of an enumeration takes four times as long to find as a constant."""
 
 
 @value
@@ -64,30 +68,36 @@ def settle(ex: Exchange, outcome: HandlerOutcome, course: Course) -> Flow[Answer
             from semel.core import atomic  # not loaded for those who have no such routes
 
             return (yield from atomic.settle(ex, outcome, course))
-        outcome, verdict = conclude(ex, outcome, course)
-        if isinstance(outcome, Streaming):
-            return (yield from _open_stream(ex, outcome, verdict))
-        if verdict is not KEEP:
-            return (yield from _concede(ex, outcome, verdict, course))
-        response = answer_to_keep(ex, outcome, course)
+        if type(outcome) is Returned and is_usual(ex, outcome, course):
+            kept: Whole = outcome
+        else:
+            concluded, verdict = conclude(ex, outcome, course)
+            if isinstance(concluded, Streaming):
+                return (yield from _open_stream(ex, concluded, verdict))
+            if verdict is not Verdict.KEEP:
+                return (yield from _concede(ex, concluded, verdict, course))
+            kept = concluded
+        if isinstance(kept, Returned):
+            response, raised = kept.response, False
+        else:
+            response, raised = problem_for(ex, kept.error, Verdict.KEEP, course), True
         op = completion(ex, replay.secured(response, ex.policy), course)
         try:
             written: Written | None = yield op
         except (StoreError, ConfigurationError):
             written = yield from _insist(ex, op, 1)
         if type(written) is Applied:  # a success is sent only after its record is durable
-            return first_answer(ex, outcome, response, written.expires_at)
-        return (yield from _not_kept(ex, outcome, response, written))
+            sent = first(ex, response, written.expires_at)
+            return Answer(sent, _EXECUTED, kept.error, raised)
+        own = Answer(response, _EXECUTED, kept.error, raised)
+        return (yield from _not_kept(ex, own, written))
     except Interrupted:
         # Only where nothing is to be written any more, or where the lapse of the lease does it.
         return Answer(None, Outcome.INTERRUPTED)
 
 
-def _not_kept(
-    ex: Exchange, outcome: Whole, response: Response, written: Written | None
-) -> Flow[Answer]:
+def _not_kept(ex: Exchange, own: Answer, written: Written | None) -> Flow[Answer]:
     """The completing write was not acknowledged, or came too late."""
-    own = Answer(response, Outcome.EXECUTED, outcome.error, not isinstance(outcome, Returned))
     if isinstance(written, Lost):
         return (yield from as_zombie(ex, written, own))
     return not_durable(ex, own)
