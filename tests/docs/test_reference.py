@@ -29,12 +29,12 @@ from semel.core import forms
 from semel.core.canonical import MAX_DEPTH, MAX_VALUES
 from semel.core.conclusions import conclude
 from semel.core.course import Course
-from semel.core.fields import MAX_NAMED
 from semel.core.fingerprint import MAX_FIELDS
 from semel.core.journal import Journal, Kind
 from semel.core.keys import MAX_HEADER_BYTES, MAX_KEY_LENGTH, MIN_KEY_LENGTH
 from semel.core.model import Response, State
 from semel.core.policy import OPTION_NAMES, Policy
+from semel.core.prints import MAX_NAMED
 from semel.core.problems import CATALOGUE, DOCS, refuse
 from semel.core.replay import _NOT_KEPT
 from semel.core.runner import Abandoned, HandlerOutcome, Raised, Returned

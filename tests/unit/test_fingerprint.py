@@ -14,7 +14,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from semel.core.fields import MAX_NAMED, Difference, differing_fields, field_digests
 from semel.core.fingerprint import (
     MAX_FIELDS,
     Fingerprint,
@@ -23,7 +22,7 @@ from semel.core.fingerprint import (
     matches,
 )
 from semel.core.model import HeaderView, Request
-from semel.core.prints import Prints
+from semel.core.prints import MAX_NAMED, Difference, Prints, differing_fields, field_digests
 
 FORM = "application/x-www-form-urlencoded"
 SALT = b"0123456789abcdef"
