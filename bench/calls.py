@@ -3,7 +3,8 @@
 Unlike time, this is the same on every machine: whoever makes the way of a request longer sees it
 here, and `tests/bench/test_calls.py` has a budget for it. Counted are calls of functions and
 comprehensions in semel's files, and every turn of its generators, in all threads that a request
-goes through; what a process does once is not.
+goes through; what a process does once is not. *Steps* are the bytecodes that those functions run in
+the thread of the event loop: the same on every machine with the same Python.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Counted:
     modules: int
     made: int
     """Objects of semel's own that were made."""
+    steps: int
+    """Bytecodes of semel's own functions."""
     most: tuple[tuple[str, int], ...]
     """The functions that were called most."""
 
@@ -77,6 +80,27 @@ class Meter:
             made, maker = frame.f_locals[code.co_varnames[0]], frame.f_back
             base = maker is not None and maker.f_locals.get("self") is made  # that of its base
             self.made += type(made).__module__.startswith("semel.") and not base
+
+
+class Steps:
+    """Counts bytecodes, in this thread."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        self.count = 0
+        sys.settrace(self._note)
+        yield
+        sys.settrace(None)
+
+    def _note(self, frame: FrameType, event: str, _: Any) -> Any:
+        if not frame.f_code.co_filename.startswith((OWN, "<string>")):  # or made of text: `frozen`
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        self.count += event == "opcode"
+        return self._note
 
 
 async def pay(scope: Scope, receive: Receive, send: Send) -> None:
@@ -134,20 +158,25 @@ async def _counted(meter: Meter, store: str, url: str) -> list[Counted]:
     for number in range(WARM):
         for _ in range(2):
             await ask(app, f"a-key-of-one-length-{number:04}")
+    steps = Steps()
     for way in ("fresh", "replay"):
-        with meter.counting():
-            assert await ask(app, "a-key-of-one-length-last") == 201
-            await asyncio.sleep(0)  # the handler's task ends after its answer is sent
-        found.append(_told(store, way, meter))
+        for counter, key in (
+            (meter, "a-key-of-one-length-call"),
+            (steps, "a-key-of-one-length-step"),
+        ):
+            with counter.counting():
+                assert await ask(app, key) == 201
+                await asyncio.sleep(0)  # the handler's task ends after its answer is sent
+        found.append(_told(store, way, meter, steps))
     await guard.aclose()
     return found
 
 
-def _told(store: str, way: str, meter: Meter) -> Counted:
+def _told(store: str, way: str, meter: Meter, steps: Steps) -> Counted:
     calls = meter.calls
     files = {file for file, _ in calls}
     most = tuple((f"{file} {name}", count) for (file, name), count in calls.most_common(12))
-    return Counted(store, way, calls.total(), len(files), meter.made, most)
+    return Counted(store, way, calls.total(), len(files), meter.made, steps.count, most)
 
 
 def measured() -> list[Counted]:
@@ -165,9 +194,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps([asdict(each) for each in found]))
         return 0
-    print("store    way     calls  modules  made")
+    print("store    way     calls  modules  made  steps")
     for each in found:
-        print(f"{each.store:<8} {each.way:<6} {each.calls:>6} {each.modules:>8} {each.made:>5}")
+        counts = f"{each.calls:>6} {each.modules:>8} {each.made:>5} {each.steps:>6}"
+        print(f"{each.store:<8} {each.way:<6} {counts}")
         for name, count in each.most if options.most else ():
             print(f"         {count:>4}  {name}")
     return 0

@@ -50,4 +50,6 @@ def test_a_call_more_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert calls.main(["--most"]) == 0
-    assert capsys.readouterr().out.startswith("store    way     calls  modules  made\nmemory   ")
+    assert capsys.readouterr().out.startswith(
+        "store    way     calls  modules  made  steps\nmemory   "
+    )
