@@ -142,12 +142,12 @@ def field_digests(fields: Mapping[str, bytes], salt: bytes, recipe: Recipe = _PL
     key_id, secret = recipe.secrets[0] if recipe.secrets else ("", b"")
     cut = len(fields) > MAX_FIELDS
     head = b"%c%c%c%b%c%b" % (_FORMAT, cut, len(key_id), key_id.encode(), len(salt), salt)
-    parts, keyed = [head], _keyed(secret, salt).copy
+    digests, keyed = [head], _keyed(secret, salt)
     for octets in islice(fields.values(), MAX_FIELDS) if cut else fields.values():
-        digest = keyed()
+        digest = keyed.copy()
         digest.update(octets)
-        parts.append(digest.digest())
-    return b"".join(parts)
+        digests.append(digest.digest())
+    return b"".join(digests)
 
 
 def differing_fields(

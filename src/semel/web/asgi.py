@@ -54,21 +54,21 @@ class Middleware:
             _enforce_options(litestar, guard)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        kind = scope["type"]
-        if kind == "http" and self.guard.status in scope["path"]:
+        if scope["type"] != "http":
+            other = self._lifespan if scope["type"] == "lifespan" else self._pass
+            return await other(scope, receive, send)
+        if self.guard.status in scope["path"]:
             answer = await self._status(scope)
             if answer is not None:
                 return await send_response(answer, send)
         # A safe method without a key: most requests, and nothing to look up for them.
-        if kind == "http" and (scope["method"] not in SAFE_METHODS or has_key(scope)):
-            before = ruled_by.get()
-            try:
-                return await self._serve(scope, receive, send)
-            finally:
-                ruled_by.set(before)
-        if kind == "lifespan":
-            return await self._lifespan(scope, receive, send)
-        return await self._pass(scope, receive, send)
+        if scope["method"] in SAFE_METHODS and not has_key(scope):
+            return await self._pass(scope, receive, send)
+        before = ruled_by.get()
+        try:
+            return await self._serve(scope, receive, send)
+        finally:
+            ruled_by.set(before)
 
     def _pass(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """A request that takes no part."""
