@@ -156,7 +156,7 @@ class AwaitedLane:
     def perform(self, op: Any, deadline: float) -> Awaitable[Any]:
         if op.identity in self._slow.identities:
             return self._pool.perform(op, deadline)
-        if self._nearly_idle():
+        if not self._crowded and self._nearly_idle():
             return self._lead(op, deadline)
         weight = self._kind.weight(op)
         if weight > BIG:
@@ -239,7 +239,7 @@ class AwaitedLane:
             batch.fail(error, self._verdict)
             self._stir()
             return
-        self._hold(batch, min(job.deadline for job in batch))
+        self._hold(batch, batch.first_deadline)
         self._sent.add(batch)
         self._running.add(answer)
         answer.add_done_callback(partial(self._came, batch))
