@@ -106,10 +106,6 @@ class Batch(Generic[J]):
         """The latest: callers with less time are told by the lane."""
         return max(map(_DEADLINE, self.jobs))
 
-    @property
-    def first_deadline(self) -> float:
-        return min(map(_DEADLINE, self.jobs))
-
     def statement(self) -> Statement | None:
         """One row for each identity, in their order: locks that everybody takes in the same order
         cannot deadlock. None when not one of them can be written."""
