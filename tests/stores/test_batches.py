@@ -8,7 +8,7 @@ import pytest
 from semel.core.contract import Claim, Complete, StoreOperation
 from semel.core.frozen import replace
 from semel.core.model import Origin
-from semel.errors import StoreUnavailable
+from semel.errors import StoreCorrupt, StoreUnavailable
 from semel.stores.mysql import faults as mysql_faults
 from semel.stores.mysql import kinds as mysql_kinds
 from semel.stores.postgres import faults as postgres_faults
@@ -16,6 +16,8 @@ from semel.stores.postgres import kinds as postgres_kinds
 from semel.stores.sql.batches import ROWS, Again, Job, Queue
 from semel.stores.sql.errand import Fault, Verdict, errand
 from semel.stores.sql.kinds import BIG, Kind
+from semel.stores.sql.plans import plan
+from semel.stores.sql.rows import written
 from tests.stores.together import claim, complete, rival
 
 Kinds = Mapping[type[StoreOperation[Any]], Kind]
@@ -167,3 +169,53 @@ def test_when_no_connection_is_to_be_had_each_is_told_so_and_nobody_tries_alone(
     errors = [job.told for job in batch]
     assert [type(error) for error in errors] == [StoreUnavailable] * 2
     assert errors[0] is not errors[1]
+
+
+NOW = 10**15
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("until", [NOW - 1, NOW, NOW + 1])
+def test_a_claim_in_a_batch_is_told_what_it_would_be_told_alone(
+    kinds: Kinds, own: bool, until: int
+) -> None:
+    op = claim()
+    fence = op.fence if own else rival(op).fence
+    held = (op.identity, "in_progress", fence, "v1:", b"", "unknown", 1, until, *[None] * 5, NOW)
+    kept = (until, until + 1, b"answer", None, None, NOW)
+    done = (op.identity, "completed", fence, "v1:", b"", "unknown", 1, None, *kept)
+    for row in (held, done):
+        steps = plan(op)
+        next(steps)
+        with pytest.raises(StopIteration) as alone:
+            steps.send([row])
+        assert kinds[Claim].reply(op, row) == alone.value.value
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ("completed", None, NOW + 1, NOW),
+        ("completed", NOW, NOW + 1, NOW),
+        ("in_progress", NOW + 1, None, NOW),
+    ],
+)
+def test_a_write_in_a_batch_is_told_what_it_would_be_told_alone(
+    kinds: Kinds, row: tuple[object, ...]
+) -> None:
+    op = complete(claim())
+    assert kinds[Complete].reply(op, (op.identity, *row)) == written([row])
+
+
+@pytest.mark.parametrize("row", [("completed", None, "soon", NOW), ("nonsense", None, None, NOW)])
+def test_what_cannot_be_true_of_a_write_is_no_answer(kinds: Kinds, row: tuple[object, ...]) -> None:
+    op = complete(claim())
+    with pytest.raises(StoreCorrupt):
+        kinds[Complete].reply(op, (op.identity, *row))
+
+
+def test_a_held_record_without_its_times_is_no_answer(kinds: Kinds) -> None:
+    op = claim()
+    row = (op.identity, "in_progress", op.fence, "v1:", b"", "unknown", 1, None, *[None] * 5, NOW)
+    with pytest.raises(StoreCorrupt):
+        kinds[Claim].reply(op, row)

@@ -52,10 +52,23 @@ class AwaitedPool:
         self._drop_idle()
 
     def start(self, statement: Statement, deadline: float) -> asyncio.Future[Rows]:
-        """In a task of its own, from the first."""
-        return self._loop.create_task(self.execute(statement, deadline))
+        """In one task from the first, which nobody cancels."""
+        work = self._loop.create_task(self._work_in_turn(statement, deadline))
+        self._working.add(work)  # the loop itself holds its tasks only weakly
+        work.add_done_callback(self._working.discard)
+        return work
 
     async def execute(self, statement: Statement, deadline: float) -> Rows:
+        await self._take_slot(deadline)
+        work = self._loop.create_task(self._work(statement, deadline))
+        self._working.add(work)
+        work.add_done_callback(self._done)
+        return await asyncio.shield(work)
+
+    async def _take_slot(self, deadline: float) -> None:
+        if not self._slots.locked():
+            await self._slots.acquire()  # at once
+            return
         try:
             async with asyncio.timeout(deadline - monotonic()):
                 await self._slots.acquire()
@@ -64,10 +77,13 @@ class AwaitedPool:
             raise Fault(
                 f"no connection came free within the time limit (pool_size={size})"
             ) from None
-        work = self._loop.create_task(self._work(statement, deadline))
-        self._working.add(work)  # the loop itself holds its tasks only weakly
-        work.add_done_callback(self._done)
-        return await asyncio.shield(work)
+
+    async def _work_in_turn(self, statement: Statement, deadline: float) -> Rows:
+        await self._take_slot(deadline)
+        try:
+            return await self._work(statement, deadline)
+        finally:
+            self._slots.release()
 
     def _done(self, work: asyncio.Task[Rows]) -> None:
         self._working.discard(work)

@@ -87,17 +87,18 @@ class Wire:
             raise judged(error, self._done) from None
 
     async def _results(self, text: str) -> list[ResultSet]:
-        results: list[ResultSet] = []
+        """Without a cursor of asyncmy's, which would do the same in twice as many steps."""
+        connection, results = self.connection, list[ResultSet]()
         self._done = 0
-        cursor = self.connection.cursor()
-        await cursor.execute(text)
+        await connection.query(text)
         while True:
-            if cursor.description is not None:
-                names = [column[0] for column in cursor.description]
-                results.append((names, await cursor.fetchall()))
+            result = connection._result
+            if result.description is not None:
+                results.append(([column[0] for column in result.description], result.rows))
             self._done += 1
-            if not await cursor.nextset():
+            if not result.has_next:
                 return results
+            await connection.next_result()
 
     def alive(self) -> bool:
         return not self.connection._stream_broken

@@ -134,7 +134,8 @@ class Link:
 
     def execute(self, statement: Statement) -> Exchange:
         """Send one statement and collect its rows."""
-        yield from self.check()
+        if monotonic() >= self._check_at:
+            yield from self.greet()
         asked = query(statement.name)
         values, formats = _encoded([statement.params[name] for name in asked.order])
         if self.prepare:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from math import inf
 from time import monotonic
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
@@ -152,17 +153,20 @@ class AwaitedLane:
         self._crowded = False
         self._due = False
         self._timer: asyncio.TimerHandle | None = None
+        self._look_at = inf
 
     def perform(self, op: Any, deadline: float) -> Awaitable[Any]:
         if op.identity in self._slow.identities:
             return self._pool.perform(op, deadline)
-        if self._nearly_idle():
+        if not self._crowded and self._nearly_idle():
             return self._lead(op, deadline)
         weight = self._kind.weight(op)
         if weight > BIG:
             return self._pool.perform(op, deadline)
         job = AwaitedJob(op, deadline, weight, self)
         self._queue.add(job)
+        if deadline < self._look_at:
+            self._look_by(deadline + GRACE)
         if not self._holders and not self._due:
             self._stir()
         return job.future
@@ -181,7 +185,7 @@ class AwaitedLane:
         if not self._nearly_idle():
             return await self.perform(op, deadline)
         leader = Job(op, deadline)
-        self._hold(leader, deadline)
+        self._hold(leader)
         try:
             return await self._pool.perform(op, deadline)
         finally:
@@ -224,7 +228,7 @@ class AwaitedLane:
             self._carry(batch)
         else:
             for job in batch:
-                self._hold(job, job.deadline)
+                self._hold(job)
                 self._carry_alone(job, doubt=False)
 
     def _carry(self, batch: AwaitedBatch) -> None:
@@ -239,7 +243,7 @@ class AwaitedLane:
             batch.fail(error, self._verdict)
             self._stir()
             return
-        self._hold(batch, min(job.deadline for job in batch))
+        self._hold(batch)
         self._sent.add(batch)
         self._running.add(answer)
         answer.add_done_callback(partial(self._came, batch))
@@ -261,10 +265,10 @@ class AwaitedLane:
     def _nearly_idle(self) -> bool:
         return not self._crowded and len(self._holders) < LEADERS and not self._queue
 
-    def _hold(self, holder: Holder, deadline: float) -> None:
+    def _hold(self, holder: Holder) -> None:
         until = self.loop.time() + PATIENCE
         self._holders[holder] = until
-        self._look_by(min(until, deadline))
+        self._look_by(until)
 
     def _release(self, holder: Holder) -> None:
         self._slow.discard(holder)
@@ -272,25 +276,24 @@ class AwaitedLane:
         self._stir()
 
     def _look_by(self, when: float) -> None:
-        """The one timer of the lane is set; one that is already set for earlier sets it anew."""
-        if self._timer is not None:
-            if self._timer.when() <= when:
-                return
-            self._timer.cancel()
-        self._timer = self.loop.call_at(when, self._look)
+        """Set the one timer of the lane, unless it is set for earlier."""
+        if when < self._look_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self.loop.call_at(when, self._look)
+            self._look_at = when
 
     def _look(self) -> None:
         """Look after all that is under way, and see when to look again."""
-        self._timer = None
+        self._timer, self._look_at = None, inf
         now = self.loop.time() + _A_TICK
         self._pass_by(now)
         self._expire(now - GRACE)
         self._stir()
-        times = list(self._holders.values())
-        waiting = [job.deadline for batch in self._sent for job in batch if not job.withdrawn()]
-        waiting += [job.deadline for job in (self._queue.first(),) if job is not None]
-        if waiting:
-            times.append(min(waiting) + GRACE)
+        waiting = [job for batch in self._sent for job in batch if not job.withdrawn()]
+        if first := self._queue.first():
+            waiting.append(first)
+        times = [*self._holders.values(), *(job.deadline + GRACE for job in waiting)]
         if times:
             self._look_by(min(times))
 

@@ -9,7 +9,7 @@ are concurrent (none was acknowledged before another was queued), so any order a
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -77,7 +77,7 @@ class Job:
         raise NotImplementedError
 
 
-_DEADLINE: Final = attrgetter("deadline")
+_DEADLINE: Final[Callable[[Job], float]] = attrgetter("deadline")
 
 
 class Batch(Generic[J]):
@@ -104,7 +104,7 @@ class Batch(Generic[J]):
     @property
     def deadline(self) -> float:
         """The latest: callers with less time are told by the lane."""
-        return max(map(_DEADLINE, self.jobs), default=0.0)
+        return max(map(_DEADLINE, self.jobs))
 
     def statement(self) -> Statement | None:
         """One row for each identity, in their order: locks that everybody takes in the same order
@@ -198,12 +198,10 @@ class Queue(Generic[J]):
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self._jobs: deque[J] = deque()
+        self.add = self._jobs.append
 
     def __bool__(self) -> bool:
         return bool(self._jobs)
-
-    def add(self, job: J) -> None:
-        self._jobs.append(job)
 
     def first(self) -> J | None:
         """Who has waited longest, and still does."""
