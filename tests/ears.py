@@ -39,5 +39,7 @@ class Ear:
 def listen(guard: semel.Guard) -> Ear:
     """Hear what a guard tells from now on, though it was made without ``on_event``."""
     ear = Ear()
-    guard.events = Events(ear)
+    made = Events(ear)
+    # Whoever tells has these events already, so they are not replaced.
+    guard.events.heard, guard.events._ears = made.heard, made._ears
     return ear

@@ -1,33 +1,29 @@
 """The guard: one object per application that ties store, tenant, policies and adapters together.
 
-Making a guard does no I/O. Everything that belongs to one process is made on first use and made
-anew in a forked child.
+It is settings and the public face. Making one does no I/O. What a process does with it is its
+`Runtime`; a forked child has its own.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from semel.core.admission import Tenant, named_tenant
-from semel.core.enrolment import announce, enrol
-from semel.core.flow import Flow, run
+from semel.core.flow import run
 from semel.core.frozen import replace
-from semel.core.plan import Plan
 from semel.core.policy import Policy, ietf
-from semel.core.terms import TermsId
+from semel.core.terms import EVERY_ROUTE
 from semel.effects.registry import Deliverer, Registry
-from semel.errors import ConfigurationError, SemelError
+from semel.errors import ConfigurationError
 from semel.log import log
-from semel.process.attendant import Attendant
-from semel.process.breaker import Breaker, Circuit
 from semel.process.events import Events, Subscriber
-from semel.process.familiar import Familiar
-from semel.process.health import QUESTION, Health, Look
-from semel.process.limits import Limiter, Limits
-from semel.process.replay_cache import ReplayCache, outlast
+from semel.process.health import Health, alook, look
+from semel.process.limits import Limits
+from semel.process.replay_cache import outlast
+from semel.process.runtime import Background, Runtime, give_runtime
 from semel.process.transact import transactional
 from semel.stores import open_backend
 from semel.stores.base import Backend, performer
@@ -36,14 +32,11 @@ from semel.web.routing import Route
 from semel.web.tags import TAG, tag
 
 if TYPE_CHECKING:
-    import asyncio
     from pathlib import Path
 
     from fastapi import FastAPI
 
-    from semel.effects.census import Census
     from semel.effects.inbox import Inbox
-    from semel.effects.maintenance import Embedded
     from semel.effects.operator import Operator
     from semel.once import Once
     from semel.stores.encryption import Encryption
@@ -68,6 +61,9 @@ class Guard:
     of several applications on one store. ``on_event`` is told what happens: a function of a
     `semel.Event`, or several.
     """
+
+    runtime: Runtime
+    """What this process has of it."""
 
     def __init__(
         self,
@@ -104,29 +100,29 @@ class Guard:
         """Whether a request may be told of another that runs in a transaction nobody sees."""
         self.policy = self.bind(ietf() if policy is None else policy)
         self.routes = tuple(replace(route, policy=self.bind(route.policy)) for route in routes)
-        self.max_waiters = max_waiters
         self.drain = drain
         self.name = name
         self.status = _status(status)
         self.registry = Registry()
-        self._plans: dict[str, Plan] = {}
-        self._enrolled: set[tuple[str, TermsId]] = set()
-        self.familiar = Familiar()
-        self.replays = None if replay_cache is None else ReplayCache(replay_cache)
-        """Answers that may be repeated without asking the store."""
-        self.limiter = None if limits is None else Limiter(_limits(limits))
-        """What each tenant has asked for lately, in this process."""
-        self.breaker = Breaker(breaker, tell=_told(self.events))
-        """Whether the store is worth asking."""
+        self.limits = limits
+        self.maintenance = _positive(maintenance)
+        """The time between two rounds; None: workers alone look after the records."""
         self._apps: list[Any] = []
         self._tagged: list[Any] = []
         """Applications and endpoints that have not been looked at: `_tell_unguarded`."""
-        self._attendants: dict[int, Attendant] = {}
-        self._interval = _positive(maintenance)
-        self._maintenance: Embedded | None = None
-        self._census: Census | None = None
-        self.running: set[asyncio.Task[Any]] = set()
-        """Handlers and writes that go on although their callers may have left."""
+        self.new_runtime: Callable[[], Runtime] = partial(
+            Runtime,
+            self.backend,
+            self.events,
+            application=name,
+            probes=self.registry.probes,
+            max_waiters=max_waiters,
+            breaker=breaker,
+            limits=limits,
+            replay_cache=replay_cache,
+            background=self._background,
+        )
+        give_runtime(self)
 
     @classmethod
     def from_settings(cls, *, tenant: Tenant, path: Path | None = None, **options: Any) -> Self:
@@ -359,7 +355,7 @@ class Guard:
 
         who, store = named_tenant(tenant, self.tenant), self.backend.blocking()
         count = store.perform(Retire(resource, who, self.name)).count
-        return count, outlast(store, self.replays)
+        return count, outlast(store, self.runtime.replays)
 
     # ── life ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -374,52 +370,24 @@ class Guard:
         application before it serves anybody.
         """
         self._tell_unguarded(all_there=True)
-        store = self.backend.blocking()
-        known = [("*", self.policy), *((route.label, route.policy) for route in self.routes)]
+        store, runtime = self.backend.blocking(), self.runtime
+        known = [(EVERY_ROUTE, self.policy), *((each.label, each.policy) for each in self.routes)]
         for label, policy in known:
-            plan = self.plan(label, policy)
+            plan = runtime.plan(label, policy)
             if not plan.enrolled:
-                run(self.enrolment(plan), performer(store))
-
-    def enrolment(self, plan: Plan) -> Flow[None]:
-        """Compare a route's settings with what the store remembers of them, once per process."""
-        if self.replays is not None:
-            yield from announce(self.replays.window)
-        yield from enrol(self.recorded_as(plan.label), plan.policy, plan.terms)
-        self._enrolled.add((plan.label, plan.terms.id))
-        plan.enrolled = True
+                run(runtime.enrolment(plan), performer(store))
 
     def health(self) -> Health:
         """Ask the store something, and say whether it answered; for a check of readiness."""
-        look = Look(self.breaker)
-        try:
-            self.backend.blocking().perform(QUESTION)
-        except SemelError as error:
-            return self._felt(look.failed(error))
-        return self._felt(look.answered())
+        return look(self.runtime)
 
     async def ahealth(self) -> Health:
         """`health`, awaited."""
-        look = Look(self.breaker)
-        try:
-            await self.backend.awaited().perform(QUESTION)
-        except SemelError as error:
-            return self._felt(look.failed(error))
-        return self._felt(look.answered())
-
-    def _felt(self, health: Health) -> Health:
-        up, seconds, circuit = health.up, health.seconds, health.circuit
-        self.events.emit("store.health", up=up, seconds=seconds, circuit=circuit)
-        return health
+        return await alook(self.runtime)
 
     def close(self) -> None:
         """Finish what is under way in the background and close the store."""
-        for background in (self._maintenance, self._census):
-            if background is not None:
-                background.stop()
-        attendant = self._attendants.pop(_process.generation, None)
-        if attendant is not None:
-            attendant.stop()
+        self.runtime.close()
         self.backend.close()
         self.events.close()
 
@@ -430,41 +398,7 @@ class Guard:
         await self.backend.aclose()
         await asyncio.to_thread(self.close)
 
-    def recorded_as(self, label: str) -> str:
-        """Under which name the settings of a route are on record."""
-        return f"{self.name}:{label}" if self.name else label
-
-    def plan(self, label: str, policy: Policy, route: str = "") -> Plan:
-        """What is the same for every request of a route. ``route``: in its terms, if not the label.
-
-        Policies may be made for every call: then so is the plan.
-        """
-        made = self._plans.get(label)
-        if made is None or made.policy is not policy:
-            if len(self._plans) >= MAX_BOUND:
-                self._plans = {}
-            asks = policy.probe is not None or (policy.resumable and bool(self.registry.probes))
-            terms = policy.terms(self.name, route or label, probe=asks)
-            made = self._plans[label] = Plan(label, policy, terms)
-            made.enrolled = (label, terms.id) in self._enrolled
-        return made
-
     # ── for adapters ──────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def attendant(self) -> Attendant:
-        """This process's attendant; a forked child gets its own."""
-        generation = _process.generation
-        attendant = self._attendants.get(generation)
-        if attendant is None:
-            # No lock, which a fork could copy while it is held: dict.setdefault is atomic, and of
-            # several threads that come first together all get the same one.
-            made = Attendant(self.backend.blocking, events=self.events)
-            attendant = self._attendants.setdefault(generation, made)
-            if attendant is made:  # or each would start maintenance, and one of them be closed
-                self._tell_unguarded()
-                self._maintain()
-        return attendant
 
     def report_unguarded(self, endpoint: str) -> None:
         """An endpoint was reached around its policy, and has refused."""
@@ -483,27 +417,23 @@ class Guard:
             self._apps, self._tagged = [], []
             tell_unguarded(apps, tagged, all_there)
 
-    def _maintain(self) -> None:
-        """Look after the records from this process too, unless workers alone do."""
-        self._count_keys()
-        if self._interval is None:
-            return
-        if self._maintenance is None:
-            from semel.effects.maintenance import Embedded
+    def _background(self, runtime: Runtime) -> Iterator[Background]:
+        """The threads that stand beside a process's requests, from the first keyed one on.
 
-            self._maintenance = Embedded(self, interval=self._interval)
-        self._maintenance.start()
-
-    def _count_keys(self) -> None:
-        """Where tenants may have so many keys and no more, every process must know how many."""
-        cap = None if self.limiter is None else self.limiter.limits.active_keys
-        if self.limiter is None or cap is None:
-            return
-        if self._census is None:
+        Where tenants may have so many keys and no more, every process must know how many. It looks
+        after the records too, unless workers alone do.
+        """
+        self._tell_unguarded()
+        limiter = runtime.limiter
+        if limiter is not None and limiter.limits.active_keys is not None:
             from semel.effects.census import INTERVAL, Census
 
-            self._census = Census(self, self.limiter, cap, self._interval or INTERVAL)
-        self._census.start()
+            every = self.maintenance or INTERVAL
+            yield Census(self, limiter, limiter.limits.active_keys, every)
+        if self.maintenance is not None:
+            from semel.effects.maintenance import Embedded
+
+            yield Embedded(self, interval=self.maintenance)
 
     def bind(self, policy: Policy) -> Policy:
         """``policy`` with this guard's secrets for fingerprints."""
@@ -536,20 +466,6 @@ class Guard:
         return f"<semel.Guard {self.backend.url} policy={self.policy.name}>"
 
 
-class _Process:
-    """Which process this is, counted by forks: a number that no ancestor had."""
-
-    def __init__(self) -> None:
-        self.generation = 0
-        os.register_at_fork(after_in_child=self._count)
-
-    def _count(self) -> None:
-        self.generation += 1
-
-
-_process = _Process()
-
-
 def _backend(store: str | Backend, migrate: bool) -> Backend:
     if isinstance(store, str):
         options: dict[str, Any] = {"migrate": True} if migrate else {}
@@ -570,16 +486,6 @@ def _positive(maintenance: timedelta | None) -> timedelta | None:
     if maintenance is not None and not ok:
         raise ConfigurationError("maintenance= takes the time between rounds, a timedelta, or None")
     return maintenance
-
-
-def _told(events: Events) -> Callable[[Circuit], None]:
-    return lambda circuit: events.emit("breaker", circuit=circuit)
-
-
-def _limits(limits: Limits) -> Limits:
-    if not isinstance(limits, Limits):
-        raise ConfigurationError("limits= takes semel.Limits(...), or None")
-    return limits
 
 
 def _status(path: str) -> str:

@@ -24,6 +24,7 @@ from semel.web.known_routes import ONCE_ROUTE
 
 if TYPE_CHECKING:
     from semel.guard import Guard
+    from semel.process.runtime import Runtime
     from semel.web.exchange import WebExchange
 
 _HEADERS: Final = ((b"content-type", b"application/json"),)
@@ -78,9 +79,10 @@ class Job:
         answer = self._open(ex)
         return _told(await ex.answered() if answer is None else answer)
 
-    def _given(self) -> tuple[Guard, Plan, Request]:
-        plan = self._guard.plan(ONCE_ROUTE.format(self._name), self._policy, self._route)
-        return self._guard, plan, self._request
+    def _given(self) -> tuple[Runtime, Plan, Request]:
+        runtime = self._guard.runtime
+        plan = runtime.plan(ONCE_ROUTE.format(self._name), self._policy, self._route)
+        return runtime, plan, self._request
 
     def _open(self, ex: WebExchange) -> Answer | None:
         """As `Pipeline` does it; an answer where it is known without the store."""
@@ -91,7 +93,7 @@ class Job:
         body = self._body if len(self._body) < LARGE else (self._body,)
         name_record(ex)
         add_body(ex, body, new_fence())
-        ex.familiar = guard.familiar.meet(ex.identity)
+        ex.familiar = ex.runtime.familiar.meet(ex.identity)
         # A worker finds the probe of a function by its name; that of a policy only if it is the
         # guard's own.
         own = policy is guard.policy and policy.probe is not None

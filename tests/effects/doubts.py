@@ -77,7 +77,7 @@ class Scene:
         policy: Policy | None = None,
     ) -> Identity:
         """A record in progress; with points it is an operation that can be resumed."""
-        terms = self.guard.plan(route, policy or self.guard.policy).terms
+        terms = self.guard.runtime.plan(route, policy or self.guard.policy).terms
         self.harness.perform(Agree(terms))
         identity = Identity(next(_numbers).to_bytes(32, "big"))
         fence = self.fences[identity] = fresh_fence()

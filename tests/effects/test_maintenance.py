@@ -58,7 +58,7 @@ def rounds(scene: Scene, pace: Pace = PACE) -> dict[str, int]:
 def deferred(scene: Scene) -> Identity:
     identity = Identity(fresh_fence() * 2)
     origin = Origin("tern", "POST", "/rides", KEY)
-    terms = scene.guard.plan("*", scene.guard.policy).terms
+    terms = scene.guard.runtime.plan("*", scene.guard.policy).terms
     scene.harness.perform(Agree(terms))
     told = (identity, fresh_fence(), "v1.raw.sha256.x", b"", origin, b"request", HOUR)
     scene.harness.perform(Accept(*told, terms=terms.id))

@@ -141,7 +141,7 @@ def circuit_open(town: Town) -> None:
 
     def is_open() -> bool:
         town.pay()
-        return town.guard.breaker.circuit == "open"
+        return town.guard.runtime.breaker.circuit == "open"
 
     until(is_open)
     town.minutes(2)

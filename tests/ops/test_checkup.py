@@ -101,7 +101,7 @@ class TestWorkers:
     def test_stored_requests_that_nobody_runs(self, scene: Scene) -> None:
         identity, origin = Identity(bytes(31) + b"\x07"), Origin("", "POST", "/jobs", KEY)
         patience = HOUR
-        terms = scene.guard.plan("*", scene.guard.policy).terms
+        terms = scene.guard.runtime.plan("*", scene.guard.policy).terms
         scene.harness.perform(Agree(terms))
         told = (identity, fresh_fence(), "v1.raw.sha256.x", b"", origin, b"stored", patience)
         scene.harness.perform(Accept(*told, terms=terms.id))

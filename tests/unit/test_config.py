@@ -79,7 +79,7 @@ def test_the_environment_wins_and_may_name_the_file(file: Path) -> None:
 def test_a_guard_is_made_of_them_and_code_wins(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEMEL_MAX_WAITERS", "5")
     guard = semel.Guard.from_settings(tenant=None, path=file, name="mine")
-    assert (guard.max_waiters, guard.name, guard.policy.name) == (5, "mine", "stripe")
+    assert (guard.runtime.max_waiters, guard.name, guard.policy.name) == (5, "mine", "stripe")
     assert guard.policy.fingerprint.secrets == (("2026-01", b"sixteen random bytes or more"),)
     assert len(guard.routes) == 2
 
@@ -89,7 +89,7 @@ def test_a_replay_window_can_be_set_without_code(
     file: Path, monkeypatch: pytest.MonkeyPatch, said: str, micros: int | None
 ) -> None:
     monkeypatch.setenv("SEMEL_REPLAY_CACHE", said)
-    replays = semel.Guard.from_settings(tenant=None, path=file).replays
+    replays = semel.Guard.from_settings(tenant=None, path=file).runtime.replays
     assert (None if replays is None else replays.window) == micros
 
 

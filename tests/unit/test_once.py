@@ -152,7 +152,7 @@ async def test_a_cancelled_call_is_carried_through(guard: semel.Guard) -> None:
     with pytest.raises(asyncio.CancelledError):
         await caller
     go_on.set()
-    await asyncio.wait(set(guard.running))
+    await asyncio.wait(set(guard.runtime.running))
     assert (await guard.aonce(KEY, slow, name="job")).replayed
     await guard.aclose()
 

@@ -394,7 +394,7 @@ def test_a_run_that_is_cut_off_around_its_guard_is_not_run_beside_itself(
         await runs.run_once()
         assert office.state(where) == "in_progress"
         go_on.set()
-        await asyncio.wait(office.guard.running)
+        await asyncio.wait(office.guard.runtime.running)
         assert ear.tally("run", "came") == {"left_running": 1}
 
     runner.run(work())
@@ -419,8 +419,8 @@ def test_a_request_that_could_not_be_put_down_is_put_down_later(
 
     runs = Runs(office.guard, broken)
     office.runner.run(runs.run_once())
-    while office.guard.attendant.pursuits:
-        office.guard.attendant.run_once()
+    while office.guard.runtime.attendant.pursuits:
+        office.guard.runtime.attendant.run_once()
     assert office.state(where) == "pending"
 
 

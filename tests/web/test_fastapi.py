@@ -596,7 +596,7 @@ async def test_a_request_cancelled_at_the_gate_lets_the_application_end(world: W
     serving = asyncio.create_task(world.app(scope_of(wire.ask), receive, wire.send))
     await asked.wait()
     serving.cancel()
-    await auntil(lambda: not world.guard.running)
+    await auntil(lambda: not world.guard.runtime.running)
     assert world.seen == ["enter", "exit"]
 
 
@@ -658,7 +658,7 @@ async def test_a_request_cancelled_behind_the_gate_is_carried_through(world: Wor
     with pytest.raises(asyncio.CancelledError):
         await serving
     go.set()
-    await asyncio.wait(world.guard.running)
+    await asyncio.wait(world.guard.runtime.running)
     async with world.client() as post:
         again = await post("/pay")
     assert (replayed(again), again.text, world.seen.count("run")) == (True, '"paid"', 1)
@@ -685,7 +685,7 @@ async def test_an_application_that_gives_up_at_the_gate_has_executed_nothing(
     ending: list[asyncio.Task[None]] = []
 
     async def end_while_it_waits(patience: asyncio.Timeout) -> None:
-        await auntil(lambda: bool(world.guard.attendant.waiters.watches))
+        await auntil(lambda: bool(world.guard.runtime.attendant.waiters.watches))
         patience.reschedule(asyncio.get_running_loop().time())
 
     @world.app.post("/pay")

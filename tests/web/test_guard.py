@@ -1,59 +1,20 @@
-"""The guard as one object per application: threads, forks, settings."""
+"""The guard as one object per application; threads and forks: `tests/process/test_runtime.py`."""
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from threading import Barrier
 from typing import Any
 
 import pytest
 from flask import Flask
 
 import semel
-from semel.process.attendant import Attendant
 from semel.web.flask import Semel
 from semel.web.litestar import SemelPlugin
 from semel.web.wsgi import WsgiMiddleware
-from tests.waiting import PATIENCE
 from tests.web.colours import once, wsgi
 from tests.web.conftest import MakeGuard
 from tests.web.drive import WsgiDriver
 from tests.web.effects import Effects
-
-THREADS = 8
-
-
-class Meeting(dict[int, Attendant]):
-    """Nobody is told that there is none before all have asked."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._all = Barrier(THREADS)
-
-    def get(self, generation: int, default: Any = None) -> Any:
-        found = super().get(generation, default)
-        self._all.wait(PATIENCE)
-        return found
-
-
-def test_threads_that_come_first_together_share_one_attendant(make_guard: MakeGuard) -> None:
-    """Of two, one would renew leases that the other lets go."""
-    guard = make_guard()
-    guard._attendants = Meeting()
-    with ThreadPoolExecutor(THREADS) as pool:
-        assert len(set(pool.map(lambda _: guard.attendant, range(THREADS)))) == 1
-
-
-def test_a_forked_child_gets_an_attendant_of_its_own(make_guard: MakeGuard) -> None:
-    guard = make_guard()
-    parents = guard.attendant
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if guard.attendant is not parents else 1)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-    assert guard.attendant is parents
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])

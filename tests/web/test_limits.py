@@ -30,8 +30,8 @@ HOUR = timedelta(hours=1)
 
 def stop_the_clock(guard: semel.Guard, at: float = 1_000.0) -> None:
     """What is granted anew with time is not, however long a test takes."""
-    assert guard.limiter is not None
-    guard.limiter._clock = lambda: at
+    assert guard.runtime.limiter is not None
+    guard.runtime.limiter._clock = lambda: at
 
 
 def few(count: int) -> semel.Rate:
@@ -164,7 +164,7 @@ def test_a_key_thought_to_be_met_pays_when_it_turns_out_to_be_new(
 ) -> None:
     send = make(semel.Limits(new_keys=few(1)))
     assert send(new()).status == 200
-    guards[0].familiar._slots = bytearray(b"\1") * Familiar.SLOTS
+    guards[0].runtime.familiar._slots = bytearray(b"\1") * Familiar.SLOTS
     reply = send(new())
     assert (reply.status, reply.code) == (429, "too-fast")
     assert store.count(Claim) == 1
@@ -220,7 +220,7 @@ def test_a_request_that_waits_is_charged_once_and_keeps_its_place(
         first = pool.submit(send, ask)
         assert entered.wait(PATIENCE)
         second = pool.submit(send, ask)
-        until(lambda: bool(guard.attendant.waiters.watches))
+        until(lambda: bool(guard.runtime.attendant.waiters.watches))
         assert send(ask).code == "too-fast"
         leave.set()
         replies: list[Reply] = [first.result(), second.result()]

@@ -198,10 +198,10 @@ async def test_a_shutdown_that_fails_closes_the_guard_too(make_guard: MakeGuard)
         raise ZeroDivisionError
 
     guard = make_guard()
-    before = guard.attendant
+    before = guard.runtime.attendant
     with pytest.raises(ZeroDivisionError):
         await live(guard.asgi(Starlette(lifespan=lifespan)))
-    assert guard.attendant is not before
+    assert guard.runtime.attendant is not before
 
 
 async def test_changed_settings_stop_the_start(make_guard: MakeGuard) -> None:

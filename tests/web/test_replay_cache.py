@@ -163,7 +163,7 @@ def test_the_window_begins_before_the_store_is_asked(
         return int(uptime[0] * 1_000_000)
 
     guard = make_guard(MemoryBackend(clock=clock), maintenance=None)
-    guard.replays = ReplayCache(MINUTE, clock=lambda: uptime[0])
+    guard.runtime.replays = ReplayCache(MINUTE, clock=lambda: uptime[0])
     send = driver(colour, guard, once(effects), runner)
     first = send()
     takes[0] = 40.0

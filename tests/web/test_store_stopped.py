@@ -256,7 +256,7 @@ def opened(guard: semel.Guard) -> tuple[Breaker, Still]:
 
 
 def broken(guard: semel.Guard) -> Breaker:
-    return guard.breaker
+    return guard.runtime.breaker
 
 
 # ── a store that hangs ────────────────────────────────────────────────────────────────────────────
@@ -360,8 +360,8 @@ def test_without_a_breaker_every_request_tries(
 ) -> None:
     guard = guarded(breaker=None)
     for _ in range(2 * FAILURES):
-        guard.breaker.failed(time.monotonic() - 2 * LASTING)
-    assert guard.breaker.circuit == "closed"
+        guard.runtime.breaker.failed(time.monotonic() - 2 * LASTING)
+    assert guard.runtime.breaker.circuit == "closed"
     assert driver(colour, guard, once(effects), runner)().status == 200
 
 

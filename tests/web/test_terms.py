@@ -635,4 +635,4 @@ def test_a_record_that_is_recalled_has_its_terms(shop: Shop) -> None:
     identity = shop.case().record.identity
     found = shop.guard.backend.blocking().perform(Recall(identity))
     assert isinstance(found, Recalled)
-    assert found.case.terms == shop.guard.plan("*", shop.guard.policy).terms
+    assert found.case.terms == shop.guard.runtime.plan("*", shop.guard.policy).terms

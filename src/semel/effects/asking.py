@@ -68,7 +68,7 @@ class Runner:
             case Do(function, arguments):
                 return _did(lambda: self._call(function, *arguments))
             case Pursue(write, claim, seen):
-                return self._guard.attendant.pursue(write, claim, seen)
+                return self._guard.runtime.attendant.pursue(write, claim, seen)
             case Rest(pause):
                 return time.sleep(pause / 1_000_000)
             case _:
@@ -84,7 +84,7 @@ class Runner:
                 except Exception as error:
                     return Raised(error)
             case Pursue(write, claim, seen):
-                return self._guard.attendant.pursue(write, claim, seen)
+                return self._guard.runtime.attendant.pursue(write, claim, seen)
             case Rest(pause):
                 return await asyncio.sleep(pause / 1_000_000)
             case _:

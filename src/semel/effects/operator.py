@@ -164,7 +164,8 @@ class Operator:
 
     def wait_out(self) -> None:
         """Return when no process repeats any more what was taken out of the world by now."""
-        time.sleep(outlast(self._guard.backend.blocking(), self._guard.replays))
+        guard = self._guard
+        time.sleep(outlast(guard.backend.blocking(), guard.runtime.replays))
 
     def erase(
         self,

@@ -234,7 +234,7 @@ class Runs:
             await self._runner.aperform(op)
         except StoreError:
             # Held by nobody, it would lapse, and its outcome would be called unknown.
-            self._guard.attendant.pursue(op)
+            self._guard.runtime.attendant.pursue(op)
         return "put_down"
 
     async def _in_time(self, run: WorkerRun, policy: Policy) -> None:

@@ -21,6 +21,7 @@ from semel.core.upkeep import Browse, CountDue, Scan, Scanned, Waiting, WhoLeads
 from semel.effects.maintenance import INTERVAL, LEADER
 from semel.errors import StoreError
 from semel.guard import SHORTEST_RETENTION
+from semel.process.runtime import recorded_as
 from semel.stores.base import Finding
 from semel.web.known_routes import KnownRoutes
 
@@ -101,7 +102,7 @@ def _settings(guard: Guard, routes: KnownRoutes) -> Iterator[Finding]:
     """What the store will refuse when an application starts with these settings."""
     store = guard.backend.blocking()
     for label, policy in routes.policies().items():
-        name = guard.recorded_as(label)
+        name = recorded_as(guard.name, label)
         refusal = foretold(name, policy, store.perform(ReadRecipe(name)))
         if refusal is not None:
             yield Finding("error", f"these settings will be refused: {refusal}")
@@ -126,7 +127,7 @@ def _endpoints(app: Any) -> Iterator[Finding]:
 
 def _maintenance(guard: Guard, unsettled: Scanned, sample: Scanned) -> Iterator[Finding]:
     """By what it left undone: a worker's maintenance leaves no other trace."""
-    now, interval = unsettled.now, guard._interval or INTERVAL
+    now, interval = unsettled.now, guard.maintenance or INTERVAL
     lapsed = [each for each in unsettled.glimpses if _swept(each, now, MISSED * interval)]
     late = [each for each in sample.glimpses if _reaped(each, sample.now)]
     if not lapsed and not late:

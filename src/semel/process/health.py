@@ -9,7 +9,8 @@ from semel.core.contract import Read
 from semel.core.frozen import frozen
 from semel.core.model import Identity
 from semel.errors import SemelError, StoreUnavailable
-from semel.process.breaker import Breaker, Circuit
+from semel.process.breaker import Circuit
+from semel.process.runtime import Runtime
 
 QUESTION: Final = Read(Identity(b"\0" * 32))
 """No key has this identity: it costs one trip, changes nothing and finds nothing."""
@@ -28,24 +29,39 @@ class Health:
     """In a sentence, why there was none."""
 
 
-class Look:
-    """One question to the store, from when it is put."""
+def look(runtime: Runtime) -> Health:
+    """Ask the store something, and say whether it answered."""
+    asked = time.monotonic()
+    try:
+        runtime.backend.blocking().perform(QUESTION)
+    except SemelError as error:
+        return _told(runtime, asked, error)
+    return _told(runtime, asked, None)
 
-    def __init__(self, breaker: Breaker) -> None:
-        self._breaker = breaker
-        self._asked = time.monotonic()
 
-    def answered(self) -> Health:
-        """An answer closes the breaker."""
-        self._breaker.succeeded()
-        return self._health(None)
+async def alook(runtime: Runtime) -> Health:
+    """`look`, awaited."""
+    asked = time.monotonic()
+    try:
+        await runtime.backend.awaited().perform(QUESTION)
+    except SemelError as error:
+        return _told(runtime, asked, error)
+    return _told(runtime, asked, None)
 
-    def failed(self, error: SemelError) -> Health:
-        """Only a store that gave no answer is out; a schema that is missing is another matter."""
-        if isinstance(error, StoreUnavailable):
-            self._breaker.failed(self._asked)
-        return self._health(str(error) or type(error).__name__)
 
-    def _health(self, error: str | None) -> Health:
-        circuit = self._breaker.circuit
-        return Health(error is None, circuit, time.monotonic() - self._asked, error)
+def _told(runtime: Runtime, asked: float, error: SemelError | None) -> Health:
+    """What came of a question put then, for the breaker and for those who listen.
+
+    An answer closes the breaker. Only a store that gave none is out; a schema that is missing is
+    another matter.
+    """
+    breaker = runtime.breaker
+    if error is None:
+        breaker.succeeded()
+    elif isinstance(error, StoreUnavailable):
+        breaker.failed(asked)
+    reason = None if error is None else str(error) or type(error).__name__
+    health = Health(error is None, breaker.circuit, time.monotonic() - asked, reason)
+    up, seconds, circuit = health.up, health.seconds, health.circuit
+    runtime.events.emit("store.health", up=up, seconds=seconds, circuit=circuit)
+    return health

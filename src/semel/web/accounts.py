@@ -124,7 +124,7 @@ def now() -> float:
 
 def tell(ex: WebExchange, answer: Answer, at_once: bool = False) -> None:
     """One event of what an exchange came to. ``at_once``: it was known without the store."""
-    events, outcome, account = ex.guard.events, answer.outcome, ex.account
+    events, outcome, account = ex.runtime.events, answer.outcome, ex.account
     level = _level(answer, at_once)
     if not (events.heard or level or answer.zombie):
         return

@@ -79,9 +79,9 @@ class Middleware:
         if self._merges_slashes:
             where = slashes_merged(where)
             request = replace(request, path=where.path, escaped="")
-        pipeline = self._pipeline
-        plan = pipeline.plan(request, where)
-        ex = AsgiExchange(self.guard, plan, request, self.app, scope, receive, send)
+        pipeline, runtime = self._pipeline, self.guard.runtime
+        plan = pipeline.plan(runtime, request, where)
+        ex = AsgiExchange(runtime, plan, request, self.app, scope, receive, send)
         who = await pipeline.ask(request) if pipeline.awaits and has_key(scope) else None
         admitted = pipeline.admit(ex, who)
         if isinstance(admitted, Response):
@@ -197,7 +197,7 @@ async def check_settings(guard: Guard) -> None:
 async def drain(guard: Guard) -> None:
     """Wait for handlers and writes whose clients have left."""
     loop = asyncio.get_running_loop()
-    running = {task for task in guard.running if task.get_loop() is loop}
+    running = {task for task in guard.runtime.running if task.get_loop() is loop}
     if running:
         await asyncio.wait(running, timeout=guard.drain.total_seconds())
 

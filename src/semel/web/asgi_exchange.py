@@ -32,7 +32,7 @@ from semel.web.promise import Promise
 from semel.web.tags import ROUTERS_OWN, router_answered
 
 if TYPE_CHECKING:
-    from semel.guard import Guard
+    from semel.process.runtime import Runtime
 
 _UNKEEPABLE: Final = frozenset(
     {
@@ -58,7 +58,7 @@ class AsgiExchange(AsyncExchange):
 
     def __init__(
         self,
-        guard: Guard,
+        runtime: Runtime,
         plan: Plan,
         request: Request,
         app: AsgiApp,
@@ -66,7 +66,7 @@ class AsgiExchange(AsyncExchange):
         receive: Receive,
         send: Send,
     ) -> None:
-        super().__init__(guard, plan, request)
+        super().__init__(runtime, plan, request)
         self._app = app
         self.scope = scope
         self._root = scope.get("root_path", "")
@@ -100,7 +100,7 @@ class AsgiExchange(AsyncExchange):
         try:
             await self._done
         except BaseException:
-            hold_task(task, self.guard.running)
+            hold_task(task, self.runtime.running)
             raise
         if self._error is not None:
             self.raise_again()
@@ -231,7 +231,7 @@ class AsgiExchange(AsyncExchange):
 
     async def _answered(self, answer: Answer) -> None:
         """The record is settled: send the answer, and let the application go on."""
-        self.attendant.let_go(self.lease)
+        self.runtime.attendant.let_go(self.lease)
         self.tell(answer)
         try:
             await self.answer(answer)

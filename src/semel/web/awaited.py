@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from semel.core.model import Request
     from semel.core.plan import Plan
     from semel.core.runner import Drained
-    from semel.guard import Guard
+    from semel.process.runtime import Runtime
     from semel.stores.base import AsyncStore
 
 R = TypeVar("R")
@@ -53,13 +53,13 @@ class AsyncExchange(WebExchange):
 
     __slots__ = ("_store", "transact")
 
-    def __init__(self, guard: Guard, plan: Plan, request: Request) -> None:
-        super().__init__(guard, plan, request)
-        self._store: AsyncStore = guard.backend.awaited()
+    def __init__(self, runtime: Runtime, plan: Plan, request: Request) -> None:
+        super().__init__(runtime, plan, request)
+        self._store: AsyncStore = runtime.backend.awaited()
         self.transact: AsyncTransact | None = None
         if plan.policy.mode == "atomic":
-            left, limit = guard.attendant.settled, plan.policy.max_run_seconds
-            self.transact = AsyncTransact(guard.backend, left, limit)
+            left, limit = runtime.attendant.settled, plan.policy.max_run_seconds
+            self.transact = AsyncTransact(runtime.backend, left, limit)
 
     # ── the two halves ────────────────────────────────────────────────────────────────────────────
 
@@ -107,7 +107,8 @@ class AsyncExchange(WebExchange):
         feed: Callable[[Any], Operation[Any]] = flow.send
         value: Any = None
         quiet, store = self.quiet, self._store
-        breaker, watched = self.guard.breaker, self.attendant.waiters.watches
+        runtime = self.runtime
+        breaker, watched = runtime.breaker, runtime.attendant.waiters.watches
         while True:
             try:
                 op = feed(value)
@@ -153,7 +154,7 @@ class AsyncExchange(WebExchange):
         self.let_go()
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        return start_task(work, self.guard.running)
+        return start_task(work, self.runtime.running)
 
     def in_transaction(self) -> bool:
         return self.transact is not None and self.transact.transaction is not None
@@ -178,8 +179,9 @@ class AsyncExchange(WebExchange):
         if self.fare is not None or type(op) in ASKS_FOR_A_LEASE:
             self.before(op)
         reply: R = await (self.transact or self._store).perform(op)
-        breaker = self.guard.breaker
-        if self.heedful or breaker.failures or breaker.is_open or self.attendant.waiters.watches:
+        runtime = self.runtime
+        breaker, watched = runtime.breaker, runtime.attendant.waiters.watches
+        if self.heedful or breaker.failures or breaker.is_open or watched:
             self.heard(op, reply)
         return reply
 
@@ -187,12 +189,12 @@ class AsyncExchange(WebExchange):
         """What no store is asked."""
         match op:
             case Await(identity, fence, patience):
-                return await self.attendant.waiters.await_(identity, fence, patience)
+                return await self.runtime.attendant.waiters.await_(identity, fence, patience)
             case Pause(attempt=attempt):
                 await asyncio.sleep(pause_before(attempt))
                 return self.held()
             case Pursue(write, before, seen):
-                return self.attendant.pursue(write, before, seen)
+                return self.runtime.attendant.pursue(write, before, seen)
             case Render(response):
                 return await self._render(response)
             case Apart(work):

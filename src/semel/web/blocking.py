@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from semel.core.model import Request
     from semel.core.plan import Plan
     from semel.core.runner import Drained
-    from semel.guard import Guard
+    from semel.process.runtime import Runtime
 
 R = TypeVar("R")
 
@@ -30,13 +30,13 @@ class BlockingExchange(WebExchange):
 
     __slots__ = ("_store", "transact")
 
-    def __init__(self, guard: Guard, plan: Plan, request: Request) -> None:
-        super().__init__(guard, plan, request)
-        self._store = guard.backend.blocking()
+    def __init__(self, runtime: Runtime, plan: Plan, request: Request) -> None:
+        super().__init__(runtime, plan, request)
+        self._store = runtime.backend.blocking()
         self.transact: Transact | None = None
         if plan.policy.mode == "atomic":
-            left, limit = guard.attendant.settled, plan.policy.max_run_seconds
-            self.transact = Transact(guard.backend, left, limit)
+            left, limit = runtime.attendant.settled, plan.policy.max_run_seconds
+            self.transact = Transact(runtime.backend, left, limit)
 
     # ── the two halves ────────────────────────────────────────────────────────────────────────────
 
@@ -91,7 +91,8 @@ class BlockingExchange(WebExchange):
                 if self.fare is not None or type(op) in ASKS_FOR_A_LEASE:
                     self.before(op)
                 reply = (self.transact or self._store).perform(op)
-                breaker, watched = self.guard.breaker, self.attendant.waiters.watches
+                runtime = self.runtime
+                breaker, watched = runtime.breaker, runtime.attendant.waiters.watches
                 if self.heedful or breaker.failures or breaker.is_open or watched:
                     self.heard(op, reply)
         except Exception as error:
@@ -107,13 +108,14 @@ class BlockingExchange(WebExchange):
     def _attend(self, op: Operation[Any]) -> Any:
         match op:
             case Await(identity, fence, patience):
-                room = self.guard.max_waiters
-                return self.attendant.waiters.wait(identity, fence, patience, room)
+                runtime = self.runtime
+                waiters, room = runtime.attendant.waiters, runtime.max_waiters
+                return waiters.wait(identity, fence, patience, room)
             case Pause(attempt=attempt):
                 time.sleep(pause_before(attempt))
                 return self.held()
             case Pursue(write, claim, seen):
-                return self.attendant.pursue(write, claim, seen)
+                return self.runtime.attendant.pursue(write, claim, seen)
             case Render(response):
                 on_replay = self.policy.on_replay
                 return response if on_replay is None else on_replay(self.request, response)

@@ -38,8 +38,7 @@ from semel.web.protection import Fare, at_once
 if TYPE_CHECKING:
     from semel.core.model import Request
     from semel.core.plan import Plan
-    from semel.guard import Guard
-    from semel.process.attendant import Attendant
+    from semel.process.runtime import Runtime
     from semel.web.message import Body
 
 ASKS_FOR_A_LEASE: Final = frozenset((Claim, Retake, Resume, Commit))
@@ -49,21 +48,19 @@ class WebExchange(Exchange):
     """One keyed request, and what this process has to do with it."""
 
     __slots__ = (
-        *("_asked_at", "_began", "_found", "_read_at", "account", "attendant", "begun", "body"),
-        *("fare", "guard", "heedful", "lease", "quiet", "run"),
+        *("_asked_at", "_began", "_found", "_read_at", "account", "begun", "body"),
+        *("fare", "heedful", "lease", "quiet", "run", "runtime"),
     )
 
     body: Body
     """What was sent; `Pipeline.open` puts it here."""
-    attendant: Attendant
-    """This process's own."""
     lease: Lease
     run: Run
     """Those of the handler, once it is about to be called."""
 
-    def __init__(self, guard: Guard, plan: Plan, request: Request) -> None:
+    def __init__(self, runtime: Runtime, plan: Plan, request: Request) -> None:
         super().__init__(plan, request)
-        self.guard = guard
+        self.runtime = runtime
         self.account: Account | None = None
         self.quiet = False
         """Nobody listens or counts, and no transaction is opened: its operations are just asked."""
@@ -79,14 +76,15 @@ class WebExchange(Exchange):
 
     def opened(self) -> Answer | None:
         """All is known that the claim takes; an answer where it is known without the store."""
-        guard = self.guard
-        self.attendant = guard.attendant
-        limiter, replays = guard.limiter, guard.replays
+        runtime = self.runtime
+        if not runtime.begun:
+            runtime.begin()
+        limiter, replays = runtime.limiter, runtime.replays
         heedful = limiter is not None or replays is not None
         self.quiet = not heedful and self.account is None and self.policy.mode != "atomic"
-        if self.worker is not None or not (heedful or guard.breaker.is_open):
+        if self.worker is not None or not (heedful or runtime.breaker.is_open):
             return None
-        answer = at_once(guard, self)
+        answer = at_once(runtime, self)
         if answer is not None:
             self.tell(answer, at_once=True)
             return answer
@@ -102,7 +100,7 @@ class WebExchange(Exchange):
         worker = self.worker
         if worker is None:
             plan = self.plan
-            return claim(self, None if plan.enrolled else self.guard.enrolment(plan))
+            return claim(self, None if plan.enrolled else self.runtime.enrolment(plan))
         self._asked_at = worker.started
         held = Claimed(0, 0, worker.case.record.created_at, again=True)
         return resume(self, held) if self.policy.resumable else _at_once(held)
@@ -115,13 +113,13 @@ class WebExchange(Exchange):
         if self.account is not None:
             self._began = accounts.now()
         policy = self.policy
-        guard, asked = self.guard, self._asked_at
+        runtime, asked = self.runtime, self._asked_at
         lease = self.lease = Lease(
             self.identity, self.fence, asked, policy.lease_seconds, policy.max_run_seconds
         )
         self.run = Run(
-            guard.backend,
-            guard.registry.probes,
+            runtime.backend,
+            runtime.probes,
             self.plan,
             self.origin,
             lease,
@@ -133,9 +131,9 @@ class WebExchange(Exchange):
             return False
         if policy.mode == "atomic":
             lease.is_transaction()
-        self.attendant.hold(lease)
+        runtime.attendant.hold(lease)
         if policy.personal_data == "warn" and looks_like_personal_data(self.key):
-            guard.events.emit("key.suspicious", route=self.plan.label, key=mask(self.key))
+            runtime.events.emit("key.suspicious", route=self.plan.label, key=mask(self.key))
         return True
 
     def ended(self) -> None:
@@ -159,15 +157,15 @@ class WebExchange(Exchange):
 
     def heard(self, op: Operation[Any], reply: object) -> None:
         """The store has answered, and that matters to somebody."""
-        self.guard.breaker.succeeded()
+        self.runtime.breaker.succeeded()
         if self.fare is not None and not self.begun:
             self.fare.after(reply)
         if self.in_transaction() or not isinstance(op, StoreOperation):
             return  # within a transaction nothing has changed yet
         if op.finishing and isinstance(reply, Applied):
             # Those who wait for this record learn at once that it has changed.
-            self.attendant.settled(self.identity)
-        if self.guard.replays is not None:
+            self.runtime.attendant.settled(self.identity)
+        if self.runtime.replays is not None:
             self._remember(reply)
 
     def in_transaction(self) -> bool:
@@ -176,7 +174,7 @@ class WebExchange(Exchange):
 
     def unheard(self, asked: float) -> None:
         """The store gave no answer to what it was asked then."""
-        self.guard.breaker.failed(asked)
+        self.runtime.breaker.failed(asked)
 
     def _remember(self, reply: object) -> None:
         """What was read may be repeated for a while; a large answer once it was fetched."""
@@ -185,8 +183,8 @@ class WebExchange(Exchange):
         elif isinstance(reply, Fetched) and self._found is not None:
             record = replace(self._found.record, snapshot=reply.snapshot)
             reply = replace(self._found, record=record)
-        if isinstance(reply, Found) and self.guard.replays is not None:
-            self.guard.replays.note(reply, self._read_at)
+        if isinstance(reply, Found) and self.runtime.replays is not None:
+            self.runtime.replays.note(reply, self._read_at)
 
     def held(self) -> bool:
         return self.lease.held(lease_clock())
@@ -194,7 +192,7 @@ class WebExchange(Exchange):
     def let_go(self) -> None:
         """The lease is no longer renewed."""
         if self.begun:
-            self.attendant.let_go(self.lease)
+            self.runtime.attendant.let_go(self.lease)
 
     def tell(self, answer: Answer, at_once: bool = False) -> None:
         """What it came to, for the worker that runs it and for those who listen."""

@@ -16,7 +16,7 @@ from semel.web.blocking import BlockingExchange
 if TYPE_CHECKING:
     from semel.core.model import Request
     from semel.core.plan import Plan
-    from semel.guard import Guard
+    from semel.process.runtime import Runtime
 
 _HEADERS: Final = ((b"content-type", b"application/json"),)
 
@@ -44,12 +44,12 @@ class FunctionExchange(BlockingExchange):
 
     def __init__(
         self,
-        guard: Guard,
+        runtime: Runtime,
         plan: Plan,
         request: Request,
         function: Callable[[], Any],
     ) -> None:
-        super().__init__(guard, plan, request)
+        super().__init__(runtime, plan, request)
         self._function = function
 
     def answered(self) -> Answer:

@@ -16,7 +16,7 @@ from semel.web.functions import raised, returned
 if TYPE_CHECKING:
     from semel.core.model import Request
     from semel.core.plan import Plan
-    from semel.guard import Guard
+    from semel.process.runtime import Runtime
 
 
 class AsyncFunctionExchange(AsyncExchange):
@@ -26,12 +26,12 @@ class AsyncFunctionExchange(AsyncExchange):
 
     def __init__(
         self,
-        guard: Guard,
+        runtime: Runtime,
         plan: Plan,
         request: Request,
         function: Callable[[], Awaitable[Any]],
     ) -> None:
-        super().__init__(guard, plan, request)
+        super().__init__(runtime, plan, request)
         self._function = function
 
     async def answered(self) -> Answer:

@@ -32,6 +32,7 @@ from semel.web.routing import Place
 
 if TYPE_CHECKING:
     from semel.guard import Guard
+    from semel.process.runtime import Runtime
 
 
 class GatedExchange(AsgiExchange):
@@ -49,7 +50,7 @@ class GatedExchange(AsgiExchange):
 
     def __init__(
         self,
-        guard: Guard,
+        runtime: Runtime,
         plan: Plan,
         request: Request,
         app: AsgiApp,
@@ -59,7 +60,7 @@ class GatedExchange(AsgiExchange):
         threads: list[object],
     ) -> None:
         # The application leaves its notes in the scope it gets.
-        super().__init__(guard, plan, request, app, keepable(scope), receive, send)
+        super().__init__(runtime, plan, request, app, keepable(scope), receive, send)
         self._read = Spool()
         """What has come of the body."""
         self.gate = Gate(app)
@@ -136,7 +137,7 @@ class GatedExchange(AsgiExchange):
         """Of those that hold a thread while they wait there are ``max_waiters`` at most."""
         if not isinstance(op, Await) or not self.gate.in_thread:
             return await super().attend(op)
-        if len(self._threads) >= self.guard.max_waiters:
+        if len(self._threads) >= self.runtime.max_waiters:
             return Unwoken()
         self._threads.append(self)
         try:
@@ -235,12 +236,13 @@ class GatedMiddleware(Middleware):
         scope.setdefault("state", {})  # made further in it would be out of sight for tenant=
         where, request = asked(scope)
         # Now: on its way to the gate a request's scope becomes that of what is mounted.
-        plan = self._pipeline.plan(request, where)
+        runtime = self.guard.runtime
+        plan = self._pipeline.plan(runtime, request, where)
         if not plan.policy.required and not has_key(scope):
             return await self._pass(scope, receive, send)
         if not self.make_wait(scope):
             return await super()._serve(scope, receive, send)
-        given = (self.guard, plan, request, self.app, scope, receive, send)
+        given = (runtime, plan, request, self.app, scope, receive, send)
         ex = GatedExchange(*given, threads=self._threads)
         if not await ex.approach():
             return await ex.run_out()

@@ -150,7 +150,7 @@ def _codes(policy: Policy, guard: Guard) -> Iterator[str]:
         yield "replay-impossible"
     if policy.tombstone_micros or policy.age_micros is not None:
         yield "key-expired"
-    if guard.limiter is not None:
+    if guard.limits is not None:
         yield from ("too-fast", "too-many-keys")
     yield from ("store-unavailable", "not-executed", "completion-not-durable")
 

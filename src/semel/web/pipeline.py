@@ -43,6 +43,7 @@ from semel.web.worker_runs import WORKER_RUN, find_worker_run
 
 if TYPE_CHECKING:
     from semel.guard import Guard
+    from semel.process.runtime import Runtime
 
 FindTag: TypeAlias = Callable[[Any, Any], Tagged | None]
 """Asks an application's router for the tag of the endpoint that will answer a request."""
@@ -79,7 +80,7 @@ class Pipeline:
             return partial(_raise, error)
         return lambda _: who
 
-    def plan(self, request: Request, place: Place) -> Plan:
+    def plan(self, runtime: Runtime, request: Request, place: Place) -> Plan:
         """That of a listed route, else of a tag's, else of the default policy.
 
         Whose policy it is stays in the context, for the endpoint to see; adapters undo that.
@@ -88,13 +89,13 @@ class Pipeline:
         route = listed(guard.routes, request.method, place) if guard.routes else None
         if route is not None:
             ruled_by.set(_by(route.policy, request.method, LISTED))
-            return guard.plan(route.label, route.policy)
+            return runtime.plan(route.label, route.policy)
         tagged = self._find_tag(self.app, request.raw)
         if tagged is not None:
             ruled_by.set(_by(tagged.policy, request.method, tagged.policy))
-            return guard.plan(tagged.label, guard.bind(tagged.policy))
+            return runtime.plan(tagged.label, guard.bind(tagged.policy))
         ruled_by.set(DEFAULT)
-        return guard.plan(EVERY_ROUTE, guard.policy)
+        return runtime.plan(EVERY_ROUTE, guard.policy)
 
     def admit(self, ex: WebExchange, asked: Tenant = None) -> Response | bool:
         """Whether a request takes part, or a refusal. ``asked``: `ask`, where that is awaited."""
@@ -137,7 +138,7 @@ class Pipeline:
             failed = Answer(refuse("misconfigured"), Outcome.MISCONFIGURED, error)
             ex.tell(failed, at_once=True)
             return failed
-        ex.familiar = guard.familiar.meet(ex.identity)
+        ex.familiar = ex.runtime.familiar.meet(ex.identity)
         if type(raw) is not dict or WORKER_RUN in raw:
             worker = find_worker_run(raw)
             if worker is not None:
@@ -175,7 +176,7 @@ class Pipeline:
             cross_origin="origin" in request.headers,
             hidden=self.guard.hides_runs,
         )
-        return protected(self.guard, who, status(call, self._policy_of))
+        return protected(self.guard.runtime, who, status(call, self._policy_of))
 
     def _policy_of(self, case: Case) -> Policy | None:
         """That of a record's route, if it is one of this application's."""

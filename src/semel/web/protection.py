@@ -20,19 +20,19 @@ from semel.process.breaker import Breaker
 from semel.process.limits import CROWDED, Limiter, Toll
 
 if TYPE_CHECKING:
-    from semel.guard import Guard
+    from semel.process.runtime import Runtime
 
 _MAKES_A_RECORD: Final = (Claim, Accept)
 _MADE_NONE: Final = (Found, Stale, Occupied)
 
 
-def at_once(guard: Guard, ex: Exchange) -> Answer | None:
+def at_once(runtime: Runtime, ex: Exchange) -> Answer | None:
     """The answer for which the store is not asked: a remembered one, or a refusal.
 
     Of a tenant with too many keys, one that is there already is still answered: only the store
     knows, so it is looked for, and refused where it would be made (`Fare`).
     """
-    replays, limiter, breaker = guard.replays, guard.limiter, guard.breaker
+    replays, limiter, breaker = runtime.replays, runtime.limiter, runtime.breaker
     answer = None if replays is None else replays.answer(ex)
     toll, tenant = _expected(ex, answer), ex.tenant
     over = None if limiter is None else limiter.charge(tenant, toll)
@@ -41,7 +41,7 @@ def at_once(guard: Guard, ex: Exchange) -> Answer | None:
         over = limiter.charge(tenant, toll)
     if over is not None:
         if toll is Toll.NEW_KEY:
-            guard.familiar.forget(ex.identity)
+            runtime.familiar.forget(ex.identity)
         return throttled(over.code, over.wait)
     if answer is None and (wait := breaker.refuses()) is not None:
         if limiter is not None:
@@ -55,9 +55,9 @@ def _expected(ex: Exchange, answer: Answer | None = None) -> Toll:
     return Toll.LOOKUP if ex.familiar or answer is not None else Toll.NEW_KEY
 
 
-def protected(guard: Guard, tenant: str, flow: Flow[Response]) -> Flow[Response]:
+def protected(runtime: Runtime, tenant: str, flow: Flow[Response]) -> Flow[Response]:
     """The flow of a question for the status, or a refusal for which the store is not asked."""
-    limiter, breaker = guard.limiter, guard.breaker
+    limiter, breaker = runtime.limiter, runtime.breaker
     over = None if limiter is None else limiter.charge(tenant, Toll.LOOKUP)
     if over is not None:
         return answered(refuse(over.code, retry_after=over.wait))

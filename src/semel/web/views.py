@@ -25,6 +25,7 @@ from semel.web.ruling import ruled_by
 
 if TYPE_CHECKING:
     from semel.guard import Guard
+    from semel.process.runtime import Runtime
 
 F = TypeVar("F")
 """A framework's response."""
@@ -94,9 +95,9 @@ class Views(Generic[F]):
             ruled_by.set(before)
 
     def _call(self, asked: Asked, view: Callable[[], F]) -> F:
-        pipeline, face = self.pipeline, self._face
-        plan = pipeline.plan(asked.request, asked.place)
-        ex = ViewExchange(self.guard, plan, asked.request, view, face)
+        pipeline, face, runtime = self.pipeline, self._face, self.guard.runtime
+        plan = pipeline.plan(runtime, asked.request, asked.place)
+        ex = ViewExchange(runtime, plan, asked.request, view, face)
         admitted = pipeline.admit(ex)
         if isinstance(admitted, Response):
             return face.whole(admitted, None)
@@ -148,13 +149,13 @@ class ViewExchange(BlockingExchange, Generic[F]):
 
     def __init__(
         self,
-        guard: Guard,
+        runtime: Runtime,
         plan: Plan,
         request: Request,
         view: Callable[[], F],
         face: Face[F],
     ) -> None:
-        super().__init__(guard, plan, request)
+        super().__init__(runtime, plan, request)
         self._view = view
         self._face = face
         self._begun = Spool()

@@ -26,6 +26,7 @@ from semel.web.views import Asked, Maker, Parts, said
 
 if TYPE_CHECKING:
     from semel.guard import Guard
+    from semel.process.runtime import Runtime
 
 F = TypeVar("F")
 
@@ -66,9 +67,9 @@ class AwaitedViews(Generic[F]):
             ruled_by.set(before)
 
     async def _call_view(self, asked: Asked, view: Callable[[], Awaitable[F]]) -> F:
-        pipeline, face = self.pipeline, self._face
-        plan = pipeline.plan(asked.request, asked.place)
-        ex = AwaitedViewExchange(self.guard, plan, asked.request, view, face)
+        pipeline, face, runtime = self.pipeline, self._face, self.guard.runtime
+        plan = pipeline.plan(runtime, asked.request, asked.place)
+        ex = AwaitedViewExchange(runtime, plan, asked.request, view, face)
         admitted = await self.admit(ex)
         if isinstance(admitted, Response):
             return face.whole(admitted, None)
@@ -112,13 +113,13 @@ class AwaitedViewExchange(AsyncExchange, Generic[F]):
 
     def __init__(
         self,
-        guard: Guard,
+        runtime: Runtime,
         plan: Plan,
         request: Request,
         view: Callable[[], Awaitable[F]],
         face: AwaitedFace[F],
     ) -> None:
-        super().__init__(guard, plan, request)
+        super().__init__(runtime, plan, request)
         self._view = view
         self._face = face
         self._begun = Spool()

@@ -29,6 +29,7 @@ from semel.web.tags import (
 
 if TYPE_CHECKING:
     from semel.guard import Guard
+    from semel.process.runtime import Runtime
 
 Environ: TypeAlias = dict[str, Any]
 StartResponse: TypeAlias = Callable[..., Callable[[bytes], object]]
@@ -72,8 +73,9 @@ class WsgiMiddleware:
         if where.below.endswith("/") and flask_ignores_slash(self.app, environ):
             where = without_slash(where)
         request = request_of(environ, where.path)
-        plan = self._pipeline.plan(request, where)
-        ex = WsgiExchange(self.guard, plan, request, self.app, environ, start_response)
+        runtime = self.guard.runtime
+        plan = self._pipeline.plan(runtime, request, where)
+        ex = WsgiExchange(runtime, plan, request, self.app, environ, start_response)
         admitted = self._pipeline.admit(ex)
         if isinstance(admitted, Response):
             return _send(admitted, start_response)
@@ -110,14 +112,14 @@ class WsgiExchange(BlockingExchange):
 
     def __init__(
         self,
-        guard: Guard,
+        runtime: Runtime,
         plan: Plan,
         request: Request,
         app: WsgiApp,
         environ: Environ,
         start_response: StartResponse,
     ) -> None:
-        super().__init__(guard, plan, request)
+        super().__init__(runtime, plan, request)
         self._app = app
         self._environ = environ
         self._start_response = start_response

@@ -176,8 +176,8 @@ class Stage:
 
     def forget(self) -> None:
         """As a process that has just started: its routes are not known to be on record."""
-        self.guard._enrolled.clear()
-        self.guard._plans.clear()
+        self.guard.runtime._enrolled.clear()
+        self.guard.runtime._plans.clear()
 
     # ── what happens to it ────────────────────────────────────────────────────────────────────────
 
@@ -215,8 +215,8 @@ class Stage:
                 task.result()
         finally:
             self.faults.cancel = None
-        while self.guard.running:
-            await asyncio.wait(set(self.guard.running))
+        while self.guard.runtime.running:
+            await asyncio.wait(set(self.guard.runtime.running))
 
     def tend(self) -> None:
         """The sweeper, and the others of maintenance."""
@@ -245,8 +245,8 @@ class Stage:
             self.resume()
 
     def pursue(self) -> None:
-        while self.guard.attendant.pursuits:
-            self.guard.attendant.run_once()
+        while self.guard.runtime.attendant.pursuits:
+            self.guard.runtime.attendant.run_once()
 
     def travel(self) -> None:
         self.harness.travel(HOUR)

@@ -347,7 +347,9 @@ class DjangoViews(AwaitedViews[HttpResponseBase]):
         self, asked: Asked, view: Callable[[], Awaitable[HttpResponseBase]]
     ) -> HttpResponseBase:
         """In a task and a thread of its own: Django ends those of a request with its client."""
-        return await asyncio.shield(start_task(self._apart(asked, view), self.guard.running))
+        return await asyncio.shield(
+            start_task(self._apart(asked, view), self.guard.runtime.running)
+        )
 
     async def _apart(
         self, asked: Asked, view: Callable[[], Awaitable[HttpResponseBase]]
