@@ -13,7 +13,7 @@ from bench import calls
 from semel.core import keys
 from semel.web import asgi
 
-BUDGET = {"fresh": (129, 35, 20), "replay": (58, 22, 8)}
+BUDGET = {"fresh": (100, 30, 17), "replay": (43, 23, 9)}
 """On the memory store, at most: calls of semel's own functions, files they are in, objects made."""
 
 

@@ -63,16 +63,10 @@ class AsyncExchange(WebExchange):
 
     # ── the two halves ────────────────────────────────────────────────────────────────────────────
 
-    async def claim(self) -> Claimed | Answer:
+    def claim(self) -> Coroutine[Any, Any, Claimed | Answer]:
         """The first half, by the caller's own task; cancelled, it winds up without that."""
         plain = self.worker is None and self.plan.enrolled
-        try:
-            return await self.follow(claim(self) if plain else self.claiming(), self._claim_alone)
-        except asyncio.CancelledError:
-            raise
-        except BaseException:
-            await self.end()  # a surprise: at least nothing stays open
-            raise
+        return self.follow(claim(self) if plain else self.claiming(), self._claim_alone)
 
     def _claim_alone(self, rest: Flow[Claimed | Answer]) -> None:
         self.spawn(self._wind_up(rest))
@@ -115,6 +109,9 @@ class AsyncExchange(WebExchange):
             except StopIteration as done:
                 result: T = done.value
                 return result
+            except BaseException:
+                await self.end()  # a surprise: at least nothing stays open
+                raise
             asked = time.monotonic()
             try:
                 if quiet and isinstance(op, StoreOperation):
