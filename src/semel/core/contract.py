@@ -1,9 +1,9 @@
-"""What the core asks of the world: every operation and every reply.
+"""What the core asks of a store on the way of a request: the operations and their replies.
 
 A store has one verb, ``perform(op) -> reply``. Each operation is one atomic step (one SQL
 statement, one Lua call) and is typed by its reply. On the way of a request it touches one identity
-and is idempotent per fence; those of maintenance and of the outbox touch a bounded batch. The
-operations of the last part are answered by whoever runs the flow, not by a store.
+and is idempotent per fence; those of maintenance (`core/upkeep.py`) and of the outbox
+(`core/outbox.py`) touch a bounded batch. What no store answers is in `core/runner.py`.
 
 Rules every store keeps:
 

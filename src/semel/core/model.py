@@ -6,7 +6,7 @@ Only policies, which people write, speak of ``timedelta``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NewType, TypeAlias, TypeVar, overload
 
@@ -173,7 +173,7 @@ class HeaderView(Mapping[str, str]):
     __slots__ = ("first", "repeated")
 
     def __init__(self, raw: Iterable[Header]) -> None:
-        lines = raw if type(raw) is list else tuple(raw)
+        lines: Sequence[Header] = raw if isinstance(raw, list) else tuple(raw)
         self.first: dict[bytes, bytes] = dict(lines)
         """By its name in lower case, the first line of each header."""
         self.repeated: dict[bytes, tuple[bytes, ...]] = _NONE_REPEATED

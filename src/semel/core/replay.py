@@ -186,13 +186,9 @@ def _exposed(policy: Policy) -> Header:
     return b"access-control-expose-headers", named
 
 
-def http_date(at: Micros) -> bytes:
-    """RFC 9110, 5.6.7; fractions are dropped, so nothing is promised longer than it is kept."""
-    return _http_date(at // 1_000_000)
-
-
 @lru_cache(256)  # many answers of one second end in the same second
 def _http_date(seconds: int) -> bytes:
+    """RFC 9110, 5.6.7; fractions are dropped, so nothing is promised longer than it is kept."""
     moment = datetime.fromtimestamp(seconds, UTC)
     # Not strftime's names: those follow the process's locale.
     day, month = _DAYS[moment.weekday()], _MONTHS[moment.month - 1]

@@ -81,8 +81,11 @@ class Middleware:
             request = replace(request, path=where.path, escaped="")
         pipeline, runtime = self._pipeline, self.guard.runtime
         plan = pipeline.plan(runtime, request, where)
+        keyed = b"idempotency-key" in request.headers.first
+        if not keyed and not plan.policy.required:
+            return await self.app(scope, receive, send)
         ex = AsgiExchange(runtime, plan, request, self.app, scope, receive, send)
-        who = await pipeline.ask(request) if pipeline.awaits and has_key(scope) else None
+        who = await pipeline.ask(request) if keyed and pipeline.awaits else None
         admitted = pipeline.admit(ex, who)
         if isinstance(admitted, Response):
             return await send_response(admitted, send)

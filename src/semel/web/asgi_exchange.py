@@ -41,6 +41,7 @@ _UNKEEPABLE: Final = frozenset(
         "http.response.push",
         "http.response.trailers",
         "http.response.early_hint",
+        "http.response.debug",
     }
 )
 """Server extensions that send something past the body messages; not offered to a keyed request."""
@@ -239,8 +240,7 @@ class AsgiExchange(AsyncExchange):
             self._fail(error)
         finally:
             self._sent = True
-            if self._freed is not None:
-                self._freed.keep(None)
+            self._free()
 
     # ── a streamed answer ─────────────────────────────────────────────────────────────────────────
 

@@ -18,7 +18,6 @@ from semel.process.current import Run
 from semel.web.asgi import (
     Middleware,
     asked,
-    has_key,
     read_rest,
     tell_status,
 )
@@ -238,7 +237,7 @@ class GatedMiddleware(Middleware):
         # Now: on its way to the gate a request's scope becomes that of what is mounted.
         runtime = self.guard.runtime
         plan = self._pipeline.plan(runtime, request, where)
-        if not plan.policy.required and not has_key(scope):
+        if not plan.policy.required and b"idempotency-key" not in request.headers.first:
             return await self._pass(scope, receive, send)
         if not self.make_wait(scope):
             return await super()._serve(scope, receive, send)
@@ -266,7 +265,8 @@ class GatedMiddleware(Middleware):
         pipeline, scope = self._pipeline, ex.scope
         _, request = asked(scope)  # with what dependencies have done
         ex.request = request
-        who = await pipeline.ask(request) if pipeline.awaits and has_key(scope) else None
+        keyed = b"idempotency-key" in request.headers.first
+        who = await pipeline.ask(request) if keyed and pipeline.awaits else None
         admitted = pipeline.admit(ex, who)
         if isinstance(admitted, Response):
             await ex.refuse(admitted)
