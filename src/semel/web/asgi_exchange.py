@@ -240,7 +240,8 @@ class AsgiExchange(AsyncExchange):
             self._fail(error)
         finally:
             self._sent = True
-            self._free()
+            if self._freed is not None:  # nearly always nobody waits
+                self._free()
 
     # ── a streamed answer ─────────────────────────────────────────────────────────────────────────
 
