@@ -15,6 +15,7 @@ import pytest
 
 from semel.core.contract import Complete, Release
 from semel.errors import StoreUnavailable
+from tests.backends import put_backend
 from tests.conftest import note
 from tests.proof.operations.plays import IN_TRANSACTIONS, PLAYS, Counted, Play, go_through
 from tests.proof.operations.stage import HOUR, Stage, staged
@@ -108,7 +109,7 @@ def test_a_store_that_takes_an_error_for_not_applied_is_noticed(stage: Stage) ->
 @pytest.mark.parametrize("stage", ["memory-sync"], indirect=True)
 def test_a_completion_in_doubt_that_frees_its_key_is_noticed(stage: Stage) -> None:
     """Freed, the key runs its request a second time."""
-    stage.guard.backend = Hasty(stage.guard.backend)
+    put_backend(stage.guard, Hasty(stage.guard.backend))
     with pytest.raises(AssertionError, match=r"first, not done at \['Complete"):
         go_through(stage, PLAYS[0], "not done", Counted())
 

@@ -31,9 +31,11 @@ ATOMIC = semel.ietf(mode="atomic")
 
 
 @pytest.fixture(scope="module")
-def sqlite() -> str:
+def sqlite() -> Iterator[str]:
     make_tables("default")
-    return "default"
+    yield "default"
+    with connections["default"].schema_editor() as editor:  # others make it for themselves
+        editor.delete_model(Row)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -113,7 +115,7 @@ def begin(make_guard: MakeGuard, runner: asyncio.Runner) -> Iterator[Begin]:
         return Shop(alias, open_[-1].driver(colour, runner), ran, seen)
 
     yield serve
-    for site in open_:
+    for site in reversed(open_):  # each puts back what was before it
         site.close()
 
 

@@ -86,7 +86,7 @@ def serve(request: pytest.FixtureRequest, runner: asyncio.Runner) -> Iterator[Se
         return open_[-1].driver(request.param, runner)
 
     yield begin
-    for site in open_:
+    for site in reversed(open_):  # each puts back what was before it
         site.close()
 
 

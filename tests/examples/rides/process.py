@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.backends import put_backend
 from tests.examples.rides.passing import LEASE, keep_time
 from tests.proof.crash.boundaries import Boundaries, Fate, WatchedBackend, appending
 from tests.proof.crash.wire import scope
@@ -73,7 +74,7 @@ def load(boundaries: Boundaries, without: str) -> Any:
     keep_time()
     take_out(without, rides)
     guard: Any = rides.guard
-    guard.backend = WatchedBackend(guard.backend, boundaries, without)
+    put_backend(guard, WatchedBackend(guard.backend, boundaries, without))
     post = Gateway._post
 
     def watched(self: Gateway, path: str, key: str, document: dict[str, Any]) -> dict[str, Any]:
