@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
 
 from semel.core import atomic, claim, conclusions, keys, reconciling, settle, settling, steps
 from semel.core import verdict as verdicts
-from semel.core.answers import Answer, Outcome, from_record, in_flight
+from semel.core.answers import Answer, Outcome, from_record, in_flight, usual_replay
 from semel.core.contract import (
     Advance,
     Applied,
@@ -36,7 +37,6 @@ from semel.core.runner import Abandoned, Await, Held, Woken
 from semel.core.states import Event
 from semel.core.upkeep import Known, Tended
 from semel.core.verdict import Verdict
-from semel.errors import StoreError
 from semel.stores.memory import records, upkeep
 from semel.stores.memory.fields import WRITES, Row, allowed, nothing, proved
 from tests.proof.explorer import cast, worlds
@@ -267,8 +267,25 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(claim, "differs", until_done)
 
 
+@mutant("a usual replay is told to another payload", "leased-mismatch", "9", strangers=(1,))
+def _(patch: pytest.MonkeyPatch) -> None:
+
+    def careless(ex: Any, found: Found) -> Answer | None:
+        return usual_replay(
+            whole.varied(ex, prints=SimpleNamespace(match=lambda record: True)), found
+        )
+
+    patch.setattr(claim, "usual_replay", careless)
+
+
+def _long_way(patch: pytest.MonkeyPatch) -> None:
+    """Of two ways that say the same, a mutant of the long one needs the short one gone."""
+    patch.setattr(claim, "usual_replay", lambda ex, found: None)
+
+
 @mutant("a kept answer is refused to its own request", "leased-ietf", "12")
 def _(patch: pytest.MonkeyPatch) -> None:
+    _long_way(patch)
     patch.setattr(claim, "differs", lambda call, record: record.state is State.COMPLETED)
 
 
@@ -278,6 +295,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
         late = now if record is None else (record.expires_at or now)
         return (yield from from_record(call, record, late))
 
+    _long_way(patch)
     patch.setattr(claim, "from_record", forgetful)
 
 
@@ -291,13 +309,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("an unanswered claim runs the handler", "leased-ietf", "8", faults=1)
 def _(patch: pytest.MonkeyPatch) -> None:
-    def hopeful(ex: Any, op: Any) -> Flow[Any]:
-        try:
-            return (yield from ask(op))
-        except StoreError:
-            return Claimed(0, 0, 0)
-
-    patch.setattr(claim, "_seize", hopeful)
+    patch.setattr(claim, "closed", lambda ex, error: Claimed(0, 0, 0))
 
 
 @mutant("a busy key is run all the same", "leased-ietf", "8")
@@ -316,16 +328,20 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("tenants share their keys", "leased-tenants", "7", elsewhere=(1,))
 def _(patch: pytest.MonkeyPatch) -> None:
-    identity = keys.identity
-    patch.setattr(keys, "identity", lambda scope, key: identity(replace(scope, tenant=""), key))
+    identify: Any = keys.identify
+    patch.setattr(keys, "identify", lambda tenant, *parts: identify("", *parts))
 
 
 @mutant("applications share their keys", "leased-applications", "7", foreign=(1,))
 def _(patch: pytest.MonkeyPatch) -> None:
-    identity = keys.identity
-    patch.setattr(
-        keys, "identity", lambda scope, key: identity(replace(scope, application=""), key)
-    )
+    identify: Any = keys.identify
+
+    def nameless(*parts: Any) -> bytes:
+        *place, _, key = parts
+        named: bytes = identify(*place, "", key)
+        return named
+
+    patch.setattr(keys, "identify", nameless)
 
 
 @mutant("a worker takes whatever is due", "leased-applications", "13", foreign=(1,))
@@ -371,11 +387,19 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("an answer is sent before it is durable", "leased-ietf", "3")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def at_once(call: Any, op: Any) -> Flow[Any]:
-        yield from ()
-        return Applied(State.COMPLETED, 0, None, 0)
+    second_half = settle.settle
 
-    patch.setattr(settle, "_insist", at_once)
+    def at_once(*given: Any) -> Flow[Any]:
+        """The completing write is not made."""
+        flow, reply = second_half(*given), Applied(State.COMPLETED, 0, None, 0)
+        try:
+            op = next(flow)
+            while True:
+                op = flow.send(reply if isinstance(op, Complete) else (yield op))
+        except StopIteration as done:
+            return done.value
+
+    patch.setattr(whole, "settle", at_once)
 
 
 @mutant("a zombie answers what it has made", "leased-ietf-doubt", "3")
@@ -391,10 +415,10 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     insist = settle._insist
 
-    def careless(call: Any, op: Any) -> Flow[Any]:
+    def careless(call: Any, op: Any, *attempt: int) -> Flow[Any]:
         if isinstance(op, Open):
             return Applied(State.IN_PROGRESS, 0, None, 0)
-        return (yield from insist(call, op))
+        return (yield from insist(call, op, *attempt))
 
     patch.setattr(settle, "_insist", careless)
 
