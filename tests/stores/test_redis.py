@@ -758,6 +758,22 @@ def test_a_server_that_hangs_up_at_once_is_unavailable_at_once(colour: str) -> N
     assert len(tries) <= ALONE_TRIES
 
 
+@pytest.mark.parametrize("callers", [1, 2])
+async def test_what_is_given_up_before_it_left_is_never_done(
+    own_server: ValkeyServer, callers: int
+) -> None:
+    backend = RedisBackend(own_server.url, timeout=PATIENCE)
+    store = backend.awaited()
+    assert isinstance(await store.perform(claim(new_identity(), new_fence())), Claimed)
+    op = claim(new_identity(), new_fence())
+    asked = [asyncio.ensure_future(store.perform(op)) for _ in range(callers)]
+    for each in asked:
+        each.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+    assert isinstance(await store.perform(Read(op.identity)), NoRecord)
+    await backend.aclose()
+
+
 async def test_a_cancelled_caller_leaves_at_once_and_the_link_stays(
     own_server: ValkeyServer,
 ) -> None:

@@ -90,7 +90,7 @@ def _sealed(flags: int, start: bytes, headers: Sequence[Header], body: bytes) ->
         parts += (_PAIR.pack(len(name), len(text)), name, text)
     parts.append(body)
     rest, mark = b"".join(parts), b"%c" % flags
-    return b"S1%b%b%b" % (mark, sha256(mark + rest).digest()[:16], rest)
+    return b"%b%b%b%b" % (_MAGIC, mark, sha256(mark + rest).digest()[:16], rest)
 
 
 def _checksum(flags: int, rest: bytes) -> bytes:

@@ -141,6 +141,8 @@ class AsyncExchange(WebExchange):
             try:
                 return await self.follow(flow, rest.append)
             except asyncio.CancelledError:
+                if not rest:
+                    raise  # the flow has ended, and failed
                 flow = rest[0]
         return await self.follow(flow)
 

@@ -38,7 +38,7 @@ def next_version(folder: Path) -> Path:
         migration.write_text("-- oldest: 1\nALTER TABLE semel_record ADD COLUMN note TEXT;\n")
     change(package / SQL / "queries" / "complete.sql", "SET state", "SET note = 'newer', state")
     script = package / "stores/redis/lua/complete.lua"
-    change(script, "fields.resource =", "fields.note = 'newer'\nfields.resource =")
+    change(script, "'state', 'completed',", "'note', 'newer', 'state', 'completed',")
     return folder
 
 

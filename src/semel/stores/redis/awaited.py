@@ -217,9 +217,12 @@ class AwaitedLink:
             self._start()
 
     def _depart(self) -> None:
-        if not self._queue or self._transport is None:
+        if self._transport is None:
             return
-        convoy, self._queue = self._queue, []
+        # What was given up before it left is never done.
+        convoy, self._queue = [each for each in self._queue if each.waits()], []
+        if not convoy:
+            return
         if len(convoy) > CONVOY:
             convoy, self._queue = convoy[:CONVOY], convoy[CONVOY:]
         data, seal = sealed(self._settings, self._keys, convoy)
