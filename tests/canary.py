@@ -63,7 +63,7 @@ def watch() -> Iterator[None]:
     """Listen to everything that semel says in this process."""
     from semel.errors import SemelError
     from semel.log import _Log  # type: ignore[attr-defined]
-    from semel.process.events import Events
+    from semel.runtime.events import Events
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_Log, "__getattr__", _heard(_Log.__getattr__))

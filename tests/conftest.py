@@ -83,7 +83,12 @@ def servers_are_asked_once() -> Iterator[None]:
     """Whether they keep what they acknowledge: asked again after a second, it would be among what
     a test counts or holds on a slow machine. Tests of that say when."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("postgres.link", "mysql.exchange", "redis.awaited", "redis.blocking"):
+        for module in (
+            "postgres.connection",
+            "mysql.protocol",
+            "redis.pool_async",
+            "redis.pool_sync",
+        ):
             patch.setattr(f"semel.stores.{module}.CHECK_AGAIN", 3600.0)
         yield
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import semel
-from semel.process.events import Event, Events
+from semel.runtime.events import Event, Events
 
 
 class Ear:

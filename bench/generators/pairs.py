@@ -14,8 +14,8 @@ from typing import Any
 
 import uvloop
 
-from semel.core.contract import Applied, Claim, Claimed, Complete
-from semel.core.model import Fence, Identity, Origin
+from semel.core.operations.requests import Applied, Claim, Claimed, Complete
+from semel.core.records import Fence, Identity, Origin
 from semel.stores import open_backend
 from semel.stores.base import AsyncStore
 

@@ -12,8 +12,8 @@ from itertools import cycle
 import uvloop
 
 from bench.generators.pairs import DAY, FIELDS, LEASE, ORIGIN, SNAPSHOT
-from semel.core.contract import Applied, Claim, Claimed, Complete, Found
-from semel.core.model import Fence, Identity
+from semel.core.operations.requests import Applied, Claim, Claimed, Complete, Found
+from semel.core.records import Fence, Identity
 from semel.stores import open_backend
 from semel.stores.base import AsyncStore
 

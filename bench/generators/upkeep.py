@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable
 
 from bench.generators.pairs import FIELDS, LEASE, ORIGIN, SNAPSHOT
-from semel.core.contract import Claim, Complete
-from semel.core.model import Fence, Identity
-from semel.core.upkeep import Reap, Sweep
+from semel.core.operations.maintenance import Reap, Sweep
+from semel.core.operations.requests import Claim, Complete
+from semel.core.records import Fence, Identity
 from semel.stores import open_backend
 from semel.stores.base import Store
 

@@ -19,13 +19,13 @@ DATABASES = {
 }
 INSTALLED_APPS = [
     "rest_framework",
-    "semel.web.django",  # its migrations make semel's tables
+    "semel.frameworks.django",  # its migrations make semel's tables
     "examples.django.shop",
 ]
 MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "examples.django.shop.callers.authenticate",
-    "semel.web.django.Middleware",  # below whatever authenticates
+    "semel.frameworks.django.Middleware",  # below whatever authenticates
 ]
 SEMEL_GUARD = "examples.django.shop.guards.guard"
 

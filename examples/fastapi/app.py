@@ -15,7 +15,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, StrictInt
 
 import semel
-from semel.web.fastapi import transaction
+from semel.frameworks.fastapi import transaction
 
 FOLDER = Path(os.environ.get("SHOP_FOLDER", "."))
 STORE = os.environ.get("SEMEL_STORE", f"sqlite:///{FOLDER / 'semel.db'}")

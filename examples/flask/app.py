@@ -14,7 +14,7 @@ from flask import Flask, abort, g, jsonify, request
 from flask.typing import ResponseReturnValue
 
 import semel
-from semel.web.flask import Semel, transaction
+from semel.frameworks.flask import Semel, transaction
 
 FOLDER = Path(os.environ.get("SHOP_FOLDER", "."))
 STORE = os.environ.get("SEMEL_STORE", f"sqlite:///{FOLDER / 'semel.db'}")

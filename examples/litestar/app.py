@@ -17,7 +17,7 @@ from litestar.middleware import AbstractAuthenticationMiddleware, Authentication
 from litestar.params import JSONBody
 
 import semel
-from semel.web.litestar import SemelPlugin, transaction
+from semel.frameworks.litestar import SemelPlugin, transaction
 
 FOLDER = Path(os.environ.get("SHOP_FOLDER", "."))
 STORE = os.environ.get("SEMEL_STORE", f"sqlite:///{FOLDER / 'semel.db'}")

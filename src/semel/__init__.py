@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from semel.core.evidence import Absent, CannotTell, Happened, Inquiry
-from semel.core.fingerprint import Recipe as Fingerprint
-from semel.core.model import Request, Response
 from semel.core.policy import Policy, accepted, exempt, ietf, payments, stripe
+from semel.core.records import Request, Response
+from semel.core.request.fingerprint import Recipe as Fingerprint
+from semel.core.unknown.evidence import Absent, CannotTell, Happened, Inquiry
 from semel.errors import (
     ConfigurationError,
     GiveUp,
@@ -28,15 +28,15 @@ from semel.errors import (
     Unguarded,
 )
 from semel.guard import Guard
-from semel.process.current import AsyncOperation, Operation, current
-from semel.process.events import Event
-from semel.process.health import Health
-from semel.process.limits import Limits, Rate
-from semel.web.routing import Route
+from semel.runtime.events import Event
+from semel.runtime.health import Health
+from semel.runtime.limits import Limits, Rate
+from semel.runtime.operation import AsyncOperation, Operation, current
+from semel.web.routes import Route
 
 if TYPE_CHECKING:
     from semel.core.delivery import Delivery
-    from semel.effects.sending import Webhook
+    from semel.outbox.webhook import Webhook
     from semel.stores.encryption import Encryption
     from semel.web.asgi import Middleware
     from semel.web.worker_runs import principal
@@ -96,7 +96,7 @@ _LATER = {
     # Most applications need none of these.
     "Delivery": "semel.core.delivery",
     "Encryption": "semel.stores.encryption",
-    "Webhook": "semel.effects.sending",
+    "Webhook": "semel.outbox.webhook",
     "principal": "semel.web.worker_runs",
 }
 

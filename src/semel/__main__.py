@@ -1,6 +1,6 @@
 """`python -m semel`, the same as the `semel` command."""
 
-from semel.ops.cli import main
+from semel.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -17,12 +17,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from semel.core.fingerprint import Recipe
 from semel.core.policy import OPTION_NAMES, Policy, accepted, ietf, payments, stripe
+from semel.core.request.fingerprint import Recipe
 from semel.errors import ConfigurationError
-from semel.process.limits import Limits, Rate
+from semel.runtime.limits import Limits, Rate
 from semel.stores.options import count, duration, flag, word
-from semel.web.routing import Route
+from semel.web.routes import Route
 
 if TYPE_CHECKING:
     from semel.stores.encryption import Encryption

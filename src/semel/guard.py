@@ -11,24 +11,24 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from semel.core.admission import Tenant, named_tenant
+from semel.core.exchange.admit import Tenant, named_tenant
 from semel.core.flow import run
 from semel.core.frozen import replace
 from semel.core.policy import Policy, ietf
 from semel.core.terms import EVERY_ROUTE
-from semel.effects.registry import Deliverer, Registry
 from semel.errors import ConfigurationError
 from semel.log import log
-from semel.process.events import Events, Subscriber
-from semel.process.health import Health, alook, look
-from semel.process.limits import Limits
-from semel.process.replay_cache import outlast
-from semel.process.runtime import Background, Runtime, give_runtime
-from semel.process.transact import transactional
+from semel.outbox.registry import Deliverer, Registry
+from semel.runtime.events import Events, Subscriber
+from semel.runtime.health import Health, alook, look
+from semel.runtime.limits import Limits
+from semel.runtime.replay_cache import outlast
+from semel.runtime.runtime import Background, Runtime, give_runtime
+from semel.runtime.transactions import transactional
 from semel.stores import open_backend
 from semel.stores.base import Backend, performer
-from semel.stores.bodies import nearer
-from semel.web.routing import Route
+from semel.stores.body_cache import nearer
+from semel.web.routes import Route
 from semel.web.tags import TAG, tag
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from semel.effects.inbox import Inbox
-    from semel.effects.operator import Operator
+    from semel.inbox.inbox import Inbox
     from semel.once import Once
+    from semel.operators.operator import Operator
     from semel.stores.encryption import Encryption
     from semel.web.asgi import Middleware
     from semel.web.asgi_types import AsgiApp
@@ -171,7 +171,7 @@ class Guard:
         Its OpenAPI document tells of the header, its format and the refusals. ``dependencies``:
         those of the route that tells how accepted requests are doing.
         """
-        from semel.web.fastapi import protect
+        from semel.frameworks.fastapi import protect
 
         protect(app, self, dependencies)
 
@@ -180,7 +180,7 @@ class Guard:
 
         The endpoint runs under that policy or not at all: reached around its guard, it refuses.
         """
-        from semel.web.ruling import enforced
+        from semel.web.policy_in_force import enforced
 
         self.bind(policy)  # what this guard cannot do is refused here, and not at every request
 
@@ -285,7 +285,7 @@ class Guard:
 
         For code that no key is behind; in a handler it is `Operation.effect`.
         """
-        from semel.effects.outbox import write
+        from semel.outbox.outbox import write
 
         given = (self.backend, self.name, connection, name, payload)
         return write(*given, key=key, order=order, delay=delay)
@@ -301,7 +301,7 @@ class Guard:
         delay: timedelta = timedelta(0),
     ) -> str:
         """`write_effect` on a psycopg AsyncConnection."""
-        from semel.effects.outbox import awrite
+        from semel.outbox.outbox import awrite
 
         given = (self.backend, self.name, connection, name, payload)
         return await awrite(*given, key=key, order=order, delay=delay)
@@ -318,13 +318,13 @@ class Guard:
         ``reader`` says of an event which record it is about and what it proves. Mount the inbox's
         ``asgi`` or ``wsgi``, or hand it headers and body with ``receive``.
         """
-        from semel.effects.inbox import inbox
+        from semel.inbox.inbox import inbox
 
         return inbox(self, source, secrets, reader, **options)
 
     def operator(self, app: Any = None) -> Operator:
         """For tools of one's own: look at, ask about and settle records nobody else can decide."""
-        from semel.effects.operator import Operator
+        from semel.operators.operator import Operator
 
         return Operator(self, app)
 
@@ -351,7 +351,7 @@ class Guard:
         return count
 
     def _retire(self, resource: str, tenant: str | int | None) -> tuple[int, float]:
-        from semel.core.upkeep import Retire
+        from semel.core.operations.maintenance import Retire
 
         who, store = named_tenant(tenant, self.tenant), self.backend.blocking()
         count = store.perform(Retire(resource, who, self.name)).count
@@ -411,7 +411,7 @@ class Guard:
     def _tell_unguarded(self, all_there: bool = False) -> None:
         """``all_there``: at the start. Later, applications that are mounted may not have come."""
         if self._apps:
-            from semel.web.unguarded import tell_unguarded
+            from semel.web.inventory import tell_unguarded
 
             apps, tagged = self._apps, self._tagged
             self._apps, self._tagged = [], []
@@ -426,12 +426,12 @@ class Guard:
         self._tell_unguarded()
         limiter = runtime.limiter
         if limiter is not None and limiter.limits.active_keys is not None:
-            from semel.effects.census import INTERVAL, Census
+            from semel.worker.tenant_counts import INTERVAL, Census
 
             every = self.maintenance or INTERVAL
             yield Census(self, limiter, limiter.limits.active_keys, every)
         if self.maintenance is not None:
-            from semel.effects.maintenance import Embedded
+            from semel.worker.maintenance import Embedded
 
             yield Embedded(self, interval=self.maintenance)
 
@@ -476,7 +476,7 @@ def _backend(store: str | Backend, migrate: bool) -> Backend:
 
 
 def _sealed(backend: Backend, encryption: Encryption) -> Backend:
-    from semel.stores.sealed import sealed
+    from semel.stores.encrypted import sealed
 
     return sealed(backend, encryption)
 

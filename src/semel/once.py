@@ -6,25 +6,24 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.core import keys
-from semel.core.admission import add_body, name_record, named_tenant
-from semel.core.answers import Answer, Outcome
+from semel.core.exchange.admit import add_body, name_record, named_tenant
+from semel.core.exchange.answers import Answer, Outcome
 from semel.core.frozen import frozen
-from semel.core.keys import Malformed
-from semel.core.model import HeaderView, Request, Response
-from semel.core.plan import Plan
-from semel.core.policy import Policy
-from semel.core.prints import LARGE
-from semel.core.settling import ONCE
+from semel.core.policy import Plan, Policy
+from semel.core.records import HeaderView, Request, Response
+from semel.core.request import keys
+from semel.core.request.comparison import LARGE
+from semel.core.request.keys import Malformed
 from semel.core.terms import EVERY_ROUTE
+from semel.core.unknown.settlement import ONCE
 from semel.errors import ConfigurationError, Refused
-from semel.process.fences import new_fence
-from semel.web.accounts import Account
-from semel.web.known_routes import ONCE_ROUTE
+from semel.runtime.leases import new_fence
+from semel.web.inventory import ONCE_ROUTE
+from semel.web.request_events import Account
 
 if TYPE_CHECKING:
     from semel.guard import Guard
-    from semel.process.runtime import Runtime
+    from semel.runtime.runtime import Runtime
     from semel.web.exchange import WebExchange
 
 _HEADERS: Final = ((b"content-type", b"application/json"),)
@@ -61,7 +60,7 @@ class Job:
         self._request = Request(ONCE, f"/{name}", b"", HeaderView(_HEADERS), payload)
 
     def run(self, function: Callable[[], Any]) -> Once:
-        from semel.web.functions import FunctionExchange
+        from semel.web.once_sync import FunctionExchange
 
         ex = FunctionExchange(*self._given(), function)
         answer = self._open(ex)
@@ -73,7 +72,7 @@ class Job:
         return _told(answer)
 
     async def arun(self, function: Callable[[], Awaitable[Any]]) -> Once:
-        from semel.web.functions_awaited import AsyncFunctionExchange
+        from semel.web.once_async import AsyncFunctionExchange
 
         ex = AsyncFunctionExchange(*self._given(), function)
         answer = self._open(ex)

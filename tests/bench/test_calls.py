@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench import calls
-from semel.core import keys
+from semel.core.request import keys
 from semel.web import asgi
 
 BUDGET = {"fresh": (100, 30, 17), "replay": (43, 23, 9)}

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from semel.client.model import Answer, Call
-from semel.core.problems import refuse
+from semel.core.exchange.problems import refuse
 
 URL = "https://api.example:8443/payments?secret=1"
 KEY = "0198c0de-0000-7000-8000-00000000c0de"

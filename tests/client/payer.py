@@ -17,7 +17,7 @@ import httpx
 import semel.client.httpx
 from semel.client import Entry, Journal
 from semel.client.model import Answer, Call, Send
-from semel.core.contract import Operation
+from semel.core.operations.requests import Operation
 from tests.client.quick import QUICK
 from tests.waiting import PATIENCE
 

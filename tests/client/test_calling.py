@@ -23,7 +23,7 @@ from semel.client import (
     Refused,
     Unanswered,
 )
-from semel.client.calling import complete
+from semel.client.call import complete
 from semel.client.model import (
     Answer,
     Ask,
@@ -38,8 +38,8 @@ from semel.client.model import (
     Tried,
     Withdraw,
 )
-from semel.core.contract import Operation
 from semel.core.flow import run
+from semel.core.operations.requests import Operation
 from tests.client.answers import KEY, accepted, answer, call, problem
 
 LOST = Failed(TimeoutError("no answer"), sent=True)

@@ -21,8 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semel.client import Entry, Journal
-from semel.client.holders import is_dead, this_process
 from semel.client.journal import VERSION
+from semel.client.journal_holders import is_dead, this_process
 from semel.client.model import Call
 from semel.errors import ConfigurationError, SchemaError, SemelError, StoreCorrupt, StoreUnavailable
 from tests.client.answers import answer, call
@@ -206,7 +206,7 @@ def test_a_hold_is_made_longer_in_time_however_short_the_pauses_are(
 
 
 def test_a_process_that_ended_holds_nothing_before_its_parent_looks() -> None:
-    script = "from semel.client.holders import this_process; print(this_process())"
+    script = "from semel.client.journal_holders import this_process; print(this_process())"
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         name = child.stdout.read().decode().strip()
@@ -215,7 +215,7 @@ def test_a_process_that_ended_holds_nothing_before_its_parent_looks() -> None:
 
 
 def test_a_dead_process_holds_nothing() -> None:
-    script = "from semel.client.holders import this_process; print(this_process())"
+    script = "from semel.client.journal_holders import this_process; print(this_process())"
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert is_dead(said.stdout.strip())
     assert not is_dead(this_process())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from semel.client import new_key
 from semel.client.keys import KeyMaker, checked, header_value
-from semel.core.keys import check_format, parse_key, uuid7_milliseconds
+from semel.core.request.keys import check_format, parse_key, uuid7_milliseconds
 from semel.errors import ConfigurationError
 
 

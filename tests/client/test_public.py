@@ -14,7 +14,7 @@ import pytest
 import semel.client
 import semel.client.httpx
 from semel.client import Budget, Journal, errors
-from semel.client.caller import KEPT_HEADERS, Caller, Options
+from semel.client.base import KEPT_HEADERS, Caller, Options
 from semel.client.journal import APPLICATION, VERSION
 from tests.docs.pages import page, plain
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.client.model import Answer
-from semel.client.reading import (
+from semel.client.responses import (
     Again,
     End,
     Refusal,
@@ -20,7 +20,7 @@ from semel.client.reading import (
     read,
     read_status,
 )
-from semel.core.problems import CATALOGUE
+from semel.core.exchange.problems import CATALOGUE
 from tests.client.answers import accepted, answer, call, problem
 
 STATUS = "https://api.example:8443/semel/status/9f"

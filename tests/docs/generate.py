@@ -9,11 +9,11 @@ import logging
 import re
 from collections.abc import Callable
 
-from semel.core.model import State
+from semel.core.records import State
 from semel.core.states import TABLE, Event, Rule
-from semel.ops.measures import MEASURES
-from semel.process.catalogue import CATALOGUE
+from semel.runtime.event_catalogue import CATALOGUE
 from semel.stores.sql.dialect import SYNTAXES, query_sources
+from semel.telemetry.metrics import MEASURES
 from tests.docs.pages import Page, pages
 
 _PIECE = re.compile(

@@ -9,8 +9,8 @@ from importlib import import_module
 import grpc
 import pytest
 
-from semel.core.client_internals import READ
-from semel.core.failures import ANSWERED_CODES, KNOWN, By, Rule, Sent
+from semel.core.recovery.client_internals import READ
+from semel.core.recovery.was_sent import ANSWERED_CODES, KNOWN, By, Rule, Sent
 from tests.docs.pages import page, plain
 
 PAGE = page("docs/reference/failures.md")

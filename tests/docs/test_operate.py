@@ -11,8 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from semel.core import journal
-from semel.core.contract import (
+from semel.core.maintenance import ONE_WRITER, PACE
+from semel.core.operations.requests import (
     Advance,
     Agree,
     Claim,
@@ -23,16 +23,16 @@ from semel.core.contract import (
     Recalled,
     Suspend,
 )
-from semel.core.maintenance import ONE_WRITER, PACE
-from semel.core.model import Fence, Identity, OnLapse, Origin, Record, State
 from semel.core.policy import Policy
-from semel.core.snapshot import decode
-from semel.effects import signing
-from semel.effects.asking import PATIENCE
-from semel.effects.inbox import KEEP, MAX_BODY
-from semel.effects.maintenance import INTERVAL
+from semel.core.records import Fence, Identity, OnLapse, Origin, Record, State
+from semel.core.recovery import journal
+from semel.core.stored.snapshot import decode
+from semel.inbox.inbox import KEEP, MAX_BODY
+from semel.outbox import signatures
 from semel.stores import open_backend
 from semel.stores.base import Backend
+from semel.worker.flow_runner import PATIENCE
+from semel.worker.maintenance import INTERVAL
 from tests.docs.pages import page
 from tests.docs.story import Command, commands
 from tests.ops import commandline
@@ -188,7 +188,7 @@ def test_the_numbers_of_the_pages_are_the_ones_in_force() -> None:
     assert "`reconcile_after` (a minute)" in text
     assert "`give_up_after` (three days" in text
     assert f"has {PATIENCE.seconds} seconds" in text
-    assert f"more than {signing.TOLERANCE.seconds // 60} minutes from now" in text
+    assert f"more than {signatures.TOLERANCE.seconds // 60} minutes from now" in text
     assert f"larger than {MAX_BODY // 1024**2} MiB" in text
     assert f"remembered for {KEEP.days} days" in text
     text = page("docs/howto/maintenance.md").text

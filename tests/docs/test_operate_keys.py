@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from semel.core import keys
-from semel.core.contract import Agree, Claim, Complete, NoRecord, Read
-from semel.core.model import Fence, Identity, Origin
-from semel.core.snapshot import Snapshot, encode
-from semel.ops import checkup
-from semel.ops.commands import semel
-from semel.ops.keys import LOOK
+from semel.cli import checkup
+from semel.cli.commands import semel
+from semel.cli.keys import LOOK
+from semel.core.operations.requests import Agree, Claim, Complete, NoRecord, Read
+from semel.core.records import Fence, Identity, Origin
+from semel.core.request import keys
+from semel.core.stored.snapshot import Snapshot, encode
 from semel.stores import open_backend
 from semel.stores.base import Backend
 from tests.docs.pages import page

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import semel
-from semel.client.caller import Options as ClientOptions
+from semel.client.base import Options as ClientOptions
 from semel.config import _SCALARS
+from semel.core.exchange.problems import CATALOGUE
 from semel.core.policy import OPTION_NAMES
-from semel.core.problems import CATALOGUE
 from semel.stores.mysql import settings as mysql
 from semel.stores.postgres.settings import OWN
 from semel.stores.redis.settings import OPTIONS

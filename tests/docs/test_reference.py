@@ -24,22 +24,21 @@ import requests
 import urllib3.exceptions
 
 import semel
+from semel.cli import commands, output
 from semel.config import _SCALARS, load
-from semel.core import forms
-from semel.core.canonical import MAX_DEPTH, MAX_VALUES
-from semel.core.conclusions import conclude
-from semel.core.course import Course
-from semel.core.fingerprint import MAX_FIELDS
-from semel.core.journal import Journal, Kind
-from semel.core.keys import MAX_HEADER_BYTES, MAX_KEY_LENGTH, MIN_KEY_LENGTH
-from semel.core.model import Response, State
+from semel.core.exchange.outcome import Verdict, conclude, judge
+from semel.core.exchange.problems import CATALOGUE, DOCS, refuse
+from semel.core.exchange.progress import Course
+from semel.core.exchange.replay import _NOT_KEPT
+from semel.core.operations.handler import Abandoned, HandlerOutcome, Raised, Returned
 from semel.core.policy import OPTION_NAMES, Policy
-from semel.core.prints import MAX_NAMED
-from semel.core.problems import CATALOGUE, DOCS, refuse
-from semel.core.replay import _NOT_KEPT
-from semel.core.runner import Abandoned, HandlerOutcome, Raised, Returned
-from semel.core.verdict import Verdict, judge
-from semel.ops import commands, telling
+from semel.core.records import Response, State
+from semel.core.recovery.journal import Journal, Kind
+from semel.core.request import forms
+from semel.core.request.canonical_json import MAX_DEPTH, MAX_VALUES
+from semel.core.request.comparison import MAX_NAMED
+from semel.core.request.fingerprint import MAX_FIELDS
+from semel.core.request.keys import MAX_HEADER_BYTES, MAX_KEY_LENGTH, MIN_KEY_LENGTH
 from semel.stores import open_backend
 from semel.stores.mysql import settings as mysql
 from semel.stores.postgres.settings import OWN
@@ -48,7 +47,7 @@ from semel.stores.redis import RedisBackend
 from semel.stores.redis import settings as redis
 from semel.stores.sqlite.backend import DEFAULT_TIMEOUT, SqliteBackend
 from semel.stores.sqlite.backend import parse as parse_sqlite
-from semel.web.message import IN_MEMORY
+from semel.web.body import IN_MEMORY
 from tests.docs.pages import page, plain
 
 POLICIES = page("docs/reference/policies.md")
@@ -342,7 +341,7 @@ def options(command: click.Command) -> list[str]:
     return [each.opts[-1] for each in given]
 
 
-@pytest.mark.parametrize("code", [telling.FAILED, telling.MISUSED])
+@pytest.mark.parametrize("code", [output.FAILED, output.MISUSED])
 def test_the_exit_codes_are_listed(code: int) -> None:
     assert str(code) in first_two(COMMANDS.table("Commands"))
 

@@ -24,15 +24,10 @@ MODULE = "tests.effects.crew"
 def warm_up() -> None:
     import psycopg_pool  # noqa: F401 - loaded once, for all
 
-    import semel.effects.delivery
-    import semel.ops.commands
-    import semel.ops.worker
-    import semel.stores.postgres.backend
-    import semel.stores.sqlite.backend  # noqa: F401
-    from semel.effects import listening
+    from semel.worker import wake_up
 
     # A notification to ourselves that is late is no sign of a pooler here.
-    vars(listening)["_PATIENCE"] = PATIENCE
+    vars(wake_up)["_PATIENCE"] = PATIENCE
 
 
 def prepare(task: dict[str, Any]) -> None:
@@ -41,7 +36,7 @@ def prepare(task: dict[str, Any]) -> None:
 
 def run(task: dict[str, Any]) -> None:
     """Does not return: the exit code is the command's."""
-    from semel.ops.cli import main
+    from semel.cli.main import main
 
     faulthandler.cancel_dump_traceback_later()  # it lives for as long as its owner wants
     os.environ.update(task["env"])

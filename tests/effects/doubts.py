@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from semel.core import journal, keys
-from semel.core.contract import (
+from semel.core.flow import Flow, run
+from semel.core.operations.requests import (
     Advance,
     Agree,
     Claim,
@@ -22,15 +22,16 @@ from semel.core.contract import (
     Release,
     Suspend,
 )
-from semel.core.flow import Flow, run
-from semel.core.journal import Journal, Kind
-from semel.core.model import Case, Fence, Identity, Micros, OnLapse, Origin, State
 from semel.core.policy import Policy, ietf
-from semel.core.snapshot import Snapshot, encode
+from semel.core.records import Case, Fence, Identity, Micros, OnLapse, Origin, State
+from semel.core.recovery import journal
+from semel.core.recovery.journal import Journal, Kind
+from semel.core.request import keys
+from semel.core.stored.snapshot import Snapshot, encode
 from semel.core.terms import EVERY_ROUTE
-from semel.effects.asking import Runner
 from semel.guard import Guard
 from semel.stores.base import performer
+from semel.worker.flow_runner import Runner
 from tests.stores.harness import OUTBOXES, STORES, Harness, open_harness, server_of
 
 SECOND: Micros = 1_000_000

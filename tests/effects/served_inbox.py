@@ -9,8 +9,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 import semel
-from semel.core.evidence import Absent, Happened
-from semel.effects.inbox import Event, inbox
+from semel.core.unknown.evidence import Absent, Happened
+from semel.inbox.inbox import Event, inbox
 
 SECRET = "whsec_" + "c2VjcmV0LW9mLXRoZS1iYW5rLWFuZC1zaG9w"
 

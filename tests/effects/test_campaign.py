@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.core.outbox import Shelf
+from semel.core.operations.outbox import Shelf
 from tests.effects.crew import Forked
 from tests.effects.workers import Works
 from tests.proof.crash.zygote import Zygote

@@ -14,19 +14,19 @@ import pytest
 
 import semel
 from semel.core.delivery import Delivery, encoded
-from semel.core.model import Effect
-from semel.core.outbox import (
+from semel.core.operations.outbox import (
     BrowseEffects,
     Enqueue,
     RenewEffects,
     Shelf,
     TakeEffects,
 )
-from semel.effects.delivery import Deliveries
-from semel.effects.rounds import Round
+from semel.core.records import Effect
 from semel.errors import ConfigurationError, GiveUp, StoreUnavailable
-from semel.process.fences import new_fence
+from semel.runtime.leases import new_fence
 from semel.stores.memory import MemoryBackend
+from semel.worker.deliveries import Deliveries
+from semel.worker.rounds import Round
 from tests.waiting import PATIENCE, auntil, turns
 
 SOON = timedelta(seconds=PATIENCE)
@@ -243,7 +243,7 @@ async def test_a_coroutine_that_takes_too_long_is_stopped_and_tried_again(outbox
 async def test_a_coroutine_that_takes_no_notice_is_left_behind(
     outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("semel.effects.calling._GRACE", 0.02)
+    monkeypatch.setattr("semel.worker.calling._GRACE", 0.02)
     end = asyncio.Event()
 
     async def stubborn(delivery: Delivery) -> None:
@@ -534,7 +534,7 @@ async def test_a_store_that_fails_lets_what_is_under_way_record_its_end(outbox: 
 async def test_a_long_round_reports_while_it_goes_on(
     outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("semel.effects.delivery._REPORT_EVERY", 0.0)
+    monkeypatch.setattr("semel.worker.deliveries._REPORT_EVERY", 0.0)
     reports: list[Round] = []
     outbox.deliverer(outbox.note)
     outbox.write(*(f"k{n}" for n in range(20)))

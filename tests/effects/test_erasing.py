@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core import erasing
-from semel.core.acts import Act
-from semel.core.contract import Applied, Lost
-from semel.core.custody import Belonging, Remark
-from semel.core.erasing import Erasure
+from semel.core import maintenance as erasing
 from semel.core.flow import run
-from semel.core.model import Fence, Identity, State
-from semel.core.upkeep import Browse
-from semel.effects import erasure
+from semel.core.maintenance import Erasure
+from semel.core.operations.acts import Act
+from semel.core.operations.audit import Belonging, Remark
+from semel.core.operations.maintenance import Browse
+from semel.core.operations.requests import Applied, Lost
+from semel.core.records import Fence, Identity, State
 from semel.errors import ConfigurationError, StoreUnavailable
+from semel.operators import erasure
 from tests.waiting import patient
 from tests.web.colours import COLOURS, Said, driver
 from tests.web.drive import Ask

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from semel.core.contract import Operation, StoreOperation
 from semel.core.delivery import (
     RECORD_TRIES,
     Delivery,
@@ -24,9 +23,18 @@ from semel.core.delivery import (
 )
 from semel.core.flow import run
 from semel.core.frozen import replace
-from semel.core.model import Effect, Fence, Identity, Micros
-from semel.core.outbox import BrowseEffects, Deliver, Enqueue, Fail, Kept, Shelf, TakeEffects
-from semel.core.runner import Rest
+from semel.core.operations.handler import Rest
+from semel.core.operations.outbox import (
+    BrowseEffects,
+    Deliver,
+    Enqueue,
+    Fail,
+    Kept,
+    Shelf,
+    TakeEffects,
+)
+from semel.core.operations.requests import Operation, StoreOperation
+from semel.core.records import Effect, Fence, Identity, Micros
 from semel.errors import GiveUp, NotExecuted, RetryLater, StoreUnavailable
 from semel.stores.memory import MemoryBackend
 

@@ -15,17 +15,17 @@ from typing import Any
 import httpx
 import pytest
 
-from semel.core import journal
-from semel.core.contract import Advance, Suspend
-from semel.core.evidence import Absent, CannotTell, Happened
-from semel.core.journal import Journal, Kind
-from semel.core.model import HeaderView, Identity, OnLapse, Response, State
-from semel.core.outbox import Note
-from semel.core.receiving import witnessed
-from semel.effects import signing
-from semel.effects.inbox import Event, Inbox, Stamp, inbox
+from semel.core.operations.outbox import Note
+from semel.core.operations.requests import Advance, Suspend
+from semel.core.records import HeaderView, Identity, OnLapse, Response, State
+from semel.core.recovery import journal
+from semel.core.recovery.journal import Journal, Kind
+from semel.core.unknown.evidence import Absent, CannotTell, Happened
+from semel.core.unknown.webhook import witnessed
 from semel.errors import ConfigurationError, StoreUnavailable
 from semel.guard import Guard
+from semel.inbox.inbox import Event, Inbox, Stamp, inbox
+from semel.outbox import signatures
 from semel.stores import open_backend
 from semel.stores.base import Backend
 from tests.effects.doubts import MINUTE, Scene
@@ -47,7 +47,7 @@ def letter(
 ) -> tuple[dict[str, str], bytes]:
     """An event as the bank sends it."""
     body = said if isinstance(said, bytes) else json.dumps(said).encode()
-    signature = signing.sign(signing.secrets(secret), event, int(at), body)
+    signature = signatures.sign(signatures.secrets(secret), event, int(at), body)
     headers = {"Webhook-Id": event, "Webhook-Timestamp": str(int(at))}
     return headers | {"Webhook-Signature": signature}, body
 
@@ -447,8 +447,8 @@ def test_garbage_on_the_wire_is_refused_and_the_server_lives(
 
 
 def test_options_have_the_defaults_the_guide_names() -> None:
-    from semel.effects.inbox import KEEP, MAX_BODY
+    from semel.inbox.inbox import KEEP, MAX_BODY
 
-    assert (timedelta(minutes=5), timedelta(days=7)) == (signing.TOLERANCE, KEEP)
+    assert (timedelta(minutes=5), timedelta(days=7)) == (signatures.TOLERANCE, KEEP)
     assert MAX_BODY == 1024 * 1024
     assert Guard("memory://", tenant=None).backend is not None

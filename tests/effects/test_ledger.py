@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from semel.core import journal
-from semel.core.contract import Advance
-from semel.core.journal import Journal, Kind
-from semel.core.model import Fence, Identity
-from semel.core.outbox import Deliver, Enqueue, TakeEffects
-from semel.effects.ledger import Entry, Report, Standing, compare
+from semel.core.operations.outbox import Deliver, Enqueue, TakeEffects
+from semel.core.operations.requests import Advance
+from semel.core.records import Fence, Identity
+from semel.core.recovery import journal
+from semel.core.recovery.journal import Journal, Kind
 from semel.errors import ConfigurationError
+from semel.operators.ledger import Entry, Report, Standing, compare
 from tests.effects.doubts import DAY, HOUR, MINUTE, WITH_OUTBOX, Scene
 
 
@@ -148,7 +148,7 @@ def test_the_caller_may_say_what_is_the_same(quick: Scene) -> None:
 
 
 def test_pages_follow_each_other(quick: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("semel.effects.ledger._PAGE", 3)
+    monkeypatch.setattr("semel.operators.ledger._PAGE", 3)
     all_of_them = [charged(quick, id=n) for n in range(10)]
     assert compared(quick, *(entry(quick, each) for each in all_of_them)).matched == 10
 

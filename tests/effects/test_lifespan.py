@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import semel
-from semel.effects.lifespan import Lifespan
+from semel.worker.lifespan import Lifespan
 
 
 class App:

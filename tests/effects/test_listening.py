@@ -10,12 +10,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from semel.core.outbox import Enqueue, TakeEffects
-from semel.effects.listening import AGAIN_AFTER, EFFECT, LOOK_EVERY, WORK, Bell, bell_for
+from semel.core.operations.outbox import Enqueue, TakeEffects
 from semel.errors import ConfigurationError
-from semel.process.fences import new_fence
+from semel.runtime.leases import new_fence
 from semel.stores import open_backend
 from semel.stores.base import Backend
+from semel.worker.wake_up import AGAIN_AFTER, EFFECT, LOOK_EVERY, WORK, Bell, bell_for
 from tests.servers import PostgresServer
 from tests.waiting import PATIENCE, Ahead, turns
 
@@ -46,7 +46,7 @@ class Heard:
 @pytest.fixture(autouse=True)
 def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a notification to ourselves: one that is late is no sign of a pooler here."""
-    monkeypatch.setattr("semel.effects.listening._PATIENCE", PATIENCE)
+    monkeypatch.setattr("semel.worker.wake_up._PATIENCE", PATIENCE)
 
 
 @asynccontextmanager
@@ -166,7 +166,7 @@ async def test_behind_a_transaction_pooler_it_says_that_it_polls_and_how_to_list
 ) -> None:
     """The short patience is for the notification that never comes. A session that is not open by
     then is opened again."""
-    monkeypatch.setattr("semel.effects.listening._PATIENCE", 0.5)
+    monkeypatch.setattr("semel.worker.wake_up._PATIENCE", 0.5)
     backend = open_backend(pgbouncer_url, timeout=PATIENCE)
     backend.migrate()
     bell = bell_for(backend)

@@ -17,20 +17,20 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from semel.core import snapshot
-from semel.core.contract import Accept, Agree, Claim, Read
 from semel.core.flow import run
 from semel.core.maintenance import ONE_WRITER, PACE, Pace, tend
-from semel.core.model import Fence, Identity, OnLapse, Origin, State
-from semel.core.outbox import Enqueue, Note
-from semel.core.runner import Rest
-from semel.core.upkeep import Abandon, Lead, Reap, Sweep, Tended
-from semel.effects.maintenance import LEADER, Embedded, Maintenance, pace_for
-from semel.effects.rounds import told
+from semel.core.operations.handler import Rest
+from semel.core.operations.maintenance import Abandon, Lead, Reap, Sweep, Tended
+from semel.core.operations.outbox import Enqueue, Note
+from semel.core.operations.requests import Accept, Agree, Claim, Read
+from semel.core.records import Fence, Identity, OnLapse, Origin, State
+from semel.core.stored import snapshot
 from semel.errors import ConfigurationError, StoreUnavailable
 from semel.guard import Guard
-from semel.ops.prometheus import Prometheus
 from semel.stores import open_backend
+from semel.telemetry.prometheus import Prometheus
+from semel.worker.maintenance import LEADER, Embedded, Maintenance, pace_for
+from semel.worker.rounds import told
 from tests.ears import listen
 from tests.effects.doubts import DAY, HOUR, KEY, MINUTE, Scene, fresh_fence
 from tests.effects.passing import into_the_past
@@ -346,7 +346,7 @@ PROCESS = """
 import sys, time
 from datetime import timedelta
 import semel
-from semel.effects.maintenance import Embedded
+from semel.worker.maintenance import Embedded
 
 guard = semel.Guard(sys.argv[1], tenant=None)
 embedded = Embedded(guard, interval=timedelta(minutes=10))
@@ -437,7 +437,7 @@ def test_a_forked_child_gets_a_thread_of_its_own(tmp_path: Path) -> None:
 import os, sys, threading
 from datetime import timedelta
 import semel
-from semel.effects.maintenance import Embedded
+from semel.worker.maintenance import Embedded
 guard = semel.Guard({url!r}, tenant=None)
 embedded = Embedded(guard, interval=timedelta(hours=1))
 embedded.start()

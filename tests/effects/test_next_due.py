@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from semel.core.model import Fence
-from semel.core.outbox import Effects, TakeEffects
-from semel.core.upkeep import Due, Listed, Work
+from semel.core.operations.maintenance import Due, Listed, Work
+from semel.core.operations.outbox import Effects, TakeEffects
+from semel.core.records import Fence
 from semel.stores.sql.plans import plan
 
 

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core.contract import Applied, Lost
-from semel.core.evidence import Absent, CannotTell, Happened, Inquiry
-from semel.core.model import Fence, Identity, Response, State
-from semel.core.outbox import Enqueue, Fail, TakeEffects
+from semel.core.operations.outbox import Enqueue, Fail, TakeEffects
+from semel.core.operations.requests import Applied, Lost
 from semel.core.policy import ietf
-from semel.core.settling import Passed, Settled, Undecided
-from semel.effects.operator import Address, Operator
+from semel.core.records import Fence, Identity, Response, State
+from semel.core.unknown.evidence import Absent, CannotTell, Happened, Inquiry
+from semel.core.unknown.settlement import Passed, Settled, Undecided
 from semel.errors import ConfigurationError
+from semel.operators.operator import Address, Operator
 from tests.ears import listen
 from tests.effects.doubts import MINUTE, WITH_OUTBOX, Scene
 
@@ -47,7 +47,7 @@ class TestFinding:
         assert operator.find(NOBODY) is None
 
     def test_under_the_settings_before(self, quick: Scene) -> None:
-        from semel.core import keys
+        from semel.core.request import keys
 
         before = ietf(scope="tenant")
         quick.guard.policy = ietf(previous=before)
@@ -72,7 +72,7 @@ class TestFinding:
         assert [case.record.identity for case, _ in operator.list_unknown(dead=True)] == [dead]
 
     def test_pages_follow_each_other(self, quick: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("semel.effects.operator._PAGE", 2)
+        monkeypatch.setattr("semel.operators.operator._PAGE", 2)
         unknown = sorted(quick.unknown() for _ in range(5))
         listed = [case.record.identity for case, _ in Operator(quick.guard).list_unknown()]
         assert listed == unknown

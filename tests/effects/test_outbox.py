@@ -12,11 +12,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from semel.core.model import Effect
-from semel.core.outbox import BrowseEffects, Shelf, TakeEffects
-from semel.effects.outbox import awrite, write
+from semel.core.operations.outbox import BrowseEffects, Shelf, TakeEffects
+from semel.core.records import Effect
 from semel.errors import ConfigurationError
-from semel.process.fences import new_fence
+from semel.outbox.outbox import awrite, write
+from semel.runtime.leases import new_fence
 from semel.stores import open_backend
 from semel.stores.base import Backend
 from tests.waiting import PATIENCE

@@ -24,14 +24,14 @@ from typing import Any, Self
 import psycopg
 import pytest
 
-from semel.core.contract import Applied, Claim, Claimed, Complete
 from semel.core.maintenance import tend
-from semel.core.model import Fence, Identity, Origin
-from semel.effects.asking import Runner
-from semel.effects.maintenance import pace_for
+from semel.core.operations.requests import Applied, Claim, Claimed, Complete
+from semel.core.records import Fence, Identity, Origin
 from semel.guard import Guard
 from semel.stores import open_backend
 from semel.stores.base import Backend, Store
+from semel.worker.flow_runner import Runner
+from semel.worker.maintenance import pace_for
 from tests.waiting import PATIENCE, patient, until
 
 SMALL = 100
@@ -74,8 +74,8 @@ SQLITE = f"""INSERT INTO semel_record ({COLUMNS})
 TRAFFIC = """
 import json, os, sys, time
 from pathlib import Path
-from semel.core.contract import Applied, Claim, Claimed, Complete
-from semel.core.model import Fence, Identity, Origin
+from semel.core.operations.requests import Applied, Claim, Claimed, Complete
+from semel.core.records import Fence, Identity, Origin
 from semel.stores import open_backend
 
 url, stop = sys.argv[1], Path(sys.argv[2])

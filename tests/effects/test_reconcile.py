@@ -14,13 +14,14 @@ from starlette.applications import Starlette
 from starlette.routing import Mount, Route
 
 import semel
-from semel.core.contract import Advance, Inquire, Lost, Suspend
-from semel.core.evidence import Absent, CannotTell, Happened, Inquiry
 from semel.core.flow import run
 from semel.core.frozen import replace
-from semel.core.model import Identity, Response, State
+from semel.core.operations.handler import Ask
+from semel.core.operations.requests import Advance, Inquire, Lost, Suspend
 from semel.core.policy import ietf
-from semel.core.reconciling import (
+from semel.core.records import Identity, Response, State
+from semel.core.unknown.evidence import Absent, CannotTell, Happened, Inquiry
+from semel.core.unknown.probe import (
     LONGEST_PAUSE,
     Doubt,
     GivenUp,
@@ -28,9 +29,8 @@ from semel.core.reconciling import (
     pause,
     reconcile,
 )
-from semel.core.runner import Ask
-from semel.core.settling import Passed, Settled, Undecided
-from semel.effects.reconcile import Reconciler
+from semel.core.unknown.settlement import Passed, Settled, Undecided
+from semel.worker.reconciler import Reconciler
 from tests.ears import listen
 from tests.effects.doubts import DAY, HOUR, MINUTE, SECOND, Scene, fresh_fence, scene_on
 from tests.terms import terms

@@ -18,16 +18,16 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core.contract import Advance
-from semel.core.custody import ListUnlike, Part, Reseal
-from semel.core.model import State
-from semel.core.outbox import BrowseEffects, Enqueue, Shelf
-from semel.core.upkeep import Browse
-from semel.effects import rotation
-from semel.effects.rotation import Rotation
+from semel.core.operations.audit import ListUnlike, Part, Reseal
+from semel.core.operations.maintenance import Browse
+from semel.core.operations.outbox import BrowseEffects, Enqueue, Shelf
+from semel.core.operations.requests import Advance
+from semel.core.records import State
 from semel.errors import ConfigurationError
+from semel.operators import rotation
+from semel.operators.rotation import Rotation
+from semel.stores.encrypted import SealedBackend
 from semel.stores.encryption import Encryption
-from semel.stores.sealed import SealedBackend
 from tests.servers import PostgresServer, ValkeyServer
 from tests.stores.contract import claim, new_fence, new_identity
 from tests.waiting import PATIENCE, patient
@@ -203,9 +203,9 @@ def test_pages_are_small_and_progress_is_told(
 
 KILLED = """
 import json, os, signal, sys
-from semel.core.acts import Act
-from semel.effects import rotation
-from semel.effects.rotation import Rotator
+from semel.core.operations.acts import Act
+from semel.operators import rotation
+from semel.operators.rotation import Rotator
 import semel
 
 url, keys, after = json.loads(sys.argv[1])

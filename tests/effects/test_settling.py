@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from semel.core import journal, snapshot
-from semel.core.contract import (
+from semel.core.flow import run
+from semel.core.frozen import replace
+from semel.core.operations.requests import (
     Advance,
     Applied,
     Complete,
@@ -24,12 +25,12 @@ from semel.core.contract import (
     StoreOperation,
     Suspend,
 )
-from semel.core.evidence import Absent, CannotTell, Evidence, Happened
-from semel.core.flow import run
-from semel.core.frozen import replace
-from semel.core.model import Fence, Identity, OnLapse, Response, State
 from semel.core.policy import Policy, ietf
-from semel.core.settling import (
+from semel.core.records import Fence, Identity, OnLapse, Response, State
+from semel.core.recovery import journal
+from semel.core.stored import snapshot
+from semel.core.unknown.evidence import Absent, CannotTell, Evidence, Happened
+from semel.core.unknown.settlement import (
     PROVIDER_ID,
     Passed,
     Running,
@@ -44,8 +45,8 @@ from semel.core.settling import (
     settle,
     settle_anew,
 )
-from semel.effects.operator import Operator
 from semel.errors import StoreCorrupt, StoreUnavailable
+from semel.operators.operator import Operator
 from tests.effects.doubts import DAY, HOUR, MINUTE, Scene, fresh_fence
 
 ANN = Witness("operator", "ann", "seen in the dashboard")

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from semel.effects.signing import secret, secrets, sign, verify
 from semel.errors import ConfigurationError
+from semel.outbox.signatures import secret, secrets, sign, verify
 
 # Published with the specification: https://www.standardwebhooks.com
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

@@ -17,11 +17,11 @@ import pytest
 import semel
 from semel.core.delivery import Delivery, encoded
 from semel.core.frozen import replace
-from semel.core.outbox import BrowseEffects, Enqueue, Shelf
-from semel.effects.delivery import Deliveries
-from semel.effects.sending import Webhook, WebhookRefused
+from semel.core.operations.outbox import BrowseEffects, Enqueue, Shelf
 from semel.errors import ConfigurationError, GiveUp, RetryLater
+from semel.outbox.webhook import Webhook, WebhookRefused
 from semel.stores.memory import MemoryBackend
+from semel.worker.deliveries import Deliveries
 from tests.effects.receiver import Receiver, Reply, fits
 from tests.waiting import PATIENCE, Ahead, auntil
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from semel.effects.listening import EFFECT, WORK, Ring
-from semel.effects.rounds import Round
-from semel.effects.worker import DELIVER, MAINTAIN, RUN, Worker
 from semel.errors import ConfigurationError, StoreUnavailable
+from semel.worker.rounds import Round
+from semel.worker.wake_up import EFFECT, WORK, Ring
+from semel.worker.worker import DELIVER, MAINTAIN, RUN, Worker
 from tests.waiting import PATIENCE, Ahead, turns
 
 HOUR = timedelta(hours=1)
@@ -153,7 +153,7 @@ async def test_what_is_due_but_not_to_be_had_does_not_make_it_run_hot() -> None:
 async def test_a_loop_that_fails_is_tried_again_and_disturbs_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("semel.effects.worker._LONGEST_REST", 0.02)
+    monkeypatch.setattr("semel.worker.worker._LONGEST_REST", 0.02)
     failing, fine = Rounds(*[StoreUnavailable("no answer")] * 3), Rounds()
     told: list[tuple[str, str]] = []
 

@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 import pytest
 
 import semel
-from semel.core.contract import StoreOperation
 from semel.core.delivery import Delivery
-from semel.core.outbox import RenewEffects, Shelf
-from semel.effects.delivery import Deliveries
+from semel.core.operations.outbox import RenewEffects, Shelf
+from semel.core.operations.requests import StoreOperation
 from semel.stores import open_backend
-from semel.stores.around import Around
 from semel.stores.base import Backend
+from semel.stores.wrapper import Around
+from semel.worker.deliveries import Deliveries
 from tests.effects.passing import into_the_past
 from tests.effects.workers import LEASE, Works, ended, said
 from tests.forms import in_proof

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from semel.core.delivery import encoded
-from semel.core.model import Effect
-from semel.core.outbox import BrowseEffects, Enqueue, Shelf
+from semel.core.operations.outbox import BrowseEffects, Enqueue, Shelf
+from semel.core.records import Effect
 from semel.stores import open_backend
 from tests.effects.crew import Forked
 from tests.effects.passing import into_the_past

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from semel.ops import commands
+from semel.cli import commands
 from tests.waiting import PATIENCE
 
 Done = subprocess.CompletedProcess[str]

@@ -16,15 +16,15 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 import semel
-from semel.core.contract import Claim
 from semel.core.delivery import encoded
-from semel.core.outbox import Enqueue
-from semel.effects.delivery import Deliveries
-from semel.effects.maintenance import Maintenance
-from semel.effects.reconcile import Reconciler
-from semel.effects.rounds import Loop
-from semel.ops.prometheus import Prometheus
+from semel.core.operations.outbox import Enqueue
+from semel.core.operations.requests import Claim
 from semel.stores import open_backend
+from semel.telemetry.prometheus import Prometheus
+from semel.worker.deliveries import Deliveries
+from semel.worker.maintenance import Maintenance
+from semel.worker.reconciler import Reconciler
+from semel.worker.rounds import Loop
 from tests.web.faults import FaultyBackend
 
 backend = FaultyBackend(open_backend(os.environ.get("SEMEL_TEST_STORE", "memory://")))

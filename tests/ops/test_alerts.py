@@ -17,16 +17,16 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import semel
-from semel.core.contract import Claim, Complete, Read, StoreOperation
 from semel.core.delivery import encoded
-from semel.core.model import Identity, Origin
-from semel.core.outbox import Enqueue
-from semel.effects.delivery import Deliveries
-from semel.effects.maintenance import Maintenance
-from semel.ops.prometheus import Prometheus
-from semel.process.fences import new_fence
+from semel.core.operations.outbox import Enqueue
+from semel.core.operations.requests import Claim, Complete, Read, StoreOperation
+from semel.core.records import Identity, Origin
+from semel.runtime.leases import new_fence
 from semel.stores.memory import MemoryBackend
-from semel.web import accounts
+from semel.telemetry.prometheus import Prometheus
+from semel.web import request_events
+from semel.worker.deliveries import Deliveries
+from semel.worker.maintenance import Maintenance
 from tests.ops.scraped import Scraped
 from tests.ops.test_monitoring import RULES
 from tests.stores.harness import FakeClock
@@ -64,7 +64,7 @@ class Town:
     def __init__(self, patch: pytest.MonkeyPatch, **options: Any) -> None:
         self.clock = FakeClock()
         self.store = TimedBackend(MemoryBackend(clock=self.clock))
-        patch.setattr(accounts, "_clock", lambda: self.store.watch_shows)
+        patch.setattr(request_events, "_clock", lambda: self.store.watch_shows)
         self.registry = CollectorRegistry()
         self.guard = self.process(**options)
         self.scraped = Scraped(self.registry)

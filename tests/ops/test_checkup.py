@@ -13,19 +13,19 @@ import pytest
 from click.testing import CliRunner
 from fastapi import Depends, FastAPI
 
-from semel.core.contract import Accept, Agree, Claim, Complete
-from semel.core.model import Identity, OnLapse, Origin
-from semel.core.outbox import Enqueue, Fail, TakeEffects
+from semel.cli.checkup import ENOUGH, checkup
+from semel.cli.commands import semel
+from semel.core.operations.maintenance import Lead
+from semel.core.operations.outbox import Enqueue, Fail, TakeEffects
+from semel.core.operations.requests import Accept, Agree, Claim, Complete
 from semel.core.policy import Policy, accepted, ietf
-from semel.core.snapshot import Snapshot, encode
-from semel.core.upkeep import Lead
-from semel.effects.maintenance import LEADER
+from semel.core.records import Identity, OnLapse, Origin
+from semel.core.stored.snapshot import Snapshot, encode
 from semel.guard import Guard
-from semel.ops.checkup import ENOUGH, checkup
-from semel.ops.commands import semel
 from semel.stores import open_backend
 from semel.stores.encryption import Encryption
-from semel.web.routing import Route
+from semel.web.routes import Route
+from semel.worker.maintenance import LEADER
 from tests.effects.doubts import DAY, HOUR, KEY, MINUTE, SECOND, Scene, fresh_fence, scene_on
 from tests.waiting import PATIENCE
 

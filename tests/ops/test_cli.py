@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 import semel
-from semel.ops import commands
-from semel.ops.telling import counted
+from semel.cli import commands
+from semel.cli.output import counted
 from tests.docs.pages import page
 from tests.ops.commandline import Done, one_sentence, process, run
 from tests.waiting import PATIENCE
@@ -23,7 +23,7 @@ def without(module: str, *arguments: str) -> Done:
     """Run where a module is not installed."""
     code = (
         f"import sys; sys.modules[{module!r}] = None; sys.argv = ['semel', *{arguments!r}]; "
-        "from semel.ops.cli import main; main()"
+        "from semel.cli.main import main; main()"
     )
     command = [sys.executable, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
@@ -136,7 +136,7 @@ def test_without_its_extras_the_demo_says_what_to_install(module: str) -> None:
 def test_help_loads_no_framework_no_driver_and_no_table_printer() -> None:
     """A shell runs it at every press of the tab key."""
     code = (
-        "import sys; from click.testing import CliRunner; from semel.ops.commands import semel; "
+        "import sys; from click.testing import CliRunner; from semel.cli.commands import semel; "
         "done = CliRunner().invoke(semel, ['--help']); assert done.exit_code == 0; "
         "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     )

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import semel
-from semel.core.acts import Verb
-from semel.ops.audit import VERBS
-from semel.ops.commands import semel as command
+from semel.cli.audit import VERBS
+from semel.cli.commands import semel as command
+from semel.core.operations.acts import Verb
 from semel.stores.encryption import Encryption
 
 OLD, NEW = (b64encode(os.urandom(32)).decode() for _ in range(2))

@@ -9,10 +9,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from semel.ops.doctor import examine, fit
+from semel.cli.doctor import examine, fit
 from semel.stores.memory import MemoryBackend
-from semel.stores.sql import grants
-from semel.stores.sql.grants import NEEDED
+from semel.stores.sql import migration
+from semel.stores.sql.migration import NEEDED
 from tests.ops.commandline import run
 from tests.servers import MariadbServer, ValkeyServer
 from tests.stores.harness import database_of
@@ -104,7 +104,7 @@ def test_the_rights_that_are_looked_for_are_those_that_the_queries_need() -> Non
     written = re.compile(r"\b(INSERT|UPDATE|DELETE)(?: IGNORE)?(?: INTO| FROM)? (semel_[a-z]+)")
     used = {
         found
-        for path in Path(grants.__file__).parent.glob("queries/**/*.sql")
+        for path in Path(migration.__file__).parent.glob("queries/**/*.sql")
         for found in written.findall(path.read_text())
     }
     looked_for = {(verb, table) for table, (verbs, _) in NEEDED.items() for verb in verbs}

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from semel.core.contract import Claim, Complete
-from semel.core.enrolment import announce
+from semel.cli.commands import semel
+from semel.core.exchange.settings_changed import announce
 from semel.core.flow import run as flow_run
-from semel.core.model import Identity, Origin, State
-from semel.core.outbox import Enqueue, Fail, TakeEffects
-from semel.core.snapshot import Snapshot, encode
-from semel.effects.records import Wanted, page
-from semel.ops.commands import semel
+from semel.core.operations.outbox import Enqueue, Fail, TakeEffects
+from semel.core.operations.requests import Claim, Complete
+from semel.core.records import Identity, Origin, State
+from semel.core.stored.snapshot import Snapshot, encode
+from semel.operators.records import Wanted, page
 from semel.stores import open_backend
 from semel.stores.base import performer
 from tests.effects.doubts import HOUR, KEY, MINUTE, NAMES, Scene, fresh_fence, scene_on
@@ -191,7 +191,7 @@ class TestShowing:
         assert [(e["key"], e["state"]) for e in told["effects"]] == [(key, "waiting")]
 
     def test_by_where_the_key_was_used(self, scene: Scene) -> None:
-        from semel.core import keys as naming
+        from semel.core.request import keys as naming
 
         scope = naming.Scope("tern", "POST", "/payments/7", "route")
         identity = Identity(naming.identity(scope, KEY))
@@ -248,7 +248,7 @@ class TestEvicting:
         self, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         slept: list[float] = []
-        monkeypatch.setattr("semel.effects.operator.time.sleep", slept.append)
+        monkeypatch.setattr("semel.operators.operator.time.sleep", slept.append)
         texts = [scene.completed().hex() for _ in range(3)]
         flow_run(announce(4_000_000), performer(scene.harness.backend.blocking()))
         assert run(scene, "keys", "evict", *texts, *BECAUSE).exit_code == 0
@@ -307,8 +307,8 @@ class TestEvicting:
 def test_a_lapsed_record_is_evicted_as_what_it_is(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    from semel.core.model import OnLapse
-    from semel.ops.keys import _evict
+    from semel.cli.keys import _evict
+    from semel.core.records import OnLapse
 
     with scene_on("sqlite-sync", tmp_path, request) as scene:
         doubtful, free = scene.held(), scene.held(on_lapse=OnLapse.RELEASE)

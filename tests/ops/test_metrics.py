@@ -16,12 +16,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry, generate_latest
 
 import semel
-from semel.ops.measures import BUCKETS, MEASURES, PREFIX
-from semel.ops.metering import tenants_by, updates
-from semel.ops.otel import OpenTelemetry
-from semel.ops.prometheus import Prometheus
-from semel.process.catalogue import CATALOGUE
-from semel.process.events import Event, Events
+from semel.runtime.event_catalogue import CATALOGUE
+from semel.runtime.events import Event, Events
+from semel.telemetry.metering import tenants_by, updates
+from semel.telemetry.metrics import BUCKETS, MEASURES, PREFIX
+from semel.telemetry.opentelemetry import OpenTelemetry
+from semel.telemetry.prometheus import Prometheus
 
 KEY = "a-key-that-nobody-may-read"
 
@@ -204,12 +204,12 @@ def test_the_current_span_is_told_what_came_of_the_request(on: bool) -> None:
 
 @pytest.mark.parametrize(
     ("module", "package", "extra"),
-    [("prometheus", "prometheus_client", "prometheus"), ("otel", "opentelemetry", "otel")],
+    [("prometheus", "prometheus_client", "prometheus"), ("opentelemetry", "opentelemetry", "otel")],
 )
 def test_without_its_extra_one_sentence_says_what_to_install(
     module: str, package: str, extra: str
 ) -> None:
-    script = f"import sys; sys.modules[{package!r}] = None\nimport semel.ops.{module}"
+    script = f"import sys; sys.modules[{package!r}] = None\nimport semel.telemetry.{module}"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     last = ran.stderr.strip().splitlines()[-1]
     assert last.startswith("semel.errors.ConfigurationError:")

@@ -17,18 +17,18 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from semel.core.answers import Outcome
 from semel.core.delivery import Ending
-from semel.core.problems import CATALOGUE as PROBLEMS
-from semel.ops.measures import MEASURES, Measure
-from semel.process.catalogue import CATALOGUE
+from semel.core.exchange.answers import Outcome
+from semel.core.exchange.problems import CATALOGUE as PROBLEMS
+from semel.runtime.event_catalogue import CATALOGUE
+from semel.telemetry.metrics import MEASURES, Measure
 from tests.docs.pages import page
 from tests.ops.promql import NotPromql, Query, read
 from tests.servers import AppServer, uvicorn
 from tests.waiting import until
 from tests.web.client import Client, new_key
 
-MONITORING = files("semel.ops") / "monitoring"
+MONITORING = files("semel.telemetry") / "monitoring"
 RULES: list[dict[str, Any]] = [
     rule
     for group in yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"]
@@ -254,7 +254,7 @@ def test_tenants_are_told_as_far_as_they_are_listed(
 SEVERAL = """
 import os
 import semel
-from semel.ops.prometheus import Prometheus
+from semel.telemetry.prometheus import Prometheus
 from prometheus_client import CollectorRegistry, multiprocess
 
 guard = semel.Guard("memory://", tenant=None, on_event=Prometheus(), maintenance=None)

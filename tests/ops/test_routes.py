@@ -11,7 +11,7 @@ from textwrap import dedent
 import pytest
 from click.testing import CliRunner, Result
 
-from semel.ops.commands import semel
+from semel.cli.commands import semel
 
 HEAD = """
 import semel

@@ -15,10 +15,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 import semel
-from semel.effects.delivery import Deliveries
+from semel.cli import commands
+from semel.cli.output import visible
 from semel.errors import GiveUp
-from semel.ops import commands
-from semel.ops.telling import visible
+from semel.worker.deliveries import Deliveries
 from tests.waiting import PATIENCE
 
 HOSTILE = (
@@ -144,12 +144,12 @@ def test_a_traceback_and_a_log_line_of_nobodys_are_shown() -> None:
     """Both are printed by Python itself, where an application sets up no logging."""
     code = (
         "import logging, sys\n"
-        "from semel.ops import cli, commands\n"
+        "from semel.cli import commands, main\n"
         "def semel(**_):\n"
         f"    logging.getLogger('semel').warning('%s', {HOSTILE!r})\n"
         f"    raise ValueError({HOSTILE!r})\n"
         "commands.semel = semel\n"
-        "cli.main()\n"
+        "main.main()\n"
     )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False)
@@ -169,6 +169,6 @@ def test_commands_print_in_one_place_only() -> None:
     printing = {"echo", "secho", "print", "style", "writelines"}
     for path in SOURCES.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and path.name != "telling.py":
+            if isinstance(node, ast.Call) and path.name != "output.py":
                 name = getattr(node.func, "attr", getattr(node.func, "id", ""))
                 assert name not in printing, f"{path.name}:{node.lineno}"

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from semel.core import journal, snapshot
-from semel.core.model import State
+from semel.core.records import State
+from semel.core.recovery import journal
+from semel.core.stored import snapshot
 from semel.stores import open_backend
 from semel.web import tags
 from tests.effects.doubts import KEY, Scene
@@ -25,7 +26,7 @@ from tests.waiting import patient
 SHOP = """
 import os
 import semel
-from semel.core.evidence import CannotTell, Happened
+from semel.core.unknown.evidence import CannotTell, Happened
 
 def ask_provider(inquiry):
     if inquiry.path.endswith("/down"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from semel.ops import worker
+from semel.cli import worker
 from tests.ops.commandline import Done, one_sentence, process, run
 
 SHOP = "tests.effects.shop"

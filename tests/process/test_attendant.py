@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import pytest
 
 import semel
-from semel.core.contract import (
+from semel.core.operations.handler import Unwoken, Woken
+from semel.core.operations.requests import (
     Applied,
     Claim,
     Complete,
@@ -27,15 +28,13 @@ from semel.core.contract import (
     StoreOperation,
     Suspend,
 )
-from semel.core.model import Fence, Identity, Origin, State
-from semel.core.runner import Unwoken, Woken
+from semel.core.records import Fence, Identity, Origin, State
 from semel.errors import SchemaError, StoreUnavailable
-from semel.process import pursuit
-from semel.process.attendant import Attendant
-from semel.process.clock import lease_clock
-from semel.process.events import Events
-from semel.process.leases import Lease, Leases
-from semel.process.pursuit import Pursuits
+from semel.runtime import write_retries
+from semel.runtime.events import Events
+from semel.runtime.keeper import Attendant
+from semel.runtime.leases import Lease, Leases, lease_clock
+from semel.runtime.write_retries import Pursuits
 from semel.stores.base import Store
 from semel.stores.memory import MemoryBackend
 from tests.waiting import PATIENCE, until
@@ -353,7 +352,7 @@ def test_a_round_leaves_none_that_is_due_for_long(wall: Wall, store: Flaky) -> N
 def test_the_lease_that_ends_first_is_renewed_first(
     wall: Wall, store: Flaky, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("semel.process.leases._ABREAST", 1)
+    monkeypatch.setattr("semel.runtime.leases._ABREAST", 1)
     leases = Leases(wall.monotonic, Events())
     durations = [90, 30, 120, 60, 45]
     for seconds in durations:
@@ -370,7 +369,7 @@ def test_the_lease_that_ends_first_is_renewed_first(
 def test_an_outage_in_the_middle_of_a_round_ends_it(
     wall: Wall, store: Flaky, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("semel.process.leases._ABREAST", 4)
+    monkeypatch.setattr("semel.runtime.leases._ABREAST", 4)
     leases = many(store, wall, 100)
 
     def fail() -> None:
@@ -411,7 +410,7 @@ def test_a_machine_that_was_suspended_does_not_believe_its_lease(
     guard = semel.Guard("memory://", tenant=None, maintenance=None)
     slept = [0.0]
     assert abs(lease_clock() - time.clock_gettime(time.CLOCK_BOOTTIME)) < PATIENCE
-    for module in ("semel.process.current", "semel.web.exchange"):
+    for module in ("semel.runtime.operation", "semel.web.exchange"):
         monkeypatch.setattr(f"{module}.lease_clock", lambda: lease_clock() + slept[0])
 
     def run() -> list[bool]:
@@ -423,7 +422,8 @@ def test_a_machine_that_was_suspended_does_not_believe_its_lease(
     guard.close()
 
 
-# ── pursuit ───────────────────────────────────────────────────────────────────────────────────────
+# ── write_retries
+# ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_write_is_pursued_until_the_store_takes_it(wall: Wall, store: Flaky) -> None:
@@ -496,7 +496,7 @@ def test_a_write_that_is_refused_for_good_holds_up_no_other(wall: Wall, store: F
     refuses(store, first)
     pursuits.run_once(store)
     assert state(store, second) is State.FAILED_RETRYABLE
-    wall.seconds += pursuit._HORIZON + 1
+    wall.seconds += write_retries._HORIZON + 1
     pursuits.run_once(store)
     assert len(pursuits) == 0  # given up, as any other
 
@@ -504,7 +504,7 @@ def test_a_write_that_is_refused_for_good_holds_up_no_other(wall: Wall, store: F
 def test_too_many_pursuits_make_room_without_spoiling_the_round(
     wall: Wall, store: Flaky, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pursuit, "_LIMIT", 1)
+    monkeypatch.setattr(write_retries, "_LIMIT", 1)
     pursuits = Pursuits(wall.monotonic, Events())
     identity = new_identity()
     first = Complete(identity, claim(store, identity), b"", SECOND, SECOND)

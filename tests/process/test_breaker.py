@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from semel.errors import ConfigurationError
-from semel.process.breaker import FAILURES, FIRST, LASTING, Breaker
+from semel.runtime.breaker import FAILURES, FIRST, LASTING, Breaker
 from tests.waiting import PATIENCE
 
 

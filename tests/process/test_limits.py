@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.core.census import digest
+from semel.core.tenant_counts import digest
 from semel.errors import ConfigurationError
-from semel.process.limits import Limiter, Limits, OverLimit, Rate, Toll
+from semel.runtime.limits import Limiter, Limits, OverLimit, Rate, Toll
 
 NEW, LOOK = Toll.NEW_KEY, Toll.LOOKUP
 

@@ -16,18 +16,18 @@ from typing import Any
 
 import pytest
 
-from semel.core.answers import Answer
-from semel.core.contract import Found, Read, Register
-from semel.core.enrolment import announce
-from semel.core.exchange import Exchange
+from semel.core.exchange.answers import Answer
+from semel.core.exchange.exchange import Exchange
+from semel.core.exchange.settings_changed import announce
 from semel.core.flow import run
 from semel.core.frozen import replace
-from semel.core.model import Record, Request, Response, State
+from semel.core.operations.handler import Streaming
+from semel.core.operations.requests import Found, Read, Register
 from semel.core.policy import ietf, stripe
-from semel.core.runner import Streaming
+from semel.core.records import Record, Request, Response, State
 from semel.errors import ConfigurationError, StoreCorrupt
-from semel.process import replay_cache
-from semel.process.replay_cache import LONGEST, ReplayCache, outlast, uptime
+from semel.runtime import replay_cache
+from semel.runtime.replay_cache import LONGEST, ReplayCache, outlast, uptime
 from tests.unit.world import SECOND, World, answered, call
 
 MINUTE = timedelta(minutes=1)
@@ -365,7 +365,7 @@ def test_a_record_is_held_without_the_bytes_it_was_decoded_from(process: Process
 
 SLEPT = 5000
 TELL = (
-    "import time; from semel.process.replay_cache import uptime; print(uptime() - time.monotonic())"
+    "import time; from semel.runtime.replay_cache import uptime; print(uptime() - time.monotonic())"
 )
 APART = 1_000
 """Seconds between two looks at a clock: far more than a program that is not run for a while needs,

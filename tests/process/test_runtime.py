@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core.model import Identity
+from semel.core.records import Identity
 from semel.core.terms import EVERY_ROUTE
 from semel.once import Once
-from semel.process.breaker import FAILURES, LASTING
-from semel.process.limits import Toll
-from semel.process.runtime import Background, Runtime
-from semel.web.awaited import start_task
+from semel.runtime.breaker import FAILURES, LASTING
+from semel.runtime.limits import Toll
+from semel.runtime.runtime import Background, Runtime
+from semel.web.exchange_async import start_task
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

@@ -13,8 +13,8 @@ from typing import get_args
 
 import pytest
 
-from semel.core.model import OnLapse
 from semel.core.policy import Mode, accepted, ietf, payments, stripe
+from semel.core.records import OnLapse
 from semel.errors import ConfigurationError
 from tests.conftest import note
 from tests.forms import in_proof

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 import semel
-from semel.effects.maintenance import Maintenance
 from semel.stores import open_backend
 from semel.stores.sqlite import SqliteBackend
+from semel.worker.maintenance import Maintenance
 from tests.conftest import note
 from tests.proof.faults import full, records, upheavals
 from tests.proof.faults.books import Books

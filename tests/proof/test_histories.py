@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from semel.core.contract import Agree, Claimed, Complete, Found, NoRecord, Read
 from semel.core.frozen import replace
-from semel.core.model import Identity, State
-from semel.core.upkeep import Reap, Tended
+from semel.core.operations.maintenance import Reap, Tended
+from semel.core.operations.requests import Agree, Claimed, Complete, Found, NoRecord, Read
+from semel.core.records import Identity, State
 from semel.stores import open_backend
 from semel.stores.memory import MemoryBackend
 from tests.conftest import note

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import pytest
 
-from semel.core.contract import Complete, Release
+from semel.core.operations.requests import Complete, Release
 from semel.errors import StoreUnavailable
 from tests.backends import put_backend
 from tests.conftest import note

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from semel.core.acts import Act
-from semel.core.contract import (
+from semel.core.operations.acts import Act
+from semel.core.operations.audit import Erase
+from semel.core.operations.requests import (
     Accept,
     Accepted,
     Advance,
@@ -50,12 +51,11 @@ from semel.core.contract import (
     Take,
     Written,
 )
-from semel.core.custody import Erase
-from semel.core.model import Fence, Identity, Micros, OnLapse, Origin, Record, State
-from semel.core.snapshot import LARGE, brief, is_head
+from semel.core.records import Fence, Identity, Micros, OnLapse, Origin, Record, State
 from semel.core.states import TABLE, Event, rule
+from semel.core.stored.snapshot import LARGE, brief, is_head
 from semel.errors import ConfigurationError
-from semel.stores.due import due_at
+from semel.stores.next_due import due_at
 from tests import canary
 from tests.forms import in_proof
 from tests.stores.harness import RACERS, Harness

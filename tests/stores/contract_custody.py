@@ -6,8 +6,22 @@ from collections.abc import Callable
 
 import pytest
 
-from semel.core.acts import Act, Verb
-from semel.core.contract import (
+from semel.core.frozen import replace
+from semel.core.operations.acts import Act, Verb
+from semel.core.operations.audit import (
+    BrowseAudit,
+    Entry,
+    Erase,
+    ListBelongings,
+    ListUnlike,
+    Part,
+    Remark,
+    Reseal,
+    ResealEffect,
+)
+from semel.core.operations.maintenance import Reap, Retire
+from semel.core.operations.outbox import BrowseEffects, Enqueue, Requeue, Shelf
+from semel.core.operations.requests import (
     Advance,
     Claimed,
     Complete,
@@ -26,21 +40,7 @@ from semel.core.contract import (
     Suspend,
     Written,
 )
-from semel.core.custody import (
-    BrowseAudit,
-    Entry,
-    Erase,
-    ListBelongings,
-    ListUnlike,
-    Part,
-    Remark,
-    Reseal,
-    ResealEffect,
-)
-from semel.core.frozen import replace
-from semel.core.model import Case, Fence, Identity, OnLapse, Origin, State
-from semel.core.outbox import BrowseEffects, Enqueue, Requeue, Shelf
-from semel.core.upkeep import Reap, Retire
+from semel.core.records import Case, Fence, Identity, OnLapse, Origin, State
 from semel.errors import ConfigurationError
 from tests.stores.contract import (
     ACT,

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from semel.core.model import Effect, Fence, Identity
-from semel.core.outbox import (
+from semel.core.operations.maintenance import Reap
+from semel.core.operations.outbox import (
     BrowseEffects,
     Deliver,
     Effects,
@@ -20,7 +20,7 @@ from semel.core.outbox import (
     Shelf,
     TakeEffects,
 )
-from semel.core.upkeep import Reap
+from semel.core.records import Effect, Fence, Identity
 from semel.errors import ConfigurationError
 from tests.stores.contract import ACT, LEASE, MINUTE, RETENTION, new_fence, new_identity
 from tests.stores.contract_work import near

@@ -10,7 +10,25 @@ from typing import Any
 
 import pytest
 
-from semel.core.contract import (
+from semel.core.frozen import replace
+from semel.core.operations.maintenance import (
+    Abandon,
+    Browse,
+    Count,
+    CountDue,
+    Due,
+    Known,
+    Lead,
+    Reap,
+    Retire,
+    Scan,
+    Sweep,
+    Tended,
+    WhoLeads,
+    Work,
+)
+from semel.core.operations.outbox import Note
+from semel.core.operations.requests import (
     Advance,
     Agree,
     Agreed,
@@ -30,28 +48,10 @@ from semel.core.contract import (
     Suspend,
     Take,
 )
-from semel.core.frozen import replace
-from semel.core.model import Fence, Identity, OnLapse, Origin, State
-from semel.core.outbox import Note
+from semel.core.records import Fence, Identity, OnLapse, Origin, State
 from semel.core.states import Event
 from semel.core.terms import TermsId
 from semel.core.texts import shown
-from semel.core.upkeep import (
-    Abandon,
-    Browse,
-    Count,
-    CountDue,
-    Due,
-    Known,
-    Lead,
-    Reap,
-    Retire,
-    Scan,
-    Sweep,
-    Tended,
-    WhoLeads,
-    Work,
-)
 from tests.stores.contract import (
     ACT,
     LEASE,

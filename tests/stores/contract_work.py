@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from semel.core.contract import (
+from semel.core.operations.maintenance import Sweep
+from semel.core.operations.requests import (
     Accepted,
     Advance,
     Applied,
@@ -30,8 +31,7 @@ from semel.core.contract import (
     Suspend,
     Take,
 )
-from semel.core.model import Case, Fence, Identity, OnLapse, State
-from semel.core.upkeep import Sweep
+from semel.core.records import Case, Fence, Identity, OnLapse, State
 from tests.stores.contract import (
     ACT,
     EVERY_STATE,

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 import psycopg
 import pytest
 
-from semel.core.contract import Found, NoRecord, Read, StoreOperation
-from semel.core.model import Identity, Micros, Record
+from semel.core.operations.requests import Found, NoRecord, Read, StoreOperation
+from semel.core.records import Identity, Micros, Record
 from semel.stores import open_backend
 from semel.stores.base import AsyncStore, Backend
 from semel.stores.memory import MemoryBackend

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Generator
 from typing import Any, Self, TypeAlias
 
-from semel.core.contract import Applied, Claimed, Found, Read, StoreOperation
+from semel.core.operations.requests import Applied, Claimed, Found, Read, StoreOperation
 from semel.errors import StoreUnavailable
 from semel.stores import open_backend
 from semel.stores.base import Backend

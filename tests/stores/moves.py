@@ -9,8 +9,10 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
-from semel.core.acts import Act
-from semel.core.contract import (
+from semel.core.operations.acts import Act
+from semel.core.operations.audit import Erase
+from semel.core.operations.maintenance import Abandon, Reap, Retire, Sweep
+from semel.core.operations.requests import (
     Accept,
     Accepted,
     Advance,
@@ -39,10 +41,8 @@ from semel.core.contract import (
     Suspend,
     Take,
 )
-from semel.core.custody import Erase
-from semel.core.model import Case, Fence, Identity, Micros, OnLapse, Origin, Record, State
+from semel.core.records import Case, Fence, Identity, Micros, OnLapse, Origin, Record, State
 from semel.core.states import TABLE, Event
-from semel.core.upkeep import Abandon, Reap, Retire, Sweep
 from tests.stores.timeless import UNIT
 from tests.terms import terms
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from semel.core.contract import Claimed, StoreOperation
+from semel.core.operations.requests import Claimed, StoreOperation
 from semel.errors import StoreUnavailable
-from semel.stores.postgres.faults import verdict
-from semel.stores.postgres.kinds import KINDS
-from semel.stores.sql.awaited_lanes import AwaitedLanes
-from semel.stores.sql.batches import LEADERS
+from semel.stores.postgres.batch_columns import KINDS
+from semel.stores.postgres.errors import verdict
+from semel.stores.sql.batcher_async import AwaitedLanes
+from semel.stores.sql.batching import LEADERS
 from semel.stores.sql.plans import Rows, Statement
 from tests.stores.together import SOON, claim, never_overdue
 from tests.waiting import PATIENCE, turns

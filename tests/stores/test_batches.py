@@ -5,19 +5,19 @@ from typing import Any, cast
 
 import pytest
 
-from semel.core.contract import Claim, Complete, StoreOperation
 from semel.core.frozen import replace
-from semel.core.model import Origin
+from semel.core.operations.requests import Claim, Complete, StoreOperation
+from semel.core.records import Origin
 from semel.errors import StoreCorrupt, StoreUnavailable
-from semel.stores.mysql import faults as mysql_faults
-from semel.stores.mysql import kinds as mysql_kinds
-from semel.stores.postgres import faults as postgres_faults
-from semel.stores.postgres import kinds as postgres_kinds
-from semel.stores.sql.batches import ROWS, Again, Job, Queue
-from semel.stores.sql.errand import Fault, Verdict, errand
-from semel.stores.sql.kinds import BIG, Kind
+from semel.stores.mysql import batch_columns as mysql_kinds
+from semel.stores.mysql import errors as mysql_faults
+from semel.stores.postgres import batch_columns as postgres_kinds
+from semel.stores.postgres import errors as postgres_faults
+from semel.stores.sql.batch_columns import BIG, Kind
+from semel.stores.sql.batching import ROWS, Again, Job, Queue
 from semel.stores.sql.plans import plan
 from semel.stores.sql.rows import written
+from semel.stores.sql.statement_retry import Fault, Verdict, errand
 from tests.stores.together import claim, complete, rival
 
 Kinds = Mapping[type[StoreOperation[Any]], Kind]

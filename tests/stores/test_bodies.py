@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from semel.core.contract import (
+from semel.core.operations.requests import (
     Applied,
     Claim,
     Claimed,
@@ -24,13 +24,13 @@ from semel.core.contract import (
     NoRecord,
     Read,
 )
-from semel.core.model import Fence, Identity
-from semel.core.snapshot import LARGE, Snapshot, encode
+from semel.core.records import Fence, Identity
+from semel.core.stored.snapshot import LARGE, Snapshot, encode
 from semel.errors import ConfigurationError
-from semel.stores import bodies
-from semel.stores.bodies import Get, Local, NearerBackend, Put, nearer
+from semel.stores import body_cache
+from semel.stores.body_cache import Get, Local, NearerBackend, Put, nearer
 from semel.stores.memory import MemoryBackend
-from semel.stores.redis.bodies import RedisBodies
+from semel.stores.redis.body_cache import RedisBodies
 from tests.servers import ValkeyServer
 from tests.stores.contract import MINUTE, ORIGIN, new_fence, new_identity
 from tests.stores.harness import FakeClock
@@ -259,13 +259,13 @@ def test_a_cache_that_hangs_is_tried_by_one_while_the_others_wait_for_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hole, now = Hole(), [0.0]
-    monkeypatch.setattr(bodies, "monotonic", lambda: now[0])
+    monkeypatch.setattr(body_cache, "monotonic", lambda: now[0])
     node, body = Node(store, "blocking", portal, room=0, shared=hole.url), answer()
     identity, _ = completed(store, body)
     assert node.replay(identity) == body
     assert hole.tried == 1
     for turn in (2, 3):
-        now[0] += bodies.OUT_OF_USE + 1
+        now[0] += body_cache.OUT_OF_USE + 1
         with ThreadPoolExecutor(8) as pool:
             tries = pool.submit(node.replay, identity)
             until(lambda goal=turn: hole.tried == goal)  # type: ignore[misc]
@@ -281,7 +281,7 @@ def test_a_cache_that_is_back_is_used_again(
     store: Counting, portal: Portal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(bodies, "monotonic", lambda: now[0])
+    monkeypatch.setattr(body_cache, "monotonic", lambda: now[0])
     with ValkeyServer() as server:
         shared = f"{server.socket_url}?timeout={PATIENCE}"
         node, body = Node(store, "blocking", portal, room=0, shared=shared), answer()
@@ -289,7 +289,7 @@ def test_a_cache_that_is_back_is_used_again(
         server.stop()
         assert node.replay(identity) == body
         server.start()
-        now[0] += bodies.OUT_OF_USE + 1
+        now[0] += body_cache.OUT_OF_USE + 1
         assert [node.replay(identity) for _ in range(3)] == [body] * 3
         assert store.fetched == 2
         node.close()

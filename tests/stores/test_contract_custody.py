@@ -9,10 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from semel.core.acts import Act
-from semel.core.contract import Agree, Applied, Lost, SettleAbsent
-from semel.core.custody import BrowseAudit
-from semel.core.model import State
+from semel.core.operations.acts import Act
+from semel.core.operations.audit import BrowseAudit
+from semel.core.operations.requests import Agree, Applied, Lost, SettleAbsent
+from semel.core.records import State
 from semel.stores import open_backend
 from tests.stores import contract_custody
 from tests.stores.contract import RETENTION, TERMS, new_fence, reach

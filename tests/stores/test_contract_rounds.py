@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from semel.core.contract import Agree
-from semel.core.outbox import BrowseEffects, Enqueue, Shelf
+from semel.core.operations.outbox import BrowseEffects, Enqueue, Shelf
+from semel.core.operations.requests import Agree
 from semel.errors import ConfigurationError
 from tests.stores import contract_outbox, contract_upkeep
 from tests.stores.contract import TERMS

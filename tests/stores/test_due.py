@@ -12,13 +12,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from semel.core.contract import Claim, Complete, Recall, Renew, StoreOperation
-from semel.core.model import Fence, Identity, OnLapse, State
-from semel.core.outbox import BrowseEffects, Enqueue, Shelf, TakeEffects
+from semel.core.operations.maintenance import Abandon, Browse, Due, Reap, Sweep, Tended, Work
+from semel.core.operations.outbox import BrowseEffects, Enqueue, Shelf, TakeEffects
+from semel.core.operations.requests import Claim, Complete, Recall, Renew, StoreOperation
+from semel.core.records import Fence, Identity, OnLapse, State
 from semel.core.states import Event
-from semel.core.upkeep import Abandon, Browse, Due, Reap, Sweep, Tended, Work
 from semel.stores.postgres import PostgresBackend
-from semel.stores.postgres.link import query
+from semel.stores.postgres.connection import query
 from semel.stores.sql.dialect import dialect
 from semel.stores.sqlite import SqliteBackend
 from tests.servers import PostgresServer

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from semel.core.contract import (
+from semel.core.operations.requests import (
     Applied,
     Claim,
     Claimed,
@@ -25,10 +25,10 @@ from semel.core.contract import (
     StoreOperation,
     Suspend,
 )
-from semel.core.model import State
+from semel.core.records import State
 from semel.errors import StoreUnavailable
 from semel.stores.base import Backend
-from semel.stores.mysql import MysqlBackend, exchange
+from semel.stores.mysql import MysqlBackend, protocol
 from tests.conftest import note
 from tests.proof.floors import missing, rounds
 from tests.servers import MariadbServer
@@ -348,7 +348,7 @@ def test_a_node_that_does_not_catch_up_first_is_seen_to_know_less(
     """The control: this is what waiting for the other nodes is for."""
     first, late, _ = galera.nodes
     with opened(first.url_of(DATABASE)) as firsts:
-        monkeypatch.setattr(exchange, "CATCH_UP", "DO 0")
+        monkeypatch.setattr(protocol, "CATCH_UP", "DO 0")
         with opened(late.url_of(DATABASE)) as lates, behind(late):
             for here, there in zip(firsts, lates, strict=True):
                 op = claim(new_identity(), new_fence())

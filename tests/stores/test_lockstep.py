@@ -25,23 +25,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from semel.core.contract import (
-    Agree,
-    Claim,
-    Evict,
-    EvictUnknown,
-    Read,
-    Recall,
-    Recalled,
-    Register,
-    StoreOperation,
-    Suspend,
-    Take,
-)
-from semel.core.custody import BrowseAudit, ListBelongings
 from semel.core.frozen import replace
-from semel.core.model import Fence, Identity, State
-from semel.core.outbox import (
+from semel.core.operations.audit import BrowseAudit, ListBelongings
+from semel.core.operations.maintenance import Browse, Count, Due, Lead, Reap, Scan, WhoLeads, Work
+from semel.core.operations.outbox import (
     BrowseEffects,
     Deliver,
     Effects,
@@ -54,7 +41,20 @@ from semel.core.outbox import (
     Shelf,
     TakeEffects,
 )
-from semel.core.upkeep import Browse, Count, Due, Lead, Reap, Scan, WhoLeads, Work
+from semel.core.operations.requests import (
+    Agree,
+    Claim,
+    Evict,
+    EvictUnknown,
+    Read,
+    Recall,
+    Recalled,
+    Register,
+    StoreOperation,
+    Suspend,
+    Take,
+)
+from semel.core.records import Fence, Identity, State
 from semel.stores.memory import MemoryBackend
 from tests.conftest import note
 from tests.forms import in_proof

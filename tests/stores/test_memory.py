@@ -6,7 +6,8 @@ from typing import Any, get_args
 
 import pytest
 
-from semel.core.contract import (
+from semel.core.frozen import replace
+from semel.core.operations.requests import (
     Applied,
     Claim,
     Complete,
@@ -16,12 +17,11 @@ from semel.core.contract import (
     Recall,
     StoreOperation,
 )
-from semel.core.frozen import replace
-from semel.core.model import Fence, Identity, State
+from semel.core.records import Fence, Identity, State
 from semel.core.states import Event
 from semel.stores.memory import MemoryBackend
 from semel.stores.memory.audit import VERBS
-from semel.stores.memory.fields import WRITES, Row, Write
+from semel.stores.memory.rows import WRITES, Row, Write
 from tests.stores.contract import ORIGIN, SNAPSHOT, claim, new_fence, new_identity
 from tests.stores.harness import FakeClock
 

@@ -22,7 +22,18 @@ import pymysql
 import pytest
 
 import semel
-from semel.core.contract import (
+from semel.core.frozen import replace
+from semel.core.operations.maintenance import Lead, Led, Reap, Retire, Retired, Sweep
+from semel.core.operations.outbox import (
+    BrowseEffects,
+    Enqueue,
+    Kept,
+    Note,
+    Noted,
+    Shelf,
+    TakeEffects,
+)
+from semel.core.operations.requests import (
     Advance,
     Agree,
     Applied,
@@ -38,17 +49,14 @@ from semel.core.contract import (
     Renew,
     StoreOperation,
 )
-from semel.core.frozen import replace
-from semel.core.model import Fence, Identity, Origin, State
-from semel.core.outbox import BrowseEffects, Enqueue, Kept, Note, Noted, Shelf, TakeEffects
-from semel.core.upkeep import Lead, Led, Reap, Retire, Retired, Sweep
+from semel.core.records import Fence, Identity, Origin, State
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 from semel.stores.django.mysql_options import mysql_url
 from semel.stores.mysql import MysqlBackend
-from semel.stores.mysql import exchange as said
-from semel.stores.mysql.exchange import INSERTS, MANY
+from semel.stores.mysql import protocol as said
 from semel.stores.mysql.literals import literal, rendered
 from semel.stores.mysql.migration import LOCK
+from semel.stores.mysql.protocol import INSERTS, MANY
 from semel.stores.mysql.settings import Settings
 from semel.stores.mysql.settings import parse as parse_url
 from semel.stores.sql.dialect import dialect, query_sources
@@ -799,7 +807,7 @@ def test_a_server_that_may_forget_what_it_acknowledged_is_refused_unless_asked_f
 async def test_a_server_that_begins_to_forget_is_refused_on_open_connections(
     own_server: MariadbServer, setting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("semel.stores.mysql.exchange.CHECK_AGAIN", 0.0)
+    monkeypatch.setattr("semel.stores.mysql.protocol.CHECK_AGAIN", 0.0)
     async with aopened(own_server.url_of("shop")) as backend:
         blocking, awaited = backend.blocking(), backend.awaited()
         blocking.perform(claim())
@@ -1403,8 +1411,8 @@ def test_a_forked_child_opens_its_own_connections(mariadb: MariadbServer, mariad
 
 RACE = """
 import asyncio, os, sys
-from semel.core.contract import Claim, Claimed
-from semel.core.model import Fence, Identity, Origin
+from semel.core.operations.requests import Claim, Claimed
+from semel.core.records import Fence, Identity, Origin
 from semel.stores.django.mysql_options import mysql_url
 from semel.stores.mysql import MysqlBackend
 

@@ -13,7 +13,8 @@ from typing import Any
 import pymysql
 import pytest
 
-from semel.core.contract import (
+from semel.core.frozen import replace
+from semel.core.operations.requests import (
     Applied,
     Claim,
     Claimed,
@@ -27,17 +28,16 @@ from semel.core.contract import (
     Stale,
     StoreOperation,
 )
-from semel.core.frozen import replace
-from semel.core.model import Fence, Identity, State
-from semel.core.snapshot import LARGE, brief
+from semel.core.records import Fence, Identity, State
+from semel.core.stored.snapshot import LARGE, brief
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 from semel.stores.mysql import MysqlBackend
-from semel.stores.mysql.exchange import exchange, packet
-from semel.stores.mysql.faults import DUPLICATE, TOO_LARGE, WAITED, Fault, verdict
-from semel.stores.mysql.kinds import KINDS
-from semel.stores.sql.batches import ROWS, Again, Batch
+from semel.stores.mysql.batch_columns import KINDS
+from semel.stores.mysql.errors import DUPLICATE, TOO_LARGE, WAITED, Fault, verdict
+from semel.stores.mysql.protocol import exchange, packet
+from semel.stores.sql.batch_columns import BIG
+from semel.stores.sql.batching import ROWS, Again, Batch
 from semel.stores.sql.dialect import dialect
-from semel.stores.sql.kinds import BIG
 from semel.stores.sql.plans import Statement
 from tests.proof.floors import missing, rounds
 from tests.servers import MariadbServer

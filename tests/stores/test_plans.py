@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from semel.core.contract import Applied, Lost, Release, Retake, StoreOperation
-from semel.core.model import State
-from semel.stores.clock import system_clock
+from semel.core.operations.requests import Applied, Lost, Release, Retake, StoreOperation
+from semel.core.records import State
+from semel.stores.base import system_clock
 from semel.stores.sql.plans import plan
 from semel.stores.sqlite import SqliteBackend
-from semel.stores.sqlite.file import execute
+from semel.stores.sqlite.connection import execute
 from tests.stores.contract import MINUTE, claim, new_fence, new_identity
 from tests.waiting import PATIENCE
 

@@ -16,7 +16,8 @@ from urllib.parse import urlencode
 import psycopg
 import pytest
 
-from semel.core.contract import (
+from semel.core.frozen import replace
+from semel.core.operations.requests import (
     Applied,
     Claim,
     Claimed,
@@ -28,13 +29,12 @@ from semel.core.contract import (
     Release,
     Renew,
 )
-from semel.core.frozen import replace
-from semel.core.model import Fence, Identity, State
+from semel.core.records import Fence, Identity, State
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 from semel.stores.postgres import PostgresBackend
-from semel.stores.postgres.blocking import wait
-from semel.stores.postgres.link import Connection, Link, query
+from semel.stores.postgres.connection import Connection, Link, query
 from semel.stores.postgres.migration import LOCK
+from semel.stores.postgres.pool_sync import wait
 from tests.servers import PgBouncer, PostgresServer
 from tests.stores.contract import SNAPSHOT
 from tests.stores.together import DAY, SOON, claim, complete, hurried
@@ -589,7 +589,7 @@ async def test_a_server_that_begins_to_forget_is_refused_on_open_connections(
     monkeypatch: pytest.MonkeyPatch,
     write: Callable[[PostgresBackend], Awaitable[None]],
 ) -> None:
-    monkeypatch.setattr("semel.stores.postgres.link.CHECK_AGAIN", 0.0)
+    monkeypatch.setattr("semel.stores.postgres.connection.CHECK_AGAIN", 0.0)
     with opened(own_server.url) as backend:
 
         async def refusal() -> StoreUnavailable | None:

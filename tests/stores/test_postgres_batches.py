@@ -12,7 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from semel.core.contract import (
+from semel.core.frozen import replace
+from semel.core.operations.requests import (
     Applied,
     Claim,
     Claimed,
@@ -26,19 +27,17 @@ from semel.core.contract import (
     Stale,
     StoreOperation,
 )
-from semel.core.frozen import replace
-from semel.core.model import Fence, Identity, State
-from semel.core.snapshot import LARGE, brief
+from semel.core.records import Fence, Identity, State
+from semel.core.stored.snapshot import LARGE, brief
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 from semel.stores.postgres import PostgresBackend
-from semel.stores.postgres.arrays import BYTEA, INT8, TEXT
-from semel.stores.postgres.kinds import KINDS
-from semel.stores.postgres.link import Exchange, Link, query
+from semel.stores.postgres.batch_columns import BYTEA, INT8, KINDS, TEXT
+from semel.stores.postgres.connection import Exchange, Link, query
 from semel.stores.sql import plans
-from semel.stores.sql.batches import PATIENCE as PASSED_BY
-from semel.stores.sql.batches import ROWS
+from semel.stores.sql.batch_columns import BIG, Kind
+from semel.stores.sql.batching import PATIENCE as PASSED_BY
+from semel.stores.sql.batching import ROWS
 from semel.stores.sql.dialect import dialect
-from semel.stores.sql.kinds import BIG, Kind
 from semel.stores.sql.plans import Statement
 from tests.forms import in_proof
 from tests.proof.floors import missing, rounds

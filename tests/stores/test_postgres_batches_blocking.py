@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from semel.core.contract import Applied, Claim, Claimed, Found, Read
 from semel.core.frozen import replace
-from semel.core.model import Identity
+from semel.core.operations.requests import Applied, Claim, Claimed, Found, Read
+from semel.core.records import Identity
 from semel.errors import StoreCorrupt, StoreUnavailable
-from semel.stores.sql.batches import ROWS
+from semel.stores.sql.batching import ROWS
 from tests.servers import PostgresServer
 from tests.stores.test_postgres import admin, kill_the_stuck_one, row_locked, stuck_once
 from tests.stores.together import (

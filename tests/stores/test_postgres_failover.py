@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from semel.core.contract import Applied, Claim, Claimed, Found
+from semel.core.operations.requests import Applied, Claim, Claimed, Found
 from semel.errors import StoreUnavailable
 from semel.stores import open_backend
 from semel.stores.postgres import PostgresBackend

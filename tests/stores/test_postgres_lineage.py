@@ -6,10 +6,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from semel.core.contract import Claimed
+from semel.core.operations.requests import Claimed
 from semel.stores.postgres import PostgresBackend
-from semel.stores.postgres.faults import Fault
-from semel.stores.postgres.lineage import Lineage
+from semel.stores.postgres.errors import Fault
+from semel.stores.postgres.failover import Lineage
 from tests.stores.contract import claim, new_fence, new_identity
 
 HOSTS = "host=a,b,c port=1,2,3 password='a secret' target_session_attrs=read-write"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import psycopg
 
-from semel.core.contract import NoRecord, Read
-from semel.core.model import Identity
+from semel.core.operations.requests import NoRecord, Read
+from semel.core.records import Identity
 from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres.migration import LOCK
 from tests.waiting import PATIENCE

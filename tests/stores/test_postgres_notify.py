@@ -8,10 +8,10 @@ from itertools import count, pairwise
 import psycopg
 import pytest
 
-from semel.core.contract import Accept, Accepted, Found
 from semel.core.frozen import replace
-from semel.core.model import Fence, Identity, Origin
-from semel.core.outbox import Enqueue
+from semel.core.operations.outbox import Enqueue
+from semel.core.operations.requests import Accept, Accepted, Found
+from semel.core.records import Fence, Identity, Origin
 from semel.stores.postgres.backend import PostgresBackend
 from tests.waiting import PATIENCE, until
 

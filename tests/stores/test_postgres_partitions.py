@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from semel.core.contract import (
+from semel.core.operations.requests import (
     Accept,
     Applied,
     Claim,
@@ -22,12 +22,12 @@ from semel.core.contract import (
     Renew,
     StoreOperation,
 )
-from semel.core.model import Fence, Identity, State
+from semel.core.records import Fence, Identity, State
 from semel.core.states import TABLE
 from semel.stores import open_backend
-from semel.stores.postgres.arrays import BYTEA, INT8, TEXT
-from semel.stores.postgres.kinds import KINDS as MANY
-from semel.stores.postgres.link import DIALECT, query
+from semel.stores.postgres.batch_columns import BYTEA, INT8, TEXT
+from semel.stores.postgres.batch_columns import KINDS as MANY
+from semel.stores.postgres.connection import DIALECT, query
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.plans import plan
 from tests.servers import PostgresServer

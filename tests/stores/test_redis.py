@@ -23,7 +23,8 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core.contract import (
+from semel.core.operations.maintenance import Browse, Due, Reap, Sweep, Work
+from semel.core.operations.requests import (
     Agree,
     Applied,
     Claim,
@@ -36,13 +37,12 @@ from semel.core.contract import (
     Read,
     StoreOperation,
 )
-from semel.core.model import Identity, OnLapse, State
-from semel.core.upkeep import Browse, Due, Reap, Sweep, Work
+from semel.core.records import Identity, OnLapse, State
 from semel.errors import ConfigurationError, StoreCorrupt, StoreUnavailable
 from semel.stores.base import Backend, Capabilities, Finding
-from semel.stores.redis import RedisBackend, awaited, greeting
-from semel.stores.redis.errand import ALONE_TRIES
-from semel.stores.redis.faults import Fault
+from semel.stores.redis import RedisBackend, handshake, pool_async
+from semel.stores.redis.errors import Fault
+from semel.stores.redis.operation_retry import ALONE_TRIES
 from semel.stores.redis.settings import OPTIONS, Settings, parse
 from tests.servers import ValkeyServer
 from tests.stores.contract import (
@@ -374,7 +374,7 @@ def test_a_server_that_begins_to_forget_is_refused_on_open_links(
     why: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in ("blocking", "awaited"):
+    for module in ("pool_sync", "pool_async"):
         monkeypatch.setattr(f"semel.stores.redis.{module}.CHECK_AGAIN", 0.0)
     op = claim(new_identity(), new_fence())
     with own_redis(own_server.url, colour) as harness:
@@ -444,7 +444,7 @@ def test_an_examination_says_what_cannot_be_promised(own_server: ValkeyServer) -
 
 @pytest.mark.parametrize("version", ["6.2.7", "5.0"])
 def test_an_old_server_is_refused(version: str) -> None:
-    found = list(greeting.examine(parse("redis://", {}), {"redis_version": version}, None))
+    found = list(handshake.examine(parse("redis://", {}), {"redis_version": version}, None))
     assert "too old" in found[0].text
     assert found[0].severity == "refused"
 
@@ -810,7 +810,7 @@ async def test_a_first_try_that_failed_goes_on_and_is_given_up_with_its_caller(
             given_up.set()
 
     with monkeypatch.context() as patched:
-        patched.setattr(awaited.AwaitedPool, "_run_errand", waits)
+        patched.setattr(pool_async.AwaitedPool, "_run_errand", waits)
         task = asyncio.ensure_future(store.perform(Read(new_identity())))  # nobody knows the script
         await began.wait()
         task.cancel()
@@ -826,14 +826,14 @@ async def test_when_the_server_falls_silent_each_is_told_once_and_the_next_link_
 ) -> None:
     backend = RedisBackend(own_server.url, timeout=SOON)
     store = backend.awaited()
-    gone_on: list[awaited.FirstTry] = []
-    go_on = awaited.AwaitedPool.go_on
+    gone_on: list[pool_async.FirstTry] = []
+    go_on = pool_async.AwaitedPool.go_on
 
-    def noted(pool: awaited.AwaitedPool, tried: awaited.FirstTry, fault: Fault) -> None:
+    def noted(pool: pool_async.AwaitedPool, tried: pool_async.FirstTry, fault: Fault) -> None:
         gone_on.append(tried)
         go_on(pool, tried, fault)
 
-    monkeypatch.setattr(awaited.AwaitedPool, "go_on", noted)
+    monkeypatch.setattr(pool_async.AwaitedPool, "go_on", noted)
     with suppress(StoreUnavailable):
         await store.perform(Read(new_identity()))
     ops = [claim(new_identity(), new_fence()) for _ in range(9)]
@@ -935,7 +935,7 @@ def test_one_alone_does_not_wait_to_be_joined(valkey: ValkeyServer, prefix: str)
     asyncio.run(one())
     assert len(timers) <= 1
     assert all(delay > HOUR / 2 for delay in timers)
-    assert awaited.CONVOY > 1
+    assert pool_async.CONVOY > 1
 
 
 # ── replicas that are waited for ──────────────────────────────────────────────────────────────────

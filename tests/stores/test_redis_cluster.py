@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from semel.core.contract import Applied, Claim, Claimed, Found, Read, StoreOperation
-from semel.core.model import Identity, State
-from semel.core.upkeep import Browse, Sweep
+from semel.core.operations.maintenance import Browse, Sweep
+from semel.core.operations.requests import Applied, Claim, Claimed, Found, Read, StoreOperation
+from semel.core.records import Identity, State
 from semel.errors import StoreUnavailable
 from semel.stores.redis import RedisBackend
 from semel.stores.redis.keys import BUCKETS, SLOT_OF, Keys, bucket_of

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from semel.core.contract import Claim, Claimed, Found, Read
-from semel.core.model import Identity, State
+from semel.core.operations.requests import Claim, Claimed, Found, Read
+from semel.core.records import Identity, State
 from semel.errors import StoreUnavailable
 from semel.stores.redis import RedisBackend
 from tests.servers import ValkeyCluster, ValkeyServer

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from semel.core.contract import (
+from semel.core.operations.maintenance import Abandon, Reap, Retire, Sweep, Tended
+from semel.core.operations.requests import (
     Agree,
     Applied,
     Complete,
@@ -19,10 +20,9 @@ from semel.core.contract import (
     Take,
     Written,
 )
-from semel.core.model import Fence, Identity, OnLapse, State
-from semel.core.upkeep import Abandon, Reap, Retire, Sweep, Tended
-from semel.stores.redis.errand import PLANS
+from semel.core.records import Fence, Identity, OnLapse, State
 from semel.stores.redis.keys import Keys
+from semel.stores.redis.operation_retry import PLANS
 from semel.stores.redis.plans import Call
 from tests.servers import ValkeyServer
 from tests.stores.contract import (

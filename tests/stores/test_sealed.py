@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core import contract as operations
-from semel.core import custody, journal, outbox, sealing, snapshot, stored, upkeep
-from semel.core.contract import (
+from semel.core.delivery import delivery_of
+from semel.core.operations import audit, outbox
+from semel.core.operations import maintenance as upkeep
+from semel.core.operations import requests as operations
+from semel.core.operations.audit import Part, Reseal
+from semel.core.operations.maintenance import Abandon, Browse
+from semel.core.operations.outbox import BrowseEffects, Enqueue, Shelf
+from semel.core.operations.requests import (
     Accept,
     Advance,
     Agree,
@@ -26,19 +31,18 @@ from semel.core.contract import (
     StoreOperation,
     Suspend,
 )
-from semel.core.custody import Part, Reseal
-from semel.core.delivery import delivery_of
-from semel.core.model import Case, Fence, Identity, State
-from semel.core.outbox import BrowseEffects, Enqueue, Shelf
-from semel.core.sealing import Unopened
-from semel.core.snapshot import LARGE, Snapshot
-from semel.core.upkeep import Abandon, Browse
+from semel.core.records import Case, Fence, Identity, State
+from semel.core.recovery import journal
+from semel.core.stored import requests, snapshot
+from semel.core.stored import sealed as sealing
+from semel.core.stored.sealed import Unopened
+from semel.core.stored.snapshot import LARGE, Snapshot
 from semel.errors import ConfigurationError, KeyMissing, StoreCorrupt
-from semel.stores.bodies import Get, Put, nearer
+from semel.stores.body_cache import Get, Put, nearer
+from semel.stores.encrypted import _DOWN, SealedBackend, sealed
 from semel.stores.encryption import Encryption
 from semel.stores.memory import MemoryBackend
-from semel.stores.redis.bodies import RedisBodies
-from semel.stores.sealed import _DOWN, SealedBackend, sealed
+from semel.stores.redis.body_cache import RedisBodies
 from semel.stores.sqlite import SqliteBackend
 from tests.servers import ValkeyServer
 from tests.stores import contract, contract_outbox, contract_work
@@ -147,7 +151,7 @@ def _is_operation(item: Any) -> bool:
 
 def test_every_operation_that_carries_bytes_to_keep_is_sealed() -> None:
     proofs = {"identity", "seen", "fence", "after", "fields", "head", "prefix", "old", "new"}
-    modules = (operations, upkeep, outbox, custody)
+    modules = (operations, upkeep, outbox, audit)
     named: list[Any] = [item for module in modules for item in vars(module).values()]
     carrying: set[Any] = {
         item
@@ -177,7 +181,7 @@ def test_a_large_answer_is_fetched_and_opened(harness: Harness) -> None:
     )
     refused = harness.perform(Fetch(identity, fence, head))
     assert isinstance(refused, Fetched)
-    with pytest.raises(StoreCorrupt, match="a stored response"):
+    with pytest.raises(StoreCorrupt, match="a requests response"):
         snapshot.decode(refused.snapshot)
 
 
@@ -220,8 +224,8 @@ def test_a_request_moved_to_another_record_is_refused(quick: Harness) -> None:
         quick.perform(claim(identity, fence, request=REQUEST))
     mine, theirs = (recalled(within(quick), each).request or b"" for each in (one, other))
     within(quick).perform(Reseal(one, fence, Part.REQUEST, mine, theirs))
-    with pytest.raises(StoreCorrupt, match="a stored request does not open"):
-        stored.decode(recalled(quick.backend.blocking(), one).request or b"")
+    with pytest.raises(StoreCorrupt, match="a requests request does not open"):
+        requests.decode(recalled(quick.backend.blocking(), one).request or b"")
 
 
 def test_an_answer_of_an_earlier_life_of_the_key_is_refused(quick: Harness) -> None:
@@ -243,8 +247,8 @@ def test_a_value_moved_to_another_part_is_refused(quick: Harness) -> None:
     assert case.request is not None
     assert case.journal is not None
     within(quick).perform(Reseal(identity, fence, Part.REQUEST, case.request, case.journal))
-    with pytest.raises(StoreCorrupt, match="a stored request does not open"):
-        stored.decode(recalled(quick.backend.blocking(), identity).request or b"")
+    with pytest.raises(StoreCorrupt, match="a requests request does not open"):
+        requests.decode(recalled(quick.backend.blocking(), identity).request or b"")
 
 
 @pytest.mark.parametrize("place", [0, 3, 6, 7, 20, -1])
@@ -268,7 +272,7 @@ def test_a_plain_value_is_refused_unless_it_is_accepted(quick: Harness) -> None:
 def test_a_key_that_is_not_given_is_named(quick: Harness) -> None:
     identity, _, blob = held(quick)
     other = sealed(quick.backend.inner, Encryption({"old": OLD}, "old"))  # type: ignore[attr-defined]
-    with pytest.raises(KeyMissing, match="a stored response is encrypted with the key 'new'"):
+    with pytest.raises(KeyMissing, match="a requests response is encrypted with the key 'new'"):
         snapshot.decode(recalled(other.blocking(), identity).record.snapshot or b"")
     with pytest.raises(KeyMissing, match="'new', and this process has no encryption="):
         snapshot.decode(blob)
@@ -284,7 +288,7 @@ def test_one_that_does_not_open_spoils_no_list(quick: Harness) -> None:
         snapshot.decode(opened[bad[0]] or b"")
     quick.perform(Enqueue("key", None, "mail", b"{}"))
     within(quick).perform(
-        custody.ResealEffect(
+        audit.ResealEffect(
             "key", within(quick).perform(BrowseEffects(Shelf.WAITING, 9)).effects[0].payload, b"{}"
         )
     )

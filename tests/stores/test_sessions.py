@@ -14,8 +14,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from semel.core.contract import Found
-from semel.core.model import State
+from semel.core.operations.requests import Found
+from semel.core.records import State
 from semel.errors import ConfigurationError
 from tests.stores.test_transactions import Act, World, lazily, opened
 from tests.stores.together import complete
@@ -238,7 +238,7 @@ def test_without_sqlalchemy_the_extra_is_named(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     act, _ = world.begun()
-    monkeypatch.setitem(sys.modules, "semel.stores.sessions", None)
+    monkeypatch.setitem(sys.modules, "semel.stores.sqlalchemy_sessions", None)
     with pytest.raises(ConfigurationError, match=r"semel\[sqlalchemy\]"):
         _ = act.inner.session
     with suppress(Exception):

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from semel.core.contract import (
+from semel.core.operations.requests import (
     Applied,
     Claim,
     Claimed,
@@ -33,7 +33,7 @@ from semel.core.contract import (
     StoreOperation,
     Suspend,
 )
-from semel.core.model import Identity, OnLapse, Origin, State
+from semel.core.records import Identity, OnLapse, Origin, State
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 from semel.stores import open_backend
 from semel.stores.base import AsyncStore
@@ -44,8 +44,8 @@ from tests.waiting import PATIENCE
 
 LEAN = """
 import os, sys
-from semel.core.contract import Claim, Claimed
-from semel.core.model import Fence, Identity, Origin
+from semel.core.operations.requests import Claim, Claimed
+from semel.core.records import Fence, Identity, Origin
 from semel.stores.sqlite import SqliteBackend
 
 def opened(path):

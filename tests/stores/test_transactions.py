@@ -22,8 +22,8 @@ from typing import Any, cast
 import psycopg
 import pytest
 
-from semel.core.contract import Applied, Claim, Claimed, Found, NoRecord, Read
-from semel.core.model import Identity, State
+from semel.core.operations.requests import Applied, Claim, Claimed, Found, NoRecord, Read
+from semel.core.records import Identity, State
 from semel.errors import ConfigurationError, SemelError, StoreError, StoreUnavailable
 from semel.stores.base import AsyncTransaction, Backend, Transaction, Transactional
 from semel.stores.postgres import PostgresBackend
@@ -45,7 +45,7 @@ ASYNC = pytest.mark.parametrize("world", ["sqlite-async", "postgresql-async"], i
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite's statements have a second to notice an interruption; here they have long."""
-    for module in ("handed", "transactions"):
+    for module in ("handed_connection", "transactions"):
         monkeypatch.setattr(f"semel.stores.sqlite.{module}.PATIENCE", PATIENCE)
 
 
@@ -406,7 +406,7 @@ def test_a_function_that_does_not_return_is_not_severed_and_that_is_said(
         hanging = threads.submit(connection.execute, "SELECT hang()")
         assert called.wait(PATIENCE)
         with monkeypatch.context() as patch:
-            patch.setattr("semel.stores.sqlite.handed.PATIENCE", SOON)
+            patch.setattr("semel.stores.sqlite.handed_connection.PATIENCE", SOON)
             assert not act.inner.sever("it took too long")
         go_on.set()
         with suppress(sqlite3.Error):
@@ -685,8 +685,8 @@ def test_a_thread_gets_a_connection_that_blocks(world: World) -> None:
 
 CHILD = """
 import os, sys
-from semel.core.contract import Claim, Complete
-from semel.core.model import Fence, Identity, Origin
+from semel.core.operations.requests import Claim, Complete
+from semel.core.records import Fence, Identity, Origin
 from semel.stores import open_backend
 url, identity = sys.argv[1:]
 backend = open_backend(url, timeout=120)
@@ -1019,7 +1019,7 @@ def test_a_commit_that_says_rollback_is_not_applied(pg: World) -> None:
     with pytest.raises(psycopg.Error):
         act.execute("SELECT * FROM nowhere")
     inner = cast("Any", act.inner)
-    from semel.stores.postgres.blocking import wait
+    from semel.stores.postgres.pool_sync import wait
 
     with pytest.raises(StoreUnavailable, match="rolled the transaction back") as refused:
         wait(inner._link, steps.commit(inner._link, marked=False), monotonic() + PATIENCE)
@@ -1121,7 +1121,7 @@ def test_a_commit_that_was_interrupted_is_in_doubt(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("semel.stores.postgres.transactions.wait", interrupted)
+        patch.setattr("semel.stores.postgres.transactions_sync.wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             act.commit()
     with pytest.raises(StoreUnavailable) as doubt:

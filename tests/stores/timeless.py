@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from semel.core.frozen import replace
-from semel.core.model import Micros
+from semel.core.records import Micros
 
 UNIT: Final[Micros] = 1_000 * 1_000_000
 

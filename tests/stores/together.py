@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from semel.core.contract import Applied, Claim, Claimed, Complete, Renew, StoreOperation
 from semel.core.frozen import replace
-from semel.core.model import Fence, Identity, Origin
+from semel.core.operations.requests import Applied, Claim, Claimed, Complete, Renew, StoreOperation
+from semel.core.records import Fence, Identity, Origin
 from semel.stores import open_backend
 from semel.stores.base import AsyncStore, Store
-from semel.stores.sql.blocking_lanes import BlockingLane
+from semel.stores.sql.batcher_sync import BlockingLane
 from tests.stores.contract import MINUTE, SNAPSHOT
 from tests.waiting import PATIENCE, until
 
@@ -69,8 +69,8 @@ def hurried(*lanes: Any) -> Iterator[None]:
 def never_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine, no statement is passed by: each waits for the one before it, and
     so the number of statements is the same on every machine."""
-    for colour in ("awaited", "blocking"):
-        monkeypatch.setattr(f"semel.stores.sql.{colour}_lanes.PATIENCE", PATIENCE)
+    for colour in ("async", "sync"):
+        monkeypatch.setattr(f"semel.stores.sql.batcher_{colour}.PATIENCE", PATIENCE)
 
 
 # ── tasks ─────────────────────────────────────────────────────────────────────────────────────────

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from semel.core.contract import Operation
 from semel.core.flow import Flow, run
 from semel.core.frozen import replace
-from semel.core.model import Fence, Identity, OnLapse, Record, State
+from semel.core.operations.requests import Operation
+from semel.core.records import Fence, Identity, OnLapse, Record, State
 
 R = TypeVar("R")
 K = TypeVar("K", bound=Operation[Any])

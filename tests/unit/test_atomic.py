@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from semel.core.answers import Answer, Outcome
-from semel.core.contract import (
+from semel.core.exchange.answers import Answer, Outcome
+from semel.core.exchange.exchange import Exchange
+from semel.core.frozen import replace
+from semel.core.operations.handler import Begun, Commit, Pursue, Returned, RollBack
+from semel.core.operations.requests import (
     Applied,
     Claim,
     Claimed,
@@ -18,11 +21,8 @@ from semel.core.contract import (
     Retake,
     Suspend,
 )
-from semel.core.exchange import Exchange
-from semel.core.frozen import replace
-from semel.core.model import Fence, OnLapse, Record, Response, State
 from semel.core.policy import Policy, ietf, payments
-from semel.core.runner import Begun, Commit, Pursue, Returned, RollBack
+from semel.core.records import Fence, OnLapse, Record, Response, State
 from semel.errors import ConfigurationError, StoreUnavailable
 from tests.unit.script import Script
 from tests.unit.whole import Invoke, exchange

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import semel
-from semel.core import keys
-from semel.core.problems import refuse
+from semel.core.exchange.problems import refuse
+from semel.core.request import keys
 from semel.log import log
-from semel.process.events import Events
+from semel.runtime.events import Events
 from tests import canary
 from tests.servers.child import Child
 from tests.web.client import Reply
@@ -44,7 +44,7 @@ def test_an_unmasked_key_is_caught(
     colour: str, caught: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fields of events are where labels of metrics, attributes of spans and lines come from."""
-    monkeypatch.setattr("semel.web.accounts.mask", lambda key: key)
+    monkeypatch.setattr("semel.web.request_events.mask", lambda key: key)
     guard = semel.Guard("memory://", tenant=None, maintenance=None, on_event=lambda event: None)
     with asyncio.Runner() as runner:
         driver(colour, guard, lambda: Said(b"x"), runner)(Ask(key=canary.new_key()))

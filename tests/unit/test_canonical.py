@@ -9,8 +9,8 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.core import canonical
-from semel.core.canonical import MAX_DEPTH, Canonical, canonicalise, usual_form
+from semel.core.request import canonical_json
+from semel.core.request.canonical_json import MAX_DEPTH, Canonical, canonicalise, usual_form
 
 LARGEST = 2**53 - 1
 text = st.text(st.characters(exclude_categories=["Cs"]))
@@ -190,7 +190,7 @@ def test_the_members_of_an_object_make_up_its_text() -> None:
 @given(values)
 def test_the_cached_encoder_writes_what_the_public_one_writes(value: object) -> None:
     value = json.loads(json.dumps(value))
-    assert canonical._encode(value) == canonical._ENCODER.encode(value)  # type: ignore[arg-type]
+    assert canonical_json._encode(value) == canonical_json._ENCODER.encode(value)  # type: ignore[arg-type]
 
 
 @given(st.binary() | st.text('[]{}":,\\0123e.- \nu').map(str.encode))

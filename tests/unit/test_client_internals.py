@@ -15,7 +15,7 @@ from types import CodeType
 
 import pytest
 
-from semel.core.client_internals import (
+from semel.core.recovery.client_internals import (
     ALL,
     CONNECTING,
     PREPARING,
@@ -25,7 +25,7 @@ from semel.core.client_internals import (
     Place,
     version,
 )
-from semel.core.failures import KNOWN
+from semel.core.recovery.was_sent import KNOWN
 
 NOTED = {
     "aiohttp": ("3.14.5", "30e0837dab255e85"),

@@ -6,13 +6,12 @@ from itertools import product
 
 import pytest
 
-from semel.core.conclusions import concession, conclude, is_usual
-from semel.core.contract import Release, Renew, Suspend
-from semel.core.course import Course
-from semel.core.journal import Journal, Kind
+from semel.core.exchange.outcome import Verdict, concession, conclude, is_usual
+from semel.core.exchange.progress import Course
+from semel.core.operations.handler import HandlerOutcome, Raised, Returned
+from semel.core.operations.requests import Release, Renew, Suspend
 from semel.core.policy import Policy, accepted, ietf, payments, stripe
-from semel.core.runner import HandlerOutcome, Raised, Returned
-from semel.core.verdict import Verdict
+from semel.core.recovery.journal import Journal, Kind
 from semel.errors import OperationChanged, OutcomeUnknown
 from tests.unit.whole import varied, workers_run
 from tests.unit.world import answered, call

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from semel.core.contract import ReadRecipe
-from semel.core.enrolment import enrol, foretold
+from semel.core.exchange.settings_changed import enrol, foretold
 from semel.core.flow import run
+from semel.core.operations.requests import ReadRecipe
 from semel.core.policy import Policy, ietf
 from semel.errors import RecipeChanged
 from tests.terms import terms

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 
 import semel
-from semel.process import events
-from semel.process.catalogue import CATALOGUE, ERROR, INFO, NONE
-from semel.process.events import Event, Events, Subscriber
+from semel.runtime import events
+from semel.runtime.event_catalogue import CATALOGUE, ERROR, INFO, NONE
+from semel.runtime.events import Event, Events, Subscriber
 from tests.waiting import PATIENCE, until
 
 

@@ -10,11 +10,22 @@ from typing import Any, TypeVar
 
 import pytest
 
-from semel.core import snapshot
-from semel.core.acts import Act
-from semel.core.answers import Answer, Outcome
-from semel.core.conclusions import KeepFailed
-from semel.core.contract import (
+from semel.core.exchange.answers import Answer, Outcome
+from semel.core.exchange.outcome import KeepFailed
+from semel.core.flow import Interrupted, run
+from semel.core.operations.acts import Act
+from semel.core.operations.handler import (
+    Abandoned,
+    Await,
+    Drained,
+    HandlerOutcome,
+    Pursue,
+    Raised,
+    Streaming,
+    Unwoken,
+    Woken,
+)
+from semel.core.operations.requests import (
     Applied,
     Claim,
     Claimed,
@@ -32,21 +43,10 @@ from semel.core.contract import (
     Suspend,
     Take,
 )
-from semel.core.fingerprint import Recipe
-from semel.core.flow import Interrupted, run
-from semel.core.model import Fence, OnLapse, Response
 from semel.core.policy import Policy, accepted, ietf, payments, stripe
-from semel.core.runner import (
-    Abandoned,
-    Await,
-    Drained,
-    HandlerOutcome,
-    Pursue,
-    Raised,
-    Streaming,
-    Unwoken,
-    Woken,
-)
+from semel.core.records import Fence, OnLapse, Response
+from semel.core.request.fingerprint import Recipe
+from semel.core.stored import snapshot
 from semel.errors import NotExecuted, OutcomeUnknown, StoreUnavailable
 from tests.unit.whole import Discard, Drain, Invoke, exchange, varied
 from tests.unit.world import SECOND, World, answered, call

@@ -33,9 +33,9 @@ import requests.adapters
 import urllib3
 
 import semel
-from semel.core.client_internals import is_on_a_way
-from semel.core.failures import Sent, classify
-from semel.core.verdict import is_ambiguous, says_not_executed
+from semel.core.exchange.outcome import is_ambiguous, says_not_executed
+from semel.core.recovery.client_internals import is_on_a_way
+from semel.core.recovery.was_sent import Sent, classify
 from tests.servers.ports import bound_somewhere
 from tests.unit import provider as acts
 from tests.unit.provider import Act, Provider, answer, deaf_port, say

@@ -14,8 +14,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from semel.core.failures import ANSWERED_CODES, Sent, classify
-from semel.core.verdict import is_ambiguous, says_not_executed
+from semel.core.exchange.outcome import is_ambiguous, says_not_executed
+from semel.core.recovery.was_sent import ANSWERED_CODES, Sent, classify
 from tests.servers.ports import bound_somewhere
 from tests.unit.provider import Provider, turn_away
 from tests.waiting import PATIENCE

@@ -14,15 +14,21 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from semel.core.fingerprint import (
+from semel.core.records import HeaderView, Request
+from semel.core.request.comparison import (
+    MAX_NAMED,
+    Difference,
+    Prints,
+    differing_fields,
+    field_digests,
+)
+from semel.core.request.fingerprint import (
     MAX_FIELDS,
     Fingerprint,
     Recipe,
     fingerprint,
     matches,
 )
-from semel.core.model import HeaderView, Request
-from semel.core.prints import MAX_NAMED, Difference, Prints, differing_fields, field_digests
 
 FORM = "application/x-www-form-urlencoded"
 SALT = b"0123456789abcdef"

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from semel.core.contract import Operation
 from semel.core.flow import Flow, Interrupted, arun, ask, run
+from semel.core.operations.requests import Operation
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import pytest
 
-from semel.core.contract import Claimed
-from semel.core.fingerprint import Recipe
 from semel.core.frozen import derived, frozen, replace, value
-from semel.core.model import Origin, Response
-from semel.core.runner import Pause
+from semel.core.operations.handler import Pause
+from semel.core.operations.requests import Claimed
+from semel.core.records import Origin, Response
+from semel.core.request.fingerprint import Recipe
 
 
 @frozen

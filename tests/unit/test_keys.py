@@ -16,7 +16,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from semel.core.keys import (
+from semel.core.request.keys import (
     MAX_HEADER_BYTES,
     Malformed,
     Scope,

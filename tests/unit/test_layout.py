@@ -11,25 +11,29 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "semel"
 
-# Room -> the other rooms it may import. A room is a folder of src/semel or a module named here; any
-# other module directly in src/semel, `__init__` included, belongs to `top`.
-FOUNDATION = {"chance", "errors", "log", "core", "stores", "process"}
-EVERYTHING = FOUNDATION | {"top", "web", "effects", "client", "ops", "proxy", "check", "demo"}
-MAY_IMPORT: dict[str, set[str]] = {
-    "chance": set(),
+# Room -> the other rooms it imports: exactly those. A room is a folder of src/semel or a module
+# named here; any other module in src/semel itself, `__init__` included, belongs to `top`.
+IMPORTS: dict[str, set[str]] = {
+    "backoff": set(),
     "errors": set(),
     "log": set(),
     "core": {"errors"},
-    "stores": {"chance", "errors", "log", "core"},
-    "process": {"chance", "errors", "log", "core", "stores"},
-    "client": {"chance", "errors", "core"},
-    "web": FOUNDATION | {"effects", "top"},
-    "effects": FOUNDATION | {"web", "top"},
-    "top": EVERYTHING,
-    "ops": EVERYTHING,
-    "proxy": EVERYTHING,
-    "check": EVERYTHING,
-    "demo": EVERYTHING,
+    "stores": {"backoff", "errors", "log", "core"},
+    "runtime": {"backoff", "errors", "log", "core", "stores"},
+    "telemetry": {"errors", "core", "runtime"},
+    "client": {"backoff", "errors", "core"},
+    "web": {"backoff", "errors", "log", "core", "stores", "runtime", "frameworks", "top"},
+    "frameworks": {"errors", "log", "core", "stores", "runtime", "web", "top"},
+    "outbox": {"errors", "core", "stores", "worker"},
+    "worker": {"backoff", "errors", "log", "core", "stores", "runtime", "web", "outbox", "top"},
+    "inbox": {"errors", "core", "runtime", "web", "outbox", "worker", "top"},
+    "operators": {"errors", "core", "stores", "runtime", "web", "worker", "top"},
+    "cli": {"errors", "core", "stores", "runtime", "web", "worker", "operators", "demo", "top"},
+    "demo": {"errors", "core", "stores", "web", "top"},
+    "top": {
+        *("errors", "log", "core", "stores", "runtime", "web", "frameworks"),
+        *("outbox", "inbox", "worker", "operators", "cli"),
+    },
 }
 
 # The core decides; it does not read clocks, throw dice, wait, or touch the outside.
@@ -76,7 +80,7 @@ def room_of(dotted: list[str], package: Path) -> str:
     if len(dotted) < 2:
         return "top"
     name = dotted[1]
-    return name if name in MAY_IMPORT or (package / name).is_dir() else "top"
+    return name if name in IMPORTS or (package / name).is_dir() else "top"
 
 
 def modules(package: Path) -> list[Module]:
@@ -104,15 +108,23 @@ def absolute(module: Module, node: ast.ImportFrom) -> list[str]:
 
 def wrong_directions(package: Path) -> Iterator[str]:
     for module in modules(package):
-        if module.room not in MAY_IMPORT:
-            yield f"{module.path.name}: semel.{module.room} has no line in MAY_IMPORT"
+        if module.room not in IMPORTS:
+            yield f"{module.path.name}: semel.{module.room} has no line in IMPORTS"
             continue
         for node, name in imported(module):
             if name[0] != "semel":
                 continue
             room = room_of(name, package)
-            if room != module.room and room not in MAY_IMPORT[module.room]:
+            if room != module.room and room not in IMPORTS[module.room]:
                 yield f"{module.at(node)}: {module.room} may not import {room} ({'.'.join(name)})"
+
+
+def unused_directions(package: Path) -> Iterator[str]:
+    used: dict[str, set[str]] = {room: set() for room in IMPORTS}
+    for module in modules(package):
+        used[module.room] |= {room_of(name, package) for _, name in imported(module)}
+    for room, others in IMPORTS.items():
+        yield from (f"{room} imports nothing of {other}" for other in sorted(others - used[room]))
 
 
 def core_outside(package: Path) -> Iterator[str]:
@@ -153,6 +165,10 @@ def test_imports_point_one_way() -> None:
     assert list(wrong_directions(PACKAGE)) == []
 
 
+def test_every_direction_is_used() -> None:
+    assert list(unused_directions(PACKAGE)) == []
+
+
 def test_the_core_does_no_io_and_reads_no_clock() -> None:
     assert list(core_outside(PACKAGE)) == []
 
@@ -173,18 +189,18 @@ def write(package: Path, files: dict[str, str]) -> Path:
 @pytest.mark.parametrize(
     ("file", "source", "complaint"),
     [
-        ("core/keys.py", "import semel.stores.memory", "core may not import stores"),
-        ("core/keys.py", "from semel import stores", "core may not import stores"),
+        ("core/request/keys.py", "import semel.stores.memory", "core may not import stores"),
+        ("core/request/keys.py", "from semel import stores", "core may not import stores"),
         ("core/keys.py", "from ..stores import memory", "core may not import stores"),
         ("core/keys.py", "from .. import stores", "core may not import stores"),
         ("core/__init__.py", "from ..stores import memory", "core may not import stores"),
-        ("core/keys.py", "def f():\n    import semel", "core may not import top"),
+        ("core/request/keys.py", "def f():\n    import semel", "core may not import top"),
         ("errors.py", "from semel.core import keys", "errors may not import core"),
         ("stores/sql/plans.py", "from semel.web import asgi", "stores may not import web"),
-        ("process/renewal.py", "import semel.web.asgi", "process may not import web"),
+        ("runtime/renewal.py", "import semel.web.asgi", "runtime may not import web"),
         ("client/retry.py", "from semel.stores import base", "client may not import stores"),
-        ("web/asgi.py", "from semel.ops import cli", "web may not import ops"),
-        ("attic/box.py", "", "semel.attic has no line in MAY_IMPORT"),
+        ("web/asgi.py", "from semel.cli import main", "web may not import cli"),
+        ("attic/box.py", "", "semel.attic has no line in IMPORTS"),
     ],
 )
 def test_a_wrong_direction_is_found(tmp_path: Path, file: str, source: str, complaint: str) -> None:
@@ -206,11 +222,11 @@ def test_a_wrong_direction_is_found(tmp_path: Path, file: str, source: str, comp
     ],
 )
 def test_an_impure_core_is_found(tmp_path: Path, source: str) -> None:
-    assert len(list(core_outside(write(tmp_path / "semel", {"core/keys.py": source})))) == 1
+    assert len(list(core_outside(write(tmp_path / "semel", {"core/request/keys.py": source})))) == 1
 
 
 def test_a_drawer_is_found(tmp_path: Path) -> None:
-    write(tmp_path, {"core/utils.py": "", "helpers/x.py": "", "core/keys.py": ""})
+    write(tmp_path, {"core/utils.py": "", "helpers/x.py": "", "core/request/keys.py": ""})
     assert len(list(drawers(tmp_path))) == 2
 
 
@@ -218,10 +234,10 @@ def test_right_directions_pass(tmp_path: Path) -> None:
     package = write(
         tmp_path / "semel",
         {
-            "__init__.py": "from semel.guard import Guard\nfrom semel.core.keys import Key",
+            "__init__.py": "from semel.guard import Guard\nfrom semel.core.request.keys import Key",
             "guard.py": "from semel import config\nfrom semel.web import asgi",
             "core/keys.py": "import http_sf\nfrom urllib.parse import quote\nfrom . import model",
-            "stores/memory.py": "import threading\nfrom semel.core.keys import Key",
+            "stores/memory.py": "import threading\nfrom semel.core.request.keys import Key",
             "web/asgi.py": "from semel.stores import memory\nfrom semel.errors import SemelError",
         },
     )

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from semel.core import contract, custody, outbox, upkeep
-from semel.core.contract import StoreOperation
-from semel.core.model import State
+from semel.core.operations import audit, maintenance, outbox, requests
+from semel.core.operations.requests import StoreOperation
+from semel.core.records import State
 from semel.core.states import TABLE, Event
-from semel.stores.redis.errand import PLANS
+from semel.stores.redis.operation_retry import PLANS
 from semel.stores.redis.scripts import RECORD, SHARED, script, sources
 
 HEADER = re.compile(
@@ -65,7 +65,7 @@ def test_a_script_names_only_the_states_its_events_lead_to(name: str) -> None:
 
 def test_every_operation_of_a_store_has_a_plan() -> None:
     asked: set[type[StoreOperation[Any]]] = set()
-    for module in (contract, upkeep, outbox, custody):
+    for module in (requests, maintenance, outbox, audit):
         for each in vars(module).values():
             if isinstance(each, type) and issubclass(each, StoreOperation):
                 asked.add(each)

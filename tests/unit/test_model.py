@@ -1,6 +1,6 @@
 """The view that callables of the operator get of a request's headers."""
 
-from semel.core.model import HeaderView
+from semel.core.records import HeaderView
 
 HEADERS = HeaderView(((b"X-User", b"ann"), (b"x-user", b"bob"), (b"Accept", b"*/*")))
 

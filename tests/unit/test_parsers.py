@@ -18,22 +18,23 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from semel.client.budget import retry_after
-from semel.core import journal, sealing, snapshot, stored
-from semel.core.canonical import canonicalise
-from semel.core.custody import BrowseAudit
-from semel.core.forms import read_multipart, read_urlencoded
-from semel.core.keys import canonical_path, parse_key
-from semel.core.media import media_type
-from semel.core.model import Identity
-from semel.core.pointers import parse_pointer, write_pointer
-from semel.core.replay import accepts
-from semel.effects import signing
+from semel.client.retry_budget import retry_after
+from semel.core.exchange.replay import accepts
+from semel.core.operations.audit import BrowseAudit
+from semel.core.records import Identity
+from semel.core.recovery import journal
+from semel.core.request.canonical_json import canonicalise
+from semel.core.request.forms import read_multipart, read_urlencoded
+from semel.core.request.json_pointer import parse_pointer, write_pointer
+from semel.core.request.keys import canonical_path, parse_key
+from semel.core.request.media_type import media_type
+from semel.core.stored import requests, sealed, snapshot
 from semel.errors import ConfigurationError, StoreError
+from semel.outbox import signatures
 from semel.stores import open_backend
 from semel.stores.memory import MemoryBackend
 from semel.stores.options import count, seconds
-from semel.stores.redis import answers
+from semel.stores.redis import replies
 from semel.stores.sql import rows
 
 LATIN = st.text(st.characters(max_codepoint=255))
@@ -52,7 +53,7 @@ def near_bytes(*pieces: bytes) -> st.SearchStrategy[bytes]:
 
 
 def verify(header: str) -> object:
-    return signing.verify((SECRET,), header, "1700000000", header, b"body", now=1_700_000_000.0)
+    return signatures.verify((SECRET,), header, "1700000000", header, b"body", now=1_700_000_000.0)
 
 
 def damaged(encode: Callable[[], bytes]) -> st.SearchStrategy[bytes]:
@@ -76,7 +77,7 @@ def checksummed(magic: bytes) -> st.SearchStrategy[bytes]:
 
 
 JOURNAL = journal.Journal((journal.Point("charged", journal.Kind.CALL, True, {"id": 1}),))
-REQUEST = stored.StoredRequest("POST", "", "/a", b"", ((b"a", b"b"),), b"{}", "key", None)
+REQUEST = requests.StoredRequest("POST", "", "/a", b"", ((b"a", b"b"),), b"{}", "key", None)
 SNAPSHOT = snapshot.Snapshot(200, ((b"a", b"b"),), b"body")
 CELLS = st.none() | st.integers() | st.text(max_size=3) | st.binary(max_size=40) | st.booleans()
 WORDS = ("pending", "completed", "in_progress", "unknown", "release", "resume")
@@ -99,13 +100,13 @@ OF_ROWS: tuple[Callable[[Any], object], ...] = (
     *(rows.effect_state, rows.told, rows.written, rows.recipe),
 )
 OF_REDIS: dict[str, Callable[[Any], object]] = {
-    "written": lambda given: answers.written(NOBODY, given),
-    "record": lambda given: answers.record(NOBODY, given),
-    "case": lambda given: answers.case(NOBODY, given, given, {}),
-    "glimpse": lambda given: answers.glimpse(NOBODY, given, given, {}),
-    "state": answers.state,
-    "time": answers.time,
-    "text": answers.text,
+    "written": lambda given: replies.written(NOBODY, given),
+    "record": lambda given: replies.record(NOBODY, given),
+    "case": lambda given: replies.case(NOBODY, given, given, {}),
+    "glimpse": lambda given: replies.glimpse(NOBODY, given, given, {}),
+    "state": replies.state,
+    "time": replies.time,
+    "text": replies.text,
 }
 
 
@@ -159,7 +160,7 @@ PARSERS: dict[str, Parser] = {
         verify, near("v1,", " ", "a", "=") | LATIN, lambda size: "v1,a " * (size // 5)
     ),
     "webhook secret": Parser(
-        signing.secret,
+        signatures.secret,
         near("whsec_", "a", "=", "/"),
         lambda size: "whsec_" + "=" * size,
         (ConfigurationError,),
@@ -171,9 +172,9 @@ PARSERS: dict[str, Parser] = {
         (StoreError,),
     ),
     "stored request": Parser(
-        stored.decode,
-        damaged(lambda: stored.encode(REQUEST)),
-        lambda size: stored.encode(REQUEST)[:6] + b"[" * size,
+        requests.decode,
+        damaged(lambda: requests.encode(REQUEST)),
+        lambda size: requests.encode(REQUEST)[:6] + b"[" * size,
         (StoreError,),
     ),
     "journal": Parser(
@@ -183,7 +184,7 @@ PARSERS: dict[str, Parser] = {
         (StoreError,),
     ),
     "sealed value": Parser(
-        sealing.parse, near_bytes(b"E1", b"\x03", b"abc"), lambda size: b"E1\xff" * size
+        sealed.parse, near_bytes(b"E1", b"\x03", b"abc"), lambda size: b"E1\xff" * size
     ),
     **{
         f"row of SQL: {parse.__name__}": Parser(
@@ -317,7 +318,7 @@ def test_a_journal_comes_out_as_it_went_in(
 
 @given(
     st.builds(
-        stored.StoredRequest,
+        requests.StoredRequest,
         st.text(),
         st.text(),
         st.text(),
@@ -328,5 +329,5 @@ def test_a_journal_comes_out_as_it_went_in(
         VALUES,
     )
 )
-def test_a_stored_request_comes_out_as_it_went_in(request: stored.StoredRequest) -> None:
-    assert stored.decode(stored.encode(request)) == request
+def test_a_stored_request_comes_out_as_it_went_in(request: requests.StoredRequest) -> None:
+    assert requests.decode(requests.encode(request)) == request

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 import semel
+from semel.core.exchange.outcome import is_ambiguous, says_not_executed
 from semel.core.policy import OPTION_NAMES, Options, Policy
-from semel.core.verdict import is_ambiguous, says_not_executed
 
 ZERO = timedelta(0)
 

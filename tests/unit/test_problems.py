@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from semel.core.problems import CATALOGUE, DOCS, refuse
+from semel.core.exchange.problems import CATALOGUE, DOCS, refuse
 
 
 @pytest.mark.parametrize("code", CATALOGUE)

@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from semel.core.contract import Applied
-from semel.core.model import Identity, OnLapse, State
+from semel.core.operations.requests import Applied
+from semel.core.records import Identity, OnLapse, State
 from semel.errors import StoreCorrupt
-from semel.stores.redis import answers
+from semel.stores.redis import replies
 from semel.stores.sql import rows
 
 IDENTITY = Identity(bytes(range(32)))
@@ -40,10 +40,10 @@ def outcome(read: Any) -> object:
 
 def both_ways(identity: Identity, row: list[Any]) -> tuple[object, object]:
     def long_way() -> object:
-        made = answers._row(identity, row)
+        made = replies._row(identity, row)
         return None if made is None else rows.record(made)
 
-    return outcome(lambda: answers.record(identity, row)), outcome(long_way)
+    return outcome(lambda: replies.record(identity, row)), outcome(long_way)
 
 
 @given(COMPLETED)
@@ -70,6 +70,6 @@ def test_an_identity_of_another_length_is_refused_both_ways() -> None:
 
 def test_a_completion_is_the_same_with_its_time_as_number_and_as_text() -> None:
     """The first time a script tells what it has just counted, later what is stored."""
-    first = answers.written(IDENTITY, [1, 5, b"completed", None, 9])
-    again = answers.written(IDENTITY, [1, 5, b"completed", None, b"9"])
+    first = replies.written(IDENTITY, [1, 5, b"completed", None, 9])
+    again = replies.written(IDENTITY, [1, 5, b"completed", None, b"9"])
     assert first == again == Applied(State.COMPLETED, 5, None, 9)

@@ -12,11 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.core import replay, snapshot
-from semel.core.flow import run
-from semel.core.model import Headers, Response
-from semel.core.policy import Policy, ietf
-from semel.core.replay import (
+from semel.core.exchange import replay
+from semel.core.exchange.replay import (
     accepts,
     first_headers,
     kept,
@@ -27,8 +24,12 @@ from semel.core.replay import (
     secured,
     unhurried,
 )
-from semel.core.runner import Apart
-from semel.core.snapshot import COMPRESS_OVER
+from semel.core.flow import run
+from semel.core.operations.handler import Apart
+from semel.core.policy import Policy, ietf
+from semel.core.records import Headers, Response
+from semel.core.stored import snapshot
+from semel.core.stored.snapshot import COMPRESS_OVER
 
 POLICY = ietf()
 

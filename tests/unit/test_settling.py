@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from semel.core import journal
-from semel.core.contract import (
+from semel.core.frozen import replace
+from semel.core.operations.handler import Ask
+from semel.core.operations.requests import (
     Applied,
     Inquire,
     Lapse,
@@ -14,14 +15,21 @@ from semel.core.contract import (
     SettleCall,
     SettleHappened,
 )
-from semel.core.evidence import Absent, CannotTell, Evidence, Happened
-from semel.core.frozen import replace
-from semel.core.journal import Journal, Kind
-from semel.core.model import Case, Fence, OnLapse, Origin, State
 from semel.core.policy import accepted
-from semel.core.reconciling import Doubt, GivenUp, reconcile
-from semel.core.runner import Ask
-from semel.core.settling import Passed, Running, Settled, Settlement, Undecided, Witness, settle
+from semel.core.records import Case, Fence, OnLapse, Origin, State
+from semel.core.recovery import journal
+from semel.core.recovery.journal import Journal, Kind
+from semel.core.unknown.evidence import Absent, CannotTell, Evidence, Happened
+from semel.core.unknown.probe import Doubt, GivenUp, reconcile
+from semel.core.unknown.settlement import (
+    Passed,
+    Running,
+    Settled,
+    Settlement,
+    Undecided,
+    Witness,
+    settle,
+)
 from tests.unit.script import Script, a_record
 
 FENCE, SEEN, NOW = Fence(b"f" * 16), Fence(b"s" * 16), 100

@@ -1,4 +1,4 @@
-"""What is stored comes out byte for byte, or not at all."""
+"""What is requests comes out byte for byte, or not at all."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.core import journal, stored
-from semel.core.snapshot import COMPRESS_OVER, Snapshot, decode, encode
+from semel.core.recovery import journal
+from semel.core.stored import requests
+from semel.core.stored.snapshot import COMPRESS_OVER, Snapshot, decode, encode
 from semel.errors import NewerVersion, StoreCorrupt
 
 SNAPSHOTS = st.builds(
@@ -58,7 +59,7 @@ def test_what_a_newer_semel_wrote_is_called_so_and_never_guessed_at() -> None:
     checksum = sha256(bytes((flags,)) + rest).digest()[:16]
     with pytest.raises(NewerVersion, match="upgrade"):
         decode(b"S1" + bytes((flags,)) + checksum + rest)
-    for decoder, kind in ((stored.decode, b"Q2"), (journal.decode, b"J2"), (decode, b"E2")):
+    for decoder, kind in ((requests.decode, b"Q2"), (journal.decode, b"J2"), (decode, b"E2")):
         with pytest.raises(NewerVersion, match="upgrade"):
             decoder(kind + bytes(40))
 

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from semel.core import contract, custody, outbox, upkeep
-from semel.core.acts import Act, Verb
-from semel.core.contract import StoreOperation
 from semel.core.frozen import replace
-from semel.core.model import Fence, Identity, OnLapse, Origin, Record, State
+from semel.core.operations import audit, maintenance, outbox, requests
+from semel.core.operations.acts import Act, Verb
+from semel.core.operations.requests import StoreOperation
+from semel.core.records import Fence, Identity, OnLapse, Origin, Record, State
 from semel.core.states import TABLE, Event, sources
 from semel.errors import SchemaError, StoreCorrupt
-from semel.stores.sql import migrate, plans, rows
+from semel.stores.sql import migration as migrate
+from semel.stores.sql import plans, rows
 from semel.stores.sql.dialect import (
     SYNTAXES,
     BadQuery,
@@ -26,9 +27,9 @@ from semel.stores.sql.dialect import (
     checked,
     dialect,
     query_sources,
+    without_returning,
 )
-from semel.stores.sql.migrate import Standing
-from semel.stores.sql.returning import without_returning
+from semel.stores.sql.migration import Standing
 from tests.terms import terms
 
 EVENTS = re.compile(r"^-- event: (.+)$", re.MULTILINE)
@@ -40,45 +41,45 @@ IDENTITY, FENCE, SEEN = Identity(bytes(32)), Fence(b"f" * 16), Fence(b"s" * 16)
 ORIGIN = Origin("tenant", "POST", "/", "key")
 ACT = Act("ann", "because")
 OPERATIONS: list[StoreOperation[Any]] = [
-    contract.Claim(IDENTITY, FENCE, "v1:", b"", ORIGIN, 1),
-    contract.Read(IDENTITY),
-    contract.Fetch(IDENTITY, FENCE, b""),
-    contract.Retake(IDENTITY, SEEN, FENCE, 1),
-    contract.Renew(IDENTITY, FENCE, 1),
-    contract.Open(IDENTITY, FENCE, b""),
-    contract.Complete(IDENTITY, FENCE, b"", 1, 1),
-    contract.Release(IDENTITY, FENCE, 1),
-    contract.Suspend(IDENTITY, FENCE),
-    contract.Lapse(IDENTITY, SEEN, 1),
-    contract.Forget(IDENTITY, SEEN),
-    contract.SettleHappened(IDENTITY, SEEN, FENCE, b"", 1, 1, ACT),
-    contract.SettleAbsent(IDENTITY, SEEN, FENCE, 1, ACT),
-    contract.Evict(IDENTITY, SEEN, ACT),
-    contract.EvictUnknown(IDENTITY, SEEN, FENCE, 1, ACT),
-    contract.EvictUnknown(IDENTITY, SEEN, FENCE, 1, ACT, free=True),
-    contract.Register("route", "recipe"),
-    contract.Agree(terms()),
-    contract.ReadRecipe("route"),
-    contract.Accept(IDENTITY, FENCE, "v1:", b"", ORIGIN, b"", 1),
-    contract.Recall(IDENTITY),
-    contract.Take(IDENTITY, SEEN, FENCE, 1),
-    contract.Resume(IDENTITY, SEEN, FENCE, 1),
-    contract.Advance(IDENTITY, FENCE, b""),
-    contract.SettleCall(IDENTITY, SEEN, FENCE, b"", ACT),
-    contract.Inquire(IDENTITY, SEEN, 0, 1),
-    upkeep.Due(upkeep.Work.PENDING, 1),
-    upkeep.CountDue(1),
-    upkeep.Browse((State.UNKNOWN,), 1),
-    upkeep.Browse((State.COMPLETED,), 1),
-    upkeep.Scan((State.UNKNOWN,), 1),
-    upkeep.Scan((State.COMPLETED,), 1),
-    upkeep.Count(1),
-    upkeep.Sweep(1),
-    upkeep.Abandon(1, b""),
-    upkeep.Reap(1),
-    upkeep.Lead("name", FENCE, 1),
-    upkeep.WhoLeads("name"),
-    upkeep.Retire("resource", "tenant"),
+    requests.Claim(IDENTITY, FENCE, "v1:", b"", ORIGIN, 1),
+    requests.Read(IDENTITY),
+    requests.Fetch(IDENTITY, FENCE, b""),
+    requests.Retake(IDENTITY, SEEN, FENCE, 1),
+    requests.Renew(IDENTITY, FENCE, 1),
+    requests.Open(IDENTITY, FENCE, b""),
+    requests.Complete(IDENTITY, FENCE, b"", 1, 1),
+    requests.Release(IDENTITY, FENCE, 1),
+    requests.Suspend(IDENTITY, FENCE),
+    requests.Lapse(IDENTITY, SEEN, 1),
+    requests.Forget(IDENTITY, SEEN),
+    requests.SettleHappened(IDENTITY, SEEN, FENCE, b"", 1, 1, ACT),
+    requests.SettleAbsent(IDENTITY, SEEN, FENCE, 1, ACT),
+    requests.Evict(IDENTITY, SEEN, ACT),
+    requests.EvictUnknown(IDENTITY, SEEN, FENCE, 1, ACT),
+    requests.EvictUnknown(IDENTITY, SEEN, FENCE, 1, ACT, free=True),
+    requests.Register("route", "recipe"),
+    requests.Agree(terms()),
+    requests.ReadRecipe("route"),
+    requests.Accept(IDENTITY, FENCE, "v1:", b"", ORIGIN, b"", 1),
+    requests.Recall(IDENTITY),
+    requests.Take(IDENTITY, SEEN, FENCE, 1),
+    requests.Resume(IDENTITY, SEEN, FENCE, 1),
+    requests.Advance(IDENTITY, FENCE, b""),
+    requests.SettleCall(IDENTITY, SEEN, FENCE, b"", ACT),
+    requests.Inquire(IDENTITY, SEEN, 0, 1),
+    maintenance.Due(maintenance.Work.PENDING, 1),
+    maintenance.CountDue(1),
+    maintenance.Browse((State.UNKNOWN,), 1),
+    maintenance.Browse((State.COMPLETED,), 1),
+    maintenance.Scan((State.UNKNOWN,), 1),
+    maintenance.Scan((State.COMPLETED,), 1),
+    maintenance.Count(1),
+    maintenance.Sweep(1),
+    maintenance.Abandon(1, b""),
+    maintenance.Reap(1),
+    maintenance.Lead("name", FENCE, 1),
+    maintenance.WhoLeads("name"),
+    maintenance.Retire("resource", "tenant"),
     outbox.Enqueue("key", None, "name", b""),
     outbox.TakeEffects(FENCE, ("name",), 1, 1),
     outbox.RenewEffects(FENCE, 1),
@@ -90,13 +91,13 @@ OPERATIONS: list[StoreOperation[Any]] = [
     outbox.Requeue("key", ACT, drop=True),
     outbox.Note("source", "event", 1),
     outbox.Note("source", "event", None),
-    custody.Erase(IDENTITY, SEEN, ACT),
-    custody.ListBelongings("tenant", 1),
-    custody.ListUnlike(b"E1", 1),
-    *(custody.Reseal(IDENTITY, SEEN, part, b"", b"") for part in custody.Part),
-    custody.ResealEffect("key", b"", b""),
-    custody.Remark(Verb.ERASE, ACT, "tenant"),
-    custody.BrowseAudit(1),
+    audit.Erase(IDENTITY, SEEN, ACT),
+    audit.ListBelongings("tenant", 1),
+    audit.ListUnlike(b"E1", 1),
+    *(audit.Reseal(IDENTITY, SEEN, part, b"", b"") for part in audit.Part),
+    audit.ResealEffect("key", b"", b""),
+    audit.Remark(Verb.ERASE, ACT, "tenant"),
+    audit.BrowseAudit(1),
 ]
 FOLLOWING = {
     "read_terms",
@@ -219,10 +220,10 @@ def test_a_plan_gives_what_its_statement_takes(name: str, op: StoreOperation[Any
 
 def test_every_operation_of_a_store_has_a_plan() -> None:
     named = [
-        *vars(contract).values(),
-        *vars(upkeep).values(),
+        *vars(requests).values(),
+        *vars(maintenance).values(),
         *vars(outbox).values(),
-        *vars(custody).values(),
+        *vars(audit).values(),
     ]
     every = {item for item in named if isinstance(item, type)}
     asked = {item for item in every if issubclass(item, StoreOperation)} - {StoreOperation}

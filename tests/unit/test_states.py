@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from semel.core.model import State
+from semel.core.records import State
 from semel.core.states import TABLE, Event, Proof, rule, sources
 
 UNSETTLED = {State.PENDING, State.IN_PROGRESS, State.UNKNOWN}

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from semel.core import journal, steps
-from semel.core.contract import Advance, Applied, Lost, Recalled
-from semel.core.course import Course
-from semel.core.evidence import Absent, Evidence, Happened, inquiry
+from semel.core.exchange.progress import Course
 from semel.core.frozen import replace
-from semel.core.journal import Journal, Kind
-from semel.core.model import Case, Fence, Identity, OnLapse, Origin, State
-from semel.core.runner import Abandoned, Ask, Begun, Commit, Did, Do, Raised, RollBack
+from semel.core.operations.handler import Abandoned, Ask, Begun, Commit, Did, Do, Raised, RollBack
+from semel.core.operations.requests import Advance, Applied, Lost, Recalled
+from semel.core.records import Case, Fence, Identity, OnLapse, Origin, State
+from semel.core.recovery import journal
+from semel.core.recovery import points as steps
+from semel.core.recovery.journal import Journal, Kind
+from semel.core.unknown.evidence import Absent, Evidence, Happened, inquiry
 from semel.errors import LeaseLost, NotExecuted, OutcomeUnknown, StoreUnavailable
 from tests.servers.ports import bound_somewhere
 from tests.unit.script import Script, a_record

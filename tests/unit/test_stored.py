@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from semel.core.exchange import WorkerRun
-from semel.core.model import Case, Fence
-from semel.core.stored import StoredRequest, decode, encode
+from semel.core.exchange.exchange import WorkerRun
+from semel.core.records import Case, Fence
+from semel.core.stored.requests import StoredRequest, decode, encode
 from semel.errors import StoreCorrupt
 from semel.web.worker_runs import asgi_scope, wsgi_environ
 

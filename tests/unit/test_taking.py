@@ -2,12 +2,12 @@
 
 import pytest
 
-from semel.core.contract import Release, Take
+from semel.core.exchange.deferred import take
 from semel.core.flow import Interrupted
-from semel.core.model import Case, Fence, Origin, State
+from semel.core.operations.handler import Pursue
+from semel.core.operations.requests import Release, Take
 from semel.core.policy import accepted
-from semel.core.runner import Pursue
-from semel.core.taking import take
+from semel.core.records import Case, Fence, Origin, State
 from semel.errors import StoreUnavailable
 from tests.terms import terms
 from tests.unit.script import a_record

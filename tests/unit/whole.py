@@ -9,16 +9,16 @@ from __future__ import annotations
 import copy
 from typing import Any, ClassVar
 
-from semel.core.answers import Answer
-from semel.core.claim import claim, resume
-from semel.core.contract import Claimed, Operation
-from semel.core.course import Course
-from semel.core.exchange import Exchange, WorkerRun
+from semel.core.exchange.answers import Answer
+from semel.core.exchange.claim import claim, resume
+from semel.core.exchange.exchange import Exchange, WorkerRun
+from semel.core.exchange.progress import Course
+from semel.core.exchange.settle import Flowing, end_stream, settle
 from semel.core.flow import Flow
 from semel.core.frozen import frozen
-from semel.core.model import Case, Fence, Headers, Identity, Micros
-from semel.core.runner import Drained, HandlerOutcome, Streaming
-from semel.core.settle import Flowing, end_stream, settle
+from semel.core.operations.handler import Drained, HandlerOutcome, Streaming
+from semel.core.operations.requests import Claimed, Operation
+from semel.core.records import Case, Fence, Headers, Identity, Micros
 
 
 @frozen

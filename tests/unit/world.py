@@ -7,15 +7,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from semel.core.admission import add_body, admit
-from semel.core.answers import Answer
-from semel.core.contract import Operation, Read, StoreOperation, Written
-from semel.core.exchange import Exchange
+from semel.core.exchange.admit import add_body, admit
+from semel.core.exchange.answers import Answer
+from semel.core.exchange.exchange import Exchange
 from semel.core.flow import run
-from semel.core.model import Fence, Headers, HeaderView, Record, Request, Response
-from semel.core.plan import Plan
-from semel.core.policy import Policy, ietf
-from semel.core.runner import (
+from semel.core.operations.handler import (
     Await,
     Drained,
     HandlerOutcome,
@@ -26,6 +22,9 @@ from semel.core.runner import (
     Unwoken,
     Woken,
 )
+from semel.core.operations.requests import Operation, Read, StoreOperation, Written
+from semel.core.policy import Plan, Policy, ietf
+from semel.core.records import Fence, Headers, HeaderView, Record, Request, Response
 from semel.errors import StoreUnavailable
 from semel.stores.memory import MemoryBackend
 from tests.unit.whole import Discard, Drain, Invoke, exchange

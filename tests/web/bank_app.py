@@ -15,9 +15,9 @@ from typing import Any
 from uuid import uuid4
 
 import semel
-from semel.core.contract import Operation
-from semel.process.transact import AsyncTransact, Transact
-from semel.process.waiters import Waiters, Wake
+from semel.core.operations.requests import Operation
+from semel.runtime.transactions import AsyncTransact, Transact
+from semel.runtime.waiters import Waiters, Wake
 from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
 from tests.waiting import PATIENCE, auntil, until

@@ -45,10 +45,10 @@ settings.configure(
             "PORT": _told.get("port") or "",
         }
     },
-    INSTALLED_APPS=["semel.web.django"],
+    INSTALLED_APPS=["semel.frameworks.django"],
     MIDDLEWARE=[
         *([f"{__name__}.outer"] if os.environ.get("OUTER") else []),
-        "semel.web.django.Middleware",
+        "semel.frameworks.django.Middleware",
     ],
     ROOT_URLCONF=__name__,
     SEMEL_GUARD=f"{__name__}.guard",

@@ -20,7 +20,7 @@ import semel
 from tests.web.drive import AsgiDriver, Driver, WsgiDriver
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="semel-")
-GUARD = "semel.web.django.Middleware"
+GUARD = "semel.frameworks.django.Middleware"
 
 guard: semel.Guard
 """What SEMEL_GUARD names: that of the test."""
@@ -35,7 +35,7 @@ if not settings.configured:
                 "NAME": Path(_FOLDER.name) / "site.db",
             }
         },
-        INSTALLED_APPS=["rest_framework", "semel.web.django"],
+        INSTALLED_APPS=["rest_framework", "semel.frameworks.django"],
         MIDDLEWARE=[GUARD],
         SEMEL_GUARD="tests.web.django_site.guard",
         REST_FRAMEWORK={"UNAUTHENTICATED_USER": None, "DEFAULT_AUTHENTICATION_CLASSES": []},

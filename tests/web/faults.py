@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from semel.core.contract import StoreOperation
+from semel.core.operations.requests import StoreOperation
 from semel.errors import StoreUnavailable
 from semel.stores.base import AsyncStore, Backend, Capabilities, Store
 from semel.stores.memory import MemoryBackend

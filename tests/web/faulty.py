@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from semel.core.contract import StoreOperation
+from semel.core.operations.requests import StoreOperation
 from semel.errors import StoreError, StoreUnavailable
 from semel.stores.base import Capabilities
 

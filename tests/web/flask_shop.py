@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 import semel
-from semel.web.flask import Semel
+from semel.frameworks.flask import Semel
 
 PEOPLE = {"Bearer ann": "ann", "Bearer ben": "ben"}
 

@@ -24,9 +24,9 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 import semel
+from semel.frameworks.flask import Semel
+from semel.frameworks.litestar import SemelPlugin
 from semel.web.asgi_types import AsgiApp
-from semel.web.flask import Semel
-from semel.web.litestar import SemelPlugin
 from semel.web.wsgi import Environ, StartResponse
 from tests.web.drive import KEY, AsgiDriver, Driver, WsgiDriver
 from tests.web.effects import Effects

@@ -13,11 +13,11 @@ from typing import Any
 import psycopg
 
 import semel
-from semel.core import journal
-from semel.core.contract import Advance, Applied, NoRecord, Read, Recall, Retake
-from semel.core.journal import Journal
-from semel.core.model import Case, Fence, Identity, OnLapse, State
-from semel.core.upkeep import Browse
+from semel.core.operations.maintenance import Browse
+from semel.core.operations.requests import Advance, Applied, NoRecord, Read, Recall, Retake
+from semel.core.records import Case, Fence, Identity, OnLapse, State
+from semel.core.recovery import journal
+from semel.core.recovery.journal import Journal
 from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
 from tests.effects.passing import into_the_past

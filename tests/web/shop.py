@@ -16,8 +16,8 @@ from pathlib import Path
 
 import semel
 from semel.core.policy import Policy
-from semel.process.attendant import Attendant
-from semel.process.clock import lease_clock
+from semel.runtime.keeper import Attendant
+from semel.runtime.leases import lease_clock
 from tests.waiting import PATIENCE
 from tests.web.effects import Effects
 

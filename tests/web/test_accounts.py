@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core.contract import Claim, Release
-from semel.process.catalogue import CATALOGUE
-from semel.process.events import Event
+from semel.core.operations.requests import Claim, Release
+from semel.runtime.event_catalogue import CATALOGUE
+from semel.runtime.events import Event
 from semel.stores.memory import MemoryBackend
 from tests.ears import Ear
 from tests.web.colours import COLOURS, Handle, Said, driver

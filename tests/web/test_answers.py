@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core import replay
+from semel.core.exchange import replay
 from semel.web.asgi_types import Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse
 from tests.web.client import Reply

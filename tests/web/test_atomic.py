@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 import semel
-from semel.core.model import Identity
+from semel.core.records import Identity
 from semel.web.asgi import Middleware
 from tests.servers import PostgresServer
 from tests.waiting import PATIENCE, until

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import semel
-from semel.process.leases import Lease
+from semel.runtime.leases import Lease
 from tests.forms import in_proof
 from tests.servers import PostgresServer
 from tests.stores.relay import hang_up

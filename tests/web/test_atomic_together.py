@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core.contract import Found, NoRecord, Read
-from semel.core.model import Identity
-from semel.core.runner import Begin, Begun, Occupied, RollBack
-from semel.process.transact import AsyncTransact, Transact
+from semel.core.operations.handler import Begin, Begun, Occupied, RollBack
+from semel.core.operations.requests import Found, NoRecord, Read
+from semel.core.records import Identity
+from semel.runtime.transactions import AsyncTransact, Transact
 from semel.stores.base import AsyncTransaction, Transaction
-from semel.stores.holds import Holds
+from semel.stores.open_transactions import Holds
 from semel.stores.sqlite import SqliteBackend
 from tests.servers import PostgresServer
 from tests.waiting import PATIENCE, auntil, until

@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core import census
-from semel.core.census import digest
-from semel.core.contract import Claim, Operation, Register
+from semel.core import tenant_counts
 from semel.core.flow import run
-from semel.core.model import Identity, Origin
-from semel.core.runner import Rest
-from semel.core.upkeep import Count, Lead
-from semel.effects.census import Census
-from semel.process.fences import new_fence
-from semel.process.limits import Limiter, Limits, Toll
+from semel.core.operations.handler import Rest
+from semel.core.operations.maintenance import Count, Lead
+from semel.core.operations.requests import Claim, Operation, Register
+from semel.core.records import Identity, Origin
+from semel.core.tenant_counts import digest
+from semel.runtime.leases import new_fence
+from semel.runtime.limits import Limiter, Limits, Toll
 from semel.stores import open_backend
 from semel.stores.base import Backend, performer
 from semel.stores.memory import MemoryBackend
+from semel.worker.tenant_counts import Census
 from tests.stores.harness import FakeClock
 from tests.waiting import until
 from tests.web.client import new_key
@@ -46,7 +46,7 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]
             made = open_backend(f"sqlite:///{tmp_path / 'keys.db'}")
         case "redis":
             url = request.getfixturevalue("valkey").url
-            made = open_backend(f"{url}?prefix=census-{time.monotonic_ns()}")
+            made = open_backend(f"{url}?prefix=tenant_counts-{time.monotonic_ns()}")
         case name:
             fixture = {"postgres": "postgres_url", "mysql": "mariadb_url"}[name]
             made = open_backend(request.getfixturevalue(fixture))
@@ -70,7 +70,7 @@ def counter(backend: Backend, cap: int = 10) -> tuple[Census, Limiter]:
 
 
 def test_one_counts_and_all_know(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(census, "PAGE", 4)
+    monkeypatch.setattr(tenant_counts, "PAGE", 4)
     odd = "zoë \0"
     for tenant, keys in (("full", 10), ("half", 5), ("few", 4), (odd, 10)):
         fill(backend, tenant, keys)
@@ -123,8 +123,8 @@ def test_a_note_that_is_damaged_is_counted_anew() -> None:
 def test_more_tenants_than_there_is_room_for_cost_no_more_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(census, "ROOM", 40)
-    monkeypatch.setattr(census, "PAGE", 20)
+    monkeypatch.setattr(tenant_counts, "ROOM", 40)
+    monkeypatch.setattr(tenant_counts, "PAGE", 20)
     store = MemoryBackend()
     fill(store, "large", 100)
     for number in range(200):
@@ -134,7 +134,7 @@ def test_more_tenants_than_there_is_room_for_cost_no_more_memory(
     def perform(op: Operation[Any]) -> Any:
         return None if isinstance(op, Rest) else ask(op)
 
-    note = run(census.count(1), perform)
+    note = run(tenant_counts.count(1), perform)
     assert note.active[digest("large")] == 100
     assert len(note.active) <= 60
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core.contract import Recall, Recalled, Take
 from semel.core.flow import run
 from semel.core.maintenance import Pace, tend
-from semel.core.model import Fence, Identity
-from semel.effects.runs import Runs
+from semel.core.operations.requests import Recall, Recalled, Take
+from semel.core.records import Fence, Identity
 from semel.stores.base import performer
 from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse
+from semel.worker.stored_runs import Runs
 from tests.ears import listen
 from tests.stores.harness import Harness, open_harness, server_of
 from tests.web.client import Reply

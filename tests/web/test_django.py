@@ -17,11 +17,11 @@ from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 
 import semel
-from semel.core import keys
-from semel.effects.reconcile import Reconciler
-from semel.effects.runs import Runs
+from semel.core.request import keys
+from semel.frameworks.django import guarded
 from semel.stores.sql.dialect import dialect
-from semel.web.django import guarded
+from semel.worker.reconciler import Reconciler
+from semel.worker.stored_runs import Runs
 from tests.ears import listen
 from tests.web.conftest import MakeGuard
 from tests.web.django_site import GUARD, Site, Urls
@@ -516,7 +516,7 @@ def test_every_file_of_the_schema_has_a_migration_of_djangos() -> None:
 def test_the_order_of_the_middleware_is_checked(make_guard: MakeGuard) -> None:
     from django.test import override_settings
 
-    from semel.web.django.apps import check_middleware
+    from semel.frameworks.django.apps import check_middleware
 
     authentication = "django.contrib.auth.middleware.AuthenticationMiddleware"
     for order, wrong in [([authentication, GUARD], []), ([GUARD, authentication], ["semel.E001"])]:
@@ -525,7 +525,7 @@ def test_the_order_of_the_middleware_is_checked(make_guard: MakeGuard) -> None:
 
 
 def test_views_that_no_key_protects_are_told_by_a_check(make_guard: MakeGuard) -> None:
-    from semel.web.django.apps import check_views
+    from semel.frameworks.django.apps import check_views
 
     guard = make_guard()
 

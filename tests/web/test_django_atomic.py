@@ -14,9 +14,9 @@ from django.db import IntegrityError, connection, connections, transaction
 from django.http import Http404, HttpResponse, StreamingHttpResponse
 
 import semel
-from semel.core.contract import NoRecord, Read
+from semel.core.operations.requests import NoRecord, Read
 from semel.errors import ConfigurationError
-from semel.web.django import guarded
+from semel.frameworks.django import guarded
 from tests.stores.relay import hang_up
 from tests.waiting import PATIENCE, until
 from tests.web import django_site

@@ -22,8 +22,8 @@ settings.configure(
     SECRET_KEY="-",
     ALLOWED_HOSTS=["*"],
     DATABASES={"default": {"ENGINE": "django.db.backends.mysql", **json.loads(sys.argv[1])}},
-    INSTALLED_APPS=["semel.web.django"],
-    MIDDLEWARE=["semel.web.django.Middleware"],
+    INSTALLED_APPS=["semel.frameworks.django"],
+    MIDDLEWARE=["semel.frameworks.django.Middleware"],
     SEMEL_GUARD="__main__.guard",
     ROOT_URLCONF="__main__",
 )

@@ -15,7 +15,7 @@ from ninja.security import HttpBearer
 
 import semel
 from semel.errors import ConfigurationError
-from semel.web.django import guarded
+from semel.frameworks.django import guarded
 from semel.web.inventory import inventory
 from tests.web.conftest import MakeGuard
 from tests.web.drive import KEY, Ask, Driver

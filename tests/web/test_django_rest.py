@@ -25,8 +25,8 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSetMixin
 
 import semel
-from semel.web.django import guarded
-from semel.web.django.routes import CLAIMS
+from semel.frameworks.django import guarded
+from semel.frameworks.django.routes import CLAIMS
 from semel.web.inventory import inventory
 from semel.web.tags import policy_of
 from tests.web.conftest import MakeGuard

@@ -14,13 +14,13 @@ import psycopg
 import pytest
 
 import semel
-from semel.core.contract import Recall, Recalled
-from semel.core.model import State
-from semel.core.outbox import BrowseEffects, Enqueue, Shelf
-from semel.core.upkeep import Browse
-from semel.effects.delivery import Deliveries
-from semel.effects.runs import Runs
+from semel.core.operations.maintenance import Browse
+from semel.core.operations.outbox import BrowseEffects, Enqueue, Shelf
+from semel.core.operations.requests import Recall, Recalled
+from semel.core.records import State
 from semel.stores.encryption import Encryption
+from semel.worker.deliveries import Deliveries
+from semel.worker.stored_runs import Runs
 from tests.web.colours import COLOURS, Said, asgi, driver
 from tests.web.conftest import MakeGuard
 from tests.web.drive import AsgiDriver, Ask, WsgiDriver

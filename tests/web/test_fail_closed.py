@@ -9,8 +9,9 @@ from datetime import timedelta
 import pytest
 
 import semel
-from semel.core.acts import Act
-from semel.core.contract import (
+from semel.core.operations.acts import Act
+from semel.core.operations.maintenance import Browse
+from semel.core.operations.requests import (
     Claim,
     Complete,
     Lapse,
@@ -23,10 +24,9 @@ from semel.core.contract import (
     StoreOperation,
     Suspend,
 )
-from semel.core.model import Fence, Record, State
-from semel.core.snapshot import Snapshot, encode
-from semel.core.upkeep import Browse
-from semel.process.leases import Lease
+from semel.core.records import Fence, Record, State
+from semel.core.stored.snapshot import Snapshot, encode
+from semel.runtime.leases import Lease
 from semel.stores.memory import MemoryBackend
 from tests.waiting import PATIENCE, auntil, until
 from tests.web.client import Reply

@@ -32,7 +32,7 @@ from starlette.responses import Response as StarletteResponse
 from starlette.routing import Mount
 
 import semel
-from semel.effects.runs import Runs
+from semel.worker.stored_runs import Runs
 from tests.ears import listen
 from tests.waiting import PATIENCE, auntil
 from tests.web.conftest import MakeGuard

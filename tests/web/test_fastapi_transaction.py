@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 import semel
-from semel.web.fastapi import session, transaction
+from semel.frameworks.fastapi import session, transaction
 from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, call
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 import semel
-from semel.web.flask import Semel, operation
+from semel.frameworks.flask import Semel, operation
 from tests.ears import listen
 from tests.web.flask_shop import Shop, new_key, replayed
 

@@ -13,10 +13,10 @@ import pytest
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 import semel
-from semel.core import keys
-from semel.effects.runs import Runs
-from semel.web.flask import Semel, operation, session, transaction
+from semel.core.request import keys
+from semel.frameworks.flask import Semel, operation, session, transaction
 from semel.web.inventory import inventory
+from semel.worker.stored_runs import Runs
 from tests.web.drive import KEY, Ask, WsgiDriver
 from tests.web.flask_shop import PEOPLE, Shop, new_key, replayed
 

@@ -8,8 +8,8 @@ import pytest
 from flask import Flask
 
 import semel
-from semel.web.flask import Semel
-from semel.web.litestar import SemelPlugin
+from semel.frameworks.flask import Semel
+from semel.frameworks.litestar import SemelPlugin
 from semel.web.wsgi import WsgiMiddleware
 from tests.web.colours import once, wsgi
 from tests.web.conftest import MakeGuard

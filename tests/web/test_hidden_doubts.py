@@ -25,8 +25,8 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 import semel
+from semel.frameworks.flask import Semel
 from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
-from semel.web.flask import Semel
 from tests.web.client import new_key
 from tests.web.conftest import MakeGuard
 from tests.web.django_site import GUARD, Site

@@ -25,9 +25,9 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 import semel
-from semel.core import keys
+from semel.core.request import keys
+from semel.frameworks.flask import Semel
 from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
-from semel.web.flask import Semel
 from tests.web.colours import COLOURS, Said, asgi, driver
 from tests.web.conftest import MakeGuard
 from tests.web.drive import KEY, AsgiDriver, Ask, Wire, call, scope_of

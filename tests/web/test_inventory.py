@@ -19,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 import semel
-from semel.web.flask import Semel
+from semel.frameworks.flask import Semel
 from semel.web.inventory import Listed, inventory
 from tests.web.conftest import MakeGuard
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core.contract import Claim, Read
-from semel.core.model import State
-from semel.core.upkeep import Browse
-from semel.process.familiar import Familiar
+from semel.core.operations.maintenance import Browse
+from semel.core.operations.requests import Claim, Read
+from semel.core.records import State
+from semel.runtime.seen_keys import Familiar
 from tests.waiting import PATIENCE, until
 from tests.web.client import Reply, new_key
 from tests.web.colours import COLOURS, Said, driver, once
@@ -42,7 +42,7 @@ def few(count: int) -> semel.Rate:
 @pytest.fixture(autouse=True)
 def no_census(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process knows of its own keys only, however long a test takes."""
-    monkeypatch.setattr("semel.effects.census._FIRST", HOUR.total_seconds())
+    monkeypatch.setattr("semel.worker.tenant_counts._FIRST", HOUR.total_seconds())
 
 
 @pytest.fixture(params=COLOURS)

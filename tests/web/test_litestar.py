@@ -32,8 +32,8 @@ from litestar.response import Stream
 from litestar.testing import TestClient
 
 import semel
-from semel.effects.runs import Runs
-from semel.web.litestar import SemelPlugin, transaction
+from semel.frameworks.litestar import SemelPlugin, transaction
+from semel.worker.stored_runs import Runs
 from tests.waiting import PATIENCE
 from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, call

@@ -12,9 +12,9 @@ from litestar import Litestar, post
 from litestar.testing import AsyncTestClient
 
 import semel
-from semel.core.problems import CATALOGUE
-from semel.web.fastapi import document
-from semel.web.litestar import SemelPlugin
+from semel.core.exchange.problems import CATALOGUE
+from semel.frameworks.fastapi import document
+from semel.frameworks.litestar import SemelPlugin
 from semel.web.openapi import key_schema, refusals
 from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, call

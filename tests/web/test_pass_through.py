@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 
 import semel
-from semel.core.contract import Complete, Register
+from semel.core.operations.requests import Complete, Register
 from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse
 from tests.web.conftest import MakeGuard

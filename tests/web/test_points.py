@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core.contract import Applied, Inquire, Lost, Resume
-from semel.core.evidence import Absent, CannotTell, Happened, Inquiry
-from semel.core.model import Fence
-from semel.effects.operator import Operator
-from semel.effects.reconcile import Reconciler
-from semel.effects.runs import Runs
+from semel.core.operations.requests import Applied, Inquire, Lost, Resume
+from semel.core.records import Fence
+from semel.core.unknown.evidence import Absent, CannotTell, Happened, Inquiry
+from semel.operators.operator import Operator
+from semel.worker.reconciler import Reconciler
+from semel.worker.stored_runs import Runs
 from tests.web.rides import LEASE, Rides, rides_on
 
 MICROS = LEASE // timedelta(microseconds=1)

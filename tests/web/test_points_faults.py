@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core.evidence import Absent, Happened, Inquiry
-from semel.effects.reconcile import Reconciler
-from semel.effects.runs import Runs
-from semel.process.leases import Lease
+from semel.core.unknown.evidence import Absent, Happened, Inquiry
+from semel.runtime.leases import Lease
+from semel.worker.reconciler import Reconciler
+from semel.worker.stored_runs import Runs
 from tests.forms import in_proof
 from tests.web.client import Reply
 from tests.web.faulty import Faults, FaultyBackend, Mishap

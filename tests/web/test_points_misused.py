@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core import journal
-from semel.core.model import State
-from semel.core.upkeep import Browse
+from semel.core.operations.maintenance import Browse
+from semel.core.records import State
+from semel.core.recovery import journal
 from semel.web.wsgi import Environ, StartResponse
 from tests.stores.harness import Harness, open_harness
 from tests.waiting import PATIENCE

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core.evidence import Happened, Inquiry
-from semel.process import points
+from semel.core.unknown.evidence import Happened, Inquiry
+from semel.runtime import recovery_points
 from tests import waiting
 from tests.web.colours import COLOURS
 from tests.web.rides import Rides, rides_on
@@ -65,7 +65,7 @@ def test_a_probe_that_hangs(rides: Rides, awaited: bool, monkeypatch: pytest.Mon
         await asyncio.Event().wait()
         return Happened("late")
 
-    monkeypatch.setattr(points, "PATIENCE", 0.1)
+    monkeypatch.setattr(recovery_points, "PATIENCE", 0.1)
     rides.guard.probe("charged")(hang_awaited if awaited else hang)
     in_doubt(rides)
     assert rides.send().status == 500

@@ -19,8 +19,8 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 import semel
-from semel.web.flask import Semel
-from semel.web.litestar import SemelPlugin
+from semel.frameworks.flask import Semel
+from semel.frameworks.litestar import SemelPlugin
 from tests.web.client import Reply, new_key
 from tests.web.conftest import MakeGuard
 from tests.web.drive import AsgiDriver, Ask, WsgiDriver

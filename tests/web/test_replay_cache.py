@@ -13,15 +13,15 @@ from typing import Any, Literal
 import pytest
 
 import semel
-from semel.core.acts import Act
-from semel.core.contract import Evict
-from semel.core.enrolment import announce
+from semel.core.exchange.settings_changed import announce
 from semel.core.flow import run
-from semel.core.model import Identity, Request, State
-from semel.core.snapshot import LARGE
-from semel.core.upkeep import Browse
-from semel.effects.operator import Address
-from semel.process.replay_cache import LONGEST, ReplayCache
+from semel.core.operations.acts import Act
+from semel.core.operations.maintenance import Browse
+from semel.core.operations.requests import Evict
+from semel.core.records import Identity, Request, State
+from semel.core.stored.snapshot import LARGE
+from semel.operators.operator import Address
+from semel.runtime.replay_cache import LONGEST, ReplayCache
 from semel.stores.base import Backend, performer
 from semel.stores.memory import MemoryBackend
 from tests.forms import in_proof

@@ -18,9 +18,9 @@ from fastapi import routing as fastapi_routing
 from litestar import Litestar, post
 
 import semel
-from semel.web.flask import Semel
+from semel.frameworks.flask import Semel
+from semel.frameworks.litestar import SemelPlugin
 from semel.web.framework_internals import watch_fastapi
-from semel.web.litestar import SemelPlugin
 from tests.web.client import Reply, new_key
 from tests.web.conftest import MakeGuard
 from tests.web.django_site import Site

@@ -31,10 +31,10 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.test import Client
 
 import semel
+from semel.frameworks.flask import Semel
+from semel.frameworks.litestar import SemelPlugin
 from semel.guard import MAX_BOUND
 from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
-from semel.web.flask import Semel
-from semel.web.litestar import SemelPlugin
 from tests.ears import listen
 from tests.web.client import new_key
 from tests.web.conftest import MakeGuard

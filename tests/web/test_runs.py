@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core.upkeep import Due, Work
-from semel.effects.rounds import Round
-from semel.effects.runs import Runs
+from semel.core.operations.maintenance import Due, Work
+from semel.worker.rounds import Round
+from semel.worker.stored_runs import Runs
 from tests.stores.harness import Harness, open_harness
 from tests.waiting import Ahead, auntil, turns
 from tests.web.faulty import Faults, FaultyBackend

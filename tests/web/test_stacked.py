@@ -17,7 +17,7 @@ from starlette.routing import Route
 from werkzeug.test import Client
 
 import semel
-from semel.web.litestar import SemelPlugin
+from semel.frameworks.litestar import SemelPlugin
 
 HEADERS = {"Idempotency-Key": "a-key-of-enough-length"}
 

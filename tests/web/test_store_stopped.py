@@ -23,8 +23,8 @@ import psycopg
 import pytest
 
 import semel
-from semel.core.contract import Claim, StoreOperation
-from semel.process.breaker import FAILURES, FIRST, LASTING, Breaker
+from semel.core.operations.requests import Claim, StoreOperation
+from semel.runtime.breaker import FAILURES, FIRST, LASTING, Breaker
 from semel.stores import open_backend
 from tests.servers import PostgresServer, ValkeyServer, gunicorn, uvicorn
 from tests.waiting import PATIENCE, until

@@ -25,17 +25,17 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Host, Mount, Route, Router
 
 import semel
-from semel.core.contract import Recall, Recalled
-from semel.core.model import Case, Identity, State
-from semel.core.settling import Settled
-from semel.core.upkeep import Browse
-from semel.effects import signing
-from semel.effects.delivery import Deliveries
-from semel.effects.reconcile import Reconciler, UnknownRoute
-from semel.effects.runs import Runs
-from semel.ops.checkup import checkup
-from semel.web.flask import Semel
-from semel.web.known_routes import KnownRoutes
+from semel.cli.checkup import checkup
+from semel.core.operations.maintenance import Browse
+from semel.core.operations.requests import Recall, Recalled
+from semel.core.records import Case, Identity, State
+from semel.core.unknown.settlement import Settled
+from semel.frameworks.flask import Semel
+from semel.outbox import signatures
+from semel.web.inventory import KnownRoutes
+from semel.worker.deliveries import Deliveries
+from semel.worker.reconciler import Reconciler, UnknownRoute
+from semel.worker.stored_runs import Runs
 from tests.ears import listen
 
 KEY = {"Idempotency-Key": "9b2f6a1e-7c1d-4b3a-8f00-0123456789ab"}
@@ -227,7 +227,7 @@ def told_by_webhook(shop: Shop, identity: Identity, **options: Any) -> str:
         "bank", secret, lambda event: (event.json(), semel.Happened("ch_1")), **options
     )
     body = json.dumps(identity.hex()).encode()
-    signature = signing.sign((secret,), "evt_1", now, body)
+    signature = signatures.sign((secret,), "evt_1", now, body)
     names = ("webhook-id", "webhook-timestamp", "webhook-signature")
     answer = box.receive(dict(zip(names, ("evt_1", str(now), signature), strict=True)), body)
     return str(json.loads(answer.body)["status"])

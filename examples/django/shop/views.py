@@ -20,7 +20,7 @@ from rest_framework.views import APIView
 import semel
 from examples.django.shop.guards import guard
 from examples.django.shop.models import Order
-from semel.web.django import guarded
+from semel.frameworks.django import guarded
 
 
 def happened(route: str, caller: str, amount: int) -> None:

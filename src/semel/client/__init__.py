@@ -6,8 +6,7 @@ you have; what they share is here.
 
 from __future__ import annotations
 
-from semel.client.budget import Budget
-from semel.client.caller import Resumed
+from semel.client.base import Resumed
 from semel.client.errors import (
     AnswerLost,
     BudgetSpent,
@@ -19,9 +18,10 @@ from semel.client.errors import (
     Unanswered,
 )
 from semel.client.journal import Journal
+from semel.client.journal_rows import Entry, Kept
 from semel.client.keys import new_key
 from semel.client.model import Call
-from semel.client.rows import Entry, Kept
+from semel.client.retry_budget import Budget
 
 __all__ = [
     "AnswerLost",

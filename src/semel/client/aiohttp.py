@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Unpack, cast
 
-from semel.client.awaiting import AwaitingCaller
-from semel.client.caller import Headers, JournalLike, Options, Prepared, one_shot
+from semel.client.base import Headers, JournalLike, Options, Prepared, one_shot
+from semel.client.client_async import AwaitingCaller
 from semel.client.model import Answer, Call
 from semel.errors import ConfigurationError
 

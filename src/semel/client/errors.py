@@ -21,7 +21,7 @@ from typing import Any
 
 from semel import errors
 from semel.client.model import Answer, Call
-from semel.core.keys import mask
+from semel.core.request.keys import mask
 
 __all__ = [
     "AnswerLost",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar, Unpack
 
-from semel.client.awaiting import AwaitingCaller
-from semel.client.blocking import BlockingCaller
-from semel.client.caller import Headers, JournalLike, Options, Prepared, one_shot
+from semel.client.base import Headers, JournalLike, Options, Prepared, one_shot
+from semel.client.client_async import AwaitingCaller
+from semel.client.client_sync import BlockingCaller
 from semel.client.model import Answer, Call, Pairs
 
 __all__ = ["AsyncClient", "Client"]

@@ -18,10 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Self
 
-from semel.client import rows
-from semel.client.holders import is_dead, this_process
+from semel.client import journal_rows
+from semel.client.journal_holders import is_dead, this_process
+from semel.client.journal_rows import Entry, Row
 from semel.client.model import Answer, Call
-from semel.client.rows import Entry, Row
 from semel.core.frozen import replace
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreError, StoreUnavailable
 
@@ -68,11 +68,11 @@ class Journal:
 
     def pending(self) -> list[Entry]:
         """All calls without an answer, oldest first, held ones included."""
-        return [rows.entry(row, held=self._is_held(row)) for row in self._rows("pending")]
+        return [journal_rows.entry(row, held=self._is_held(row)) for row in self._rows("pending")]
 
     def finished(self, limit: int = 100) -> list[Entry]:
         """The latest calls that are finished, with what is kept of their answers."""
-        return [rows.entry(row, held=False) for row in self._rows("finished", limit=limit)]
+        return [journal_rows.entry(row, held=False) for row in self._rows("finished", limit=limit)]
 
     def forget(self, call: Call) -> None:
         """Strike a call, whatever became of it: nobody will resume it."""
@@ -94,7 +94,7 @@ class Journal:
 
     def begin(self, call: Call) -> Call | Entry:
         """The call, written down; or what its key stands for already."""
-        written = rows.request(call)
+        written = journal_rows.request(call)
         held = {"held_by": this_process(), "held_until": time.time() + LEASE}
         for row in self._write("begin", **written, **held):
             return replace(call, row=row["id"])
@@ -102,7 +102,9 @@ class Journal:
         if not found:
             return self.begin(call)  # forgotten in between
         is_other = found[0]["fingerprint"] != written["fingerprint"]
-        return replace(rows.entry(found[0], held=self._is_held(found[0])), is_other=is_other)
+        return replace(
+            journal_rows.entry(found[0], held=self._is_held(found[0])), is_other=is_other
+        )
 
     def take(self, entry: Entry) -> Call | None:
         """Hold a pending call that nobody alive holds; None: somebody does, or it is finished."""
@@ -114,7 +116,7 @@ class Journal:
         seen = {"id": row["id"], "seen_by": row["held_by"], "seen_until": row["held_until"]}
         held = {"held_by": this_process(), "held_until": time.time() + LEASE}
         taken = self._write("take", **seen, **held)
-        return replace(rows.entry(row, held=True).call, resumed=True) if taken else None
+        return replace(journal_rows.entry(row, held=True).call, resumed=True) if taken else None
 
     def hold(self, call: Call, seconds: float) -> None:
         needed = time.time() + seconds + LEASE / 2
@@ -131,7 +133,7 @@ class Journal:
         now = time.time()
         kept = answer.body if len(answer.body) <= self._keep_answers else None
         with self._transaction() as connection:
-            connection.execute(_query("conclude"), rows.answer(call, answer, kept, now))
+            connection.execute(_query("conclude"), journal_rows.answer(call, answer, kept, now))
             before = now - self._keep.total_seconds()
             connection.execute(_query("purge"), {"before": before, "limit": _PURGED})
 

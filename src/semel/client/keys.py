@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from semel.core.keys import MAX_KEY_LENGTH
+from semel.core.request.keys import MAX_KEY_LENGTH
 from semel.errors import ConfigurationError
 
 _TAIL_BITS: Final = 74

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final, TypeAlias
 from urllib.parse import urlsplit
 
-from semel.core.contract import Operation
 from semel.core.frozen import frozen
+from semel.core.operations.requests import Operation
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Unpack
 
-from semel.client.blocking import BlockingCaller
-from semel.client.caller import Headers, JournalLike, Options, Prepared, one_shot
+from semel.client.base import Headers, JournalLike, Options, Prepared, one_shot
+from semel.client.client_sync import BlockingCaller
 from semel.client.model import Answer, Call, Pairs
 from semel.errors import ConfigurationError
 

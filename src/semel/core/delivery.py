@@ -12,13 +12,13 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
-from semel.core.contract import Operation
 from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import frozen
-from semel.core.model import Effect, Fence, Micros
-from semel.core.outbox import Deliver, Fail, Kept
-from semel.core.runner import Rest
-from semel.core.sealing import demand_opened
+from semel.core.operations.handler import Rest
+from semel.core.operations.outbox import Deliver, Fail, Kept
+from semel.core.operations.requests import Operation
+from semel.core.records import Effect, Fence, Micros
+from semel.core.stored.sealed import demand_opened
 from semel.errors import (
     GiveUp,
     KeyMissing,

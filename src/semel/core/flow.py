@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from semel.core.contract import Operation
+from semel.core.operations.requests import Operation
 
 R = TypeVar("R")
 T = TypeVar("T")

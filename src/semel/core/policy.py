@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypedDict, Unpack
 
-from semel.core.fingerprint import Recipe
 from semel.core.frozen import derived, frozen, is_async
-from semel.core.keys import KeyFormat
-from semel.core.model import Headers, Micros, OnLapse, Request, Response
+from semel.core.records import Headers, Micros, OnLapse, Request, Response
+from semel.core.request.fingerprint import Recipe
+from semel.core.request.keys import KeyFormat
 from semel.core.terms import Terms
 from semel.errors import ConfigurationError
 
@@ -404,3 +404,20 @@ def _are_statuses(given: Any) -> bool:
         return all(isinstance(status, int) for status in given)
     except TypeError:
         return False
+
+
+# --- what is the same for every request of one route, worked out when its first one comes
+
+
+class Plan:
+    """A route by its name, its policy, and the terms under which it makes records now."""
+
+    __slots__ = ("application", "enrolled", "label", "policy", "terms")
+
+    def __init__(self, label: str, policy: Policy, terms: Terms) -> None:
+        self.label = label
+        self.policy = policy
+        self.terms = terms
+        self.application = terms.application
+        self.enrolled = False
+        """This process has compared the route's settings with what the store remembers."""

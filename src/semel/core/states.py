@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from semel.core.frozen import frozen
-from semel.core.model import State
+from semel.core.records import State
 
 
 class Event(StrEnum):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from semel.core import keys, snapshot
-from semel.core.acts import act
-from semel.core.contract import Applied, Found, Read, SettleHappened
-from semel.core.keys import Scope
-from semel.core.model import Fence, Identity, Record
-from semel.core.snapshot import Snapshot
+from semel.core.operations.acts import act
+from semel.core.operations.requests import Applied, Found, Read, SettleHappened
+from semel.core.records import Fence, Identity, Record
+from semel.core.request import keys
+from semel.core.request.keys import Scope
+from semel.core.stored import snapshot
+from semel.core.stored.snapshot import Snapshot
 from semel.demo.app import POLICY, receipt
 from semel.demo.ledger import Charge
 from semel.stores import open_backend

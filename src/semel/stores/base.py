@@ -6,13 +6,14 @@ process (and per event loop for the awaited colour), and again in a forked child
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
-from semel.core.contract import Found, NoRecord, Operation, StoreOperation
 from semel.core.flow import Perform
 from semel.core.frozen import frozen
-from semel.core.model import Identity, Micros
+from semel.core.operations.requests import Found, NoRecord, Operation, StoreOperation
+from semel.core.records import Identity, Micros
 
 R = TypeVar("R")
 
@@ -36,7 +37,7 @@ class Capabilities:
     transactions: bool
     """Records, outbox and the application's own tables can be written in one transaction."""
     outbox: bool = True
-    """It keeps effects: `core/outbox.py`."""
+    """It keeps effects: `core/operations/outbox.py`."""
     one_writer: bool = False
     """While one writes, all others wait."""
 
@@ -212,3 +213,11 @@ class Backend(Protocol):
     async def aclose(self) -> None:
         """Close what the running loop opened."""
         ...
+
+
+# --- the clock of the stores whose clock is this machine's
+
+
+def system_clock() -> Micros:
+    """Microseconds since 1970."""
+    return time.time_ns() // 1000

@@ -16,9 +16,9 @@ from functools import cache
 from hmac import digest
 from typing import Any, Final
 
-from semel.core import sealing
-from semel.core.sealing import Unopened
-from semel.core.snapshot import COMPRESS_OVER
+from semel.core.stored import sealed as sealing
+from semel.core.stored.sealed import Unopened
+from semel.core.stored.snapshot import COMPRESS_OVER
 from semel.errors import ConfigurationError
 
 _NONCE: Final = 12

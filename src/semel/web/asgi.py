@@ -12,25 +12,24 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import unquote_to_bytes
 
-from semel.core.answers import Answer
+from semel.core.exchange.answers import Answer
+from semel.core.exchange.problems import refuse
 from semel.core.flow import arun
 from semel.core.frozen import replace
-from semel.core.keys import escaped_path
-from semel.core.model import HeaderView, Request, Response
 from semel.core.policy import SAFE_METHODS, Policy
-from semel.core.prints import LARGE
-from semel.core.problems import refuse
+from semel.core.records import HeaderView, Request, Response
+from semel.core.request.comparison import LARGE
+from semel.core.request.keys import escaped_path
 from semel.errors import ConfigurationError
 from semel.log import log
-from semel.process.transact import AsyncTransact
+from semel.runtime.transactions import AsyncTransact
 from semel.web.asgi_exchange import AsgiExchange, send_response
 from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
-from semel.web.layers import layers
-from semel.web.message import Body, Spool, close
+from semel.web.body import Body, Spool, close
 from semel.web.pipeline import MARK, Pipeline
-from semel.web.routing import Place, place, slashes_merged
-from semel.web.ruling import ruled_by
-from semel.web.tags import OPT, TAG, find_tag, litestar_handlers, litestar_of
+from semel.web.policy_in_force import ruled_by
+from semel.web.routes import Place, place, slashes_merged
+from semel.web.tags import OPT, TAG, find_tag, layers, litestar_handlers, litestar_of
 
 if TYPE_CHECKING:
     from semel.guard import Guard

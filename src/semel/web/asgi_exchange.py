@@ -17,22 +17,21 @@ import weakref
 from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from semel.core.answers import Answer
+from semel.core.exchange.answers import Answer
+from semel.core.exchange.settle import Flowing, settle
 from semel.core.flow import Flow
-from semel.core.model import Headers, Request, Response
-from semel.core.plan import Plan
-from semel.core.runner import Abandoned, HandlerOutcome, Raised, Returned, Streaming
-from semel.core.settle import Flowing, settle
+from semel.core.operations.handler import Abandoned, HandlerOutcome, Raised, Returned, Streaming
+from semel.core.policy import Plan
+from semel.core.records import Headers, Request, Response
 from semel.log import log
 from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
-from semel.web.awaited import AsyncExchange, hold_task
+from semel.web.body import Body, Spool, Tally, unkeepable
 from semel.web.exchange import too_late
-from semel.web.message import Body, Spool, Tally, unkeepable
-from semel.web.promise import Promise
+from semel.web.exchange_async import AsyncExchange, Promise, hold_task
 from semel.web.tags import ROUTERS_OWN, router_answered
 
 if TYPE_CHECKING:
-    from semel.process.runtime import Runtime
+    from semel.runtime.runtime import Runtime
 
 _UNKEEPABLE: Final = frozenset(
     {

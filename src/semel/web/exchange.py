@@ -2,16 +2,20 @@
 
 An adapter makes one object for one keyed request: it derives from `Exchange`, which the decisions
 of the core are about, and adds what this process has to do with it: the lease, the run, the limits
-and the events. `web/awaited.py` and `web/blocking.py` perform its operations.
+and the events. `web/exchange_async.py` and `web/exchange_sync.py` perform its operations.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.core.answers import Answer
-from semel.core.claim import claim, resume
-from semel.core.contract import (
+from semel.core.exchange.answers import Answer
+from semel.core.exchange.claim import claim, resume
+from semel.core.exchange.exchange import Exchange
+from semel.core.flow import Flow
+from semel.core.frozen import replace
+from semel.core.operations.handler import Commit, Raised
+from semel.core.operations.requests import (
     Applied,
     Claim,
     Claimed,
@@ -22,24 +26,19 @@ from semel.core.contract import (
     Retake,
     StoreOperation,
 )
-from semel.core.exchange import Exchange
-from semel.core.flow import Flow
-from semel.core.frozen import replace
-from semel.core.keys import looks_like_personal_data, mask
-from semel.core.runner import Commit, Raised
+from semel.core.request.keys import looks_like_personal_data, mask
 from semel.errors import NotExecuted
-from semel.process.clock import lease_clock
-from semel.process.current import Run
-from semel.process.leases import Lease
-from semel.web import accounts
-from semel.web.accounts import Account
-from semel.web.protection import Fare, at_once
+from semel.runtime.leases import Lease, lease_clock
+from semel.runtime.operation import Run
+from semel.web import request_events
+from semel.web.limits import Fare, at_once
+from semel.web.request_events import Account
 
 if TYPE_CHECKING:
-    from semel.core.model import Request
-    from semel.core.plan import Plan
-    from semel.process.runtime import Runtime
-    from semel.web.message import Body
+    from semel.core.policy import Plan
+    from semel.core.records import Request
+    from semel.runtime.runtime import Runtime
+    from semel.web.body import Body
 
 ASKS_FOR_A_LEASE: Final = frozenset((Claim, Retake, Resume, Commit))
 
@@ -111,7 +110,7 @@ class WebExchange(Exchange):
         A process that was stopped between claim and run may find its record settled by others.
         """
         if self.account is not None:
-            self._began = accounts.now()
+            self._began = request_events.now()
         policy = self.policy
         runtime, asked = self.runtime, self._asked_at
         lease = self.lease = Lease(
@@ -139,7 +138,7 @@ class WebExchange(Exchange):
     def ended(self) -> None:
         """The handler has come to something."""
         if self.account is not None:
-            self.account.handler(accounts.now() - self._began)
+            self.account.handler(request_events.now() - self._began)
 
     def before(self, op: Operation[Any]) -> None:
         """A lease is counted from before it is asked for, and anew when it is asked for again.
@@ -199,8 +198,8 @@ class WebExchange(Exchange):
         if self.worker is not None:
             self.worker.answer = answer
         quiet = self.account is None and answer.error is None and not answer.zombie
-        if at_once or not quiet or answer.outcome in accounts.FAILED:
-            accounts.tell(self, answer, at_once)
+        if at_once or not quiet or answer.outcome in request_events.FAILED:
+            request_events.tell(self, answer, at_once)
 
 
 def _at_once(held: Claimed) -> Flow[Claimed | Answer]:

@@ -16,10 +16,9 @@ from typing import Any, Final
 from semel.core.frozen import is_async
 from semel.errors import Unguarded
 from semel.log import log
-from semel.process.current import note, watched
-from semel.web.layers import layers, packages_of
-from semel.web.ruling import called_for, method_of_caller, ruled_by
-from semel.web.tags import TAG
+from semel.runtime.operation import note, watched
+from semel.web.policy_in_force import called_for, method_of_caller, ruled_by
+from semel.web.tags import TAG, layers, packages_of
 
 _WATCHED: Final = "__semel_watched__"
 

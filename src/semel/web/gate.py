@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 
 from semel.core.frozen import frozen
 from semel.errors import ConfigurationError
-from semel.process.current import Run, current, watched
-from semel.web.promise import Promise
+from semel.runtime.operation import Run, current, watched
+from semel.web.exchange_async import Promise
 from semel.web.tags import every_route
 
 

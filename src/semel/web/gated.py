@@ -7,14 +7,14 @@ import weakref
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from semel.core.answers import Answer
-from semel.core.contract import Operation
-from semel.core.model import Request, Response
-from semel.core.plan import Plan
-from semel.core.problems import refuse
-from semel.core.runner import Await, HandlerOutcome, Raised, Unwoken
+from semel.core.exchange.answers import Answer
+from semel.core.exchange.problems import refuse
+from semel.core.operations.handler import Await, HandlerOutcome, Raised, Unwoken
+from semel.core.operations.requests import Operation
+from semel.core.policy import Plan
+from semel.core.records import Request, Response
 from semel.errors import NotExecuted
-from semel.process.current import Run
+from semel.runtime.operation import Run
 from semel.web.asgi import (
     Middleware,
     asked,
@@ -23,15 +23,15 @@ from semel.web.asgi import (
 )
 from semel.web.asgi_exchange import AsgiExchange, body_messages, keepable, send_response
 from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
+from semel.web.body import Body, Spool
 from semel.web.exchange import too_late
 from semel.web.gate import Gate, TurnedBack, Verdict, at_gate
-from semel.web.message import Body, Spool
 from semel.web.pipeline import MARK, Pipeline
-from semel.web.routing import Place
+from semel.web.routes import Place
 
 if TYPE_CHECKING:
     from semel.guard import Guard
-    from semel.process.runtime import Runtime
+    from semel.runtime.runtime import Runtime
 
 
 class GatedExchange(AsgiExchange):

@@ -6,27 +6,34 @@ request. Each framework has a reader that yields its routes; what is said of the
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from semel.core.frozen import frozen, replace
+from semel.core.operations.maintenance import Known
 from semel.core.policy import SAFE_METHODS, Policy
-from semel.web.late_commits import late_commits
-from semel.web.layers import layers, packages_of
-from semel.web.routing import Place, listed
+from semel.core.terms import EVERY_ROUTE, Terms
+from semel.log import log
+from semel.web.policy_in_force import name_of
+from semel.web.routes import Place, listed
 from semel.web.tags import (
     TAG,
     below,
     handler_in,
+    layers,
     litestar_policy,
+    packages_of,
     path_of,
     policy_of,
     rule_path,
+    tag_holder,
 )
 
 if TYPE_CHECKING:
     from semel.guard import Guard
+
 
 Said = Literal["tag", "listed", "default", "none"]
 
@@ -319,6 +326,170 @@ def _flask(app: Any, at: _Spot) -> Iterator[Entry]:
 
 def _django(app: Any, at: _Spot) -> Iterator[Entry]:
     """Of the whole project: a handler of Django's has no routes of its own."""
-    from semel.web.django.routes import routes
+    from semel.frameworks.django.routes import routes
 
     yield from routes(at.guard, at.path)
+
+
+# --- tagged routes that no key protects, found where all routes are known: at start-up
+#
+# Most of them refuse their requests (`ruling`). Their operator should hear of it before those come.
+
+Endpoint = Callable[..., Any]
+
+
+def tell_unguarded(apps: Iterable[Any], tagged: Sequence[Endpoint], all_there: bool) -> None:
+    """Say which endpoints of ``apps`` and of those that a guard has tagged are not guarded.
+
+    ``all_there``: no more applications are to come, in which the others may be found.
+    """
+    try:
+        known = [entry for app in apps for entry in entries(app)]
+    except Exception:
+        log.warning("semel: the routes of an application could not be read", exc_info=True)
+        return
+    for entry in filter(leaves_out, known):
+        log.warning("semel: %s", explained(entry))
+    answering = {id(each) for entry in known for each in _endpoints(entry)}
+    lost = [each for each in tagged if id(each) not in answering]
+    untagged = [each for each in lost if id(getattr(each, "__wrapped__", each)) in answering]
+    if untagged:
+        log.error(
+            "semel: these answer requests without their tags: %s. Put @guard.route() below the "
+            "framework's own decorator, next to the function",
+            _names(untagged),
+        )
+    elsewhere = [each for each in lost if each not in untagged]
+    if all_there and known and elsewhere:
+        log.warning(
+            "semel: tagged by guard.route(), and found in no application that this guard stands "
+            "around: %s. Reached around the guard, they refuse",
+            _names(elsewhere),
+        )
+
+
+def _names(endpoints: Sequence[Endpoint]) -> str:
+    return ", ".join(map(name_of, endpoints))
+
+
+def leaves_out(entry: Entry) -> bool:
+    """Whether a route answers a method that the policy on its endpoint does not name."""
+    policy = entry.policy or policy_of(entry.endpoint, entry.method)
+    if policy is None or not policy.methods or entry.every:
+        return False
+    return entry.method not in ("*", *SAFE_METHODS, *policy.methods)
+
+
+def explained(entry: Entry) -> str:
+    return (
+        f"{entry.method} {entry.path} is tagged with a policy that leaves {entry.method} out, so "
+        "that no key protects it: name it in methods= of the policy, as in "
+        f"methods={{{entry.method!r}}}"
+    )
+
+
+def _endpoints(entry: Entry) -> Iterator[Any]:
+    """What answers, below all that wraps it."""
+    for each in (entry.endpoint, tag_holder(entry.endpoint, entry.method)):
+        for _ in range(32):
+            yield each
+            each = getattr(each, "func", None) or getattr(each, "__wrapped__", None)
+            if each is None:
+                break
+
+
+# --- fastAPI's dependencies that commit when the answer of their request has been kept and sent
+
+COMMITS_LATE: Final = (
+    "the dependency {0} commits after its yield, when the answer has been kept and sent: a commit "
+    "that fails then is lost. Depends({0}, scope='function') commits before"
+)
+
+
+def late_commits(dependant: Any) -> list[str]:
+    """The dependencies that seem to commit after their ``yield``, at the end of the request.
+
+    By the names in their code, so it is a hint. FastAPI before 0.121 knows no other scope.
+    ``dependant``: FastAPI's word for an endpoint and all that it depends on.
+    """
+    found: list[str] = []
+    for each in getattr(dependant, "dependencies", ()):
+        function: Any = inspect.unwrap(each.call)
+        yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+        names = getattr(getattr(function, "__code__", None), "co_names", ())
+        late = yields and getattr(each, "scope", None) != "function"
+        if late and _COMMITS.intersection(names):
+            found.append(function.__name__)
+        found += late_commits(each)
+    return found
+
+
+_COMMITS: Final = frozenset({"commit", "begin"})
+
+
+# --- the routes that a process knows by name, with their policies; others' records it leaves alone
+
+ONCE_ROUTE = "once {}"
+"""The route of a function done `once` under a policy of its own, by its name."""
+
+
+class KnownRoutes:
+    """Of one application: the guard's own policy, its listed routes, and the tags on endpoints.
+
+    ``app`` is the application, guarded or not; without it the tags are not found, and the records
+    of those endpoints are nobody's here.
+    """
+
+    def __init__(self, guard: Guard, app: Any = None) -> None:
+        self._guard = guard
+        self._policies = {EVERY_ROUTE: guard.policy, **dict(_tagged(guard, app))}
+        # Of several that are listed alike the first one holds.
+        self._policies |= {route.label: route.policy for route in reversed(guard.routes)}
+
+    def known(self) -> Known:
+        """For a store, to list what is known and nothing else."""
+        functions = map(ONCE_ROUTE.format, self._guard.registry.probes)
+        return Known(self._guard.name, (*self._policies, *functions))
+
+    def policies(self) -> dict[str, Policy]:
+        """All that have a policy, by their names."""
+        return self._policies
+
+    def knows(self, terms: Terms | None) -> bool:
+        return self.known().covers(terms)
+
+    def knows_route(self, application: str, route: str) -> bool:
+        known = self.known()
+        return application == known.application and route in known.routes
+
+    def policy(self, terms: Terms | None) -> Policy | None:
+        """That of a record's route now; None where there is no such route here.
+
+        What it was promised is in its own terms; this says who can be asked, and how it is run.
+        """
+        if terms is None or terms.application != self._guard.name:
+            return None
+        return self._policies.get(terms.route)
+
+
+def _tagged(guard: Guard, app: Any) -> Iterator[tuple[str, Policy]]:
+    """Of two endpoints that go by one name neither is known: the wrong one might be asked."""
+    found: dict[str, Policy] = {}
+    twice: set[str] = set()
+    for entry in () if app is None else entries(app):
+        policy = entry.policy or policy_of(entry.endpoint, entry.method)
+        if policy is None or entry.guard not in (guard, None):
+            continue
+        for label in _labels(entry, policy):
+            if found.setdefault(label, policy) is not policy:
+                twice.add(label)
+    for label in sorted(twice):
+        log.warning("semel: two endpoints are called %s: their records are left alone", label)
+    return iter([(at, guard.bind(found[at])) for at in found if at not in twice])
+
+
+def _labels(entry: Entry, policy: Policy) -> list[str]:
+    """A route may answer every method; the policy says which take part."""
+    if entry.method != "*":
+        return [entry.label]
+    return [entry.label.replace("*", method, 1) for method in sorted(policy.methods)]

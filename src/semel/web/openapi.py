@@ -11,9 +11,9 @@ from datetime import timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.core.keys import MAX_HEADER_BYTES, MAX_KEY_LENGTH, MIN_KEY_LENGTH
+from semel.core.exchange.problems import CATALOGUE
 from semel.core.policy import Policy
-from semel.core.problems import CATALOGUE
+from semel.core.request.keys import MAX_HEADER_BYTES, MAX_KEY_LENGTH, MIN_KEY_LENGTH
 from semel.web.inventory import inventory
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
-from semel.core.admission import (
+from semel.core.exchange.admit import (
     PASSES,
     Refused,
     Tenant,
@@ -15,35 +15,34 @@ from semel.core.admission import (
     admit,
     who_asks,
 )
-from semel.core.answers import Answer, Outcome
-from semel.core.exchange import WorkerRun
+from semel.core.exchange.answers import Answer, Outcome
+from semel.core.exchange.exchange import WorkerRun
+from semel.core.exchange.problems import refuse
+from semel.core.exchange.status import StatusCall, answered, status
 from semel.core.flow import Flow
 from semel.core.frozen import is_async
-from semel.core.model import Case, Identity, OnLapse, Request, Response
-from semel.core.plan import Plan
-from semel.core.policy import SAFE_METHODS, Policy, ietf
-from semel.core.problems import refuse
-from semel.core.status import StatusCall, answered, status
-from semel.core.stored import StoredRequest, carried, encode
+from semel.core.policy import SAFE_METHODS, Plan, Policy, ietf
+from semel.core.records import Case, Identity, OnLapse, Request, Response
+from semel.core.stored.requests import StoredRequest, carried, encode
 from semel.core.terms import EVERY_ROUTE
 from semel.errors import ConfigurationError
 from semel.log import log
-from semel.process.current import Run, current_run
-from semel.process.fences import new_fence
-from semel.web.accounts import Account, tell_refusal
+from semel.runtime.leases import new_fence
+from semel.runtime.operation import Run, current_run
+from semel.web.body import Body, whole
 from semel.web.exchange import WebExchange
 from semel.web.framework_internals import watch_app, watch_fastapi
-from semel.web.known_routes import KnownRoutes
-from semel.web.message import Body, whole
-from semel.web.protection import protected
-from semel.web.routing import Place, beneath, listed
-from semel.web.ruling import DEFAULT, LEFT_OUT, LISTED, SAFE, ruled_by
+from semel.web.inventory import KnownRoutes
+from semel.web.limits import protected
+from semel.web.policy_in_force import DEFAULT, LEFT_OUT, LISTED, SAFE, ruled_by
+from semel.web.request_events import Account, tell_refusal
+from semel.web.routes import Place, beneath, listed
 from semel.web.tags import Tagged
 from semel.web.worker_runs import WORKER_RUN, find_worker_run
 
 if TYPE_CHECKING:
     from semel.guard import Guard
-    from semel.process.runtime import Runtime
+    from semel.runtime.runtime import Runtime
 
 FindTag: TypeAlias = Callable[[Any, Any], Tagged | None]
 """Asks an application's router for the tag of the endpoint that will answer a request."""

@@ -14,7 +14,7 @@ from semel.core.frozen import frozen
 from semel.core.policy import Policy
 from semel.errors import ConfigurationError
 from semel.log import log
-from semel.web.routing import beneath, merged
+from semel.web.routes import beneath, merged
 
 F = TypeVar("F")
 
@@ -357,3 +357,24 @@ def litestar_policy(handler: Any, method: str) -> Policy | None:
     """On the function, or in ``opt`` of the handler, its controller, router or application."""
     policy: Policy | None = policy_of(handler.fn, method) or handler.opt.get(OPT)
     return policy
+
+
+# --- what an application is wrapped in, and whose it is
+
+
+def layers(app: Any) -> Iterator[Any]:
+    """From the outside in: middleware keeps what it wraps in ``.app``.
+
+    A bound method, such as Flask's ``wsgi_app``, stands for its application.
+    """
+    for _ in range(32):  # somebody may wrap himself
+        if app is None:
+            return
+        layer: Any = getattr(app, "__self__", app)
+        yield layer
+        app = getattr(layer, "app", None)
+
+
+def packages_of(it: object) -> set[str]:
+    """The packages that its class and the bases of that come from: a subclass may be anybody's."""
+    return {kind.__module__.partition(".")[0] for kind in type(it).__mro__}

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-from semel.core.exchange import WorkerRun
-from semel.core.stored import StoredRequest
+from semel.core.exchange.exchange import WorkerRun
+from semel.core.stored.requests import StoredRequest
 
 WORKER_RUN: Final = "semel.worker_run"
 

@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
-from semel.core.answers import Answer
+from semel.core.exchange.answers import Answer
+from semel.core.exchange.problems import refuse
+from semel.core.exchange.settle import Flowing
 from semel.core.flow import run
-from semel.core.model import Headers, HeaderView, Request, Response
-from semel.core.plan import Plan
-from semel.core.policy import SAFE_METHODS, Policy
-from semel.core.problems import refuse
-from semel.core.runner import Abandoned, Drained, HandlerOutcome, Raised, Returned, Streaming
-from semel.core.settle import Flowing
-from semel.process.transact import Transact
-from semel.web.blocking import BlockingExchange
-from semel.web.message import Body, Spool, Tally, close, size_of, unkeepable
-from semel.web.message import reader as reader_of
+from semel.core.operations.handler import (
+    Abandoned,
+    Drained,
+    HandlerOutcome,
+    Raised,
+    Returned,
+    Streaming,
+)
+from semel.core.policy import SAFE_METHODS, Plan, Policy
+from semel.core.records import Headers, HeaderView, Request, Response
+from semel.runtime.transactions import Transact
+from semel.web.body import Body, Spool, Tally, close, size_of, unkeepable
+from semel.web.body import reader as reader_of
+from semel.web.exchange_sync import BlockingExchange
 from semel.web.pipeline import MARK, Pipeline, refuse_awaiting, spoken
-from semel.web.routing import place, without_slash
-from semel.web.ruling import ruled_by
+from semel.web.policy_in_force import ruled_by
+from semel.web.routes import place, without_slash
 from semel.web.tags import (
     ROUTERS_OWN,
     find_flask_tag,
@@ -29,7 +35,7 @@ from semel.web.tags import (
 
 if TYPE_CHECKING:
     from semel.guard import Guard
-    from semel.process.runtime import Runtime
+    from semel.runtime.runtime import Runtime
 
 Environ: TypeAlias = dict[str, Any]
 StartResponse: TypeAlias = Callable[..., Callable[[bytes], object]]

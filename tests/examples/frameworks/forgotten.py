@@ -12,8 +12,8 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from semel.ops.routes import routes
-from semel.ops.targets import app_at
+from semel.cli.routes import routes
+from semel.cli.targets import app_at
 
 
 def flask(app: Any) -> None:

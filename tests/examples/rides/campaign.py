@@ -19,9 +19,9 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from examples.rides.tables import create_tables
-from semel.core.model import State
-from semel.core.outbox import BrowseEffects, Shelf
-from semel.core.upkeep import Browse
+from semel.core.operations.maintenance import Browse
+from semel.core.operations.outbox import BrowseEffects, Shelf
+from semel.core.records import State
 from semel.stores import open_backend
 from semel.stores.base import Backend
 from tests.examples.rides.audit import audit

@@ -41,7 +41,7 @@ def keep_time() -> None:
     """In a process: leases begin and end by the clock that tests can put forward."""
     if FILE not in os.environ:
         return
-    from semel.process.leases import Lease
+    from semel.runtime.leases import Lease
 
     file, start, held = Path(os.environ[FILE]), Lease.start, Lease.held
 

@@ -91,8 +91,8 @@ def load(boundaries: Boundaries, without: str) -> Any:
 def take_out(what: str, rides: Any) -> None:
     """One guard less: the campaign must notice."""
     import semel
-    from semel.core import steps
-    from semel.process import current
+    from semel.core.recovery import points
+    from semel.runtime import operation
 
     def no_intent(*_: object) -> Any:
         yield from ()
@@ -103,9 +103,9 @@ def take_out(what: str, rides: Any) -> None:
         return semel.Happened(answer.json()) if answer.is_success else semel.Absent(final=True)
 
     if what == "intent":
-        setattr(steps, "_intend", no_intent)  # noqa: B010 - whatever its type is
+        setattr(points, "_intend", no_intent)  # noqa: B010 - whatever its type is
     if "lease" in what:
-        setattr(current.Run, "held", lambda _: True)  # noqa: B010
+        setattr(operation.Run, "held", lambda _: True)  # noqa: B010
     if "void" in what:
         rides.guard.probe("charged-1")(believes)
 
@@ -165,11 +165,11 @@ def headers(key: str, length: int) -> dict[str, str]:
 async def _work(rides: Any) -> None:
     from datetime import timedelta
 
-    from semel.effects.delivery import Deliveries
-    from semel.effects.maintenance import Maintenance
-    from semel.effects.reconcile import Reconciler
-    from semel.effects.runs import Runs
-    from semel.effects.worker import DELIVER, MAINTAIN, RECONCILE, RUN
+    from semel.worker.deliveries import Deliveries
+    from semel.worker.maintenance import Maintenance
+    from semel.worker.reconciler import Reconciler
+    from semel.worker.stored_runs import Runs
+    from semel.worker.worker import DELIVER, MAINTAIN, RECONCILE, RUN
     from tests.proof.crash.rounds import work
 
     guard, lease = rides.guard, timedelta(seconds=LEASE)

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from semel.core.contract import (
+from semel.core.frozen import replace
+from semel.core.operations.requests import (
     Advance,
     Applied,
     Claim,
@@ -32,8 +33,7 @@ from semel.core.contract import (
     StoreOperation,
     Suspend,
 )
-from semel.core.frozen import replace
-from semel.core.model import OnLapse, State
+from semel.core.records import OnLapse, State
 
 WITHOUT = {
     "fence": "a write believes in whatever fence the record has",

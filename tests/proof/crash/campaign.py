@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from semel.core.model import Case, Micros, State
-from semel.core.snapshot import decode
-from semel.core.upkeep import Browse, Listed
+from semel.core.operations.maintenance import Browse, Listed
+from semel.core.records import Case, Micros, State
+from semel.core.stored.snapshot import decode
 from semel.stores import open_backend
 from tests.proof.crash.audit import audit, finals, left_to_people, receipts
 from tests.proof.crash.boundaries import read

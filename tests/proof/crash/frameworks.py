@@ -6,7 +6,7 @@ import fastapi
 import flask
 from fastapi.responses import Response, StreamingResponse
 
-from semel.web.flask import Semel
+from semel.frameworks.flask import Semel
 from tests.proof.crash.shop import STREAMED, Shop, answer, pieces
 
 

@@ -36,11 +36,11 @@ class Task:
 STORES = ("sqlite", "postgres", "mysql", "redis", "sql")
 DRIVERS = ("psycopg", "pymysql", "asyncmy", "redis.asyncio", "hiredis")
 LATER = (
-    *("semel.web.asgi", "semel.web.awaited", "semel.web.wsgi", "semel.web.blocking"),
-    *("semel.web.worker_runs", "semel.process.points", "semel.core.steps"),
+    *("semel.web.asgi", "semel.web.exchange_async", "semel.web.wsgi", "semel.web.exchange_sync"),
+    *("semel.web.worker_runs", "semel.runtime.recovery_points", "semel.core.recovery.points"),
     "semel.stores.background",
-    *("semel.effects.maintenance", "semel.effects.reconcile", "semel.effects.runs"),
-    *("semel.effects.worker", "asyncio.runners", "concurrent.futures.thread"),
+    *("semel.worker.maintenance", "semel.worker.reconciler", "semel.worker.stored_runs"),
+    *("semel.worker.worker", "asyncio.runners", "concurrent.futures.thread"),
 )
 """What semel loads when it is first needed."""
 
@@ -93,10 +93,10 @@ def run(given: dict[str, Any]) -> None:
 
 
 async def _work(shop: Shop, app: Any) -> None:
-    from semel.effects.maintenance import Maintenance
-    from semel.effects.reconcile import Reconciler
-    from semel.effects.runs import Runs
-    from semel.effects.worker import MAINTAIN, RECONCILE, RUN
+    from semel.worker.maintenance import Maintenance
+    from semel.worker.reconciler import Reconciler
+    from semel.worker.stored_runs import Runs
+    from semel.worker.worker import MAINTAIN, RECONCILE, RUN
 
     guard, rival = shop.guard, shop.rival()
     for theirs in (Reconciler(rival), Runs(rival, rival.asgi(_nobody))):

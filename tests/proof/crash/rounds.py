@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import semel
-from semel.effects.rounds import Loop
-from semel.effects.worker import Worker
+from semel.worker.rounds import Loop
+from semel.worker.worker import Worker
 
 ROUNDS = 4
 """What one round finds out, the next may act on: settled, then resumed, then delivered."""

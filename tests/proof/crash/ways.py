@@ -16,7 +16,7 @@ FUNCTIONS: Final = ("once", "aonce")
 AWAITED: Final = ("asgi", "fastapi", "adjango", "mdjango", "aonce")
 
 _MODULES: Final = {
-    "fastapi": ("tests.proof.crash.frameworks", "semel.web.fastapi"),
+    "fastapi": ("tests.proof.crash.frameworks", "semel.frameworks.fastapi"),
     "flask": ("tests.proof.crash.frameworks",),
     **dict.fromkeys(DJANGO, ("tests.proof.crash.project", "django.db.models.sql.compiler")),
 }

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any, Final
 
-from semel.core.contract import Claimed
+from semel.core.exchange.deferred import take
 from semel.core.flow import Flow
-from semel.core.model import Case, Fence, Micros
-from semel.core.reconciling import Doubt, reconcile
-from semel.core.settling import in_doubt
-from semel.core.taking import take
-from semel.core.upkeep import Work
-from semel.stores.memory.fields import Row
+from semel.core.operations.maintenance import Work
+from semel.core.operations.requests import Claimed
+from semel.core.records import Case, Fence, Micros
+from semel.core.unknown.probe import Doubt, reconcile
+from semel.core.unknown.settlement import in_doubt
+from semel.stores.memory.rows import Row
 from tests.proof.explorer.handlers import fence_of, operation, plain, run_of
 from tests.proof.explorer.plays import Node, Play, Script, Tree
 from tests.proof.explorer.worlds import SECOND, World, ask_provider
@@ -105,7 +105,7 @@ class Cast:
         return reconcile(doubt, fence, 1.0)
 
     def _running(self, case: Case, now: Micros, fence: Fence) -> Flow[Any]:
-        """As `effects/runs.py` does it."""
+        """As `worker/stored_runs.py` does it."""
         owner = next(it for it in self.calls if it.identity == case.record.identity)
         policy = self._world.policy
         if not (yield from take(case, fence, policy)):

@@ -10,21 +10,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from semel.core import keys
-from semel.core.acts import Act
-from semel.core.contract import (
-    Evict,
-    Fetch,
-    Found,
-    NoRecord,
-    Read,
-    Recall,
-    Renew,
-    StoreOperation,
-)
-from semel.core.model import Fence, Identity
-from semel.core.model import State as RecordState
-from semel.core.runner import (
+from semel.core.operations.acts import Act
+from semel.core.operations.handler import (
     Ascertain,
     Ask,
     Await,
@@ -36,7 +23,20 @@ from semel.core.runner import (
     RollBack,
     Unwoken,
 )
-from semel.core.upkeep import Due
+from semel.core.operations.maintenance import Due
+from semel.core.operations.requests import (
+    Evict,
+    Fetch,
+    Found,
+    NoRecord,
+    Read,
+    Recall,
+    Renew,
+    StoreOperation,
+)
+from semel.core.records import Fence, Identity
+from semel.core.records import State as RecordState
+from semel.core.request import keys
 from tests.proof.explorer import promises
 from tests.proof.explorer.handlers import (
     CALL,
@@ -338,7 +338,7 @@ class Engine(Outcomes):
 
 
 def _unchanged(found: Found, fence: bytes) -> bool:
-    """As `process/waiters.py` looks at it."""
+    """As `runtime/waiters.py` looks at it."""
     record = found.record
     running = record.state in (RecordState.IN_PROGRESS, RecordState.PENDING)
     return running and record.fence == fence and not record.lapsed(found.now)

@@ -7,15 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from semel.core import snapshot
-from semel.core.contract import (
-    Read,
-    StoreOperation,
-)
 from semel.core.maintenance import tend
-from semel.core.model import Fence, Record
-from semel.core.model import State as RecordState
-from semel.core.runner import (
+from semel.core.operations.handler import (
     Await,
     Flush,
     Pursue,
@@ -23,7 +16,14 @@ from semel.core.runner import (
     Save,
     Undo,
 )
-from semel.core.upkeep import Due, Tended, Work
+from semel.core.operations.maintenance import Due, Tended, Work
+from semel.core.operations.requests import (
+    Read,
+    StoreOperation,
+)
+from semel.core.records import Fence, Record
+from semel.core.records import State as RecordState
+from semel.core.stored import snapshot
 from tests.proof.explorer import promises
 from tests.proof.explorer.cast import Cast
 from tests.proof.explorer.plays import Node, Token
@@ -42,7 +42,7 @@ from tests.proof.explorer.worlds import KNOWN, LEASE, World
 from tests.unit.whole import Discard
 
 HORIZON: Final = 15 * LEASE
-"""After which a process gives up a write it pursues (`process/pursuit.py`)."""
+"""After which a process gives up a write it pursues (`runtime/write_retries.py`)."""
 START: Final = 1_700_000_000_000_000
 
 

@@ -6,13 +6,9 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from semel.core import evidence
-from semel.core.contract import Operation
-from semel.core.evidence import Evidence
 from semel.core.flow import Flow
 from semel.core.frozen import frozen
-from semel.core.model import Fence, Identity, Origin, Response
-from semel.core.runner import (
+from semel.core.operations.handler import (
     Abandoned,
     Did,
     HandlerOutcome,
@@ -20,7 +16,11 @@ from semel.core.runner import (
     Returned,
     Streaming,
 )
-from semel.core.steps import Deed, Holder, call
+from semel.core.operations.requests import Operation
+from semel.core.records import Fence, Identity, Origin, Response
+from semel.core.recovery.points import Deed, Holder, call
+from semel.core.unknown import evidence
+from semel.core.unknown.evidence import Evidence
 from semel.errors import NotExecuted, OutcomeUnknown
 from semel.web.exchange import too_late
 from tests.proof.explorer.plays import Script, Stopped
@@ -128,7 +128,7 @@ def plain(op: Invoke) -> Generator[Operation[Any], Any, HandlerOutcome]:
 
 
 def operation(repeatable: bool, probe: Callable[..., Evidence] | None) -> Script:
-    """A handler with one `op.call`, as `process/points.py` drives it."""
+    """A handler with one `op.call`, as `runtime/recovery_points.py` drives it."""
 
     def script(op: Invoke) -> Generator[Operation[Any], Any, HandlerOutcome]:
         how = yield Choose(op.fence)

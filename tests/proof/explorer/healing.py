@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from semel.core.model import Case
-from semel.core.model import State as RecordState
+from semel.core.records import Case
+from semel.core.records import State as RecordState
 from tests.proof.explorer import promises
 from tests.proof.explorer.engine import Engine
 from tests.proof.explorer.state import Actor, State, with_actor

@@ -9,10 +9,16 @@ from typing import Any, Final
 
 import pytest
 
-from semel.core import atomic, claim, conclusions, keys, reconciling, settle, settling, steps
-from semel.core import verdict as verdicts
-from semel.core.answers import Answer, Outcome, from_record, in_flight, usual_replay
-from semel.core.contract import (
+from semel.core.exchange import atomic, claim, settle
+from semel.core.exchange import outcome as conclusions
+from semel.core.exchange import outcome as verdicts
+from semel.core.exchange.answers import Answer, Outcome, from_record, in_flight, usual_replay
+from semel.core.exchange.outcome import Verdict
+from semel.core.flow import Flow, ask
+from semel.core.frozen import replace
+from semel.core.operations.handler import Abandoned, Await, Held, Woken
+from semel.core.operations.maintenance import Known, Tended
+from semel.core.operations.requests import (
     Advance,
     Applied,
     Claimed,
@@ -28,17 +34,16 @@ from semel.core.contract import (
     Suspend,
     Take,
 )
-from semel.core.evidence import Absent
-from semel.core.failures import Sent
-from semel.core.flow import Flow, ask
-from semel.core.frozen import replace
-from semel.core.model import Fence, State
-from semel.core.runner import Abandoned, Await, Held, Woken
+from semel.core.records import Fence, State
+from semel.core.recovery import points
+from semel.core.recovery.was_sent import Sent
+from semel.core.request import keys
 from semel.core.states import Event
-from semel.core.upkeep import Known, Tended
-from semel.core.verdict import Verdict
-from semel.stores.memory import records, upkeep
-from semel.stores.memory.fields import WRITES, Row, allowed, nothing, proved
+from semel.core.unknown import probe as reconciling
+from semel.core.unknown import settlement
+from semel.core.unknown.evidence import Absent
+from semel.stores.memory import maintenance, records
+from semel.stores.memory.rows import WRITES, Row, allowed, nothing, proved
 from tests.proof.explorer import cast, worlds
 from tests.proof.explorer.worlds import BY_NAME, World
 from tests.unit import whole
@@ -161,12 +166,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("a lapsed key is free: the next request runs again", "leased-ietf", "5")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("semel.stores.memory.fields.lapse_event", lambda held: Event.LAPSE_RELEASE)
+    patch.setattr("semel.stores.memory.rows.lapse_event", lambda held: Event.LAPSE_RELEASE)
 
 
 @mutant("the sweeper frees what lapsed", "leased-ietf", "5")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(upkeep, "lapse_event", lambda held: Event.LAPSE_RELEASE)
+    patch.setattr(maintenance, "lapse_event", lambda held: Event.LAPSE_RELEASE)
 
 
 @mutant("a claim takes a lapsed record over", "leased-ietf", "5")
@@ -191,42 +196,42 @@ def _freed(op: Any, held: Row, now: int) -> None:
 
 @mutant("unknown is free after a while", "leased-retention", "5", kinds=("doubt!", "ok"))
 def _(patch: pytest.MonkeyPatch) -> None:
-    def freeing(self: upkeep.Upkeep, op: Any, now: int) -> Tended:
+    def freeing(self: maintenance.Upkeep, op: Any, now: int) -> Tended:
         for held in self._rows():
             if held.state is _UNKNOWN and held.created_at + _DAY < now:
                 self._records.happen(Event.SETTLE_ABSENT, held, _freed, op, now)
         return Tended({}, False, now)
 
-    patch.setattr(upkeep.Upkeep, "_sweep", freeing)
+    patch.setattr(maintenance.Upkeep, "_sweep", freeing)
 
 
 @mutant("unsettled records are purged", "leased-retention", "5", kinds=("doubt!", "ok"))
 def _(patch: pytest.MonkeyPatch) -> None:
-    reap = upkeep.Upkeep._reap
+    reap = maintenance.Upkeep._reap
 
-    def purging(self: upkeep.Upkeep, op: Any, now: int) -> Tended:
+    def purging(self: maintenance.Upkeep, op: Any, now: int) -> Tended:
         for held in self._rows():
             if held.created_at + 24 * 3600 * worlds.SECOND < now:
                 self._records.happen(Event.FORGET, held, nothing, op, now)
         return reap(self, op, now)
 
-    patch.setattr(upkeep.Upkeep, "_reap", purging)
+    patch.setattr(maintenance.Upkeep, "_reap", purging)
 
 
 @mutant("settled records are purged before their time", "leased-ietf", "6")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def purging(self: upkeep.Upkeep, op: Any, now: int) -> Tended:
+    def purging(self: maintenance.Upkeep, op: Any, now: int) -> Tended:
         for held in self._rows():
             if held.state is State.COMPLETED:
                 self._records.happen(Event.FORGET, held, nothing, op, now)
         return Tended({}, False, now)
 
-    patch.setattr(upkeep.Upkeep, "_reap", purging)
+    patch.setattr(maintenance.Upkeep, "_reap", purging)
 
 
 @mutant("the sweeper does nothing", "leased-ietf", "12", faults=1)
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(upkeep.Upkeep, "_sweep", lambda self, op, now: Tended({}, False, now))
+    patch.setattr(maintenance.Upkeep, "_sweep", lambda self, op, now: Tended({}, False, now))
 
 
 @mutant("what runs is abandoned", "deferred-abandoned", "5")
@@ -236,7 +241,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
             return held.record.lapsed(now)
         return proved(event, fence, held, now)
 
-    patch.setattr(upkeep, "proved", lax)
+    patch.setattr(maintenance, "proved", lax)
 
 
 # ── the way in ────────────────────────────────────────────────────────────────────────────────────
@@ -432,7 +437,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
         holder.course.journal = holder.course.journal.intending(deed.name)
         yield from ()
 
-    patch.setattr(steps, "_intend", unrecorded)
+    patch.setattr(points, "_intend", unrecorded)
 
 
 @mutant("an operation that has acted is freed", "leased-resume-trips", "1")
@@ -452,7 +457,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("a reset call is taken back", "leased-resume-asked", "1", requests=1, ways=("reset!",))
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(steps, "classify", lambda error, package: Sent.NOT_SENT)
+    patch.setattr(points, "classify", lambda error, package: Sent.NOT_SENT)
 
 
 @mutant("a take without an answer is not put back", "deferred-certain", "12", faults=1)
@@ -470,7 +475,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     def careless(op: Any) -> Flow[Any]:
         return True if isinstance(op, Held) else (yield from ask(op))
 
-    patch.setattr(steps, "ask", careless)
+    patch.setattr(points, "ask", careless)
 
 
 @mutant("a call in doubt is made again, whatever the provider honours", "leased-resume-asked", "1")
@@ -478,7 +483,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     def presuming(deed: Any, probe: Any, inquiry: Any) -> Flow[None]:
         yield from ()
 
-    patch.setattr(steps, "_inquire", presuming)
+    patch.setattr(points, "_inquire", presuming)
 
 
 @mutant("a worker runs what it has not taken", "deferred-accepted", "8")
@@ -492,13 +497,13 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("absent for now is taken for absent for ever", "leased-accepted", "1", lives=2)
 def _(patch: pytest.MonkeyPatch) -> None:
-    operation = settling._operation
+    operation = settlement._operation
 
     def hasty(case: Any, evidence: Any, *rest: Any) -> Any:
         said = Absent(final=True) if isinstance(evidence, Absent) else evidence
         return operation(case, said, *rest)
 
-    patch.setattr(settling, "_operation", hasty)
+    patch.setattr(settlement, "_operation", hasty)
 
 
 @mutant("an unknown record is asked about for ever", "leased-accepted", "12")
@@ -518,7 +523,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
                 self._records.happen(Event.LAPSE_RELEASE, held, freed, op, now)
         return Tended({}, False, now)
 
-    patch.setattr(upkeep.Upkeep, "_sweep", released)
+    patch.setattr(maintenance.Upkeep, "_sweep", released)
 
 
 # ── transactions ──────────────────────────────────────────────────────────────────────────────────

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from semel.core.contract import (
+from semel.core.operations.handler import (
+    Await,
+    Begun,
+    Commit,
+    Drained,
+    Occupied,
+    Woken,
+)
+from semel.core.operations.requests import (
     Applied,
     Claimed,
     Found,
@@ -14,16 +22,8 @@ from semel.core.contract import (
     StoreOperation,
     Take,
 )
-from semel.core.evidence import Absent, Evidence
-from semel.core.model import Fence
-from semel.core.runner import (
-    Await,
-    Begun,
-    Commit,
-    Drained,
-    Occupied,
-    Woken,
-)
+from semel.core.records import Fence
+from semel.core.unknown.evidence import Absent, Evidence
 from tests.proof.explorer import promises
 from tests.proof.explorer.ground import Ground
 from tests.proof.explorer.handlers import (
@@ -115,7 +115,7 @@ class Outcomes(Ground):
         return self._changed(state, None, self.shelf.op(number), after)
 
     def _pursue(self, state: State, who: int, pursuit: Pursuit, number: int) -> State:
-        """One try, as `process/pursuit.py` makes it."""
+        """One try, as `runtime/write_retries.py` makes it."""
         reply, after = self._apply(state, who, number)
         if number != pursuit.op:
             return self._pursuits(after, who, pursuit, pursuit._replace(claimed=True))

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, Final, TypeAlias
 
-from semel.core.contract import Operation
 from semel.core.flow import Flow, Interrupted
-from semel.core.runner import Abandoned
+from semel.core.operations.handler import Abandoned
+from semel.core.operations.requests import Operation
 from semel.errors import StoreUnavailable
 from tests.unit.whole import Invoke
 

@@ -10,9 +10,10 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any, Final
 
-from semel.core import snapshot
-from semel.core.answers import Answer, Outcome
-from semel.core.contract import (
+from semel.core.exchange.answers import Answer, Outcome
+from semel.core.operations.handler import Commit
+from semel.core.operations.maintenance import Abandon, Reap, Sweep
+from semel.core.operations.requests import (
     Accept,
     Advance,
     Claim,
@@ -32,10 +33,9 @@ from semel.core.contract import (
     Suspend,
     Take,
 )
-from semel.core.model import Case, OnLapse, State
-from semel.core.runner import Commit
-from semel.core.upkeep import Abandon, Reap, Sweep
-from semel.stores.memory.fields import Row
+from semel.core.records import Case, OnLapse, State
+from semel.core.stored import snapshot
+from semel.stores.memory.rows import Row
 from tests.proof.explorer.handlers import MADE
 
 

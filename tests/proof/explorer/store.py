@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
-from semel.core.contract import StoreOperation
-from semel.core.model import Case, Identity, Micros
+from semel.core.operations.requests import StoreOperation
+from semel.core.records import Case, Identity, Micros
 from semel.core.terms import Terms
 from semel.stores.memory.audit import Audit
-from semel.stores.memory.fields import Row
+from semel.stores.memory.maintenance import Upkeep
 from semel.stores.memory.outbox import Outbox
 from semel.stores.memory.records import Records
-from semel.stores.memory.upkeep import Upkeep
+from semel.stores.memory.rows import Row
 
 Entries: TypeAlias = tuple[int, ...]
 

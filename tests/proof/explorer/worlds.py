@@ -7,12 +7,11 @@ from dataclasses import replace as varied
 from datetime import timedelta
 from typing import Any, Final, Literal
 
-from semel.core.evidence import Evidence
-from semel.core.exchange import Exchange
-from semel.core.plan import Plan
-from semel.core.policy import Policy, accepted, ietf, payments, stripe
+from semel.core.exchange.exchange import Exchange
+from semel.core.operations.maintenance import Known
+from semel.core.policy import Plan, Policy, accepted, ietf, payments, stripe
 from semel.core.terms import Terms
-from semel.core.upkeep import Known
+from semel.core.unknown.evidence import Evidence
 from tests.proof.explorer.handlers import fence_of
 from tests.unit.world import call
 

@@ -9,12 +9,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Literal, cast
 
-from semel.core.contract import Claim, Claimed, Complete, Release, StoreOperation
-from semel.core.model import Identity
+from semel.core.operations.requests import Claim, Claimed, Complete, Release, StoreOperation
+from semel.core.records import Identity
 from semel.errors import StoreUnavailable
-from semel.stores.around import Around
-from semel.stores.base import AsyncStore, AsyncTransaction, Backend
-from semel.stores.clock import system_clock
+from semel.stores.base import AsyncStore, AsyncTransaction, Backend, system_clock
+from semel.stores.wrapper import Around
 
 Handled = Callable[[Any, StoreOperation[Any], StoreUnavailable], Awaitable[Any]]
 Mistake = Literal["runs anyway", "frees the key", "thinks nothing of it", "presumes success"]

@@ -7,8 +7,8 @@ import random
 import threading
 from collections import Counter
 
-from semel.core.model import Micros
-from semel.stores.clock import system_clock
+from semel.core.records import Micros
+from semel.stores.base import system_clock
 from tests.proof.faults.books import Log
 from tests.waiting import PATIENCE
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import semel
-from semel.core.contract import StoreOperation
+from semel.core.operations.requests import StoreOperation
 from semel.errors import StoreUnavailable
-from semel.stores.around import Around
 from semel.stores.base import AsyncStore, Backend
+from semel.stores.wrapper import Around
 from tests.proof.faults.books import Log
 from tests.proof.faults.campaign import Scene
 from tests.proof.faults.crowd import Crowd, through

@@ -5,10 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
-from semel.core.contract import StoreOperation
 from semel.core.frozen import frozen
-from semel.core.model import Identity
-from semel.core.upkeep import Abandon, Reap, Retire, Sweep
+from semel.core.operations.maintenance import Abandon, Reap, Retire, Sweep
+from semel.core.operations.requests import StoreOperation
+from semel.core.records import Identity
 
 ROUNDS: Final = (Sweep, Abandon, Reap)
 """They look at every record, and tell how many they changed but not which."""

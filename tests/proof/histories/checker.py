@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from semel.core.contract import Fetched, Found, Lost, NoRecord, Read, Recalled, Stale
 from semel.core.frozen import replace
-from semel.core.model import Identity
-from semel.core.upkeep import Reap
+from semel.core.operations.maintenance import Reap
+from semel.core.operations.requests import Fetched, Found, Lost, NoRecord, Read, Recalled, Stale
+from semel.core.records import Identity
 from tests.proof.histories.calls import ROUNDS, Call, History, Outcome
 from tests.proof.histories.spec import Deed, Part, Row, Spec, StateNumber
 from tests.stores.timeless import timeless

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from semel.core.model import Identity
+from semel.core.records import Identity
 
 
 @dataclass(frozen=True)

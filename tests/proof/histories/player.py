@@ -14,8 +14,8 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
-from semel.core.contract import Agree, Read, Recall, StoreOperation
-from semel.core.model import Identity
+from semel.core.operations.requests import Agree, Read, Recall, StoreOperation
+from semel.core.records import Identity
 from semel.errors import StoreUnavailable
 from semel.stores import open_backend
 from semel.stores.base import Backend

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, TypeAlias, cast
 
-from semel.core.contract import Accept, Claim, Lost, StoreOperation
-from semel.core.model import Identity, Micros, State
+from semel.core.operations.maintenance import Abandon, Reap, Retire, Sweep
+from semel.core.operations.requests import Accept, Claim, Lost, StoreOperation
+from semel.core.records import Identity, Micros, State
 from semel.core.states import Event
-from semel.core.upkeep import Abandon, Reap, Retire, Sweep
-from semel.stores.memory.fields import WRITES, Write, empty, lapse_event, proved
+from semel.stores.memory.rows import WRITES, Write, empty, lapse_event, proved
 from tests.proof.explorer.store import Shelf
 from tests.proof.histories.calls import Call
 from tests.stores.moves import TERMS

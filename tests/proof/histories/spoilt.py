@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, TypeVar
 
-from semel.core.contract import (
+from semel.core.frozen import replace
+from semel.core.operations.requests import (
     Applied,
     Claim,
     Claimed,
@@ -20,10 +21,8 @@ from semel.core.contract import (
     StoreOperation,
     Suspend,
 )
-from semel.core.frozen import replace
-from semel.core.model import Identity, State
-from semel.stores.base import Clock
-from semel.stores.clock import system_clock
+from semel.core.records import Identity, State
+from semel.stores.base import Clock, system_clock
 from semel.stores.memory import MemoryBackend
 
 R = TypeVar("R")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Protocol, Self
 
-from semel.core.model import Identity
+from semel.core.records import Identity
 from tests.proof.histories.calls import Call, Outcome, history_of
 from tests.proof.histories.checker import ONE_STEP, Broken, Habits, check
 from tests.proof.histories.orders import Leave, Look, Order, Place, Round

@@ -12,15 +12,15 @@ from typing import Any
 from uuid import uuid4
 
 import semel
-from semel.core.contract import Applied, Retake
-from semel.core.evidence import Absent, Evidence, Happened, Inquiry
-from semel.core.model import Fence, Identity, Response
-from semel.effects.maintenance import Maintenance
-from semel.effects.reconcile import Reconciler
-from semel.effects.runs import Runs
+from semel.core.operations.requests import Applied, Retake
+from semel.core.records import Fence, Identity, Response
+from semel.core.unknown.evidence import Absent, Evidence, Happened, Inquiry
 from semel.errors import SemelError
 from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
+from semel.worker.maintenance import Maintenance
+from semel.worker.reconciler import Reconciler
+from semel.worker.stored_runs import Runs
 from tests.stores.harness import Harness
 from tests.web.bank import Ledger
 from tests.web.client import BODY, Reply

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from semel.core.contract import Applied, Claim, Claimed, Complete, Fetch, Fetched, Found
-from semel.core.model import Fence, Identity, Micros, State
+from semel.core.operations.requests import Applied, Claim, Claimed, Complete, Fetch, Fetched, Found
+from semel.core.records import Fence, Identity, Micros, State
 from semel.errors import SemelError
 from semel.stores.base import Store
 from semel.stores.sqlite import SqliteBackend

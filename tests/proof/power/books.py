@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from semel.core.model import Fence, Identity, State
+from semel.core.records import Fence, Identity, State
 from tests.proof.power.disk import Begun, Event, Told
 
 Rows: TypeAlias = tuple[tuple[Any, ...], ...]

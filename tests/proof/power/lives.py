@@ -10,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from semel.core.contract import (
+from semel.core.operations.maintenance import Abandon, Lead, Reap, Sweep
+from semel.core.operations.outbox import Deliver, Enqueue, Note, TakeEffects
+from semel.core.operations.requests import (
     Accept,
     Accepted,
     Advance,
@@ -31,9 +33,7 @@ from semel.core.contract import (
     Suspend,
     Take,
 )
-from semel.core.model import Fence, Identity, OnLapse, State
-from semel.core.outbox import Deliver, Enqueue, Note, TakeEffects
-from semel.core.upkeep import Abandon, Lead, Reap, Sweep
+from semel.core.records import Fence, Identity, OnLapse, State
 from semel.stores.sqlite import SqliteBackend
 from tests.proof.power.books import Books, Promise
 from tests.stores.contract import (

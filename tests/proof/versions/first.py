@@ -5,8 +5,9 @@ Made by its own code; read, and finished, by every later one.
 
 from __future__ import annotations
 
-from semel.core import journal, snapshot, stored
-from semel.core.contract import (
+from semel.core.operations.maintenance import Due, Lead, Work
+from semel.core.operations.outbox import Deliver, Enqueue, Fail, Note, TakeEffects
+from semel.core.operations.requests import (
     Accept,
     Accepted,
     Advance,
@@ -32,12 +33,12 @@ from semel.core.contract import (
     Suspend,
     Take,
 )
-from semel.core.journal import Journal, Kind
-from semel.core.model import Fence, Identity, OnLapse, State
-from semel.core.outbox import Deliver, Enqueue, Fail, Note, TakeEffects
-from semel.core.snapshot import Snapshot
-from semel.core.stored import StoredRequest
-from semel.core.upkeep import Due, Lead, Work
+from semel.core.records import Fence, Identity, OnLapse, State
+from semel.core.recovery import journal
+from semel.core.recovery.journal import Journal, Kind
+from semel.core.stored import requests, snapshot
+from semel.core.stored.requests import StoredRequest
+from semel.core.stored.snapshot import Snapshot
 from semel.stores.base import Store
 from semel.stores.encryption import Encryption
 from tests.stores.contract import ACT, LEASE, ORIGIN, PATIENCE, RETENTION, TOMBSTONE
@@ -101,7 +102,7 @@ def leave_behind(store: Store, *, outbox: bool) -> None:
     _do(store, claim("stopped"))
     begun = Advance(identity("begun"), fence("begun"), journal.encode(JOURNAL))
     _do(store, claim("begun", OnLapse.RESUME), begun)
-    request = stored.encode(REQUEST)
+    request = requests.encode(REQUEST)
     told = ("v1:abc", b"\0fields", ORIGIN, request, PATIENCE)
     _do(store, Accept(identity("deferred"), fence("deferred"), *told, terms=TERMS.id))
     assert isinstance(store.perform(Register("POST /pay", RECIPE)), Registered)
@@ -174,4 +175,4 @@ def _recalled(store: Store) -> None:
     assert isinstance(begun, Recalled)
     assert isinstance(deferred, Recalled)
     assert journal.decode(begun.case.journal) == JOURNAL
-    assert stored.decode(deferred.case.request or b"") == REQUEST
+    assert requests.decode(deferred.case.request or b"") == REQUEST

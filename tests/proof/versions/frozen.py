@@ -19,7 +19,7 @@ from typing import Any
 import psycopg
 
 from semel.stores import open_backend
-from semel.stores.clock import system_clock
+from semel.stores.base import system_clock
 from tests.proof.versions import first
 from tests.servers import MariadbServer, PostgresServer, ValkeyServer
 from tests.stores.harness import TABLES, TIMES, database_of

@@ -14,7 +14,7 @@ from typing import Any
 from wsgiref.util import setup_testing_defaults
 
 import semel
-from semel.core import snapshot
+from semel.core.stored import snapshot
 
 SECONDS = 20
 

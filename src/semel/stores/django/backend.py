@@ -7,8 +7,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from django.db import utils as django_errors
 
-from semel.core.contract import Found, NoRecord, Read, StoreOperation
-from semel.core.model import Identity
+from semel.core.operations.requests import Found, NoRecord, Read, StoreOperation
+from semel.core.records import Identity
 from semel.errors import ConfigurationError, SchemaError, SemelError
 from semel.stores.base import (
     AsyncStore,
@@ -21,16 +21,16 @@ from semel.stores.base import (
     Transaction,
     Transactional,
 )
+from semel.stores.django.connection import AwaitedThroughDjango, ThroughDjango
 from semel.stores.django.database import Database
 from semel.stores.django.engines import Engine, engine, missing
 from semel.stores.django.migration import migrate
-from semel.stores.django.through import AwaitedThroughDjango, ThroughDjango
 from semel.stores.django.transactions import (
     AwaitedDjangoTransaction,
     DjangoTransaction,
     in_thread,
 )
-from semel.stores.holds import Holds
+from semel.stores.open_transactions import Holds
 
 R = TypeVar("R")
 

@@ -9,19 +9,18 @@ from typing import Any, Final, Protocol, TypeVar
 
 from django.db import utils as django_errors
 
-from semel.core.contract import StoreOperation
-from semel.core.model import Identity
+from semel.core.operations.requests import StoreOperation
+from semel.core.records import Identity
 from semel.errors import ConfigurationError, SchemaError, SemelError, StoreUnavailable
-from semel.stores.base import Store
-from semel.stores.clock import system_clock
-from semel.stores.holds import ENDED
+from semel.stores.base import Store, system_clock
+from semel.stores.open_transactions import ENDED
 from semel.stores.sql.plans import plan
 
 R = TypeVar("R")
 
 _MIGRATE: Final = (
-    "the database of Django has no tables of semel, or old ones: put 'semel.web.django' into "
-    "INSTALLED_APPS and run `manage.py migrate`"
+    "the database of Django has no tables of semel, or old ones: put "
+    "'semel.frameworks.django' into INSTALLED_APPS and run `manage.py migrate`"
 )
 
 
@@ -99,7 +98,7 @@ class SqliteEngine:
         return bool(wrapper.connection is not None and wrapper.connection.in_transaction)
 
     def judged(self, error: BaseException, *, applied: bool | None) -> SemelError:
-        from semel.stores.sqlite.file import outage
+        from semel.stores.sqlite.connection import outage
 
         cause = _cause(error)
         if isinstance(cause, sqlite3.OperationalError) and "no such savepoint" in str(cause):
@@ -127,7 +126,7 @@ class _SqliteJoined:
         self._connection = connection
 
     def perform(self, op: StoreOperation[R], /) -> R:
-        from semel.stores.sqlite.file import outage, run
+        from semel.stores.sqlite.connection import outage, run
 
         try:
             return run(self._connection, plan(op), system_clock())
@@ -136,7 +135,7 @@ class _SqliteJoined:
 
 
 def _busy(error: sqlite3.Error) -> bool:
-    from semel.stores.sqlite.file import is_busy
+    from semel.stores.sqlite.connection import is_busy
 
     return is_busy(error)
 
@@ -164,7 +163,7 @@ class PostgresEngine:
         return bool(row and row[0])
 
     def joined(self, wrapper: Any) -> Store:
-        from semel.stores.postgres.joined import JoinedStore
+        from semel.stores.postgres.caller_transaction import JoinedStore
 
         return _PostgresJoined(JoinedStore(wrapper.connection))
 
@@ -178,7 +177,7 @@ class PostgresEngine:
     def judged(self, error: BaseException, *, applied: bool | None) -> SemelError:
         import psycopg
 
-        from semel.stores.postgres.faults import joined, verdict
+        from semel.stores.postgres.errors import joined, verdict
         from semel.stores.postgres.transaction_steps import NO_SUCH_SAVEPOINT, refused_commit
 
         cause = _cause(error)
@@ -206,7 +205,7 @@ class PostgresEngine:
             raise StoreUnavailable("PostgreSQL: committed here, but no standby confirmed it")
 
     def sever(self, wrapper: Any) -> bool:
-        from semel.stores.postgres.transactions import hang_up
+        from semel.stores.postgres.transactions_sync import hang_up
 
         hang_up(wrapper.connection.pgconn)
         return True

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from semel.core.model import Micros
-from semel.stores.clock import system_clock
+from semel.core.records import Micros
+from semel.stores.base import system_clock
 from semel.stores.django.database import Database
 from semel.stores.sql.dialect import dialect
-from semel.stores.sql.migrate import Ddl, upgrade
+from semel.stores.sql.migration import Ddl, upgrade
 from semel.stores.sql.plans import Rows, Statement
 
 

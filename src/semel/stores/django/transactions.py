@@ -15,12 +15,12 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
-from semel.core.contract import StoreOperation
-from semel.core.model import Identity
+from semel.core.operations.requests import StoreOperation
+from semel.core.records import Identity
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
 from semel.log import log
 from semel.stores.django.engines import Engine
-from semel.stores.holds import ENDED, OVER, Hold, in_event_loop
+from semel.stores.open_transactions import ENDED, OVER, Hold, in_event_loop
 
 R = TypeVar("R")
 

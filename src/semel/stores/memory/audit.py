@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from semel.core.acts import Act, Verb
-from semel.core.custody import BrowseAudit, Entries, Entry, Remark, Remarked
-from semel.core.model import Identity, Micros
+from semel.core.operations.acts import Act, Verb
+from semel.core.operations.audit import (
+    BrowseAudit,
+    Entries,
+    Entry,
+    Remark,
+    Remarked,
+)
+from semel.core.records import Identity, Micros
 from semel.core.states import Event
 from semel.core.texts import shown
 from semel.errors import ConfigurationError

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
-from semel.core.contract import (
+from semel.core.frozen import frozen
+from semel.core.operations.requests import (
     Conflicting,
     ReadRecipe,
     Recorded,
@@ -14,16 +15,14 @@ from semel.core.contract import (
     Registered,
     StoreOperation,
 )
-from semel.core.frozen import frozen
-from semel.core.model import Micros
+from semel.core.records import Micros
 from semel.core.texts import exact
-from semel.stores.base import AsyncStore, Capabilities, Clock, Store
-from semel.stores.clock import system_clock
+from semel.stores.base import AsyncStore, Capabilities, Clock, Store, system_clock
 from semel.stores.memory.audit import Audit
-from semel.stores.memory.custody import Custody
+from semel.stores.memory.erasure import Custody
+from semel.stores.memory.maintenance import Upkeep
 from semel.stores.memory.outbox import Outbox
 from semel.stores.memory.records import Records
-from semel.stores.memory.upkeep import Upkeep
 
 R = TypeVar("R")
 

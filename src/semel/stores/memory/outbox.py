@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from semel.core.acts import Verb
-from semel.core.contract import StoreOperation
 from semel.core.frozen import frozen, replace
-from semel.core.model import Effect, Fence, Micros
-from semel.core.outbox import (
+from semel.core.operations.acts import Verb
+from semel.core.operations.outbox import (
     BrowseEffects,
     Deliver,
     Effects,
@@ -24,6 +22,8 @@ from semel.core.outbox import (
     Shelf,
     TakeEffects,
 )
+from semel.core.operations.requests import StoreOperation
+from semel.core.records import Effect, Fence, Micros
 from semel.core.texts import exact, indexed, shown
 from semel.stores.memory.audit import Audit
 

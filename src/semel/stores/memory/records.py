@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from semel.core.contract import (
+from semel.core.frozen import replace
+from semel.core.operations.requests import (
     Accept,
     Accepted,
     Agree,
@@ -29,15 +30,14 @@ from semel.core.contract import (
     StoreOperation,
     Written,
 )
-from semel.core.frozen import replace
-from semel.core.model import Identity, Micros, Record, State
-from semel.core.snapshot import LARGE, brief
+from semel.core.records import Identity, Micros, Record, State
 from semel.core.states import Event
+from semel.core.stored.snapshot import LARGE, brief
 from semel.core.terms import Terms, TermsId, application_of
 from semel.core.texts import indexed
 from semel.errors import StoreCorrupt
 from semel.stores.memory.audit import VERBS, Audit
-from semel.stores.memory.fields import (
+from semel.stores.memory.rows import (
     TARGET,
     WRITES,
     Fill,

@@ -7,14 +7,14 @@ from functools import partial
 
 from semel.stores.base import AsyncStore, Capabilities, Finding, Store
 from semel.stores.mysql import migration
-from semel.stores.mysql.awaited import AwaitedPool
-from semel.stores.mysql.blocking import BlockingPool
-from semel.stores.mysql.faults import verdict
-from semel.stores.mysql.kinds import KINDS
+from semel.stores.mysql.batch_columns import KINDS
+from semel.stores.mysql.errors import verdict
+from semel.stores.mysql.pool_async import AwaitedPool
+from semel.stores.mysql.pool_sync import BlockingPool
 from semel.stores.mysql.settings import Settings, parse
-from semel.stores.places import Blocking, PerLoop, PerProcess
-from semel.stores.sql.awaited_lanes import AwaitedLanes, AwaitedStore
-from semel.stores.sql.blocking_lanes import BlockingLanes
+from semel.stores.per_loop import Blocking, PerLoop, PerProcess
+from semel.stores.sql.batcher_async import AwaitedLanes, AwaitedStore
+from semel.stores.sql.batcher_sync import BlockingLanes
 
 
 class MysqlBackend:

@@ -13,13 +13,12 @@ from typing import Final, TypeVar
 
 from semel.errors import StoreUnavailable
 from semel.stores.base import Finding
-from semel.stores.mysql.exchange import DIALECT, told
-from semel.stores.mysql.faults import DENIED, Fault, not_connected, verdict
-from semel.stores.mysql.link import Link, dial
+from semel.stores.mysql.connection_sync import Link, dial
+from semel.stores.mysql.errors import DENIED, Fault, not_connected, verdict
+from semel.stores.mysql.protocol import DIALECT, told
 from semel.stores.mysql.settings import Settings
 from semel.stores.sql.dialect import dialect
-from semel.stores.sql.grants import missing_grants
-from semel.stores.sql.migrate import Ddl, pending, standing, upgrade
+from semel.stores.sql.migration import Ddl, missing_grants, pending, standing, upgrade
 from semel.stores.sql.plans import Rows, Statement
 
 R = TypeVar("R")

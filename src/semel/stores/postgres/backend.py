@@ -8,8 +8,8 @@ from typing import Any, Final, overload
 
 import psycopg
 
-from semel.core.contract import Found, NoRecord
-from semel.core.model import Identity
+from semel.core.operations.requests import Found, NoRecord
+from semel.core.records import Identity
 from semel.stores.base import (
     AsyncStore,
     AsyncTransaction,
@@ -18,19 +18,19 @@ from semel.stores.base import (
     Store,
     Transaction,
 )
-from semel.stores.holds import Holds
-from semel.stores.places import Blocking, PerLoop, PerProcess
+from semel.stores.open_transactions import Holds
+from semel.stores.per_loop import Blocking, PerLoop, PerProcess
 from semel.stores.postgres import migration
-from semel.stores.postgres.awaited import AwaitedPool
-from semel.stores.postgres.blocking import BlockingPool
-from semel.stores.postgres.faults import verdict
-from semel.stores.postgres.joined import AsyncJoinedStore, JoinedStore
-from semel.stores.postgres.kinds import KINDS
+from semel.stores.postgres.batch_columns import KINDS
+from semel.stores.postgres.caller_transaction import AsyncJoinedStore, JoinedStore
+from semel.stores.postgres.errors import verdict
+from semel.stores.postgres.pool_async import AwaitedPool
+from semel.stores.postgres.pool_sync import BlockingPool
 from semel.stores.postgres.settings import Settings, parse
-from semel.stores.postgres.transactions import TransactionPool
-from semel.stores.postgres.transactions_awaited import AwaitedTransactions
-from semel.stores.sql.awaited_lanes import AwaitedLanes, AwaitedStore
-from semel.stores.sql.blocking_lanes import BlockingLanes
+from semel.stores.postgres.transactions_async import AwaitedTransactions
+from semel.stores.postgres.transactions_sync import TransactionPool
+from semel.stores.sql.batcher_async import AwaitedLanes, AwaitedStore
+from semel.stores.sql.batcher_sync import BlockingLanes
 
 CAPABILITIES: Final = Capabilities(durable=True, shared=True, transactions=True)
 

@@ -9,12 +9,11 @@ from typing import Any, Final, TypeVar
 import psycopg
 
 from semel.stores.base import Finding
-from semel.stores.postgres.faults import joined, not_connected, verdict
-from semel.stores.postgres.link import DIALECT
+from semel.stores.postgres.connection import DIALECT
+from semel.stores.postgres.errors import joined, not_connected, verdict
 from semel.stores.postgres.settings import Settings
 from semel.stores.sql.dialect import dialect
-from semel.stores.sql.grants import missing_grants
-from semel.stores.sql.migrate import Ddl, Standing, pending, standing, upgrade
+from semel.stores.sql.migration import Ddl, Standing, missing_grants, pending, standing, upgrade
 from semel.stores.sql.plans import Rows, Statement
 
 R = TypeVar("R")

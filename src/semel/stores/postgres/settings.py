@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from semel.errors import ConfigurationError
 from semel.stores.options import count, flag, seconds
-from semel.stores.postgres.lineage import Lineage
+from semel.stores.postgres.failover import Lineage
 
 SCHEMES: Final = ("postgresql://", "postgres://")
 OWN: Final = ("pool_size", "timeout", "prepare", "migrate")

@@ -13,12 +13,12 @@ import psycopg
 from psycopg import pq
 from psycopg.pq.abc import PGresult
 
-from semel.core.contract import Read, StoreOperation
-from semel.core.model import Identity
+from semel.core.operations.requests import Read, StoreOperation
+from semel.core.records import Identity
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
-from semel.stores.holds import ENDED
-from semel.stores.postgres.faults import Fault, severed
-from semel.stores.postgres.link import BINARY, Exchange, Link, _encoded, query
+from semel.stores.open_transactions import ENDED
+from semel.stores.postgres.connection import BINARY, Exchange, Link, _encoded, query
+from semel.stores.postgres.errors import Fault, severed
 from semel.stores.sql.plans import Rows, Statement, plan
 
 # Whatever the database's default: only here does each statement see what was committed before it,

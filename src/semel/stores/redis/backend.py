@@ -7,10 +7,10 @@ from functools import partial
 from typing import Final
 
 from semel.stores.base import AsyncStore, Capabilities, Finding, Store
-from semel.stores.places import Blocking, PerLoop, PerProcess
-from semel.stores.redis.awaited import AwaitedPool, AwaitedStore
-from semel.stores.redis.blocking import BlockingPool
+from semel.stores.per_loop import Blocking, PerLoop, PerProcess
 from semel.stores.redis.keys import Keys
+from semel.stores.redis.pool_async import AwaitedPool, AwaitedStore
+from semel.stores.redis.pool_sync import BlockingPool
 from semel.stores.redis.settings import parse
 
 CAPABILITIES: Final = Capabilities(durable=False, shared=True, transactions=False, outbox=False)

@@ -11,7 +11,7 @@ from binascii import crc_hqx
 from hashlib import sha256
 from typing import Final
 
-from semel.core.model import Fence, Identity
+from semel.core.records import Fence, Identity
 from semel.core.terms import TermsId
 
 BUCKETS: Final = 1024

@@ -1,6 +1,6 @@
 """How each operation is carried out with scripts, without I/O: shared by both colours.
 
-A plan is a generator. It yields calls and is sent their answers; its return value is the
+A plan is a generator. It yields calls and is sent their replies; its return value is the
 operation's reply. An operation on the way of a request is one call.
 """
 
@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from semel.core import outbox
-from semel.core.acts import Act
-from semel.core.contract import (
+from semel.core.operations import outbox
+from semel.core.operations.acts import Act
+from semel.core.operations.maintenance import Lead, Leading, Led, WhoLeads
+from semel.core.operations.outbox import Note, Noted
+from semel.core.operations.requests import (
     Accept,
     Accepted,
     Advance,
@@ -51,17 +53,15 @@ from semel.core.contract import (
     Take,
     Written,
 )
-from semel.core.model import Identity, Micros
-from semel.core.outbox import Note, Noted
+from semel.core.records import Identity, Micros
 from semel.core.terms import TermsId
 from semel.core.texts import described, exact, indexed, shown
-from semel.core.upkeep import Lead, Leading, Led, WhoLeads
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt
-from semel.stores.redis import answers
-from semel.stores.redis.answers import Answer
+from semel.stores.redis import replies
+from semel.stores.redis.commands import Command, Word
 from semel.stores.redis.keys import Keys, bucket_for, bucket_of
+from semel.stores.redis.replies import Answer
 from semel.stores.redis.scripts import Script, script
-from semel.stores.redis.wire import Command, Word
 
 R = TypeVar("R")
 
@@ -146,7 +146,7 @@ def _ask_claim(op: Claim, keys: Keys) -> Command:
 
 
 def _claimed(identity: Identity, answer: Answer) -> Claimed | Found | Stale:
-    match answers.fields(answer, 1):
+    match replies.fields(answer, 1):
         case [2, int(now), int(leased_until), int(created_at)]:
             return Claimed(leased_until, now, created_at)
         case [3]:
@@ -158,9 +158,9 @@ def _claimed(identity: Identity, answer: Answer) -> Claimed | Found | Stale:
 def _accept(op: Accept, keys: Keys) -> Plan[Accepted | Found | Stale]:
     _, *words = _described(op, op.patience)
     (answer,) = yield (on_record("accept", keys, op.identity, *words),)
-    match answers.fields(answer, 1):
+    match replies.fields(answer, 1):
         case [2, now]:
-            return Accepted(answers.time(now))
+            return Accepted(replies.time(now))
         case [3]:
             return Stale()
         case row:
@@ -168,10 +168,10 @@ def _accept(op: Accept, keys: Keys) -> Plan[Accepted | Found | Stale]:
 
 
 def _found(identity: Identity, row: Sequence[Any]) -> Found:
-    record = answers.record(identity, row)
+    record = replies.record(identity, row)
     if record is None:
         raise StoreCorrupt("a claim neither made nor found a record")
-    return Found(record, answers.time(row[-1]))
+    return Found(record, replies.time(row[-1]))
 
 
 def _ask_read(op: Read, keys: Keys) -> Command:
@@ -180,23 +180,23 @@ def _ask_read(op: Read, keys: Keys) -> Command:
 
 
 def _seen(identity: Identity, answer: Answer) -> Found | NoRecord:
-    record = answers.record(identity, answer)
-    now = answers.time(answer[-1])
+    record = replies.record(identity, answer)
+    now = replies.time(answer[-1])
     return NoRecord(now) if record is None else Found(record, now)
 
 
 def _fetch(op: Fetch, keys: Keys) -> Plan[Fetched | NoRecord]:
     (answer,) = yield (on_record("fetch", keys, op.identity, op.fence),)
-    now, kept = answers.fields(answer, 2)
-    return NoRecord(answers.time(now)) if kept is None else Fetched(answers.data(kept))
+    now, kept = replies.fields(answer, 2)
+    return NoRecord(replies.time(now)) if kept is None else Fetched(replies.data(kept))
 
 
 def _recall(op: Recall, keys: Keys) -> Plan[Recalled | NoRecord]:
     (answer,) = yield (on_record("recall", keys, op.identity),)
-    now, row, rest = answers.fields(answer, 3)
-    yield from learn_terms(keys, [answers.terms_id(rest)])
-    case = answers.case(op.identity, row, rest, keys.said)
-    return NoRecord(answers.time(now)) if case is None else Recalled(case, answers.time(now))
+    now, row, rest = replies.fields(answer, 3)
+    yield from learn_terms(keys, [replies.terms_id(rest)])
+    case = replies.case(op.identity, row, rest, keys.said)
+    return NoRecord(replies.time(now)) if case is None else Recalled(case, replies.time(now))
 
 
 def learn_terms(keys: Keys, numbers: Iterable[TermsId | None]) -> Plan[None]:
@@ -206,9 +206,9 @@ def learn_terms(keys: Keys, numbers: Iterable[TermsId | None]) -> Plan[None]:
         return
     bucket, key = keys.terms()
     (told,) = yield (Call(bucket, ("HMGET", key, *wanted)),)
-    for number, said in zip(wanted, answers.fields(told, len(wanted)), strict=True):
+    for number, said in zip(wanted, replies.fields(told, len(wanted)), strict=True):
         if said is not None:
-            keys.said[number] = answers.text(said)
+            keys.said[number] = replies.text(said)
 
 
 # ── writes ────────────────────────────────────────────────────────────────────────────────────────
@@ -220,7 +220,7 @@ def _write(name: str, words: Callable[[Any], tuple[Word | None, ...]]) -> OneCal
     def ask(op: Any, keys: Keys) -> Command:
         return on_record(name, keys, op.identity, *words(op)).command
 
-    return OneCall(name, ask, answers.written)
+    return OneCall(name, ask, replies.written)
 
 
 def _ask_complete(op: Complete, keys: Keys) -> Command:
@@ -242,7 +242,7 @@ def audited(name: str, words: Callable[[Any], tuple[Word | None, ...]]) -> Make:
         identity, bucket = op.identity, bucket_of(op.identity)
         places = (*keys.of(identity), keys.audit(bucket))
         (answer,) = yield (of_script(bucket, name, places, *_given(identity, *words(op))),)
-        return answers.written(identity, answer)
+        return replies.written(identity, answer)
 
     return plan
 
@@ -272,7 +272,7 @@ def _evict_unknown(op: EvictUnknown, keys: Keys) -> Plan[Written]:
 ONE_CALL: Final[Mapping[type[StoreOperation[Any]], OneCall]] = {
     Claim: OneCall("claim", _ask_claim, _claimed),
     Read: OneCall("read", _ask_read, _seen),
-    Complete: OneCall("complete", _ask_complete, answers.written),
+    Complete: OneCall("complete", _ask_complete, replies.written),
     Retake: _write("retake", lambda op: (op.seen, op.fence, op.lease, op.on_lapse.value)),
     Take: _write("take", lambda op: (op.seen, op.fence, op.lease)),
     Resume: _write("resume", lambda op: (op.seen, op.fence, op.lease)),
@@ -309,16 +309,16 @@ def _register(op: Register, keys: Keys) -> Plan[Registered | Conflicting]:
         words = (*words, exact(op.previous))
     everywhere = (key, *keys.elsewhere("recipe", exact(op.route)))
     (answer,) = yield (of_script(bucket, "register", everywhere, *words),)
-    recorded, previous, until, now = answers.fields(answer, 4)
+    recorded, previous, until, now = replies.fields(answer, 4)
     if recorded is None:
         raise SchemaError(
             "under this prefix another version of semel keeps its records in a way that this one "
             "does not know, and would not find them: upgrade semel, or use another prefix"
         )
-    alive_until = answers.optional_time(until)
-    if answers.text(recorded) != op.recipe:
-        return Conflicting(answers.text(recorded), alive_until, answers.time(now))
-    return Registered(answers.optional_text(previous), alive_until, answers.time(now))
+    alive_until = replies.optional_time(until)
+    if replies.text(recorded) != op.recipe:
+        return Conflicting(replies.text(recorded), alive_until, replies.time(now))
+    return Registered(replies.optional_text(previous), alive_until, replies.time(now))
 
 
 def _read_recipe(op: ReadRecipe, keys: Keys) -> Plan[Recorded]:
@@ -327,9 +327,9 @@ def _read_recipe(op: ReadRecipe, keys: Keys) -> Plan[Recorded]:
         Call(bucket, ("HMGET", key, "recipe", "previous", "alive_until")),
         Call(bucket, ("TIME",)),
     )
-    recorded, previous, until = answers.fields(told, 3)
-    recipes = (answers.optional_text(recorded), answers.optional_text(previous))
-    return Recorded(*recipes, answers.optional_time(until), answers.clock(said))
+    recorded, previous, until = replies.fields(told, 3)
+    recipes = (replies.optional_text(recorded), replies.optional_text(previous))
+    return Recorded(*recipes, replies.optional_time(until), replies.clock(said))
 
 
 def _agree(op: Agree, keys: Keys) -> Plan[Agreed]:
@@ -338,24 +338,24 @@ def _agree(op: Agree, keys: Keys) -> Plan[Agreed]:
         indexed(name)  # as stores with an index have it
     words: tuple[Word, ...] = (op.terms.id, exact(op.terms.text))
     (answer,) = yield (of_script(bucket, "agree", (key,), *words),)
-    said, now = answers.fields(answer, 2)
-    if answers.text(said) != op.terms.text:
+    said, now = replies.fields(answer, 2)
+    if replies.text(said) != op.terms.text:
         raise StoreCorrupt("other terms are on record under the number of these")
-    return Agreed(answers.time(now))
+    return Agreed(replies.time(now))
 
 
 def _lead(op: Lead, keys: Keys) -> Plan[Led]:
     bucket, key = keys.named("leader", indexed(op.name))
     (answer,) = yield (of_script(bucket, "lead", (key,), op.fence, op.lease),)
-    leading, until, now = answers.fields(answer, 3)
-    return Led(leading == 1, answers.time(until), answers.time(now))
+    leading, until, now = replies.fields(answer, 3)
+    return Led(leading == 1, replies.time(until), replies.time(now))
 
 
 def _who_leads(op: WhoLeads, keys: Keys) -> Plan[Leading]:
     bucket, key = keys.named("leader", indexed(op.name))
     (answer,) = yield (of_script(bucket, "who_leads", (key,)),)
-    until, now = answers.fields(answer, 2)
-    return Leading(answers.optional_time(until), answers.time(now))
+    until, now = replies.fields(answer, 2)
+    return Leading(replies.optional_time(until), replies.time(now))
 
 
 def _note(op: Note, keys: Keys) -> Plan[Noted]:
@@ -363,8 +363,8 @@ def _note(op: Note, keys: Keys) -> Plan[Noted]:
     bucket = bucket_for(event)
     words: tuple[Word, ...] = (event, b"" if op.keep is None else op.keep)
     (answer,) = yield (of_script(bucket, "note", (keys.events(bucket),), *words),)
-    before, now = answers.fields(answer, 2)
-    return Noted(before == 1, answers.time(now))
+    before, now = replies.fields(answer, 2)
+    return Noted(before == 1, replies.time(now))
 
 
 def no_outbox(op: StoreOperation[Any], keys: Keys) -> Plan[Any]:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Final
 
-from semel.core.contract import StoreOperation
-from semel.stores.bodies import Get, Put
+from semel.core.operations.requests import StoreOperation
+from semel.stores.body_cache import Get, Put
 from semel.stores.redis.keys import Keys, bucket_of
 from semel.stores.redis.plans import Call, Make, Plan
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from semel.stores.redis.faults import Fault, Remedy
+from semel.stores.redis.errors import Fault, Remedy
 from semel.stores.redis.keys import BUCKETS, SLOT_OF, SLOTS
 from semel.stores.redis.plans import ANY, Call
 from semel.stores.redis.settings import Address, Settings

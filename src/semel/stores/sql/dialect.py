@@ -3,7 +3,7 @@
 A query is one file, ``queries/<name>.sql`` or ``queries/<dialect>/<name>.sql`` where databases
 differ. Its header says which parameters it ``takes:``; a placeholder that the header does not name
 is an error when the dialect is loaded. ``{now}`` is the clock; ``{answer}`` is the column
-``snapshot``, of a large one its head (`core/snapshot.py`); ``{among}`` compares with the
+``snapshot``, of a large one its head (`core/stored/snapshot.py`); ``{among}`` compares with the
 parameter ``names``, a JSON array of texts; ``{locked}`` takes row locks and waits for none;
 ``{chosen}`` compares with the column ``which`` of the query's part ``due``; ``{retention}`` and
 ``{tombstone}`` are those of the terms of the record that is written. A query for many rows
@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from typing import Final
 
-from semel.core.snapshot import HEAD, LARGE
+from semel.core.stored.snapshot import HEAD, LARGE
 from semel.errors import SemelError
-from semel.stores.sql import audited
-from semel.stores.sql.returning import without_returning
+from semel.stores.sql import dialect as audited
 
 _ROOT = files("semel.stores.sql")
 _COMMENT = re.compile(r"--[^\n]*")
@@ -247,3 +247,96 @@ def checked(migration: Migration) -> Migration:
     ):
         raise BadQuery(f"{migration.name} allows for no older program, and leaves it its table")
     return migration
+
+
+# --- statements that put an act on record: a write, and its entry in the audit table, as one step
+#
+# The entry is made of the row as it is before the write, under the lock that the write needs
+# anyway; it is made if and only if the write is. Where a statement may hold several writes they are
+# one statement; elsewhere the entry comes first, in the same transaction.
+
+_WRITE: Final = re.compile(
+    r"(?P<head>(?:UPDATE|DELETE FROM) (?P<table>\w+)(?: SET .*?)?) WHERE (?P<where>.*)"
+    r" RETURNING (?P<columns>.*)"
+)
+_SUBJECT: Final = {"semel_record": "CAST(NULL AS text)", "semel_effect": "key"}
+"""Of a record its identity says enough; what its path and key say must be possible to erase."""
+
+TAKES: Final = ("actor", "why")
+"""The parameters that such a statement takes beside its own."""
+
+
+def within(text: str, verb: str, after: str) -> str:
+    """One statement. ``text``, its blanks made single, tells what it wrote; ``after``: a state."""
+    write = _parsed(text)
+    table, where = write["table"], write["where"]
+    seen = f"SELECT identity, state, {_SUBJECT[table]} AS subject FROM {table} WHERE {where}"  # noqa: S608
+    entry = _entry(verb, after, "subject", "seen")
+    return (
+        f"WITH seen AS MATERIALIZED ({seen} FOR UPDATE), noted AS ({entry}) "
+        f"{write['head']} WHERE {where} AND EXISTS (SELECT FROM seen) RETURNING {write['columns']}"
+    )
+
+
+def before(text: str, verb: str, after: str, held: str) -> str:
+    """The entry alone, to come before ``text`` in its transaction; ``held`` locks the row."""
+    write = _parsed(text)
+    entry = _entry(verb, after, _SUBJECT[write["table"]], write["table"])
+    return f"{entry} WHERE {write['where']} {held}".rstrip()
+
+
+def _parsed(text: str) -> re.Match[str]:
+    write = _WRITE.fullmatch(text)
+    if write is None:
+        raise ValueError(f"not a write that tells what it did: {text}")
+    return write
+
+
+def _entry(verb: str, after: str, subject: str, source: str) -> str:
+    then = "CAST(NULL AS text)" if after == "-" else f"'{after}'"
+    into = "(at, verb, actor, reason, identity, subject, state_before, state_after)"
+    said = f"{{now}}, '{verb}', CAST(:actor AS text), CAST(:why AS text)"
+    chosen = f"SELECT {said}, identity, {subject}, state, {then} FROM {source}"  # noqa: S608
+    return f"INSERT INTO semel_audit {into} {chosen}"
+
+
+# --- for databases whose UPDATE and DELETE tell nothing: one statement as several that do the same
+#
+# What is chosen for many is locked first, with all that the statement asks of a chosen row; it
+# cannot change from then on. A row that is changed is read after it, one that goes is read before.
+# They are sent together and share a transaction, so that together they are one step.
+
+_BATCH: Final = re.compile(r"WITH due AS MATERIALIZED \( (?P<pick>.*) \) (?P<main>\w+ .*)")
+_BRACKETS: Final = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+"""With what is within, which may have conditions of its own."""
+_ONE_WRITE: Final = re.compile(
+    rf"(?P<verb>UPDATE|DELETE FROM) (?P<table>\w+)(?P<set> SET (?:[^()]|{_BRACKETS})*?)?"
+    r" WHERE (?P<where>.*) RETURNING (?P<columns>.*)"
+)
+
+
+def without_returning(text: str) -> tuple[str, ...]:
+    """The statements that ``text``, its blanks made single, comes to."""
+    if batch := _BATCH.fullmatch(text):
+        return _picked_first(batch["pick"], batch["main"])
+    if write := _ONE_WRITE.fullmatch(text):
+        return _told(write, changed=" AND ROW_COUNT() > 0")
+    return tuple(part.strip() for part in text.split(";"))
+
+
+def _picked_first(pick: str, main: str) -> tuple[str, ...]:
+    write = _ONE_WRITE.fullmatch(main)
+    if write is None:
+        raise ValueError(f"not a write that tells what it did: {main}")
+    asked, _, order = pick.rpartition(" ORDER BY ")
+    _, _, condition = write["where"].partition(" AND ")
+    return f"{asked} AND {condition} ORDER BY {order}", *_told(write, changed="")
+
+
+def _told(write: re.Match[str], changed: str) -> tuple[str, str]:
+    verb, table, where, columns = write.group("verb", "table", "where", "columns")
+    told = f"SELECT {columns} FROM {table} WHERE "  # noqa: S608 - a text of our own
+    if verb == "UPDATE":
+        which, _, _ = where.partition(" AND ")  # what it asks beside is no longer true
+        return f"UPDATE {table}{write['set']} WHERE {where}", f"{told}{which}{changed}"
+    return f"{told}{where} FOR UPDATE", f"{verb} {table} WHERE {where}"

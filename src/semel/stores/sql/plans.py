@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
-from semel.core.contract import (
+from semel.core.operations.requests import (
     Accept,
     Accepted,
     Advance,
@@ -50,10 +50,11 @@ from semel.core.contract import (
     Take,
     Written,
 )
-from semel.core.model import Fence, Micros, OnLapse, Record, State
+from semel.core.records import Fence, Micros, OnLapse, Record, State
 from semel.core.texts import exact, indexed, shown
 from semel.errors import StoreCorrupt, StoreUnavailable
-from semel.stores.sql import plans_custody, plans_outbox, plans_upkeep
+from semel.stores.sql import plans_audit, plans_maintenance, plans_outbox
+from semel.stores.sql.plan_steps import Done, Plan, Statement, clock_of, signed, write
 from semel.stores.sql.rows import (
     Row,
     Rows,
@@ -63,7 +64,6 @@ from semel.stores.sql.rows import (
     recipe,
     record_and_now,
 )
-from semel.stores.sql.steps import Done, Plan, Statement, clock_of, signed, write
 
 __all__ = ["Plan", "Row", "Rows", "Statement", "plan"]
 
@@ -423,7 +423,7 @@ _PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
     Register: _register,
     ReadRecipe: _read_recipe,
     Agree: _agree,
-    **plans_upkeep.PLANS,
+    **plans_maintenance.PLANS,
     **plans_outbox.PLANS,
-    **plans_custody.PLANS,
+    **plans_audit.PLANS,
 }

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from semel.core.contract import StoreOperation
-from semel.core.model import Fence, Micros
-from semel.core.outbox import (
+from semel.core.operations.outbox import (
     BrowseEffects,
     Deliver,
     Effects,
@@ -22,9 +20,11 @@ from semel.core.outbox import (
     Shelf,
     TakeEffects,
 )
+from semel.core.operations.requests import StoreOperation
+from semel.core.records import Fence, Micros
 from semel.core.texts import exact, indexed, shown
+from semel.stores.sql.plan_steps import Plan, Statement, clock_of, names, signed
 from semel.stores.sql.rows import effect, effect_state, time_and_now, told
-from semel.stores.sql.steps import Plan, Statement, clock_of, names, signed
 
 Done: TypeAlias = Callable[[str | None, Fence | None, Micros | None], bool]
 """Whether state, fence and lease of an effect are the work of an earlier try."""

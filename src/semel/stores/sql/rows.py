@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from semel.core import terms
-from semel.core.contract import Applied
-from semel.core.custody import Belonging, Entry, Exhibit
-from semel.core.model import (
+from semel.core.operations.audit import Belonging, Entry, Exhibit
+from semel.core.operations.requests import Applied
+from semel.core.records import (
     Case,
     Effect,
     Fence,
@@ -21,7 +21,7 @@ from semel.core.model import (
     State,
 )
 from semel.errors import StoreCorrupt
-from semel.stores.due import due_at, next_look
+from semel.stores.next_due import due_at, next_look
 
 Row: TypeAlias = Sequence[Any]
 Rows: TypeAlias = Sequence[Row]

@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from semel.core.contract import (
+from semel.core.operations.maintenance import Browse, Due, Scan, WhoLeads
+from semel.core.operations.outbox import BrowseEffects, FindEffect
+from semel.core.operations.requests import (
     Claim,
     Complete,
     Fetch,
@@ -30,9 +32,7 @@ from semel.core.contract import (
     Recall,
     StoreOperation,
 )
-from semel.core.model import Identity
-from semel.core.outbox import BrowseEffects, FindEffect
-from semel.core.upkeep import Browse, Due, Scan, WhoLeads
+from semel.core.records import Identity
 from semel.errors import ConfigurationError, StoreUnavailable
 from semel.stores.base import (
     AsyncStore,
@@ -41,14 +41,14 @@ from semel.stores.base import (
     Clock,
     Store,
     Transaction,
+    system_clock,
 )
-from semel.stores.clock import system_clock
 from semel.stores.options import flag, seconds
 from semel.stores.sql.plans import claim_reply, plan
-from semel.stores.sqlite.batch import Job
-from semel.stores.sqlite.engine import Engine, engines, forget_engines
-from semel.stores.sqlite.file import open_for_writing, outage, run, upgrade
+from semel.stores.sqlite.batching import Job
+from semel.stores.sqlite.connection import open_for_writing, outage, run, upgrade
 from semel.stores.sqlite.transactions import SqliteTransactions
+from semel.stores.sqlite.writer import Engine, engines, forget_engines
 
 R = TypeVar("R")
 

@@ -19,16 +19,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from semel.chance import between
-from semel.core.contract import Found, NoRecord, Read, StoreOperation
-from semel.core.model import Identity
+from semel.backoff import between
+from semel.core.operations.requests import Found, NoRecord, Read, StoreOperation
+from semel.core.records import Identity
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
 from semel.stores.background import in_thread, keep
 from semel.stores.base import Clock
-from semel.stores.holds import ENDED, OVER, SHARED, Hold, Holds
-from semel.stores.session_shelf import SessionShelf
+from semel.stores.lazy_sessions import SessionShelf
+from semel.stores.open_transactions import ENDED, OVER, SHARED, Hold, Holds
 from semel.stores.sql.plans import plan
-from semel.stores.sqlite.file import (
+from semel.stores.sqlite.connection import (
     OpenFiles,
     is_busy,
     open_for_reading,
@@ -36,14 +36,14 @@ from semel.stores.sqlite.file import (
     roll_back,
     run,
 )
-from semel.stores.sqlite.gate import Gate
-from semel.stores.sqlite.handed import PATIENCE, HandedConnection, close, open_handed
+from semel.stores.sqlite.fair_lock import Gate
+from semel.stores.sqlite.handed_connection import PATIENCE, HandedConnection, close, open_handed
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
     from sqlalchemy.orm import Session
 
-    from semel.stores.sessions import JoinedSessions
+    from semel.stores.sqlalchemy_sessions import JoinedSessions
 
 R = TypeVar("R")
 

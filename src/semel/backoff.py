@@ -1,0 +1,31 @@
+"""Chance, for pauses and turns; it guards nothing.
+
+Drawn from the system and not from the module `random`: an application may have seeded that one and
+count on its numbers, and processes forked from one another would rest for the same times.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def luck() -> float:
+    """A number from 0 up to, but not including, 1."""
+    return (int.from_bytes(os.urandom(7)) >> 3) * 2.0**-53
+
+
+def between(least: float, most: float) -> float:
+    return least + (most - least) * luck()
+
+
+# --- pauses, and their spread in time: who failed together must not come back together
+
+
+def jitter() -> float:
+    """A factor between a half and one."""
+    return between(0.5, 1.0)
+
+
+def pause_before(attempt: int) -> float:
+    """Seconds to rest before the next try at a write: short first, a second at most."""
+    return min(1.0, 0.05 * 2.0 ** min(attempt, 6))

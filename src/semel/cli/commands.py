@@ -1,0 +1,152 @@
+"""The commands of `semel`: tables and sentences for people, ``--json`` for programs.
+
+What a command needs it imports when it runs: `semel --help`, and every completion of a shell, read
+the modules of the command line only. How they speak and end is in `telling`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+import semel as library
+from semel.cli.audit import audit
+from semel.cli.dlq import dlq
+from semel.cli.doctor import doctor
+from semel.cli.keys import keys
+from semel.cli.ledger import ledger
+from semel.cli.outbox import outbox
+from semel.cli.output import FAILED, MISUSED, fail, one_sentence, patience, print_json, say
+from semel.cli.rotate import erase, rotate
+from semel.cli.routes import routes
+from semel.cli.unknown import unknown
+
+_TEN_YEARS: Final = 10 * 365 * 24 * 3600
+
+
+class _Seconds(click.FloatRange):
+    """A duration that is one: "nan" is within every range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        return self.fail("nan is no duration", param, ctx) if seconds != seconds else seconds
+
+
+SECONDS: Final = _Seconds(0, _TEN_YEARS, min_open=True)
+
+_DEMO_NEEDS = {"rich", "starlette", "uvicorn"}
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(library.__version__, prog_name="semel", message="%(prog)s %(version)s")
+@click.pass_context
+def semel(context: click.Context) -> None:
+    """Make state-changing requests take effect once."""
+    if os.environ.get("NO_COLOR"):
+        context.color = False
+
+
+@semel.command()
+@click.argument("url", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def migrate(url: str | None, as_json: bool) -> None:
+    """Bring the schema of the store at URL up to date.
+
+    Without URL it is the store of the settings: SEMEL_STORE, or semel.toml. Safe to run from many
+    nodes at once, and when there is nothing to do.
+    """
+    from semel.config import load
+    from semel.stores import open_backend
+
+    with one_sentence():
+        store = url or load().store
+        if store is None:
+            fail("which store? Give its URL, or set SEMEL_STORE", MISUSED)
+        backend = open_backend(store)
+        with patience(f"migrating {backend.url}"):
+            version = backend.migrate()
+    if as_json:
+        print_json({"store": backend.url, "version": version})
+    elif version:
+        say(f"{backend.url}: schema version {version}")
+    else:
+        say(f"{backend.url}: keeps no schema, nothing to do")
+
+
+@semel.command()
+@click.option("--exit", "leave", is_flag=True, help="End after the scenes, on a terminal too.")
+@click.option("--unguarded", is_flag=True, help="Play the same scenes without semel.")
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep store, ledger and logs in this new or empty folder.",
+)
+@click.pass_context
+def demo(context: click.Context, leave: bool, unguarded: bool, folder: Path | None) -> None:
+    """See it work: a payments API, a pretend provider, and bad days.
+
+    Six scenes: a lost response, twenty clients at once, a changed payload, two tenants, a server
+    killed in the middle of a charge, a provider that times out. Then a verdict, charges made
+    against charges meant; the exit code is 1 when one was doubled or lost. On a terminal the API
+    stays up to be tried, unless --exit is given.
+    """
+    if folder is not None and folder.exists() and any(folder.iterdir()):
+        fail(f"--dir {folder}: the folder must be new or empty", MISUSED)
+    try:
+        from semel.demo.show import run
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] not in _DEMO_NEEDS:
+            raise
+        fail(f"the demo needs {missing.name}; install: pip install 'semel[demo]'", FAILED)
+    leave = leave or not sys.stdin.isatty()
+    context.exit(run(leave=leave, guarded=not unguarded, folder=folder))
+
+
+@semel.command()
+@click.argument("guard")
+@click.option("--app", help="The application whose stored requests are run, say shop:app.")
+@click.option("--only", help="Only these, with commas: deliver, run, reconcile, maintain.")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1),
+    default=16,
+    show_default=True,
+    help="Deliveries at once.",
+)
+@click.option("--once", is_flag=True, help="Do what is due, then end.")
+@click.option("--drain", type=SECONDS, default=30, show_default=True, help="Seconds to finish in.")
+@click.option(
+    "--poll", type=SECONDS, default=5, show_default=True, help="Seconds between looks, unwoken."
+)
+@click.option(
+    "--lease",
+    type=SECONDS,
+    default=60,
+    show_default=True,
+    help="Seconds an effect is this worker's.",
+)
+@click.option("--listen-url", help="PostgreSQL without a pooler in between, to be woken by.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
+@click.pass_context
+def worker(context: click.Context, /, **given: Any) -> None:
+    """Deliver effects, run stored requests, settle unknown outcomes, tidy up.
+
+    GUARD is where the guard is found: module:name, say shop:guard. As many workers as wanted may
+    run at once, on as many machines. SIGTERM and SIGINT let it finish what is under way; a second
+    one ends it at once.
+    """
+    from semel.cli.worker import Orders, run
+
+    with one_sentence():
+        context.exit(run(Orders(**given)))
+
+
+for each in (doctor, routes, keys, unknown, dlq, outbox, ledger, audit):
+    semel.add_command(each)
+for each in (rotate, erase):
+    keys.add_command(each)

@@ -1,0 +1,150 @@
+"""``semel ledger``: the provider's list of what it did, compared with our records."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from semel.cli.output import (
+    FAILED,
+    counted,
+    on_a_guard,
+    one_sentence,
+    open_guard,
+    print_json,
+    say,
+    say_table,
+)
+
+if TYPE_CHECKING:
+    from semel.operators.ledger import Difference, Entry, Ours, Report
+
+
+@click.command()
+@on_a_guard
+@click.option(
+    "--provider",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The provider's entries: a .csv file with a head, or JSON, one object per line.",
+)
+@click.option("--name", required=True, help="The call or effect that they are of, say charge.")
+@click.option("--key-field", default="key", show_default=True, help="Where entries have our key.")
+@click.option("--since", type=click.DateTime(), help="What we made from then on must be there.")
+@click.option("--until", type=click.DateTime(), help="What we made before then must be there. UTC.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def ledger(
+    guard: str | None,
+    store: str | None,
+    app: str | None,
+    provider: Path,
+    name: str,
+    key_field: str,
+    since: datetime | None,
+    until: datetime | None,
+    as_json: bool,
+) -> None:
+    """Compare a provider's entries with our calls and effects; exit code 1 where they differ."""
+    from semel.operators.ledger import compare
+
+    with one_sentence():
+        report = compare(
+            open_guard(guard, store),
+            counted("entries", read(provider, key_field), every=1000),
+            name=name,
+            since=_utc(since),
+            until=_utc(until),
+        )
+    if as_json:
+        print_json(_document(report))
+    else:
+        _print(report)
+    if not report.agrees:
+        raise SystemExit(FAILED)
+
+
+def read(path: Path, key_field: str) -> Iterator[Entry]:
+    """The entries of a file, one at a time; ConfigurationError where a line is none."""
+    from semel.errors import ConfigurationError
+    from semel.operators.ledger import Entry
+
+    for number, line in enumerate(_readable(path), start=1):
+        key = line.pop(key_field, None)
+        if not isinstance(key, str) or not key:
+            raise ConfigurationError(f"{path}: entry {number} has no {key_field!r}")
+        yield Entry(key, line)
+
+
+def _readable(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines; what is none of it ends in a sentence, never in the exit code of a difference."""
+    from semel.errors import ConfigurationError
+
+    try:
+        yield from _lines(path)
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path} is not UTF-8: {error.reason}") from error
+    except (csv.Error, RecursionError, OSError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    from semel.errors import ConfigurationError
+
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        if path.suffix == ".csv":
+            yield from csv.DictReader(file)
+            return
+        for number, text in enumerate(file, start=1):
+            try:
+                line: Any = json.loads(text) if text.strip() else None
+            except ValueError as error:
+                raise ConfigurationError(f"{path}: line {number} is not JSON: {error}") from error
+            if isinstance(line, dict):
+                yield line
+            elif line is not None:
+                raise ConfigurationError(f"{path}: line {number} is no JSON object")
+
+
+def _utc(moment: datetime | None) -> datetime | None:
+    return None if moment is None else moment.replace(tzinfo=UTC)
+
+
+def _document(report: Report) -> dict[str, Any]:
+    return {
+        "matched": report.matched,
+        "missing_here": [_entry(each) for each in report.missing_here],
+        "missing_there": [_ours(each) for each in report.missing_there],
+        "differing": [_difference(each) for each in report.differing],
+    }
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    return {"key": entry.key, **entry.fields}
+
+
+def _ours(ours: Ours) -> dict[str, Any]:
+    identity = None if ours.identity is None else ours.identity.hex()
+    return {"key": ours.key, "identity": identity, "standing": ours.standing.value}
+
+
+def _difference(found: Difference) -> dict[str, Any]:
+    return {**_ours(found.ours), "what": found.what}
+
+
+def _print(report: Report) -> None:
+    rows = [("missing here", each.key, _fields(each)) for each in report.missing_here]
+    rows += [("missing there", each.key, each.standing.value) for each in report.missing_there]
+    rows += [("differing", each.entry.key, each.what) for each in report.differing]
+    if rows:
+        say_table(("WHAT", "KEY", "DETAIL"), rows)
+    say(f"{report.matched} agree, {len(rows)} differ")
+
+
+def _fields(entry: Entry) -> str:
+    return ", ".join(f"{name}={value}" for name, value in entry.fields.items())

@@ -1,0 +1,246 @@
+"""From a request to an exchange: who asks, with which key, for what.
+
+Two steps, because the body is only read for requests that take part: `admit` looks at the head and
+names the record, `add_body` adds what the body means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+from semel.core.exchange.answers import Answer, Outcome
+from semel.core.exchange.exchange import Exchange, Older
+from semel.core.exchange.problems import refuse
+from semel.core.frozen import frozen
+from semel.core.policy import SAFE_METHODS, Policy
+from semel.core.records import Fence, Identity, Micros, Request, Response
+from semel.core.request import keys
+from semel.core.request.comparison import Prints
+from semel.core.request.keys import Malformed
+from semel.errors import ConfigurationError, StoreUnavailable
+
+Tenant: TypeAlias = Callable[[Request], Any] | None
+"""Who is asking: a function of the authenticated request, or None for a single tenant."""
+
+
+@frozen
+class Refused:
+    """Turned away at the door; ``error`` is the operator's own code failing, to be logged."""
+
+    response: Response
+    error: Exception | None = None
+
+
+PASSES: Final = Refused(Response(204, (), b""))
+"""Not refused: the request takes no part, and passes untouched."""
+
+
+def _takes_part(request: Request, policy: Policy, keyed: bool) -> Refused:
+    if request.method in policy.methods:
+        return Refused(refuse("missing-key")) if policy.required else PASSES
+    refused = keyed and request.method in SAFE_METHODS and policy.safe_methods == "refuse"
+    return Refused(refuse("key-on-safe-method")) if refused else PASSES
+
+
+def admit(ex: Exchange, tenant: Tenant) -> Refused | None:
+    """Read the key of a request, and ask who sends it; or refuse it, or let it pass (`PASSES`).
+
+    With them its record has a name: the identity.
+    """
+    policy, request = ex.policy, ex.request
+    headers = request.headers
+    line = headers.first.get(b"idempotency-key")
+    if line is None or request.method not in policy.methods:
+        return _takes_part(request, policy, line is not None)
+    if policy.takes_usual_keys and not headers.repeated and keys.usual_key(line):
+        ex.sent = ex.key = line.decode("ascii")
+    elif (refused := _read_key(ex)) is not None:
+        return refused
+    if tenant is None:
+        ex.tenant = ""
+    elif isinstance(who := who_asks(request, tenant), Refused):
+        return who
+    else:
+        ex.tenant = who
+    if policy.session is not None and (refused := _bind(ex, policy.session)) is not None:
+        return refused
+    name_record(ex)
+    return None
+
+
+def _read_key(ex: Exchange) -> Refused | None:
+    policy = ex.policy
+    try:
+        lines = ex.request.headers.all("idempotency-key")
+        sent = keys.parse_key(lines, strict=policy.strict)
+        key = sent if isinstance(sent, Malformed) else keys.check_format(sent, policy.key)
+    except Exception as error:  # key= may be the operator's own function
+        return Refused(refuse("misconfigured"), error)
+    if isinstance(sent, Malformed) or isinstance(key, Malformed):
+        reason = key.reason if isinstance(key, Malformed) else ""
+        return Refused(refuse("malformed-key", detail=reason))
+    ex.sent, ex.key = sent, key
+    if policy.personal_data == "refuse" and keys.looks_like_personal_data(key):
+        detail = "The key looks like personal data. Use a random key, such as a UUID."
+        return Refused(refuse("malformed-key", detail=detail))
+    return None
+
+
+def _bind(ex: Exchange, session: Callable[[Request], str | None]) -> Refused | None:
+    try:
+        ex.session = session(ex.request)
+    except Exception as error:
+        return _unanswered(error)
+    return None
+
+
+def name_record(ex: Exchange) -> None:
+    """Who asks, with which key, for what: that is the identity."""
+    request, scope, application = ex.request, ex.policy.scope, ex.plan.application
+    path, session = request.path, ex.session
+    named: Any = keys.identify(ex.tenant, request.method, path, scope, session, application, ex.key)
+    ex.identity = named
+
+
+def add_body(ex: Exchange, body: bytes | Iterable[bytes], fence: Fence) -> None:
+    """What the body means, under the fence of this try; it must bear being read again."""
+    policy = ex.policy
+    if policy.previous is not None:
+        older = Prints(ex.request, body, policy.previous.fingerprint)
+        ex.older = Older(_identity_before(ex, policy.previous), older)
+    ex.fence, ex.prints = fence, Prints(ex.request, body, policy.fingerprint)
+    ex.can_ask = policy.probe is not None
+    ex.fresh_until = None
+    if policy.age_micros is not None and (policy.made_at is not None or len(ex.key) == 36):
+        ex.fresh_until = _fresh_until(ex, policy.age_micros)  # 36: it may be a UUID
+
+
+def _identity_before(ex: Exchange, policy: Policy) -> Identity:
+    """Under which identity the request was known by the policy of before."""
+    request = ex.request
+    checked = keys.check_format(ex.sent, policy.key)
+    key = ex.sent if isinstance(checked, Malformed) else checked  # malformed: it never had one
+    session = policy.session(request) if policy.session is not None else None
+    place = (ex.tenant, request.method, request.path, policy.scope)
+    return Identity(keys.identify(*place, session, ex.plan.application, key))
+
+
+def _fresh_until(ex: Exchange, age: Micros) -> Micros | None:
+    """A UUIDv7 tells its age: past retention its first use may have been forgotten.
+
+    A time to come proves nothing, so a key that names one is as good as one that names none.
+    """
+    born = keys.uuid7_milliseconds(ex.key)
+    times = [] if born is None else [born * 1000]
+    if ex.policy.made_at is not None:
+        times += _moment(ex.policy.made_at(ex.request))
+    return min(times) + age if times else None
+
+
+def who_asks(request: Request, tenant: Tenant) -> str | Refused:
+    """The tenant of an authenticated request, or why there is none."""
+    if tenant is None:
+        return ""
+    try:
+        who = _principal(tenant(request))
+    except Exception as error:
+        return _unanswered(error)
+    return Refused(refuse("tenant-missing")) if who is None else who
+
+
+_MISTAKES: Final = (
+    *(ArithmeticError, AssertionError, ImportError, NameError, NotImplementedError, TypeError),
+    ConfigurationError,
+)
+_PAUSE: Final = 1_000_000
+
+
+def _unanswered(error: Exception) -> Refused:
+    """What it means to a caller that ``tenant=`` or ``session=`` raised.
+
+    Nothing there to look at is nobody: authentication found none, as on a route that is open to
+    all. Of other errors some are mistakes, for the operator; the rest are outages of whoever was
+    asked, such as the database of users, and pass.
+    """
+    if isinstance(error, LookupError | AttributeError) or _says_nobody(error):
+        return Refused(refuse("tenant-missing"), error)
+    if isinstance(error, _MISTAKES):
+        return Refused(refuse("misconfigured"), error)
+    return Refused(refuse("not-executed", retry_after=_PAUSE), error)
+
+
+def _says_nobody(error: Exception) -> bool:
+    """The exceptions by which frameworks answer 401 and 403 say so in one of two attributes."""
+    status = getattr(error, "status_code", None) or getattr(error, "code", None)
+    return status in (401, 403)
+
+
+def named_tenant(given: str | int | None, tenant: Tenant) -> str:
+    """The tenant that code of the application's own names, where there is no request.
+
+    An empty one is a mistake and no tenant: all who lack a name would share it.
+    """
+    if given is None and tenant is None:
+        return ""
+    who = _principal(given)
+    if who is None:
+        raise ConfigurationError(f"say whose it is with tenant=: {given!r} is nobody")
+    return who
+
+
+def _principal(value: Any) -> str | None:
+    """A verified principal as text; nothing at all is nobody, never a shared tenant.
+
+    Other objects are refused: the text of many, a coroutine's too, differs from request to request,
+    and every retry would then be a first one.
+    """
+    if value is None or isinstance(value, bool):
+        return None
+    if isinstance(value, bytes):
+        value = value.decode("latin-1")
+    if not isinstance(value, str | int) and not _is_uuid(value):
+        raise TypeError(
+            f"a tenant is text, bytes, a number or a UUID, not {type(value).__name__} (tenant=)"
+        )
+    return str(value) or None
+
+
+def _moment(made: Any) -> list[Micros]:
+    """What ``made_at=`` returned."""
+    if made is None:
+        return []
+    if not isinstance(made, datetime) or made.tzinfo is None:
+        raise TypeError("made_at= must return a datetime with a time zone, or None")
+    return [int(made.timestamp() * 1_000_000)]
+
+
+def _is_uuid(value: object) -> bool:
+    from uuid import UUID  # not loaded before somebody has one
+
+    return isinstance(value, UUID)
+
+
+# --- answers of requests that were turned away before their key was looked up
+
+_RESTING: Final = StoreUnavailable("it gave no answer lately and is left alone", applied=False)
+
+
+class TurnedAway(Exception):
+    """Thrown into a flow that may not go on; ``answer`` says why."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.outcome.value)
+        self.answer = answer
+
+
+def throttled(code: str, wait: Micros) -> Answer:
+    """Over a limit: nothing was executed, and nothing is left behind."""
+    return Answer(refuse(code, retry_after=wait), Outcome.THROTTLED)
+
+
+def resting(ex: Exchange, wait: Micros) -> Answer:
+    """Fail closed without asking: the store gave no answer lately and is left alone."""
+    response = refuse("store-unavailable", retry_after=max(ex.policy.retry_micros, wait))
+    return Answer(response, Outcome.STORE_ERROR, _RESTING)

@@ -1,0 +1,153 @@
+"""What a store does for the outbox and for events of providers.
+
+An effect is written in the transaction that wants it, and exists if and only if that committed. A
+worker takes effects under a fence for a while; what it did not finish by then others may take.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import ClassVar
+
+from semel.core.frozen import value
+from semel.core.operations.acts import Act
+from semel.core.operations.requests import StoreOperation
+from semel.core.records import Effect, Fence, Identity, Micros
+
+
+@value
+class Effects:
+    """Effects, oldest first; ``next_due``: when the next one may be taken."""
+
+    effects: tuple[Effect, ...]
+    now: Micros
+    next_due: Micros | None = None
+
+
+@value
+class Kept:
+    """Whether the write on an effect was applied: it was not when another worker has it by now.
+
+    Of Enqueue: whether it was written now; when not, its key is there already, which is as good.
+    """
+
+    applied: bool
+    now: Micros
+
+
+@value
+class Noted:
+    """Whether the event had been noted before."""
+
+    before: bool
+    now: Micros
+
+
+@value
+class Enqueue(StoreOperation[Kept]):
+    """Write an effect into the outbox, due after ``delay``; its key already there, nothing."""
+
+    key: str
+    identity: Identity | None
+    name: str
+    payload: bytes
+    order: str | None = None
+    delay: Micros = 0
+    application: str = ""
+
+
+@value
+class TakeEffects(StoreOperation[Effects]):
+    """Take up to ``limit`` effects that are due, for ``lease``; past it others may take them.
+
+    Only those of ``application``: another's of the same name go to another's receivers. Of effects
+    with the same order only the oldest that is neither delivered nor dead is taken.
+    ``names``: those this worker has deliverers for. Taking counts as a try (``Effect.tries`` is 1
+    on the first), so that tries are bounded too when a delivery takes its worker down.
+    """
+
+    fence: Fence
+    names: tuple[str, ...]
+    limit: int
+    lease: Micros
+    application: str = ""
+
+
+@value
+class RenewEffects(StoreOperation[Kept]):
+    """Push away the end of the lease of everything taken with ``fence``."""
+
+    fence: Fence
+    lease: Micros
+
+
+@value
+class Deliver(StoreOperation[Kept]):
+    """Acknowledge an effect, with the provider's own id for it; kept for ``retention``.
+
+    Also past the lease, unless another fence has it by now. Done already by this fence: applied.
+    """
+
+    finishing: ClassVar[bool] = True
+
+    key: str
+    fence: Fence
+    provider_id: str | None
+    retention: Micros
+
+
+@value
+class Fail(StoreOperation[Kept]):
+    """A delivery failed; again after ``again_in``, or a dead letter where that is None."""
+
+    finishing: ClassVar[bool] = True
+
+    key: str
+    fence: Fence
+    error: str
+    again_in: Micros | None
+
+
+class Shelf(StrEnum):
+    """Which effects to list."""
+
+    WAITING = "waiting"
+    DEAD = "dead"
+    DELIVERED = "delivered"
+
+
+@value
+class BrowseEffects(StoreOperation[Effects]):
+    """List effects for an operator or a ledger, by key past ``after``."""
+
+    shelf: Shelf
+    limit: int
+    after: str | None = None
+
+
+@value
+class FindEffect(StoreOperation[Effects]):
+    """The effect of this key, or none."""
+
+    key: str
+
+
+@value
+class Requeue(StoreOperation[Kept]):
+    """A dead effect is tried again, from now, with all its tries; or dropped for good.
+
+    Applied also when that is so already: it waits, or with ``drop`` is not there.
+    """
+
+    key: str
+    act: Act
+    drop: bool = False
+
+
+@value
+class Note(StoreOperation[Noted]):
+    """Note an event of a provider, or only ask whether it was noted (``keep`` None)."""
+
+    source: str
+    event: str
+    keep: Micros | None

@@ -1,0 +1,360 @@
+"""What a request means, as a digest: two requests with one key must mean the same.
+
+A fingerprint is made in two steps: SHA-256 over the framed meaning, then, where there is a
+secret, HMAC-SHA-256 over that digest. So a record sealed under an older secret is checked without
+reading the body again. Stored as `v1.<kind>.<seal>.<digest>`; kind and meaning are hashed
+together, so that raw bytes never equal a canonical form.
+"""
+
+import json
+import re
+from binascii import b2a_base64
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
+from hashlib import sha256
+from hmac import compare_digest
+from hmac import digest as hmac_digest
+from itertools import islice
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from semel.core.frozen import derived, frozen, is_async, value
+from semel.core.records import Request
+from semel.core.request.canonical_json import Value, canonicalise, usual_form
+from semel.core.request.forms import Fields, read_multipart, read_urlencoded
+from semel.core.request.json_pointer import Pointer, drop, parse_pointer, pick, write_pointer
+from semel.core.request.media_type import Media, media_type
+from semel.errors import ConfigurationError
+
+__all__ = [
+    "Fingerprint",
+    "Recipe",
+    "fingerprint",
+    "matches",
+]
+
+Kind: TypeAlias = Literal["json", "form", "multipart", "raw", "by"]
+
+MAX_FIELDS = 64
+"""Of so many fields, the first by name, is compared which ones differ."""
+_LONG_FIELD = 4096
+"""Of a longer one its digest is kept while the request is served."""
+
+
+# --- settings
+
+
+@frozen
+class Recipe:
+    """How the requests of a route are fingerprinted.
+
+    `include` and `exclude` name JSON members or form fields, or point into JSON (`/card/number`);
+    both apply only to bodies that are read: a raw one counts whole. `by` replaces it all: a
+    function of the request and its body that returns the bytes that matter, beside method and
+    path. `secrets` are pairs of key id and secret: the first seals, the others are still accepted.
+    """
+
+    include: tuple[str, ...] | None = None
+    exclude: tuple[str, ...] = ()
+    by: Callable[[Request, bytes], bytes] | None = None
+    secrets: tuple[tuple[str, bytes], ...] = ()
+    _included: tuple[Pointer, ...] | None = derived()
+    _excluded: tuple[Pointer, ...] = derived()
+    _prune: Callable[[Value], Value] | None = derived()
+    plain: bool = derived()
+    """Everything counts, and no secret seals it."""
+
+    def __post_init__(self) -> None:
+        _check_names(self)
+        for option in ("include", "exclude"):
+            names: Any = getattr(self, option)
+            object.__setattr__(self, option, names if names is None else tuple(names))
+        _check_secrets(self.secrets)
+        included = None if self.include is None else _pointers(self.include)
+        excluded = _pointers(self.exclude)
+        everything = included is None and not excluded
+        object.__setattr__(self, "_included", included)
+        object.__setattr__(self, "_excluded", excluded)
+        object.__setattr__(
+            self, "_prune", None if everything else partial(_prune, included, excluded)
+        )
+        object.__setattr__(self, "plain", everything and self.by is None and not self.secrets)
+
+    def describe(self) -> str:
+        """The settings that shape a digest, as stable text; not the secrets, which rotate."""
+        parts = ["v1"]
+        if self._included is not None:
+            parts.append(f"include={_listed(self._included)}")
+        if self._excluded:
+            parts.append(f"exclude={_listed(self._excluded)}")
+        if self.by is not None:
+            name = getattr(self.by, "__qualname__", type(self.by).__qualname__)
+            parts.append(f"by={getattr(self.by, '__module__', '?')}.{name}")
+        return " ".join(parts)
+
+
+def _check_names(recipe: Recipe) -> None:
+    for option in ("include", "exclude"):
+        if isinstance(getattr(recipe, option), str):
+            raise ConfigurationError(f"{option}= takes a tuple of field names, not one text.")
+    if recipe.include is not None and not recipe.include:
+        raise ConfigurationError(
+            "include=() makes all requests equal; name a field or leave it out."
+        )
+    if recipe.by is not None and (recipe.include is not None or recipe.exclude):
+        raise ConfigurationError("by= decides alone what matters; leave include= and exclude= out.")
+    if is_async(recipe.by):
+        raise ConfigurationError("by= must be a plain function: nothing awaits it.")
+
+
+_KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")  # no dot: it separates the parts of a fingerprint
+_MIN_SECRET = 16
+
+
+def _check_secrets(secrets: tuple[tuple[str, bytes], ...]) -> None:
+    if len(dict(secrets)) != len(secrets):
+        raise ConfigurationError("Two secrets have the same key id.")
+    for key_id, secret in secrets:
+        if not _KEY_ID.fullmatch(key_id):
+            raise ConfigurationError(
+                f"The key id {key_id!r} must be 1 to 32 letters, digits, hyphens or underscores."
+            )
+        if len(secret) < _MIN_SECRET:
+            raise ConfigurationError(
+                f"The secret {key_id!r} must have {_MIN_SECRET} bytes or more, made at random."
+            )
+
+
+def _pointers(names: Iterable[str]) -> tuple[Pointer, ...]:
+    return tuple(sorted({parse_pointer(name) for name in names}))
+
+
+def _listed(pointers: Iterable[Pointer]) -> str:
+    return json.dumps([write_pointer(pointer) for pointer in pointers], separators=(",", ":"))
+
+
+def _prune(
+    included: tuple[Pointer, ...] | None, excluded: tuple[Pointer, ...], value: Value
+) -> Value:
+    kept = drop(value, excluded)
+    return kept if included is None else pick(kept, included)
+
+
+# --- the fingerprint
+
+
+@value
+class Fingerprint:
+    """`text` is what a record keeps; `fields` tell the first named fields apart.
+
+    There they are in the order of their names, each as its canonical octets, or the digest of many
+    of them; one more than are kept shows that there were more.
+    """
+
+    text: str
+    fields: Mapping[str, bytes]
+    kind: Kind
+    digest: bytes
+
+
+class _Content(NamedTuple):
+    kind: Kind
+    media: str
+    encoding: str
+    body: bytes | Iterable[bytes]
+    fields: Mapping[str, bytes]
+
+
+class Frame(NamedTuple):
+    """What is hashed before a body: the same for all requests to one address in one media type."""
+
+    before_json: bytes
+    """Before its canonical form; empty where it is not read as JSON."""
+    before_bytes: bytes
+    """Before the body as it came."""
+
+
+def fingerprint(
+    request: Request,
+    body: bytes | Iterable[bytes],
+    recipe: Recipe,
+    frame: Frame | None = None,
+) -> Fingerprint:
+    """The fingerprint of a request under a recipe; the same wherever and with whatever it runs.
+
+    The body is read once, and not joined where it is raw. ``frame``: `frame_of` the request.
+    """
+    if recipe.plain and type(body) is bytes and len(body) <= _LONG_FIELD:
+        frame = frame or frame_of(request)
+        # A small body in JSON, under no rule of its own: as most are, and in as few steps.
+        usual = usual_form(body) if frame.before_json else None
+        if usual is not None and len(usual.members) <= MAX_FIELDS:
+            data, members = usual
+            digest = sha256(b"%b%b\n%d" % (frame.before_json, data, len(data))).digest()
+            return Fingerprint(_text("json", "sha256", digest, None), members, "json", digest)
+    query = request.query
+    if recipe.by is None:
+        content = _content(request, body, recipe)
+    else:
+        content, query = _chosen(request, body, recipe.by), b""
+    digest = _digest(request.method, request.escaped or request.path, query, content)
+    if recipe.secrets:
+        key_id, secret = recipe.secrets[0]
+        text = _text(content.kind, f"hmac-{key_id}", digest, secret)
+    else:
+        text = _text(content.kind, "sha256", digest, None)
+    return Fingerprint(text, _first(content.fields), content.kind, digest)
+
+
+def frame_of(request: Request) -> Frame:
+    headers, path, query = request.headers, request.escaped or request.path, request.query
+    kind = headers.first.get(b"content-type", b"")
+    usual = not headers.repeated and b"content-encoding" not in headers.first
+    # Long or random ones would only fill the cache.
+    if usual and b"boundary" not in kind and len(path) + len(query) + len(kind) <= 256:
+        return _usual_frame(request.method, path, query, kind.decode("latin-1"))
+    coding = headers.joined(b"content-encoding")
+    return _frame(request.method, path, query, headers.joined(b"content-type"), coding)
+
+
+def _frame(
+    method: str, path: str, query: bytes, kind: str | None, coding: str | None = None
+) -> Frame:
+    media, said = media_type(kind), query.decode("latin-1")
+    before_json = b""
+    if media.reader == "json" and coding is None:
+        before_json = _head("json", (method, path, media.text, ""), query)
+    sent = (method, path, kind or "", coding or "", said)
+    before_bytes = "".join([*(f"{len(part)}\n" for part in sent), *sent])
+    return Frame(before_json, before_bytes.encode("utf-8", "surrogatepass"))
+
+
+_usual_frame = lru_cache(512)(_frame)
+
+
+def _first(fields: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """Few and short: a body may have a million fields, or one of megabytes."""
+    if len(fields) <= MAX_FIELDS and max(map(len, fields.values()), default=0) <= _LONG_FIELD:
+        return fields
+    first = dict(islice(fields.items(), MAX_FIELDS + 1))
+    for name, octets in first.items():
+        if len(octets) > _LONG_FIELD:
+            first[name] = sha256(octets).digest()
+    return first
+
+
+def _chosen(
+    request: Request, body: bytes | Iterable[bytes], by: Callable[[Request, bytes], bytes]
+) -> _Content:
+    # Query and media type are left out too: the function sees them and decides.
+    whole = body if isinstance(body, bytes) else b"".join(body)
+    return _Content("by", "", "", _octets(by(request, whole)), {})
+
+
+def _octets(chosen: object) -> bytes:
+    if not isinstance(chosen, bytes):
+        raise TypeError(f"The function given as by= returned {type(chosen).__name__}, not bytes.")
+    return chosen
+
+
+def _content(request: Request, body: bytes | Iterable[bytes], recipe: Recipe) -> _Content:
+    headers, encoding = request.headers, ""
+    media = media_type(headers.joined(b"content-type"))
+    if b"content-encoding" in headers.first:
+        encoding = (headers.joined(b"content-encoding") or "").strip().lower()
+    if encoding == "identity":
+        encoding = ""
+    if encoding or media.reader == "raw":
+        # Not decoded: nobody here inflates a body before the application has agreed to its size.
+        return _Content("raw", media.unread, encoding, body, {})
+    body = body if isinstance(body, bytes) else b"".join(body)
+    read = _json(body, media, recipe) if media.reader == "json" else _form(body, media, recipe)
+    return read or _Content("raw", media.unread, "", body, {})
+
+
+def _json(body: bytes, media: Media, recipe: Recipe) -> _Content | None:
+    canonical = canonicalise(body, recipe._prune)
+    if canonical is None:
+        return None
+    data, members = canonical
+    return _Content("json", media.text, "", data, members)
+
+
+def _form(body: bytes, media: Media, recipe: Recipe) -> _Content | None:
+    kind: Kind = "multipart" if media.reader == "multipart" else "form"
+    read = read_urlencoded(body) if kind == "form" else read_multipart(body, media.boundary)
+    if read is None:
+        return None
+    kept = _select(read.fields, recipe)
+    fields: dict[str, bytes] = {}
+    for octets, text in kept.items():
+        if octets in read.nameless:
+            continue
+        name = octets.decode("utf-8", "backslashreplace")
+        fields[name] = fields.get(name, b"") + text
+    return _Content(kind, media.text, "", kept.values(), fields)
+
+
+def _select(fields: Fields, recipe: Recipe) -> Fields:
+    # Forms are flat: a pointer that leads deeper is meant for JSON and names nothing here.
+    excluded = {step.encode() for step, *deeper in recipe._excluded if not deeper}
+    included = None
+    if recipe._included is not None:
+        included = {step.encode() for step, *deeper in recipe._included if not deeper}
+    return {
+        name: value
+        for name, value in fields.items()
+        if name not in excluded and (included is None or name in included)
+    }
+
+
+def _digest(method: str, path: str, query: bytes, content: _Content) -> bytes:
+    """SHA-256 over a line of lengths, the parts, the body, and its length: it may be a stream.
+
+    The lengths say where each part ends, so no two meanings give the same octets.
+    """
+    kind, media, encoding, body, _ = content
+    hashed, length = sha256(_head(kind, (method, path, media, encoding), query)), 0
+    for chunk in (body,) if isinstance(body, bytes) else body:
+        hashed.update(chunk)
+        length += len(chunk)
+    hashed.update(b"\n%d" % length)
+    return hashed.digest()
+
+
+def _head(kind: Kind, parts: tuple[str, ...], query: bytes) -> bytes:
+    lengths = " ".join([str(len(part)) for part in (*parts, query)])
+    head = f"semel v1 {kind} {lengths}\n{''.join(parts)}"
+    return head.encode("utf-8", "surrogatepass") + query  # headers may hold anything
+
+
+def _text(kind: str, seal: str, digest: bytes, secret: bytes | None) -> str:
+    if secret is not None:
+        digest = hmac_digest(secret, digest, "sha256")
+    text = b2a_base64(digest, newline=False).translate(_URL_SAFE)[:43]
+    return f"v1.{kind}.{seal}.{text.decode()}"
+
+
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+
+
+def matches(stored: str, recipe: Recipe, mine: Fingerprint) -> bool:
+    """Whether a stored fingerprint stands for the same meaning as `mine`.
+
+    One sealed under another of the recipe's secrets is compared under that secret. One made before
+    there was any secret is compared unsealed: it comes from our own store, and refusing it would
+    turn every live key into a misuse on the day a secret is introduced.
+    """
+    if _same(stored, mine.text):
+        return True
+    version, _, rest = stored.partition(".")
+    kind, _, rest = rest.partition(".")
+    seal = rest.partition(".")[0]
+    secrets: dict[str, bytes | None] = {f"hmac-{name}": secret for name, secret in recipe.secrets}
+    secrets["sha256"] = None
+    if version != "v1" or kind != mine.kind or seal not in secrets:
+        return False
+    return _same(stored, _text(kind, seal, mine.digest, secrets[seal]))
+
+
+def _same(stored: str, mine: str) -> bool:
+    return compare_digest(stored.encode("utf-8", "surrogatepass"), mine.encode())

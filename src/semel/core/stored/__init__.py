@@ -1,0 +1,6 @@
+"""What is written down, byte by byte.
+
+snapshot   the response of a completed key
+requests   the request of a deferred or resumable route
+sealed     how an encrypted value looks
+"""

@@ -1,1 +1,0 @@
-"""Effects outside the database: the outbox and its worker, reconciliation, maintenance."""

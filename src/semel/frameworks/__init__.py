@@ -1,0 +1,1 @@
+"""One module for each framework: fastapi, flask, litestar, django/."""

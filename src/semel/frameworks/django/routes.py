@@ -1,0 +1,228 @@
+"""Views of Django's: which one will answer, what tags it carries, and all there are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import asgiref.sync
+
+from semel.core.policy import Policy
+from semel.web.inventory import Entry
+from semel.web.tags import Tagged, any_tags, policy_of
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+
+CLAIMS: Final = "__semel_claims__"
+"""On a view, or a method of one, that makes the claim itself: it is `guarded`."""
+
+
+def find_django_tag(app: Any, raw: Any) -> Tagged | None:
+    """The tag of the view that will answer a request of Django's."""
+    if not any_tags():
+        return None
+    match = resolved(raw)
+    if match is None:
+        return None
+    method: str = raw.method
+    policy = policy_at(match.func, method)
+    return None if policy is None else Tagged(policy, label_of(method, match))
+
+
+def label_of(method: str, match: Any) -> str:
+    """What a route is called: the same in every language, whose name may begin its path."""
+    from django.conf.urls.i18n import is_language_prefix_patterns_used
+    from django.urls import get_urlconf
+    from django.utils.translation import get_language
+
+    path, language = str(match.route), f"{get_language()}/"
+    prefixed, _ = is_language_prefix_patterns_used(get_urlconf() or _root())
+    if prefixed and path.startswith(language):
+        path = _LANGUAGE + path.removeprefix(language)
+    return f"{method} /{path}"
+
+
+_LANGUAGE: Final = "<language>/"
+
+
+def _root() -> str:
+    from django.conf import settings
+
+    root: str = settings.ROOT_URLCONF
+    return root
+
+
+def resolved(raw: Any) -> Any:
+    """What the URL resolver says of a request; None where it will answer 404."""
+    return _resolve(raw, raw.path_info)
+
+
+def _resolve(raw: Any, path: str) -> Any:
+    from django.urls import Resolver404, get_resolver
+
+    try:
+        return get_resolver(getattr(raw, "urlconf", None)).resolve(path)
+    except Resolver404:
+        return None
+
+
+def one_path(raw: Any, match: Any) -> str:
+    """The path of a request, said alike for all that the resolver takes for one.
+
+    Only a regular expression takes several: with an optional slash, with letters of any case.
+    """
+    path: str = raw.path_info
+    bare = path.rstrip("/")
+    if bare != path and not match.route.endswith("/") and _leads_there(raw, bare, match):
+        path = bare
+    if "(?" in match.route:
+        for found in list(_CAPITALS.finditer(path))[:_MOST]:
+            path = _lowered(raw, path, *found.span(), match)
+    return path
+
+
+_CAPITALS: Final = re.compile(r"[^\W\d_a-z]+")
+_MOST: Final = 64
+"""Of a path that are looked at: each is a question to the resolver."""
+
+
+def _lowered(raw: Any, path: str, start: int, end: int, match: Any) -> str:
+    """With small letters there, if that leads to the same; of few letters each by itself.
+
+    What is captured keeps its own.
+    """
+    small = path[start:end].lower()
+    other = path[:start] + small + path[end:]
+    if small == path[start:end] or len(other) != len(path):
+        return path
+    if _leads_there(raw, other, match):
+        return other
+    for at in range(start, end) if 1 < end - start <= _FEW else ():
+        path = _lowered(raw, path, at, at + 1, match)
+    return path
+
+
+_FEW: Final = 8
+
+
+def _leads_there(raw: Any, path: str, match: Any) -> bool:
+    found = _resolve(raw, path)
+    whole = ("func", "args", "kwargs", "route")
+    return found is not None and all(getattr(found, it) == getattr(match, it) for it in whole)
+
+
+def is_async(view: Any) -> bool:
+    """Django marks some that are no coroutine functions by themselves."""
+    return bool(asgiref.sync.iscoroutinefunction(view))  # pyright: ignore[reportDeprecated]
+
+
+def policy_at(view: Any, method: str) -> Policy | None:
+    """On the view function, its class, or the class's method."""
+    if policy := policy_of(view, method):
+        return policy
+    kind = view_class(view)
+    handler = method_of(view, method)
+    return (policy_of(handler, method) if handler is not None else None) or (
+        None if kind is None else policy_of(kind, method)
+    )
+
+
+def claims_itself(view: Any, method: str) -> bool:
+    return hasattr(view, CLAIMS) or hasattr(method_of(view, method), CLAIMS)
+
+
+def view_class(view: Any) -> Any:
+    """The class behind a view function; Django REST framework has its own name for it."""
+    return getattr(view, "view_class", None) or getattr(view, "cls", None)
+
+
+def method_of(view: Any, method: str) -> Any:
+    """The method of a class that answers; a viewset's goes by the name of its action."""
+    actions: dict[str, str] = getattr(view, "actions", None) or {}
+    name = actions.get(method.lower(), method.lower())
+    return _function(getattr(view_class(view), name, None))
+
+
+def _function(handler: Any) -> Any:
+    """The function that ``api_view`` made a class of, which it keeps to itself."""
+    names: tuple[str, ...] = getattr(getattr(handler, "__code__", None), "co_freevars", ())
+    if getattr(handler, "__module__", "") == "rest_framework.decorators" and "func" in names:
+        return handler.__closure__[names.index("func")].cell_contents
+    return handler
+
+
+def authenticates_itself(view: Any) -> bool:
+    """A view of a framework within Django: nobody is authenticated before it is called."""
+    return hasattr(view_class(view), "perform_authentication") or is_ninja(view)
+
+
+def is_ninja(view: Any) -> bool:
+    """A view of Django Ninja: its own function, which looks for the operation when it is called."""
+    return str(getattr(view, "__module__", "")).partition(".")[0] == "ninja"
+
+
+_VERBS: Final = ("get", "post", "put", "patch", "delete")
+_ASIDE: Final = ("head", "options", "trace")
+
+
+def routes(around: Guard | None, base: str = "") -> Iterator[Entry]:
+    """Every route of the project, below ``base``.
+
+    ``around``: a guard that the whole project is wrapped in, as any WSGI or ASGI application.
+    """
+    from django.urls import get_resolver
+
+    around = around or _installed()
+    for path, view in _patterns(get_resolver(), ""):
+        every = view_class(view) is None and not _allowed(view)
+        for method in _methods(view):
+            own = getattr(view, CLAIMS, None) or getattr(method_of(view, method), CLAIMS, None)
+            guard = own or (None if authenticates_itself(view) else around)
+            policy = policy_at(view, method)
+            yield Entry(method, base + path, view, guard, policy, base, every=every)
+
+
+def _installed() -> Guard | None:
+    """The guard of the middleware, where it is in the settings."""
+    from django.conf import settings
+
+    from semel.frameworks.django.middleware import Middleware, guard_of_settings
+
+    named = f"{Middleware.__module__.rpartition('.')[0]}.{Middleware.__qualname__}"
+    return guard_of_settings() if named in settings.MIDDLEWARE else None
+
+
+def _patterns(resolver: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    for pattern in resolver.url_patterns:
+        own = pattern.pattern
+        path = prefix + (_LANGUAGE if hasattr(own, "language_prefix") else str(own))
+        if hasattr(pattern, "url_patterns"):
+            yield from _patterns(pattern, path)
+        else:
+            yield f"/{path}", pattern.callback
+
+
+def _methods(view: Any) -> list[str]:
+    """Of a class those that it has; a function answers whatever it is sent, unless it is told."""
+    kind = view_class(view)
+    if kind is None:
+        return _allowed(view) or [verb.upper() for verb in _VERBS]
+    actions: dict[str, str] = getattr(view, "actions", None) or {}
+    if actions:
+        return [verb.upper() for verb in actions]
+    named: Sequence[str] = getattr(kind, "http_method_names", _VERBS)
+    verbs = [verb.upper() for verb in named if hasattr(kind, verb) and verb not in _ASIDE]
+    return verbs or ["*"]  # it answers by itself, in ``dispatch``
+
+
+def _allowed(view: Any) -> list[str]:
+    """What ``require_POST`` and the like were told, which they keep to themselves."""
+    while view is not None:
+        names: tuple[str, ...] = getattr(getattr(view, "__code__", None), "co_freevars", ())
+        if "request_method_list" in names:
+            told = view.__closure__[names.index("request_method_list")].cell_contents
+            return [method for method in told if method not in ("HEAD", "OPTIONS")]
+        view = getattr(view, "__wrapped__", None)
+    return []

@@ -1,0 +1,308 @@
+"""Webhooks of providers, coming in: proved, taken in once, and settling what they are about.
+
+An inbox is an ASGI application (`Inbox.asgi`), a WSGI application (`Inbox.wsgi`) and, for any other
+framework, a function of headers and body (`Inbox.receive`, `Inbox.areceive`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, assert_never
+
+from semel.core.flow import Flow
+from semel.core.frozen import frozen
+from semel.core.policy import exempt
+from semel.core.records import Case, Header, HeaderView, Response
+from semel.core.unknown.settlement import (
+    Passed,
+    Render,
+    Running,
+    Settled,
+    Undecided,
+    Unusable,
+    contradicts,
+)
+from semel.core.unknown.webhook import Ignored, Known, Notice, Reception, Taken, Unread, take_in
+from semel.errors import ConfigurationError, StoreError
+from semel.outbox import signatures
+from semel.runtime.event_catalogue import ERROR, INFO, NONE, WARNING
+from semel.runtime.leases import new_fence
+from semel.web.inventory import KnownRoutes
+from semel.web.tags import tag
+from semel.worker.flow_runner import Runner
+from semel.worker.reconciler import named, tell
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+
+MAX_BODY: Final = 1024 * 1024
+KEEP: Final = timedelta(days=7)
+"""Longer than providers go on sending an event again."""
+
+_LONGEST_ID: Final = 255
+_RETRY: Final = 5
+"""Seconds after which a provider should come again when the store is down."""
+_LONGEST_RETRY: Final = 60
+
+GivenHeaders: TypeAlias = Mapping[str, str] | Iterable[tuple[Any, Any]]
+
+
+@frozen
+class Stamp:
+    """What a signature proves: which event it is, and when it was sent (seconds since 1970)."""
+
+    event: str
+    sent_at: float
+
+
+Verify: TypeAlias = Callable[[HeaderView, bytes], Stamp | None]
+"""Checks a signature of another kind: the stamp; None, or any exception, refuses."""
+
+
+@frozen
+class Event:
+    """An event whose sender is proved."""
+
+    id: str
+    sent_at: float
+    headers: HeaderView
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+Reader: TypeAlias = Callable[[Event], Any]
+"""Which record an event is about, and what it proves: (identity, evidence), or None.
+
+Of an operation with several calls, (identity, evidence, name): the call that it proves.
+"""
+
+
+def inbox(
+    guard: Guard,
+    source: str,
+    secrets: str | bytes | Iterable[str | bytes] | None,
+    reader: Reader,
+    *,
+    verify: Verify | None = None,
+    tolerance: timedelta = signatures.TOLERANCE,
+    keep: timedelta = KEEP,
+    max_body: int = MAX_BODY,
+    app: Any = None,
+    clock: Callable[[], float] = time.time,
+) -> Inbox:
+    """An endpoint for the webhooks of ``source``.
+
+    ``secrets``: one, or several while they are exchanged, for signatures as Standard Webhooks has
+    them; or None, and ``verify`` checks signatures of another kind. ``reader`` is a function of an
+    `Event`. ``app`` is for finding the ``render=`` of policies on endpoints, as in `Reconciler`.
+    """
+    if (secrets is None) == (verify is None):
+        raise ConfigurationError("an inbox needs secrets, or verify= for another kind of signature")
+    if not source or not source.isprintable() or not callable(reader):
+        raise ConfigurationError("an inbox needs a source such as 'bank', and a reader")
+    check = verify or _standard(signatures.secrets(secrets or ()), tolerance, clock)
+    return Inbox(guard, source, reader, check, tolerance, keep, max_body, app, clock)
+
+
+class Inbox:
+    """Made by `inbox`."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        source: str,
+        reader: Reader,
+        verify: Verify,
+        tolerance: timedelta,
+        keep: timedelta,
+        max_body: int,
+        app: Any,
+        clock: Callable[[], float],
+    ) -> None:
+        self._guard = guard
+        self._source = source
+        self._reader = reader
+        self._verify = verify
+        self._tolerance = tolerance.total_seconds()
+        self._keep = keep // timedelta(microseconds=1)
+        self.max_body = max_body
+        self._routes = KnownRoutes(guard, app)
+        self._clock = clock
+        self._runner = Runner(guard)
+
+    def receive(self, headers: GivenHeaders, body: bytes) -> Response:
+        """Take in one event and say what to answer the provider."""
+        event = self._proved(_view(headers), body)
+        if isinstance(event, Response):
+            return event
+        try:
+            return self._answer(self._runner.run(self._flow(event)))
+        except StoreError as error:
+            return self._unavailable(error)
+
+    async def areceive(self, headers: GivenHeaders, body: bytes) -> Response:
+        """`receive`, awaited."""
+        event = self._proved(_view(headers), body)
+        if isinstance(event, Response):
+            return event
+        try:
+            return self._answer(await self._runner.arun(self._flow(event)))
+        except StoreError as error:
+            return self._unavailable(error)
+
+    async def asgi(self, scope: Any, receive: Any, send: Any) -> None:
+        """The ASGI application: ``Mount("/webhooks/bank", inbox.asgi)``."""
+        from semel.inbox.http import serve_asgi
+
+        await serve_asgi(self, scope, receive, send)
+
+    def wsgi(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        """The WSGI application."""
+        from semel.inbox.http import serve_wsgi
+
+        return serve_wsgi(self, environ, start_response)
+
+    # ── in ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _proved(self, headers: HeaderView, body: bytes) -> Event | Response:
+        """The event, or a refusal that does not tell a forger what was wrong."""
+        if len(body) > self.max_body:
+            return too_large()
+        try:
+            stamp = self._verify(headers, body)
+        except Exception as error:  # verify= meets whatever strangers send
+            why = str(error) if isinstance(error, ValueError) else type(error).__name__
+            return self._refused(why)
+        if stamp is None or not self._timely(stamp):
+            return self._refused("forged, or old")
+        return Event(stamp.event, stamp.sent_at, headers, body)
+
+    def _timely(self, stamp: Stamp) -> bool:
+        named = 0 < len(stamp.event) <= _LONGEST_ID and stamp.event.isprintable()
+        return named and abs(self._clock() - stamp.sent_at) <= self._tolerance
+
+    def _flow(self, event: Event) -> Flow[Reception]:
+        # Two applications may hear of one event; no source has a line's end in its name.
+        source = f"{self._guard.name}\n{self._source}" if self._guard.name else self._source
+        notice = Notice(source, event.id, self._keep)
+        read = partial(self._reader, event)
+        return take_in(notice, read, self._render_of, self._guard.name, new_fence())
+
+    def _render_of(self, case: Case) -> Render | None:
+        policy = self._routes.policy(case.terms)
+        return None if policy is None else policy.render
+
+    # ── out ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _answer(self, came: Reception) -> Response:
+        match came:
+            case Known():
+                return self._say(200, "known", NONE)
+            case Ignored(reason):
+                return self._say(200, "ignored", INFO, reason)
+            case Unread(error):
+                return self._say(500, "not read", ERROR, "it was not read", error=error)
+            case Taken():
+                return self._taken(came)
+            case _:
+                assert_never(came)
+
+    def _taken(self, came: Taken) -> Response:
+        which = named(came.case)
+        match came.settlement:
+            case Settled(state):
+                tell(self._guard, came.case, "settled", INFO, by="webhook", state=state)
+                return self._say(200, "settled", NONE)
+            case Passed(state):
+                if contradicts(came.evidence, state):
+                    why = f"{which} is {state}, and the event says otherwise: compare the ledgers"
+                    return self._say(200, "settled before", ERROR, why)
+                return self._say(200, "settled before", NONE)
+            case Undecided(reason):
+                return self._say(200, "noted", INFO, f"{which} stays unknown: {reason}")
+            case Unusable(reason, error):
+                why = f"{which} stays unknown: {reason}"
+                return self._say(500, "not usable", ERROR, why, error=error)
+            case Running(_, until, now):
+                # Whoever holds the lease will say more than the event can: a whole answer. Should
+                # it die instead, the event is wanted, so it must not be taken for delivered.
+                seconds = min(_LONGEST_RETRY, max(1, -(-(until - now) // 1_000_000)))
+                return self._say(503, "still running", NONE, retry_after=seconds)
+            case _:
+                assert_never(came.settlement)
+
+    def _refused(self, why: str) -> Response:
+        return self._say(401, "refused", WARNING, why)
+
+    def _unavailable(self, error: StoreError) -> Response:
+        self._guard.events.emit("store.error", error=error, during="inbox", operation="take_in")
+        return self._say(503, "store unavailable", NONE, retry_after=_RETRY)
+
+    def _say(
+        self,
+        status: int,
+        came: str,
+        level: int,
+        reason: str | None = None,
+        *,
+        error: BaseException | None = None,
+        retry_after: int | None = None,
+    ) -> Response:
+        self._guard.events.emit(
+            "inbox", level=level, error=error, source=self._source, came=came, reason=reason
+        )
+        return _said(status, came, retry_after=retry_after)
+
+
+_EXEMPT: Final = exempt()
+for _way in (Inbox.asgi, Inbox.wsgi):
+    tag(_EXEMPT)(_way)  # providers send no keys: no guard around it may ask for one
+
+
+def _standard(secrets: tuple[bytes, ...], tolerance: timedelta, clock: Any) -> Verify:
+    """Standard Webhooks: ``webhook-id``, ``webhook-timestamp``, ``webhook-signature``."""
+
+    def verify(headers: HeaderView, body: bytes) -> Stamp:
+        names = ("webhook-id", "webhook-timestamp", "webhook-signature")
+        message, timestamp, signature = (headers.get(name, "") for name in names)
+        why_not = signatures.verify(
+            secrets, message, timestamp, signature, body, now=clock(), tolerance=tolerance
+        )
+        if why_not is not None:
+            raise ValueError(why_not)
+        return Stamp(message, float(timestamp))
+
+    return verify
+
+
+def _view(headers: GivenHeaders) -> HeaderView:
+    if isinstance(headers, HeaderView):
+        return headers
+    pairs: Any = headers
+    given: Any = pairs.items() if isinstance(headers, Mapping) else pairs
+    return HeaderView((_octets(name), _octets(text)) for name, text in given)
+
+
+def _octets(given: str | bytes) -> bytes:
+    return given if isinstance(given, bytes) else given.encode("latin-1", "replace")
+
+
+def _said(status: int, word: str, *, retry_after: int | None = None) -> Response:
+    headers: tuple[Header, ...] = ((b"content-type", b"application/json"),)
+    if retry_after is not None:
+        headers += ((b"retry-after", b"%d" % retry_after),)
+    return Response(status, headers, json.dumps({"status": word}).encode())
+
+
+def too_large() -> Response:
+    return _said(413, "too large")
+
+
+def wrong_method() -> Response:
+    return _said(405, "send events with POST")

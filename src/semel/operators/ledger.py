@@ -1,0 +1,239 @@
+"""Comparing ledgers: what a provider says it did for us, against what our records say.
+
+Both sides are matched by the downstream key that went with each call. The provider's entries are
+put on disk by their keys and ours stream past them, so that neither has to fit into memory.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from semel.core.frozen import frozen
+from semel.core.operations.maintenance import Browse
+from semel.core.operations.outbox import Shelf
+from semel.core.records import Case, Effect, Identity, Micros, State
+from semel.core.recovery import journal
+from semel.core.recovery.journal import Kind
+from semel.core.request import keys
+from semel.core.terms import application_of
+from semel.core.unknown.evidence import epoch_of
+from semel.errors import ConfigurationError
+from semel.operators.operator import effects
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+
+_PAGE: Final = 500
+
+
+@frozen
+class Entry:
+    """One line of the provider's: the downstream key it was sent with, and what else it says."""
+
+    key: str
+    fields: Mapping[str, Any]
+
+
+class Standing(StrEnum):
+    """How sure we are that a call was made."""
+
+    MADE = "made"
+    """Its result is on record."""
+    IN_DOUBT = "in doubt"
+    """It was begun, or its record is unknown."""
+    NOT_MADE = "not made"
+    """Its record was released: a retry would make the call."""
+    UNRECORDED = "unrecorded"
+    """Its handler keeps no points, so that nobody here can say."""
+
+
+@frozen
+class Ours:
+    """One call, or one delivered effect, as we have it."""
+
+    key: str
+    identity: Identity | None
+    standing: Standing
+    fields: Mapping[str, Any]
+    created_at: Micros
+
+
+@frozen
+class Difference:
+    """The same key on both sides, and what does not agree."""
+
+    entry: Entry
+    ours: Ours
+    what: str
+
+
+@frozen
+class Report:
+    """``missing_here``: the provider has it and we do not; ``missing_there``: the other way."""
+
+    matched: int
+    missing_here: tuple[Entry, ...]
+    missing_there: tuple[Ours, ...]
+    differing: tuple[Difference, ...]
+
+    @property
+    def agrees(self) -> bool:
+        return not (self.missing_here or self.missing_there or self.differing)
+
+
+def compare(
+    guard: Guard,
+    entries: Iterable[Entry],
+    *,
+    name: str,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    same: Callable[[Entry, Ours], str | None] | None = None,
+) -> Report:
+    """Compare the provider's entries with our calls and effects called ``name``.
+
+    What we made between ``since`` and ``until`` must be among the entries; the entries are looked
+    for among all our records, whatever their age. So give entries of a little more than that time.
+    ``same`` says what differs between two, or None; without it, fields of the same name must agree.
+    """
+    if not name:
+        raise ConfigurationError("which call? name= is that of op.call, or of the downstream key")
+    window = (_micros(since), _micros(until))
+    with closing(_Shelves(entries)) as shelves:
+        matched, missing, differing = 0, list[Ours](), list[Difference]()
+        for ours in _ours(guard, name):
+            entry = shelves.take(ours.key)
+            if entry is None:
+                if ours.standing is Standing.MADE and _within(ours.created_at, window):
+                    missing.append(ours)
+                continue
+            what = _standing_differs(ours) or (same or _fields_differ)(entry, ours)
+            if what is None:
+                matched += 1
+            else:
+                differing.append(Difference(entry, ours, what))
+        return Report(matched, tuple(shelves.left()), tuple(missing), tuple(differing))
+
+
+# ── ours ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _ours(guard: Guard, name: str) -> Iterator[Ours]:
+    """Every delivered effect and every record of this application.
+
+    A record's key is derived, so none is left out.
+    """
+    for effect in effects(guard, Shelf.DELIVERED, name):
+        if effect.application == guard.name:
+            yield _of_effect(effect)
+    store, after = guard.backend.blocking(), None
+    while True:
+        page = store.perform(Browse(tuple(State), _PAGE, after))
+        ours = (case for case in page.cases if application_of(case.terms) == guard.name)
+        yield from (_of_record(case, name) for case in ours)
+        if len(page.cases) < _PAGE:
+            return
+        after = page.cases[-1].record.identity
+
+
+def _of_record(case: Case, name: str) -> Ours:
+    record = case.record
+    points = journal.decode(case.journal).points
+    called = next((p for p in points if p.name == name and p.kind is Kind.CALL), None)
+    if called is not None:
+        standing = Standing.MADE if called.done else Standing.IN_DOUBT
+    elif record.state is State.FAILED_RETRYABLE:
+        standing = Standing.NOT_MADE
+    elif record.state is State.UNKNOWN:
+        standing = Standing.IN_DOUBT
+    else:
+        standing = Standing.UNRECORDED
+    fields = _object(called.result) if called is not None else {}
+    key = keys.downstream_key(record.identity, epoch_of(case), "call", name)
+    return Ours(key, record.identity, standing, fields, record.created_at)
+
+
+def _of_effect(effect: Effect) -> Ours:
+    try:
+        fields = _object(json.loads(effect.payload))
+    except ValueError:
+        fields = dict[str, Any]()
+    if effect.provider_id is not None:
+        fields = {**fields, "provider_id": effect.provider_id}
+    return Ours(effect.key, effect.identity, Standing.MADE, fields, effect.created_at)
+
+
+def _object(result: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", result) if isinstance(result, dict) else {}
+
+
+# ── agreeing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _standing_differs(ours: Ours) -> str | None:
+    """The provider has it, and we would make it again, or do not know."""
+    if ours.standing is Standing.NOT_MADE:
+        return "released here: a retry would make it again"
+    if ours.standing is Standing.IN_DOUBT:
+        return "unknown here: settle it as happened"
+    return None
+
+
+def _fields_differ(entry: Entry, ours: Ours) -> str | None:
+    differing = [
+        f"{name}: {_text(theirs)} there, {_text(ours.fields[name])} here"
+        for name, theirs in entry.fields.items()
+        if name in ours.fields and _text(theirs) != _text(ours.fields[name])
+    ]
+    return "; ".join(differing) or None
+
+
+def _text(given: Any) -> str:
+    """A value as a CSV file would have it, so that 500 and "500" are the same."""
+    return given if isinstance(given, str) else json.dumps(given, sort_keys=True)
+
+
+def _micros(moment: datetime | None) -> Micros | None:
+    if moment is None:
+        return None
+    if moment.tzinfo is None:
+        raise ConfigurationError("since= and until= need a time zone")
+    return int(moment.timestamp() * 1_000_000)
+
+
+def _within(at: Micros, window: tuple[Micros | None, Micros | None]) -> bool:
+    since, until = window
+    return (since is None or at >= since) and (until is None or at < until)
+
+
+class _Shelves:
+    """The provider's entries by key, in a temporary database that spills to disk."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._db = sqlite3.connect("")
+        self._db.execute("CREATE TABLE entry (key TEXT, fields TEXT, seen INTEGER DEFAULT 0)")
+        rows = ((entry.key, json.dumps(dict(entry.fields), default=str)) for entry in entries)
+        self._db.executemany("INSERT INTO entry (key, fields) VALUES (?, ?)", rows)
+        self._db.execute("CREATE INDEX by_key ON entry (key)")
+
+    def take(self, key: str) -> Entry | None:
+        """The entry with this key; a second one stays, and is missing here: it was made twice."""
+        find = "SELECT rowid, fields FROM entry WHERE key = ? AND seen = 0 ORDER BY rowid LIMIT 1"
+        row = self._db.execute(find, (key,)).fetchone()
+        if row is None:
+            return None
+        self._db.execute("UPDATE entry SET seen = 1 WHERE rowid = ?", row[:1])
+        return Entry(key, json.loads(row[1]))
+
+    def left(self) -> Iterator[Entry]:
+        rows = self._db.execute("SELECT key, fields FROM entry WHERE seen = 0 ORDER BY rowid")
+        return (Entry(key, json.loads(fields)) for key, fields in rows)
+
+    def close(self) -> None:
+        self._db.close()

@@ -1,0 +1,309 @@
+"""What an operator does with records that nobody else can decide: look, ask, settle, give up.
+
+Blocking; the commands of `semel unknown` and `semel dlq` are made of these.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from urllib.parse import unquote_to_bytes
+
+from semel.core.frozen import frozen
+from semel.core.maintenance import Erasure
+from semel.core.operations.acts import Act, act
+from semel.core.operations.audit import BrowseAudit, Entry
+from semel.core.operations.maintenance import Browse
+from semel.core.operations.outbox import BrowseEffects, Requeue, Shelf
+from semel.core.operations.requests import (
+    Evict,
+    EvictUnknown,
+    Lost,
+    NoRecord,
+    Recall,
+    Recalled,
+    StoreOperation,
+    Written,
+)
+from semel.core.records import Case, Effect, Identity, Micros, OnLapse, State
+from semel.core.request import keys
+from semel.core.unknown.evidence import Evidence
+from semel.core.unknown.probe import Inspection, reconcile
+from semel.core.unknown.settlement import Settled, Settlement, Witness, call_in_doubt, settle_anew
+from semel.core.unknown.settlement import settle as settling
+from semel.errors import ConfigurationError
+from semel.operators import erasure
+from semel.runtime.event_catalogue import INFO
+from semel.runtime.events import short
+from semel.runtime.leases import new_fence
+from semel.runtime.replay_cache import outlast
+from semel.web.inventory import KnownRoutes
+from semel.worker.flow_runner import Runner
+from semel.worker.reconciler import UnknownRoute, doubt_of, report, tell
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+    from semel.operators.rotation import Rotation
+
+R = TypeVar("R")
+
+_PAGE: Final = 200
+_KINDS: Final[tuple[Literal["route", "tenant"], ...]] = ("route", "tenant")
+
+
+@frozen
+class Address:
+    """Where a key was used, as its client would say it."""
+
+    tenant: str
+    method: str
+    path: str
+    key: str
+
+
+class Operator:
+    """Looks after a guard's records. ``app``: see `KnownRoutes`."""
+
+    def __init__(self, guard: Guard, app: Any = None) -> None:
+        self._guard = guard
+        self._routes = KnownRoutes(guard, app)
+        self._runner = Runner(guard)
+
+    def find(self, what: Identity | Address) -> Recalled | None:
+        """The record with all that is kept of it, by its identity or by where its key was used."""
+        for identity in self._identities(what) if isinstance(what, Address) else (what,):
+            found = self._ask(Recall(identity))
+            if isinstance(found, Recalled):
+                return found
+        return None
+
+    def settle(
+        self,
+        identity: Identity,
+        evidence: Evidence,
+        *,
+        by: str,
+        reason: str,
+        call: str | None = None,
+    ) -> Settlement | None:
+        """Settle by what ``by`` has found out; None when there is no such record.
+
+        ``call``: the operation's call that it is about. One that has a result is settled anew, if
+        nothing has come behind it.
+        """
+        Act(by, reason)  # refuses empty words, which the witness's own would hide
+        found = self._ask(Recall(identity))
+        if isinstance(found, NoRecord):
+            return None
+        policy = self._routes.policy(found.case.terms)
+        render = None if policy is None else policy.render
+        witness, fence = Witness("operator", by, reason), new_fence()
+        if call is None or call == call_in_doubt(found.case):
+            flow = settling(found.case, found.now, evidence, fence, witness, render)
+        else:
+            flow = settle_anew(found.case, found.now, call, evidence, fence, witness)
+        settlement = self._runner.run(flow)
+        if isinstance(settlement, Settled):
+            self._tell("settled", by, reason, identity)
+            state = settlement.state.value
+            tell(self._guard, found.case, "settled", INFO, by="operator", state=state)
+        return settlement
+
+    def probe_now(self, identity: Identity) -> Inspection | None:
+        """Ask its probe at once, however old it is; a dead letter stays one if nobody can tell."""
+        found = self._ask(Recall(identity))
+        if isinstance(found, NoRecord):
+            return None
+        doubt = doubt_of(self._guard, self._routes, found.case, found.now)
+        if doubt.probe is None:
+            raise ConfigurationError("nobody can be asked: its route and its call have no probe")
+        inspection = self._runner.run(reconcile(doubt, new_fence(), 1.0, insist=True))
+        report(self._guard, doubt, inspection)
+        return inspection
+
+    def bury(
+        self, identity: Identity, *, by: str, reason: str, free: bool = False
+    ) -> Written | None:
+        """Give an unknown record up: its key is expired; or, with ``free``, may run again."""
+        Act(by, reason)
+        found = self._ask(Recall(identity))
+        if isinstance(found, NoRecord):
+            return None
+        terms = found.case.terms
+        if terms is None and not free:
+            raise UnknownRoute(found.case)
+        tombstone = 0 if terms is None else terms.tombstone
+        said = Witness("operator", by, reason).says("given up")
+        seen = found.case.record.fence
+        written = self._ask(EvictUnknown(identity, seen, new_fence(), tombstone, said, free))
+        if not isinstance(written, Lost):
+            self._tell("gave up", by, reason, identity)
+        return written
+
+    def evict(
+        self, identity: Identity, *, by: str, reason: str, wait: bool = True
+    ) -> Written | None:
+        """Remove a settled record: its key may run again. None when there is no such record.
+
+        Returns when no process repeats its answer any more: after the longest ``replay_cache``.
+        Asked again it waits again, since nobody knows how long ago the first time was. Who evicts
+        many says ``wait=False``, and calls `wait_out` behind the last.
+        """
+        said = by_operator(by, reason)
+        found = self._ask(Recall(identity))
+        written: Written | None = None
+        if isinstance(found, Recalled):
+            written = self._ask(Evict(identity, found.case.record.fence, said))
+            if isinstance(written, Lost):
+                return written
+            self._tell("evicted", by, reason, identity)
+        if wait:
+            self.wait_out()
+        return written
+
+    def wait_out(self) -> None:
+        """Return when no process repeats any more what was taken out of the world by now."""
+        guard = self._guard
+        time.sleep(outlast(guard.backend.blocking(), guard.runtime.replays))
+
+    def erase(
+        self,
+        tenant: str,
+        *,
+        by: str,
+        reason: str,
+        progress: Callable[[Erasure], None] | None = None,
+    ) -> Erasure:
+        """Erase what is kept of a tenant's settled records in this application; tombstones refuse
+        a second run.
+
+        What is unsettled is left, and told. It reads the whole table, in pages. Returns when no
+        process repeats an erased answer any more. Asked again, it erases what has come since.
+        """
+        if not tenant:
+            raise ConfigurationError("say whose records: tenant=")
+        said, whose = by_operator(by, reason), self._guard.name
+        done = erasure.erase(self._runner, whose, tenant, said, progress)
+        self._tell("erased a tenant", by, reason, None)
+        self.wait_out()
+        return done
+
+    def rotate(
+        self, *, by: str, reason: str, progress: Callable[[Rotation], None] | None = None
+    ) -> Rotation:
+        """Encrypt anew, under the current key, whatever is not; safe beside traffic."""
+        from semel.operators.rotation import Rotator
+
+        done = Rotator(self._guard, by_operator(by, reason)).run(progress)
+        self._tell("rotated the keys", by, reason, None)
+        return done
+
+    def audit(
+        self,
+        *,
+        identity: Identity | None = None,
+        verb: str | None = None,
+        by: str | None = None,
+        since: Micros | None = None,
+    ) -> Iterator[Entry]:
+        """What was done, newest first; ``by`` is part of the name, ``since`` a time of the store's.
+
+        Filters are applied to what is read: the audit is small beside the records.
+        """
+        before: str | None = None
+        while True:
+            page = self._ask(BrowseAudit(_PAGE, before)).entries
+            for entry in page:
+                if since is not None and entry.at < since:
+                    return
+                wanted = identity in (None, entry.identity) and verb in (None, entry.verb)
+                if wanted and (by is None or by in entry.by):
+                    yield entry
+            if len(page) < _PAGE:
+                return
+            before = page[-1].place
+
+    def now(self) -> Micros:
+        """The time, by the store's clock."""
+        return self._ask(BrowseAudit(1)).now
+
+    def list_unknown(self, *, dead: bool = False) -> Iterator[tuple[Case, Micros]]:
+        """Every record in doubt, with the store's time: unknown ones, and such whose lease is past.
+
+        ``dead``: only those nobody will ask about again.
+        """
+        states = (State.UNKNOWN,) if dead else (State.UNKNOWN, State.IN_PROGRESS)
+        after: Identity | None = None
+        while True:
+            page = self._ask(Browse(states, _PAGE, after, dead))
+            yield from ((case, page.now) for case in page.cases if _doubtful(case, page.now))
+            if len(page.cases) < _PAGE:
+                return
+            after = page.cases[-1].record.identity
+
+    def list_dead(self) -> Iterator[Effect]:
+        """Every effect that could not be delivered."""
+        return effects(self._guard, Shelf.DEAD)
+
+    def retry_dead(self, key: str, *, by: str, reason: str) -> bool:
+        """Try a dead effect again from now on; False when there is no such dead effect."""
+        return self._requeue("retried an effect", key, by, reason, drop=False)
+
+    def drop_dead(self, key: str, *, by: str, reason: str) -> bool:
+        """Delete a dead effect for good; False when there is no such dead effect."""
+        return self._requeue("dropped an effect", key, by, reason, drop=True)
+
+    def _requeue(self, act: str, key: str, by: str, reason: str, *, drop: bool) -> bool:
+        """A store takes what is done already for success; a mistyped key must not be one."""
+        said = by_operator(by, reason)
+        dead = next((effect for effect in self.list_dead() if effect.key == key), None)
+        if dead is None or not self._ask(Requeue(key, said, drop=drop)).applied:
+            return False
+        self._tell(act, by, reason, None, effect=dead.name)
+        return True
+
+    def _tell(
+        self, act: str, by: str, reason: str, identity: Identity | None, effect: str | None = None
+    ) -> None:
+        which = "-" if identity is None else short(identity)
+        self._guard.events.emit(
+            "operator", act=act, by=by, identity=which, effect=effect, reason=reason
+        )
+
+    def _ask(self, op: StoreOperation[R]) -> R:
+        return self._runner.perform(op)
+
+    def _identities(self, where: Address) -> Iterator[Identity]:
+        """What the key is called under any settings, but for such with a session."""
+        path = keys.canonical_path(unquote_to_bytes(where.path))
+        place = (where.tenant, where.method.upper(), path)
+        for kind in _KINDS:
+            scope = keys.Scope(*place, kind, None, self._guard.name)
+            for key in dict.fromkeys((where.key, where.key.lower())):  # as key="uuid" has it
+                yield Identity(keys.identity(scope, key))
+
+
+def by_operator(by: str, reason: str) -> Act:
+    """The act of a person; both must say something."""
+    Act(by, reason)
+    return act(f"operator {by}", reason)
+
+
+def effects(guard: Guard, shelf: Shelf, name: str | None = None) -> Iterator[Effect]:
+    """All effects on a shelf, or those of one name, a page at a time; none without an outbox."""
+    if not guard.backend.capabilities.outbox:
+        return
+    after: str | None = None
+    while True:
+        page = guard.backend.blocking().perform(BrowseEffects(shelf, _PAGE, after))
+        yield from (each for each in page.effects if name in (None, each.name))
+        if len(page.effects) < _PAGE:
+            return
+        after = page.effects[-1].key
+
+
+def _doubtful(case: Case, now: Micros) -> bool:
+    record = case.record
+    lapsed = record.lapsed(now) and record.on_lapse is OnLapse.UNKNOWN
+    return record.state is State.UNKNOWN or lapsed

@@ -1,0 +1,151 @@
+"""Encrypting anew: every stored value that is not under the current key comes under it.
+
+It goes beside traffic: a value is exchanged only while it is the very one that was read, so
+whatever a request writes meanwhile stays. Ended anywhere, it is simply begun again: what is done is
+seen by how it begins, and not read twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from semel.core.frozen import frozen
+from semel.core.operations.acts import Act, Verb, act
+from semel.core.operations.audit import Exhibit, ListUnlike, Part, Remark, Reseal, ResealEffect
+from semel.core.operations.outbox import BrowseEffects, Shelf
+from semel.core.operations.requests import Applied
+from semel.core.records import Effect, Identity
+from semel.core.stored.sealed import Unopened
+from semel.errors import ConfigurationError, StoreUnavailable
+from semel.stores.encrypted import SealedBackend, is_common
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+    from semel.stores.base import Store
+
+PAGE: Final = 100
+"""Records whose values are in memory at once."""
+AT_ONCE: Final = 8
+"""Writes under way: they wait for the disk together, and leave most connections to requests."""
+
+_Came: TypeAlias = Literal["resealed", "missed", "unreadable"]
+
+
+@frozen
+class Rotation:
+    """How far it has come.
+
+    ``missed``: values that were written meanwhile, or could not be exchanged; a second round finds
+    them. ``unreadable``: such that no key given here opens, with the reason of the first.
+    """
+
+    resealed: int = 0
+    missed: int = 0
+    unreadable: int = 0
+    reason: str | None = None
+
+    @property
+    def remaining(self) -> int:
+        return self.missed + self.unreadable
+
+
+class Rotator:
+    """One rotation to the guard's current key."""
+
+    def __init__(self, guard: Guard, said: Act) -> None:
+        if not isinstance(guard.backend, SealedBackend):
+            raise ConfigurationError("nothing is encrypted here: the guard has no encryption=")
+        self._said = said
+        self._outbox = guard.backend.capabilities.outbox
+        self._sealer = guard.backend.sealer
+        self._store: Store = guard.backend.inner.blocking()
+        self._key = self._sealer.encryption.current
+        self._prefix = self._sealer.encryption.prefix
+        self._count: Counter[_Came] = Counter()
+        self._reason: str | None = None
+
+    def run(self, progress: Callable[[Rotation], None] | None = None) -> Rotation:
+        """Two rounds: the second takes what was written under the eyes of the first."""
+        self._remark(f"begun: {self._said.reason}")
+        with ThreadPoolExecutor(AT_ONCE) as crew:
+            for _ in range(2):
+                self._count = Counter[_Came]({"resealed": self._count["resealed"]})
+                for so_far in self._round(crew):
+                    if progress is not None:
+                        progress(so_far)
+                if not self._count["missed"]:
+                    break
+        done = self._so_far()
+        self._remark(f"{done.resealed} values, {done.remaining} remain: {self._said.reason}")
+        return done
+
+    def _remark(self, words: str) -> None:
+        self._store.perform(Remark(Verb.ROTATE, act(self._said.by, words), self._key))
+
+    def _so_far(self) -> Rotation:
+        count = self._count
+        return Rotation(count["resealed"], count["missed"], count["unreadable"], self._reason)
+
+    def _round(self, crew: ThreadPoolExecutor) -> Iterator[Rotation]:
+        after: Identity | None = None
+        while True:
+            page = self._store.perform(ListUnlike(self._prefix, PAGE, after))
+            parts = [each for found in page.found for each in self._parts(found)]
+            self._count.update(crew.map(self._exchange, parts))
+            yield self._so_far()
+            if page.until is None:
+                break
+            after = page.until
+        yield from self._effects(crew) if self._outbox else ()
+
+    def _parts(self, found: Exhibit) -> Iterator[Callable[[], bool]]:
+        parts = {
+            Part.REQUEST: found.request,
+            Part.JOURNAL: found.journal,
+            Part.SNAPSHOT: found.snapshot,
+        }
+        for part, old in parts.items():
+            if old is not None:
+                yield partial(self._reseal, found, part, old)
+
+    def _reseal(self, found: Exhibit, part: Part, old: bytes) -> bool:
+        plain = self._sealer.open(found, part, old)
+        if part is Part.SNAPSHOT and is_common(old, found.reason):
+            new = self._sealer.seal_common(plain)
+        else:
+            new = self._sealer.seal(found.identity, found.fence, part, plain)
+        op = Reseal(found.identity, found.fence, part, old, new)
+        return isinstance(self._store.perform(op), Applied)
+
+    def _exchange(self, exchange: Callable[[], bool]) -> _Came:
+        try:
+            return "resealed" if exchange() else "missed"
+        except Unopened as error:
+            self._reason = self._reason or str(error)
+            return "unreadable"
+        except StoreUnavailable:
+            return "missed"  # locked by a handler's transaction, say
+
+    def _effects(self, crew: ThreadPoolExecutor) -> Iterator[Rotation]:
+        for shelf in Shelf:
+            after: str | None = None
+            while True:
+                page = self._store.perform(BrowseEffects(shelf, PAGE, after))
+                others = [
+                    each for each in page.effects if not each.payload.startswith(self._prefix)
+                ]
+                exchanges = [partial(self._reseal_effect, each) for each in others]
+                self._count.update(crew.map(self._exchange, exchanges))
+                yield self._so_far()
+                if len(page.effects) < PAGE:
+                    break
+                after = page.effects[-1].key
+
+    def _reseal_effect(self, effect: Effect) -> bool:
+        plain = self._sealer.open_payload(effect.key, effect.payload)
+        new = self._sealer.seal_payload(effect.key, plain)
+        return self._store.perform(ResealEffect(effect.key, effect.payload, new)).applied

@@ -1,1 +1,0 @@
-"""Operations: the command line."""

@@ -1,0 +1,227 @@
+"""`Webhook`: the ready deliverer for signed HTTP.
+
+Signed as Standard Webhooks has it, with a CloudEvents 1.0 body. It needs nothing but the standard
+library: a request in a thread, on a connection of its own. A kept-alive connection that the other
+side just closed fails in the one way that cannot be told from a lost answer, and the rate of
+webhooks is the receivers', not ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+from semel.core.delivery import Delivery
+from semel.core.frozen import frozen
+from semel.errors import ConfigurationError, GiveUp, RetryLater, SemelError
+from semel.outbox import signatures
+from semel.worker.calling import in_thread
+
+_MOST_READ: Final = 64 * 1024
+"""Bytes read of an answer; the rest does not matter to anybody."""
+_QUOTED: Final = 200
+"""Characters of a refusal kept for those who look at dead letters."""
+_OURS: Final = frozenset(
+    {"content-type", "content-length", "host", "user-agent", "transfer-encoding", "connection"}
+    | {"webhook-id", "webhook-timestamp", "webhook-signature", "idempotency-key"}
+)
+_GONE: Final = 410
+_LATER: Final = frozenset({429, 503})
+
+
+class WebhookRefused(SemelError):
+    """The other side answered, but not with a 2xx."""
+
+
+@frozen
+class Answer:
+    """What came back."""
+
+    status: int
+    retry_after: str | None
+    body: bytes
+
+
+class Webhook:
+    """Delivers an effect as a signed HTTP POST: ``guard.effect("paid")(semel.Webhook(url, …))``.
+
+    ``secret``: ``whsec_<base64>`` or bytes; several while they are exchanged, all of them sign.
+    ``source`` and ``type`` are those of the CloudEvent; the type is the effect's name unless given.
+    ``headers`` are sent besides. A 2xx answer is a delivery; 410 gives up; 429 and 503 say with
+    Retry-After when to come again; everything else is tried again. Redirects are not followed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        secret: str | bytes | Iterable[str | bytes],
+        source: str = "semel",
+        type: str | None = None,  # noqa: A002 - the word of CloudEvents
+        headers: Mapping[str, str] | None = None,
+        connect_timeout: timedelta = timedelta(seconds=10),
+        tls: ssl.SSLContext | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._url = _checked(url)
+        self._secrets = signatures.secrets(secret)
+        self._source = _named("source", source)
+        self._type = type if type is None else _named("type", type)
+        self._headers = _extra(headers or {})
+        self._connect_timeout = connect_timeout.total_seconds()
+        self._tls = tls
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"<semel.Webhook {self._url.scheme}://{self._url.netloc}>"
+
+    async def __call__(self, delivery: Delivery) -> None:
+        body = self.body(delivery)
+        exchange = _Exchange(self._connection(), self._target, body, self._signed(delivery, body))
+        try:
+            answer = await in_thread(exchange.run)
+        except asyncio.CancelledError:
+            # Time is up. The thread hangs on the socket: without it, it ends.
+            exchange.cut()
+            raise
+        self._judge(answer)
+
+    def body(self, delivery: Delivery) -> bytes:
+        """The CloudEvent: the same bytes on every try."""
+        event = {
+            "specversion": "1.0",
+            "id": delivery.key,
+            "source": self._source,
+            "type": self._type or delivery.name,
+            "time": delivery.created_at.isoformat().replace("+00:00", "Z"),
+            "datacontenttype": "application/json",
+            "data": delivery.payload,
+        }
+        return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
+
+    def _signed(self, delivery: Delivery, body: bytes) -> dict[str, str]:
+        timestamp = int(self._clock())
+        return {
+            **self._headers,
+            "Content-Type": "application/cloudevents+json; charset=utf-8",
+            "User-Agent": "semel",
+            "Connection": "close",
+            "Idempotency-Key": delivery.key,
+            "webhook-id": delivery.key,
+            "webhook-timestamp": str(timestamp),
+            "webhook-signature": signatures.sign(self._secrets, delivery.key, timestamp, body),
+        }
+
+    @property
+    def _target(self) -> str:
+        return (self._url.path or "/") + (f"?{self._url.query}" if self._url.query else "")
+
+    def _connection(self) -> http.client.HTTPConnection:
+        host, timeout = str(self._url.hostname), self._connect_timeout
+        if self._url.scheme == "http":
+            return http.client.HTTPConnection(host, self._url.port, timeout=timeout)
+        tls = self._tls = self._tls or ssl.create_default_context()
+        return http.client.HTTPSConnection(host, self._url.port, timeout=timeout, context=tls)
+
+    def _judge(self, answer: Answer) -> None:
+        if 200 <= answer.status < 300:
+            return
+        said = " ".join(answer.body.decode("utf-8", "replace").split())[:_QUOTED]
+        reason = f"{self._url.hostname} answered {answer.status}{': ' if said else ''}{said}"
+        if answer.status == _GONE:
+            raise GiveUp(reason)
+        after = self._asked_for(answer)
+        if after is not None:
+            raise RetryLater(reason, after=after)
+        raise WebhookRefused(reason)
+
+    def _asked_for(self, answer: Answer) -> timedelta | None:
+        given = answer.retry_after
+        if given is None or answer.status not in _LATER:
+            return None
+        if given.isascii() and given.isdecimal():
+            return timedelta(seconds=min(int(given[:9]), 86_400))
+        with suppress(ValueError, TypeError, OverflowError):
+            then = parsedate_to_datetime(given)
+            if then.tzinfo is not None:
+                return max(timedelta(0), then - datetime.fromtimestamp(self._clock(), UTC))
+        return None
+
+
+class _Exchange:
+    """One request and its answer, blocking, in a thread; ``cut`` ends it from outside."""
+
+    def __init__(
+        self,
+        connection: http.client.HTTPConnection,
+        target: str,
+        body: bytes,
+        headers: Mapping[str, str],
+    ) -> None:
+        self._connection = connection
+        self._target = target
+        self._body = body
+        self._headers = headers
+        self._socket: socket.socket | None = None
+        self._cut = False
+
+    def run(self) -> Answer:
+        try:
+            self._connection.connect()
+            # Kept here: http.client forgets it once it has read the head of a last answer.
+            self._socket = self._connection.sock
+            # From here on the deliverer's time-out bounds it.
+            self._connection.sock.settimeout(None)
+            if self._cut:
+                raise TimeoutError("the time was up before the request was sent")
+            self._connection.request("POST", self._target, self._body, dict(self._headers))
+            answer = self._connection.getresponse()
+            return Answer(answer.status, answer.headers["retry-after"], answer.read(_MOST_READ))
+        finally:
+            self._connection.close()
+
+    def cut(self) -> None:
+        self._cut = True
+        if self._socket is not None:
+            with suppress(OSError, ValueError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+
+def _checked(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        port_is_fine = parts.port is None or parts.port > 0
+    except ValueError:
+        raise ConfigurationError("the URL of a webhook cannot be read") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_fine:
+        raise ConfigurationError("the URL of a webhook must be https://host/… or http://host/…")
+    if "@" in parts.netloc:
+        raise ConfigurationError("a webhook's URL takes no user and password; give headers=")
+    if not url.isascii() or any(character <= " " for character in url):
+        raise ConfigurationError("the URL of a webhook must be percent-encoded")
+    return parts
+
+
+def _named(option: str, given: str) -> str:
+    if not given:
+        raise ConfigurationError(f"{option}= of a webhook may not be empty")
+    return given
+
+
+def _extra(headers: Mapping[str, str]) -> dict[str, str]:
+    for name, line in headers.items():
+        if name.lower() in _OURS:
+            raise ConfigurationError(f"headers= of a webhook may not set {name}")
+        if not name.isascii() or any(character in "\r\n\0" for character in name + line):
+            raise ConfigurationError(f"headers= of a webhook: {name!r} cannot be sent")
+    return dict(headers)

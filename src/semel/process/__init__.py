@@ -1,1 +1,0 @@
-"""What runs beside the requests of one process."""

@@ -1,0 +1,252 @@
+"""Leases of handlers that run in this process, and their renewal.
+
+Those that are due are renewed together, the first to end first. Each renewal is an operation of its
+own; several threads ask for them at once, and the store carries concurrent ones in one statement.
+So thousands of leases take no longer than a few dozen round trips.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Final, Protocol
+
+from semel.core.operations.requests import Applied, Lost, Renew
+from semel.core.records import Fence, Identity, State
+from semel.errors import StoreError
+from semel.log import log
+from semel.runtime.events import Events, short
+from semel.stores.base import Store
+
+_RETRY: Final = 10
+"""A renewal that failed is tried again after a tenth of the lease."""
+_SEVER_AGAIN: Final = 5.0
+"""Seconds before a transaction that could not be severed is tried again."""
+_ABREAST: Final = 64
+"""Renewals under way at once: as many as a store carries in one statement."""
+_ROUND: Final = 512
+"""Renewals in one round: a lease that comes due meanwhile, and ends sooner, is in the next one."""
+_OVERRUN: Final = "the handler ran longer than max_run"
+_LOST: Final = "the lease was lost"
+
+
+class Severable(Protocol):
+    """A transaction, as far as it matters here."""
+
+    def sever(self, why: str) -> bool: ...
+
+
+class Lease:
+    """The right to run, as this process believes to hold it.
+
+    ``good_until`` is counted by `lease_clock` from *before* the claim was sent, so it never ends
+    later than the store's own ``leased_until``.
+    """
+
+    __slots__ = (
+        "_transaction",
+        "duration",
+        "ended",
+        "ends_at",
+        "fence",
+        "good_until",
+        "identity",
+        "lost",
+        "max_run",
+        "renew_at",
+    )
+
+    def __init__(
+        self, identity: Identity, fence: Fence, started: float, duration: float, max_run: float
+    ) -> None:
+        self.identity = identity
+        self.fence = fence
+        self.duration = duration
+        self.max_run = max_run
+        self.lost = False
+        self.ended: str | None = None
+        """Why nobody looks after it any more: what is opened now would stay open."""
+        self._transaction: Severable | None = None
+        self.start(started)
+
+    def start(self, now: float) -> None:
+        """Count from here: it is about to be asked for."""
+        self.good_until = now + self.duration
+        self.renew_at = now + self.duration / 3
+        self.ends_at = now + self.max_run
+
+    def is_transaction(self) -> None:
+        """Good for as long as its transaction lasts: nothing to renew, only an end to see to."""
+        self.good_until = float("inf")
+        self.renew_at = self.ends_at
+
+    @property
+    def transaction(self) -> Severable | None:
+        """What the handler has open; it must not outlive the lease's end."""
+        return self._transaction
+
+    @transaction.setter
+    def transaction(self, opened: Severable | None) -> None:
+        self._transaction = opened
+        if opened is not None and self.ended is not None:
+            opened.sever(self.ended)  # its end, seen by another thread, came just before
+
+    def end(self, why: str) -> bool:
+        """Left to lapse, without a transaction; False when that is to be tried again."""
+        self.ended = why
+        if self._transaction is None:
+            return True
+        self.lost = True
+        return self._transaction.sever(why)
+
+    def held(self, now: float) -> bool:
+        """Whether the store still agrees, for all this process can know."""
+        return not self.lost and now < self.good_until
+
+
+class Leases:
+    """Every lease held in this process."""
+
+    def __init__(self, clock: Callable[[], float], events: Events) -> None:
+        self._clock = clock
+        self._events = events
+        self.held: dict[Fence, Lease] = {}
+        """By its fence each. To add and to take away are single operations of a dict."""
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+    def run_once(self, store: Store) -> float:
+        """Renew what is due, first to end first; returns when the next one is."""
+        now = self._clock()
+        due = [lease for lease in list(self.held.values()) if lease.renew_at <= now]
+        # First these: one of them may be what the store is waiting for.
+        for lease in [lease for lease in due if lease.ends_at <= now]:
+            self._end(lease)
+            due.remove(lease)
+        due.sort(key=attrgetter("good_until"))
+        # The first alone: where the store is out, one failure tells enough, the others wait.
+        if due and self._renew(due[0], store):
+            self._renew_together(deque(due[1:_ROUND]), store)
+        return min((lease.renew_at for lease in list(self.held.values())), default=float("inf"))
+
+    def _renew_together(self, due: deque[Lease], store: Store) -> None:
+        """Several at once, until all are renewed or the store is out."""
+
+        def work() -> None:
+            while due:
+                try:
+                    lease = due.popleft()
+                except IndexError:  # another thread took the last one
+                    return
+                if not self._renew(lease, store):
+                    due.clear()
+
+        threads = [
+            threading.Thread(target=work, name="semel-renews", daemon=True)
+            for _ in range(min(_ABREAST, len(due)) - 1)
+        ]
+        started = _start(threads)
+        work()
+        for thread in started:
+            thread.join()
+
+    def _end(self, lease: Lease) -> None:
+        """Past ``max_run``: no key is held for ever."""
+        if lease.ended is None:
+            self._events.emit("lease.overrun", identity=short(lease.identity))
+        self._sever(lease, _OVERRUN)
+
+    def _sever(self, lease: Lease, why: str) -> None:
+        try:
+            severed = lease.end(why)
+        except Exception:  # none may end the others' leases
+            log.exception("semel: a transaction could not be severed")
+            severed = True
+        if severed:
+            self.held.pop(lease.fence, None)
+        else:
+            lease.renew_at = lease.ends_at = self._clock() + _SEVER_AGAIN
+
+    def _renew(self, lease: Lease, store: Store) -> bool:
+        asked_at = self._clock()
+        try:
+            reply = store.perform(
+                Renew(lease.identity, lease.fence, int(lease.duration * 1_000_000))
+            )
+        except Exception as error:  # also a wrong schema, or a bug: none may end the others' leases
+            self._events.emit("store.error", error=error, during="renew", operation="Renew")
+            lease.renew_at = self._clock() + lease.duration / _RETRY
+            return not isinstance(error, StoreError)
+        if isinstance(reply, Applied):
+            lease.good_until = asked_at + lease.duration
+            lease.renew_at = asked_at + lease.duration / 3
+            self._events.emit("lease.renewed", identity=short(lease.identity))
+        elif _completed(lease, reply):
+            self.held.pop(lease.fence, None)
+        else:
+            lease.lost = True
+            self._events.emit("lease.lost", identity=short(lease.identity))
+            self._sever(lease, _LOST)
+        return True
+
+
+def _completed(lease: Lease, lost: Lost) -> bool:
+    """The run itself completed its record while the renewal was on its way."""
+    record = lost.record
+    return record is not None and record.fence == lease.fence and record.state is State.COMPLETED
+
+
+def _start(threads: Sequence[threading.Thread]) -> list[threading.Thread]:
+    """As many as the system grants."""
+    started: list[threading.Thread] = []
+    with contextlib.suppress(RuntimeError):
+        for thread in threads:
+            thread.start()
+            started.append(thread)
+    return started
+
+
+# --- the clock that leases are counted by
+#
+# It goes on while the machine is suspended, as the store's clock does: a process that wakes must
+# not believe in a lease that ran out while it slept. Where the system has no such clock, the
+# monotonic one is used.
+
+lease_clock: Final[Callable[[], float]] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+    if hasattr(time, "CLOCK_BOOTTIME")
+    else time.monotonic
+)
+"""Seconds since the machine was started, sleep included. No function of ours: it is asked twice in
+every request."""
+
+
+# --- fences: 128 random bits each, drawn from the system many at a time
+#
+# One draw can cost as much as the rest of a small request; the bits are the same.
+
+_BYTES: Final = 16
+_MANY: Final = 256
+
+_drawn: list[Fence] = []
+
+
+def new_fence() -> Fence:
+    """A fence that nobody else has, in any thread, process or life."""
+    try:
+        return _drawn.pop()
+    except IndexError:
+        bits = os.urandom(_BYTES * _MANY)
+        _drawn.extend(Fence(bits[at : at + _BYTES]) for at in range(_BYTES, len(bits), _BYTES))
+        return Fence(bits[:_BYTES])
+
+
+# A forked child must not draw what its parent will: a fence is unique for all time.
+os.register_at_fork(after_in_child=_drawn.clear)

@@ -1,0 +1,210 @@
+"""How much one tenant may ask for: new keys and look-ups by time, and keys alive at once.
+
+Buckets of this process, without a trip to the store: what is over a limit costs nobody else
+anything. A look-up is whatever makes no record: a replay, a refusal, a question for the status.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from enum import IntEnum
+from hashlib import sha256
+from typing import Final
+
+from semel.core.frozen import frozen
+from semel.core.records import Micros
+from semel.core.tenant_counts import digest
+from semel.core.texts import shown
+from semel.errors import ConfigurationError
+
+TENANTS: Final = 16_384
+"""Remembered at most, in each process: about five megabytes."""
+
+CROWDED: Final = "too-many-keys"
+"""Refused for the number of keys: one that is there already makes no more of them."""
+
+_LONG: Final = 64
+
+
+class Toll(IntEnum):
+    """What a request is charged for."""
+
+    NEW_KEY = 0
+    LOOKUP = 1
+
+
+@frozen
+class Rate:
+    """``count`` in every ``per``, of which ``burst`` may come at once; all of them unless told."""
+
+    count: int
+    per: timedelta = timedelta(seconds=1)
+    burst: int | None = None
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.count, int) and not isinstance(self.count, bool)
+        if not whole or self.count < 1:
+            raise ConfigurationError(f"a rate is a whole number from 1 up, not {self.count!r}")
+        if not isinstance(self.per, timedelta) or self.per <= timedelta(0):
+            raise ConfigurationError(f"a rate's per= is a timedelta above zero, not {self.per!r}")
+        if self.burst is not None and (not isinstance(self.burst, int) or self.burst < 1):
+            raise ConfigurationError(f"a rate's burst= is a whole number from 1 up, {self.burst!r}")
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two, when they come evenly."""
+        return self.per.total_seconds() / self.count
+
+    @property
+    def depth(self) -> float:
+        """Seconds that an unused bucket has saved up."""
+        return self.interval * (self.count if self.burst is None else self.burst)
+
+
+@frozen
+class Limits:
+    """What each tenant may ask for; None: as much as it likes.
+
+    ``new_keys`` and ``lookups`` count in each process for itself. ``active_keys``: how many of its
+    keys may be alive in the store.
+    """
+
+    new_keys: Rate | None = None
+    lookups: Rate | None = None
+    active_keys: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("new_keys", "lookups"):
+            rate = getattr(self, name)
+            if rate is not None and not isinstance(rate, Rate):
+                raise ConfigurationError(f"{name}= takes a rate, such as semel.Rate(100), or None")
+        cap = self.active_keys
+        if cap is not None and (not isinstance(cap, int) or isinstance(cap, bool) or cap < 1):
+            raise ConfigurationError(f"active_keys={cap!r} must be a whole number from 1 up")
+
+
+@frozen
+class OverLimit:
+    """Refused: by which limit, and when it is worth coming again."""
+
+    code: str
+    wait: Micros
+
+
+class _Account:
+    """One tenant's: when each bucket will be full again, and keys made since the last count."""
+
+    __slots__ = ("census", "full_at", "made")
+
+    def __init__(self) -> None:
+        self.full_at = [0.0, 0.0]
+        self.made = 0
+        self.census = 0
+
+
+class Limiter:
+    """The accounts of all tenants in this process.
+
+    When there are too many, those go whose buckets are fullest, since least is lost with them: who
+    sends most is remembered longest. No lock, which a fork could copy while it is held; threads
+    that meet here may let one request too many pass.
+    """
+
+    def __init__(
+        self, limits: Limits, clock: Callable[[], float] = time.monotonic, room: int = TENANTS
+    ) -> None:
+        self.limits = limits
+        self._clock = clock
+        self._room = room
+        self._rates = (limits.new_keys, limits.lookups)
+        self._steps = tuple([(r.interval, r.depth) if r else None for r in self._rates])
+        self._accounts: dict[str | bytes, _Account] = {}
+        self._active: Mapping[str, int] = {}
+        self._census = 0
+        self._census_due = 0.0
+
+    def __len__(self) -> int:
+        return len(self._accounts)
+
+    def charge(self, tenant: str, toll: Toll) -> OverLimit | None:
+        """Take a token; None: granted."""
+        account = self._account(tenant)
+        if toll is Toll.NEW_KEY and (over := self._crowded(tenant, account)) is not None:
+            return over
+        step = self._steps[toll]
+        if step is not None:
+            interval, depth = step
+            now = self._clock()
+            full_at = max(account.full_at[toll], now) + interval
+            wait = full_at - now - depth
+            if wait > _ROUNDING:
+                return OverLimit("too-fast", int(wait * 1_000_000) + 1)
+            account.full_at[toll] = full_at
+        if toll is Toll.NEW_KEY:
+            account.made += 1
+        return None
+
+    def convert(self, tenant: str) -> None:
+        """What was charged as a new key was a look-up: already done, it is charged in any case."""
+        account = self._account(tenant)
+        account.made -= 1
+        new_key, lookup = self._steps
+        if new_key is not None:
+            account.full_at[Toll.NEW_KEY] -= new_key[0]
+        if lookup is not None:
+            at = max(account.full_at[Toll.LOOKUP], self._clock())
+            account.full_at[Toll.LOOKUP] = at + lookup[0]
+
+    def give_back(self, tenant: str, toll: Toll) -> None:
+        """Nothing came of it."""
+        account, step = self._account(tenant), self._steps[toll]
+        if step is not None:
+            account.full_at[toll] -= step[0]
+        if toll is Toll.NEW_KEY:
+            account.made -= 1
+
+    def count(self, active: Mapping[str, int], again_in: float) -> None:
+        """How many keys the largest tenants have, by digest, and when they are looked up next."""
+        self._active = active
+        self._census += 1
+        self._census_due = self._clock() + again_in
+
+    def _crowded(self, tenant: str, account: _Account) -> OverLimit | None:
+        cap = self.limits.active_keys
+        if cap is None:
+            return None
+        if account.census != self._census:
+            account.census, account.made = self._census, 0
+        noted = self._active.get(digest(shown(tenant)), 0) if self._active else 0
+        if noted + account.made < cap:
+            return None
+        left = self._census_due - self._clock()
+        return OverLimit(CROWDED, max(1, int(left * 1_000_000)))
+
+    def _account(self, tenant: str) -> _Account:
+        name = named(tenant)
+        account = self._accounts.get(name)
+        if account is None:
+            if len(self._accounts) >= self._room:
+                self._make_room()
+            account = self._accounts.setdefault(name, _Account())
+        return account
+
+    def _make_room(self) -> None:
+        """Half of them go."""
+        accounts = list(self._accounts.items())
+        accounts.sort(key=lambda item: (max(item[1].full_at), item[1].made), reverse=True)
+        self._accounts = dict(accounts[: self._room // 2])
+
+
+_ROUNDING: Final = 1e-6
+"""Seconds: sums of many fractions are a little off."""
+
+
+def named(tenant: str) -> str | bytes:
+    """What a tenant is remembered by: a name may be of any length."""
+    if len(tenant) <= _LONG:
+        return tenant
+    return sha256(tenant.encode("utf-8", "surrogatepass")).digest()

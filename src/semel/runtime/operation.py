@@ -1,0 +1,431 @@
+"""`semel.current()`: what a running handler can learn about its own key, and do under it.
+
+An operation is what the handler sees of its `Run`; what the adapter sees of it is not for users.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar, Token
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from semel.core.exchange.progress import Course
+from semel.core.policy import LONGEST
+from semel.core.records import Fence, Identity, Micros
+from semel.core.recovery.was_sent import says_not_executed
+from semel.core.request import keys
+from semel.errors import ConfigurationError, OutcomeUnknown, doubts
+from semel.runtime.leases import Lease, lease_clock
+
+if TYPE_CHECKING:
+    from semel.core.operations.outbox import Enqueue, Kept
+    from semel.core.policy import Plan
+    from semel.core.records import Origin
+    from semel.core.recovery.journal import Journal
+    from semel.core.recovery.points import Deed
+    from semel.stores.base import AsyncTransaction, Backend, Store, Transaction
+
+
+T = TypeVar("T")
+
+
+class _Known:
+    """What operations of both colours know."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def identity(self) -> Identity:
+        """32 bytes that name this key for good; a nullable foreign key for business rows."""
+        return self._run.lease.identity
+
+    @property
+    def fence(self) -> Fence:
+        """Proof of this very run."""
+        return self._run.lease.fence
+
+    @property
+    def held(self) -> bool:
+        """Whether the lease is still this run's, as far as the process can know without asking."""
+        return self._run.held()
+
+    def downstream_key(self, name: str) -> str:
+        """The idempotency key to send to a provider: derived, the same on every retry."""
+        return keys.downstream_key(self.identity, self._run.epoch, "call", name)
+
+    @property
+    def transaction(self) -> Any:
+        """The open transaction, as a `sqlite3` or psycopg connection; semel commits it.
+
+        In atomic mode that of the whole handler, in a phase that of the phase.
+        """
+        return self._run.open_transaction().connection
+
+    @property
+    def session(self) -> Any:
+        """The open transaction, as a SQLAlchemy Session, or AsyncSession in an event loop."""
+        return self._run.open_transaction().session
+
+    def resource(self, name: str) -> None:
+        """Name what is being made: after `Guard.retire` of it this answer is not repeated."""
+        if not name:
+            raise ConfigurationError("resource() takes the name of what was made")
+        self._run.resource = name
+
+    def keep_for(self, retention: timedelta) -> None:
+        """Keep the answer for at least this long, from its completion on; a century at most."""
+        self._run.retention = min(retention, LONGEST) // timedelta(microseconds=1)
+
+
+class Operation(_Known):
+    """The operation that a handler is running; in an event loop it is an `AsyncOperation`."""
+
+    __slots__ = ()
+
+    def phase(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run ``function`` in a transaction, once: its result (JSON) is journaled with its writes.
+
+        Resumed, the operation gets the journaled result and the function is not run again.
+        """
+        from semel.runtime.recovery_points import Points
+
+        return Points(self._run).phase(_deed(name, function, arguments))
+
+    def call(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *arguments: Any,
+        repeatable: bool = False,
+    ) -> Any:
+        """Make at most one outside effect: ``function(downstream_key, *arguments)``.
+
+        The intent is on record before, the result (JSON) after. A resumed operation that finds the
+        intent alone makes the call again if it is ``repeatable`` (the provider honours the key),
+        else it asks the probe, else the outcome is unknown.
+        """
+        from semel.runtime.recovery_points import Points
+
+        return Points(self._run).call(_deed(name, function, arguments), repeatable)
+
+    def effect(
+        self,
+        name: str,
+        payload: Any,
+        *,
+        which: str = "",
+        order: str | None = None,
+        delay: timedelta = timedelta(0),
+    ) -> str:
+        """Put an effect into the outbox, within the open transaction; returns its downstream key.
+
+        A worker delivers it after the commit, by whoever `Guard.effect` registered for ``name``.
+        ``which`` tells apart several of one name; the key is made of both.
+        """
+        op = _enqueue(self._run, name, which, payload, order, delay)
+        return _written(op, self._run.join(self.transaction).perform(op))
+
+
+class AsyncOperation(_Known):
+    """The operation that a handler is running in an event loop."""
+
+    __slots__ = ()
+
+    # Each of these is noted when it is made, so that one which nobody awaits is not overlooked.
+
+    def phase(
+        self, name: str, function: Callable[..., Any | Awaitable[Any]], *arguments: Any
+    ) -> Coroutine[Any, Any, Any]:
+        """`Operation.phase`, awaited; ``function`` may be a coroutine function."""
+        from semel.runtime.recovery_points import AsyncPoints
+
+        deed = _deed(name, function, arguments)
+        return self._run.making(name, AsyncPoints(self._run).phase(deed))
+
+    def call(
+        self,
+        name: str,
+        function: Callable[..., Any | Awaitable[Any]],
+        *arguments: Any,
+        repeatable: bool = False,
+    ) -> Coroutine[Any, Any, Any]:
+        """`Operation.call`, awaited; ``function`` may be a coroutine function."""
+        from semel.runtime.recovery_points import AsyncPoints
+
+        deed = _deed(name, function, arguments)
+        return self._run.making(name, AsyncPoints(self._run).call(deed, repeatable))
+
+    def effect(
+        self,
+        name: str,
+        payload: Any,
+        *,
+        which: str = "",
+        order: str | None = None,
+        delay: timedelta = timedelta(0),
+    ) -> Coroutine[Any, Any, str]:
+        """`Operation.effect`, awaited."""
+        op = _enqueue(self._run, name, which, payload, order, delay)
+        return self._run.making(name, self._write(op))
+
+    async def _write(self, op: Enqueue) -> str:
+        kept: Any = self._run.open_transaction().perform(op)
+        # An ``async def`` view of Flask's runs in a loop of its own, over a blocking transaction.
+        return _written(op, await kept if hasattr(kept, "__await__") else kept)
+
+
+def _deed(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Deed:
+    from semel.core.recovery.points import Deed
+
+    if not name or not callable(function):
+        raise ConfigurationError("a point takes a name and a function")
+    handler = sys._getframe(2)  # the module that calls the method which calls this
+    return Deed(name, function, arguments, str(handler.f_globals["__name__"]).partition(".")[0])
+
+
+def _enqueue(
+    run: Run, name: str, which: str, payload: Any, order: str | None, delay: timedelta
+) -> Enqueue:
+    """The same one a second time is a mistake: by its key it would be taken for the first."""
+    from semel.core.delivery import encoded  # not loaded for those who write none
+    from semel.core.operations.outbox import Enqueue
+
+    texts = isinstance(name, str) and isinstance(order, str | None)
+    if not texts or not name or delay < timedelta(0):
+        raise ConfigurationError(
+            "an effect takes a name, an order that is text or None, and no delay below zero"
+        )
+    try:
+        body = encoded(payload)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"the payload of {name!r} must be JSON: {error}") from error
+    identity = run.lease.identity
+    said = f"{name}\0{which}" if which else name
+    key = keys.downstream_key(identity, run.created_at, "effect", said)
+    if key in run.effects:
+        raise ConfigurationError(
+            f"effect {name!r} was written already: tell several of one name apart by which="
+        )
+    run.effects.add(key)
+    after: Micros = delay // timedelta(microseconds=1)
+    return Enqueue(key, identity, name, body, order, after, run.plan.application)
+
+
+def _written(op: Enqueue, kept: Kept) -> str:
+    """Its key; passed over in silence, a second effect of that key would never be delivered."""
+    if not kept.applied:
+        raise ConfigurationError(
+            f"effect {op.name!r} is in the outbox already, from an earlier point or an earlier use "
+            "of this Idempotency-Key: tell several of one name apart by which=, and keep delivered "
+            "effects no longer than keys (keep= of guard.effect)"
+        )
+    return op.key
+
+
+class Run(Course):
+    """One run of a handler, and what its answer may hide."""
+
+    __slots__ = (
+        *("_outer", "created_at", "doubts", "effects"),
+        *("_probes", "backend", "lease", "origin", "plan"),
+    )
+
+    def __init__(
+        self,
+        backend: Backend,
+        probes: Mapping[str, Callable[..., Any]],
+        plan: Plan,
+        origin: Origin,
+        lease: Lease,
+        journal: Journal | None,
+        created_at: Micros,
+    ) -> None:
+        super().__init__(journal)
+        # Nothing of its exchange: a circle would leave every request to the garbage collector.
+        self.backend = backend
+        self._probes = probes
+        self.plan = plan
+        self.origin = origin
+        self.lease = lease
+        self.created_at = created_at
+        """When this life of the key began."""
+        self.effects: set[str] = set()
+        """The keys of those put into the outbox."""
+        self.doubts: list[OutcomeUnknown] = []
+        """Those that the handler has made, wherever they were caught."""
+        self._outer: BaseException | None = None
+
+    def probe_for(self, name: str) -> Callable[..., Any] | None:
+        """Whom to ask about a call: the one registered for its name, else the route's."""
+        return self._probes.get(name, self.plan.policy.probe)
+
+    def join(self, connection: Any) -> Store:
+        """The store within the transaction that is open on ``connection``."""
+        backend: Any = self.backend
+        joined: Store = backend.on(connection)
+        return joined
+
+    @property
+    def transaction(self) -> Any:
+        """What is open: for the whole run in atomic mode, else for one phase at a time."""
+        return self.lease.transaction
+
+    @transaction.setter
+    def transaction(self, opened: Transaction | AsyncTransaction | None) -> None:
+        self.lease.transaction = opened
+
+    @property
+    def epoch(self) -> Micros:
+        """What of that a provider's key tells; as `core.evidence.epoch_of` has it."""
+        return keys.ONE_LIFE if self.plan.policy.mode == "atomic" else self.created_at
+
+    def held(self) -> bool:
+        return self.lease.held(lease_clock())
+
+    def open_transaction(self) -> Any:
+        if self.transaction is None:
+            raise ConfigurationError(
+                "no transaction is open here: use a route with mode='atomic', or a phase"
+            )
+        return self.transaction
+
+    def enter(self) -> Callable[[], None]:
+        """Make this the run of the current context; the result undoes that."""
+        before, noted = self.occupy()
+
+        def leave() -> None:
+            _run.reset(before)
+            doubts.reset(noted)
+
+        return leave
+
+    def occupy(self) -> tuple[Token[Run | None], Token[list[OutcomeUnknown] | None]]:
+        """The same, for a context that ends with the run."""
+        self._outer = sys.exception()
+        return _run.set(self), doubts.set(self.doubts)
+
+    def note(self, error: BaseException) -> None:
+        """Remember an exception that a framework is about to turn into an answer.
+
+        While the endpoint runs it is that of another request, which the endpoint made by itself.
+        """
+        if not self.inside:
+            self.raised.append(error)
+
+    def error_behind(self, status: int) -> BaseException | None:
+        """What an answer hides: a doubt of the handler's, or the exception behind a 5xx.
+
+        Most frameworks answer from within their ``except`` block, so that the exception is in
+        sight; those that do not are made to note it.
+        """
+        error = self._behind() if status >= 500 else None
+        if self.doubts and not says_not_executed(error):
+            return self.doubts[-1]
+        return error
+
+    def _behind(self) -> BaseException | None:
+        raised = self.raised
+        return self._handled() or self.doubt or (raised[-1] if raised else None)
+
+    def _handled(self) -> BaseException | None:
+        """The exception in sight; what whoever called us handles is not ours."""
+        error = sys.exception()
+        return None if error is self._outer else error
+
+    def has_raised(self, status: int) -> bool:
+        """Whether an answer was made of an exception: in a transaction, to raise is to undo.
+
+        A success is none, wherever it is sent from.
+        """
+        return status >= 400 and (self._handled() is not None or bool(self.raised))
+
+
+_run: ContextVar[Run | None] = ContextVar("semel_run", default=None)
+
+
+def current_run() -> Run | None:
+    """The run that the current context belongs to, if any."""
+    return _run.get()
+
+
+def note(error: BaseException) -> None:
+    """Remember what an endpoint raised, whatever answer is made of it further out."""
+    run = _run.get()
+    if run is not None:
+        run.note(error)
+
+
+def entered() -> None:
+    """The endpoint of the current run was called."""
+    run = _run.get()
+    if run is not None:
+        run.entered = True
+
+
+class _Watch:
+    """A call of an endpoint: its run learns that it began, and how it was left."""
+
+    __slots__ = ("_course", "_whole")
+
+    def __init__(self, course: Course, whole: bool) -> None:
+        self._course = course
+        self._whole = whole
+
+    def __enter__(self) -> None:
+        self._course.inside += self._whole
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._course.inside -= self._whole
+        if error is not None:
+            self._course.raised.append(error)
+        elif self._whole:
+            self._course.returned = True
+
+
+_NOBODY: Final = nullcontext()
+
+
+def watched(*, whole: bool = True) -> AbstractContextManager[None]:
+    """Around a call of an endpoint: whatever answer is made of it, its run knows better.
+
+    Not the ``whole`` of it: only what it raises, of what answers by itself or comes before. A call
+    within another is not the run's own, but of a request that its endpoint made in this process.
+    """
+    run = _run.get()
+    return _NOBODY if run is None or run.inside else _Watch(run, whole)
+
+
+def returned(result: T) -> T:
+    """What an endpoint has returned. Whatever is raised from here on, it has acted."""
+    run = _run.get()
+    if run is not None:
+        run.returned = True
+    return result
+
+
+def current() -> Any:
+    """The running operation: an `AsyncOperation` in an event loop, else an `Operation`.
+
+    LookupError outside a request that carries a key.
+    """
+    run = _run.get()
+    if run is None:
+        raise LookupError("semel.current(): no request with an Idempotency-Key is running here")
+    return AsyncOperation(run) if _in_event_loop() else Operation(run)
+
+
+def _in_event_loop() -> bool:
+    asyncio: Any = sys.modules.get("asyncio")
+    if asyncio is None:
+        return False
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

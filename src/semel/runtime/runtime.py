@@ -1,0 +1,194 @@
+"""The runtime: what one process has of a guard.
+
+A guard is settings, the same in every process. Whatever requests leave behind is here: the leases
+they hold, the writes that are pursued for them, what the store was like lately, what each tenant
+has asked for, which keys and routes were met, and the threads beside them. An exchange gets its
+guard's runtime when its request comes and keeps it.
+
+A guard is made before its server forks, so a forked child gets a runtime of its own, made while it
+has but one thread. No lock decides who makes it, for a fork could copy that while it is held.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from weakref import WeakSet
+
+from semel.core.exchange.settings_changed import announce, enrol
+from semel.core.flow import Flow
+from semel.core.policy import Plan, Policy
+from semel.core.terms import TermsId
+from semel.errors import ConfigurationError
+from semel.runtime.breaker import Breaker, Circuit
+from semel.runtime.events import Events
+from semel.runtime.keeper import Attendant
+from semel.runtime.limits import Limiter, Limits
+from semel.runtime.replay_cache import ReplayCache
+from semel.runtime.seen_keys import Familiar
+from semel.stores.base import Backend
+
+if TYPE_CHECKING:
+    import asyncio
+
+MAX_PLANS: Final = 1024
+"""Routes that are remembered. An application has a few; names made for every call are no end."""
+
+
+class Background(Protocol):
+    """A thread that stands beside requests."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Runtime:
+    """What one process has of a guard; an exchange knows no more of its guard than this.
+
+    Store, events, probes and ``max_waiters`` are the guard's own. All else a child starts anew:
+
+    - the attendant: no leases, no writes to pursue, nobody who waits, no threads yet. Its parent
+      goes on with those it has;
+    - the breaker: closed. The child finds out by itself whether the store answers;
+    - the limiter: no tenant has asked for anything, and its keys are not counted yet;
+    - the replay cache and the familiar keys: empty. It asks the store more often for a while;
+    - running tasks: none. Those of the parent belong to the parent's event loop;
+    - plans: none. Each route's settings are compared with the store's once more;
+    - maintenance and census: not begun. Its first keyed request starts their threads.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        events: Events,
+        *,
+        application: str,
+        probes: Mapping[str, Callable[..., Any]],
+        max_waiters: int,
+        breaker: timedelta | None,
+        limits: Limits | None,
+        replay_cache: timedelta | None,
+        background: Callable[[Runtime], Iterable[Background]],
+    ) -> None:
+        self.backend = backend
+        self.events = events
+        self.probes = probes
+        self.max_waiters = max_waiters
+        self.attendant = Attendant(backend.blocking, events=events)
+        """Renews leases, pursues writes, and looks after those who wait."""
+        self.breaker = Breaker(breaker, tell=_tell_breaker(events))
+        """Whether the store is worth asking."""
+        self.limiter = None if limits is None else Limiter(_checked(limits))
+        """What each tenant has asked for lately."""
+        self.replays = None if replay_cache is None else ReplayCache(replay_cache)
+        """Answers that may be repeated without asking the store."""
+        self.familiar = Familiar()
+        """Keys that were probably met before."""
+        self.running: set[asyncio.Task[Any]] = set()
+        """Handlers and writes that go on although their callers may have left."""
+        self.begun = False
+        """The threads beside requests were started; asked by every keyed request."""
+        self._background = background
+        self._threads: list[Background] = []
+        self._unbegun = [True]
+        self._application = application
+        self._plans: dict[str, Plan] = {}
+        self._enrolled: set[tuple[str, TermsId]] = set()
+
+    # ── the threads beside requests ───────────────────────────────────────────────────────────────
+
+    def begin(self) -> None:
+        """Start the threads that stand beside requests: with the first keyed one."""
+        try:
+            self._unbegun.pop()  # atomic: of several that come first together, one starts them
+        except IndexError:
+            return
+        self.begun = True
+        for thread in self._background(self):
+            self._threads.append(thread)
+            thread.start()
+
+    def close(self) -> None:
+        """Finish what is under way in the background. The next request would begin again."""
+        while self._threads:
+            self._threads.pop().stop()
+        attendant = self.attendant
+        self.attendant = Attendant(self.backend.blocking, events=self.events)
+        if self.begun:
+            self.begun = False
+            self._unbegun.append(True)
+        attendant.stop()
+
+    # ── routes ────────────────────────────────────────────────────────────────────────────────────
+
+    def plan(self, label: str, policy: Policy, route: str = "") -> Plan:
+        """What is the same for every request of a route. ``route``: in its terms, if not the label.
+
+        Policies may be made for every call: then so is the plan.
+        """
+        made = self._plans.get(label)
+        if made is None or made.policy is not policy:
+            if len(self._plans) >= MAX_PLANS:
+                self._plans = {}
+            asks = policy.probe is not None or (policy.resumable and bool(self.probes))
+            terms = policy.terms(self._application, route or label, probe=asks)
+            made = self._plans[label] = Plan(label, policy, terms)
+            made.enrolled = (label, terms.id) in self._enrolled
+        return made
+
+    def enrolment(self, plan: Plan) -> Flow[None]:
+        """Compare a route's settings with what the store remembers of them, once per process."""
+        if self.replays is not None:
+            yield from announce(self.replays.window)
+        yield from enrol(recorded_as(self._application, plan.label), plan.policy, plan.terms)
+        self._enrolled.add((plan.label, plan.terms.id))
+        plan.enrolled = True
+
+
+def recorded_as(application: str, label: str) -> str:
+    """Under which name the settings of a route are on record."""
+    return f"{application}:{label}" if application else label
+
+
+def _tell_breaker(events: Events) -> Callable[[Circuit], None]:
+    return lambda circuit: events.emit("breaker", circuit=circuit)
+
+
+def _checked(limits: Limits) -> Limits:
+    if not isinstance(limits, Limits):
+        raise ConfigurationError("limits= takes semel.Limits(...), or None")
+    return limits
+
+
+# ── one for each process ──────────────────────────────────────────────────────────────────────────
+
+
+class Owner(Protocol):
+    """A guard, as far as it matters here."""
+
+    runtime: Runtime
+    new_runtime: Callable[[], Runtime]
+
+
+_owners: Final[WeakSet[Owner]] = WeakSet()
+_inherited: Final[list[Runtime]] = []
+"""In a forked child, its parent's. They are kept: to let go of a task that runs in the parent would
+run its ``finally`` here, on connections that are the parent's."""
+
+
+def give_runtime(owner: Owner) -> None:
+    """Give ``owner`` its runtime, here and in every child that is forked from now on."""
+    owner.runtime = owner.new_runtime()
+    _owners.add(owner)
+
+
+def _start_over() -> None:
+    for owner in _owners:
+        _inherited.append(owner.runtime)
+        owner.runtime = owner.new_runtime()
+
+
+os.register_at_fork(after_in_child=_start_over)

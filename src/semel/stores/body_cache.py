@@ -1,0 +1,242 @@
+"""Any store, with the bodies of large answers kept nearer: in this process, and in a Redis.
+
+A record tells its state, its fence and the head of its answer; only the body, which never changes
+while the record has that fence, is taken from here. The head proves it, so a cache that is wrong,
+empty or down costs a question to the store and nothing else.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
+
+from semel.core.flow import Flow, Interrupted, arun, ask, run
+from semel.core.frozen import frozen
+from semel.core.operations.requests import Fetch, Fetched, NoRecord, Operation, StoreOperation
+from semel.core.records import Fence, Identity
+from semel.core.stored.snapshot import begins, is_sound
+from semel.errors import ConfigurationError, SemelError
+from semel.log import log
+from semel.stores.base import AsyncStore, Backend, Store
+from semel.stores.wrapper import Around
+
+R = TypeVar("R")
+
+_Name: TypeAlias = tuple[Identity, Fence]
+
+SHARED_FOR: Final = 3600
+"""Seconds in the shared cache. A storm of retries is shorter; the store has it for longer."""
+
+OUT_OF_USE: Final = 5.0
+"""Seconds for which a shared cache that failed is left alone: nobody must wait for it in vain. Then
+one tries it, and the others wait for news."""
+
+
+@frozen
+class Get(StoreOperation[bytes | None]):
+    """Of the shared cache: what was put there, if it is there and whole."""
+
+    identity: Identity
+    fence: Fence
+
+
+@frozen
+class Put(StoreOperation[None]):
+    """Of the shared cache: keep it for ``seconds``."""
+
+    identity: Identity
+    fence: Fence
+    body: bytes
+    seconds: int
+
+
+class Shared(Protocol):
+    """A cache that many machines share; it answers `Get` and `Put`."""
+
+    @property
+    def blocking(self) -> Store: ...
+
+    @property
+    def awaited(self) -> AsyncStore: ...
+
+    def close(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class Local:
+    """The bodies fetched last, up to ``room`` bytes in two halves; a full one replaces the other.
+
+    No lock, which a fork could copy while it is held: threads that meet here may lose an entry.
+    """
+
+    def __init__(self, room: int) -> None:
+        self._half = room // 2
+        self._taken = 0
+        self._young: dict[_Name, bytes] = {}
+        self._old: dict[_Name, bytes] = {}
+
+    def get(self, op: Fetch) -> bytes | None:
+        name = (op.identity, op.fence)
+        body = self._young.get(name) or self._old.get(name)
+        return body if body is not None and begins(body, op.head) else None
+
+    def put(self, op: Fetch, body: bytes) -> None:
+        if len(body) > self._half:
+            return
+        if self._taken + len(body) > self._half:
+            self._old, self._young, self._taken = self._young, {}, 0
+        self._young[op.identity, op.fence] = body
+        self._taken += len(body)
+
+
+class Bodies:
+    """What is kept beside the store; either part may be missing."""
+
+    def __init__(self, room: int, shared: Shared | None) -> None:
+        self.local = Local(room)
+        self.shared = shared
+        self._useless_until: float | None = None
+        """When somebody may try again; None while all is well."""
+
+    def fetch(self, op: Fetch) -> Flow[Fetched | NoRecord]:
+        """From the nearest place that has it; the store's own word is final."""
+        body = self.local.get(op) or (yield from self._from_shared(op))
+        if body is not None:
+            return Fetched(body)
+        reply = yield from ask(op)
+        if isinstance(reply, Fetched):
+            self.local.put(op, reply.snapshot)
+            yield from self._share(op, reply.snapshot)
+        return reply
+
+    def _from_shared(self, op: Fetch) -> Flow[bytes | None]:
+        if not op.head or not self._in_use():
+            return None
+        try:
+            body = yield from ask(Get(op.identity, op.fence))
+        except SemelError as error:
+            self._failed(error)
+            return None
+        self._useless_until = None
+        if body is None or not begins(body, op.head) or not is_sound(body):
+            return None
+        self.local.put(op, body)
+        return body
+
+    def _share(self, op: Fetch, body: bytes) -> Flow[None]:
+        if not self._in_use():
+            return
+        try:
+            yield from ask(Put(op.identity, op.fence, body, SHARED_FOR))
+        except SemelError as error:
+            self._failed(error)
+        except Interrupted:
+            return
+
+    def _in_use(self) -> bool:
+        if self.shared is None or self._useless_until is None:
+            return self.shared is not None
+        now = monotonic()
+        if now < self._useless_until:
+            return False
+        self._useless_until = now + OUT_OF_USE  # this one tries
+        return True
+
+    def _failed(self, error: Exception) -> None:
+        if self._useless_until is None:  # else it was said before
+            log.warning("semel: the shared replay cache is out of use: %s", error)
+        self._useless_until = monotonic() + OUT_OF_USE
+
+
+class _Nearer:
+    """The blocking colour."""
+
+    def __init__(self, inner: Store, bodies: Bodies) -> None:
+        self._inner = inner
+        self._bodies = bodies
+
+    def perform(self, op: StoreOperation[R], /) -> R:
+        if isinstance(op, Fetch):
+            return cast("R", run(self._bodies.fetch(op), self._ask))
+        return self._inner.perform(op)
+
+    def _ask(self, op: Operation[Any]) -> Any:
+        shared = self._bodies.shared
+        if isinstance(op, Get | Put) and shared is not None:
+            return shared.blocking.perform(op)
+        return self._inner.perform(_stored(op))
+
+
+class _AwaitedNearer:
+    """The awaited colour."""
+
+    def __init__(self, inner: AsyncStore, bodies: Bodies) -> None:
+        self._inner = inner
+        self._bodies = bodies
+
+    async def perform(self, op: StoreOperation[R], /) -> R:
+        if isinstance(op, Fetch):
+            return cast("R", await arun(self._bodies.fetch(op), self._ask))
+        return await self._inner.perform(op)
+
+    async def _ask(self, op: Operation[Any]) -> Any:
+        shared = self._bodies.shared
+        if isinstance(op, Get | Put) and shared is not None:
+            return await shared.awaited.perform(op)
+        return await self._inner.perform(_stored(op))
+
+
+def _stored(op: Operation[R]) -> StoreOperation[R]:
+    if not isinstance(op, StoreOperation):
+        raise TypeError(f"no store performs {op!r}")
+    return op
+
+
+class NearerBackend(Around):
+    """A backend like the one within, whose large answers need not travel."""
+
+    def __init__(self, inner: Backend, bodies: Bodies) -> None:
+        super().__init__(inner)
+        self.bodies = bodies
+
+    def blocking(self) -> Store:
+        return _Nearer(self.inner.blocking(), self.bodies)
+
+    def awaited(self) -> AsyncStore:
+        return _AwaitedNearer(self.inner.awaited(), self.bodies)
+
+    def close(self) -> None:
+        if self.bodies.shared is not None:
+            self.bodies.shared.close()
+        super().close()
+
+    async def aclose(self) -> None:
+        if self.bodies.shared is not None:
+            await self.bodies.shared.aclose()
+        await super().aclose()
+
+
+def nearer(backend: Backend, room: int, shared: str | None) -> Backend:
+    """``backend``, whose large answers are kept in ``room`` bytes here and at ``shared``."""
+    if not isinstance(room, int) or isinstance(room, bool) or room < 0:
+        raise ConfigurationError("replay_bodies= takes a number of bytes, or 0 for none")
+    if not room and shared is None:
+        return backend
+    return NearerBackend(backend, Bodies(room, None if shared is None else _at(shared)))
+
+
+def _at(url: str) -> Shared:
+    from semel.stores import scheme
+
+    if not isinstance(url, str) or not scheme(url).startswith("redis"):
+        raise ConfigurationError("replay_shared= takes the URL of a Redis (redis://…), or None")
+    try:
+        from semel.stores.redis.body_cache import RedisBodies
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] != "hiredis":
+            raise
+        raise ConfigurationError(
+            "replay_shared= needs hiredis; install it with: pip install 'semel[redis]'"
+        ) from missing
+    return RedisBodies(url)

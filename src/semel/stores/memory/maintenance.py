@@ -1,0 +1,229 @@
+"""What workers, maintenance and operators ask, of records in a dictionary."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from semel.core.frozen import frozen
+from semel.core.operations.maintenance import (
+    Abandon,
+    Browse,
+    Count,
+    CountDue,
+    Counted,
+    Due,
+    Lead,
+    Leading,
+    Led,
+    Listed,
+    Reap,
+    Retire,
+    Retired,
+    Scan,
+    Scanned,
+    Sweep,
+    Tended,
+    Waiting,
+    WhoLeads,
+    Work,
+)
+from semel.core.operations.requests import StoreOperation
+from semel.core.records import Case, Fence, Identity, Micros, OnLapse, State
+from semel.core.states import Event
+from semel.core.terms import route_of
+from semel.core.texts import indexed, shown
+from semel.stores.memory.outbox import Outbox
+from semel.stores.memory.records import Records
+from semel.stores.memory.rows import Row, empty, keep, lapse, lapse_event, nothing, proved
+
+
+@frozen
+class _Leader:
+    fence: Fence
+    until: Micros
+
+
+class Upkeep:
+    """A round over the records; also over outbox and events, which are reaped with them."""
+
+    def __init__(self, records: Records, outbox: Outbox) -> None:
+        self._records = records
+        self._outbox = outbox
+        self._leaders: dict[str, _Leader] = {}
+
+    def answers(self) -> dict[type[StoreOperation[Any]], Callable[[Any, Micros], object]]:
+        return {
+            Due: self._due,
+            CountDue: self._count_due,
+            Browse: self._browse,
+            Scan: self._scan,
+            Count: self._count,
+            Sweep: self._sweep,
+            Abandon: self._abandon,
+            Reap: self._reap,
+            Lead: self._lead,
+            WhoLeads: self._who_leads,
+            Retire: self._retire,
+        }
+
+    def _rows(self) -> list[Row]:
+        return list(self._records.rows.values())
+
+    def _due(self, op: Due, now: Micros) -> Listed:
+        work = [
+            (due, case)
+            for case in self._cases()
+            if (due := _due_for(op.work, case, now))
+            and (op.known is None or op.known.covers(case.terms))
+        ]
+        work.sort(key=lambda item: item[0])
+        cases = tuple([case for due, case in work if due <= now][: op.limit])
+        if cases and len(cases) >= op.limit:
+            return Listed(cases, now, now)
+        return Listed(cases, now, next((due for due, _ in work if due > now), None))
+
+    def _count_due(self, op: CountDue, now: Micros) -> Waiting:
+        counts: Counter[tuple[str, str] | None] = Counter()
+        for work in Work:
+            due = [case for case in self._cases() if (_due_for(work, case, now) or now + 1) <= now]
+            counts.update(route_of(case.terms) for case in due[: op.limit])
+        return Waiting(dict(counts), now)
+
+    def _cases(self) -> list[Case]:
+        return [row.case(self._records.terms) for row in self._rows()]
+
+    def _browse(self, op: Browse, now: Micros) -> Listed:
+        cases = [case for case in self._cases() if case.record.state in op.states]
+        cases = [case for case in cases if case.due_at is None or not op.dead]
+        cases.sort(key=lambda case: case.record.identity)
+        after = op.after or b""
+        return Listed(
+            tuple([case for case in cases if case.record.identity > after][: op.limit]), now
+        )
+
+    def _page(self, op: Scan | Count) -> tuple[list[Row], Identity | None]:
+        after = op.after or b""
+        past = [row for row in self._rows() if row.identity > after]
+        page = sorted(past, key=lambda row: row.identity)[: op.limit]
+        return page, page[-1].identity if len(page) < len(past) else None
+
+    def _count(self, op: Count, now: Micros) -> Counted:
+        page, until = self._page(op)
+        alive = [row for row in page if row.state is not State.EXPIRED]
+        return Counted(dict(Counter(row.origin.tenant for row in alive)), until, now)
+
+    def _scan(self, op: Scan, now: Micros) -> Scanned:
+        page, until = self._page(op)
+        known = self._records.terms
+        seen = [row.glimpse(known) for row in page if row.state in op.states]
+        return Scanned(tuple(seen), until, now)
+
+    def _sweep(self, op: Sweep, now: Micros) -> Tended:
+        def sweep(row: Row) -> Event | None:
+            event = lapse_event(row)
+            if row.resumable or not proved(event, row.fence, row, now):
+                return None
+            terms = self._records.terms.get(row.terms)
+            if terms is None and event is Event.LAPSE_RELEASE:
+                return None
+            retention = 0 if terms is None else terms.retention
+            self._records.happen(
+                event, row, lambda _, left, at: lapse(left, retention, at), op, now
+            )
+            return event
+
+        return self._round(op.limit, now, sweep)
+
+    def _abandon(self, op: Abandon, now: Micros) -> Tended:
+        def abandon(row: Row) -> Event | None:
+            if not proved(Event.ABANDON, row.fence, row, now):
+                return None
+            terms = self._records.terms.get(row.terms)
+            if terms is None:
+                return None
+
+            def fill(op: Abandon, left: Row, now: Micros) -> None:
+                keep(left, op.snapshot, terms, now)
+                left.reason = "nobody ran it in time"
+
+            self._records.happen(Event.ABANDON, row, fill, op, now)
+            return Event.ABANDON
+
+        return self._round(op.limit, now, abandon)
+
+    def _reap(self, op: Reap, now: Micros) -> Tended:
+        def expire(row: Row) -> Event | None:
+            if not proved(Event.EXPIRE, row.fence, row, now):
+                return None
+            self._records.happen(Event.EXPIRE, row, lambda _, left, at: empty(left), op, now)
+            return Event.EXPIRE
+
+        def forget(row: Row) -> Event | None:
+            # What was completed is expired first.
+            if row.state is State.COMPLETED or not proved(Event.FORGET, row.fence, row, now):
+                return None
+            self._records.happen(Event.FORGET, row, nothing, op, now)
+            return Event.FORGET
+
+        rounds = [self._round(op.limit, now, tend) for tend in (expire, forget)]
+        counts = {**rounds[0].counts, **rounds[1].counts}
+        others = self._outbox.reap(op.limit, now)
+        more = any(each.more for each in rounds)
+        more = more or any(count >= op.limit for count in others.values())
+        return Tended({**counts, **others}, more, now)
+
+    def _round(self, limit: int, now: Micros, tend: Callable[[Row], Event | None]) -> Tended:
+        """What ``tend`` changes, longest due first, up to ``limit``."""
+        counts: Counter[str] = Counter()
+        due = [(row.case(self._records.terms).due_at or now, row) for row in self._rows()]
+        for _, row in sorted(due, key=lambda item: item[0]):
+            if counts.total() >= limit:
+                break
+            if event := tend(row):
+                counts[event.value] += 1
+        return Tended(dict(counts), counts.total() >= limit, now)
+
+    def _lead(self, op: Lead, now: Micros) -> Led:
+        leader = self._leaders.get(indexed(op.name))
+        if leader is None or leader.fence == op.fence or leader.until <= now:
+            leader = self._leaders[indexed(op.name)] = _Leader(op.fence, now + op.lease)
+        return Led(leader.fence == op.fence, leader.until, now)
+
+    def _who_leads(self, op: WhoLeads, now: Micros) -> Leading:
+        leader = self._leaders.get(indexed(op.name))
+        return Leading(None if leader is None else leader.until, now)
+
+    def _retire(self, op: Retire, now: Micros) -> Retired:
+        resource, tenant = shown(op.resource), shown(op.tenant)
+        made = [
+            row
+            for row in self._rows()
+            if row.resource == resource
+            and row.origin.tenant == tenant
+            and self._records.is_of(row, op.application)
+            and proved(Event.RETIRE, row.fence, row, now)
+        ]
+        for row in made:
+            self._records.happen(Event.RETIRE, row, _retired, op, now)
+        return Retired(len(made), now)
+
+
+def _retired(op: Retire, row: Row, now: Micros) -> None:
+    row.retired_at = now if row.retired_at is None else row.retired_at
+
+
+def _due_for(work: Work, case: Case, now: Micros) -> Micros | None:
+    """When the record is, or will be, this kind of work; None: it is not."""
+    record, due = case.record, case.due_at
+    match work:
+        case Work.PENDING:
+            # Past its deadline it is the abandoner's.
+            waits = record.leased_until is not None and record.leased_until > now
+            return due if record.state is State.PENDING and waits else None
+        case Work.LAPSED:
+            resumable = record.on_lapse is OnLapse.RESUME
+            return due if record.state is State.IN_PROGRESS and resumable else None
+        case Work.UNKNOWN:
+            return due if record.state is State.UNKNOWN else None

@@ -1,0 +1,493 @@
+"""A record as it is kept, and one line for each kind of write; the state table has the rest.
+
+A write goes four steps, and `WRITES` has what differs from one kind to the next: which event it is,
+whose fence is shown for it, what it asks for beside the table, and which fields it fills in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import Any, Final, TypeAlias
+
+from semel.core.frozen import frozen, replace
+from semel.core.operations.audit import Erase
+from semel.core.operations.requests import (
+    Accept,
+    Advance,
+    Claim,
+    Complete,
+    Evict,
+    EvictUnknown,
+    Forget,
+    Inquire,
+    Lapse,
+    Open,
+    Release,
+    Renew,
+    Resume,
+    Retake,
+    SettleAbsent,
+    SettleCall,
+    SettleHappened,
+    Suspend,
+    Take,
+)
+from semel.core.records import (
+    Case,
+    Fence,
+    Glimpse,
+    Identity,
+    Micros,
+    OnLapse,
+    Origin,
+    Record,
+    State,
+)
+from semel.core.states import TABLE, Event, Proof
+from semel.core.terms import Terms, TermsId
+from semel.core.texts import described, shown
+from semel.stores.next_due import due_at
+
+Write: TypeAlias = (
+    Take
+    | Resume
+    | Retake
+    | Renew
+    | Open
+    | Advance
+    | Complete
+    | Release
+    | Suspend
+    | Lapse
+    | Forget
+    | Inquire
+    | SettleHappened
+    | SettleAbsent
+    | SettleCall
+    | Evict
+    | EvictUnknown
+    | Erase
+)
+"""The operations that change an existing record."""
+
+_blank: Final = object.__new__
+
+
+class Row:
+    """A record as it is kept.
+
+    One that is in its place is never changed: a write fills in a copy and puts that there instead.
+    So a write that is interrupted halfway has changed nothing, and what was read stays as it was.
+    """
+
+    __slots__ = (
+        "abandon_at",
+        "created_at",
+        "due_at",
+        "expires_at",
+        "fence",
+        "fields",
+        "fingerprint",
+        "forget_at",
+        "identity",
+        "journal",
+        "leased_until",
+        "made",
+        "on_lapse",
+        "origin",
+        "patience",
+        "reason",
+        "request",
+        "resource",
+        "retired_at",
+        "snapshot",
+        "state",
+        "terms",
+        "tries",
+    )
+
+    identity: Identity
+    state: State
+    fence: Fence
+    fingerprint: str
+    fields: bytes
+    on_lapse: OnLapse
+    created_at: Micros
+    leased_until: Micros | None
+    expires_at: Micros | None
+    forget_at: Micros | None
+    snapshot: bytes | None
+    reason: str | None
+    retired_at: Micros | None
+    origin: Origin
+    terms: TermsId
+    request: bytes | None
+    journal: bytes | None
+    resource: str | None
+    tries: int
+    due_at: Micros | None
+    patience: Micros | None
+    """Only of a deferred request: how long it may wait to be run, and until when."""
+    abandon_at: Micros | None
+    made: Record | None
+    """`record`, once somebody has asked for it."""
+
+    def __init__(self, op: Claim | Accept, state: State, end: Micros, now: Micros) -> None:
+        self.identity, self.state, self.fence = op.identity, state, op.fence
+        self.fingerprint, self.fields, self.origin = op.fingerprint, op.fields, storable(op)
+        self.on_lapse, self.terms, self.request = op.on_lapse, op.terms, op.request
+        self.created_at, self.leased_until = now, end
+        self.expires_at = self.forget_at = self.retired_at = self.due_at = None
+        self.snapshot = self.reason = self.journal = self.resource = None
+        self.patience = self.abandon_at = self.made = None
+        self.tries = 0
+
+    def copy(self, state: State) -> Row:
+        """One to be filled in, in this state."""
+        row: Row = _blank(Row)
+        row.identity, row.state, row.fence = self.identity, state, self.fence
+        row.fingerprint, row.fields, row.origin = self.fingerprint, self.fields, self.origin
+        row.on_lapse, row.terms, row.request = self.on_lapse, self.terms, self.request
+        row.created_at, row.leased_until = self.created_at, self.leased_until
+        row.expires_at, row.forget_at = self.expires_at, self.forget_at
+        row.retired_at, row.due_at = self.retired_at, self.due_at
+        row.snapshot, row.reason = self.snapshot, self.reason
+        row.journal, row.resource, row.tries = self.journal, self.resource, self.tries
+        row.patience, row.abandon_at, row.made = self.patience, self.abandon_at, None
+        return row
+
+    @property
+    def record(self) -> Record:
+        """As a store returns it. Made for the first who asks: nobody reads most rows."""
+        if self.made is None:
+            self.made = Record(
+                self.identity,
+                self.state,
+                self.fence,
+                self.fingerprint,
+                self.fields,
+                self.on_lapse,
+                self.created_at,
+                self.leased_until,
+                self.expires_at,
+                self.forget_at,
+                self.snapshot,
+                self.reason,
+                self.retired_at,
+            )
+        return self.made
+
+    @property
+    def deferred(self) -> bool:
+        return self.patience is not None
+
+    @property
+    def resumable(self) -> bool:
+        return self.on_lapse is OnLapse.RESUME
+
+    def case(self, known: Mapping[TermsId, Terms]) -> Case:
+        """``known``: the terms on record."""
+        return Case(
+            self.record,
+            self.origin,
+            self.request,
+            self.journal,
+            self.resource,
+            self.tries,
+            due_at(self.record, self.due_at),
+            known.get(self.terms),
+        )
+
+    def glimpse(self, known: Mapping[TermsId, Terms]) -> Glimpse:
+        return Glimpse(
+            self.identity,
+            self.state,
+            self.on_lapse,
+            self.origin,
+            self.created_at,
+            self.leased_until,
+            self.expires_at,
+            self.forget_at,
+            due_at(self.record, self.due_at),
+            self.tries,
+            self.reason,
+            None if self.snapshot is None else len(self.snapshot),
+            known.get(self.terms),
+        )
+
+
+def storable(op: Claim | Accept) -> Origin:
+    """Where the key came from, as stores that keep text have it; raises for its fingerprint."""
+    origin = op.origin
+    given = (op.fingerprint, origin.tenant, origin.method, origin.path, origin.key)
+    kept = described(*given)
+    return origin if kept == given else Origin(*kept[1:])
+
+
+# ── whether it is allowed ─────────────────────────────────────────────────────────────────────────
+
+TARGET: Final = {row.event: row.target for row in TABLE}
+
+
+def allowed(kind: WriteKind, op: Write, event: Event, row: Row, now: Micros) -> bool:
+    """By the table, by what is shown for it, and by what the operation itself asks for."""
+    if not proved(event, kind.shown(op), row, now):
+        return False
+    return kind.asks is None or kind.asks(op, row, now)
+
+
+def proved(event: Event, fence: Fence, row: Row, now: Micros) -> bool:
+    """Whether the table has the event in this state, and its proof is given."""
+    proof = _PROOF.get((row.state, event))
+    return proof is not None and proof(fence, row, now)
+
+
+def _by_fence(fence: Fence, row: Row, now: Micros) -> bool:
+    return fence == row.fence
+
+
+def _overdue(fence: Fence, row: Row, now: Micros) -> bool:
+    end = row.leased_until if row.state is State.PENDING else row.expires_at
+    return end is not None and end <= now
+
+
+_Check: TypeAlias = Callable[[Fence, Row, Micros], bool]
+
+_CHECKS: Final[dict[Proof, _Check]] = {
+    Proof.NONE: lambda fence, row, now: True,
+    Proof.FENCE: _by_fence,
+    Proof.LAST_FENCE: _by_fence,
+    Proof.SEEN_FENCE: _by_fence,
+    Proof.SEEN_FENCE_LAPSED: lambda fence, row, now: fence == row.fence and row.record.lapsed(now),
+    Proof.SEEN_FENCE_OVERDUE: lambda fence, row, now: (
+        fence == row.fence and row.record.forgettable(now)
+    ),
+    Proof.OVERDUE: _overdue,
+}
+
+_PROOF: Final = {(row.source, row.event): _CHECKS[row.proof] for row in TABLE}
+"""What must be shown, by state and event: the table, read once."""
+
+
+def already(op: Write, target: State | None, row: Row, now: Micros) -> bool:
+    """Whether the record is just as an earlier try of the same operation left it."""
+    match op:
+        case Renew() | Inquire():
+            return False
+        case SettleCall():  # its lease is past from the start
+            return row.state is target and row.fence == op.fence
+        case Release() if op.requeue is not None:
+            return row.state in _RELEASED and row.fence == op.fence
+        case Lapse() if row.on_lapse is OnLapse.RELEASE:
+            return row.state in _RELEASED and row.fence == op.seen
+        case Lapse() | Forget() | Evict() | Erase():
+            return row.state is target and row.fence == op.seen
+        case _:
+            same = row.state is target and row.fence == op.fence
+            return same and not row.record.lapsed(now)
+
+
+_RELEASED: Final = (State.FAILED_RETRYABLE, State.PENDING)
+
+
+# ── which event it is, where the record decides ───────────────────────────────────────────────────
+
+
+def lapse_event(row: Row | None) -> Event:
+    """What becomes of a record whose lease is past, but for a resumable one."""
+    if row is None or row.on_lapse is not OnLapse.RELEASE:
+        return Event.LAPSE
+    return Event.LAPSE_REQUEUE if row.deferred else Event.LAPSE_RELEASE
+
+
+def _release_event(op: Release, row: Row | None) -> Event:
+    again = op.requeue is not None and row is not None and row.deferred
+    return Event.REQUEUE if again else Event.RELEASE
+
+
+def _eviction_event(op: EvictUnknown, row: Row | None) -> Event:
+    return Event.EVICT_FREED if op.free else Event.EVICT_FORCED
+
+
+# ── which fields it fills in ──────────────────────────────────────────────────────────────────────
+
+Fill: TypeAlias = Callable[[Any, Row, Micros], None]
+
+
+def nothing(op: object, row: Row, now: Micros) -> None:
+    """Of what is gone, or changes its state only."""
+
+
+def _take(op: Take | Resume | Retake, row: Row, now: Micros) -> None:
+    row.fence, row.leased_until, row.reason = op.fence, now + op.lease, None
+
+
+def _resume(op: Resume, row: Row, now: Micros) -> None:
+    _take(op, row, now)
+    row.snapshot = None
+
+
+def _retake(op: Retake, row: Row, now: Micros) -> None:
+    _take(op, row, now)
+    row.expires_at = row.forget_at = row.snapshot = None
+    row.on_lapse, row.abandon_at = op.on_lapse, _later(now, row.patience)
+
+
+def _renew(op: Renew, row: Row, now: Micros) -> None:
+    row.leased_until = now + op.lease
+
+
+def _open(op: Open, row: Row, now: Micros) -> None:
+    row.snapshot = op.snapshot
+
+
+def _advance(op: Advance, row: Row, now: Micros) -> None:
+    row.journal = op.journal
+
+
+def _complete(op: Complete, row: Row, now: Micros) -> None:
+    keep(row, op.snapshot, op, now)
+    row.reason, row.resource = None, op.resource and shown(op.resource)
+
+
+def _release(op: Release, row: Row, now: Micros) -> None:
+    if row.state is State.PENDING:
+        _queue(row, now + (op.requeue or 0))
+    else:
+        _free(row, now + op.retention)
+    row.reason = op.reason and shown(op.reason)
+
+
+def _suspend(op: Suspend, row: Row, now: Micros) -> None:
+    row.leased_until, row.reason = None, op.reason and shown(op.reason)
+    row.tries, row.due_at = 0, _later(now, op.probe_after)
+
+
+def lapse(row: Row, retention: Micros, now: Micros) -> None:
+    """Of a lease that ran out: as its new state wants it."""
+    match row.state:
+        case State.FAILED_RETRYABLE:
+            _free(row, now + retention)
+        case State.PENDING:
+            _queue(row, now)
+        case _:
+            row.leased_until, row.due_at = None, now
+    row.reason, row.tries = "the lease ran out", 0
+
+
+def _inquire(op: Inquire, row: Row, now: Micros) -> None:
+    row.tries, row.due_at = row.tries + 1, _later(now, op.again_in)
+
+
+def _settle_happened(op: SettleHappened, row: Row, now: Micros) -> None:
+    keep(row, op.snapshot, op, now)
+    row.fence, row.reason = op.fence, shown(op.act.line)
+
+
+def _settle_absent(op: SettleAbsent, row: Row, now: Micros) -> None:
+    _free(row, now + op.retention)
+    row.fence, row.reason = op.fence, shown(op.act.line)
+    if op.journal is not None:
+        row.journal = op.journal
+
+
+def _settle_call(op: SettleCall, row: Row, now: Micros) -> None:
+    row.leased_until, row.journal, row.tries, row.snapshot = now, op.journal, 0, None
+    row.fence, row.reason = op.fence, shown(op.act.line)
+
+
+def _evict_unknown(op: EvictUnknown, row: Row, now: Micros) -> None:
+    empty(row)
+    row.leased_until, row.expires_at, row.forget_at = None, now, now + op.tombstone
+    row.fence, row.reason = op.fence, shown(op.act.line)
+
+
+def _erase(op: Erase, row: Row, now: Micros) -> None:
+    empty(row)
+    row.origin = replace(row.origin, tenant="", path="", key="")
+    row.fingerprint, row.fields, row.reason, row.resource = "", b"", "erased", None
+
+
+def keep(row: Row, snapshot: bytes, times: Complete | SettleHappened | Terms, now: Micros) -> None:
+    """Of an answer: it is there until its time, and its use remembered for longer."""
+    end = now + times.retention
+    row.snapshot, row.request, row.leased_until = snapshot, None, None
+    row.expires_at, row.forget_at = end, end + times.tombstone
+
+
+def empty(row: Row) -> None:
+    """A tombstone tells that a key was used, and nothing else."""
+    row.snapshot = row.request = row.journal = None
+
+
+def _free(row: Row, forget_at: Micros) -> None:
+    row.leased_until = row.snapshot = None
+    row.forget_at = forget_at
+
+
+def _queue(row: Row, due: Micros) -> None:
+    """Due no later than the deadline, where the abandoner looks."""
+    end = row.abandon_at
+    row.leased_until, row.snapshot = end, None
+    row.due_at = due if end is None else min(due, end)
+
+
+def _later(now: Micros, wait: Micros | None) -> Micros | None:
+    return None if wait is None else now + wait
+
+
+# ── the kinds of write ────────────────────────────────────────────────────────────────────────────
+
+
+@frozen
+class WriteKind:
+    """What sets one kind of write apart from the others."""
+
+    event: Event
+    shown: Callable[[Any], Fence]
+    """The fence the asker shows as its proof: the one it holds, or the one it saw."""
+    fill: Fill
+    """Fills in the fields of a copy that has its new state already."""
+    asks: Callable[[Any, Row, Micros], bool] | None = None
+    """What must hold besides."""
+    chosen: Callable[[Any, Row | None], Event] | None = None
+    """The event, where the record has a say in it."""
+
+
+_HELD: Final[Callable[[Any], Fence]] = attrgetter("fence")
+_SEEN: Final[Callable[[Any], Fence]] = attrgetter("seen")
+
+
+WRITES: Final[dict[type[Write], WriteKind]] = {
+    Take: WriteKind(Event.TAKE, _SEEN, _take),
+    Resume: WriteKind(Event.LAPSE_RESUME, _SEEN, _resume, lambda op, row, now: row.resumable),
+    Retake: WriteKind(Event.RETAKE, _SEEN, _retake),
+    # A lease that is past is not revived; others may have been told that it lapsed.
+    Renew: WriteKind(Event.RENEW, _HELD, _renew, lambda op, row, now: not row.record.lapsed(now)),
+    Open: WriteKind(Event.ADVANCE, _HELD, _open),
+    Advance: WriteKind(Event.ADVANCE, _HELD, _advance),
+    Complete: WriteKind(Event.COMPLETE, _HELD, _complete),
+    Release: WriteKind(Event.RELEASE, _HELD, _release, chosen=_release_event),
+    Suspend: WriteKind(Event.SUSPEND, _HELD, _suspend),
+    Lapse: WriteKind(
+        Event.LAPSE,
+        _SEEN,
+        lambda op, row, now: lapse(row, op.retention, now),
+        lambda op, row, now: not row.resumable,
+        lambda op, row: lapse_event(row),
+    ),
+    Forget: WriteKind(Event.FORGET, _SEEN, nothing),
+    Inquire: WriteKind(
+        Event.INQUIRE, _SEEN, _inquire, lambda op, row, now: bool(row.tries == op.tries)
+    ),
+    SettleHappened: WriteKind(Event.SETTLE_HAPPENED, _SEEN, _settle_happened),
+    SettleAbsent: WriteKind(Event.SETTLE_ABSENT, _SEEN, _settle_absent),
+    SettleCall: WriteKind(
+        Event.SETTLE_CALL, _SEEN, _settle_call, lambda op, row, now: row.resumable
+    ),
+    Evict: WriteKind(Event.EVICT, _SEEN, nothing),
+    EvictUnknown: WriteKind(Event.EVICT_FORCED, _SEEN, _evict_unknown, chosen=_eviction_event),
+    # One without a key was erased before.
+    Erase: WriteKind(Event.ERASE, _SEEN, _erase, lambda op, row, now: bool(row.origin.key)),
+}

@@ -1,0 +1,173 @@
+"""One blocking connection: a packet out, its result sets in, up to a deadline."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections.abc import Generator, Sequence
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+import pymysql
+from pymysql.constants import CLIENT
+
+from semel.stores.mysql.errors import Fault, judged
+from semel.stores.mysql.protocol import (
+    Manners,
+    ResultSet,
+    check_schema,
+    exchange,
+    greet,
+    obstacle,
+)
+from semel.stores.mysql.settings import Settings
+from semel.stores.sql.plans import Rows, Statement
+from semel.stores.sql.statement_retry import drive
+
+T = TypeVar("T")
+
+FLAGS: Final = CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS
+"""Several statements in a packet; a row that was set to what it was counts as changed."""
+CHUNK: Final = 64 * 1024
+A_DAY: Final = 86_400.0
+"""A socket takes no infinity."""
+
+
+class _Reader:
+    """In the place of PyMySQL's: its time-outs are those of one read, however many there are."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._held = bytearray()
+        self.deadline = 0.0
+
+    def read(self, size: int) -> bytes:
+        held = self._held
+        while len(held) < size:
+            self._sock.settimeout(left(self.deadline))
+            chunk = self._sock.recv(max(CHUNK, size - len(held)))
+            if not chunk:
+                break
+            held += chunk
+        data = bytes(held[:size])
+        del held[:size]
+        return data
+
+    def close(self) -> None:
+        self._held.clear()
+
+
+def left(deadline: float) -> float:
+    seconds = deadline - monotonic()
+    if seconds <= 0:
+        raise TimeoutError("the time limit is past")
+    return min(seconds, A_DAY)
+
+
+def dial(settings: Settings) -> Any:
+    """A connection of PyMySQL's, by a socket of ours: where it is refused, it closes none."""
+    connection: Any = pymysql.Connection(
+        user=settings.user,
+        password=settings.password,
+        host=settings.host,
+        port=settings.port,
+        database=settings.database,
+        charset="utf8mb4",
+        ssl=settings.tls,
+        ssl_disabled=settings.tls is None,  # or else it encrypts where it can, checking nothing
+        client_flag=FLAGS,
+        read_timeout=settings.timeout,
+        write_timeout=settings.timeout,
+        autocommit=None,  # it is set with all the rest
+        defer_connect=True,
+    )
+    sock = _socket(settings)
+    connection._secure = settings.socket is not None  # for passwords in the clear
+    try:
+        connection.connect(sock)
+    except BaseException:
+        sock.close()
+        raise
+    return connection
+
+
+def _socket(settings: Settings) -> socket.socket:
+    if settings.socket is None:
+        sock = socket.create_connection((settings.host, settings.port), settings.timeout)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return sock
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.settimeout(settings.timeout)
+        sock.connect(settings.socket)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+class Link:
+    """A connection to a primary that is ready for packets."""
+
+    __slots__ = ("_done", "_manners", "_pid", "_reader", "_settings", "connection")
+
+    def __init__(self, connection: Any, settings: Settings) -> None:
+        self.connection = connection
+        self._settings = settings
+        self._reader = connection._rfile = _Reader(connection._sock)
+        self._pid = os.getpid()
+        self._manners = Manners(CHUNK, 0.0, apart=False)
+        self._done = 0
+
+    def greet(self, deadline: float, *, warn: bool) -> None:
+        self._manners = self._drive(greet(self._settings, warn=warn), deadline)
+
+    def run(self, statement: Statement, deadline: float) -> Rows:
+        if monotonic() >= self._manners.check_at:
+            self.greet(deadline, warn=False)
+        return self._drive(exchange(statement, apart=self._manners.apart), deadline)
+
+    def check_schema(self, deadline: float) -> None:
+        self._drive(check_schema(), deadline)
+
+    def _drive(self, steps: Generator[str, Sequence[ResultSet], T], deadline: float) -> T:
+        return drive(steps, lambda text: self.ask(text, deadline))
+
+    def ask(self, text: str, deadline: float) -> list[ResultSet]:
+        """One round trip."""
+        if fault := obstacle(text, self._manners.most, deadline):
+            raise fault
+        try:
+            self._reader.deadline = deadline
+            self.connection._write_timeout = left(deadline)
+            return self._results(text)
+        except Exception as error:
+            if monotonic() >= deadline:
+                raise Fault("no answer within the time limit", doubt=True) from None
+            raise judged(error, self._done) from None
+
+    def _results(self, text: str) -> list[ResultSet]:
+        results: list[ResultSet] = []
+        self._done = 0
+        with self.connection.cursor() as cursor:
+            cursor.execute(text)
+            while True:
+                if cursor.description is not None:
+                    names = [column[0] for column in cursor.description]
+                    results.append((names, cursor.fetchall()))
+                self._done += 1
+                if not cursor.nextset():
+                    return results
+
+    def alive(self) -> bool:
+        """An idle connection has something to read when the server has hung up."""
+        poll = select.poll()
+        poll.register(self.connection._sock, select.POLLIN)
+        return not poll.poll(0)
+
+    def close(self) -> None:
+        # A forked child must not say goodbye on its parent's socket.
+        if os.getpid() == self._pid:
+            self.connection._force_close()

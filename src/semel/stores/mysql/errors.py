@@ -1,0 +1,104 @@
+"""What can go wrong between here and the server, and what it means. Judged here and only here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from semel.errors import SchemaError, SemelError, StoreCorrupt, StoreUnavailable
+from semel.stores.sql import statement_retry
+
+DUPLICATE: Final = 1062
+WAITED: Final = 1205
+TOO_LARGE: Final = 1153
+_CONTENTION: Final = (1213, 1020)
+"""Deadlock, or a Galera node that was not the first; the whole transaction was undone."""
+_READ_ONLY: Final = (1290, 1792, 1836)
+_NOT_READY: Final = (1047,)
+"""A Galera node that is not part of its cluster."""
+_SCHEMA: Final = (1146, 1054, 1049)
+_IMPOSSIBLE: Final = (1048, 1062, 1064, 1136, 1264, 1292, 1364, 1366, 1406, 1690, 3819, 4025)
+"""The schema's own rules were broken, or those of the language."""
+DENIED: Final = (1142, 1143)
+"""No right to a table, or to a column."""
+_REFUSED: Final = (1040, 1044, 1045, *DENIED, 1153, 1203, 1226, 1227)
+"""Too many connections, no right to it, too large."""
+
+_NOT_APPLIED: Final = frozenset(
+    (*_CONTENTION, WAITED, *_READ_ONLY, *_NOT_READY, *_SCHEMA, *_IMPOSSIBLE, *_REFUSED)
+)
+"""All other errors, those of a commit above all, leave it in doubt."""
+
+_QUOTING: Final = (1062, 1064, 1292, 1366)
+"""Their messages quote what was sent, and with it perhaps a key."""
+
+
+class Fault(statement_retry.Fault):
+    """As in `statement_retry`; ``code`` is the server's, ``after`` how many statements of the
+    packet were done before the one that failed."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: int | None = None,
+        doubt: bool = False,
+        broken: bool = True,
+        tries: int = 1,
+    ) -> None:
+        super().__init__(message, doubt=doubt, broken=broken, tries=tries)
+        self.code = code
+        self.after = 0
+
+    @property
+    def refused(self) -> bool:
+        return self.code is not None
+
+
+def judged(error: Exception, after: int = 0) -> Fault:
+    fault = _judged(error)
+    fault.after = after
+    return fault
+
+
+def _judged(error: Exception) -> Fault:
+    """What a driver raised, or stumbled over, while the answer was awaited.
+
+    A connection stays in use only after the two errors that surely left no transaction open.
+    """
+    code = _code(error)
+    if code not in _NOT_APPLIED:
+        return Fault(_message(error, code), code=code, doubt=True, tries=2)
+    tries = 5 if code in _CONTENTION else 2 if code in (*_READ_ONLY, *_NOT_READY) else 1
+    broken = code not in (DUPLICATE, *_CONTENTION)
+    return Fault(_message(error, code), code=code, broken=broken, tries=tries)
+
+
+def not_connected(error: Exception, clean: Callable[[str], str]) -> Fault:
+    code = _code(error)
+    said = clean(_message(error, code))
+    return Fault(f"cannot connect: {said}", code=code if code in _SCHEMA else None)
+
+
+def verdict(fault: statement_retry.Fault, *, doubt: bool) -> SemelError:
+    """What the caller of the store is told."""
+    code = fault.code if isinstance(fault, Fault) else None
+    if code in _SCHEMA:
+        return SchemaError(f"the tables of semel are missing or old ({fault}): run `semel migrate`")
+    if code in _IMPOSSIBLE:
+        return StoreCorrupt(f"the server refused what must be possible: {fault} ({code})")
+    shown = f" ({code})" if code else ""
+    return StoreUnavailable(f"MySQL: {fault}{shown}", applied=None if doubt else False)
+
+
+def _code(error: Exception) -> int | None:
+    code = error.args[0] if error.args else None
+    return code if type(code) is int and code else None
+
+
+def _message(error: Exception, code: int | None) -> str:
+    if code in _QUOTING:
+        return "the server refused a statement"
+    said = error.args[1] if len(error.args) > 1 else error
+    lines = str(said).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,271 @@
+"""One connection. A statement is a generator that yields what it waits for; the pools wait.
+
+Each statement is a transaction of its own, and nothing is ever set in the session: a pooler may
+carry every one of them over another server connection.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Generator, Sequence
+from functools import cache
+from hashlib import sha256
+from time import monotonic
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import psycopg
+from psycopg import pq
+from psycopg.adapt import AdaptersMap, Transformer
+from psycopg.pq.abc import PGconn, PGresult
+from psycopg.types.numeric import Int4BinaryLoader, Int8BinaryLoader
+from psycopg.types.string import ByteaBinaryLoader, TextBinaryLoader
+
+from semel.stores.base import CHECK_AGAIN
+from semel.stores.postgres.errors import NO_SUCH_STATEMENT, Fault, refused, severed
+from semel.stores.postgres.failover import ASKED, Lineage
+from semel.stores.sql.dialect import dialect
+from semel.stores.sql.migration import require_current, standing
+from semel.stores.sql.plans import Rows, Statement
+
+READ: Final = 1
+WRITE: Final = 2
+
+Exchange: TypeAlias = Generator[int, None, Rows]
+"""Yields READ, or READ | WRITE; to be resumed when the socket is ready for one of them."""
+
+Values: TypeAlias = list[bytes | None]
+
+DIALECT: Final = "postgresql"
+TEXT, BINARY = pq.Format.TEXT.value, pq.Format.BINARY.value
+_GOOD: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
+_PLACEHOLDER: Final = re.compile(r"%\((\w+)\)s")
+
+_GREETING: Final = (
+    b"SELECT pg_backend_pid(), pg_is_in_recovery()::int, current_setting('transaction_read_only'),"
+    b" current_setting('synchronous_commit')"
+)
+
+
+class Query(NamedTuple):
+    """A statement as libpq wants it."""
+
+    name: bytes
+    text: bytes
+    order: tuple[str, ...]
+
+
+@cache
+def query(name: str) -> Query:
+    """The query of that name with numbered placeholders, made once per process."""
+    order: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        if match[1] not in order:
+            order.append(match[1])
+        return f"${order.index(match[1]) + 1}"
+
+    text = _PLACEHOLDER.sub(number, dialect(DIALECT).text(name)).replace("%%", "%")
+    # With the digest, another version of semel behind the same pooler cannot have meant another
+    # statement by the same name.
+    digest = sha256(text.encode()).hexdigest()[:16]
+    return Query(f"semel_{name}_{digest}".encode(), text.encode(), tuple(order))
+
+
+class _Loaders:
+    """How columns become Python values; own, for an application may have changed psycopg's."""
+
+    connection = None
+
+    def __init__(self) -> None:
+        self.adapters = AdaptersMap()
+        self.adapters.register_loader(psycopg.postgres.types["bytea"].oid, ByteaBinaryLoader)
+        self.adapters.register_loader(psycopg.postgres.types["text"].oid, TextBinaryLoader)
+        self.adapters.register_loader(psycopg.postgres.types["int8"].oid, Int8BinaryLoader)
+        self.adapters.register_loader(psycopg.postgres.types["int4"].oid, Int4BinaryLoader)
+
+
+_LOADERS: Final = _Loaders()
+
+
+class Connection(psycopg.Connection[Any]):
+    """Silent when dropped: an application may end, or a fork inherit it, without closing it."""
+
+    def __del__(self, *_: object) -> None: ...
+
+
+class AsyncConnection(psycopg.AsyncConnection[Any]):
+    """The same."""
+
+    def __del__(self, *_: object) -> None: ...
+
+
+class Link:
+    """A connection to a primary that is ready for statements."""
+
+    __slots__ = (
+        "_check_at",
+        "_connection",
+        "_ended",
+        "_pgconn",
+        "_pid",
+        "_prepared",
+        "_rows",
+        "_unsure",
+        "fd",
+        "pooled",
+        "prepare",
+    )
+
+    def __init__(self, connection: Connection | AsyncConnection, prepare: bool | None) -> None:
+        self._connection = connection  # kept, so that it is not collected as forgotten
+        self._pgconn: PGconn = connection.pgconn
+        self._pgconn.notice_handler = self._noticed
+        self._pid = os.getpid()
+        self._prepared: set[bytes] = set()
+        self._rows = Transformer(_LOADERS)
+        self._unsure = False
+        self._ended = False
+        self._check_at = 0.0
+        self.fd = self._pgconn.socket
+        self.prepare = prepare
+        self.pooled = False
+        """The session behind it is a pooler's, and shared with others."""
+
+    def execute(self, statement: Statement) -> Exchange:
+        """Send one statement and collect its rows."""
+        if monotonic() >= self._check_at:
+            yield from self.greet()
+        asked = query(statement.name)
+        values, formats = _encoded([statement.params[name] for name in asked.order])
+        if self.prepare:
+            try:
+                return (yield from self._execute_prepared(asked, values, formats))
+            except Fault as fault:
+                if fault.sqlstate not in NO_SUCH_STATEMENT:
+                    raise
+                # A pooler that was not noticed; nothing was executed.
+                self.prepare, self.pooled = False, True
+        send = self._pgconn.send_query_params
+        return (yield from self._ask(send, asked.text, values, None, formats, BINARY))
+
+    def _execute_prepared(self, asked: Query, values: Values, formats: list[int]) -> Exchange:
+        if asked.name not in self._prepared:
+            yield from self._ask(self._pgconn.send_prepare, asked.name, asked.text)
+            self._prepared.add(asked.name)
+        send = self._pgconn.send_query_prepared
+        return (yield from self._ask(send, asked.name, values, formats, BINARY))
+
+    def check(self) -> Exchange:
+        """Before something is written, greet again where that is long ago."""
+        return (yield from self.greet()) if monotonic() >= self._check_at else []
+
+    def greet(self) -> Exchange:
+        """Make sure that this is a primary that keeps what it acknowledges; notice a pooler."""
+        send = self._pgconn.send_query_params
+        rows = yield from self._ask(send, _GREETING, None, None, None, BINARY)
+        pid, recovering, read_only, synchronous = rows[0]
+        if recovering or read_only == "on":
+            what = "a standby" if recovering else "read-only"
+            raise Fault(f"this server is {what}, semel needs the primary")
+        if synchronous == "off":
+            raise Fault(
+                "synchronous_commit is off, for the server, the role or the database: acknowledged "
+                "keys would be lost in a crash; set it to on"
+            )
+        self._check_at = monotonic() + CHECK_AGAIN
+        # A pooler invents the key data it greets with, and knows nothing of our statements.
+        self.pooled = pid != self._pgconn.backend_pid
+        if self.prepare is None:
+            self.prepare = not self.pooled
+        return rows
+
+    def descend(self, lineage: Lineage) -> Exchange:
+        """Make sure that no later primary was seen. Who cannot answer is not asked to."""
+        send = self._pgconn.send_query_params
+        try:
+            rows = yield from self._ask(send, ASKED, None, None, None, BINARY)
+        except Fault as fault:
+            if fault.broken:
+                raise
+            return []
+        (system, timeline) = rows[0]
+        lineage.judge(system, timeline, self._pgconn.host.decode(), self._pgconn.port.decode())
+        return rows
+
+    def check_schema(self) -> Exchange:
+        """Refuse to work with a schema that is not for this program."""
+        steps = standing()
+        asked = next(steps)
+        while True:
+            rows = yield from self.execute(asked)
+            try:
+                asked = steps.send(rows)
+            except StopIteration as found:
+                require_current(dialect(DIALECT), found.value)
+                return rows
+
+    def alive(self) -> bool:
+        """To be asked when an idle connection has something to read: mostly, that it is closed."""
+        try:
+            self._pgconn.consume_input()
+        except psycopg.Error:
+            return False
+        # Reading goes on to is_busy, which hands a last word of the server to the notice handler.
+        return not self._pgconn.is_busy() and not self._ended
+
+    def close(self) -> None:
+        # A forked child must not say goodbye on its parent's socket.
+        if os.getpid() == self._pid:
+            self._pgconn.finish()
+
+    def _ask(self, send: Callable[..., None], *message: object) -> Exchange:
+        try:
+            send(*message)
+            result = yield from self._last_result()
+        except psycopg.Error as error:
+            raise severed(error) from None
+        if self._unsure:
+            raise Fault("committed here, but no standby confirmed it", doubt=True)
+        self._rows.set_pgresult(result)
+        return self._rows.load_rows(0, result.ntuples, tuple)
+
+    def _last_result(self) -> Generator[int, None, PGresult]:
+        """All results up to the end: an error at commit comes after the rows."""
+        pgconn = self._pgconn
+        while pgconn.flush():
+            yield READ | WRITE
+            pgconn.consume_input()
+        good = bad = None
+        while True:
+            while pgconn.is_busy():
+                yield READ
+                pgconn.consume_input()
+            result = pgconn.get_result()
+            if result is None:
+                break
+            if result.status in _GOOD:
+                good = result
+            elif bad is None:
+                bad = result
+        if bad is not None or good is None:
+            raise refused(bad)
+        return good
+
+    def _noticed(self, notice: PGresult) -> None:
+        # A commit whose wait for its standbys was cancelled is called a success, with a warning.
+        if notice.error_field(pq.DiagnosticField.SOURCE_FUNCTION) == b"SyncRepWaitForLSN":
+            self._unsure = True
+        if notice.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) == b"FATAL":
+            self._ended = True
+
+
+def _encoded(values: Sequence[object]) -> tuple[Values, list[int]]:
+    """Bytes travel as they are, all else as text, so that the server chooses the type."""
+    return (
+        [
+            value if value is None or type(value) is bytes else str(value).encode()
+            for value in values
+        ],
+        [BINARY if type(value) is bytes else TEXT for value in values],
+    )

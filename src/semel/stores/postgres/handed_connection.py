@@ -1,0 +1,225 @@
+"""What a handler writes with: a psycopg connection, in either colour, over semel's own transaction.
+
+Made anew for each transaction, over a libpq connection that is used by many: once the transaction
+is over, every use of it is refused, however late and from whatever thread it comes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, NoReturn, Self, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection, BaseConnection, Connection, pq
+from psycopg.abc import PQGen
+from psycopg.pq.abc import PGresult
+
+from semel.errors import ConfigurationError
+from semel.stores.open_transactions import ENDED, OVER, SHARED, in_event_loop, refused
+from semel.stores.postgres.connection import Link
+
+RV = TypeVar("RV")
+
+
+class Turn:
+    """Whose turn it is on one libpq connection, which stands no two at once.
+
+    Ending the transaction is taking a last turn: whoever comes later is refused, and somebody who
+    is in the middle of a statement is noticed.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.over = False
+        self.astray = False
+        """The handler ended the transaction itself."""
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    @property
+    def status(self) -> int:
+        return self.link._pgconn.transaction_status
+
+    @property
+    def foreign(self) -> bool:
+        """In a forked child: the socket is still the parent's."""
+        return os.getpid() != self._pid
+
+    def check(self) -> None:
+        if self.over or self.foreign:
+            raise ConfigurationError(OVER)
+        if self.astray:
+            raise ConfigurationError(ENDED)
+
+    def take(self) -> None:
+        self.check()
+        if not self._lock.acquire(blocking=False):
+            raise ConfigurationError(OVER if self.over else SHARED)
+
+    def give(self) -> None:
+        if not self.over:
+            self._lock.release()
+
+    @contextmanager
+    def taken(self) -> Generator[None]:
+        """For a handler's statement."""
+        self.take()
+        try:
+            yield
+        finally:
+            self.astray = self.astray or self.status == pq.TransactionStatus.IDLE
+            self.give()
+        if self.astray:
+            raise ConfigurationError(ENDED)
+
+    def end(self) -> bool:
+        """Nobody uses the connection from now on; False when somebody is in the middle of it."""
+        self.over = True
+        return not self.foreign and self._lock.acquire(blocking=False)
+
+    def listen(self, connection: BaseConnection[Any]) -> None:
+        """Hear what the server says first: a commit that no standby confirmed is told so."""
+        pgconn, ours = self.link._pgconn, self.link._noticed
+        theirs = pgconn.notice_handler
+
+        def both(notice: PGresult) -> None:
+            ours(notice)
+            if theirs is not None:
+                theirs(notice)
+
+        pgconn.notice_handler = both
+        connection.prepare_threshold = None  # its names would meet those of the one before
+
+    def hush(self) -> None:
+        """Back to semel's own ears."""
+        self.link._pgconn.notice_handler = self.link._noticed
+        self.link._pgconn.notify_handler = None
+
+
+class HandedConnection(Connection[Any]):
+    """For threads."""
+
+    def __init__(self, turn: Turn) -> None:
+        super().__init__(turn.link._pgconn)
+        self._turn = turn
+        turn.listen(self)
+
+    def __del__(self, *_: object) -> None: ...
+
+    @property
+    def closed(self) -> bool:
+        return self._turn.over or super().closed
+
+    def wait(self, gen: PQGen[RV], *how: Any, **named: Any) -> RV:  # its releases differ in how
+        with self._turn.taken():
+            return super().wait(gen, *how, **named)
+
+    def _check_connection_ok(self) -> None:
+        self._turn.check()
+        super()._check_connection_ok()
+
+    def commit(self) -> NoReturn:
+        raise refused("commit()")
+
+    def rollback(self) -> NoReturn:
+        raise refused("rollback()")
+
+    def close(self) -> NoReturn:
+        raise refused("close()")
+
+    def set_autocommit(self, value: bool) -> NoReturn:
+        raise refused("autocommit")
+
+    def _set_autocommit(self, value: bool) -> NoReturn:
+        raise refused("autocommit")
+
+    def __enter__(self) -> Self:
+        raise refused("`with connection`, which commits (`with connection.transaction()` does not)")
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        raise refused("`with connection`")
+
+
+class HandedAsyncConnection(AsyncConnection[Any]):
+    """For event loops."""
+
+    def __init__(self, turn: Turn) -> None:
+        super().__init__(turn.link._pgconn)
+        self._turn = turn
+        turn.listen(self)
+
+    def __del__(self, *_: object) -> None: ...
+
+    @property
+    def closed(self) -> bool:
+        return self._turn.over or super().closed
+
+    async def wait(self, gen: PQGen[RV], *how: Any, **named: Any) -> RV:
+        with self._turn.taken():
+            return await super().wait(gen, *how, **named)
+
+    def _check_connection_ok(self) -> None:
+        self._turn.check()
+        super()._check_connection_ok()
+
+    async def commit(self) -> NoReturn:
+        raise refused("commit()")
+
+    async def rollback(self) -> NoReturn:
+        raise refused("rollback()")
+
+    async def close(self) -> NoReturn:
+        raise refused("close()")
+
+    async def set_autocommit(self, value: bool) -> NoReturn:
+        raise refused("autocommit")
+
+    def _set_autocommit(self, value: bool) -> NoReturn:
+        raise refused("autocommit")
+
+    async def __aenter__(self) -> Self:
+        raise refused("`async with connection`, which commits (connection.transaction() does not)")
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        raise refused("`async with connection`")
+
+
+class Handout:
+    """The connections of one transaction: one for each colour, made when first asked for."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._blocking: HandedConnection | None = None
+        self._awaited: HandedAsyncConnection | None = None
+        self.used = False
+
+    @property
+    def connection(self) -> psycopg.Connection[Any] | psycopg.AsyncConnection[Any]:
+        self._turn.check()
+        self.used = True
+        if in_event_loop():
+            if self._awaited is None:
+                self._awaited = HandedAsyncConnection(self._turn)
+            return self._awaited
+        if self._blocking is None:
+            self._blocking = HandedConnection(self._turn)
+        return self._blocking
+
+    def another(self, awaited: bool) -> HandedConnection | HandedAsyncConnection:
+        """One that is not the handler's own, for a session."""
+        self.used = True
+        return HandedAsyncConnection(self._turn) if awaited else HandedConnection(self._turn)

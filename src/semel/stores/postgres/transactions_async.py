@@ -1,0 +1,275 @@
+"""Transactions for event loops.
+
+A handler waits on the connection's socket in a way of its own, be it in this loop or in a thread:
+semel watches the socket only while a statement of its own is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from time import monotonic
+from typing import Any, TypeVar, cast
+
+from semel.core.operations.requests import Found, NoRecord, StoreOperation
+from semel.core.records import Identity
+from semel.errors import ConfigurationError, SemelError, StoreUnavailable
+from semel.stores.lazy_sessions import SessionShelf
+from semel.stores.open_transactions import SHARED, Hold
+from semel.stores.postgres import transaction_steps as steps
+from semel.stores.postgres.connection import Exchange
+from semel.stores.postgres.errors import Fault, verdict
+from semel.stores.postgres.pool_async import AwaitedPool, Wire, _nothing, usable_after
+from semel.stores.postgres.settings import Settings
+from semel.stores.postgres.transactions_sync import OpenTransaction, cancel, hang_up
+from semel.stores.sql.plans import Rows
+
+R = TypeVar("R")
+
+
+class AwaitedTransaction(OpenTransaction):
+    """See `semel.stores.base.AsyncTransaction`."""
+
+    def __init__(
+        self, pool: AwaitedTransactions, wire: Wire, identity: Identity | None, hold: Hold
+    ) -> None:
+        super().__init__(wire.link, identity, hold, pool.shelf)
+        self._pool = pool
+        self._wire = wire
+        self._under_way: asyncio.Future[None] | None = None
+        self._ending: asyncio.Task[SemelError | None] | None = None
+
+    async def perform(self, op: StoreOperation[R], /) -> R:
+        return cast("R", (await self._run(steps.perform(self._link, op)))[0][0])
+
+    async def savepoint(self) -> None:
+        await self._run(steps.savepoint(self._link))
+        self._marked = True
+
+    async def undo(self) -> None:
+        self._drop_sessions()
+        await self._run(steps.undo(self._link))
+
+    async def flush(self) -> None:
+        if self._sessions is not None:
+            await self._sessions.aflush()
+
+    async def commit(self) -> None:
+        """Carried through in a task of its own; asked again, it answers with the same outcome."""
+        self._begin_end()
+        if self._ending is None:
+            self._ending = self._pool.keep(self._commit())
+        error = await asyncio.shield(self._ending)
+        if error is not None:
+            raise error
+
+    async def roll_back(self) -> None:
+        """Carried through like a commit; one that is under way is awaited."""
+        with suppress(Exception):
+            await asyncio.shield(self.abandon())
+
+    def abandon(self) -> asyncio.Task[SemelError | None]:
+        """Roll back without being awaited."""
+        self._begin_end()
+        if self._ending is None:
+            self._ending = self._pool.keep(self._roll_back())
+        return self._ending
+
+    async def begin(self, identity: Identity | None, limit: float | None) -> bool:
+        self._turn.take()
+        try:
+            rows = await self._send(steps.begin(self._link, identity, limit))
+        except Fault as fault:
+            self._broken = self._broken or fault.broken
+            raise
+        return bool(rows[0][0])
+
+    def _forfeit(self) -> None:
+        self._pool.forfeit(self._wire)
+
+    # ── semel's own statements ───────────────────────────────────────────────────────────────────
+
+    async def _run(self, exchange: Exchange) -> Rows:
+        self._turn.take()
+        try:
+            self._require_begun()
+        except BaseException:
+            self._turn.give()
+            raise
+        try:
+            return await self._send(exchange)
+        except Fault as fault:
+            raise self._judge(fault) from None
+
+    def _send(self, exchange: Exchange) -> asyncio.Future[Rows]:
+        """The answer is read to its end whether or not anybody still awaits it."""
+        self._under_way = self._pool.loop.create_future()
+        return self._pool.watch(self._wire, exchange, self._quiet)
+
+    def _quiet(self, wire: Wire, error: Exception | None) -> None:
+        wire.unwatch()
+        self._broken = self._broken or not usable_after(error)
+        self._turn.give()
+        if self._under_way is not None:
+            self._under_way.set_result(None)
+            self._under_way = None
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────
+
+    async def _commit(self) -> SemelError | None:
+        sealed = await self._seal()
+        try:
+            return await self._send_commit() if sealed else ConfigurationError(SHARED)
+        except BaseException:
+            self._broken = True
+            raise
+        finally:
+            await self._leave(sealed=sealed)
+
+    async def _send_commit(self) -> SemelError | None:
+        if error := self._obstacle():
+            return error
+        try:
+            await self._send(steps.commit(self._link, marked=self._marked))
+        except Fault as fault:
+            return steps.refused_commit(fault)
+        except SemelError as error:
+            # The wire takes every error that is not a Fault for its own end; this was an answer.
+            self._broken = getattr(error, "applied", None) is not False
+            return error
+        return None
+
+    async def _roll_back(self) -> SemelError | None:
+        await self._leave(sealed=await self._seal())
+        return StoreUnavailable("the transaction was rolled back", applied=False)
+
+    async def _seal(self) -> bool:
+        if self._under_way is not None:
+            await self._under_way
+        self._drop_sessions()
+        sealed = self._turn.end()
+        if sealed:
+            self._turn.hush()
+        return sealed
+
+    async def _leave(self, *, sealed: bool) -> None:
+        self._hold = None
+        if self._turn.foreign:
+            return
+        if not sealed:
+            self._pool.sever(self._wire)
+            return
+        try:
+            if not self._unusable():
+                await self._send(steps.roll_back(self._link))
+        except Fault:
+            self._broken = True
+        except BaseException:
+            self._broken = True
+            raise
+        finally:
+            usable = not self._unusable()
+            self._pool.give_back(self._wire, usable=usable, wipe=self._wiped())
+
+
+class AwaitedTransactions(AwaitedPool):
+    """At most ``pool_size`` transactions at once, of one event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.shelf = SessionShelf("postgresql")
+        self._endings: set[asyncio.Task[Any]] = set()
+        self._forfeited: set[Wire] = set()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    def keep(self, coroutine: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+        """A task that goes on when nobody awaits it; the loop itself holds its tasks weakly."""
+        task = self._loop.create_task(coroutine)
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+        return task
+
+    def watch(self, wire: Wire, exchange: Exchange, on_end: Any) -> asyncio.Future[Rows]:
+        wire.watch()
+        return wire.run(exchange, monotonic() + self._settings.timeout, on_end)
+
+    async def begin(
+        self, identity: Identity | None, hold: Hold, limit: float | None
+    ) -> AwaitedTransaction | None:
+        try:
+            try:
+                return await self._begin(identity, hold, limit)
+            except Fault as fault:
+                if not fault.contagious:
+                    raise
+                self.abandon()
+                return await self._begin(identity, hold, limit)
+        except Fault as fault:
+            raise verdict(fault, doubt=False) from None
+
+    async def _begin(
+        self, identity: Identity | None, hold: Hold, limit: float | None
+    ) -> AwaitedTransaction | None:
+        wire = await self._take(monotonic() + self._settings.timeout)
+        wire.unwatch()
+        transaction = AwaitedTransaction(self, wire, identity, hold)
+        won = False
+        try:
+            won = await transaction.begin(identity, limit)
+        finally:
+            if not won:
+                transaction.abandon()
+        return transaction if won else None
+
+    async def ascertain(self, identity: Identity) -> Found | NoRecord:
+        """On a connection of its own: those of the pool may have met what the doubtful one met."""
+        deadline = monotonic() + self._settings.timeout
+        try:
+            wire = await self._connect_in_time(deadline)
+            try:
+                patience = max(1, int((deadline - monotonic()) * 900))
+                asked = steps.ascertain(wire.link, identity, patience)
+                rows = await wire.run(asked, deadline, _nothing)
+            finally:
+                wire.close()
+        except Fault as fault:
+            raise verdict(fault, doubt=True) from None
+        return cast("Found | NoRecord", rows[0][0])
+
+    def give_back(self, wire: Wire, *, usable: bool, wipe: bool) -> None:
+        if wire in self._forfeited:
+            self._forfeited.discard(wire)
+            wire.close()
+        elif not usable:
+            cancel(wire.link._pgconn)
+            wire.close()
+            self._hand_on(None)
+        elif wipe:
+            self.watch(wire, steps.wipe(wire.link), self._put).add_done_callback(_heard)
+        else:
+            wire.watch()
+            self._put(wire, None)
+
+    def sever(self, wire: Wire) -> None:
+        """Somebody is in the middle of a statement: cut the line, and leave the rest to them."""
+        if wire in self._forfeited:
+            self._forfeited.discard(wire)  # it is cut already, and its place is given away
+            return
+        hang_up(wire.link._pgconn)
+        self._hand_on(None)
+
+    def forfeit(self, wire: Wire) -> None:
+        """The place of a severed wire is free before its user has noticed. From any thread."""
+        self._forfeited.add(wire)
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._hand_on, None)
+
+
+def _heard(answer: asyncio.Future[Rows]) -> None:
+    """What went wrong has ended the connection; nobody else needs to know."""
+    if not answer.cancelled():
+        answer.exception()

@@ -1,0 +1,125 @@
+"""Bringing a schema up to date, without I/O: a generator of statements that a store executes.
+
+The store runs ``upgrade`` inside one transaction that it opened under a lock, so that of many nodes
+that start at once one does the work and the others find it done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from semel.errors import SchemaError, StoreCorrupt
+from semel.stores.base import Finding
+from semel.stores.sql.dialect import Dialect, Migration
+from semel.stores.sql.plans import Rows, Statement
+
+
+@dataclass(frozen=True, slots=True)
+class Ddl:
+    """A statement of a migration, to be executed as it is, without parameters."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Which version a schema has, and from which on programs may work with it; 0: there is none."""
+
+    version: int
+    oldest: int
+
+
+def upgrade(dialect: Dialect) -> Generator[Statement | Ddl, Rows, int]:
+    """Apply what is missing; returns the schema's version."""
+    found = yield from standing()
+    for migration in pending(dialect, found):
+        for text in migration.statements:
+            yield Ddl(text)
+        recorded = {"version": migration.version, "name": migration.name}
+        yield Statement("schema_record", {**recorded, "oldest": migration.oldest})
+    return max(found.version, latest(dialect))
+
+
+def standing() -> Generator[Statement, Rows, Standing]:
+    """How the database's schema stands."""
+    if not _number((yield Statement("schema_exists", {}))):
+        return Standing(0, 0)
+    rows = yield Statement("schema_version", {})
+    return Standing(_number(rows), _number(rows, 1))
+
+
+def pending(dialect: Dialect, found: Standing) -> tuple[Migration, ...]:
+    """The migrations that lead from there to this program's schema.
+
+    A newer schema is worked with, as long as it allows for programs as old as this: nodes are
+    upgraded one after the other.
+    """
+    if found.oldest > latest(dialect):
+        raise SchemaError(
+            f"the store's schema has version {found.version}, and allows for no semel that knows "
+            f"only {latest(dialect)}: upgrade semel"
+        )
+    return dialect.migrations[found.version :]
+
+
+def require_current(dialect: Dialect, found: Standing) -> None:
+    """Refuse a schema that is not this program's own, nor a newer one that allows for it."""
+    if pending(dialect, found):
+        version = found.version
+        have = f"has version {version} of its schema" if version else "has no tables of semel"
+        raise SchemaError(
+            f"the store {have}, this semel needs version {latest(dialect)}: run `semel migrate`"
+        )
+
+
+def latest(dialect: Dialect) -> int:
+    return len(dialect.migrations)
+
+
+def _number(rows: Rows, column: int = 0) -> int:
+    value: Any = rows[0][column] if rows and rows[0] else None
+    if value is None:
+        return 0
+    if not isinstance(value, int):
+        raise StoreCorrupt("the schema's version is not a number")
+    return value
+
+
+# --- whether a database's user may do what semel does
+#
+# A right that is missing shows only when it is first used, say when the reaper first deletes. So
+# each is tried by a statement that finds no row: the server checks the right, and nothing is
+# changed.
+
+_ALL: Final = ("INSERT", "UPDATE", "DELETE")
+NEEDED: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    "semel_record": (_ALL, "state"),
+    "semel_effect": (_ALL, "name"),
+    "semel_event": (("INSERT", "DELETE"), "source"),
+    "semel_leader": (("INSERT", "UPDATE"), "name"),
+    "semel_recipe": (("INSERT", "UPDATE"), "route"),
+    "semel_terms": (("INSERT",), "route"),
+    "semel_audit": (("INSERT",), "verb"),
+}
+"""Of each table what is done to it, and one of its columns to try that with."""
+
+
+def missing_grants(denied: Callable[[str], bool]) -> tuple[Finding, ...]:
+    """``denied`` tries a statement and says whether the server refused it for want of a right."""
+    lacking = [f"{verb} on {table}" for verb, table, text in _tries() if denied(text)]
+    if not lacking:
+        return ()
+    said = f"this user may not {', '.join(lacking)}: grant it, or requests and maintenance fail"
+    return (Finding("refused", said),)
+
+
+def _tries() -> Iterator[tuple[str, str, str]]:
+    for table, (verbs, column) in NEEDED.items():
+        texts = {  # of names that are written above
+            "INSERT": f"INSERT INTO {table} ({column}) SELECT {column} FROM {table} WHERE 1 = 0",  # noqa: S608
+            "UPDATE": f"UPDATE {table} SET {column} = {column} WHERE 1 = 0",  # noqa: S608
+            "DELETE": f"DELETE FROM {table} WHERE 1 = 0",  # noqa: S608
+        }
+        yield from ((verb, table, texts[verb]) for verb in verbs)

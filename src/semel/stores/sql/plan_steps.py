@@ -1,0 +1,79 @@
+"""What plans are made of, and what they have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from json import dumps
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from semel.core.operations.acts import Act
+from semel.core.operations.requests import Applied, Lost, Written
+from semel.core.records import Identity, Micros, Record, State
+from semel.core.texts import shown
+from semel.stores.sql.rows import Rows, record_and_now, told, written
+
+R = TypeVar("R")
+
+
+class Statement(NamedTuple):
+    """One query of the dialect, by name, and its parameters (the clock is added by the store)."""
+
+    name: str
+    params: Mapping[str, object]
+
+
+Plan: TypeAlias = Generator[Statement, Rows, R]
+
+Done: TypeAlias = Callable[[Record | None, Micros], bool]
+"""Whether what a read found is the work of an earlier try of the same operation."""
+
+
+def write(
+    name: str,
+    identity: Identity,
+    params: dict[str, object],
+    done: Done,
+    *,
+    again: bool = True,
+) -> Plan[Written]:
+    """Compare and set; no row: already done by this very fence, or lost.
+
+    The read is a second look, and may find what came between: then it is tried once more.
+    """
+    params["identity"] = identity
+    rows = yield Statement(name, params)
+    if rows:
+        return written(rows)
+    record, now = record_and_now((yield Statement("read", {"identity": identity})))
+    if again and _has_just_come(record, now, params):
+        return (yield from write(name, identity, params, done, again=False))
+    if not done(record, now):
+        return Lost(record, now)
+    if record is None:
+        return Applied(None, now)
+    return Applied(record.state, now, record.leased_until, record.expires_at)
+
+
+def _has_just_come(record: Record | None, now: Micros, params: Mapping[str, object]) -> bool:
+    """A record held by the very fence that found none: its claim, or its retake, was late.
+
+    Called lost, it would be held by nobody, for its holder takes it back and does not look again.
+    """
+    if record is None or "seen" in params or record.fence != params.get("fence"):
+        return False
+    return record.state is State.IN_PROGRESS and not record.lapsed(now)
+
+
+def signed(act: Act) -> dict[str, object]:
+    """The parameters of a statement that puts its act on record (`audited`)."""
+    return {"actor": shown(act.by), "why": shown(act.reason)}
+
+
+def clock_of(rows: Rows) -> Plan[Micros]:
+    """The time a statement told in the last column of its rows, or else the store's clock."""
+    return told(rows if rows else (yield Statement("clock", {})))
+
+
+def names(texts: Sequence[str]) -> str:
+    """The parameter that ``{among}`` compares with."""
+    return dumps(list(texts))

@@ -1,0 +1,189 @@
+"""How workers, maintenance and operators are served in SQL, without I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from semel.core.operations.maintenance import (
+    Abandon,
+    Browse,
+    Count,
+    CountDue,
+    Counted,
+    Due,
+    Known,
+    Lead,
+    Leading,
+    Led,
+    Listed,
+    Reap,
+    Retire,
+    Retired,
+    Scan,
+    Scanned,
+    Sweep,
+    Tended,
+    Waiting,
+    WhoLeads,
+    Work,
+)
+from semel.core.operations.requests import StoreOperation
+from semel.core.records import State
+from semel.core.states import Event
+from semel.core.texts import indexed, shown
+from semel.errors import StoreUnavailable
+from semel.stores.sql.plan_steps import Plan, Statement, clock_of, names
+from semel.stores.sql.rows import cases, census, glimpse, states, time_and_now, told, waiting
+
+DUTIES: Final[Mapping[Work, str]] = {
+    Work.PENDING: "run",
+    Work.LAPSED: "resume",
+    Work.UNKNOWN: "ask",
+}
+
+LAPSED_TO: Final[Mapping[State, Event]] = {
+    State.UNKNOWN: Event.LAPSE,
+    State.FAILED_RETRYABLE: Event.LAPSE_RELEASE,
+    State.PENDING: Event.LAPSE_REQUEUE,
+}
+"""What happened to a swept record, by the state it has now."""
+
+UNSETTLED: Final = frozenset((State.PENDING, State.IN_PROGRESS, State.UNKNOWN))
+FIRST: Final = b""
+"""Before every identity."""
+
+
+def _due(op: Due) -> Plan[Listed]:
+    which = {"duty": DUTIES[op.work], **_known(op.known)}
+    # Asked before: what becomes due between the two statements is then listed or told, not missed.
+    next_due, now = time_and_now((yield Statement("next_due", which)))
+    rows = yield Statement("due", {**which, "limit": op.limit})
+    found = cases(rows)
+    now = told(rows) if rows else now
+    return Listed(found, now, now if len(found) >= op.limit else next_due)
+
+
+def _known(known: Known | None) -> dict[str, object]:
+    if known is None:
+        return {"all": 1, "application": "", "names": names(())}
+    return {"all": 0, "application": known.application, "names": names(known.routes)}
+
+
+def _count_due(op: CountDue) -> Plan[Waiting]:
+    rows = yield Statement("count_due", {"limit": op.limit})
+    return Waiting(waiting(rows), (yield from clock_of(rows)))
+
+
+def _browse(op: Browse) -> Plan[Listed]:
+    params: dict[str, object] = {
+        "names": names([state.value for state in op.states]),
+        "after": FIRST if op.after is None else op.after,
+        "limit": op.limit,
+        "dead": int(op.dead),
+    }
+    rows = yield Statement("browse_unsettled" if {*op.states} <= UNSETTLED else "browse", params)
+    return Listed(cases(rows), (yield from clock_of(rows)))
+
+
+def _scan(op: Scan) -> Plan[Scanned]:
+    params: dict[str, object] = {
+        "after": FIRST if op.after is None else op.after,
+        "limit": op.limit,
+    }
+    if {*op.states} <= UNSETTLED:
+        params["names"] = names([state.value for state in op.states])
+        rows = yield Statement("scan_unsettled", params)
+    else:
+        rows = yield Statement("scan", params)
+    page = [glimpse(row) for row in rows]
+    until = page[-1].identity if page and len(page) >= op.limit else None
+    found = tuple([each for each in page if each.state in op.states])
+    return Scanned(found, until, (yield from clock_of(rows)))
+
+
+def _count(op: Count) -> Plan[Counted]:
+    after = FIRST if op.after is None else op.after
+    rows = yield Statement("census", {"after": after, "limit": op.limit})
+    tenants, seen, last = census(rows)
+    until = last if seen >= op.limit else None
+    return Counted(tenants, until, (yield from clock_of(rows)))
+
+
+def _sweep(op: Sweep) -> Plan[Tended]:
+    put_off = yield Statement("put_off", {"limit": op.limit})
+    rows = yield Statement("sweep", {"limit": op.limit})
+    counts = Counter(LAPSED_TO[state].value for state in states(rows))
+    more = len(put_off) >= op.limit or len(rows) >= op.limit
+    return Tended(dict(counts), more, (yield from clock_of(rows)))
+
+
+def _abandon(op: Abandon) -> Plan[Tended]:
+    rows = yield Statement("abandon", {"limit": op.limit, "snapshot": op.snapshot})
+    counts = {Event.ABANDON.value: len(rows)} if rows else {}
+    return Tended(counts, len(rows) >= op.limit, (yield from clock_of(rows)))
+
+
+REAPED: Final = {
+    "expire": Event.EXPIRE.value,
+    "purge": Event.FORGET.value,
+    "purge_effects": "effects",
+    "purge_events": "events",
+}
+"""What each statement of the reaper is counted as. What expires first may be forgotten at once."""
+
+
+def _reap(op: Reap) -> Plan[Tended]:
+    counts: dict[str, int] = {}
+    more = False
+    for name, counted_as in REAPED.items():
+        rows = yield Statement(name, {"limit": op.limit})
+        more = more or len(rows) >= op.limit
+        if rows:
+            counts[counted_as] = len(rows)
+    return Tended(counts, more, (yield from clock_of(())))
+
+
+def _lead(op: Lead) -> Plan[Led]:
+    name = indexed(op.name)
+    rows = yield Statement("lead", {"name": name, "fence": op.fence, "lease": op.lease})
+    leading = bool(rows)
+    if not rows:
+        rows = yield Statement("read_leader", {"name": name})
+    until, now = time_and_now(rows)
+    if until is None:
+        raise StoreUnavailable("nobody leads, and yet nobody may", applied=False)
+    return Led(leading, until, now)
+
+
+def _who_leads(op: WhoLeads) -> Plan[Leading]:
+    rows = yield Statement("read_leader", {"name": indexed(op.name)})
+    if not rows:
+        return Leading(None, (yield from clock_of(())))
+    return Leading(*time_and_now(rows))
+
+
+def _retire(op: Retire) -> Plan[Retired]:
+    params = {
+        "resource": shown(op.resource),
+        "tenant": shown(op.tenant),
+        "application": op.application,
+    }
+    rows = yield Statement("retire", params)
+    return Retired(len(rows), (yield from clock_of(rows)))
+
+
+PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
+    Due: _due,
+    CountDue: _count_due,
+    Browse: _browse,
+    Scan: _scan,
+    Count: _count,
+    Sweep: _sweep,
+    Abandon: _abandon,
+    Reap: _reap,
+    Lead: _lead,
+    WhoLeads: _who_leads,
+    Retire: _retire,
+}

@@ -1,0 +1,242 @@
+"""SQLAlchemy sessions over semel's own transaction.
+
+A session's commit only releases a savepoint and its rollback only goes back to one
+(``join_transaction_mode="create_savepoint"``); the transaction itself is semel's to end. To see to
+that, the dialects here never commit, roll back or close the connection they are given.
+
+An engine is made once per backend; SQLAlchemy asks it a few questions of the server when it is
+first used. Each transaction hands its connection to the engine through a context variable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, cast
+
+import sqlalchemy
+from sqlalchemy.dialects import registry
+from sqlalchemy.dialects.sqlite.aiosqlite import SQLiteDialect_aiosqlite
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
+
+from semel.errors import ConfigurationError
+from semel.stores.background import in_thread
+from semel.stores.open_transactions import OVER, in_event_loop
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg, PGDialectAsync_psycopg
+else:
+    try:
+        from sqlalchemy.dialects.postgresql.psycopg import (
+            PGDialect_psycopg,
+            PGDialectAsync_psycopg,
+        )
+    except ImportError:  # SQLite alone needs no psycopg
+        PGDialect_psycopg = PGDialectAsync_psycopg = object
+
+_OVER = "semel_over"
+
+
+class _Guest:
+    """Leaves the transaction and the connection to their owner."""
+
+    supports_statement_cache = True
+
+    def do_begin(self, dbapi_connection: Any) -> None: ...
+
+    def do_commit(self, dbapi_connection: Any) -> None: ...
+
+    def do_rollback(self, dbapi_connection: Any) -> None: ...
+
+    def do_close(self, dbapi_connection: Any) -> None: ...
+
+    def do_terminate(self, dbapi_connection: Any) -> None: ...
+
+    def do_rollback_to_savepoint(self, connection: sqlalchemy.Connection, name: str) -> None:
+        if _OVER not in connection.info:
+            cast("Any", super()).do_rollback_to_savepoint(connection, name)
+
+    def do_release_savepoint(self, connection: sqlalchemy.Connection, name: str) -> None:
+        if _OVER not in connection.info:
+            cast("Any", super()).do_release_savepoint(connection, name)
+
+
+class PostgresGuest(_Guest, PGDialect_psycopg):
+    supports_statement_cache = True
+
+    @classmethod
+    def get_async_dialect_cls(cls, url: sqlalchemy.URL) -> type[AsyncPostgresGuest]:
+        return AsyncPostgresGuest
+
+
+class AsyncPostgresGuest(_Guest, PGDialectAsync_psycopg):
+    supports_statement_cache = True
+
+
+class SqliteGuest(_Guest, SQLiteDialect_pysqlite):
+    supports_statement_cache = True
+
+    @classmethod
+    def get_async_dialect_cls(cls, url: sqlalchemy.URL) -> type[AsyncSqliteGuest]:
+        return AsyncSqliteGuest
+
+
+class AsyncSqliteGuest(_Guest, SQLiteDialect_aiosqlite):
+    supports_statement_cache = True
+
+
+registry.register("postgresql.semel", __name__, "PostgresGuest")
+registry.register("sqlite.semel", __name__, "SqliteGuest")
+
+_given: ContextVar[Any] = ContextVar("semel_given")
+
+
+class Engines:
+    """One for each colour, made when first asked for."""
+
+    def __init__(self, database: str) -> None:
+        self._url = f"{database}+semel://"
+        self._engines: dict[bool, sqlalchemy.Engine] = {}
+
+    def engine(self, awaited: bool) -> sqlalchemy.Engine:
+        made = self._engines.get(awaited)
+        return made or self._engines.setdefault(awaited, self._make(awaited))
+
+    def _make(self, awaited: bool) -> sqlalchemy.Engine:
+        def take() -> Any:
+            connection = _given.get()
+            dialect: Any = engine.dialect
+            adapters = getattr(dialect, "_psycopg_adapters_map", None)
+            if adapters is not None:
+                connection._adapters = type(adapters)(adapters)
+            if not awaited:
+                return connection
+
+            async def ready() -> Any:
+                return connection if self._url.startswith("postgresql") else await connection
+
+            return dialect.dbapi.connect(async_creator_fn=ready)
+
+        if awaited:
+            made = create_async_engine(self._url, creator=take, poolclass=NullPool)
+            engine = made.sync_engine
+        else:
+            engine = sqlalchemy.create_engine(self._url, creator=take, poolclass=NullPool)
+        return engine
+
+
+class GuestSession(Session):
+    """Connects on first use: in the awaited colour that is where awaiting is possible."""
+
+    def __init__(self, engine: sqlalchemy.Engine, connection: Any, **options: Any) -> None:
+        # Nothing can have changed what a commit within the same transaction has written.
+        super().__init__(
+            join_transaction_mode="create_savepoint", expire_on_commit=False, **options
+        )
+        self._semel_engine = engine
+        self._semel_given = connection
+        self._semel_joined: sqlalchemy.Connection | None = None
+        self._semel_over = False
+
+    def get_bind(self, *_: Any, **__: Any) -> sqlalchemy.Connection:
+        if self._semel_over:
+            raise ConfigurationError(OVER)
+        if self._semel_joined is None:
+            token = _given.set(self._semel_given)
+            try:
+                joined = self._semel_engine.connect()
+            finally:
+                _given.reset(token)
+            joined.begin()
+            self._semel_joined = joined
+        return self._semel_joined
+
+    def semel_is_clean(self) -> bool:
+        return not (self.new or self.dirty or self.deleted)
+
+    def semel_leave(self) -> None:
+        """Forget everything without a word to the database."""
+        self._semel_over = True
+        joined = self._semel_joined
+        if joined is not None and not joined.closed:
+            joined.info[_OVER] = True
+        self.close()
+        if joined is not None:
+            joined.close()
+
+
+class JoinedSessions:
+    """The sessions of one transaction: one for each colour, made when first asked for.
+
+    ``connect``: makes a DBAPI connection on the transaction, for an event loop or for a thread.
+    """
+
+    def __init__(self, engines: Engines, connect: Callable[[bool], Any]) -> None:
+        self._engines = engines
+        self._connect = connect
+        self._blocking: GuestSession | None = None
+        self._awaited: AsyncSession | None = None
+        self._given: list[Any] = []
+
+    @property
+    def session(self) -> Session | AsyncSession:
+        if in_event_loop():
+            if self._awaited is None:
+                self._awaited = AsyncSession(
+                    sync_session_class=GuestSession,
+                    engine=self._engines.engine(True),
+                    connection=self._give(True),
+                )
+            return self._awaited
+        if self._blocking is None:
+            self._blocking = GuestSession(self._engines.engine(False), self._give(False))
+        return self._blocking
+
+    def flush(self) -> None:
+        """In a thread without an event loop."""
+        if self._blocking is not None:
+            self._blocking.flush()
+        if self._awaited is not None and not self._guest(self._awaited).semel_is_clean():
+            asyncio.run(self._awaited.flush())
+
+    async def aflush(self) -> None:
+        if self._awaited is not None:
+            await self._awaited.flush()
+        if self._blocking is not None and not self._blocking.semel_is_clean():
+            await in_thread(self._blocking.flush)
+
+    def leave(self) -> None:
+        """Close the sessions and leave the transaction as it is."""
+        sessions = [self._blocking, self._guest(self._awaited) if self._awaited else None]
+        self._blocking = self._awaited = None
+        for session in sessions:
+            if session is not None:
+                session.semel_leave()
+        while self._given:
+            _stop(self._given.pop())
+
+    def _give(self, awaited: bool) -> Any:
+        connection = self._connect(awaited)
+        self._given.append(connection)
+        return connection
+
+    def _guest(self, session: AsyncSession) -> GuestSession:
+        return cast("GuestSession", session.sync_session)
+
+
+def _stop(connection: Any) -> None:
+    """End the thread of aiosqlite without closing what it was given."""
+    thread = getattr(connection, "_thread", None)
+    if thread is None or thread.ident is None:
+        return
+    connection._connection = None
+    # From a thread without an event loop: aiosqlite would answer to this one, which may be closed
+    # by the time it does.
+    stopping = threading.Thread(target=connection.stop, name="semel-session")
+    stopping.start()
+    stopping.join()

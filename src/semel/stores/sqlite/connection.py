@@ -1,0 +1,277 @@
+"""One SQLite file: opening it durably, migrating it, running plans on it, naming its errors."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from semel.backoff import between
+from semel.core.records import Micros
+from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreError, StoreUnavailable
+from semel.stores.sql import migration
+from semel.stores.sql.dialect import dialect
+from semel.stores.sql.plans import Plan, Rows, Statement
+
+R = TypeVar("R")
+
+DIALECT = dialect("sqlite")
+TEXTS = {name: query.text for name, query in DIALECT.queries.items()}
+PARTS = {name: query.parts for name, query in DIALECT.queries.items() if query.parts}
+OLDEST = (3, 37, 0)
+"""STRICT tables came with 3.37, RETURNING with 3.35."""
+
+_FULL_SYNC = 2
+
+FileId = tuple[int, int]
+
+
+class OpenFiles:
+    """The database, its log, and the index of its log: to be checked before each write.
+
+    SQLite goes on in a file that was deleted. Nobody else can read what is written there, and it is
+    gone when the last connection closes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._parts = [path]
+        self._opened: tuple[FileId | None, ...] = ()
+        self.lost: Path | None = None
+        """The log that is gone, with commits that only this process can still read."""
+
+    def opened(self) -> None:
+        """A connection is open, and with it every file."""
+        found = self._parts[0].resolve()  # the log lies beside the file, not beside a link to it
+        logs = [found.with_name(f"{found.name}-{part}") for part in ("wal", "shm")]
+        self._parts = [self._parts[0], *logs]
+        self._opened = tuple(map(_file_id, self._parts))
+
+    def closed(self) -> None:
+        """The last connection takes the log with it; only the database itself has to stay."""
+        self._opened = self._opened[:1]
+
+    def check(self) -> None:
+        """Refuse to go on when one was deleted or replaced; after the loss of a log, for good."""
+        moved = self.lost or next(self._moved(), None)
+        if moved is None:
+            return
+        if moved != self._parts[0]:
+            self.lost = moved
+        raise StoreUnavailable(
+            f"{moved} was deleted or replaced while in use: restart", applied=False
+        )
+
+    def _moved(self) -> Iterator[Path]:
+        for part, opened in zip(self._parts, self._opened, strict=False):
+            if _file_id(part) != opened:
+                yield part
+
+
+def _file_id(path: Path) -> FileId | None:
+    """Which file a path leads to now; None when there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def connect(path: Path, timeout: float) -> sqlite3.Connection:
+    """A connection in autocommit mode. It may be closed by another thread than the one using it."""
+    if sqlite3.sqlite_version_info < OLDEST:
+        raise ConfigurationError(f"SQLite {sqlite3.sqlite_version} is too old: 3.37 is needed")
+    try:
+        return sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
+    except sqlite3.OperationalError as error:
+        if not path.parent.is_dir():
+            raise ConfigurationError(f"the folder {path.parent} does not exist") from error
+        raise outage(error, applied=False) from error
+
+
+def open_for_writing(path: Path, timeout: float, now: Micros) -> sqlite3.Connection:
+    """Open the file, make sure that commits are durable and that the schema is this program's."""
+    connection = connect(path, timeout)
+    try:
+        make_durable(connection, path, time.monotonic() + timeout)
+        upgrade(connection, timeout, now)
+        # From here on the writer waits for the lock in its own way: see begin().
+        connection.execute("PRAGMA busy_timeout = 0")
+    except sqlite3.Error as error:
+        connection.close()
+        raise opening_error(error, path) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_for_reading(path: Path, timeout: float) -> sqlite3.Connection:
+    connection = connect(path, timeout)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def make_durable(connection: sqlite3.Connection, path: Path, deadline: float) -> None:
+    """WAL with synchronous=FULL; NORMAL would lose acknowledged commits in a power cut."""
+    mode = _journal_mode(connection, deadline)
+    connection.execute("PRAGMA synchronous = FULL")
+    sync = connection.execute("PRAGMA synchronous").fetchone()[0]
+    if mode != "wal" or sync != _FULL_SYNC:
+        raise ConfigurationError(
+            f"{path} cannot be used: write-ahead logging did not take effect (journal mode "
+            f"{mode!r}, synchronous {sync}); is it on a network file system?"
+        )
+
+
+def _journal_mode(connection: sqlite3.Connection, deadline: float) -> str:
+    # Processes that switch a new file at the same time get BUSY at once, without the busy timeout.
+    while True:
+        try:
+            return str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() >= deadline:
+                raise
+            _rest()
+        except UnicodeDecodeError as error:
+            # SQLite quotes what it cannot read, and Python cannot read the quotation.
+            raise StoreCorrupt("the file is damaged: its schema is not text") from error
+
+
+def upgrade(connection: sqlite3.Connection, timeout: float, now: Micros) -> int:
+    """Bring the schema up to date; of many processes that start at once, one does the work."""
+    found = _drive(connection, migration.standing(), now)
+    if not migration.pending(DIALECT, found):
+        return found.version
+    begin(connection, timeout)
+    try:
+        version = _drive(connection, migration.upgrade(DIALECT), now)
+        connection.execute("COMMIT")
+    except BaseException:
+        roll_back(connection)
+        raise
+    return version
+
+
+def _drive(
+    connection: sqlite3.Connection,
+    steps: Generator[Statement | migration.Ddl, Rows, R],
+    now: Micros,
+) -> R:
+    rows: Rows | None = None
+    while True:
+        try:
+            step = next(steps) if rows is None else steps.send(rows)
+        except StopIteration as done:
+            result: R = done.value
+            return result
+        if isinstance(step, Statement):
+            rows = execute(connection, step, now)
+        else:
+            rows = connection.execute(step.text).fetchall()
+
+
+def begin(connection: sqlite3.Connection, timeout: float) -> None:
+    """Take the write lock.
+
+    SQLite's own busy handler rests up to 100 ms between tries, and a busy process leaves the lock
+    free for microseconds only: others would starve. Short random rests find the gap.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() >= deadline:
+                raise
+            _rest()
+
+
+def _rest() -> None:
+    time.sleep(between(0.0002, 0.002))
+
+
+def roll_back(connection: sqlite3.Connection) -> bool:
+    """Whether nothing of the transaction can remain."""
+    try:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    except sqlite3.Error:
+        return False
+    return not connection.in_transaction
+
+
+def execute(connection: sqlite3.Connection, statement: Statement, now: Micros) -> Rows:
+    params = {**statement.params, "now": now}
+    if statement.name in PARTS:
+        return _together(connection, PARTS[statement.name], params)
+    return connection.execute(TEXTS[statement.name], params).fetchall()
+
+
+def _together(
+    connection: sqlite3.Connection, parts: Sequence[str], params: dict[str, object]
+) -> Rows:
+    """All of them or none, within the transaction that is open; the rows of the last."""
+    rows: Rows = []
+    connection.execute("SAVEPOINT semel_parts")
+    try:
+        for part in parts:
+            rows = connection.execute(part, params).fetchall()
+    except sqlite3.Error as error:
+        if not spoils_transaction(error):
+            connection.execute("ROLLBACK TO SAVEPOINT semel_parts")
+            connection.execute("RELEASE SAVEPOINT semel_parts")
+        raise
+    connection.execute("RELEASE SAVEPOINT semel_parts")
+    return rows
+
+
+def run(connection: sqlite3.Connection, plan: Plan[R], now: Micros) -> R:
+    """Carry out a plan; errors of SQLite come out as they are."""
+    try:
+        statement = next(plan)
+        while True:
+            statement = plan.send(execute(connection, statement, now))
+    except StopIteration as done:
+        reply: R = done.value
+        return reply
+
+
+# ── errors ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def code(error: sqlite3.Error) -> int:
+    """The primary result code; 0 for errors that Python's module makes up itself."""
+    return int(getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    return code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def spoils_transaction(error: sqlite3.Error) -> bool:
+    """Whether more than the one statement is in doubt (disk full, I/O error, out of memory …)."""
+    return not isinstance(error, sqlite3.IntegrityError | sqlite3.DataError)
+
+
+def outage(error: sqlite3.Error, *, applied: bool | None) -> StoreError | SchemaError:
+    """The one place where errors of SQLite become errors of semel."""
+    if code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return StoreCorrupt(f"the file is damaged: {error}")
+    if isinstance(error, sqlite3.IntegrityError):
+        return StoreCorrupt(f"the database's own rules forbid this write: {error}")
+    if "no such table: semel_" in str(error):
+        return SchemaError("the database has no tables of semel: run `semel migration`")
+    if is_busy(error):
+        return StoreUnavailable("another process held the write lock too long", applied=applied)
+    return StoreUnavailable(f"SQLite: {error}", applied=applied)
+
+
+def opening_error(error: sqlite3.Error, path: Path) -> Exception:
+    if code(error) == sqlite3.SQLITE_READONLY:
+        return ConfigurationError(f"{path} is read-only")
+    if code(error) == sqlite3.SQLITE_NOTADB:
+        return ConfigurationError(f"{path} is not a SQLite database")
+    return outage(error, applied=False)

@@ -1,0 +1,190 @@
+"""What a handler writes with: a connection of sqlite3's over semel's own transaction.
+
+A connection must not be closed while another thread is in the middle of a statement on it: sqlite3
+would crash. So every use takes a turn, and the end of the transaction is the last one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, NoReturn, Self
+
+from semel.stores.base import Clock
+from semel.stores.open_transactions import refused
+from semel.stores.sqlite.connection import make_durable, opening_error, outage, upgrade
+
+PATIENCE: Final = 1.0
+"""Seconds in which a statement notices that it is interrupted; a function it calls may not."""
+_LOOK: Final = 0.005
+_NO_MORE: Final = object()
+
+
+class HandedCursor(sqlite3.Cursor):
+    """Its rows are made as they are fetched: that, too, takes a turn."""
+
+    connection: HandedConnection  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Self:
+        with self.connection.turn:
+            return super().execute(sql, parameters)
+
+    def executemany(self, sql: str, seq_of_parameters: Iterable[Any], /) -> Self:
+        with self.connection.turn:
+            return super().executemany(sql, self._given(iter(seq_of_parameters)))
+
+    def _given(self, parameters: Iterator[Any]) -> Iterator[Any]:
+        """The application makes these, for as long as it takes: meanwhile the turn is free."""
+        turn = self.connection.turn
+        while True:
+            turn.release()
+            try:
+                row = next(parameters, _NO_MORE)
+            finally:
+                turn.acquire()
+            _ = self.connection.in_transaction  # raises where it was closed in the meantime
+            if row is _NO_MORE:
+                return
+            yield row
+
+    def fetchone(self) -> Any:
+        with self.connection.turn:
+            return super().fetchone()
+
+    def fetchmany(self, size: int | None = None) -> list[Any]:
+        with self.connection.turn:
+            return super().fetchmany(self.arraysize if size is None else size)
+
+    def fetchall(self) -> list[Any]:
+        with self.connection.turn:
+            return super().fetchall()
+
+    def __next__(self) -> Any:
+        with self.connection.turn:
+            return super().__next__()
+
+    def close(self) -> None:
+        with self.connection.turn:
+            super().close()
+
+    def executescript(self, sql_script: str, /) -> NoReturn:
+        raise refused("executescript(), which commits first")
+
+
+class HandedConnection(sqlite3.Connection):
+    """Used by any thread, one at a time; semel alone ends its transaction."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.turn = threading.RLock()
+        self._cursors: weakref.WeakSet[HandedCursor] = weakref.WeakSet()
+        super().__init__(*arguments, **options)
+
+    def take_over(self) -> bool:
+        """Take the turn from whoever has it; False when their statement cannot be stopped."""
+        deadline = time.monotonic() + PATIENCE
+        while not self.turn.acquire(timeout=_LOOK):
+            if time.monotonic() > deadline:
+                return False
+            with suppress(sqlite3.Error):
+                self.interrupt()
+        return True
+
+    def close_cursors(self) -> None:
+        """In one's own turn. While one is in the middle of its rows an interruption goes on, which
+        would stop a ROLLBACK as well, and what it reads stays locked beyond ``close``."""
+        for cursor in list(self._cursors):
+            with suppress(sqlite3.Error):  # being filled, it has none
+                sqlite3.Cursor.close(cursor)
+
+    def cursor(self, factory: Any = HandedCursor) -> Any:
+        if not (isinstance(factory, type) and issubclass(factory, HandedCursor)):
+            raise refused("cursor(factory), and set row_factory")
+        with self.turn:
+            made = super().cursor(factory)
+            self._cursors.add(made)
+            return made
+
+    # sqlite3's own would make cursors of its own.
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Any:
+        return self.cursor().execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> Any:
+        return self.cursor().executemany(sql, parameters)
+
+    def commit(self) -> NoReturn:
+        raise refused("commit()")
+
+    def rollback(self) -> NoReturn:
+        raise refused("rollback()")
+
+    def close(self) -> NoReturn:
+        raise refused("close()")
+
+    def executescript(self, sql_script: str, /) -> NoReturn:
+        raise refused("executescript(), which commits first")
+
+    def __enter__(self) -> Self:
+        raise refused("`with connection`, which commits")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+        /,
+    ) -> Literal[False]:
+        raise refused("`with connection`")
+
+    @property
+    def isolation_level(self) -> None:
+        return None
+
+    @isolation_level.setter
+    def isolation_level(self, value: object) -> NoReturn:  # pyright: ignore[reportIncompatibleVariableOverride]
+        raise refused("isolation_level")
+
+    @property
+    def autocommit(self) -> int:  # since Python 3.12; this is its "as isolation_level says"
+        return -1
+
+    @autocommit.setter
+    def autocommit(self, value: object) -> NoReturn:
+        raise refused("autocommit")
+
+
+def open_handed(path: Path, timeout: float, clock: Clock) -> HandedConnection:
+    """As durable as the writer's own connection; it may be used by any thread."""
+    try:
+        connection = sqlite3.connect(
+            path,
+            timeout=timeout,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=HandedConnection,
+        )
+    except sqlite3.Error as error:
+        raise outage(error, applied=False) from error
+    try:
+        make_durable(connection, path, time.monotonic() + timeout)
+        upgrade(connection, timeout, clock())
+        connection.execute("PRAGMA busy_timeout = 0")
+    except sqlite3.Error as error:
+        close(connection)
+        raise opening_error(error, path) from error
+    except BaseException:
+        close(connection)
+        raise
+    return connection
+
+
+def close(connection: sqlite3.Connection) -> None:
+    """Also one whose own ``close`` is refused."""
+    with suppress(sqlite3.Error):
+        sqlite3.Connection.close(connection)

@@ -1,0 +1,127 @@
+"""Bodies on their way in and out."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING, Final, TypeAlias
+
+from semel.core.operations.handler import Drained
+from semel.core.request.comparison import LARGE
+
+if TYPE_CHECKING:
+    from semel.core.policy import Policy
+
+IN_MEMORY: Final = 1024 * 1024
+"""A body larger than this is kept on disk while its request is being served."""
+_PIECE: Final = 64 * 1024
+
+
+class Spool:
+    """A body as it arrives: in memory while small, in an unnamed file beyond that."""
+
+    __slots__ = ("_file", "_pieces", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._pieces: list[bytes] = []
+        self._file: IO[bytes] | None = None
+
+    def write(self, piece: bytes) -> None:
+        if type(piece) is not bytes:
+            # An application may fill one buffer again and again; servers, who write at once, put
+            # up with it.
+            piece = bytes(memoryview(piece))
+        self.size += len(piece)
+        if self._file is not None:
+            self._file.write(piece)
+        elif self.size <= IN_MEMORY:
+            self._pieces.append(piece)
+        else:
+            self._to_disk(piece)
+
+    def _to_disk(self, piece: bytes) -> None:
+        import tempfile  # large bodies are rare, and it is not cheap to load
+
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        self._file.writelines(self._pieces)
+        self._file.write(piece)
+        self._pieces = []
+
+    def pieces(self) -> Iterator[bytes]:
+        """The body again, from the start."""
+        if self._file is None:
+            yield from self._pieces
+            return
+        self._file.seek(0)
+        while piece := self._file.read(_PIECE):
+            yield piece
+
+    __iter__ = pieces
+
+    def whole(self) -> bytes:
+        if self._file is None and len(self._pieces) == 1:
+            return self._pieces[0]
+        return b"".join(self.pieces())
+
+    def reader(self) -> IO[bytes]:
+        """The body as a file to read from."""
+        if self._file is None:
+            return io.BytesIO(self.whole())
+        self._file.seek(0)
+        return self._file
+
+    def small(self) -> bytes | Spool:
+        """What has come, where that is little, as most bodies are."""
+        return self if self.size >= LARGE else self.whole()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+Body: TypeAlias = bytes | Spool
+"""The body of a request: bytes, unless it is large."""
+
+
+def whole(body: Body) -> bytes:
+    return body if isinstance(body, bytes) else body.whole()
+
+
+def size_of(body: Body) -> int:
+    return len(body) if isinstance(body, bytes) else body.size
+
+
+def reader(body: Body) -> IO[bytes]:
+    """The body as a file to read from."""
+    return io.BytesIO(body) if isinstance(body, bytes) else body.reader()
+
+
+def close(body: Body) -> None:
+    if not isinstance(body, bytes):
+        body.close()
+
+
+def unkeepable(policy: Policy, begun: Spool) -> bool:
+    """Whether an answer whose first pieces these are flows past the record."""
+    if policy.response == "stream":
+        return True
+    return begun.size > policy.max_response_body and policy.mode != "atomic"
+
+
+class Tally:
+    """What has flowed past: its size and digest."""
+
+    __slots__ = ("_digest", "_size")
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def add(self, piece: bytes) -> None:
+        self._digest.update(piece)
+        self._size += len(piece)
+
+    def drained(self, *, whole: bool, error: BaseException | None) -> Drained:
+        return Drained(self._size, self._digest.digest(), whole, error)

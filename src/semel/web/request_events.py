@@ -1,0 +1,221 @@
+"""What one keyed request came to: one event, for the log and for those who count.
+
+Where somebody listens, an `Account` times what the exchange asks for; with nobody listening there
+is none, and an exchange is told of only where something is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from semel.core.exchange.admit import Refused
+from semel.core.exchange.answers import Answer, Outcome
+from semel.core.exchange.outcome import KeepFailed, NeverAwaited
+from semel.core.operations.handler import Apart, Await, Pause, Pursue, Render
+from semel.core.operations.requests import Applied, Lapse, Operation, Resume, Retake
+from semel.core.policy import Policy
+from semel.core.records import State
+from semel.core.request.keys import mask
+from semel.core.unknown.settlement import ONCE
+from semel.errors import OperationChanged, StoreError
+from semel.log import log
+from semel.runtime.event_catalogue import DEBUG, ERROR, NONE
+from semel.runtime.events import Events, short
+
+if TYPE_CHECKING:
+    from semel.web.exchange import WebExchange
+
+_clock: Final = time.perf_counter
+
+FAILED: Final = frozenset((Outcome.STORE_ERROR, Outcome.MISCONFIGURED, Outcome.NOT_DURABLE))
+
+_RAN: Final = frozenset(
+    (
+        Outcome.EXECUTED,
+        Outcome.ACCEPTED,
+        Outcome.RELEASED,
+        Outcome.SUSPENDED,
+        Outcome.NOT_DURABLE,
+    )
+)
+_RESERVED: Final = {
+    Outcome.REPLAYED: "replay",
+    Outcome.RECEIPT: "replay",
+    Outcome.IN_FLIGHT: "in_progress",
+    Outcome.MISMATCH: "key_misuse",
+    Outcome.UNKNOWN: "unknown",
+    Outcome.EXPIRED: "expired",
+}
+"""What came of the try to reserve a key for which nothing was run."""
+
+_HANDLER, _WAITING, _STORE, _NOTHING = range(4)
+_PARTS: Final[dict[type[Operation[Any]], int]] = {
+    Render: _HANDLER,
+    Await: _WAITING,
+    Pause: _WAITING,
+    Apart: _NOTHING,
+    Pursue: _NOTHING,
+}
+"""What the time of an operation is spent on; all others ask the store."""
+
+
+class Account:
+    """Times one request, from when its body has been read to its answer."""
+
+    __slots__ = ("_began", "_events", "_operations", "_spent", "again", "ran", "status")
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._began = _clock()
+        self._spent = [0.0, 0.0, 0.0, 0.0]
+        self._operations = 0
+        self.again = False
+        """Somebody held the record before."""
+        self.ran = False
+        self.status: int | None = None
+        """That of an answer whose body flowed past."""
+
+    def saw(self, op: Operation[Any], reply: Any, asked: float) -> None:
+        """An operation was performed, or raised ``reply``."""
+        part = _PARTS.get(type(op), _STORE)
+        self._spent[part] += _clock() - asked
+        if part != _STORE:
+            return
+        self._operations += 1
+        if isinstance(reply, StoreError):
+            # No line of the log: that of the exchange tells whether it mattered.
+            name = type(op).__name__
+            self._events.emit(
+                "store.error", level=NONE, error=reply, during="exchange", operation=name
+            )
+        elif isinstance(reply, Applied) and isinstance(op, Retake | Resume | Lapse):
+            self._met(op, reply)
+
+    def _met(self, op: Retake | Resume | Lapse, reply: Applied) -> None:
+        """A record that somebody held before."""
+        self.again = self.again or not isinstance(op, Lapse)
+        if not isinstance(op, Retake):
+            self._events.emit("lapse", count=1, by="request")
+        if isinstance(op, Lapse) and reply.state is State.UNKNOWN:
+            self._events.emit("doubt", count=1, why="lapsed")
+
+    def handler(self, seconds: float) -> None:
+        """The application has run for so long."""
+        self.ran = True
+        self._spent[_HANDLER] += seconds
+
+    def measured(self) -> dict[str, float | None]:
+        handler, waiting, store, _ = self._spent
+        return {
+            "seconds": _clock() - self._began,
+            "store_seconds": store,
+            "store_operations": self._operations,
+            "handler_seconds": handler if self.ran else None,
+            "waiting_seconds": waiting,
+        }
+
+
+def now() -> float:
+    """The clock of accounts."""
+    return _clock()
+
+
+def tell(ex: WebExchange, answer: Answer, at_once: bool = False) -> None:
+    """One event of what an exchange came to. ``at_once``: it was known without the store."""
+    events, outcome, account = ex.runtime.events, answer.outcome, ex.account
+    level = _level(answer, at_once)
+    if not (events.heard or level or answer.zombie):
+        return
+    error = answer.error.__cause__ if isinstance(answer.error, KeepFailed) else answer.error
+    status = None if answer.response is None else answer.response.status
+    if status is None and account is not None:
+        status = account.status
+    identity = getattr(ex, "identity", None)  # none, where it could not be made
+    which = None if identity is None else short(identity)
+    events.emit(
+        "exchange",
+        level=level,
+        error=error,
+        outcome=outcome.value,
+        reserved=_reserved(ex, outcome),
+        route=ex.plan.label,
+        method=ex.request.method,
+        policy=ex.policy.name,
+        tenant=ex.tenant,
+        replayed=outcome is Outcome.REPLAYED,
+        from_memory=at_once and outcome in _RESERVED,
+        lost_fence=answer.zombie,
+        by=_by(ex),
+        identity=which,
+        key=mask(ex.key),
+        status=status,
+        **({} if account is None else account.measured()),
+    )
+    if answer.zombie:
+        events.emit("fence.lost", route=ex.plan.label, outcome=outcome, identity=which)
+    if outcome is Outcome.SUSPENDED:
+        events.emit("doubt", count=1, why="suspended")
+
+
+def _reserved(ex: WebExchange, outcome: Outcome) -> str | None:
+    """What came of the try to reserve the key; a worker's was reserved before."""
+    if ex.worker is not None:
+        return None
+    account = ex.account
+    if outcome in _RAN or (account is not None and account.ran):
+        return "failed_retry" if account is not None and account.again else "created"
+    return _RESERVED.get(outcome)
+
+
+def _by(ex: WebExchange) -> str:
+    if ex.worker is not None:
+        return "worker"
+    return "once" if ex.request.method == ONCE else "client"
+
+
+def _level(answer: Answer, at_once: bool) -> int:
+    """Whether an operator should see a line about it."""
+    if answer.outcome in FAILED:
+        # Refused because the store is out already, it is one of very many.
+        return DEBUG if at_once and answer.outcome is Outcome.STORE_ERROR else ERROR
+    ours = isinstance(answer.error, OperationChanged | KeepFailed | NeverAwaited)
+    on_replay = answer.outcome is Outcome.REPLAYED and answer.error is not None
+    return ERROR if ours or on_replay else NONE
+
+
+def tell_refusal(events: Events, refused: Refused, policy: Policy, method: str, label: str) -> None:
+    """A request was turned away at the door; loud where that is the operator's own code."""
+    error = refused.error
+    if not events.heard and error is None:
+        return
+    code = json.loads(refused.response.body)["code"]
+    if error is not None and code == "tenant-missing":
+        _note_nobody(error, label)
+        error = None
+    events.emit(
+        "refusal",
+        level=NONE if error is None else ERROR,
+        error=error,
+        code=code,
+        status=refused.response.status,
+        route=label,
+        method=method,
+        policy=policy.name,
+    )
+
+
+_noted: set[type[Exception]] = set()
+
+
+def _note_nobody(error: Exception, label: str) -> None:
+    """Callers without a name are no news; that ``tenant=`` raises for them is, once."""
+    if type(error) not in _noted:
+        _noted.add(type(error))
+        log.warning(
+            "semel: tenant= or session= raised %s at %s, which is taken for a caller who is not "
+            "authenticated (told once): return None for those",
+            type(error).__name__,
+            label,
+        )

@@ -1,0 +1,196 @@
+"""The reconciler: asks the probes about records whose outcome nobody knows, and settles them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, assert_never
+
+from semel.backoff import jitter
+from semel.core.operations.maintenance import CountDue, Due, Work
+from semel.core.operations.requests import Inquire
+from semel.core.records import Case, Micros
+from semel.core.unknown.probe import Doubt, GivenUp, Inspection, reconcile
+from semel.core.unknown.settlement import Passed, Running, Settled, Undecided, Unusable, in_doubt
+from semel.errors import ConfigurationError, StoreCorrupt, StoreError
+from semel.log import log
+from semel.runtime.event_catalogue import ERROR, INFO, NONE, WARNING
+from semel.runtime.events import short
+from semel.runtime.leases import new_fence
+from semel.web.inventory import KnownRoutes
+from semel.worker.flow_runner import PATIENCE, Runner
+from semel.worker.rounds import Round, told
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+
+_AFTER_A_FAILURE: Final = 5.0
+"""Seconds to rest after a round in which nothing went well."""
+_LOOK_EVERY: Final = 60.0
+_MOST: Final = 1_000
+"""What is counted at most, of each kind of work."""
+_NAMED: Final = 5
+"""Routes that one line of the log names."""
+
+
+class Reconciler:
+    """One loop of the worker. Several workers may run it: of each question one puts it.
+
+    ``app`` is for finding the policies on endpoints; see `KnownRoutes`. ``at_once``: how many
+    probes run side by side. ``patience``: how long each may take.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        app: Any = None,
+        *,
+        batch: int = 50,
+        at_once: int = 8,
+        patience: timedelta = PATIENCE,
+    ) -> None:
+        self._guard = guard
+        self._routes = KnownRoutes(guard, app)
+        self._runner = Runner(guard, patience)
+        self._batch = batch
+        self._at_once = at_once
+        self._next_look = 0.0
+
+    async def run_once(self) -> Round:
+        """Ask about everything that is due, up to a batch."""
+        await self._look_around()
+        known = self._routes.known()
+        due = await self._runner.aperform(Due(Work.UNKNOWN, self._batch, known))
+        if not due.cases:
+            wait = None if due.next_due is None else (due.next_due - due.now) / 1_000_000
+            return Round(0, wait)
+        words = await self._ask_all(due.cases, due.now)
+        done = {word: words.count(word) for word in words if word != "failed"}
+        # What was asked about has a new time; the next look tells the earliest.
+        return Round(sum(done.values()), 0.0 if done else _AFTER_A_FAILURE, told(done))
+
+    async def _look_around(self) -> None:
+        """Say now and then what is due and left alone; a mistake in a deployment shows here."""
+        if not self._guard.events.heard and not log.isEnabledFor(WARNING):
+            return
+        if (now := time.monotonic()) < self._next_look:
+            return
+        self._next_look = now + _LOOK_EVERY
+        waiting = (await self._runner.aperform(CountDue(_MOST))).routes
+        left = {
+            f"{which[0]} {which[1]}".strip() if which else "of no known terms": count
+            for which, count in waiting.items()
+            if which is None or not self._routes.knows_route(*which)
+        }
+        count, routes = sum(left.values()), ", ".join(sorted(left)[:_NAMED])
+        level = WARNING if count else NONE
+        self._guard.events.emit("left_alone", level=level, count=count, routes=routes)
+
+    async def _ask_all(self, cases: tuple[Case, ...], now: Micros) -> list[str]:
+        turn = asyncio.Semaphore(self._at_once)
+
+        async def one(case: Case) -> str:
+            async with turn:
+                return await self._ask(case, now)
+
+        words = await asyncio.gather(*map(one, cases), return_exceptions=True)
+        return [word if isinstance(word, str) else "failed" for word in words]
+
+    async def _ask(self, case: Case, now: Micros) -> str:
+        """One word for what became of a case; a surprise puts it off and harms no other."""
+        try:
+            doubt = doubt_of(self._guard, self._routes, case, now)
+        except StoreCorrupt as error:  # its journal
+            return await self._give_up(case, error)
+        try:
+            inspection = await self._runner.arun(reconcile(doubt, new_fence(), jitter()))
+        except StoreError as error:
+            tell(self._guard, case, "failed", ERROR, reason=str(error), error=error)
+            return "failed"
+        return report(self._guard, doubt, inspection)
+
+    async def _give_up(self, case: Case, error: Exception) -> str:
+        record = case.record
+        tell(self._guard, case, "given_up", ERROR, reason="it cannot be asked about", error=error)
+        await self._runner.aperform(Inquire(record.identity, record.fence, case.tries, None))
+        return "given_up"
+
+
+def doubt_of(guard: Guard, routes: KnownRoutes, case: Case, now: Micros) -> Doubt:
+    """All that is needed to ask about a record; `UnknownRoute` where it is not ours to ask."""
+    if case.terms is None or not routes.knows(case.terms):
+        raise UnknownRoute(case)
+    policy, name = routes.policy(case.terms), in_doubt(case)
+    probe = None if name is None else guard.registry.probes.get(name)
+    if probe is None and policy is not None:
+        probe = policy.probe
+    render = None if policy is None else policy.render
+    return Doubt(case, now, case.terms, name, probe, render)
+
+
+class UnknownRoute(ConfigurationError):
+    """A record of an application or of a route that this process does not know."""
+
+    def __init__(self, case: Case) -> None:
+        terms = case.terms
+        if terms is None:
+            said = "its terms are not on record"
+        else:
+            whose = f" of the application {terms.application!r}" if terms.application else ""
+            said = f"it was made on the route {terms.route}{whose}, which is not known here"
+        super().__init__(f"{said}: name the application that has it with --app, or app=")
+
+
+def report(guard: Guard, doubt: Doubt, inspection: Inspection, by: str = "probe") -> str:
+    """Tell what came of a question; one word for it."""
+    case = doubt.case
+    match inspection:
+        case Settled(state):
+            return tell(guard, case, "settled", INFO, by=by, state=state)
+        case Undecided(reason, error):
+            level = INFO if error is None else ERROR
+            return tell(guard, case, "undecided", level, by=by, reason=reason, error=error)
+        case Unusable(reason, error):
+            return tell(guard, case, "undecided", ERROR, by=by, reason=reason, error=error)
+        case GivenUp(reason):
+            return tell(guard, case, "given_up", ERROR, by=by, reason=f"a dead letter: {reason}")
+        case Running() | Passed():
+            return "passed"
+        case _:
+            assert_never(inspection)
+
+
+def tell(
+    guard: Guard,
+    case: Case,
+    came: str,
+    level: int,
+    *,
+    by: str = "probe",
+    state: str | None = None,
+    reason: str | None = None,
+    error: BaseException | None = None,
+) -> str:
+    """What ``by`` has found out about a record, or not; ``came`` again."""
+    guard.events.emit(
+        "reconcile",
+        level=level,
+        error=error,
+        where=where(case),
+        identity=short(case.record.identity),
+        came=came,
+        state=state,
+        reason=reason or state,
+        by=by,
+    )
+    return came
+
+
+def where(case: Case) -> str:
+    return f"{case.origin.method} {case.origin.path}"
+
+
+def named(case: Case) -> str:
+    """A record in a line of the log: never its key."""
+    return f"{where(case)} [{short(case.record.identity)}]"

@@ -1,0 +1,186 @@
+"""Waking up promptly: who tells a worker that there is something new in the store.
+
+PostgreSQL tells itself (LISTEN), on a session of its own: a transaction pooler passes nothing on.
+With SQLite, a number that changes with every commit of anybody is looked at twenty times a second.
+Where neither works the worker polls, and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeAlias
+
+from semel.backoff import jitter
+from semel.errors import ConfigurationError
+from semel.log import log
+from semel.stores.base import Backend
+
+EFFECT: Final = "semel_effect"
+WORK: Final = "semel_work"
+CHANNELS: Final = (EFFECT, WORK)
+
+Ring: TypeAlias = Callable[[str], None]
+"""Told the channel on which there is something new."""
+
+LOOK_EVERY: Final = 0.05
+"""Seconds between two looks at SQLite's counter; a look takes some microseconds."""
+AGAIN_AFTER: Final = 0.25
+"""Seconds after a notification until the second ring: not every commit notifies (enqueue.sql)."""
+_LONGEST_REST: Final = 30.0
+_PATIENCE: Final = 5.0
+"""Seconds for a session to open, and for a notification to ourselves to come back."""
+
+
+class Bell(Protocol):
+    """Rings when there is something new."""
+
+    async def listen(self, ring: Ring) -> None:
+        """Until cancelled; returns early when it has found out that it cannot work here."""
+        ...
+
+
+def bell_for(backend: Backend, listen_url: str | None = None) -> Bell | None:
+    """The bell of a store, or None where there is none and the worker has to poll."""
+    scheme = backend.url.partition(":")[0]
+    if scheme == "sqlite":
+        if listen_url is not None:
+            raise ConfigurationError("a listen URL is for PostgreSQL; this store is SQLite")
+        from semel.stores.sqlite.backend import parse
+
+        return SqliteBell(parse(backend.url)[0])
+    if scheme in ("postgresql", "postgres"):
+        return PostgresBell(_conninfo(backend, listen_url))
+    return None
+
+
+def _conninfo(backend: Any, listen_url: str | None) -> str:
+    from semel.stores.postgres.settings import parse
+
+    settings = backend._settings if listen_url is None else parse(listen_url, {})
+    conninfo: str = settings.conninfo
+    return conninfo
+
+
+class SqliteBell:
+    """Looks at ``PRAGMA data_version``: it changes when any other connection has committed."""
+
+    def __init__(self, path: Path, every: float = LOOK_EVERY) -> None:
+        self._path = path
+        self._every = every
+
+    async def listen(self, ring: Ring) -> None:
+        while True:
+            with suppress(sqlite3.Error, OSError):
+                await self._watch(ring)
+            # The file is not there yet, or is busy being made.
+            await asyncio.sleep(1.0)
+
+    async def _watch(self, ring: Ring) -> None:
+        # Read only: the bell never makes a file. autocommit: no snapshot is held in between.
+        uri = f"{self._path.absolute().as_uri()}?mode=ro"
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=0)
+        try:
+            seen: object = None
+            while True:
+                version = connection.execute("PRAGMA data_version").fetchone()
+                if version != seen:
+                    seen = version
+                    for channel in CHANNELS:
+                        ring(channel)
+                await asyncio.sleep(self._every)
+        finally:
+            connection.close()
+
+
+class PostgresBell:
+    """LISTEN on a session of its own, opened again whenever it is lost."""
+
+    def __init__(self, conninfo: str) -> None:
+        self._conninfo = conninfo
+
+    async def listen(self, ring: Ring) -> None:
+        from psycopg import Error
+
+        failures = 0
+        twice = _Twice(ring)
+        while True:
+            try:
+                async for channel in self._heard():
+                    failures = 0
+                    twice(channel)
+            except _NoEcho:
+                log.warning(
+                    "semel: PostgreSQL's notifications do not arrive here, as behind a transaction "
+                    "pooler: polling. To listen, give a URL that leads to the server itself"
+                )
+                return
+            except (Error, OSError, TimeoutError) as error:
+                failures += 1
+                reason = (str(error).splitlines() or [type(error).__name__])[0]
+                log.warning("semel: not listening to PostgreSQL, polling meanwhile: %s", reason)
+            await asyncio.sleep(min(_LONGEST_REST, 0.5 * 2.0 ** min(failures, 10)) * jitter())
+
+    async def _heard(self) -> AsyncGenerator[str, None]:
+        session = await self._session()
+        try:
+            await self._echo(session)
+            # Something may have come before we listened.
+            for channel in CHANNELS:
+                yield channel
+            async for notification in session.notifies():
+                if notification.channel in CHANNELS:
+                    yield notification.channel
+            # It ends without an error when the session does.
+            raise OSError("the session ended")
+        finally:
+            await session.close()
+
+    async def _session(self) -> Any:
+        from psycopg import AsyncConnection
+
+        session = await asyncio.wait_for(
+            AsyncConnection.connect(self._conninfo, autocommit=True, prepare_threshold=None),
+            _PATIENCE,
+        )
+        for channel in CHANNELS:
+            await session.execute(f"LISTEN {channel}".encode())
+        return session
+
+    async def _echo(self, session: Any) -> None:
+        """Call out over another session: behind a transaction pooler it does not come back."""
+        from psycopg import AsyncConnection
+
+        async with await asyncio.wait_for(
+            AsyncConnection.connect(self._conninfo, autocommit=True, prepare_threshold=None),
+            _PATIENCE,
+        ) as caller:
+            await caller.execute("SELECT pg_notify(%s, 'echo')", (EFFECT,))
+        async for _ in session.notifies(timeout=_PATIENCE, stop_after=1):
+            return
+        raise _NoEcho
+
+
+class _Twice:
+    """Rings at once, and once more a little later."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        self._later: dict[str, asyncio.TimerHandle] = {}
+
+    def __call__(self, channel: str) -> None:
+        self._ring(channel)
+        if channel not in self._later:
+            loop = asyncio.get_running_loop()
+            self._later[channel] = loop.call_later(AGAIN_AFTER, self._again, channel)
+
+    def _again(self, channel: str) -> None:
+        del self._later[channel]
+        self._ring(channel)
+
+
+class _NoEcho(Exception):
+    """A session that hears nothing."""
