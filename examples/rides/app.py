@@ -48,7 +48,7 @@ def ask_provider(inquiry: semel.Inquiry) -> semel.Happened:
 
 POLICY = semel.payments(
     required=True,
-    on_lapse="resume",
+    mode="resumable",
     probe=ask_provider,
     lease=timedelta(seconds=LEASE),
     reconcile_after=timedelta(seconds=RECONCILE_AFTER),
@@ -76,7 +76,7 @@ class Order(BaseModel):
 @guard.route(POLICY)
 def request_ride(order: Order, request: Request) -> JSONResponse:
     """201 and the ride, or 402 when the card was declined."""
-    op = semel.current()
+    op = semel.operation()
     ride = op.phase("ride_created", create_ride, request.scope["rider"], order)
     charge = charge_card(op, ride, order.card)
     ride = op.phase("ride_settled", settle_ride, ride, charge)
@@ -111,7 +111,7 @@ def settle_ride(ride: dict[str, Any], charge: dict[str, Any]) -> dict[str, Any]:
         "UPDATE rides SET status = ?, charge = ? WHERE id = ?", status, charge["id"], ride["id"]
     )
     if status == "booked":
-        semel.current().effect("receipt", {"ride": ride["id"], "amount": ride["fare"]})
+        semel.operation().effect("receipt", {"ride": ride["id"], "amount": ride["fare"]})
     return ride | {"status": status, "charge": charge["id"]}
 
 

@@ -28,7 +28,7 @@ def create_tables(store: str) -> None:
 
 def execute(statement: str, *values: Any) -> None:
     """Write in the phase's transaction. It commits together with the journal, or not at all."""
-    connection = semel.current().transaction
+    connection = semel.operation().transaction
     if not isinstance(connection, sqlite3.Connection):
         statement = statement.replace("?", "%s")
     connection.execute(statement, values)

@@ -117,7 +117,7 @@ class Orders(HTTPEndpoint):
         """The transaction is semel's own: order and key commit together."""
         wanted = await asked(request)
         happened(request, "orders", wanted["amount"])
-        orders = semel.current().transaction
+        orders = semel.async_operation().transaction
         row = orders.execute("INSERT INTO orders (amount) VALUES (?)", (wanted["amount"],))
         if wanted["amount"] == 500:
             raise RuntimeError("the order is not to be")

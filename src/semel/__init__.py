@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING
 
 from semel.core.policy import Policy, accepted, exempt, ietf, payments, stripe
 from semel.core.records import Request, Response
-from semel.core.request.fingerprint import Recipe as Fingerprint
+from semel.core.request.fingerprint import FingerprintRule
 from semel.core.unknown.evidence import Absent, CannotTell, Happened, Inquiry
 from semel.errors import (
     ConfigurationError,
+    EncryptionKeyMissing,
     GiveUp,
-    KeyMissing,
     LeaseLost,
-    NewerVersion,
     NotExecuted,
     OperationChanged,
     OutcomeUnknown,
-    RecipeChanged,
     Refused,
     RetryLater,
     SchemaError,
+    SchemaTooNew,
     SemelError,
+    SettingsChanged,
     StoreCorrupt,
     StoreError,
     StoreUnavailable,
@@ -31,7 +31,7 @@ from semel.guard import Guard
 from semel.runtime.events import Event
 from semel.runtime.health import Health
 from semel.runtime.limits import Limits, Rate
-from semel.runtime.operation import AsyncOperation, Operation, current
+from semel.runtime.operation import AsyncOperation, Operation, async_operation, operation
 from semel.web.routes import Route
 
 if TYPE_CHECKING:
@@ -50,41 +50,42 @@ __all__ = [
     "ConfigurationError",
     "Delivery",
     "Encryption",
+    "EncryptionKeyMissing",
     "Event",
-    "Fingerprint",
+    "FingerprintRule",
     "GiveUp",
     "Guard",
     "Happened",
     "Health",
     "Inquiry",
-    "KeyMissing",
     "LeaseLost",
     "Limits",
     "Middleware",
-    "NewerVersion",
     "NotExecuted",
     "Operation",
     "OperationChanged",
     "OutcomeUnknown",
     "Policy",
     "Rate",
-    "RecipeChanged",
     "Refused",
     "Request",
     "Response",
     "RetryLater",
     "Route",
     "SchemaError",
+    "SchemaTooNew",
     "SemelError",
+    "SettingsChanged",
     "StoreCorrupt",
     "StoreError",
     "StoreUnavailable",
     "Unguarded",
     "Webhook",
     "accepted",
-    "current",
+    "async_operation",
     "exempt",
     "ietf",
+    "operation",
     "payments",
     "principal",
     "stripe",

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from semel.core.policy import OPTION_NAMES, Policy, accepted, ietf, payments, stripe
-from semel.core.request.fingerprint import Recipe
+from semel.core.request.fingerprint import FingerprintRule
 from semel.errors import ConfigurationError
 from semel.runtime.limits import Limits, Rate
 from semel.stores.options import count, duration, flag, word
@@ -228,15 +228,24 @@ def _route(where: str, given: Any) -> Route:
 
 _KINDS: Final = {"ietf": ietf, "stripe": stripe, "accepted": accepted, "payments": payments}
 _TEXTS: Final = (
-    *("key", "personal_data", "safe_methods", "scope", "on_error", "on_doubt", "on_lapse"),
-    *("effects", "response", "schema_version", "replay_header", "mode", "on_retired"),
+    *(
+        "key",
+        "personal_data",
+        "safe_methods",
+        "scope",
+        "after_error",
+        "after_doubt",
+        "after_lapse",
+        "in_flight",
+    ),
+    *("effects", "response", "schema_version", "replay_header", "mode", "after_retire"),
 )
 _OPTIONS: Final[dict[str, Reader]] = {
     **dict.fromkeys(_TEXTS, _text),
     **dict.fromkeys(("required", "strict"), flag),
     **dict.fromkeys(("mismatch_status", "max_request_body", "max_response_body"), _count),
     **dict.fromkeys(("lease", "max_run", "retention", "tombstone"), duration),
-    **dict.fromkeys(("retry_after", "max_request_age"), duration),
+    **dict.fromkeys(("retry_after", "wait", "max_request_age"), duration),
     **dict.fromkeys(("reconcile_after", "give_up_after", "abandon_after"), duration),
 }
 """The policy options that can be written down; the others take functions."""
@@ -261,12 +270,10 @@ def _policy(where: str, given: Any) -> Policy:
 def _option(where: str, option: str, given: Any) -> Any:
     _known(where, option, OPTION_NAMES)
     match option:
-        case "in_flight":
-            return given if given in ("refuse", "accept") else duration(where, given)
         case "methods" | "keep" | "carry":
             return tuple(_list(where, given))
         case "fingerprint":
-            return Recipe(**_fingerprint(where, _table(where, given)))
+            return FingerprintRule(**_fingerprint(where, _table(where, given)))
         case _ if option in _OPTIONS:
             return _OPTIONS[option](where, given)
         case _:

@@ -6,12 +6,12 @@ Expected outcomes are values; what is raised is an outage, a bug or a wrong sett
     ├── ConfigurationError      a wrong option, URL or setting: fix it and start again
     │   ├── OperationChanged    an operation's points are not those its journal was written by
     │   ├── SchemaError         the store's schema is missing, too old or from the future
-    │   └── RecipeChanged       scope or fingerprint settings differ from the recorded ones
+    │   └── SettingsChanged     scope or fingerprint settings differ from the recorded ones
     ├── StoreError
     │   ├── StoreUnavailable    the store did not answer; the write may or may not have happened
     │   ├── StoreCorrupt        the store answered something that cannot be true
-    │   ├── KeyMissing          what is stored is encrypted with a key this process does not have
-    │   └── NewerVersion        what is stored was written by a newer semel than this process has
+    │   ├── EncryptionKeyMissing    stored values are under a key that this process does not have
+    │   └── SchemaTooNew        what is stored was written by a newer semel than this process has
     ├── Refused                 raised by guard.once: the key may not run now, or not ever
     ├── NotExecuted             raised by handlers: nothing happened, a retry may run
     │   └── Unguarded           raised by tagged endpoints that were reached around their guard
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConfigurationError",
+    "EncryptionKeyMissing",
     "GiveUp",
-    "KeyMissing",
     "LeaseLost",
-    "NewerVersion",
     "NotExecuted",
     "OperationChanged",
     "OutcomeUnknown",
-    "RecipeChanged",
     "Refused",
     "RetryLater",
     "SchemaError",
+    "SchemaTooNew",
     "SemelError",
+    "SettingsChanged",
     "StoreCorrupt",
     "StoreError",
     "StoreUnavailable",
@@ -70,7 +70,7 @@ class SchemaError(ConfigurationError):
     """The store's schema is not the one this version of semel works with."""
 
 
-class RecipeChanged(ConfigurationError):
+class SettingsChanged(ConfigurationError):
     """Scope or fingerprint settings changed while keys made under the old ones are alive."""
 
 
@@ -90,14 +90,14 @@ class StoreCorrupt(StoreError):
     """The store holds or returned something that cannot be true."""
 
 
-class KeyMissing(StoreError):
+class EncryptionKeyMissing(StoreError):
     """What is stored is encrypted with a key this process was not given.
 
     It is not damaged: nothing is given up over it, and with the key it can be read.
     """
 
 
-class NewerVersion(StoreError):
+class SchemaTooNew(StoreError):
     """What is stored was written by a newer version of semel, in a way this one does not know.
 
     It is not damaged: nothing is given up over it, and a process that was upgraded can read it.

@@ -452,7 +452,7 @@ class Guard:
         return bound[1]
 
     def _bind(self, policy: Policy) -> Policy:
-        if policy.mode == "atomic" or policy.on_lapse == "resume":
+        if policy.mode == "atomic" or policy.resumable:
             transactional(self.backend)
         if not self._secrets:
             return policy

@@ -120,7 +120,7 @@ def _checked(key: str, name: str, policy: Policy) -> str:
         raise Refused("malformed-key", checked.reason, False)
     if policy.stores_request:
         raise ConfigurationError(
-            "once() is run by its caller: mode='deferred' and on_lapse='resume' are for routes"
+            "once() is run by its caller: mode='deferred' and mode='resumable' are for routes"
         )
     return checked
 

@@ -112,7 +112,7 @@ def missing_names(tree: ast.AST) -> Iterator[str]:
 
 FACTORIES = {"ietf", "stripe", "accepted", "payments"}
 GUARD = set(inspect.signature(semel.Guard).parameters)
-FINGERPRINT = set(inspect.signature(semel.Fingerprint).parameters)
+FINGERPRINT = set(inspect.signature(semel.FingerprintRule).parameters)
 ROUTE = set(inspect.signature(semel.Route).parameters)
 
 

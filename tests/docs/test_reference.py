@@ -66,8 +66,8 @@ def spoken(value: Any) -> str:
             return ", ".join(f"`{item}`" for item in sorted(value))
         case str():
             return f'`"{value}"`'
-        case semel.Fingerprint():
-            return "`Fingerprint()`"
+        case semel.FingerprintRule():
+            return "`FingerprintRule()`"
         case int() if not isinstance(value, bool) and value and value % 1024**2 == 0:
             return f"{value // 1024**2} MiB"
         case _:
@@ -186,7 +186,7 @@ def courses() -> list[Course]:
 def test_the_table_of_operations_is_what_the_journal_says() -> None:
     concluded: dict[str, list[str]] = {}
     for policy in (semel.ietf, semel.accepted, semel.payments):
-        call: Any = SimpleNamespace(policy=policy(on_lapse="resume", probe=None), worker=None)
+        call: Any = SimpleNamespace(policy=policy(mode="resumable", probe=None), worker=None)
         for situation, outcomes in OPERATIONS.items():
             for outcome in outcomes:
                 fates = [FATES[conclude(call, outcome, course)[1]] for course in courses()]
@@ -196,8 +196,8 @@ def test_the_table_of_operations_is_what_the_journal_says() -> None:
 
 
 def test_the_arguments_of_a_fingerprint_are_listed_with_their_defaults() -> None:
-    documented = first_two(page("docs/reference/fingerprints.md").table("semel.Fingerprint"))
-    given = inspect.signature(semel.Fingerprint).parameters.values()
+    documented = first_two(page("docs/reference/fingerprints.md").table("semel.FingerprintRule"))
+    given = inspect.signature(semel.FingerprintRule).parameters.values()
     assert documented == {each.name: spoken(each.default) for each in given}
 
 

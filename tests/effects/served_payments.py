@@ -41,7 +41,7 @@ def ask_provider(inquiry: semel.Inquiry) -> Any:
     )
 )
 async def pay(request: Request) -> JSONResponse:
-    key = semel.current().downstream_key("charge")
+    key = semel.async_operation().downstream_key("charge")
     with BOOKS.open("a") as books:
         books.write(key + "\n")
     if DEATH.exists():

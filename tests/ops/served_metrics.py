@@ -45,7 +45,7 @@ answers: list[semel.Happened | semel.CannotTell] = [
 """Of a provider that is asked about two keys."""
 SHORT = timedelta(milliseconds=400)
 DOUBT = semel.ietf(probe=ask, reconcile_after=timedelta(milliseconds=1))
-SLOW = semel.ietf(lease=SHORT, max_run=SHORT, effects="none", on_lapse="release")
+SLOW = semel.ietf(lease=SHORT, max_run=SHORT, effects="none", after_lapse="release")
 
 guard = semel.Guard(
     backend,

@@ -37,7 +37,7 @@ from tests.web.faults import Fault, FaultyBackend
 MINUTE = 60.0
 SECOND = 1_000_000  # microseconds
 SHORT = timedelta(milliseconds=100)  # met only by a write that never succeeds
-BRIEF = semel.ietf(lease=SHORT, max_run=SHORT, effects="none", on_lapse="release")
+BRIEF = semel.ietf(lease=SHORT, max_run=SHORT, effects="none", after_lapse="release")
 ALERTS = {rule["alert"]: rule for rule in RULES}
 
 
@@ -94,7 +94,7 @@ class Town:
         known: list[bytes] = []
 
         def fail() -> None:
-            known.append(semel.current().identity)
+            known.append(semel.operation().identity)
             raise semel.OutcomeUnknown("no answer")
 
         with suppress(semel.OutcomeUnknown):

@@ -414,9 +414,9 @@ def test_a_machine_that_was_suspended_does_not_believe_its_lease(
         monkeypatch.setattr(f"{module}.lease_clock", lambda: lease_clock() + slept[0])
 
     def run() -> list[bool]:
-        before = semel.current().held
+        before = semel.operation().held
         slept[0] = 3_600.0
-        return [before, semel.current().held]
+        return [before, semel.operation().held]
 
     assert guard.once("an-opaque-key-of-some-length", run, name="job").value == [True, False]
     guard.close()

@@ -62,7 +62,7 @@ def tell(request: pytest.FixtureRequest) -> Told:
 def test_there_is_a_world_for_every_way_to_decide() -> None:
     """Each mode with each policy and each fate of a lapse, as far as they go together."""
     explored = {
-        (world.policy.name, world.policy.mode, world.policy.on_lapse)
+        (world.policy.name, world.policy.mode, world.policy.after_lapse)
         for world in WORLDS
         if (world.requests, world.faults) == (3, 1)
     }
@@ -72,13 +72,13 @@ def test_there_is_a_world_for_every_way_to_decide() -> None:
 def ways_to_decide() -> Iterator[tuple[str, str, str]]:
     makers = (ietf, stripe, accepted, payments)
     modes: tuple[Mode, ...] = get_args(Mode)
-    for make, mode, on_lapse in product(makers, modes, OnLapse):
+    for make, mode, lapse in product(makers, modes, OnLapse):
         with suppress(ConfigurationError):
             required = mode == "deferred"
             policy = make(
-                mode=mode, on_lapse=on_lapse.value, required=required, effects="none", probe=None
+                mode=mode, after_lapse=lapse.value, required=required, effects="none", probe=None
             )
-            yield policy.name, mode, on_lapse.value
+            yield policy.name, mode, lapse.value
 
 
 def test_no_schedule_of_two_requests_and_a_fault_breaks_a_promise(tell: Told) -> None:

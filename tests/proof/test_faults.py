@@ -347,7 +347,7 @@ def test_a_clock_that_jumps_where_a_lapse_frees_the_key_runs_handlers_twice(
     tmp_path: Path,
 ) -> None:
     """The control: it was said that handlers have no effects, and they have."""
-    verdict = set_by_hand(tmp_path, semel.ietf(on_lapse="release", effects="none"))
+    verdict = set_by_hand(tmp_path, semel.ietf(after_lapse="release", effects="none"))
     assert len(verdict.duplicates) == 1
 
 

@@ -405,7 +405,7 @@ async def awaited_once(backend: MysqlBackend) -> object:
         await backend.aclose()
 
 
-@pytest.mark.parametrize("options", [{"mode": "atomic"}, {"on_lapse": "resume"}])
+@pytest.mark.parametrize("options", [{"mode": "atomic"}, {"mode": "resumable"}])
 def test_transactions_of_handlers_are_refused_when_the_guard_is_made(options: Any) -> None:
     with pytest.raises(ConfigurationError, match="mysql://h/shop has no transactions"):
         semel.Guard("mysql://h/shop", tenant=None, policy=semel.ietf(**options))

@@ -280,7 +280,7 @@ def test_it_promises_neither_durability_nor_transactions(valkey: ValkeyServer) -
 
 @pytest.mark.parametrize(
     "options",
-    [{"mode": "atomic"}, {"on_lapse": "resume"}],
+    [{"mode": "atomic"}, {"mode": "resumable"}],
     ids=["atomic", "recovery points"],
 )
 def test_a_policy_that_needs_a_transaction_is_refused_at_start(

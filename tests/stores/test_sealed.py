@@ -37,7 +37,7 @@ from semel.core.stored import requests, snapshot
 from semel.core.stored import sealed as sealing
 from semel.core.stored.sealed import Unopened
 from semel.core.stored.snapshot import LARGE, Snapshot
-from semel.errors import ConfigurationError, KeyMissing, StoreCorrupt
+from semel.errors import ConfigurationError, EncryptionKeyMissing, StoreCorrupt
 from semel.stores.body_cache import Get, Put, nearer
 from semel.stores.encrypted import _DOWN, SealedBackend, sealed
 from semel.stores.encryption import Encryption
@@ -181,7 +181,7 @@ def test_a_large_answer_is_fetched_and_opened(harness: Harness) -> None:
     )
     refused = harness.perform(Fetch(identity, fence, head))
     assert isinstance(refused, Fetched)
-    with pytest.raises(StoreCorrupt, match="a requests response"):
+    with pytest.raises(StoreCorrupt, match="a stored response"):
         snapshot.decode(refused.snapshot)
 
 
@@ -224,7 +224,7 @@ def test_a_request_moved_to_another_record_is_refused(quick: Harness) -> None:
         quick.perform(claim(identity, fence, request=REQUEST))
     mine, theirs = (recalled(within(quick), each).request or b"" for each in (one, other))
     within(quick).perform(Reseal(one, fence, Part.REQUEST, mine, theirs))
-    with pytest.raises(StoreCorrupt, match="a requests request does not open"):
+    with pytest.raises(StoreCorrupt, match="a stored request does not open"):
         requests.decode(recalled(quick.backend.blocking(), one).request or b"")
 
 
@@ -247,7 +247,7 @@ def test_a_value_moved_to_another_part_is_refused(quick: Harness) -> None:
     assert case.request is not None
     assert case.journal is not None
     within(quick).perform(Reseal(identity, fence, Part.REQUEST, case.request, case.journal))
-    with pytest.raises(StoreCorrupt, match="a requests request does not open"):
+    with pytest.raises(StoreCorrupt, match="a stored request does not open"):
         requests.decode(recalled(quick.backend.blocking(), identity).request or b"")
 
 
@@ -256,7 +256,7 @@ def test_a_changed_byte_anywhere_is_refused(quick: Harness, place: int) -> None:
     to = held(quick)
     changed = bytearray(to[2])
     changed[place] ^= 0x80
-    with pytest.raises((StoreCorrupt, KeyMissing)):
+    with pytest.raises((StoreCorrupt, EncryptionKeyMissing)):
         snapshot.decode(put(quick, to, bytes(changed)))
 
 
@@ -272,9 +272,11 @@ def test_a_plain_value_is_refused_unless_it_is_accepted(quick: Harness) -> None:
 def test_a_key_that_is_not_given_is_named(quick: Harness) -> None:
     identity, _, blob = held(quick)
     other = sealed(quick.backend.inner, Encryption({"old": OLD}, "old"))  # type: ignore[attr-defined]
-    with pytest.raises(KeyMissing, match="a requests response is encrypted with the key 'new'"):
+    with pytest.raises(
+        EncryptionKeyMissing, match="a stored response is encrypted with the key 'new'"
+    ):
         snapshot.decode(recalled(other.blocking(), identity).record.snapshot or b"")
-    with pytest.raises(KeyMissing, match="'new', and this process has no encryption="):
+    with pytest.raises(EncryptionKeyMissing, match="'new', and this process has no encryption="):
         snapshot.decode(blob)
 
 

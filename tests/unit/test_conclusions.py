@@ -16,7 +16,7 @@ from semel.errors import OperationChanged, OutcomeUnknown
 from tests.unit.whole import varied, workers_run
 from tests.unit.world import answered, call
 
-OPERATION = ietf(on_lapse="resume")
+OPERATION = ietf(mode="resumable")
 ACTED = Journal().reaching("charge", Kind.CALL, 1)
 INTENT = Journal().intending("charge")
 BOOM = Raised(ValueError("boom"))
@@ -42,7 +42,7 @@ POLICIES = [
     stripe(),
     payments(probe=None),
     accepted(),
-    ietf(on_error="unknown", on_doubt="keep"),
+    ietf(after_error="unknown", after_doubt="keep"),
     ietf(keep={200}),
     ietf(keep=lambda response: False),
     OPERATION,

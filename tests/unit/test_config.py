@@ -26,7 +26,7 @@ fingerprint = { exclude = ["sent_at"] }
 
 [[routes]]
 path = "/payments"
-policy = { kind = "payments", in_flight = "250ms", key = "uuid" }
+policy = { kind = "payments", in_flight = "wait", wait = "250ms", key = "uuid" }
 
 [[routes]]
 method = "put"
@@ -59,11 +59,11 @@ def test_a_file_says_everything_that_needs_no_code(file: Path) -> None:
         retention=timedelta(days=7),
         required=True,
         methods=("POST", "PUT"),
-        fingerprint=semel.Fingerprint(exclude=("sent_at",)),
+        fingerprint=semel.FingerprintRule(exclude=("sent_at",)),
     )
     pay, order = settings.routes
     assert (pay.method, pay.path, pay.policy.name) == ("POST", "/payments", "payments")
-    assert pay.policy.in_flight == timedelta(milliseconds=250)
+    assert pay.policy.wait == timedelta(milliseconds=250)
     assert (order.method, order.policy.name) == ("PUT", "ietf")
     assert list(settings.secrets or ()) == ["2026-01"]
     assert "sixteen" not in repr(settings)
@@ -107,7 +107,7 @@ def test_a_replay_window_can_be_set_without_code(
         ("policy = { retension = '1d' }", "did you mean 'retention'"),
         ("policy = { on_replay = 'x' }", "takes a function"),
         ("policy = { retention = 60 }", "such as '30s'"),
-        ("policy = { on_lapse = 'release' }", "effects="),
+        ("policy = { after_lapse = 'release' }", "effects="),
         ("policy = { fingerprint = { by = 'x' } }", "is not a setting"),
         ("routes = 5", "must be a list"),
         ("[[routes]]\npath = '/a'", "needs a path and a policy"),

@@ -10,7 +10,7 @@ from semel.core.exchange.settings_changed import enrol, foretold
 from semel.core.flow import run
 from semel.core.operations.requests import ReadRecipe
 from semel.core.policy import Policy, ietf
-from semel.errors import RecipeChanged
+from semel.errors import SettingsChanged
 from tests.terms import terms
 from tests.unit.world import SECOND, World
 
@@ -29,7 +29,7 @@ def test_the_same_settings_may_start_as_often_as_they_like() -> None:
 
 
 def test_changed_settings_are_refused_with_advice() -> None:
-    with pytest.raises(RecipeChanged, match="previous="):
+    with pytest.raises(SettingsChanged, match="previous="):
         start(World(), OLD, NEW)
 
 
@@ -40,7 +40,7 @@ def test_changed_settings_are_taken_when_they_name_the_old_ones() -> None:
 def test_the_old_settings_must_stay_named_until_their_keys_have_run_out() -> None:
     world = World()
     start(world, OLD, CHANGED)
-    with pytest.raises(RecipeChanged, match=r"another 4[89] hours"):
+    with pytest.raises(SettingsChanged, match=r"another 4[89] hours"):
         start(world, NEW)
     world.now += 49 * 3600 * SECOND
     start(world, NEW)
@@ -49,7 +49,7 @@ def test_the_old_settings_must_stay_named_until_their_keys_have_run_out() -> Non
 def test_a_wrong_previous_is_refused_while_the_right_one_has_live_keys() -> None:
     world = World()
     start(world, OLD, CHANGED)
-    with pytest.raises(RecipeChanged, match="keep previous="):
+    with pytest.raises(SettingsChanged, match="keep previous="):
         start(world, ietf(previous=ietf(key="uuid")))
 
 
@@ -57,7 +57,7 @@ def test_a_change_is_rolled_back_by_naming_the_new_settings() -> None:
     """Not by the old ones alone: keys that were made under the new ones would run again."""
     world = World()
     start(world, OLD, CHANGED)
-    with pytest.raises(RecipeChanged, match=r"to roll back.*previous="):
+    with pytest.raises(SettingsChanged, match=r"to roll back.*previous="):
         start(world, OLD)
     start(world, ietf(scope="tenant", previous=NEW))
 
@@ -66,7 +66,7 @@ def test_a_second_change_waits_for_the_first() -> None:
     world = World()
     third = ietf(key="uuid", previous=CHANGED)
     start(world, OLD, CHANGED)
-    with pytest.raises(RecipeChanged, match="one change at a time"):
+    with pytest.raises(SettingsChanged, match="one change at a time"):
         start(world, third)
     world.now += 49 * 3600 * SECOND
     start(world, third)
@@ -77,7 +77,7 @@ def test_the_longer_life_of_the_old_settings_counts() -> None:
     long = ietf(scope="tenant", retention=timedelta(days=30))
     start(world, long, ietf(previous=long))
     world.now += 40 * 24 * 3600 * SECOND
-    with pytest.raises(RecipeChanged):
+    with pytest.raises(SettingsChanged):
         start(world, NEW)
 
 
@@ -108,6 +108,6 @@ def test_what_will_be_refused_is_foretold_word_for_word(
     refused: list[str] = []
     try:
         start(world, policy)
-    except RecipeChanged as error:
+    except SettingsChanged as error:
         refused.append(str(error))
     assert refused == ([] if said is None else [said])

@@ -45,7 +45,7 @@ from semel.core.operations.requests import (
 )
 from semel.core.policy import Policy, accepted, ietf, payments, stripe
 from semel.core.records import Fence, OnLapse, Response
-from semel.core.request.fingerprint import Recipe
+from semel.core.request.fingerprint import FingerprintRule
 from semel.core.stored import snapshot
 from semel.errors import NotExecuted, OutcomeUnknown, StoreUnavailable
 from tests.unit.whole import Discard, Drain, Invoke, exchange, varied
@@ -276,7 +276,7 @@ def test_a_lapsed_lease_becomes_unknown_and_is_not_run_again(world: World) -> No
 
 
 def test_a_lapsed_lease_runs_again_only_where_declared(world: World) -> None:
-    policy = ietf(on_lapse="release", effects="none")
+    policy = ietf(after_lapse="release", effects="none")
     dead = call(policy=policy)
     world.perform(_claim_of(dead))
     world.now += 61 * SECOND
@@ -286,7 +286,7 @@ def test_a_lapsed_lease_runs_again_only_where_declared(world: World) -> None:
 
 def test_what_was_begun_as_an_operation_and_is_none_any_more_is_left_alone(world: World) -> None:
     """Resumed as a plain handler, it would do again what its journal says is done."""
-    begun = call(policy=ietf(on_lapse="resume"))
+    begun = call(policy=ietf(mode="resumable"))
     world.perform(_claim_of(begun))
     world.now += 61 * SECOND
     before = world.record(begun)
@@ -539,7 +539,7 @@ def test_a_stale_holder_cannot_renew(world: World) -> None:
 
 # ── waiting ───────────────────────────────────────────────────────────────────────────────────────
 
-PATIENT = ietf(in_flight=timedelta(seconds=5))
+PATIENT = ietf(in_flight="wait", wait=timedelta(seconds=5))
 
 
 def _claim_of(holder: Any) -> Claim:
@@ -618,7 +618,7 @@ def test_a_lapse_wakes_waiters_with_the_unknown_answer(world: World, elected: bo
 
 def test_who_waited_for_an_operation_is_not_told_that_it_is_lost(world: World) -> None:
     """It has lapsed, and the elected one goes on with it."""
-    policy = ietf(in_flight=timedelta(seconds=5), on_lapse="resume")
+    policy = ietf(in_flight="wait", wait=timedelta(seconds=5), mode="resumable")
     leader = call(policy=policy)
     assert isinstance(world.perform(_claim_of(leader)), Claimed)
 
@@ -784,7 +784,7 @@ def test_store_unavailable_says_whether_it_was_applied() -> None:
 
 
 def test_lapse_modes_are_recorded_with_the_claim(world: World) -> None:
-    policy = ietf(on_lapse="release", effects="transactional")
+    policy = ietf(after_lapse="release", effects="transactional")
     world.outcomes.append(answered())
     world.serve(call(policy=policy))
     record = world.record(call(policy=policy))
@@ -820,7 +820,7 @@ def test_a_key_of_another_format_before_is_found_under_its_old_form(
 
 def test_a_record_with_the_new_fingerprint_is_compared_by_the_new_recipe(world: World) -> None:
     strict = ietf()
-    loose = ietf(fingerprint=Recipe(exclude=("sent_at",)), previous=strict)
+    loose = ietf(fingerprint=FingerprintRule(exclude=("sent_at",)), previous=strict)
     world.outcomes.append(answered())
     world.serve(call(b'{"amount": 1, "sent_at": 1}', loose))
     again = world.serve(call(b'{"amount": 1, "sent_at": 2}', loose))
@@ -829,7 +829,7 @@ def test_a_record_with_the_new_fingerprint_is_compared_by_the_new_recipe(world: 
 
 def test_a_record_with_the_old_fingerprint_is_compared_by_the_old_recipe(world: World) -> None:
     strict = ietf()
-    loose = ietf(fingerprint=Recipe(exclude=("sent_at",)), previous=strict)
+    loose = ietf(fingerprint=FingerprintRule(exclude=("sent_at",)), previous=strict)
     world.outcomes.append(answered())
     world.serve(call(b'{"amount": 1, "sent_at": 1}', strict))
     same = world.serve(call(b'{"sent_at": 1, "amount": 1}', loose))

@@ -25,7 +25,7 @@ from semel.core.request.comparison import (
 from semel.core.request.fingerprint import (
     MAX_FIELDS,
     Fingerprint,
-    Recipe,
+    FingerprintRule,
     fingerprint,
     matches,
 )
@@ -64,7 +64,7 @@ def sent(content_type: str = "application/json") -> Request:
 
 
 def made(body: bytes, content_type: str | None = "application/json", **options: Any) -> Fingerprint:
-    recipe = options.pop("recipe", Recipe())
+    recipe = options.pop("recipe", FingerprintRule())
     return fingerprint(*meant(body, content_type, **options), recipe)
 
 
@@ -77,7 +77,7 @@ def encoded(value: object, **options: Any) -> bytes:
 
 def test_the_text_names_version_kind_and_seal() -> None:
     assert re.fullmatch(r"v1\.json\.sha256\.[A-Za-z0-9_-]{43}", made(b"{}").text)
-    sealed = made(b"{}", recipe=Recipe(secrets=(NEW, OLD)))
+    sealed = made(b"{}", recipe=FingerprintRule(secrets=(NEW, OLD)))
     assert re.fullmatch(r"v1\.json\.hmac-2024\.[A-Za-z0-9_-]{43}", sealed.text)
 
 
@@ -87,7 +87,7 @@ def test_the_digest_is_made_as_described() -> None:
     plain = made(b'{"a": 1.0}', query=b"a=1")
     assert plain.text == "v1.json.sha256." + urlsafe_b64encode(digest).decode().rstrip("=")
     sealed = hmac.digest(NEW[1], digest, "sha256")
-    assert made(b'{"a":1}', query=b"a=1", recipe=Recipe(secrets=(NEW,))).text == (
+    assert made(b'{"a":1}', query=b"a=1", recipe=FingerprintRule(secrets=(NEW,))).text == (
         "v1.json.hmac-2024." + urlsafe_b64encode(sealed).decode().rstrip("=")
     )
 
@@ -218,8 +218,8 @@ def test_a_compressed_body_is_raw_under_its_encoding() -> None:
 def test_chunks_do_not_matter(body: bytes, size: int) -> None:
     chunks = [body[at : at + size] for at in range(0, len(body), size)]
     for content_type in ("application/json", FORM, "text/plain"):
-        whole = fingerprint(*meant(body, content_type), Recipe())
-        assert fingerprint(*meant(chunks, content_type), Recipe()) == whole
+        whole = fingerprint(*meant(body, content_type), FingerprintRule())
+        assert fingerprint(*meant(chunks, content_type), FingerprintRule()) == whole
 
 
 @pytest.mark.parametrize(("content_type", "encoding"), [(None, None), ("application/json", "br")])
@@ -243,7 +243,7 @@ def test_raw_bodies_are_hashed_as_they_stream(
         for _ in range(100):
             yield Chunk()  # type: ignore[misc]
 
-    streamed = fingerprint(*meant(stream(), content_type, encoding=encoding), Recipe())
+    streamed = fingerprint(*meant(stream(), content_type, encoding=encoding), FingerprintRule())
     assert streamed == made(bytes(100_000), content_type, encoding=encoding)
 
 
@@ -406,7 +406,9 @@ def test_multipart_without_a_proper_boundary_is_raw(parameters: str) -> None:
 
 
 def test_excluded_fields_do_not_matter() -> None:
-    recipe = Recipe(exclude=("sent_at", "/card/trace", "/items/0", "/~1odd", "absent", "/a/b/c"))
+    recipe = FingerprintRule(
+        exclude=("sent_at", "/card/trace", "/items/0", "/~1odd", "absent", "/a/b/c")
+    )
     one = made(
         b'{"sent_at":1,"card":{"trace":1,"no":2},"items":[1,2],"/odd":1,"a":7}', recipe=recipe
     )
@@ -418,13 +420,13 @@ def test_excluded_fields_do_not_matter() -> None:
 
 
 def test_excluding_an_element_does_not_move_the_others() -> None:
-    recipe = Recipe(exclude=("/0", "/1"))
+    recipe = FingerprintRule(exclude=("/0", "/1"))
     assert made(b"[1,2,3]", recipe=recipe) == made(b"[8,9,3]", recipe=recipe)
     assert made(b"[1,2,3]", recipe=recipe).text != made(b"[1,2,4]", recipe=recipe).text
 
 
 def test_only_included_fields_matter() -> None:
-    recipe = Recipe(include=("amount", "/card/no", "/absent"))
+    recipe = FingerprintRule(include=("amount", "/card/no", "/absent"))
     one = made(b'{"amount":1,"card":{"no":2,"x":1},"y":0}', recipe=recipe)
     assert one == made(b'{"card":{"no":2.0},"amount":1,"z":[]}', recipe=recipe)
     assert set(one.fields) == {"amount", "/card/no"}
@@ -435,14 +437,14 @@ def test_only_included_fields_matter() -> None:
 
 
 def test_a_name_given_twice_is_noticed_whatever_is_left_out() -> None:
-    recipe = Recipe(exclude=("a",))
+    recipe = FingerprintRule(exclude=("a",))
     assert made(b'{"a":1,"a":2,"b":1}', recipe=recipe).kind == "raw"
 
 
 def test_form_fields_are_chosen_by_name() -> None:
-    out = Recipe(exclude=("t", "/a/b"))
+    out = FingerprintRule(exclude=("t", "/a/b"))
     assert made(b"a=1&t=2", FORM, recipe=out) == made(b"t=3&a=1&t=4", FORM, recipe=out)
-    only = Recipe(include=("a",))
+    only = FingerprintRule(include=("a",))
     assert made(b"a=1&t=2", FORM, recipe=only) == made(b"a=1", FORM, recipe=only)
     one, other = (
         multipart([part("a", b"1"), part("t", b"2")], recipe=out),
@@ -452,7 +454,7 @@ def test_form_fields_are_chosen_by_name() -> None:
 
 
 def test_a_raw_body_counts_whole() -> None:
-    recipe = Recipe(exclude=("t",))
+    recipe = FingerprintRule(exclude=("t",))
     assert (
         made(b"t=1", "text/plain", recipe=recipe).text
         != made(b"t=2", "text/plain", recipe=recipe).text
@@ -460,7 +462,9 @@ def test_a_raw_body_counts_whole() -> None:
 
 
 def test_a_function_may_decide_what_matters() -> None:
-    recipe = Recipe(by=lambda request, body: request.headers["X-Amount"].encode() + body[:1])
+    recipe = FingerprintRule(
+        by=lambda request, body: request.headers["X-Amount"].encode() + body[:1]
+    )
     one = made(b"ab", None, query=b"a", recipe=recipe)
     assert one.kind == "by"
     assert one == made(b"ac", "text/plain", query=b"b", encoding="gzip", recipe=recipe)
@@ -470,7 +474,7 @@ def test_a_function_may_decide_what_matters() -> None:
 
 
 def test_a_function_that_returns_no_bytes_is_told_so() -> None:
-    recipe = Recipe(by=lambda request, body: "text")  # type: ignore[arg-type,return-value]
+    recipe = FingerprintRule(by=lambda request, body: "text")  # type: ignore[arg-type,return-value]
     with pytest.raises(TypeError, match="returned str, not bytes"):
         made(b"", recipe=recipe)
 
@@ -495,7 +499,7 @@ def test_settings_that_make_no_sense_are_refused_in_one_sentence(
     options: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=sentence) as refused:
-        Recipe(**options)
+        FingerprintRule(**options)
     assert "xxxx" not in str(refused.value)
 
 
@@ -504,11 +508,11 @@ def decide(request: Request, body: bytes) -> bytes:
 
 
 def test_a_description_is_stable_and_knows_no_secrets() -> None:
-    assert Recipe().describe() == Recipe(secrets=(NEW,)).describe() == "v1"
-    one = Recipe(exclude=("b", "/a"), include=("x y",), secrets=(NEW,))
+    assert FingerprintRule().describe() == FingerprintRule(secrets=(NEW,)).describe() == "v1"
+    one = FingerprintRule(exclude=("b", "/a"), include=("x y",), secrets=(NEW,))
     assert one.describe() == 'v1 include=["/x y"] exclude=["/a","/b"]'
-    assert one.describe() == Recipe(exclude=("a", "/b", "b"), include=("/x y",)).describe()
-    assert Recipe(by=decide).describe().endswith(".decide")
+    assert one.describe() == FingerprintRule(exclude=("a", "/b", "b"), include=("/x y",)).describe()
+    assert FingerprintRule(by=decide).describe().endswith(".decide")
     assert "nnnn" not in repr(one)
 
 
@@ -517,30 +521,30 @@ def test_a_description_is_stable_and_knows_no_secrets() -> None:
 
 def test_a_rotated_secret_is_still_accepted() -> None:
     meaning = meant(b'{"a":1}')
-    before, after = Recipe(secrets=(OLD,)), Recipe(secrets=(NEW, OLD))
+    before, after = FingerprintRule(secrets=(OLD,)), FingerprintRule(secrets=(NEW, OLD))
     stored, mine = fingerprint(*meaning, before).text, fingerprint(*meaning, after)
     assert stored != mine.text
     assert matches(stored, after, mine)
-    assert not matches(stored, Recipe(secrets=(NEW,)), mine)
+    assert not matches(stored, FingerprintRule(secrets=(NEW,)), mine)
     other = fingerprint(*meant(b'{"a":2}'), before).text
     assert not matches(other, after, mine)
 
 
 def test_records_from_before_the_first_secret_still_match() -> None:
-    meaning, sealed = meant(b'{"a":1}'), Recipe(secrets=(NEW,))
+    meaning, sealed = meant(b'{"a":1}'), FingerprintRule(secrets=(NEW,))
     mine = fingerprint(*meaning, sealed)
-    assert matches(fingerprint(*meaning, Recipe()).text, sealed, mine)
+    assert matches(fingerprint(*meaning, FingerprintRule()).text, sealed, mine)
     assert not matches(made(b'{"a":2}').text, sealed, mine)
 
 
 def test_matching_does_not_read_the_body_again() -> None:
-    meaning, recipe = meant(iter([b'{"a":1}'])), Recipe(secrets=(NEW, OLD))
+    meaning, recipe = meant(iter([b'{"a":1}'])), FingerprintRule(secrets=(NEW, OLD))
     mine = fingerprint(*meaning, recipe)
-    assert matches(made(b'{"a":1}', recipe=Recipe(secrets=(OLD,))).text, recipe, mine)
+    assert matches(made(b'{"a":1}', recipe=FingerprintRule(secrets=(OLD,))).text, recipe, mine)
 
 
 def test_a_digest_of_another_kind_or_under_another_label_never_matches() -> None:
-    meaning, recipe = meant(b'{"a":1}'), Recipe(secrets=(NEW, OLD))
+    meaning, recipe = meant(b'{"a":1}'), FingerprintRule(secrets=(NEW, OLD))
     mine = fingerprint(*meaning, recipe)
     assert not matches(mine.text.replace("json", "raw"), recipe, mine)
     assert not matches(mine.text.replace("v1", "v2"), recipe, mine)
@@ -550,7 +554,7 @@ def test_a_digest_of_another_kind_or_under_another_label_never_matches() -> None
 
 @given(st.text() | st.text("v1.jsonhac-2024sh6", max_size=40))
 def test_no_stored_text_makes_matching_raise(stored: str) -> None:
-    recipe = Recipe(secrets=(NEW, OLD))
+    recipe = FingerprintRule(secrets=(NEW, OLD))
     assert not matches(stored, recipe, made(b"{}", recipe=recipe))
 
 
@@ -575,20 +579,22 @@ def test_of_a_large_body_nothing_is_read_after_it_was_prepared(size: int) -> Non
             reads.append(size)
             yield from (b'{"a":"', b"x" * size, b'"}')
 
-    prints = Prints(sent(), Body(), Recipe())
+    prints = Prints(sent(), Body(), FingerprintRule())
     prints.prepare()
     read = len(reads)
     evidence = prints.evidence(SALT)
     assert prints.differing(evidence) == Difference()
     assert len(reads) == read
-    assert evidence == Prints(sent(), Body(), Recipe()).evidence(SALT)
+    assert evidence == Prints(sent(), Body(), FingerprintRule()).evidence(SALT)
 
 
 def test_the_trace_of_a_large_body_is_no_other_bodys() -> None:
     """It is made from the digest, which as a body is another request."""
     large = b"x" * 100_000
     bodies = (large, hashlib.sha256(large).digest(), large + b"x", large[1:])
-    traces = {Prints(sent("a/b"), (body,), Recipe()).evidence(SALT)[16:32] for body in bodies}
+    traces = {
+        Prints(sent("a/b"), (body,), FingerprintRule()).evidence(SALT)[16:32] for body in bodies
+    }
     assert len(traces) == 4
 
 
@@ -602,9 +608,9 @@ def told(body: dict[str, int]) -> Mapping[str, bytes]:
     return made(json.dumps(body).encode()).fields
 
 
-@given(fields, fields, st.sampled_from([Recipe(), Recipe(secrets=(NEW,))]))
+@given(fields, fields, st.sampled_from([FingerprintRule(), FingerprintRule(secrets=(NEW,))]))
 def test_exactly_the_fields_that_were_added_or_changed_are_named(
-    one: dict[str, int], other: dict[str, int], recipe: Recipe
+    one: dict[str, int], other: dict[str, int], recipe: FingerprintRule
 ) -> None:
     difference = differing_fields(field_digests(told(one), SALT, recipe), told(other), recipe)
     if one:
@@ -661,7 +667,11 @@ def test_what_may_be_data_is_not_named(body: bytes, kind: str) -> None:
 
 def test_digests_depend_on_salt_and_secret() -> None:
     one = {"a": b"1"}
-    secrets = [Recipe(), Recipe(secrets=(("k", b"x" * 32),)), Recipe(secrets=(("k", b"y" * 32),))]
+    secrets = [
+        FingerprintRule(),
+        FingerprintRule(secrets=(("k", b"x" * 32),)),
+        FingerprintRule(secrets=(("k", b"y" * 32),)),
+    ]
     made = {
         field_digests(one, salt, recipe)[-6:] for salt in (SALT, b"other") for recipe in secrets
     }
@@ -669,10 +679,10 @@ def test_digests_depend_on_salt_and_secret() -> None:
 
 
 def test_digests_survive_rotation_and_an_unknown_secret_names_nothing() -> None:
-    stored = field_digests(told({"a": 1, "b": 2}), SALT, Recipe(secrets=(OLD,)))
-    mine, rotated = told({"a": 1, "b": 3}), Recipe(secrets=(NEW, OLD))
+    stored = field_digests(told({"a": 1, "b": 2}), SALT, FingerprintRule(secrets=(OLD,)))
+    mine, rotated = told({"a": 1, "b": 3}), FingerprintRule(secrets=(NEW, OLD))
     assert differing_fields(stored, mine, rotated).named == ("b",)
-    assert differing_fields(stored, mine, Recipe(secrets=(NEW,))) == Difference()
+    assert differing_fields(stored, mine, FingerprintRule(secrets=(NEW,))) == Difference()
     assert differing_fields(stored, mine) == Difference()
 
 
@@ -727,4 +737,6 @@ def test_what_a_request_held_is_not_in_any_repr() -> None:
 def test_few_steps_give_what_many_give(document: dict[str, Any], kind: str) -> None:
     body = json.dumps(document).encode()
     request, chunks = meant(body, kind)
-    assert fingerprint(request, body, Recipe()) == fingerprint(request, chunks, Recipe())
+    assert fingerprint(request, body, FingerprintRule()) == fingerprint(
+        request, chunks, FingerprintRule()
+    )

@@ -11,7 +11,7 @@ from semel.core.frozen import derived, frozen, replace, value
 from semel.core.operations.handler import Pause
 from semel.core.operations.requests import Claimed
 from semel.core.records import Origin, Response
-from semel.core.request.fingerprint import Recipe
+from semel.core.request.fingerprint import FingerprintRule
 
 
 @frozen
@@ -108,7 +108,7 @@ def test_derived_fields_are_set_after_the_others_and_are_no_part_of_the_value() 
 def test_what_is_printed_shows_no_key_no_body_and_no_secret() -> None:
     ticket = Origin("tenant-a", "POST", "/pay", "the-secret-key")
     response = Response(200, ((b"set-cookie", b"sid=1"),), b"the body")
-    recipe = Recipe(secrets=(("2026", b"sixteen bytes or more"),))
+    recipe = FingerprintRule(secrets=(("2026", b"sixteen bytes or more"),))
     for shown in (repr(ticket), repr(response), repr(recipe)):
         for hidden in ("tenant-a", "the-secret-key", "sid=1", "the body", "sixteen"):
             assert hidden not in shown

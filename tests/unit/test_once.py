@@ -111,9 +111,10 @@ def test_a_result_that_cannot_be_kept_leaves_the_outcome_unknown(once: Any) -> N
 
 
 def test_the_function_knows_its_operation(once: Any) -> None:
-    assert once(KEY, lambda: semel.current().downstream_key("mail")).value.startswith("semel_")
+    fitting = semel.operation if type(once) is Blocking else semel.async_operation
+    assert once(KEY, lambda: fitting().downstream_key("mail")).value.startswith("semel_")
     with pytest.raises(LookupError):
-        semel.current()
+        semel.operation()
 
 
 def test_a_call_beside_a_running_one_is_refused_or_waits(guard: semel.Guard) -> None:
@@ -124,7 +125,7 @@ def test_a_call_beside_a_running_one_is_refused_or_waits(guard: semel.Guard) -> 
         assert go_on.wait(PATIENCE)
         return "done"
 
-    patient = semel.ietf(in_flight=timedelta(seconds=PATIENCE))
+    patient = semel.ietf(in_flight="wait", wait=timedelta(seconds=PATIENCE))
     with ThreadPoolExecutor(2) as pool:
         leader = pool.submit(guard.once, KEY, slow, name="job")
         assert inside.wait(PATIENCE)

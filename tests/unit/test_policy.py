@@ -40,16 +40,18 @@ async def waiting(*_: object) -> bool:
         ({"tombstone": -timedelta(1)}, "tombstone"),
         ({"tombstone": 5}, "tombstone"),
         ({"max_run": timedelta(seconds=1)}, "max_run must not be shorter than lease"),
-        ({"in_flight": "wait"}, "in_flight='wait'"),
-        ({"in_flight": ZERO}, "in_flight"),
+        ({"in_flight": timedelta(1)}, "in_flight=datetime.timedelta(days=1) is not one of"),
+        ({"in_flight": "wait", "wait": ZERO}, "wait="),
+        ({"after_lapse": "resume"}, "mode='resumable'"),
+        ({"mode": "resumable", "after_lapse": "resume"}, "leave after_lapse= out"),
         ({"key": "guid"}, "key='guid'"),
         ({"key": 7}, "key=7"),
         ({"methods": {"GET"}}, "safe methods"),
         ({"methods": "POST"}, "collection"),
         ({"scope": "planet"}, "scope='planet'"),
-        ({"on_error": "ignore"}, "on_error='ignore'"),
-        ({"on_lapse": "release"}, "effects="),
-        ({"on_lapse": "resume", "response": "stream"}, "does not go with it"),
+        ({"after_error": "ignore"}, "after_error='ignore'"),
+        ({"after_lapse": "release"}, "effects="),
+        ({"mode": "resumable", "response": "stream"}, "does not go with it"),
         ({"mismatch_status": 500}, "4xx"),
         ({"keep": "all"}, "keep="),
         ({"probe": 5}, "probe="),
@@ -90,7 +92,7 @@ def test_policies_are_frozen_and_hashable() -> None:
         policy.required = True  # type: ignore[misc]
     assert hash(policy) == hash(semel.ietf())
     assert hash(semel.ietf(keep=[200])) == hash(semel.ietf(keep={200}))
-    assert semel.Fingerprint(exclude=["a"]) == semel.Fingerprint(exclude=("a",))  # type: ignore[arg-type]
+    assert semel.FingerprintRule(exclude=["a"]) == semel.FingerprintRule(exclude=("a",))  # type: ignore[arg-type]
 
 
 def test_the_recipe_changes_with_what_decides_identity_and_meaning() -> None:
@@ -99,7 +101,7 @@ def test_the_recipe_changes_with_what_decides_identity_and_meaning() -> None:
         semel.ietf(scope="tenant").recipe(),
         semel.ietf(session=lambda request: None).recipe(),
         semel.ietf(key="uuid").recipe(),
-        semel.ietf(fingerprint=semel.Fingerprint(exclude=("sent_at",))).recipe(),
+        semel.ietf(fingerprint=semel.FingerprintRule(exclude=("sent_at",))).recipe(),
     }
     assert len(recipes) == 5
     assert semel.ietf(retention=timedelta(days=2)).recipe() == semel.ietf().recipe()

@@ -1,4 +1,4 @@
-"""What is requests comes out byte for byte, or not at all."""
+"""What is stored comes out byte for byte, or not at all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from semel.core.recovery import journal
 from semel.core.stored import requests
 from semel.core.stored.snapshot import COMPRESS_OVER, Snapshot, decode, encode
-from semel.errors import NewerVersion, StoreCorrupt
+from semel.errors import SchemaTooNew, StoreCorrupt
 
 SNAPSHOTS = st.builds(
     Snapshot,
@@ -46,27 +46,27 @@ def test_a_flipped_bit_is_a_refusal_never_another_answer(
     blob = bytearray(encode(snapshot))
     at = data.draw(st.integers(0, len(blob) - 1))
     blob[at] ^= 1 << data.draw(st.integers(0, 7))
-    with pytest.raises((StoreCorrupt, NewerVersion)):
+    with pytest.raises((StoreCorrupt, SchemaTooNew)):
         decode(bytes(blob))
 
 
 def test_what_a_newer_semel_wrote_is_called_so_and_never_guessed_at() -> None:
     """A flag that is not known here may say how the body is packed."""
     blob = encode(Snapshot(200, (), b"paid"))
-    with pytest.raises(NewerVersion, match="upgrade"):
+    with pytest.raises(SchemaTooNew, match="upgrade"):
         decode(b"S2" + blob[2:])
     flags, rest = blob[2] | 32, blob[19:]
     checksum = sha256(bytes((flags,)) + rest).digest()[:16]
-    with pytest.raises(NewerVersion, match="upgrade"):
+    with pytest.raises(SchemaTooNew, match="upgrade"):
         decode(b"S1" + bytes((flags,)) + checksum + rest)
     for decoder, kind in ((requests.decode, b"Q2"), (journal.decode, b"J2"), (decode, b"E2")):
-        with pytest.raises(NewerVersion, match="upgrade"):
+        with pytest.raises(SchemaTooNew, match="upgrade"):
             decoder(kind + bytes(40))
 
 
 @given(st.binary(max_size=300))
 def test_garbage_is_a_refusal(blob: bytes) -> None:
-    with pytest.raises((StoreCorrupt, NewerVersion)):
+    with pytest.raises((StoreCorrupt, SchemaTooNew)):
         decode(blob)
 
 

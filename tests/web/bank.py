@@ -201,7 +201,7 @@ def play(script: Script) -> Says:
 
 
 def _do(step: Step) -> Any:
-    operation = semel.current()
+    operation = semel.operation()
     match step:
         case Sql(text):
             cursor = operation.transaction.execute(text)
@@ -233,7 +233,7 @@ async def aplay(script: Script) -> Says:
 
 
 async def _ado(step: Step) -> Any:
-    operation = semel.current()
+    operation = semel.async_operation()
     match step:
         case Sql(text):
             cursor = await _ready(operation.transaction.execute(text))

@@ -33,7 +33,7 @@ COMMITTED = "after Commit"
 
 POLICIES = {
     "/pay": semel.ietf(mode="atomic"),
-    "/wait": semel.ietf(mode="atomic", in_flight=timedelta(seconds=PATIENCE)),
+    "/wait": semel.ietf(mode="atomic", in_flight="wait", wait=timedelta(seconds=PATIENCE)),
     "/accept": semel.accepted(mode="atomic"),
 }
 

@@ -16,7 +16,7 @@ effects = Effects(os.environ["SEMEL_TEST_EFFECTS"])
 
 
 def handle() -> Said:
-    semel.current().resource(os.environ["SEMEL_TEST_RESOURCE"])
+    semel.operation().resource(os.environ["SEMEL_TEST_RESOURCE"])
     return Said(effects.happen("-").encode())
 
 

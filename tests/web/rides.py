@@ -85,11 +85,11 @@ class Rides:
 
     @staticmethod
     def policy() -> semel.Policy:
-        return semel.payments(on_lapse="resume", probe=None, lease=LEASE)
+        return semel.payments(mode="resumable", probe=None, lease=LEASE)
 
     def asgi(self) -> AsgiApp:
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            op: semel.AsyncOperation = semel.current()
+            op: semel.AsyncOperation = semel.async_operation()
             script = self.script
             said = [await op.phase(name, self._awrite, name) for name in script.phases]
             script.between()
@@ -103,7 +103,7 @@ class Rides:
         return app
 
     async def _awrite(self, name: str) -> Any:
-        op: semel.AsyncOperation = semel.current()
+        op: semel.AsyncOperation = semel.async_operation()
         done = op.transaction.execute(self._insert, (name,))
         if not isinstance(done, sqlite3.Cursor):
             await done
@@ -114,7 +114,7 @@ class Rides:
 
     def wsgi(self) -> WsgiApp:
         def app(environ: Environ, start_response: StartResponse) -> list[bytes]:
-            op: semel.Operation = semel.current()
+            op: semel.Operation = semel.operation()
             said = [op.phase(name, self._write, name) for name in self.script.phases]
             self.script.between()
             for name in self.script.calls:
@@ -126,7 +126,7 @@ class Rides:
         return app
 
     def _write(self, name: str) -> Any:
-        op: semel.Operation = semel.current()
+        op: semel.Operation = semel.operation()
         op.transaction.execute(self._insert, (name,))
         if self.script.effect:
             which = name if self.script.which else ""

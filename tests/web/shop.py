@@ -37,8 +37,8 @@ POLICIES: dict[str, Policy] = {
     "/huge": semel.ietf(max_response_body=KEPT_AT_MOST, lease=LEASE),
     "/stream": semel.ietf(response="stream", lease=LEASE),
     "/undeclared": semel.ietf(lease=LEASE),
-    "/wait": semel.ietf(in_flight=PATIENT, lease=LEASE),
-    "/fail": semel.ietf(in_flight=PATIENT, lease=LEASE),
+    "/wait": semel.ietf(in_flight="wait", wait=PATIENT, lease=LEASE),
+    "/fail": semel.ietf(in_flight="wait", wait=PATIENT, lease=LEASE),
     "/outlive": semel.ietf(lease=LEASE),
 }
 

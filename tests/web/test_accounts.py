@@ -226,7 +226,7 @@ def test_a_handler_that_ends_after_its_lease_is_told_to_have_lost_its_fence(
 ) -> None:
     now, ear = [MINUTE], Ear()
     backend = MemoryBackend(clock=lambda: now[0])
-    policy = semel.ietf(effects="none", on_lapse="release")
+    policy = semel.ietf(effects="none", after_lapse="release")
     guard = make_guard(backend, on_event=ear, policy=policy, maintenance=None)
     key = "a-key-that-two-hold"
 

@@ -628,7 +628,7 @@ def test_once_in_a_transaction(ledger: Ledger, make_guard: MakeGuard) -> None:
     def job() -> str:
         nonlocal tries
         tries += 1
-        put(semel.current())
+        put(semel.operation())
         if tries == 1:
             raise ValueError("once")
         return "done"
@@ -651,8 +651,8 @@ def test_once_whose_function_commits_says_so_and_is_not_run_again(
     guard = make_guard(ledger.store, policy=semel.ietf(mode="atomic"))
 
     def job() -> str:
-        put(semel.current())
-        semel.current().transaction.execute("COMMIT")
+        put(semel.operation())
+        semel.operation().transaction.execute("COMMIT")
         return "done"
 
     with pytest.raises(semel.ConfigurationError, match="ended semel's transaction itself"):
@@ -667,7 +667,7 @@ async def test_aonce_in_a_transaction(ledger: Ledger) -> None:
     started, go = asyncio.Event(), asyncio.Event()
 
     async def job() -> str:
-        operation = semel.current()
+        operation = semel.async_operation()
         outcome = operation.transaction.execute("INSERT INTO payment VALUES ('a')")
         if not ledger.sqlite:
             await outcome

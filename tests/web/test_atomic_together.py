@@ -129,7 +129,7 @@ def test_duplicates_in_one_process_are_busy_at_once(together: Any) -> None:
 
 
 def test_those_who_wait_get_the_answer(together: Any) -> None:
-    one, (first, *others) = together(Slow(), 10, in_flight=LONG)
+    one, (first, *others) = together(Slow(), 10, in_flight="wait", wait=LONG)
     assert (first.status, first.replayed) == (201, False)
     assert {(reply.status, reply.body, reply.replayed) for reply in others} == {
         (201, first.body, True)
@@ -138,7 +138,7 @@ def test_those_who_wait_get_the_answer(together: Any) -> None:
 
 
 def test_those_who_wait_for_a_failure_are_told_to_come_again(together: Any) -> None:
-    one, (first, *others) = together(Slow(Says(500)), 10, in_flight=LONG)
+    one, (first, *others) = together(Slow(Says(500)), 10, in_flight="wait", wait=LONG)
     assert first.status == 500
     assert {reply.code for reply in others} == {"in-flight"}
     assert (one.ledger.all(), one.script.runs) == (NOTHING, 1)

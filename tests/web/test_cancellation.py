@@ -187,7 +187,7 @@ async def test_a_waiter_that_is_cancelled_leaves_the_leader_alone(
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": name})
 
-    guard = make_guard(policy=semel.ietf(in_flight=timedelta(seconds=PATIENCE)))
+    guard = make_guard(policy=semel.ietf(in_flight="wait", wait=timedelta(seconds=PATIENCE)))
     guarded = guard.asgi(app)
     leader = asyncio.create_task(call(guarded, Ask()))
     await auntil(effects.all)

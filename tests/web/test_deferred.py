@@ -310,7 +310,7 @@ def test_a_worker_that_died_leaves_its_request_unknown(office: Office) -> None:
 def test_where_declared_the_request_of_a_dead_worker_is_run_again(
     opened: tuple[str, Harness], runner: asyncio.Runner
 ) -> None:
-    office = Office(*opened, runner, on_lapse="release", effects="none")
+    office = Office(*opened, runner, after_lapse="release", effects="none")
     where = location(office)
     record = office.case(where).record
     lease = office.guard.policy.lease_micros

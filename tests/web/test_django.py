@@ -152,7 +152,7 @@ def test_the_path_is_that_of_the_shared_vectors(
     seen: list[tuple[str, bytes]] = []
 
     def note(request: Any, **_: Any) -> HttpResponse:
-        seen.append((paths[-1], semel.current().identity))
+        seen.append((paths[-1], semel.operation().identity))
         return HttpResponse()
 
     paths: list[str] = []
@@ -507,7 +507,7 @@ def test_cookies_are_the_first_callers_alone(serve: Serve) -> None:
 
 
 def test_every_file_of_the_schema_has_a_migration_of_djangos() -> None:
-    folder = Path(semel.__file__).parent / "web" / "django" / "migrations"
+    folder = Path(semel.__file__).parent / "frameworks" / "django" / "migrations"
     theirs = sorted(path.stem for path in folder.glob("0*.py"))
     for name in ("sqlite", "postgresql", "mysql"):
         assert theirs == [f"{it.version:04}_{it.name}" for it in dialect(name).migrations], name

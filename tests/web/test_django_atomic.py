@@ -95,13 +95,13 @@ def begin(make_guard: MakeGuard, runner: asyncio.Runner) -> Iterator[Begin]:
 
         def view(request: Any) -> HttpResponse:
             ran.append(request.headers["idempotency-key"])
-            seen.append(semel.current().identity)
+            seen.append(semel.operation().identity)
             Row.objects.using(alias).create(name=ran[-1])
             return act(request) or HttpResponse(f"{len(ran)}", status=201)
 
         async def aview(request: Any) -> HttpResponse:
             ran.append(request.headers["idempotency-key"])
-            seen.append(semel.current().identity)
+            seen.append(semel.async_operation().identity)
             await Row.objects.using(alias).acreate(name=ran[-1])
             if awaited is not None:
                 await awaited(request)
@@ -348,7 +348,7 @@ def test_a_write_that_failed_in_a_block_of_its_own_breaks_nothing(alias: str, be
     assert shop.left() == (0, True)
 
 
-POINTS = semel.ietf(on_lapse="resume", required=True)
+POINTS = semel.ietf(mode="resumable", required=True)
 
 
 @pytest.mark.parametrize("how", ["hidden", "set_rollback", "left open"])
@@ -369,7 +369,7 @@ def test_a_phase_whose_writes_django_undoes_is_not_passed(
 
     def act(request: Any) -> None:
         Row.objects.using(sqlite).filter(name=shop.key).delete()  # the view's own, in no phase
-        semel.current().phase("rows", work, request)
+        semel.operation().phase("rows", work, request)
 
     shop = begin(sqlite, act, policy=POINTS)
     assert shop.send().status >= 500
@@ -546,11 +546,11 @@ def test_a_stream_in_a_transaction_is_kept_whole_however_large(alias: str, begin
 @pytest.mark.parametrize("awaited", [None, anothing])
 def test_an_effect_is_written_in_the_transaction(alias: str, begin: Begin, awaited: Any) -> None:
     async def write(request: Any) -> None:
-        await semel.current().effect("mail", {"to": 1})
+        await semel.async_operation().effect("mail", {"to": 1})
 
     def also(request: Any) -> None:
         if awaited is None:
-            semel.current().effect("mail", {"to": 1})
+            semel.operation().effect("mail", {"to": 1})
         with_effects.append(1)
         if len(with_effects) == 1:
             raise RuntimeError("the first is undone")

@@ -72,7 +72,7 @@ def everything(url: str) -> Iterator[bytes]:
 
 def test_in_a_transaction_answer_and_effect_are_encrypted_too(guard: semel.Guard, url: str) -> None:
     def pay() -> dict[str, str]:
-        semel.current().effect("mail", {"to": SECRET})
+        semel.operation().effect("mail", {"to": SECRET})
         return {"paid": SECRET}
 
     ran = [guard.once(KEY, pay, name="pay", policy=ATOMIC) for _ in range(2)]
@@ -87,7 +87,7 @@ def test_the_same_awaited_and_with_an_effect_in_the_applications_own_transaction
     guard: semel.Guard, url: str
 ) -> None:
     async def pay() -> dict[str, str]:
-        await semel.current().effect("mail", {"to": SECRET})
+        await semel.async_operation().effect("mail", {"to": SECRET})
         return {"paid": SECRET}
 
     async def twice() -> list[Any]:
@@ -112,7 +112,7 @@ def test_the_same_awaited_and_with_an_effect_in_the_applications_own_transaction
 def test_an_operation_resumes_from_an_encrypted_journal(
     colour: str, sqlite_url: str, make_guard: MakeGuard, runner: asyncio.Runner
 ) -> None:
-    policy = semel.ietf(on_lapse="resume", required=True)
+    policy = semel.ietf(mode="resumable", required=True)
     guard = make_guard(sqlite_url, encryption=encryption(), policy=policy)
     calls: list[str] = []
     broken = [True]
@@ -126,13 +126,13 @@ def test_an_operation_resumes_from_an_encrypted_journal(
             raise semel.NotExecuted("not yet")
 
     async def awaited(scope: Any, receive: Any, send: Any) -> None:
-        said = await semel.current().call("charged", charge)
+        said = await semel.async_operation().call("charged", charge)
         after()
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": said.encode()})
 
     def blocking(environ: Any, start_response: Any) -> list[bytes]:
-        said = semel.current().call("charged", charge)
+        said = semel.operation().call("charged", charge)
         after()
         start_response("200 OK", [("content-type", "text/plain")])
         return [said.encode()]

@@ -214,7 +214,7 @@ def test_a_suspension_that_fails_is_pursued_and_nothing_runs_again(
     effects: Effects,
     runner: asyncio.Runner,
 ) -> None:
-    policy = semel.payments(probe=None, in_flight=timedelta(milliseconds=1))
+    policy = semel.payments(probe=None, in_flight="wait", wait=timedelta(milliseconds=1))
     send = driver(
         colour, make_guard(store, policy=policy), lambda: Said(once(effects)().body, 502), runner
     )

@@ -39,7 +39,9 @@ from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, Wire, scope_of
 
 KEY = "8e03978e-40d5-43e8-bc93-6894a57f9324"
-PATIENT = semel.payments(required=True, probe=None, in_flight=timedelta(seconds=PATIENCE))
+PATIENT = semel.payments(
+    required=True, probe=None, in_flight="wait", wait=timedelta(seconds=PATIENCE)
+)
 TOKENS = {"a1": "alice", "a2": "alice", "b1": "bob"}
 
 
@@ -112,7 +114,7 @@ def world(make_guard: MakeGuard) -> World:
 def coroutine(world: World) -> Callable[..., Any]:
     async def pay(amount: int, user: Annotated[str, Depends(world.caller)]) -> dict[str, Any]:
         world.seen.append("run")
-        return {"user": user, "amount": amount, "key": semel.current().identity.hex()}
+        return {"user": user, "amount": amount, "key": semel.async_operation().identity.hex()}
 
     return pay
 
@@ -121,7 +123,7 @@ def function(world: World) -> Callable[..., Any]:
     def pay(amount: int, user: Annotated[str, Depends(world.caller)]) -> dict[str, Any]:
         world.seen.append("run")
         assert threading.current_thread() is not threading.main_thread()
-        return {"user": user, "amount": amount, "key": semel.current().identity.hex()}
+        return {"user": user, "amount": amount, "key": semel.operation().identity.hex()}
 
     return pay
 
@@ -130,7 +132,7 @@ def generator(world: World) -> Callable[..., Any]:
     def pay(amount: int, user: Annotated[str, Depends(world.caller)]) -> Iterator[str]:
         world.seen.append("run")
         yield user
-        yield semel.current().identity.hex()
+        yield semel.operation().identity.hex()
 
     return pay
 
@@ -139,7 +141,7 @@ def async_generator(world: World) -> Callable[..., Any]:
     async def pay(amount: int, user: Annotated[str, Depends(world.caller)]) -> AsyncIterator[str]:
         world.seen.append("run")
         yield user
-        yield semel.current().identity.hex()
+        yield semel.async_operation().identity.hex()
 
     return pay
 
@@ -535,7 +537,7 @@ async def test_functions_that_wait_hold_no_more_threads_than_max_waiters(
     world, go = World(make_guard(max_waiters=2)), threading.Event()
 
     @world.app.post("/pay")
-    @world.guard.route(semel.ietf(in_flight=timedelta(minutes=5)))
+    @world.guard.route(semel.ietf(in_flight="wait", wait=timedelta(minutes=5)))
     def pay() -> str:
         world.seen.append("run")
         assert go.wait(PATIENCE)

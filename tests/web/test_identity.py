@@ -56,7 +56,7 @@ class Seen:
         self.paths: list[str] = []
 
     def __call__(self) -> Said:
-        self.identities.append(semel.current().identity)
+        self.identities.append(semel.operation().identity)
         return Said(b"x")
 
     def tenant(self, request: semel.Request) -> str:
@@ -472,7 +472,7 @@ def test_a_fingerprint_function_that_fails_executes_nothing(
         raise ZeroDivisionError
 
     seen = Seen()
-    policy = semel.ietf(fingerprint=semel.Fingerprint(by=broken))
+    policy = semel.ietf(fingerprint=semel.FingerprintRule(by=broken))
     send = driver(colour, make_guard(policy=policy), seen, runner)
     reply = send(Ask(body=b"x" * 3_000_000))
     assert (reply.status, reply.code, seen.identities) == (500, "misconfigured", [])
@@ -485,7 +485,7 @@ def test_a_fingerprint_function_decides_what_a_request_means(
         return body[:1]
 
     seen = Seen()
-    policy = semel.ietf(fingerprint=semel.Fingerprint(by=first_byte))
+    policy = semel.ietf(fingerprint=semel.FingerprintRule(by=first_byte))
     send = driver(colour, make_guard(policy=policy), seen, runner)
     statuses = [send(Ask(body=body)).status for body in (b"ab", b"ac", b"bb")]
     assert (statuses, len(seen.identities)) == ([200, 200, 422], 1)

@@ -205,7 +205,7 @@ def test_every_mode_is_limited(mode: Any, make: Make, tmp_path: Path, effects: E
 def test_a_request_that_waits_is_charged_once_and_keeps_its_place(
     make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
 ) -> None:
-    policy = semel.payments(probe=None, in_flight=timedelta(seconds=PATIENCE))
+    policy = semel.payments(probe=None, in_flight="wait", wait=timedelta(seconds=PATIENCE))
     guard = make_guard(limits=semel.Limits(new_keys=few(1), lookups=few(1)), policy=policy)
     entered, leave = threading.Event(), threading.Event()
 

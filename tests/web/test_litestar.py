@@ -95,14 +95,14 @@ async def pay(
 def threaded(request: Caller) -> dict[str, Any]:
     seen.append("run")
     assert threading.current_thread() is not threading.main_thread()
-    return {"user": request.user, "key": semel.current().identity.hex()}
+    return {"user": request.user, "key": semel.operation().identity.hex()}
 
 
 @post("/blocking", sync_to_thread=False)
 @semel.Guard("memory://", tenant=None).route(STRICT)
 def blocking(request: Caller) -> dict[str, Any]:
     seen.append("run")
-    return {"user": request.user, "key": semel.current().identity.hex()}
+    return {"user": request.user, "key": semel.operation().identity.hex()}
 
 
 class Accounts(Controller):
@@ -279,7 +279,7 @@ async def test_a_wrong_setting_stops_the_start_and_the_end_closes_the_store(
     with pytest.raises(ExceptionGroup) as caught:
         async with Litestar([], plugins=[SemelPlugin(other)]).lifespan():
             pass
-    assert caught.group_contains(semel.RecipeChanged)
+    assert caught.group_contains(semel.SettingsChanged)
 
 
 # ── around the gate ───────────────────────────────────────────────────────────────────────────────

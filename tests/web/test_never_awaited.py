@@ -16,7 +16,7 @@ from tests.web.conftest import MakeGuard
 from tests.web.drive import AsgiDriver, Ask
 
 ATOMIC = semel.ietf(mode="atomic", required=True)
-POINTS = semel.payments(on_lapse="resume", probe=None)
+POINTS = semel.payments(mode="resumable", probe=None)
 
 Forget = Callable[[semel.AsyncOperation], object]
 
@@ -37,7 +37,7 @@ def play(
     @guard.route(policy)
     async def order() -> str:
         runs.append(1)
-        op: semel.AsyncOperation = semel.current()
+        op: semel.AsyncOperation = semel.async_operation()
         if policy is ATOMIC:
             op.transaction.execute("INSERT INTO orders VALUES (1)")
         forget(op)
@@ -96,7 +96,7 @@ def test_a_call_that_still_runs_when_the_handler_answers_is_in_doubt(
             under_way.set()
             await over.wait()
 
-        tasks.append(asyncio.ensure_future(semel.current().call("charged", charge)))
+        tasks.append(asyncio.ensure_future(semel.async_operation().call("charged", charge)))
         await under_way.wait()
         await send({"type": "http.response.start", "status": 201, "headers": []})
         await send({"type": "http.response.body", "body": b"paid"})

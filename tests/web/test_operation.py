@@ -57,7 +57,7 @@ def kept_for(reply: Reply) -> float:
 
 def test_an_operation_may_ask_for_a_longer_retention(serve: Serve, now: list[int]) -> None:
     def handle() -> Said:
-        semel.current().keep_for(timedelta(days=30))
+        semel.operation().keep_for(timedelta(days=30))
         return Said(b"made")
 
     send = serve(handle)
@@ -70,7 +70,7 @@ def test_what_is_to_be_kept_for_ever_is_kept_for_a_century(serve: Serve) -> None
     """Later than the year 9999 there is no date: the answer would fail after the handler ran."""
 
     def handle() -> Said:
-        semel.current().keep_for(timedelta.max)
+        semel.operation().keep_for(timedelta.max)
         return Said(b"made")
 
     assert kept_for(serve(handle)()) == timedelta(days=36_525).total_seconds()
@@ -78,14 +78,14 @@ def test_what_is_to_be_kept_for_ever_is_kept_for_a_century(serve: Serve) -> None
 
 def test_retention_is_never_made_shorter(serve: Serve) -> None:
     def handle() -> Said:
-        semel.current().keep_for(timedelta(minutes=1))
+        semel.operation().keep_for(timedelta(minutes=1))
         return Said(b"made")
 
     assert kept_for(serve(handle)()) == timedelta(hours=24).total_seconds()
 
 
 def named() -> Said:
-    semel.current().resource("order:7")
+    semel.operation().resource("order:7")
     return Said(b"made")
 
 
@@ -131,7 +131,7 @@ def test_without_a_transaction_there_is_none_to_write_in(
 
     def handle() -> Said:
         try:
-            _ = semel.current().transaction
+            _ = semel.operation().transaction
         except semel.ConfigurationError as error:
             errors.append(error)
         return Said(b"made")

@@ -208,7 +208,7 @@ async def test_changed_settings_stop_the_start(make_guard: MakeGuard) -> None:
     store = FaultyBackend()
     make_guard(store).start()
     changed = make_guard(store, policy=semel.stripe()).asgi(Starlette())
-    with pytest.raises(semel.RecipeChanged):
+    with pytest.raises(semel.SettingsChanged):
         await live(changed)
     reply, _ = await call(changed, Ask())
     assert (reply.status, reply.code) == (500, "misconfigured")
@@ -363,7 +363,7 @@ async def test_the_application_sees_the_operation_and_outer_context(
     seen: list[object] = []
 
     def handle(request: Request) -> Response:  # in a thread of Starlette's
-        operation = semel.current()
+        operation = semel.operation()
         seen.extend((outer.get(), operation.held, operation.downstream_key("charge")))
         return PlainTextResponse("x")
 
@@ -372,7 +372,7 @@ async def test_the_application_sees_the_operation_and_outer_context(
     await call(served, Ask())
     assert seen[:2] == ["here", True]
     with pytest.raises(LookupError):
-        semel.current()
+        semel.async_operation()
 
 
 def test_a_thread_does_not_take_an_operation_to_its_next_request(make_guard: MakeGuard) -> None:
@@ -381,7 +381,7 @@ def test_a_thread_does_not_take_an_operation_to_its_next_request(make_guard: Mak
     def app(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         start_response("200 OK", [("Content-Type", "text/plain")])
         try:
-            return [semel.current().downstream_key("charge").encode()]
+            return [semel.operation().downstream_key("charge").encode()]
         except LookupError:
             return [b"none"]
 
@@ -389,7 +389,7 @@ def test_a_thread_does_not_take_an_operation_to_its_next_request(make_guard: Mak
     assert send().body.startswith(b"semel_")
     assert send(Ask(key=None)).body == b"none"
     with pytest.raises(LookupError):
-        semel.current()
+        semel.operation()
 
 
 async def test_a_client_that_leaves_before_its_body_is_whole_executes_nothing(

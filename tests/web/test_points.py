@@ -243,7 +243,7 @@ def test_a_phase_of_a_holder_that_was_replaced_is_rolled_back(rides: Rides) -> N
         rides.harness.travel(MICROS)
         resume = Resume(record.identity, record.fence, other, MICROS)
         backend: Any = rides.harness.backend
-        op: Any = semel.current()
+        op: Any = semel.operation()
         store = backend.on(op.transaction) if serial else backend.blocking()
         assert isinstance(store.perform(resume), Applied)
 
@@ -482,7 +482,7 @@ def test_points_belong_to_routes_that_can_be_resumed(
     rides.guard.policy = rides.guard.bind(semel.ietf())
     assert rides.send().status == 500
     said = caplog.text + "".join(str(error) for error in rides.send.errors)
-    assert "on_lapse='resume'" in said
+    assert "mode='resumable'" in said
     assert rides.rows() == []
 
 

@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE
 from tests.web.client import Reply
 from tests.web.drive import AsgiDriver, WsgiDriver
 
-POLICY = semel.payments(on_lapse="resume", probe=None)
+POLICY = semel.payments(mode="resumable", probe=None)
 
 
 class Bench:
@@ -41,7 +41,7 @@ class Bench:
         guard = semel.Guard(self.harness.backend, tenant=None, policy=POLICY, maintenance=None)
 
         def app(environ: Environ, start_response: StartResponse) -> list[bytes]:
-            said = handler(semel.current())
+            said = handler(semel.operation())
             start_response("200 OK", [])
             return [json.dumps(said).encode()]
 
@@ -51,7 +51,7 @@ class Bench:
         guard = semel.Guard(self.harness.backend, tenant=None, policy=POLICY, maintenance=None)
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
-            said = await handler(semel.current())
+            said = await handler(semel.async_operation())
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": json.dumps(said).encode()})
 
@@ -88,7 +88,7 @@ def test_a_call_in_a_phase(bench: Bench) -> None:
 
 def test_a_phase_in_a_phase_leaves_the_outer_one_whole(bench: Bench) -> None:
     def outer() -> str:
-        op: semel.Operation = semel.current()
+        op: semel.Operation = semel.operation()
         with pytest.raises(semel.ConfigurationError, match="one after the other"):
             op.phase("inner", lambda: 1)
         op.transaction.execute("SELECT 1")
@@ -206,7 +206,7 @@ def test_a_result_that_is_nested_too_deep(bench: Bench) -> None:
 def test_a_payload_that_is_nested_too_deep(bench: Bench) -> None:
     def write() -> str:
         with pytest.raises(semel.ConfigurationError, match="JSON"):
-            semel.current().effect("receipt", nested(100_000))
+            semel.operation().effect("receipt", nested(100_000))
         return "done"
 
     assert bench.run(lambda op: op.phase("outer", write)).status == 200

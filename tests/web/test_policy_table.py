@@ -25,7 +25,9 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "ietf": semel.ietf,
     "stripe": semel.stripe,
     "accepted": semel.accepted,
-    "payments": lambda: semel.payments(probe=None, in_flight=timedelta(milliseconds=1)),
+    "payments": lambda: semel.payments(
+        probe=None, in_flight="wait", wait=timedelta(milliseconds=1)
+    ),
 }
 
 

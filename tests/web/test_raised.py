@@ -29,7 +29,7 @@ ATOMIC = semel.ietf(mode="atomic", required=True)
 
 
 def write() -> None:
-    semel.current().transaction.execute("INSERT INTO orders VALUES (1)")
+    semel.operation().transaction.execute("INSERT INTO orders VALUES (1)")
 
 
 def starlette(guard: semel.Guard, how: str) -> Any:

@@ -160,7 +160,7 @@ def test_in_one_transaction_nothing_has_happened(
         @app.post("/x", response_model=int)
         async def pay() -> Any:
             charges.append(100)
-            semel.current().transaction.execute("INSERT INTO orders VALUES (1)")
+            semel.async_operation().transaction.execute("INSERT INTO orders VALUES (1)")
             return {"not": "a number"}
 
         atomic = semel.ietf(mode="atomic")

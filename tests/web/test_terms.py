@@ -203,7 +203,7 @@ async def test_effects_of_one_name_go_to_their_own_receivers(two: Callable[[str]
     shipping, billing = opened("shipping"), opened("billing")
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        await semel.current().effect("paid", {"of": "shipping"})
+        await semel.async_operation().effect("paid", {"of": "shipping"})
         await PlainTextResponse("", 201)(scope, receive, send)
 
     assert (await sent(shipping.guard.asgi(app))).status_code == 201
@@ -559,7 +559,7 @@ async def keys_sent(shop: Shop, times: int = 2) -> list[str]:
     keys: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        keys.append(semel.current().downstream_key("charge"))
+        keys.append(semel.async_operation().downstream_key("charge"))
         await PlainTextResponse("paid", 201)(scope, receive, send)
 
     served = shop.guard.asgi(app)
@@ -583,7 +583,7 @@ async def test_a_retry_has_the_downstream_key_of_the_first_try(tmp_path: Path) -
         keys: list[str] = []
 
         async def app(scope: Any, receive: Any, send: Any, keys: list[str] = keys) -> None:
-            keys.append(semel.current().downstream_key("charge"))
+            keys.append(semel.async_operation().downstream_key("charge"))
             await PlainTextResponse("", 500 if len(keys) == 1 else 201)(scope, receive, send)
 
         served = shop.guard.asgi(app)
@@ -604,7 +604,7 @@ async def test_the_probe_of_an_atomic_run_asks_for_the_key_that_was_sent(tmp_pat
     shop, keys = Shop(tmp_path, policy=policy), list[str]()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        keys.append(semel.current().downstream_key("charge"))
+        keys.append(semel.async_operation().downstream_key("charge"))
         raise TimeoutError
 
     await sent(shop.guard.asgi(app))
@@ -614,10 +614,10 @@ async def test_the_probe_of_an_atomic_run_asks_for_the_key_that_was_sent(tmp_pat
 
 
 async def test_a_call_and_an_effect_of_one_name_are_two(tmp_path: Path) -> None:
-    shop, keys = Shop(tmp_path, policy=semel.ietf(on_lapse="resume")), list[str]()
+    shop, keys = Shop(tmp_path, policy=semel.ietf(mode="resumable")), list[str]()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        op = semel.current()
+        op = semel.async_operation()
         await op.call("notify", lambda key: keys.append(key))
         await op.phase("told", lambda: told(op))
         await PlainTextResponse("", 201)(scope, receive, send)

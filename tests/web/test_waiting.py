@@ -19,7 +19,7 @@ from tests.web.effects import Effects
 
 FOLLOWERS = 5
 WAIT = timedelta(seconds=PATIENCE)
-PATIENT = semel.ietf(in_flight=WAIT)
+PATIENT = semel.ietf(in_flight="wait", wait=WAIT)
 
 
 def waiting(guard: semel.Guard) -> int:
@@ -106,7 +106,7 @@ def test_of_all_who_wait_for_an_attempt_that_fails_exactly_one_tries_again(
 def test_those_who_wait_for_an_unknown_outcome_learn_that_and_run_nothing(
     colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
 ) -> None:
-    policy = semel.payments(probe=None, in_flight=WAIT)
+    policy = semel.payments(probe=None, in_flight="wait", wait=WAIT)
     replies = served(colour, make_guard(policy=policy), effects, [500], runner)
     assert [reply.status for reply in replies] == [500] + [409] * FOLLOWERS
     assert {reply.code for reply in replies[1:]} == {"outcome-unknown"}
@@ -116,7 +116,7 @@ def test_those_who_wait_for_an_unknown_outcome_learn_that_and_run_nothing(
 def test_whoever_waits_too_long_is_told_to_come_again(
     make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
 ) -> None:
-    guard = make_guard(policy=semel.ietf(in_flight=timedelta(milliseconds=50)))
+    guard = make_guard(policy=semel.ietf(in_flight="wait", wait=timedelta(milliseconds=50)))
 
     async def both() -> tuple[Reply, Reply]:
         go = asyncio.Event()

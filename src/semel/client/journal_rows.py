@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from semel.client.model import Answer, Call, Pairs
 from semel.core.frozen import frozen
 from semel.core.records import HeaderView, Request
-from semel.core.request.fingerprint import Recipe, fingerprint
+from semel.core.request.fingerprint import FingerprintRule, fingerprint
 from semel.errors import StoreCorrupt
 
 Row: TypeAlias = Mapping[str, Any]
@@ -38,7 +38,7 @@ class Entry:
     """Its key was asked for with another request."""
 
 
-_RECIPE = Recipe()
+_RECIPE = FingerprintRule()
 
 
 def meaning(call: Call) -> str:

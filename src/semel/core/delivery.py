@@ -20,10 +20,10 @@ from semel.core.operations.requests import Operation
 from semel.core.records import Effect, Fence, Micros
 from semel.core.stored.sealed import demand_opened
 from semel.errors import (
+    EncryptionKeyMissing,
     GiveUp,
-    KeyMissing,
-    NewerVersion,
     RetryLater,
+    SchemaTooNew,
     StoreCorrupt,
     StoreUnavailable,
 )
@@ -128,7 +128,7 @@ def deliver(effect: Effect, rules: Rules, fence: Fence, luck: float) -> Flow[Rep
         delivery = delivery_of(effect)
     except StoreCorrupt as error:
         return (yield from _fail(effect, fence, told(error), None))
-    except (KeyMissing, NewerVersion) as error:
+    except (EncryptionKeyMissing, SchemaTooNew) as error:
         again_in = next_pause(effect.tries, rules, luck, error)
         return (yield from _fail(effect, fence, told(error), again_in))
     try:

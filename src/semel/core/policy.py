@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, TypedDict, Unpack
 
 from semel.core.frozen import derived, frozen, is_async
 from semel.core.records import Headers, Micros, OnLapse, Request, Response
-from semel.core.request.fingerprint import Recipe
+from semel.core.request.fingerprint import FingerprintRule
 from semel.core.request.keys import KeyFormat
 from semel.core.terms import Terms
 from semel.errors import ConfigurationError
@@ -19,8 +19,9 @@ _NO_STORE: Final = (b"cache-control", b"no-store")
 
 Fate = Literal["release", "keep", "unknown"]
 
-Mode = Literal["leased", "atomic", "deferred"]
-"""How a handler is run: under a lease, in one transaction with its record, or by a worker."""
+Mode = Literal["leased", "atomic", "resumable", "deferred"]
+"""How a handler runs: under a lease; in one transaction with its record; from recovery point to
+recovery point, so that a worker can go on after a crash; or by a worker from the start."""
 
 
 @frozen
@@ -41,13 +42,14 @@ class Policy:
     retention: timedelta = timedelta(hours=24)
     tombstone: timedelta | None = None
     mode: Mode = "leased"
-    in_flight: Literal["refuse", "accept"] | timedelta = "refuse"
+    in_flight: Literal["refuse", "accept", "wait"] = "refuse"
+    wait: timedelta = timedelta(seconds=10)
     retry_after: timedelta = timedelta(seconds=1)
     mismatch_status: int = 422
     keep: Collection[int] | Callable[[Response], bool] | None = None
-    on_error: Fate = "release"
-    on_doubt: Literal["unknown", "keep"] = "unknown"
-    on_lapse: Literal["unknown", "release", "resume"] = "unknown"
+    after_error: Fate = "release"
+    after_doubt: Literal["unknown", "keep"] = "unknown"
+    after_lapse: Literal["unknown", "release", "resume"] = "unknown"
     effects: Literal["none", "transactional"] | None = None
     probe: Callable[..., Any] | None = None
     render: Callable[..., Any] | None = None
@@ -56,7 +58,7 @@ class Policy:
     abandon_after: timedelta = timedelta(hours=1)
     carry: Collection[str] = ()
     principal: Callable[[Request], Any] | None = None
-    fingerprint: Recipe = Recipe()
+    fingerprint: FingerprintRule = FingerprintRule()
     max_request_body: int = 16 * 1024 * 1024
     max_response_body: int = 16 * 1024 * 1024
     max_request_age: timedelta | None = None
@@ -64,7 +66,7 @@ class Policy:
     response: Literal["buffer", "stream"] = "buffer"
     schema_version: str | None = None
     on_replay: Callable[..., Any] | None = None
-    on_retired: Literal["refuse", "replay"] = "refuse"
+    after_retire: Literal["refuse", "replay"] = "refuse"
     replay_header: str = "Idempotent-Replayed"
     previous: Policy | None = None
 
@@ -88,15 +90,18 @@ class Policy:
     """What semel says of every first answer, and of every one after it."""
     said_by_us: frozenset[bytes] = derived()
     """Headers that semel says itself, whatever a handler says."""
+    leased: bool = derived()
+    """The handler runs with its request, under a lease."""
     resumable: bool = derived()
-    """The handler is an operation with recovery points."""
+    """The handler has recovery points."""
     lease_seconds: float = derived()
     max_run_seconds: float = derived()
 
     def __post_init__(self) -> None:
         _validate(self)
         tombstone = self.retention if self.tombstone is None else self.tombstone
-        patience = self.in_flight if isinstance(self.in_flight, timedelta) else timedelta(0)
+        patience = self.wait if self.in_flight == "wait" else timedelta(0)
+        resumable = self.mode == "resumable" or self.after_lapse == "resume"
         replay_name = self.replay_header.lower().encode()
         derived: dict[str, object] = {
             "methods": frozenset(method.upper() for method in self.methods),
@@ -110,8 +115,8 @@ class Policy:
             "reconcile_micros": _micros(self.reconcile_after),
             "give_up_micros": _micros(self.give_up_after),
             "abandon_micros": _micros(self.abandon_after),
-            "lapse": OnLapse(self.on_lapse),
-            "stores_request": self.mode == "deferred" or self.on_lapse == "resume",
+            "lapse": OnLapse.RESUME if resumable else OnLapse(self.after_lapse),
+            "stores_request": self.mode == "deferred" or resumable,
             "carry": tuple(name.lower() for name in self.carry),
             "takes_usual_keys": (self.key, self.strict) == ("opaque", False)
             and self.personal_data != "refuse",
@@ -119,7 +124,8 @@ class Policy:
             "first_mark": ((replay_name, b"false"), _NO_STORE),
             "replay_mark": ((replay_name, b"true"), _NO_STORE),
             "said_by_us": frozenset((replay_name, b"cache-control", b"idempotency-expires")),
-            "resumable": self.on_lapse == "resume",
+            "leased": self.mode in ("leased", "resumable"),
+            "resumable": resumable,
             "lease_seconds": self.lease.total_seconds(),
             "max_run_seconds": self.max_run.total_seconds(),
         }
@@ -164,13 +170,14 @@ class Options(TypedDict, total=False):
     retention: timedelta
     tombstone: timedelta | None
     mode: Mode
-    in_flight: Literal["refuse", "accept"] | timedelta
+    in_flight: Literal["refuse", "accept", "wait"]
+    wait: timedelta
     retry_after: timedelta
     mismatch_status: int
     keep: Collection[int] | Callable[[Response], bool] | None
-    on_error: Fate
-    on_doubt: Literal["unknown", "keep"]
-    on_lapse: Literal["unknown", "release", "resume"]
+    after_error: Fate
+    after_doubt: Literal["unknown", "keep"]
+    after_lapse: Literal["unknown", "release", "resume"]
     effects: Literal["none", "transactional"] | None
     probe: Callable[..., Any] | None
     render: Callable[..., Any] | None
@@ -179,7 +186,7 @@ class Options(TypedDict, total=False):
     abandon_after: timedelta
     carry: Collection[str]
     principal: Callable[[Request], Any] | None
-    fingerprint: Recipe
+    fingerprint: FingerprintRule
     max_request_body: int
     max_response_body: int
     max_request_age: timedelta | None
@@ -187,7 +194,7 @@ class Options(TypedDict, total=False):
     response: Literal["buffer", "stream"]
     schema_version: str | None
     on_replay: Callable[..., Any] | None
-    on_retired: Literal["refuse", "replay"]
+    after_retire: Literal["refuse", "replay"]
     replay_header: str
     previous: Policy | None
 
@@ -205,10 +212,10 @@ def stripe(**options: Unpack[Options]) -> Policy:
     defaults: Options = {
         "scope": "tenant",
         "mismatch_status": 400,
-        "on_error": "keep",
-        "on_doubt": "keep",
+        "after_error": "keep",
+        "after_doubt": "keep",
         "tombstone": timedelta(0),
-        "on_retired": "replay",
+        "after_retire": "replay",
     }
     return _build("stripe", defaults, options)
 
@@ -231,7 +238,7 @@ def payments(**options: Unpack[Options]) -> Policy:
             "payments() must name probe=, the function that asks the provider what happened, "
             "or say probe=None: then an unknown outcome waits for an operator"
         )
-    defaults: Options = {"in_flight": timedelta(seconds=10), "on_error": "unknown"}
+    defaults: Options = {"in_flight": "wait", "after_error": "unknown"}
     return _build("payments", defaults, options)
 
 
@@ -259,16 +266,17 @@ _CHOICES: Final[dict[str, set[str | None]]] = {
     "personal_data": {"warn", "refuse", "allow"},
     "safe_methods": {"ignore", "refuse"},
     "scope": {"route", "tenant"},
-    "on_error": {"release", "keep", "unknown"},
-    "on_doubt": {"unknown", "keep"},
-    "on_lapse": {"unknown", "release", "resume"},
-    "mode": {"leased", "atomic", "deferred"},
-    "on_retired": {"refuse", "replay"},
+    "after_error": {"release", "keep", "unknown"},
+    "after_doubt": {"unknown", "keep"},
+    "after_lapse": {"unknown", "release", "resume"},
+    "in_flight": {"refuse", "accept", "wait"},
+    "mode": {"leased", "atomic", "resumable", "deferred"},
+    "after_retire": {"refuse", "replay"},
     "effects": {None, "none", "transactional"},
     "response": {"buffer", "stream"},
 }
 _POSITIVE: Final = (
-    *("lease", "max_run", "retention", "retry_after"),
+    *("lease", "max_run", "retention", "retry_after", "wait"),
     *("reconcile_after", "give_up_after", "abandon_after"),
 )
 _SIZES: Final = ("max_request_body", "max_response_body")
@@ -321,11 +329,6 @@ def _validate_durations(policy: Policy) -> None:
         value = getattr(policy, option)
         ok = value is None or (isinstance(value, timedelta) and timedelta(0) <= value <= LONGEST)
         _demand(ok, f"{option}={value!r} must be a timedelta of a century at most, or None")
-    waits = isinstance(policy.in_flight, timedelta) and policy.in_flight > timedelta(0)
-    _demand(
-        policy.in_flight in ("refuse", "accept") or waits,
-        f"in_flight={policy.in_flight!r} must be 'refuse', 'accept' or a timedelta to wait",
-    )
     _demand(policy.max_run >= policy.lease, "max_run must not be shorter than lease")
 
 
@@ -345,13 +348,16 @@ def _validate_key(policy: Policy) -> None:
         isinstance(header, str) and header.isascii() and header.replace("-", "").isalnum(),
         f"replay_header={header!r} is not a header name",
     )
-    _demand(isinstance(policy.fingerprint, Recipe), "fingerprint= takes a semel.Fingerprint(...)")
+    _demand(
+        isinstance(policy.fingerprint, FingerprintRule),
+        "fingerprint= takes a semel.FingerprintRule(...)",
+    )
 
 
 def _validate_outcomes(policy: Policy) -> None:
     _demand(
-        policy.on_lapse != "release" or policy.effects is not None,
-        "on_lapse='release' runs a handler again whose first run may still be going: it needs "
+        policy.after_lapse != "release" or policy.effects is not None,
+        "after_lapse='release' runs a handler again whose first run may still be going: it needs "
         "effects='none' or effects='transactional'",
     )
     _demand(400 <= policy.mismatch_status <= 499, "mismatch_status must be a 4xx status")
@@ -385,13 +391,16 @@ def _validate_mode(policy: Policy) -> None:
         "mode='deferred' needs required=True: a request without a key would be run at once",
     )
     _demand(
-        mode != "atomic" or policy.on_lapse == "unknown",
-        "mode='atomic' leaves nothing behind that could lapse: leave on_lapse= out",
+        mode != "atomic" or policy.after_lapse == "unknown",
+        "mode='atomic' leaves nothing behind that could lapse: leave after_lapse= out",
     )
     _demand(
-        policy.on_lapse != "resume" or policy.response == "buffer",
-        "on_lapse='resume' looks, before its answer is sent, whether every point was passed: "
-        "response='stream' does not go with it",
+        mode != "resumable" or policy.after_lapse == "unknown",
+        "mode='resumable' goes on where it was when its lease lapses: leave after_lapse= out",
+    )
+    _demand(
+        mode == "deferred" or policy.after_lapse != "resume",
+        "after_lapse='resume' goes with mode='deferred'; with the request it is mode='resumable'",
     )
     _demand(
         not isinstance(policy.carry, str) and all(isinstance(name, str) for name in policy.carry),

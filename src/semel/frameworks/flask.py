@@ -18,7 +18,7 @@ from semel.core.frozen import replace
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.records import Headers, Request, Response
 from semel.errors import ConfigurationError, SemelError
-from semel.runtime.operation import current, note, watched
+from semel.runtime.operation import fitting_operation, note, watched
 from semel.runtime.transactions import Transact
 from semel.web.body import Body, Spool, reader, size_of
 from semel.web.pipeline import refuse_awaiting
@@ -51,11 +51,11 @@ CLAIMS: Final = "__semel_claims__"
 """On a view that makes the claim itself, where `Semel.view` stands."""
 _COPY: Final = "semel.copy"
 
-operation: Any = LocalProxy(current)
-"""The running operation, as `semel.current()` tells it."""
-transaction: Any = LocalProxy(lambda: current().transaction)
+operation: Any = LocalProxy(fitting_operation)
+"""The running operation, as `semel.operation()` tells it."""
+transaction: Any = LocalProxy(lambda: fitting_operation().transaction)
 """The open transaction, as a connection: in atomic mode that of the view, in a phase its own."""
-session: Any = LocalProxy(lambda: current().session)
+session: Any = LocalProxy(lambda: fitting_operation().session)
 """The open transaction, as a SQLAlchemy session."""
 
 

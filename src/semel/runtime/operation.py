@@ -409,15 +409,40 @@ def returned(result: T) -> T:
     return result
 
 
-def current() -> Any:
-    """The running operation: an `AsyncOperation` in an event loop, else an `Operation`.
+def operation() -> Operation:
+    """The operation of the handler that is running, for plain functions.
 
-    LookupError outside a request that carries a key.
+    LookupError outside a request that carries a key. RuntimeError in an event loop, which the
+    operation would block: there it is `async_operation`.
     """
+    if _in_event_loop():
+        raise RuntimeError("in an event loop it is semel.async_operation(): operation() blocks")
+    return Operation(_its_run("semel.operation()"))
+
+
+def async_operation() -> AsyncOperation:
+    """The operation of the handler that is running, for coroutine functions.
+
+    LookupError outside a request that carries a key. RuntimeError where no event loop runs: there
+    it is `operation`.
+    """
+    if not _in_event_loop():
+        raise RuntimeError(
+            "without an event loop it is semel.operation(): nothing would be awaited"
+        )
+    return AsyncOperation(_its_run("semel.async_operation()"))
+
+
+def fitting_operation() -> Operation | AsyncOperation:
+    """Whichever of them fits here: for what is imported, not called, as in Flask."""
+    return async_operation() if _in_event_loop() else operation()
+
+
+def _its_run(asked: str) -> Run:
     run = _run.get()
     if run is None:
-        raise LookupError("semel.current(): no request with an Idempotency-Key is running here")
-    return AsyncOperation(run) if _in_event_loop() else Operation(run)
+        raise LookupError(f"{asked}: no request with an Idempotency-Key is running here")
+    return run
 
 
 def _in_event_loop() -> bool:

@@ -34,7 +34,7 @@ def _holder(self: _Colour) -> Holder:
     if not given.plan.policy.resumable:
         raise ConfigurationError(
             "phases and calls belong to operations that can be resumed: give the route "
-            "on_lapse='resume'"
+            "mode='resumable'"
         )
     return Holder(given.lease.identity, given.lease.fence, given, given.epoch)
 

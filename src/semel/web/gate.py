@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from semel.core.frozen import frozen
 from semel.errors import ConfigurationError
-from semel.runtime.operation import Run, current, watched
+from semel.runtime.operation import Run, fitting_operation, watched
 from semel.web.exchange_async import Promise
 from semel.web.tags import every_route
 
@@ -213,7 +213,7 @@ def real(value: Any) -> Any:
     if type(value) is not StandIn:
         return value
     try:
-        operation = current()
+        operation = fitting_operation()
     except LookupError as error:
         raise ConfigurationError(
             f"the {value._semel_what} of a request opens when its key has been claimed: use it in "  # pyright: ignore[reportPrivateUsage]

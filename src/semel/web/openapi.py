@@ -139,14 +139,14 @@ def _codes(policy: Policy, guard: Guard) -> Iterator[str]:
         yield "tenant-missing"
     if policy.in_flight != "accept":
         yield "in-flight"
-    if isinstance(policy.in_flight, timedelta):
+    if policy.in_flight == "wait":
         yield "attempt-failed"
     if policy.mode == "deferred":
         yield "abandoned"
     if policy.mode != "atomic":
         yield "outcome-unknown"
     yield "body-not-kept"
-    if policy.on_retired == "refuse":
+    if policy.after_retire == "refuse":
         yield "replay-impossible"
     if policy.tombstone_micros or policy.age_micros is not None:
         yield "key-expired"

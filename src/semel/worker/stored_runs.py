@@ -21,7 +21,13 @@ from semel.core.operations.requests import StoreOperation, Written
 from semel.core.policy import Policy
 from semel.core.records import Case, Fence, Identity, Micros, State
 from semel.core.stored import requests as stored
-from semel.errors import ConfigurationError, KeyMissing, NewerVersion, StoreCorrupt, StoreError
+from semel.errors import (
+    ConfigurationError,
+    EncryptionKeyMissing,
+    SchemaTooNew,
+    StoreCorrupt,
+    StoreError,
+)
 from semel.log import log
 from semel.runtime.event_catalogue import ERROR, INFO, WARNING
 from semel.runtime.events import short
@@ -199,7 +205,7 @@ class Runs:
             request = stored.decode(case.request or b"")
         except StoreCorrupt as error:
             return await self._put_down(case, turned_away(case, fence, str(error)), error)
-        except (KeyMissing, NewerVersion) as error:
+        except (EncryptionKeyMissing, SchemaTooNew) as error:
             op = not_run(case, fence, str(error), again_in)
             return await self._put_down(case, op, error)
         run = WorkerRun(case, fence, request, started, pause, overdue, last)

@@ -98,7 +98,9 @@ async def order(request: Request) -> Response:
     wanted = await order_of(request)
     happened(request, "orders", wanted["amount"])
     if CONTROL == "right":
-        semel.current().transaction.execute("INSERT INTO orders VALUES (?)", (wanted["amount"],))
+        semel.async_operation().transaction.execute(
+            "INSERT INTO orders VALUES (?)", (wanted["amount"],)
+        )
     else:
         with orders() as connection:
             connection.execute("INSERT INTO orders VALUES (?)", (wanted["amount"],))

@@ -19,7 +19,7 @@ from examples.rides.authentication import Authentication
 
 
 async def execute(statement: str, *values: Any) -> None:
-    connection = semel.current().transaction
+    connection = semel.async_operation().transaction
     if isinstance(connection, sqlite3.Connection):
         connection.execute(statement, values)
     else:
@@ -44,7 +44,9 @@ def awaited(rides: Any) -> Any:
         change = "UPDATE rides SET status = ?, charge = ? WHERE id = ?"
         await execute(change, status, charge["id"], ride["id"])
         if status == "booked":
-            await semel.current().effect("receipt", {"ride": ride["id"], "amount": ride["fare"]})
+            await semel.async_operation().effect(
+                "receipt", {"ride": ride["id"], "amount": ride["fare"]}
+            )
         return ride | {"status": status, "charge": charge["id"]}
 
     async def charged(key: str, ride: Any, card: str) -> Any:
@@ -64,7 +66,7 @@ def awaited(rides: Any) -> Any:
     @guard.route(rides.POLICY)
     async def request_ride(request: Request) -> JSONResponse:
         order = rides.Order(**await request.json())
-        op = semel.current()
+        op = semel.async_operation()
         ride = await op.phase("ride_created", created, request.scope["rider"], order)
         charge = await charge_card(op, ride, order.card)
         ride = await op.phase("ride_settled", settled, ride, charge)

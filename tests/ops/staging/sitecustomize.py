@@ -65,7 +65,9 @@ def give_ample_time(seconds: float) -> None:
     from semel.demo import app, client, servers
 
     ample = timedelta(seconds=seconds)
-    app.POLICY = semel.payments(required=True, probe=None, lease=ample, in_flight=ample)
+    app.POLICY = semel.payments(
+        required=True, probe=None, lease=ample, in_flight="wait", wait=ample
+    )
     client._PATIENCE = servers._START_SECONDS = seconds
     if "semel.demo.serve" in sys.orig_argv:
         time_out_when_charged(os.environ["SEMEL_TEST_TIMES_OUT"], seconds)

@@ -102,17 +102,17 @@ class Shop:
             case "honoured":
                 return semel.payments(probe=self._known, in_flight="refuse", **short)
             case "released":
-                return semel.ietf(on_lapse="release", effects="none", **short)
+                return semel.ietf(after_lapse="release", effects="none", **short)
             case "deferred":
                 short["probe"] = self._called_off
                 return semel.accepted(mode="deferred", required=True, **short)
             case "requeued":
-                short.update(on_lapse="release", effects="none")
+                short.update(after_lapse="release", effects="none")
                 return semel.accepted(mode="deferred", required=True, **short)
             case "atomic":
                 return semel.ietf(mode="atomic", **short)
             case _:
-                return semel.ietf(on_lapse="resume", probe=self._known, **short)
+                return semel.ietf(mode="resumable", probe=self._known, **short)
 
     def rival(self) -> semel.Guard:
         """Another application on the same store, with routes of the same names. It knows nothing
@@ -154,7 +154,7 @@ class Shop:
         if route == "atomic":
             return self._booked(order)
         if route == "resumed":
-            nonce: str | None = semel.current().call("effect", self._charged, order, True)
+            nonce: str | None = semel.operation().call("effect", self._charged, order, True)
             return nonce
         return self._done(route, order)
 
@@ -162,12 +162,14 @@ class Shop:
         if route == "atomic":
             return await self._abooked(order)
         if route == "resumed":
-            nonce: str | None = await semel.current().call("effect", self._charged, order, True)
+            nonce: str | None = await semel.async_operation().call(
+                "effect", self._charged, order, True
+            )
             return nonce
         return self._done(route, order)
 
     def _done(self, route: str, order: str) -> str | None:
-        key = semel.current().downstream_key("effect")
+        key = semel.operation().downstream_key("effect")
         if route in EFFECTLESS:
             self.at.reach("before", "effect")
             nonce = self.provider.run(key, order)
@@ -182,14 +184,14 @@ class Shop:
         return nonce
 
     def _booked(self, order: str) -> str:
-        connection, nonce = semel.current().transaction, uuid4().hex
+        connection, nonce = semel.operation().transaction, uuid4().hex
         self.at.reach("before", "effect")
         self._book(connection, order, nonce)
         self.at.reach("after", "effect")
         return nonce
 
     async def _abooked(self, order: str) -> str:
-        connection, nonce = semel.current().transaction, uuid4().hex
+        connection, nonce = semel.async_operation().transaction, uuid4().hex
         self.at.reach("before", "effect")
         await self._abook(connection, order, nonce)
         self.at.reach("after", "effect")

@@ -72,7 +72,7 @@ class World:
 
     @property
     def resumable(self) -> bool:
-        return self.policy.on_lapse == "resume"
+        return self.policy.resumable
 
     @property
     def atomic(self) -> bool:
@@ -103,7 +103,7 @@ class World:
 
 
 _SHORT: Final[dict[str, Any]] = {"give_up_after": timedelta(minutes=5)}
-_FREED: Final[dict[str, Any]] = {"on_lapse": "release", "effects": "none", **_SHORT}
+_FREED: Final[dict[str, Any]] = {"after_lapse": "release", "effects": "none", **_SHORT}
 _CERTAIN: Final[dict[str, Any]] = {"certain": True, "breaks": OF_THE_STORE, "jumps": ()}
 _HARMLESS: Final = ("declined", "500")
 _FAILING: Final = ("ok", "500", "not-executed")
@@ -142,26 +142,26 @@ WORLDS: Final[tuple[World, ...]] = (
     World("leased-stream", ietf(response="stream", **_SHORT), ("stream", "500")),
     World(
         "leased-resume-asked",
-        payments(on_lapse="resume", probe=ask_provider, **_SHORT),
+        payments(mode="resumable", probe=ask_provider, **_SHORT),
         provider="final",
         ways=("did", "not-sent", "reset!"),
     ),
     World(
         "leased-resume-repeatable",
-        ietf(on_lapse="resume", **_SHORT),
+        ietf(mode="resumable", **_SHORT),
         repeatable=True,
         ways=("did", "reset"),
     ),
     World(
         "leased-resume-trips",
-        ietf(on_lapse="resume", probe=ask_provider, **_SHORT),
+        ietf(mode="resumable", probe=ask_provider, **_SHORT),
         provider="final",
         courses=("go", "trips"),
     ),
-    World("leased-stripe-resume", stripe(on_lapse="resume", **_SHORT), repeatable=True),
+    World("leased-stripe-resume", stripe(mode="resumable", **_SHORT), repeatable=True),
     World(
         "leased-accepted-resume",
-        accepted(on_lapse="resume", probe=ask_provider, **_SHORT),
+        accepted(mode="resumable", probe=ask_provider, **_SHORT),
         provider="happened",
     ),
     World("leased-certain", ietf(**_SHORT), _FAILING, **_CERTAIN),
@@ -217,7 +217,9 @@ WORLDS: Final[tuple[World, ...]] = (
     ),
     World(
         "deferred-resume",
-        accepted(mode="deferred", required=True, on_lapse="resume", probe=ask_provider, **_SHORT),
+        accepted(
+            mode="deferred", required=True, after_lapse="resume", probe=ask_provider, **_SHORT
+        ),
         provider="final",
         ways=("did", "reset!"),
         lives=3,

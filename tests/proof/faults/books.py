@@ -57,12 +57,12 @@ class Table:
 
     def enter(self, key: str) -> str:
         nonce = _nonce()
-        semel.current().transaction.execute(_INSERT, (key, nonce))
+        semel.operation().transaction.execute(_INSERT, (key, nonce))
         return nonce
 
     async def aenter(self, key: str) -> str:
         nonce = _nonce()
-        await semel.current().transaction.execute(_INSERT, (key, nonce))
+        await semel.async_operation().transaction.execute(_INSERT, (key, nonce))
         return nonce
 
     def entries(self) -> list[Entry]:

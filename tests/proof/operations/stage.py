@@ -83,7 +83,7 @@ class Stage:
         if harness.backend.capabilities.transactions:
             self.ledger.ask("DROP TABLE IF EXISTS ride")  # databases are used again
             self.ledger.ask("CREATE TABLE ride (who TEXT, nonce TEXT)")
-            resumed = semel.ietf(on_lapse="resume", on_error="unknown", probe=probe)
+            resumed = semel.ietf(mode="resumable", after_error="unknown", probe=probe)
             routes.append(semel.Route("POST", "/stepwise", resumed))
             routes.append(semel.Route("POST", "/atomic", semel.ietf(mode="atomic")))
         self.guard = semel.Guard(
@@ -105,11 +105,11 @@ class Stage:
     # ── the application ───────────────────────────────────────────────────────────────────────────
 
     def _meet(self, key: str) -> None:
-        self.identities[key] = semel.current().identity
+        self.identities[key] = semel.operation().identity
 
     def _answer(self, path: str) -> tuple[int, bytes]:
         """What a handler without steps does."""
-        identity = semel.current().identity
+        identity = semel.operation().identity
         self.runs[identity] += 1
         first = self.runs[identity] == 1
         if path == "/refused" and first:
@@ -121,14 +121,14 @@ class Stage:
 
     def _stumbled(self, nonce: str) -> bytes:
         """Between the call and the answer, a first run breaks off. Each would answer otherwise."""
-        identity = semel.current().identity
+        identity = semel.operation().identity
         self.runs[identity] += 1
         if self.runs[identity] == 1:
             raise semel.OutcomeUnknown("the line went dead")
         return b'{"charged": "%s", "run": "%s"}' % (nonce.encode(), uuid4().hex.encode())
 
     def _charge(self, key: str) -> str:
-        return self.provider.charge(semel.current().identity)
+        return self.provider.charge(semel.operation().identity)
 
     def _asgi(self) -> AsgiApp:
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -136,11 +136,11 @@ class Stage:
             self._meet(dict(scope["headers"])[b"idempotency-key"].decode())
             status = 201
             if path == "/stepwise":
-                op: semel.AsyncOperation = semel.current()
+                op: semel.AsyncOperation = semel.async_operation()
                 body = self._stumbled(await op.call("charged", self._charge))
             elif path == "/atomic":
                 nonce = uuid4().hex
-                done = semel.current().transaction.execute(self._insert(nonce))
+                done = semel.async_operation().transaction.execute(self._insert(nonce))
                 if hasattr(done, "__await__"):
                     await done
                 body = _told(nonce)
@@ -158,11 +158,11 @@ class Stage:
             self._meet(environ["HTTP_IDEMPOTENCY_KEY"])
             status = 201
             if path == "/stepwise":
-                op: semel.Operation = semel.current()
+                op: semel.Operation = semel.operation()
                 body = self._stumbled(op.call("charged", self._charge))
             elif path == "/atomic":
                 nonce = uuid4().hex
-                semel.current().transaction.execute(self._insert(nonce))
+                semel.operation().transaction.execute(self._insert(nonce))
                 body = _told(nonce)
             else:
                 status, body = self._answer(path)
@@ -172,7 +172,7 @@ class Stage:
         return app
 
     def _insert(self, nonce: str) -> str:
-        return f"INSERT INTO ride VALUES ('{semel.current().identity.hex()}', '{nonce}')"
+        return f"INSERT INTO ride VALUES ('{semel.operation().identity.hex()}', '{nonce}')"
 
     def forget(self) -> None:
         """As a process that has just started: its routes are not known to be on record."""

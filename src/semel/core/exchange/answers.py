@@ -199,7 +199,7 @@ class Remembered:
 
 
 def _is_retired(ex: Exchange, record: Record) -> bool:
-    return record.retired_at is not None and ex.policy.on_retired == "refuse"
+    return record.retired_at is not None and ex.policy.after_retire == "refuse"
 
 
 def _retired() -> Answer:

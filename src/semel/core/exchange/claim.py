@@ -71,7 +71,7 @@ def claim(ex: Exchange, before: Flow[None] | None = None) -> Flow[Claimed | Answ
             yield from before
         if ex.older is not None:
             yield from _choose_identity(ex)
-        if ex.policy.mode != "leased":
+        if not ex.policy.leased:
             return (yield from _claim_otherwise(ex))
         op: Read | Claim = Read(ex.identity) if ex.familiar else claim_of(ex)
         try:

@@ -55,7 +55,7 @@ def judge(policy: Policy, outcome: HandlerOutcome) -> Verdict:
         case Raised(error):
             return _judge_error(policy, error)
         case Abandoned():
-            return _FATE[policy.on_doubt]
+            return _FATE[policy.after_doubt]
 
 
 def _judge_answer(policy: Policy, response: Response, error: BaseException | None) -> Verdict:
@@ -72,15 +72,15 @@ def _judge_answer(policy: Policy, response: Response, error: BaseException | Non
 
 def _released(policy: Policy, error: BaseException | None) -> Verdict:
     """An answer that says "not executed" does not outweigh the handler's own doubt."""
-    return _FATE[policy.on_doubt] if isinstance(error, OutcomeUnknown) else Verdict.RELEASE
+    return _FATE[policy.after_doubt] if isinstance(error, OutcomeUnknown) else Verdict.RELEASE
 
 
 def _judge_error(policy: Policy, error: BaseException | None) -> Verdict:
     if is_ambiguous(error):
-        return _FATE[policy.on_doubt]
+        return _FATE[policy.after_doubt]
     if says_not_executed(error):
         return Verdict.RELEASE
-    return _FATE[policy.on_error]
+    return _FATE[policy.after_error]
 
 
 def is_ambiguous(error: BaseException | None) -> bool:

@@ -9,7 +9,7 @@ from semel.core.operations.requests import Agree, Conflicting, Recorded, Registe
 from semel.core.policy import Policy
 from semel.core.records import Micros
 from semel.core.terms import Terms
-from semel.errors import RecipeChanged, StoreCorrupt, StoreUnavailable
+from semel.errors import SettingsChanged, StoreCorrupt, StoreUnavailable
 
 _HOUR: Final = 3_600_000_000
 _WINDOW: Final = "~replay window"
@@ -27,9 +27,9 @@ def enrol(label: str, policy: Policy, terms: Terms) -> Flow[None]:
     reply = yield from ask(Register(label, recipe, previous, _alive(policy)))
     left = (reply.alive_until or 0) - reply.now
     if isinstance(reply, Conflicting):
-        raise RecipeChanged(_conflict(label, recipe, previous, reply.recorded, left))
+        raise SettingsChanged(_conflict(label, recipe, previous, reply.recorded, left))
     if left > 0 and previous != reply.previous:
-        raise RecipeChanged(_still_alive(label, reply.previous, left))
+        raise SettingsChanged(_still_alive(label, reply.previous, left))
     yield from ask(Agree(terms))
 
 

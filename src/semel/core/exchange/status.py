@@ -93,7 +93,7 @@ def _told(
 
 
 def _final(call: StatusCall, policy: Policy, record: Record) -> Flow[Response]:
-    if record.retired_at is not None and policy.on_retired == "refuse":
+    if record.retired_at is not None and policy.after_retire == "refuse":
         return refuse("replay-impossible")
     try:
         kept = snapshot.decode(record.snapshot or b"")

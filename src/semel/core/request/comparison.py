@@ -23,7 +23,7 @@ from semel.core.records import Record, Request
 from semel.core.request.fingerprint import (
     MAX_FIELDS,
     Fingerprint,
-    Recipe,
+    FingerprintRule,
     fingerprint,
     frame_of,
     matches,
@@ -44,7 +44,9 @@ class Prints:
 
     __slots__ = ("_body", "_condensed", "_fingerprint", "_frame", "_recipe", "_request")
 
-    def __init__(self, request: Request, body: bytes | Iterable[bytes], recipe: Recipe) -> None:
+    def __init__(
+        self, request: Request, body: bytes | Iterable[bytes], recipe: FingerprintRule
+    ) -> None:
         self._request = request
         self._body = body
         self._recipe = recipe
@@ -117,7 +119,7 @@ def _condensed(body: Iterable[bytes]) -> tuple[bytes, bytes]:
 MAX_NAMED: Final = 20
 _DIGEST_BYTES: Final = 6  # enough to tell fields apart; the fingerprint itself has already decided
 _FORMAT: Final = 3
-_PLAIN: Final = Recipe()
+_PLAIN: Final = FingerprintRule()
 _NAME: Final = re.compile(r"[^\W\d][\w.\[\]-]{0,63}")
 """What a programmer calls a field; numbers, addresses and JSON are none."""
 
@@ -130,7 +132,9 @@ class Difference:
     missing: int = 0
 
 
-def field_digests(fields: Mapping[str, bytes], salt: bytes, recipe: Recipe = _PLAIN) -> bytes:
+def field_digests(
+    fields: Mapping[str, bytes], salt: bytes, recipe: FingerprintRule = _PLAIN
+) -> bytes:
     """A short keyed digest per field, to say later which ones differ; empty when there are none.
 
     ``fields`` are octets that tell name and value. The digests are keyed with the salt, so that
@@ -151,7 +155,7 @@ def field_digests(fields: Mapping[str, bytes], salt: bytes, recipe: Recipe = _PL
 
 
 def differing_fields(
-    stored: bytes, mine: Mapping[str, bytes], recipe: Recipe = _PLAIN
+    stored: bytes, mine: Mapping[str, bytes], recipe: FingerprintRule = _PLAIN
 ) -> Difference:
     """How these fields differ from the stored ones; in nothing when `stored` cannot be read."""
     read = _read_digests(stored)

@@ -27,7 +27,7 @@ from semel.errors import ConfigurationError
 
 __all__ = [
     "Fingerprint",
-    "Recipe",
+    "FingerprintRule",
     "fingerprint",
     "matches",
 ]
@@ -44,7 +44,7 @@ _LONG_FIELD = 4096
 
 
 @frozen
-class Recipe:
+class FingerprintRule:
     """How the requests of a route are fingerprinted.
 
     `include` and `exclude` name JSON members or form fields, or point into JSON (`/card/number`);
@@ -92,7 +92,7 @@ class Recipe:
         return " ".join(parts)
 
 
-def _check_names(recipe: Recipe) -> None:
+def _check_names(recipe: FingerprintRule) -> None:
     for option in ("include", "exclude"):
         if isinstance(getattr(recipe, option), str):
             raise ConfigurationError(f"{option}= takes a tuple of field names, not one text.")
@@ -176,7 +176,7 @@ class Frame(NamedTuple):
 def fingerprint(
     request: Request,
     body: bytes | Iterable[bytes],
-    recipe: Recipe,
+    recipe: FingerprintRule,
     frame: Frame | None = None,
 ) -> Fingerprint:
     """The fingerprint of a request under a recipe; the same wherever and with whatever it runs.
@@ -256,7 +256,7 @@ def _octets(chosen: object) -> bytes:
     return chosen
 
 
-def _content(request: Request, body: bytes | Iterable[bytes], recipe: Recipe) -> _Content:
+def _content(request: Request, body: bytes | Iterable[bytes], recipe: FingerprintRule) -> _Content:
     headers, encoding = request.headers, ""
     media = media_type(headers.joined(b"content-type"))
     if b"content-encoding" in headers.first:
@@ -271,7 +271,7 @@ def _content(request: Request, body: bytes | Iterable[bytes], recipe: Recipe) ->
     return read or _Content("raw", media.unread, "", body, {})
 
 
-def _json(body: bytes, media: Media, recipe: Recipe) -> _Content | None:
+def _json(body: bytes, media: Media, recipe: FingerprintRule) -> _Content | None:
     canonical = canonicalise(body, recipe._prune)
     if canonical is None:
         return None
@@ -279,7 +279,7 @@ def _json(body: bytes, media: Media, recipe: Recipe) -> _Content | None:
     return _Content("json", media.text, "", data, members)
 
 
-def _form(body: bytes, media: Media, recipe: Recipe) -> _Content | None:
+def _form(body: bytes, media: Media, recipe: FingerprintRule) -> _Content | None:
     kind: Kind = "multipart" if media.reader == "multipart" else "form"
     read = read_urlencoded(body) if kind == "form" else read_multipart(body, media.boundary)
     if read is None:
@@ -294,7 +294,7 @@ def _form(body: bytes, media: Media, recipe: Recipe) -> _Content | None:
     return _Content(kind, media.text, "", kept.values(), fields)
 
 
-def _select(fields: Fields, recipe: Recipe) -> Fields:
+def _select(fields: Fields, recipe: FingerprintRule) -> Fields:
     # Forms are flat: a pointer that leads deeper is meant for JSON and names nothing here.
     excluded = {step.encode() for step, *deeper in recipe._excluded if not deeper}
     included = None
@@ -337,7 +337,7 @@ def _text(kind: str, seal: str, digest: bytes, secret: bytes | None) -> str:
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
-def matches(stored: str, recipe: Recipe, mine: Fingerprint) -> bool:
+def matches(stored: str, recipe: FingerprintRule, mine: Fingerprint) -> bool:
     """Whether a stored fingerprint stands for the same meaning as `mine`.
 
     One sealed under another of the recipe's secrets is compared under that secret. One made before

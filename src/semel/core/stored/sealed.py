@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from semel.errors import KeyMissing, NewerVersion, StoreCorrupt
+from semel.errors import EncryptionKeyMissing, SchemaTooNew, StoreCorrupt
 
 MAGIC: Final = b"E1"
 _REFUSED: Final = b"X1"
 _KEYLESS: Final = b"X2"
 _LATER: Final = b"X3"
-_RAISED: Final = {_REFUSED: StoreCorrupt, _KEYLESS: KeyMissing, _LATER: NewerVersion}
+_RAISED: Final = {_REFUSED: StoreCorrupt, _KEYLESS: EncryptionKeyMissing, _LATER: SchemaTooNew}
 
 DEFLATED: Final = 1
 COMMON: Final = 2
@@ -75,11 +75,11 @@ def demand_opened(blob: bytes, what: str, magic: bytes = b"") -> None:
     ``magic``: how theirs begin, if they have a mark.
     """
     if is_newer(blob, magic) or is_newer(blob, MAGIC):
-        raise NewerVersion(f"{what} {NEWER}")
+        raise SchemaTooNew(f"{what} {NEWER}")
     if is_refusal(blob):
         raise _RAISED[blob[:2]](f"{what} {blob[2:].decode(errors='replace')}")
     if (sealed := parse(blob)) is not None:
         named = sealed[1].decode(errors="replace")
-        raise KeyMissing(
+        raise EncryptionKeyMissing(
             f"{what} is encrypted with the key {named!r}, and this process has no encryption="
         )

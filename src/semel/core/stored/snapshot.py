@@ -21,7 +21,7 @@ from typing import Final
 from semel.core.frozen import frozen
 from semel.core.records import Header, Headers, Response
 from semel.core.stored.sealed import NEWER, demand_opened
-from semel.errors import NewerVersion, StoreCorrupt
+from semel.errors import SchemaTooNew, StoreCorrupt
 
 _MAGIC: Final = b"S1"
 _HEAD: Final = struct.Struct(">2sB16s")
@@ -154,7 +154,7 @@ def _decode(blob: bytes) -> Snapshot:
     if magic != _MAGIC or _checksum(flags, blob[_HEAD.size :]) != checksum:
         raise StoreCorrupt("a stored response is damaged: its checksum does not match")
     if flags & ~_KNOWN:  # the body may be packed in a way that is not known here
-        raise NewerVersion(f"a stored response {NEWER}")
+        raise SchemaTooNew(f"a stored response {NEWER}")
     at = _HEAD.size
     status, size, count, version_length, digest_length = _FIXED.unpack_from(blob, at)
     at += _FIXED.size

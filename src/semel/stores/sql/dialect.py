@@ -10,7 +10,7 @@ parameter ``names``, a JSON array of texts; ``{locked}`` takes row locks and wai
 at once names the columns of one in ``rows:`` and has ``{rows}`` where the values go.
 
 A query that ``audits:`` names an act and the state it leads to; its entry is written with it
-(`audited`).
+(`within`, `before`).
 
 Where a database cannot tell what a write did, a query comes to several statements: derived from the
 shared file (`returning`), or written in the dialect's own with ``;`` between them.
@@ -28,7 +28,6 @@ from typing import Final
 
 from semel.core.stored.snapshot import HEAD, LARGE
 from semel.errors import SemelError
-from semel.stores.sql import dialect as audited
 
 _ROOT = files("semel.stores.sql")
 _COMMENT = re.compile(r"--[^\n]*")
@@ -193,7 +192,7 @@ def _compile(name: str, source: str, syntax: Syntax) -> Query:
         raise BadQuery(f"{name}.sql: header and text disagree about {sorted(found)}")
     text = " ".join(text.split())
     if audits := _AUDITS.search(source):
-        return _with_entry(name, text, (*takes, *audited.TAKES), audits, syntax)
+        return _with_entry(name, text, (*takes, *TAKES), audits, syntax)
     text = _spelled(text, syntax)
     return Query(name, text, takes, () if syntax.returning else without_returning(text))
 
@@ -203,8 +202,8 @@ def _with_entry(
 ) -> Query:
     verb, after = audits.groups()
     if syntax.nested:
-        return Query(name, _spelled(audited.within(text, verb, after), syntax), takes)
-    entry = _spelled(audited.before(text, verb, after, syntax.held), syntax)
+        return Query(name, _spelled(within(text, verb, after), syntax), takes)
+    entry = _spelled(before(text, verb, after, syntax.held), syntax)
     text = _spelled(text, syntax)
     return Query(
         name, text, takes, (entry, *((text,) if syntax.returning else without_returning(text)))

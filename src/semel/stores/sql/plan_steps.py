@@ -65,7 +65,7 @@ def _has_just_come(record: Record | None, now: Micros, params: Mapping[str, obje
 
 
 def signed(act: Act) -> dict[str, object]:
-    """The parameters of a statement that puts its act on record (`audited`)."""
+    """The parameters of a statement that puts its act on record (`stores/sql/dialect.py`)."""
     return {"actor": shown(act.by), "why": shown(act.reason)}
 
 

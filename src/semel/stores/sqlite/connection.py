@@ -263,7 +263,7 @@ def outage(error: sqlite3.Error, *, applied: bool | None) -> StoreError | Schema
     if isinstance(error, sqlite3.IntegrityError):
         return StoreCorrupt(f"the database's own rules forbid this write: {error}")
     if "no such table: semel_" in str(error):
-        return SchemaError("the database has no tables of semel: run `semel migration`")
+        return SchemaError("the database has no tables of semel: run `semel migrate`")
     if is_busy(error):
         return StoreUnavailable("another process held the write lock too long", applied=applied)
     return StoreUnavailable(f"SQLite: {error}", applied=applied)
