@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from semel.core.exchange.admit import add_body, name_record, named_tenant
 from semel.core.exchange.answers import Answer, Outcome
 from semel.core.frozen import frozen
-from semel.core.policy import Plan, Policy
+from semel.core.policy import Policy, RoutePlan
 from semel.core.records import HeaderView, Request, Response
 from semel.core.request import keys
 from semel.core.request.comparison import LARGE
@@ -78,7 +78,7 @@ class Job:
         answer = self._open(ex)
         return _told(await ex.answered() if answer is None else answer)
 
-    def _given(self) -> tuple[Runtime, Plan, Request]:
+    def _given(self) -> tuple[Runtime, RoutePlan, Request]:
         runtime = self._guard.runtime
         plan = runtime.plan(ONCE_ROUTE.format(self._name), self._policy, self._route)
         return runtime, plan, self._request
@@ -92,7 +92,7 @@ class Job:
         body = self._body if len(self._body) < LARGE else (self._body,)
         name_record(ex)
         add_body(ex, body, new_fence())
-        ex.familiar = ex.runtime.familiar.meet(ex.identity)
+        ex.seen_before = ex.runtime.seen_before.meet(ex.identity)
         # A worker finds the probe of a function by its name; that of a policy only if it is the
         # guard's own.
         own = policy is guard.policy and policy.probe is not None

@@ -17,7 +17,7 @@ import httpx
 import semel.client.httpx
 from semel.client import Entry, Journal
 from semel.client.model import Answer, Call, Send
-from semel.core.operations.requests import Operation
+from semel.core.operations.requests import FlowOperation
 from tests.client.quick import QUICK
 from tests.waiting import PATIENCE
 
@@ -53,7 +53,7 @@ class JournalLast(semel.client.httpx.Client[httpx.Response]):
     def _begun(self, call: Call) -> Call:
         return call
 
-    def _perform(self, op: Operation[Any]) -> Any:
+    def _perform(self, op: FlowOperation[Any]) -> Any:
         reply = super()._perform(op)
         if isinstance(op, Send):
             self.journal.begin(op.call)

@@ -1,4 +1,4 @@
-"""The course of one call, played against a scripted world with a clock of its own."""
+"""The progress of one call, played against a scripted world with a clock of its own."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from semel.client.model import (
     Withdraw,
 )
 from semel.core.flow import run
-from semel.core.operations.requests import Operation
+from semel.core.operations.requests import FlowOperation
 from tests.client.answers import KEY, accepted, answer, call, problem
 
 LOST = Failed(TimeoutError("no answer"), sent=True)
@@ -57,10 +57,10 @@ class World:
         self._script: Iterator[Result] = iter(script)
         self._trying = trying
         self.now = 100.0
-        self.done: list[Operation[Any]] = []
+        self.done: list[FlowOperation[Any]] = []
         self.draw: Callable[[Rest], float] = lambda rest: rest.most
 
-    def __call__(self, op: Operation[Any]) -> Any:
+    def __call__(self, op: FlowOperation[Any]) -> Any:
         self.done.append(op)
         match op:
             case Send() | Ask():

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 
 from semel.core.records import State
-from semel.core.states import TABLE, Event, Rule
+from semel.core.states import TABLE, RecordEvent, Rule
 from semel.runtime.event_catalogue import CATALOGUE
 from semel.stores.sql.dialect import SYNTAXES, query_sources
 from semel.telemetry.metrics import MEASURES
@@ -26,7 +26,7 @@ def performed() -> list[Rule]:
     """The rows of the table that a store of this release can carry out."""
     sources = [query_sources(), *map(query_sources, SYNTAXES)]
     texts = [text for found in sources for text in found.values()]
-    events = {Event(name) for text in texts for name in _EVENT.findall(text)}
+    events = {RecordEvent(name) for text in texts for name in _EVENT.findall(text)}
     return [row for row in TABLE if row.event in events]
 
 

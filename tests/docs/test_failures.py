@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from semel.core.recovery.client_internals import READ
-from semel.core.recovery.was_sent import ANSWERED_CODES, KNOWN, By, Rule, Sent
+from semel.core.recovery.was_sent import ANSWERED_CODES, KNOWN, By, Rule, WasSent
 from tests.docs.pages import page, plain
 
 PAGE = page("docs/reference/failures.md")
@@ -39,7 +39,7 @@ def column_of(rule: Rule) -> str:
             return "none"
         case By():
             return "look closer"
-        case Sent():
+        case WasSent():
             return rule.value
 
 
@@ -87,7 +87,7 @@ def test_every_code_is_on_the_page_in_its_class() -> None:
 
 def test_the_classes_are_the_ones_explained() -> None:
     explained = [row[0] for row in PAGE.table("Failures of calls")]
-    assert explained == [*(each.value for each in Sent), "none"]
+    assert explained == [*(each.value for each in WasSent), "none"]
 
 
 def test_the_versions_that_were_read_are_on_the_page() -> None:

@@ -28,12 +28,12 @@ from semel.cli import commands, output
 from semel.config import _SCALARS, load
 from semel.core.exchange.outcome import Verdict, conclude, judge
 from semel.core.exchange.problems import CATALOGUE, DOCS, refuse
-from semel.core.exchange.progress import Course
+from semel.core.exchange.progress import Progress
 from semel.core.exchange.replay import _NOT_KEPT
 from semel.core.operations.handler import Abandoned, HandlerOutcome, Raised, Returned
 from semel.core.policy import OPTION_NAMES, Policy
 from semel.core.records import Response, State
-from semel.core.recovery.journal import Journal, Kind
+from semel.core.recovery.journal import Journal, PointKind
 from semel.core.request import forms
 from semel.core.request.canonical_json import MAX_DEPTH, MAX_VALUES
 from semel.core.request.comparison import MAX_NAMED
@@ -174,13 +174,13 @@ OPERATIONS: dict[str, list[HandlerOutcome]] = {
 }
 
 
-def courses() -> list[Course]:
+def courses() -> list[Progress]:
     """Without a call in doubt, in two ways, and with one."""
-    repeatable, doubtful = (Course(Journal().intending("charged")) for _ in range(2))
+    repeatable, doubtful = (Progress(Journal().intending("charged")) for _ in range(2))
     repeatable.repeating = True
-    for course in (repeatable, doubtful):
-        course.meet("charged", Kind.CALL)
-    return [Course(), repeatable, doubtful]
+    for progress in (repeatable, doubtful):
+        progress.meet("charged", PointKind.CALL)
+    return [Progress(), repeatable, doubtful]
 
 
 def test_the_table_of_operations_is_what_the_journal_says() -> None:
@@ -189,7 +189,7 @@ def test_the_table_of_operations_is_what_the_journal_says() -> None:
         call: Any = SimpleNamespace(policy=policy(mode="resumable", probe=None), worker=None)
         for situation, outcomes in OPERATIONS.items():
             for outcome in outcomes:
-                fates = [FATES[conclude(call, outcome, course)[1]] for course in courses()]
+                fates = [FATES[conclude(call, outcome, progress)[1]] for progress in courses()]
                 assert fates[0] == fates[1]
                 assert concluded.setdefault(situation, fates[1:]) == fates[1:]
     assert {row[0]: row[1:] for row in POLICIES.table("Operations")} == concluded

@@ -25,7 +25,7 @@ from semel.core.operations.requests import (
 from semel.core.policy import Policy, ietf
 from semel.core.records import Case, Fence, Identity, Micros, OnLapse, Origin, State
 from semel.core.recovery import journal
-from semel.core.recovery.journal import Journal, Kind
+from semel.core.recovery.journal import Journal, PointKind
 from semel.core.request import keys
 from semel.core.stored.snapshot import Snapshot, encode
 from semel.core.terms import EVERY_ROUTE
@@ -93,7 +93,7 @@ class Scene:
         assert isinstance(self.harness.perform(claim), Claimed)
         written = Journal()
         for name in points:
-            written = written.reaching(name, Kind.PHASE, {"of": name})
+            written = written.reaching(name, PointKind.PHASE, {"of": name})
         if intent is not None:
             written = written.intending(intent)
         if written.points:

@@ -10,30 +10,30 @@ import pytest
 
 from semel.core.delivery import (
     RECORD_TRIES,
+    Delivered,
     Delivery,
+    DeliveryReport,
     Ending,
     NotSent,
-    Report,
     Rules,
-    Send,
-    Sent,
+    SendEffect,
     deliver,
     encoded,
     next_pause,
 )
 from semel.core.flow import run
 from semel.core.frozen import replace
-from semel.core.operations.handler import Rest
+from semel.core.operations.handler import PauseBetweenLooks
 from semel.core.operations.outbox import (
     BrowseEffects,
     Deliver,
+    EffectWritten,
     Enqueue,
     Fail,
-    Kept,
     Shelf,
     TakeEffects,
 )
-from semel.core.operations.requests import Operation, StoreOperation
+from semel.core.operations.requests import FlowOperation, StoreOperation
 from semel.core.records import Effect, Fence, Identity, Micros
 from semel.errors import GiveUp, NotExecuted, RetryLater, StoreUnavailable
 from semel.stores.memory import MemoryBackend
@@ -53,27 +53,27 @@ class World:
         self.now = 1_700_000_000 * SECOND
         self.backend = MemoryBackend(clock=lambda: self.now)
         self.store = self.backend.blocking()
-        self.replies: deque[Sent | NotSent | BaseException] = deque()
+        self.replies: deque[Delivered | NotSent | BaseException] = deque()
         self.sent: list[Delivery] = []
         self.rests: list[Micros] = []
         self.faults: deque[str] = deque()
         self.meanwhile: Any = lambda: None
 
-    def perform(self, op: Operation[R]) -> R:
+    def perform(self, op: FlowOperation[R]) -> R:
         reply: Any = self._perform(op)
         answer: R = reply
         return answer
 
-    def _perform(self, op: Operation[Any]) -> Any:
+    def _perform(self, op: FlowOperation[Any]) -> Any:
         match op:
-            case Send():
+            case SendEffect():
                 self.sent.append(op.delivery)
                 self.meanwhile()
-                reply = self.replies.popleft() if self.replies else Sent("provider-1")
+                reply = self.replies.popleft() if self.replies else Delivered("provider-1")
                 if isinstance(reply, BaseException):
                     raise reply
                 return reply
-            case Rest():
+            case PauseBetweenLooks():
                 self.rests.append(op.pause)
                 return None
             case StoreOperation():
@@ -96,7 +96,9 @@ class World:
     def take(self, fence: Fence = FENCE, limit: int = 10) -> tuple[Effect, ...]:
         return self.store.perform(TakeEffects(fence, ("paid",), limit, LEASE)).effects
 
-    def deliver(self, fence: Fence = FENCE, rules: Rules = RULES, luck: float = 0.5) -> Report:
+    def deliver(
+        self, fence: Fence = FENCE, rules: Rules = RULES, luck: float = 0.5
+    ) -> DeliveryReport:
         (effect,) = self.take(fence, 1)
         return run(deliver(effect, rules, fence, luck), self.perform)
 
@@ -142,7 +144,7 @@ def test_the_key_is_not_printed(world: World) -> None:
 
 def test_a_delivery_is_recorded_with_the_providers_id(world: World) -> None:
     world.write()
-    assert world.deliver() == Report(Ending.DELIVERED)
+    assert world.deliver() == DeliveryReport(Ending.DELIVERED)
     (done,) = world.shelf(Shelf.DELIVERED)
     assert (done.provider_id, done.tries) == ("provider-1", 1)
     assert world.take(OTHER) == ()
@@ -152,7 +154,7 @@ def test_an_error_is_recorded_and_tried_again_after_the_pause(world: World) -> N
     world.write()
     world.replies.append(NotSent(OSError("connection refused")))
     report = world.deliver(luck=0.5)
-    assert report == Report(Ending.FAILED, "OSError: connection refused", SECOND // 2)
+    assert report == DeliveryReport(Ending.FAILED, "OSError: connection refused", SECOND // 2)
     (waiting,) = world.shelf(Shelf.WAITING)
     assert waiting.error == "OSError: connection refused"
     world.now += SECOND // 2 - 1
@@ -177,7 +179,7 @@ def test_after_its_last_try_an_effect_is_a_dead_letter(world: World) -> None:
 def test_giving_up_makes_a_dead_letter_at_once(world: World) -> None:
     world.write()
     world.replies.append(NotSent(GiveUp("the account is closed")))
-    assert world.deliver() == Report(Ending.DEAD, "GiveUp: the account is closed")
+    assert world.deliver() == DeliveryReport(Ending.DEAD, "GiveUp: the account is closed")
     (dead,) = world.shelf(Shelf.DEAD)
     assert dead.error == "GiveUp: the account is closed"
 
@@ -205,16 +207,16 @@ def test_a_payload_that_is_no_json_is_a_dead_letter(world: World) -> None:
 
 
 @pytest.mark.parametrize("fault", ["lost", "applied"])
-@pytest.mark.parametrize("reply", [Sent("provider-1"), NotSent(OSError("down"))])
+@pytest.mark.parametrize("reply", [Delivered("provider-1"), NotSent(OSError("down"))])
 def test_a_result_is_offered_until_the_store_has_it(
-    world: World, fault: str, reply: Sent | NotSent
+    world: World, fault: str, reply: Delivered | NotSent
 ) -> None:
     world.write()
     (effect,) = world.take()
     world.replies.append(reply)
     world.faults.extend([fault] * 3)
     report = run(deliver(effect, RULES, FENCE, 0.5), world.perform)
-    assert report.ending is (Ending.DELIVERED if isinstance(reply, Sent) else Ending.FAILED)
+    assert report.ending is (Ending.DELIVERED if isinstance(reply, Delivered) else Ending.FAILED)
     assert len(world.sent) == 1
     assert world.rests == [50_000, 100_000, 200_000]
 
@@ -233,9 +235,11 @@ def test_a_result_that_no_store_takes_leaves_the_effect_to_its_lease(world: Worl
 # ── leases ────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("reply", [Sent("mine"), NotSent(OSError("down")), NotSent(GiveUp("no"))])
+@pytest.mark.parametrize(
+    "reply", [Delivered("mine"), NotSent(OSError("down")), NotSent(GiveUp("no"))]
+)
 def test_whoever_lost_the_lease_to_another_records_nothing(
-    world: World, reply: Sent | NotSent
+    world: World, reply: Delivered | NotSent
 ) -> None:
     world.write()
     world.replies.append(reply)
@@ -292,7 +296,7 @@ def test_of_one_order_the_next_comes_only_when_the_one_before_is_done(world: Wor
     assert [effect.key for effect in world.take()] == ["a1", "b1"]
     assert world.take(OTHER) == ()
     world.now += LEASE
-    assert world.store.perform(Fail("a1", FENCE, "down", SECOND)) == Kept(True, world.now)
+    assert world.store.perform(Fail("a1", FENCE, "down", SECOND)) == EffectWritten(True, world.now)
     assert [effect.key for effect in world.take(OTHER)] == ["b1"]
     world.now += SECOND
     assert [effect.key for effect in world.take(OTHER)] == ["a1"]

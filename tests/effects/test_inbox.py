@@ -15,11 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
-from semel.core.operations.outbox import Note
+from semel.core.operations.outbox import NoteEvent
 from semel.core.operations.requests import Advance, Suspend
 from semel.core.records import HeaderView, Identity, OnLapse, Response, State
 from semel.core.recovery import journal
-from semel.core.recovery.journal import Journal, Kind
+from semel.core.recovery.journal import Journal, PointKind
 from semel.core.unknown.evidence import Absent, CannotTell, Happened
 from semel.core.unknown.webhook import witnessed
 from semel.errors import ConfigurationError, StoreUnavailable
@@ -151,7 +151,7 @@ class TestEvidence:
     def test_an_event_about_one_call_does_not_settle_another(self, scene: Scene) -> None:
         """The first call's event comes late, when the second is in doubt."""
         identity = scene.held(on_lapse=OnLapse.RESUME)
-        written = Journal().reaching("reserved", Kind.CALL, 1).intending("charged")
+        written = Journal().reaching("reserved", PointKind.CALL, 1).intending("charged")
         fence = scene.fences[identity]
         scene.harness.perform(Advance(identity, fence, journal.encode(written)))
         scene.harness.perform(Suspend(identity, fence, "TimeoutError", 0))
@@ -188,7 +188,7 @@ class TestForgeries:
         unknown = quick.unknown()
         yield unknown
         assert quick.state(unknown) is State.UNKNOWN
-        noted = quick.harness.perform(Note("bank", "evt_1", None))
+        noted = quick.harness.perform(NoteEvent("bank", "evt_1", None))
         assert not noted.before
 
     def refused(self, quick: Scene, headers: Any, body: bytes) -> None:
@@ -275,7 +275,7 @@ def test_an_event_that_was_not_read_is_to_be_sent_again(
     taken = bank(quick, reader)
     assert said(taken.receive(*letter({}))) == (500, "not read")
     assert "was not read" in caplog.text
-    assert not quick.harness.perform(Note("bank", "evt_1", None)).before
+    assert not quick.harness.perform(NoteEvent("bank", "evt_1", None)).before
 
 
 def test_a_body_that_is_no_json_is_the_readers_to_refuse(quick: Scene) -> None:

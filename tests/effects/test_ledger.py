@@ -11,7 +11,7 @@ from semel.core.operations.outbox import Deliver, Enqueue, TakeEffects
 from semel.core.operations.requests import Advance
 from semel.core.records import Fence, Identity
 from semel.core.recovery import journal
-from semel.core.recovery.journal import Journal, Kind
+from semel.core.recovery.journal import Journal, PointKind
 from semel.errors import ConfigurationError
 from semel.operators.ledger import Entry, Report, Standing, compare
 from tests.effects.doubts import DAY, HOUR, MINUTE, WITH_OUTBOX, Scene
@@ -20,7 +20,7 @@ from tests.effects.doubts import DAY, HOUR, MINUTE, WITH_OUTBOX, Scene
 def charged(scene: Scene, **result: Any) -> Identity:
     """An operation whose call has its result on record."""
     identity = scene.held("made", intent="charged")
-    written = Journal().reaching("charged", Kind.CALL, result)
+    written = Journal().reaching("charged", PointKind.CALL, result)
     scene.harness.perform(Advance(identity, scene.fences[identity], journal.encode(written)))
     return identity
 

@@ -19,9 +19,9 @@ from prometheus_client import CollectorRegistry
 
 from semel.core.flow import run
 from semel.core.maintenance import ONE_WRITER, PACE, Pace, tend
-from semel.core.operations.handler import Rest
+from semel.core.operations.handler import PauseBetweenLooks
 from semel.core.operations.maintenance import Abandon, Lead, Reap, Sweep, Tended
-from semel.core.operations.outbox import Enqueue, Note
+from semel.core.operations.outbox import Enqueue, NoteEvent
 from semel.core.operations.requests import Accept, Agree, Claim, Read
 from semel.core.records import Fence, Identity, OnLapse, Origin, State
 from semel.core.stored import snapshot
@@ -125,10 +125,10 @@ class TestARound:
         assert found.case.due_at <= found.now
 
     def test_events_are_forgotten_when_their_time_is_over(self, scene: Scene) -> None:
-        scene.harness.perform(Note("bank", "evt_1", HOUR))
+        scene.harness.perform(NoteEvent("bank", "evt_1", HOUR))
         scene.travel(2 * HOUR)
         assert rounds(scene)["events"] == 1
-        assert not scene.harness.perform(Note("bank", "evt_1", None)).before
+        assert not scene.harness.perform(NoteEvent("bank", "evt_1", None)).before
 
     @pytest.mark.parametrize("batch", [1, 3, 100])
     def test_however_small_the_batches_nothing_is_left_out(self, scene: Scene, batch: int) -> None:
@@ -144,11 +144,14 @@ class TestARound:
 
         def endless(op: Any) -> Any:
             asked.append(type(op))
-            return None if isinstance(op, Rest) else Tended({"lapse": 10}, True, 0)
+            return None if isinstance(op, PauseBetweenLooks) else Tended({"lapse": 10}, True, 0)
 
         upkeep = run(tend(Pace(10, 3, 0)), endless)
         assert upkeep.more
-        steps = [[kind, Rest, kind, Rest, kind] for kind in (Sweep, Abandon, Reap)]
+        steps = [
+            [kind, PauseBetweenLooks, kind, PauseBetweenLooks, kind]
+            for kind in (Sweep, Abandon, Reap)
+        ]
         assert asked == [step for kind in steps for step in kind]  # between steps others may write
 
 

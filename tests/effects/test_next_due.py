@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from semel.core.operations.maintenance import Due, Listed, Work
+from semel.core.operations.maintenance import Due, DueRecords, Work
 from semel.core.operations.outbox import Effects, TakeEffects
 from semel.core.records import Fence
 from semel.stores.sql.plans import plan
@@ -30,4 +30,4 @@ def test_nor_is_what_becomes_due_between_those_of_a_list() -> None:
     assert steps.send([(1_001, 1_000)]).name == "due"
     with pytest.raises(StopIteration) as done:
         steps.send([])
-    assert done.value.value == Listed((), 1_000, 1_001)
+    assert done.value.value == DueRecords((), 1_000, 1_001)

@@ -410,7 +410,7 @@ class TestACallThatWasSettledWrongly:
     def test_not_once_the_operation_has_gone_on(self, quick: Scene) -> None:
         identity = self.settled(quick)
         fence, points = self.resumed(quick, identity), journal.decode(quick.case(identity).journal)
-        for name, kind in (("booked", journal.Kind.PHASE), ("mailed", journal.Kind.CALL)):
+        for name, kind in (("booked", journal.PointKind.PHASE), ("mailed", journal.PointKind.CALL)):
             points = points.reaching(name, kind, None)
             quick.harness.perform(Advance(identity, fence, journal.encode(points)))
             before = quick.case(identity)
@@ -424,7 +424,7 @@ class TestACallThatWasSettledWrongly:
         identity = self.settled(scene)
         fence, found = self.resumed(scene, identity), scene.recalled(identity)
         points = journal.decode(found.case.journal)
-        phase = points.reaching("booked", journal.Kind.PHASE, None)
+        phase = points.reaching("booked", journal.PointKind.PHASE, None)
         points = phase if then == "a phase" else points.intending("mailed")
 
         def just_before(op: Any) -> Any:

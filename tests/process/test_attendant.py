@@ -1,4 +1,4 @@
-"""The attendant: leases stay alive, writes are pursued, waiters are woken by one read."""
+"""The keeper: leases stay alive, writes are pursued, waiters are woken by one read."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from semel.core.records import Fence, Identity, Origin, State
 from semel.errors import SchemaError, StoreUnavailable
 from semel.runtime import write_retries
 from semel.runtime.events import Events
-from semel.runtime.keeper import Attendant
+from semel.runtime.keeper import Keeper
 from semel.runtime.leases import Lease, Leases, lease_clock
-from semel.runtime.write_retries import Pursuits
+from semel.runtime.write_retries import WriteRetries
 from semel.stores.base import Store
 from semel.stores.memory import MemoryBackend
 from tests.waiting import PATIENCE, until
@@ -383,9 +383,9 @@ def test_an_outage_in_the_middle_of_a_round_ends_it(
 
 
 def test_a_write_that_is_pursued_for_long_holds_up_no_renewal(store: Flaky) -> None:
-    attendant, stuck, renewed = Attendant(lambda: store), threading.Event(), threading.Event()
+    keeper, stuck, renewed = Keeper(lambda: store), threading.Event(), threading.Event()
     identity = new_identity()
-    lease = Lease(identity, claim(store, identity), attendant._clock(), 60, 900)
+    lease = Lease(identity, claim(store, identity), keeper._clock(), 60, 900)
 
     def perform() -> None:
         if isinstance(store.asked[-1], Renew):
@@ -395,12 +395,12 @@ def test_a_write_that_is_pursued_for_long_holds_up_no_renewal(store: Flaky) -> N
             assert renewed.wait(PATIENCE)
 
     store.on_perform = perform
-    attendant.pursue(Complete(new_identity(), lease.fence, b"", SECOND, SECOND))
+    keeper.pursue(Complete(new_identity(), lease.fence, b"", SECOND, SECOND))
     assert stuck.wait(PATIENCE)
     lease.renew_at = 0.0
-    attendant.hold(lease)
+    keeper.hold(lease)
     assert renewed.wait(PATIENCE)
-    attendant.stop()
+    keeper.stop()
 
 
 def test_a_machine_that_was_suspended_does_not_believe_its_lease(
@@ -429,26 +429,26 @@ def test_a_machine_that_was_suspended_does_not_believe_its_lease(
 def test_a_write_is_pursued_until_the_store_takes_it(wall: Wall, store: Flaky) -> None:
     identity = new_identity()
     fence = claim(store, identity)
-    pursuits = Pursuits(wall.monotonic, Events())
-    pursuits.add(Complete(identity, fence, b"", SECOND, SECOND))
+    retries = WriteRetries(wall.monotonic, Events())
+    retries.add(Complete(identity, fence, b"", SECOND, SECOND))
     store.down = True
     for _ in range(5):
-        wall.seconds = max(wall.seconds, pursuits.run_once(store))
-    assert len(pursuits) == 1
+        wall.seconds = max(wall.seconds, retries.run_once(store))
+    assert len(retries) == 1
     store.down = False
-    assert pursuits.run_once(store) == float("inf")
+    assert retries.run_once(store) == float("inf")
     assert state(store, identity) is State.COMPLETED
 
 
 def test_a_retraction_waits_for_a_claim_that_is_still_on_its_way(wall: Wall, store: Flaky) -> None:
     identity, fence = new_identity(), Fence(os.urandom(16))
-    pursuits = Pursuits(wall.monotonic, Events())
-    pursuits.add(Release(identity, fence, SECOND))
-    wall.seconds = pursuits.run_once(store)
-    assert len(pursuits) == 1, "an absent record is no proof that the claim will not land"
+    retries = WriteRetries(wall.monotonic, Events())
+    retries.add(Release(identity, fence, SECOND))
+    wall.seconds = retries.run_once(store)
+    assert len(retries) == 1, "an absent record is no proof that the claim will not land"
     store.perform(Claim(identity, fence, "v1", b"", ORIGIN, 60 * SECOND))
-    pursuits.run_once(store)
-    assert len(pursuits) == 0
+    retries.run_once(store)
+    assert len(retries) == 0
     assert state(store, identity) is State.FAILED_RETRYABLE
 
 
@@ -457,61 +457,61 @@ def test_a_retraction_waits_for_a_retake_that_is_still_on_its_way(wall: Wall, st
     identity, fence = new_identity(), Fence(os.urandom(16))
     seen = claim(store, identity)
     store.perform(Release(identity, seen, SECOND))
-    pursuits = Pursuits(wall.monotonic, Events())
-    pursuits.add(Release(identity, fence, SECOND), None, seen)
-    wall.seconds = pursuits.run_once(store)
-    assert len(pursuits) == 1, "a record as it was before is no proof either"
+    retries = WriteRetries(wall.monotonic, Events())
+    retries.add(Release(identity, fence, SECOND), None, seen)
+    wall.seconds = retries.run_once(store)
+    assert len(retries) == 1, "a record as it was before is no proof either"
     store.perform(Retake(identity, seen, fence, 60 * SECOND))
-    pursuits.run_once(store)
-    assert len(pursuits) == 0
+    retries.run_once(store)
+    assert len(retries) == 0
     assert state(store, identity) is State.FAILED_RETRYABLE
 
 
 def test_a_pursuit_ends_when_another_fence_holds_the_record(wall: Wall, store: Flaky) -> None:
     identity = new_identity()
     claim(store, identity)
-    pursuits = Pursuits(wall.monotonic, Events())
-    pursuits.add(Release(identity, Fence(os.urandom(16)), SECOND))
-    assert pursuits.run_once(store) == float("inf")
+    retries = WriteRetries(wall.monotonic, Events())
+    retries.add(Release(identity, Fence(os.urandom(16)), SECOND))
+    assert retries.run_once(store) == float("inf")
     assert state(store, identity) is State.IN_PROGRESS
 
 
 def test_an_outage_ends_the_round_so_that_leases_are_not_kept_waiting(
     wall: Wall, store: Flaky
 ) -> None:
-    pursuits = Pursuits(wall.monotonic, Events())
+    retries = WriteRetries(wall.monotonic, Events())
     for _ in range(5):
-        pursuits.add(Release(new_identity(), Fence(os.urandom(16)), SECOND))
+        retries.add(Release(new_identity(), Fence(os.urandom(16)), SECOND))
     store.down = True
-    pursuits.run_once(store)
+    retries.run_once(store)
     assert store.count(Release) == 1
-    assert len(pursuits) == 5
+    assert len(retries) == 5
 
 
 def test_a_write_that_is_refused_for_good_holds_up_no_other(wall: Wall, store: Flaky) -> None:
-    pursuits = Pursuits(wall.monotonic, Events())
+    retries = WriteRetries(wall.monotonic, Events())
     first, second = new_identity(), new_identity()
     for identity in (first, second):
-        pursuits.add(Release(identity, claim(store, identity), SECOND))
+        retries.add(Release(identity, claim(store, identity), SECOND))
     refuses(store, first)
-    pursuits.run_once(store)
+    retries.run_once(store)
     assert state(store, second) is State.FAILED_RETRYABLE
     wall.seconds += write_retries._HORIZON + 1
-    pursuits.run_once(store)
-    assert len(pursuits) == 0  # given up, as any other
+    retries.run_once(store)
+    assert len(retries) == 0  # given up, as any other
 
 
 def test_too_many_pursuits_make_room_without_spoiling_the_round(
     wall: Wall, store: Flaky, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write_retries, "_LIMIT", 1)
-    pursuits = Pursuits(wall.monotonic, Events())
+    retries = WriteRetries(wall.monotonic, Events())
     identity = new_identity()
     first = Complete(identity, claim(store, identity), b"", SECOND, SECOND)
-    pursuits.add(first)
-    store.on_perform = lambda: pursuits.add(first)
-    pursuits.run_once(store)
-    assert len(pursuits) == 1
+    retries.add(first)
+    store.on_perform = lambda: retries.add(first)
+    retries.run_once(store)
+    assert len(retries) == 1
 
 
 @pytest.mark.parametrize("late", [True, False])
@@ -520,53 +520,53 @@ def test_an_outcome_that_is_never_recorded_is_told(
 ) -> None:
     identity = new_identity()
     fence = claim(store, identity)
-    pursuits = Pursuits(wall.monotonic, Events())
-    pursuits.add(Complete(identity, fence, b"", SECOND, SECOND))
+    retries = WriteRetries(wall.monotonic, Events())
+    retries.add(Complete(identity, fence, b"", SECOND, SECOND))
     if late:
         store.perform(Release(identity, fence, SECOND))
     else:
         store.down = True
         wall.seconds += 16 * 60
-    pursuits.run_once(store)
-    assert len(pursuits) == 0
+    retries.run_once(store)
+    assert len(retries) == 0
     assert any(record.levelname == "ERROR" for record in caplog.records)
 
 
 def test_a_pursuit_is_given_up_at_its_horizon(wall: Wall, store: Flaky) -> None:
-    pursuits = Pursuits(wall.monotonic, Events())
-    pursuits.add(Release(new_identity(), Fence(os.urandom(16)), SECOND))
+    retries = WriteRetries(wall.monotonic, Events())
+    retries.add(Release(new_identity(), Fence(os.urandom(16)), SECOND))
     store.down = True
     wall.seconds += 16 * 60
-    pursuits.run_once(store)
-    assert len(pursuits) == 0
+    retries.run_once(store)
+    assert len(retries) == 0
 
 
 # ── waiters, with the real thread ─────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
-def attendant(wall: Wall, store: Flaky) -> Iterator[Attendant]:
-    made = Attendant(lambda: store)
+def keeper(wall: Wall, store: Flaky) -> Iterator[Keeper]:
+    made = Keeper(lambda: store)
     yield made
     made.stop()
 
 
-def threads_waiting(attendant: Attendant) -> int:
-    with attendant.waiters._lock:
-        return attendant.waiters._threads_waiting()
+def threads_waiting(keeper: Keeper) -> int:
+    with keeper.waiters._lock:
+        return keeper.waiters._threads_waiting()
 
 
 def test_one_read_serves_all_threads_that_wait_and_one_is_elected(
-    attendant: Attendant, store: Flaky
+    keeper: Keeper, store: Flaky
 ) -> None:
     identity = new_identity()
     fence = claim(store, identity)
     with ThreadPoolExecutor(8) as pool:
-        waits = [pool.submit(attendant.waiters.wait, identity, fence, PATIENT, 8) for _ in range(8)]
-        until(lambda: threads_waiting(attendant) == 8)
+        waits = [pool.submit(keeper.waiters.wait, identity, fence, PATIENT, 8) for _ in range(8)]
+        until(lambda: threads_waiting(keeper) == 8)
         store.perform(Release(identity, fence, SECOND))
         before = store.count(Read)
-        attendant.settled(identity)
+        keeper.settled(identity)
         wakes = [wait.result(PATIENCE) for wait in waits]
     assert store.count(Read) - before <= 1
     assert all(isinstance(wake, Woken) for wake in wakes)
@@ -574,94 +574,94 @@ def test_one_read_serves_all_threads_that_wait_and_one_is_elected(
 
 
 async def test_one_read_serves_all_tasks_that_wait_and_one_is_elected(
-    attendant: Attendant, store: Flaky
+    keeper: Keeper, store: Flaky
 ) -> None:
     identity = new_identity()
     fence = claim(store, identity)
     waits = [
-        asyncio.create_task(attendant.waiters.await_(identity, fence, PATIENT)) for _ in range(200)
+        asyncio.create_task(keeper.waiters.await_(identity, fence, PATIENT)) for _ in range(200)
     ]
     await asyncio.sleep(0)
     store.perform(Complete(identity, fence, b"", SECOND, SECOND))
     before = store.count(Read)
-    attendant.settled(identity)
+    keeper.settled(identity)
     wakes = await asyncio.gather(*waits)
     assert sum(isinstance(wake, Woken) and wake.elected for wake in wakes) == 1
     assert store.count(Read) - before <= 1
 
 
-def test_a_thread_without_room_does_not_wait(attendant: Attendant, store: Flaky) -> None:
+def test_a_thread_without_room_does_not_wait(keeper: Keeper, store: Flaky) -> None:
     identity = new_identity()
     fence = claim(store, identity)
-    assert isinstance(attendant.waiters.wait(identity, fence, PATIENT, 0), Unwoken)
+    assert isinstance(keeper.waiters.wait(identity, fence, PATIENT, 0), Unwoken)
 
 
-def test_a_waiter_whose_patience_ends_is_not_woken(attendant: Attendant, store: Flaky) -> None:
+def test_a_waiter_whose_patience_ends_is_not_woken(keeper: Keeper, store: Flaky) -> None:
     identity = new_identity()
     fence = claim(store, identity)
-    assert isinstance(attendant.waiters.wait(identity, fence, 1, 8), Unwoken)
+    assert isinstance(keeper.waiters.wait(identity, fence, 1, 8), Unwoken)
 
 
-async def test_a_lapse_wakes_waiters(attendant: Attendant, store: Flaky, wall: Wall) -> None:
+async def test_a_lapse_wakes_waiters(keeper: Keeper, store: Flaky, wall: Wall) -> None:
     identity = new_identity()
     fence = claim(store, identity)
-    waiting = asyncio.create_task(attendant.waiters.await_(identity, fence, PATIENT))
+    waiting = asyncio.create_task(keeper.waiters.await_(identity, fence, PATIENT))
     await asyncio.sleep(0)
     wall.seconds += 61
-    attendant.settled(identity)
+    keeper.settled(identity)
     wake = await waiting
     assert isinstance(wake, Woken)
     assert wake.record.lapsed(wake.now)
 
 
-async def test_an_evicted_record_ends_the_wait(attendant: Attendant, store: Flaky) -> None:
-    wake = await attendant.waiters.await_(new_identity(), Fence(os.urandom(16)), PATIENT)
+async def test_an_evicted_record_ends_the_wait(keeper: Keeper, store: Flaky) -> None:
+    wake = await keeper.waiters.await_(new_identity(), Fence(os.urandom(16)), PATIENT)
     assert isinstance(wake, Unwoken)
 
 
 def test_the_thread_renews_a_short_lease_by_itself(store: Flaky) -> None:
-    attendant = Attendant(lambda: store)
+    keeper = Keeper(lambda: store)
     identity = new_identity()
-    lease = Lease(identity, claim(store, identity), attendant._clock(), 0.3, 900)
+    lease = Lease(identity, claim(store, identity), keeper._clock(), 0.3, 900)
     store.on_ask.clear()
-    attendant.hold(lease)
+    keeper.hold(lease)
     assert store.on_ask.wait(PATIENCE)
-    attendant.let_go(lease)
-    attendant.stop()
+    keeper.let_go(lease)
+    keeper.stop()
     assert store.count(Renew) >= 1
 
 
 def test_what_needs_a_claim_is_pursued_with_it(wall: Wall, store: Flaky) -> None:
-    pursuits = Pursuits(wall.monotonic, Events())
+    retries = WriteRetries(wall.monotonic, Events())
     identity, fence = new_identity(), Fence(os.urandom(16))
     store.down = True
-    pursuits.add(Suspend(identity, fence, "in doubt", None), _claim(identity, fence))
-    wall.seconds = pursuits.run_once(store)
+    retries.add(Suspend(identity, fence, "in doubt", None), _claim(identity, fence))
+    wall.seconds = retries.run_once(store)
     store.down = False
-    pursuits.run_once(store)
-    assert (len(pursuits), state(store, identity)) == (0, State.UNKNOWN)
+    retries.run_once(store)
+    assert (len(retries), state(store, identity)) == (0, State.UNKNOWN)
 
 
 def test_what_needs_a_claim_that_is_another_s_by_now_is_given_up_and_said(
     wall: Wall, store: Flaky, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pursuits = Pursuits(wall.monotonic, Events())
+    retries = WriteRetries(wall.monotonic, Events())
     identity, fence = new_identity(), Fence(os.urandom(16))
     claim(store, identity)
-    pursuits.add(Suspend(identity, fence, "in doubt", None), _claim(identity, fence))
-    pursuits.run_once(store)
-    assert (len(pursuits), state(store, identity)) == (0, State.IN_PROGRESS)
+    retries.add(Suspend(identity, fence, "in doubt", None), _claim(identity, fence))
+    retries.run_once(store)
+    assert (len(retries), state(store, identity)) == (0, State.IN_PROGRESS)
     assert "came too late" in caplog.text
 
 
 def test_stopping_gives_every_pursuit_one_last_try(store: Flaky) -> None:
     identity = new_identity()
     fence = claim(store, identity)
-    attendant = Attendant(lambda: store)
+    keeper = Keeper(lambda: store)
     store.down = True
     store.on_ask.clear()
-    attendant.pursue(Complete(identity, fence, b"", SECOND, SECOND))
+    keeper.pursue(Complete(identity, fence, b"", SECOND, SECOND))
     assert store.on_ask.wait(PATIENCE)
     store.down = False
-    attendant.stop()
+    keeper.stop()
     assert state(store, identity) is State.COMPLETED

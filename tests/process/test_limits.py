@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from semel.core.tenant_counts import digest
 from semel.errors import ConfigurationError
-from semel.runtime.limits import Limiter, Limits, OverLimit, Rate, Toll
+from semel.runtime.limits import LimitCost, Limiter, Limits, OverLimit, Rate
 
-NEW, LOOK = Toll.NEW_KEY, Toll.LOOKUP
+NEW, LOOK = LimitCost.NEW_KEY, LimitCost.LOOKUP
 
 
 class Clock:
@@ -24,7 +24,7 @@ class Clock:
         return self.now
 
 
-def granted(limiter: Limiter, tenant: str, toll: Toll, tries: int) -> int:
+def granted(limiter: Limiter, tenant: str, toll: LimitCost, tries: int) -> int:
     return sum(limiter.charge(tenant, toll) is None for _ in range(tries))
 
 

@@ -18,7 +18,7 @@ from semel.core.records import Identity
 from semel.core.terms import EVERY_ROUTE
 from semel.once import Once
 from semel.runtime.breaker import FAILURES, LASTING
-from semel.runtime.limits import Toll
+from semel.runtime.limits import LimitCost
 from semel.runtime.runtime import Background, Runtime
 from semel.web.exchange_async import start_task
 from tests.waiting import PATIENCE
@@ -81,11 +81,11 @@ def used(make_guard: MakeGuard) -> semel.Guard:
         once(guard)  # the second is read, and remembered
     guard.start()
     runtime = guard.runtime
-    runtime.familiar.meet(KEY)
+    runtime.seen_before.meet(KEY)
     for _ in range(FAILURES):
         runtime.breaker.failed(time.monotonic() - 2 * LASTING)
     assert learnt(guard) == {
-        *("begun", "breaker", "familiar", "limiter", "plans", "replays", "threads"),
+        *("begun", "breaker", "seen_before", "limiter", "plans", "replays", "threads"),
     }
     return guard
 
@@ -98,14 +98,14 @@ def learnt(guard: semel.Guard) -> set[str]:
     found = {
         "begun": runtime.begun,
         "breaker": runtime.breaker.is_open,
-        "familiar": runtime.familiar.meet(KEY),
-        "leases": bool(runtime.attendant.leases),
-        "limiter": any(runtime.limiter.charge("", Toll.NEW_KEY) for _ in range(3)),
+        "seen_before": runtime.seen_before.meet(KEY),
+        "leases": bool(runtime.keeper.leases),
+        "limiter": any(runtime.limiter.charge("", LimitCost.NEW_KEY) for _ in range(3)),
         "plans": runtime.plan(EVERY_ROUTE, guard.policy).enrolled,
         "replays": bool(runtime.replays._young or runtime.replays._old),
         "running": bool(runtime.running),
         "threads": bool(standing()),
-        "waiters": bool(runtime.attendant.waiters.watches),
+        "waiters": bool(runtime.keeper.waiters.watches),
     }
     return {part for part, is_there in found.items() if is_there}
 
@@ -143,10 +143,10 @@ def test_a_child_is_served_though_its_parent_was_at_work_everywhere(
     url = "memory://" if store == "memory" else f"sqlite:///{tmp_path / 'keys.db'}"
     guard = make_guard(url)
     once(guard, "before")
-    attendant, held, go = guard.runtime.attendant, threading.Event(), threading.Event()
+    keeper, held, go = guard.runtime.keeper, threading.Event(), threading.Event()
 
     def hold() -> None:
-        with attendant.waiters._lock, attendant.renewing._wake, attendant._errands._wake:
+        with keeper.waiters._lock, keeper.renewing._wake, keeper._errands._wake:
             held.set()
             go.wait(PATIENCE)
 
@@ -162,10 +162,10 @@ def test_a_child_is_served_though_its_parent_was_at_work_everywhere(
 def _serves(guard: semel.Guard) -> bool:
     """Requests are served, leases renewed, records waited for, and all is closed at the end."""
     served = once(guard, "in the child")
-    attendant = guard.runtime.attendant
-    attendant.settled(KEY)
-    attendant.renewing.rouse(0.0)
-    attendant._errands.rouse(0.0)
+    keeper = guard.runtime.keeper
+    keeper.settled(KEY)
+    keeper.renewing.rouse(0.0)
+    keeper._errands.rouse(0.0)
     begun = guard.runtime.begun and standing() == ["semel-maintenance"]
     guard.close()
     return begun and served.value == os.getpid() and not served.replayed and not standing()
@@ -244,11 +244,11 @@ def test_closed_it_begins_again_with_the_next_request(make_guard: MakeGuard) -> 
     both = ["semel-census", "semel-maintenance"]
     for key in ("one", "two"):
         assert (guard.runtime.begun, standing()) == (False, [])
-        attendant = guard.runtime.attendant
+        keeper = guard.runtime.keeper
         once(guard, key)
         assert (guard.runtime.begun, standing()) == (True, both)
         guard.close()
-        assert guard.runtime.attendant is not attendant
+        assert guard.runtime.keeper is not keeper
     assert (guard.runtime.begun, standing()) == (False, [])
 
 

@@ -52,7 +52,7 @@ from semel.core.operations.requests import (
     Written,
 )
 from semel.core.records import Fence, Identity, Micros, OnLapse, Origin, Record, State
-from semel.core.states import TABLE, Event, rule
+from semel.core.states import TABLE, RecordEvent, rule
 from semel.core.stored.snapshot import LARGE, brief, is_head
 from semel.errors import ConfigurationError
 from semel.stores.next_due import due_at
@@ -118,7 +118,7 @@ def settle_happened(identity: Identity, seen: Fence, snapshot: bytes = b"it") ->
 class Kind:
     """One kind of write: its event in the table and how it is asked."""
 
-    event: Event
+    event: RecordEvent
     make: Callable[[Identity, Fence], StoreOperation[Written]]
     keeps_fence: bool = True
     wait: Micros = 0
@@ -136,68 +136,73 @@ class Kind:
 
 
 KINDS = {
-    "retake": Kind(Event.RETAKE, lambda i, f: Retake(i, f, new_fence(), LEASE), keeps_fence=False),
+    "retake": Kind(
+        RecordEvent.RETAKE, lambda i, f: Retake(i, f, new_fence(), LEASE), keeps_fence=False
+    ),
     "take": Kind(
-        Event.TAKE, lambda i, f: Take(i, f, new_fence(), LEASE), keeps_fence=False, deferred=True
+        RecordEvent.TAKE,
+        lambda i, f: Take(i, f, new_fence(), LEASE),
+        keeps_fence=False,
+        deferred=True,
     ),
     "resume": Kind(
-        Event.LAPSE_RESUME,
+        RecordEvent.LAPSE_RESUME,
         lambda i, f: Resume(i, f, new_fence(), LEASE),
         keeps_fence=False,
         wait=LEASE,
         on_lapse=OnLapse.RESUME,
     ),
-    "advance": Kind(Event.ADVANCE, lambda i, f: Advance(i, f, b"journal")),
-    "renew": Kind(Event.RENEW, lambda i, f: Renew(i, f, LEASE)),
-    "open": Kind(Event.ADVANCE, lambda i, f: Open(i, f, b"open receipt")),
-    "complete": Kind(Event.COMPLETE, complete),
-    "release": Kind(Event.RELEASE, lambda i, f: Release(i, f, RETENTION, "refused")),
+    "advance": Kind(RecordEvent.ADVANCE, lambda i, f: Advance(i, f, b"journal")),
+    "renew": Kind(RecordEvent.RENEW, lambda i, f: Renew(i, f, LEASE)),
+    "open": Kind(RecordEvent.ADVANCE, lambda i, f: Open(i, f, b"open receipt")),
+    "complete": Kind(RecordEvent.COMPLETE, complete),
+    "release": Kind(RecordEvent.RELEASE, lambda i, f: Release(i, f, RETENTION, "refused")),
     "requeue": Kind(
-        Event.REQUEUE,
+        RecordEvent.REQUEUE,
         lambda i, f: Release(i, f, RETENTION, "later", requeue=MINUTE),
         deferred=True,
         same_as=State.FAILED_RETRYABLE,
     ),
-    "suspend": Kind(Event.SUSPEND, lambda i, f: Suspend(i, f, "timed out")),
-    "lapse": Kind(Event.LAPSE, lambda i, f: Lapse(i, f, RETENTION), wait=LEASE),
+    "suspend": Kind(RecordEvent.SUSPEND, lambda i, f: Suspend(i, f, "timed out")),
+    "lapse": Kind(RecordEvent.LAPSE, lambda i, f: Lapse(i, f, RETENTION), wait=LEASE),
     "lapse_release": Kind(
-        Event.LAPSE_RELEASE,
+        RecordEvent.LAPSE_RELEASE,
         lambda i, f: Lapse(i, f, RETENTION),
         wait=LEASE,
         on_lapse=OnLapse.RELEASE,
         same_as=State.PENDING,
     ),
     "lapse_requeue": Kind(
-        Event.LAPSE_REQUEUE,
+        RecordEvent.LAPSE_REQUEUE,
         lambda i, f: Lapse(i, f, RETENTION),
         wait=LEASE,
         on_lapse=OnLapse.RELEASE,
         deferred=True,
         same_as=State.FAILED_RETRYABLE,
     ),
-    "forget": Kind(Event.FORGET, Forget, wait=RETENTION + TOMBSTONE),
-    "settle_happened": Kind(Event.SETTLE_HAPPENED, settle_happened, keeps_fence=False),
+    "forget": Kind(RecordEvent.FORGET, Forget, wait=RETENTION + TOMBSTONE),
+    "settle_happened": Kind(RecordEvent.SETTLE_HAPPENED, settle_happened, keeps_fence=False),
     "settle_absent": Kind(
-        Event.SETTLE_ABSENT,
+        RecordEvent.SETTLE_ABSENT,
         lambda i, f: SettleAbsent(i, f, new_fence(), RETENTION, ACT),
         keeps_fence=False,
     ),
     "settle_call": Kind(
-        Event.SETTLE_CALL,
+        RecordEvent.SETTLE_CALL,
         lambda i, f: SettleCall(i, f, new_fence(), b"result", ACT),
         keeps_fence=False,
         on_lapse=OnLapse.RESUME,
     ),
-    "inquire": Kind(Event.INQUIRE, lambda i, f: Inquire(i, f, 0, MINUTE), repeats=False),
-    "evict": Kind(Event.EVICT, lambda i, f: Evict(i, f, ACT)),
+    "inquire": Kind(RecordEvent.INQUIRE, lambda i, f: Inquire(i, f, 0, MINUTE), repeats=False),
+    "evict": Kind(RecordEvent.EVICT, lambda i, f: Evict(i, f, ACT)),
     "evict_unknown": Kind(
-        Event.EVICT_FORCED,
+        RecordEvent.EVICT_FORCED,
         lambda i, f: EvictUnknown(i, f, new_fence(), TOMBSTONE, ACT),
         keeps_fence=False,
     ),
-    "erase": Kind(Event.ERASE, lambda i, f: Erase(i, f, ACT)),
+    "erase": Kind(RecordEvent.ERASE, lambda i, f: Erase(i, f, ACT)),
     "free_unknown": Kind(
-        Event.EVICT_FREED,
+        RecordEvent.EVICT_FREED,
         lambda i, f: EvictUnknown(i, f, new_fence(), TOMBSTONE, ACT, free=True),
         keeps_fence=False,
     ),
@@ -323,7 +328,7 @@ class StateTable:
         op = kind.make(identity, fence)
         if rule(state, kind.event) is not None:
             assert applied(harness, op).state is kind.target
-            demand_found_in_time(harness, identity, renewed=kind.event is Event.RENEW)
+            demand_found_in_time(harness, identity, renewed=kind.event is RecordEvent.RENEW)
             after = harness.record(identity)
             assert (after and after.state) == kind.target
         elif state in (kind.target, kind.same_as) and kind.keeps_fence:
@@ -369,7 +374,7 @@ class StateTable:
         harness.travel(1)
         second = applied(harness, op)
         assert second.state is first.state
-        if kind.event is not Event.RENEW:
+        if kind.event is not RecordEvent.RENEW:
             again = harness.record(identity)
             assert (again and again.fence) == (after and after.fence)
             assert (again and again.snapshot) == (after and after.snapshot)
@@ -718,7 +723,7 @@ class Races:
         )
         for n, (state, identity, _) in enumerate(made):
             after, reply = existing(harness, identity), replies[n]
-            if right[n] and rule(state, Event.COMPLETE) is not None:
+            if right[n] and rule(state, RecordEvent.COMPLETE) is not None:
                 assert isinstance(reply, Applied)
                 assert (after.state, after.snapshot) == (State.COMPLETED, b"answer of %d" % n)
             else:  # of what is completed already, its own is an earlier try

@@ -9,8 +9,8 @@ import pytest
 from semel.core.frozen import replace
 from semel.core.operations.acts import Act, Verb
 from semel.core.operations.audit import (
+    AuditEntry,
     BrowseAudit,
-    Entry,
     Erase,
     ListBelongings,
     ListUnlike,
@@ -75,7 +75,7 @@ LOOK_ALIKES = (
 """Prefixes, wildcards, separators, what stores escape, and what looks as if they had."""
 
 
-def audit(harness: Harness, limit: int = ALL) -> tuple[Entry, ...]:
+def audit(harness: Harness, limit: int = ALL) -> tuple[AuditEntry, ...]:
     return harness.perform(BrowseAudit(limit)).entries
 
 
@@ -187,7 +187,7 @@ class Auditing:
         assert [entry.reason for entry in every] == [f"step {n}" for n in (4, 3, 2, 1, 0)]
         assert {entry.subject for entry in every} == {"a key"}
         assert {(each.identity, each.before, each.after) for each in every} == {(None, None, None)}
-        paged: list[Entry] = []
+        paged: list[AuditEntry] = []
         while page := harness.perform(BrowseAudit(2, paged[-1].place if paged else None)).entries:
             assert len(page) <= 2
             paged += page

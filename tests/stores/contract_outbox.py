@@ -14,7 +14,7 @@ from semel.core.operations.outbox import (
     Enqueue,
     Fail,
     FindEffect,
-    Note,
+    NoteEvent,
     RenewEffects,
     Requeue,
     Shelf,
@@ -440,20 +440,20 @@ class DeadLetters:
 
 class Events:
     def test_an_event_is_noted_once(self, harness: Harness) -> None:
-        assert not harness.perform(Note("stripe", "evt_1", None)).before
-        assert not harness.perform(Note("stripe", "evt_1", RETENTION)).before
-        assert harness.perform(Note("stripe", "evt_1", RETENTION)).before
-        assert harness.perform(Note("stripe", "evt_1", None)).before
+        assert not harness.perform(NoteEvent("stripe", "evt_1", None)).before
+        assert not harness.perform(NoteEvent("stripe", "evt_1", RETENTION)).before
+        assert harness.perform(NoteEvent("stripe", "evt_1", RETENTION)).before
+        assert harness.perform(NoteEvent("stripe", "evt_1", None)).before
 
     def test_asking_notes_nothing(self, harness: Harness) -> None:
         for _ in range(2):
-            assert not harness.perform(Note("stripe", "evt_1", None)).before
+            assert not harness.perform(NoteEvent("stripe", "evt_1", None)).before
 
     def test_sources_are_apart(self, harness: Harness) -> None:
-        harness.perform(Note("stripe", "evt_1", RETENTION))
-        assert not harness.perform(Note("adyen", "evt_1", None)).before
-        assert not harness.perform(Note("stripe", "EVT_1", None)).before
+        harness.perform(NoteEvent("stripe", "evt_1", RETENTION))
+        assert not harness.perform(NoteEvent("adyen", "evt_1", None)).before
+        assert not harness.perform(NoteEvent("stripe", "EVT_1", None)).before
 
     def test_of_many_one_is_the_first(self, harness: Harness) -> None:
-        replies = harness.race([Note("stripe", "evt_1", RETENTION)] * RACERS)
+        replies = harness.race([NoteEvent("stripe", "evt_1", RETENTION)] * RACERS)
         assert [reply.before for reply in replies].count(False) == 1

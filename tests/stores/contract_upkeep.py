@@ -17,17 +17,17 @@ from semel.core.operations.maintenance import (
     Count,
     CountDue,
     Due,
-    Known,
     Lead,
     Reap,
     Retire,
+    RouteScope,
     Scan,
     Sweep,
     Tended,
     WhoLeads,
     Work,
 )
-from semel.core.operations.outbox import Note
+from semel.core.operations.outbox import NoteEvent
 from semel.core.operations.requests import (
     Advance,
     Agree,
@@ -49,7 +49,7 @@ from semel.core.operations.requests import (
     Take,
 )
 from semel.core.records import Fence, Identity, OnLapse, Origin, State
-from semel.core.states import Event
+from semel.core.states import RecordEvent
 from semel.core.terms import TermsId
 from semel.core.texts import shown
 from tests.stores.contract import (
@@ -282,7 +282,7 @@ class KnownRecords:
 
     OURS = terms("shop", "POST /payments", retention=RETENTION, tombstone=TOMBSTONE)
     OTHERS = (terms("shop", "POST /refunds"), terms("", "POST /payments"), terms("shop", "*"))
-    KNOWN = Known("shop", ("POST /payments", "once mail"))
+    KNOWN = RouteScope("shop", ("POST /payments", "once mail"))
 
     def made(self, harness: Harness, under: TermsId, on_lapse: OnLapse) -> Identity:
         identity = new_identity()
@@ -323,7 +323,7 @@ class KnownRecords:
         listed = harness.perform(Due(Work.UNKNOWN, ALL, self.KNOWN))
         assert {case.record.identity for case in listed.cases} == {*ours}
         assert len(harness.perform(Due(Work.UNKNOWN, ALL)).cases) == 7
-        assert harness.perform(Due(Work.UNKNOWN, ALL, Known("shop", ()))).cases == ()
+        assert harness.perform(Due(Work.UNKNOWN, ALL, RouteScope("shop", ()))).cases == ()
 
     def test_others_do_not_fill_the_list(self, harness: Harness) -> None:
         self.agree(harness)
@@ -363,7 +363,7 @@ class KnownRecords:
         made = [self.made(harness, under.id, OnLapse.RELEASE) for under in (self.OURS, other)]
         lost = self.made(harness, TermsId(7), OnLapse.RELEASE)
         harness.travel(LEASE)
-        assert sweep(harness) == {Event.LAPSE_RELEASE.value: 2}
+        assert sweep(harness) == {RecordEvent.LAPSE_RELEASE.value: 2}
         times = [recall(harness, each).record for each in made]
         now = now_of(harness)
         assert near(harness, times[0].forget_at, now + RETENTION)
@@ -393,7 +393,7 @@ class KnownRecords:
         for identity, under in ((known, self.OURS.id), (lost, TermsId(7))):
             harness.perform(replace(accept(identity, new_fence()), terms=under))
         harness.travel(PATIENCE)
-        assert abandon(harness).counts == {Event.ABANDON.value: 1}
+        assert abandon(harness).counts == {RecordEvent.ABANDON.value: 1}
         assert recall(harness, known).record.state is State.COMPLETED
         assert recall(harness, lost).record.state is State.PENDING
 
@@ -527,9 +527,9 @@ class Sweeping:
         assert sweep(harness) == {}
         harness.travel(LEASE)
         assert sweep(harness) == {
-            Event.LAPSE.value: 1,
-            Event.LAPSE_RELEASE.value: 1,
-            Event.LAPSE_REQUEUE.value: 1,
+            RecordEvent.LAPSE.value: 1,
+            RecordEvent.LAPSE_RELEASE.value: 1,
+            RecordEvent.LAPSE_REQUEUE.value: 1,
         }
         now = now_of(harness)
         case = recall(harness, unknown)
@@ -558,7 +558,7 @@ class Sweeping:
         assert due(harness, Work.UNKNOWN) == [unknown]
         assert due(harness, Work.PENDING) == [queued]
         harness.travel(RETENTION)
-        assert reap(harness) == {Event.FORGET.value: 1}
+        assert reap(harness) == {RecordEvent.FORGET.value: 1}
         assert harness.record(released) is None
 
     def test_a_renewed_lease_is_not_swept_until_it_ends(self, harness: Harness) -> None:
@@ -572,7 +572,7 @@ class Sweeping:
         assert sweep(harness) == {}
         assert existing(harness, identity).fence == before.record.fence
         harness.travel(LEASE // 2)
-        assert sweep(harness) == {Event.LAPSE.value: 1}
+        assert sweep(harness) == {RecordEvent.LAPSE.value: 1}
 
     def test_a_retaken_record_is_swept_when_its_lease_ends(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS, deferred=True)
@@ -581,7 +581,7 @@ class Sweeping:
         harness.travel(LEASE - 1 - harness.slack)
         assert sweep(harness) == {}
         harness.travel(1 + harness.slack)
-        assert sweep(harness) == {Event.LAPSE.value: 1}
+        assert sweep(harness) == {RecordEvent.LAPSE.value: 1}
 
     def test_a_completed_record_is_left_as_it_is(self, harness: Harness) -> None:
         identity, _ = reach(harness, State.COMPLETED)
@@ -604,7 +604,7 @@ class Sweeping:
             reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
         identity, _ = reach(harness, State.IN_PROGRESS)
         harness.travel(LEASE)
-        assert sweep(harness, 1) == {Event.LAPSE.value: 1}
+        assert sweep(harness, 1) == {RecordEvent.LAPSE.value: 1}
         assert existing(harness, identity).state is State.UNKNOWN
 
     def test_a_round_is_bounded_and_says_when_there_is_more(self, harness: Harness) -> None:
@@ -612,7 +612,7 @@ class Sweeping:
             reach(harness, State.IN_PROGRESS)
         harness.travel(LEASE)
         rounds = [harness.perform(Sweep(2)) for _ in range(3)]
-        assert [each.counts[Event.LAPSE.value] for each in rounds] == [2, 2, 1]
+        assert [each.counts[RecordEvent.LAPSE.value] for each in rounds] == [2, 2, 1]
         assert [each.more for each in rounds] == [True, True, False]
 
     def test_of_sweeps_at_once_each_record_is_swept_by_one(self, harness: Harness) -> None:
@@ -620,7 +620,7 @@ class Sweeping:
             reach(harness, State.IN_PROGRESS)
         harness.travel(LEASE)
         counts = [reply.counts for reply in harness.race([Sweep(ALL)] * 4)]
-        assert sum(count.get(Event.LAPSE.value, 0) for count in counts) == 20
+        assert sum(count.get(RecordEvent.LAPSE.value, 0) for count in counts) == 20
 
     def test_completions_and_a_sweep_at_once(self, harness: Harness) -> None:
         held = [reach(harness, State.IN_PROGRESS, OnLapse.RELEASE) for _ in range(RACERS)]
@@ -631,7 +631,7 @@ class Sweeping:
         tended = replies.pop(RACERS // 2)
         assert isinstance(tended, Tended)
         completed = [isinstance(reply, Applied) for reply in replies].count(True)
-        assert completed + tended.counts.get(Event.LAPSE_RELEASE.value, 0) == RACERS
+        assert completed + tended.counts.get(RecordEvent.LAPSE_RELEASE.value, 0) == RACERS
         assert len(browse(harness, State.COMPLETED)) == completed
 
 
@@ -641,7 +641,7 @@ class Abandoning:
         assert abandon(harness).counts == {}
         harness.travel(PATIENCE)
         tended = abandon(harness)
-        assert tended.counts == {Event.ABANDON.value: 1}
+        assert tended.counts == {RecordEvent.ABANDON.value: 1}
         case = recall(harness, identity)
         assert (case.record.state, case.record.fence) == (State.COMPLETED, fence)
         assert (case.record.snapshot, case.request) == (b"408", None)
@@ -656,7 +656,7 @@ class Abandoning:
         identity, fence = reach(harness, State.IN_PROGRESS, deferred=True)
         applied(harness, Release(identity, fence, RETENTION, requeue=2 * PATIENCE))
         harness.travel(PATIENCE)
-        assert abandon(harness).counts == {Event.ABANDON.value: 1}
+        assert abandon(harness).counts == {RecordEvent.ABANDON.value: 1}
         assert existing(harness, identity).state is State.COMPLETED
 
     def test_what_runs_is_not_abandoned(self, harness: Harness) -> None:
@@ -675,14 +675,14 @@ class Abandoning:
         tended = replies.pop(8)
         assert isinstance(tended, Tended)
         taken = [isinstance(reply, Applied) for reply in replies].count(True)
-        assert taken + tended.counts.get(Event.ABANDON.value, 0) == 16
+        assert taken + tended.counts.get(RecordEvent.ABANDON.value, 0) == 16
 
     def test_a_round_is_bounded(self, harness: Harness) -> None:
         for _ in range(3):
             reach(harness, State.PENDING)
         harness.travel(PATIENCE)
         rounds = [abandon(harness, 2) for _ in range(2)]
-        assert [each.counts[Event.ABANDON.value] for each in rounds] == [2, 1]
+        assert [each.counts[RecordEvent.ABANDON.value] for each in rounds] == [2, 1]
         assert [each.more for each in rounds] == [True, False]
 
     def test_an_abandoned_record_ends_like_any_other(self, harness: Harness) -> None:
@@ -690,9 +690,9 @@ class Abandoning:
         harness.travel(PATIENCE)
         abandon(harness)
         harness.travel(RETENTION)
-        assert reap(harness) == {Event.EXPIRE.value: 1}
+        assert reap(harness) == {RecordEvent.EXPIRE.value: 1}
         harness.travel(TOMBSTONE)
-        assert reap(harness) == {Event.FORGET.value: 1}
+        assert reap(harness) == {RecordEvent.FORGET.value: 1}
         assert harness.record(identity) is None
 
 
@@ -712,7 +712,7 @@ class Reaping:
         assert reap(harness) == {}
         harness.travel(1 + harness.slack)
         sweep(harness)
-        assert reap(harness) == {Event.EXPIRE.value: 1}
+        assert reap(harness) == {RecordEvent.EXPIRE.value: 1}
         case = recall(harness, identity)
         assert (case.record.state, case.record.fence) == (State.EXPIRED, fence)
         assert (case.record.snapshot, case.request, case.journal) == (None, None, None)
@@ -721,7 +721,7 @@ class Reaping:
         harness.travel(TOMBSTONE - 1 - harness.slack)
         assert reap(harness) == {}
         harness.travel(1 + harness.slack)
-        assert reap(harness) == {Event.FORGET.value: 1}
+        assert reap(harness) == {RecordEvent.FORGET.value: 1}
         assert isinstance(harness.perform(claim(identity, new_fence())), Claimed)
 
     def test_without_a_tombstone_nothing_stays(self, harness: Harness) -> None:
@@ -737,13 +737,13 @@ class Reaping:
         harness.travel(RETENTION - 1 - harness.slack)
         assert reap(harness) == {}
         harness.travel(1 + harness.slack)
-        assert reap(harness) == {Event.FORGET.value: 1}
+        assert reap(harness) == {RecordEvent.FORGET.value: 1}
         assert harness.record(identity) is None
 
     def test_a_tombstone_of_an_operator_is_forgotten(self, harness: Harness) -> None:
         identity, _ = reach(harness, State.EXPIRED)
         harness.travel(TOMBSTONE)
-        assert reap(harness) == {Event.FORGET.value: 1}
+        assert reap(harness) == {RecordEvent.FORGET.value: 1}
         assert harness.record(identity) is None
 
     def test_nothing_unsettled_is_ever_reaped(self, harness: Harness) -> None:
@@ -766,20 +766,20 @@ class Reaping:
             reach(harness, State.FAILED_RETRYABLE)
         harness.travel(RETENTION)
         rounds = [harness.perform(Reap(2)) for _ in range(2)]
-        assert [each.counts[Event.FORGET.value] for each in rounds] == [2, 1]
+        assert [each.counts[RecordEvent.FORGET.value] for each in rounds] == [2, 1]
         assert [each.more for each in rounds] == [True, False]
 
     def test_events_are_forgotten_in_their_time(self, harness: Harness) -> None:
         for number in range(3):
-            harness.perform(Note("stripe", f"evt_{number}", RETENTION))
-        harness.perform(Note("stripe", "late", 2 * RETENTION))
+            harness.perform(NoteEvent("stripe", f"evt_{number}", RETENTION))
+        harness.perform(NoteEvent("stripe", "late", 2 * RETENTION))
         assert reap(harness) == {}
         harness.travel(RETENTION)
         rounds = [harness.perform(Reap(2)) for _ in range(2)]
         assert [each.counts for each in rounds] == [{"events": 2}, {"events": 1}]
         assert [each.more for each in rounds] == [True, False]
-        assert not harness.perform(Note("stripe", "evt_1", None)).before
-        assert harness.perform(Note("stripe", "late", None)).before
+        assert not harness.perform(NoteEvent("stripe", "evt_1", None)).before
+        assert harness.perform(NoteEvent("stripe", "late", None)).before
 
     def test_claims_while_the_reaper_works(self, harness: Harness) -> None:
         old = [reach(harness, State.COMPLETED) for _ in range(RACERS)]

@@ -42,7 +42,7 @@ from semel.core.operations.requests import (
     Take,
 )
 from semel.core.records import Case, Fence, Identity, Micros, OnLapse, Origin, Record, State
-from semel.core.states import TABLE, Event
+from semel.core.states import TABLE, RecordEvent
 from tests.stores.timeless import UNIT
 from tests.terms import terms
 
@@ -171,35 +171,37 @@ def _suspend(dice: Dice, identity: Identity, fence: Fence) -> Suspend:
     return Suspend(identity, fence, dice.choice((None, "timed out")), after)
 
 
-MAKERS: Final[Mapping[Event, Make]] = {
-    Event.CLAIM: _claim,
-    Event.ACCEPT: _accept,
-    Event.TAKE: lambda dice, i, f: Take(i, f, new_fence(dice), either(dice)),
-    Event.ABANDON: lambda dice, i, f: Abandon(LIMIT, some_bytes(dice)),
-    Event.REQUEUE: lambda dice, i, f: _release(dice, i, f, requeue=True),
-    Event.RENEW: _renew,
-    Event.ADVANCE: _advance,
-    Event.COMPLETE: _complete,
-    Event.RELEASE: _release,
-    Event.SUSPEND: _suspend,
-    Event.LAPSE: _lapse,
-    Event.LAPSE_RELEASE: _lapse,
-    Event.LAPSE_REQUEUE: _lapse,
-    Event.LAPSE_RESUME: lambda dice, i, f: Resume(i, f, new_fence(dice), either(dice)),
-    Event.RETAKE: lambda dice, i, f: Retake(
+MAKERS: Final[Mapping[RecordEvent, Make]] = {
+    RecordEvent.CLAIM: _claim,
+    RecordEvent.ACCEPT: _accept,
+    RecordEvent.TAKE: lambda dice, i, f: Take(i, f, new_fence(dice), either(dice)),
+    RecordEvent.ABANDON: lambda dice, i, f: Abandon(LIMIT, some_bytes(dice)),
+    RecordEvent.REQUEUE: lambda dice, i, f: _release(dice, i, f, requeue=True),
+    RecordEvent.RENEW: _renew,
+    RecordEvent.ADVANCE: _advance,
+    RecordEvent.COMPLETE: _complete,
+    RecordEvent.RELEASE: _release,
+    RecordEvent.SUSPEND: _suspend,
+    RecordEvent.LAPSE: _lapse,
+    RecordEvent.LAPSE_RELEASE: _lapse,
+    RecordEvent.LAPSE_REQUEUE: _lapse,
+    RecordEvent.LAPSE_RESUME: lambda dice, i, f: Resume(i, f, new_fence(dice), either(dice)),
+    RecordEvent.RETAKE: lambda dice, i, f: Retake(
         i, f, new_fence(dice), either(dice), dice.choice(list(OnLapse))
     ),
-    Event.SETTLE_HAPPENED: _settle_happened,
-    Event.SETTLE_ABSENT: _settle_absent,
-    Event.SETTLE_CALL: lambda dice, i, f: SettleCall(i, f, new_fence(dice), some_bytes(dice), ACT),
-    Event.INQUIRE: _inquire,
-    Event.RETIRE: lambda dice, i, f: Retire(i.hex(), TENANT),
-    Event.EXPIRE: lambda dice, i, f: Reap(LIMIT),
-    Event.FORGET: _forget,
-    Event.EVICT: lambda dice, i, f: Evict(i, f, ACT),
-    Event.EVICT_FORCED: lambda dice, i, f: _evict_unknown(dice, i, f, free=False),
-    Event.EVICT_FREED: lambda dice, i, f: _evict_unknown(dice, i, f, free=True),
-    Event.ERASE: lambda dice, i, f: Erase(i, f, ACT),
+    RecordEvent.SETTLE_HAPPENED: _settle_happened,
+    RecordEvent.SETTLE_ABSENT: _settle_absent,
+    RecordEvent.SETTLE_CALL: lambda dice, i, f: SettleCall(
+        i, f, new_fence(dice), some_bytes(dice), ACT
+    ),
+    RecordEvent.INQUIRE: _inquire,
+    RecordEvent.RETIRE: lambda dice, i, f: Retire(i.hex(), TENANT),
+    RecordEvent.EXPIRE: lambda dice, i, f: Reap(LIMIT),
+    RecordEvent.FORGET: _forget,
+    RecordEvent.EVICT: lambda dice, i, f: Evict(i, f, ACT),
+    RecordEvent.EVICT_FORCED: lambda dice, i, f: _evict_unknown(dice, i, f, free=False),
+    RecordEvent.EVICT_FREED: lambda dice, i, f: _evict_unknown(dice, i, f, free=True),
+    RecordEvent.ERASE: lambda dice, i, f: Erase(i, f, ACT),
 }
 """Every event of the table, but for the one that only a transaction has."""
 

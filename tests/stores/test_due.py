@@ -16,7 +16,7 @@ from semel.core.operations.maintenance import Abandon, Browse, Due, Reap, Sweep,
 from semel.core.operations.outbox import BrowseEffects, Enqueue, Shelf, TakeEffects
 from semel.core.operations.requests import Claim, Complete, Recall, Renew, StoreOperation
 from semel.core.records import Fence, Identity, OnLapse, State
-from semel.core.states import Event
+from semel.core.states import RecordEvent
 from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres.connection import query
 from semel.stores.sql.dialect import dialect
@@ -256,10 +256,10 @@ def test_maintenance_leaves_what_is_locked_and_does_the_rest(
     held = [claimed(backend)[0] for _ in range(3)]
     with locked(postgres_url, "semel_record"):
         free = [claimed(backend)[0] for _ in range(2)]
-        assert store.perform(Sweep(100)).counts == {Event.LAPSE.value: 2}
+        assert store.perform(Sweep(100)).counts == {RecordEvent.LAPSE.value: 2}
         listed = store.perform(Due(Work.UNKNOWN, 100)).cases
         assert {case.record.identity for case in listed} == set(free)
-    assert store.perform(Sweep(100)).counts == {Event.LAPSE.value: len(held)}
+    assert store.perform(Sweep(100)).counts == {RecordEvent.LAPSE.value: len(held)}
 
 
 @pytest.mark.parametrize("op", [Reap(100), Abandon(100, b""), Sweep(100)])

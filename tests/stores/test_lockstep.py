@@ -35,7 +35,7 @@ from semel.core.operations.outbox import (
     Enqueue,
     Fail,
     FindEffect,
-    Note,
+    NoteEvent,
     RenewEffects,
     Requeue,
     Shelf,
@@ -281,7 +281,7 @@ class Outbox(Lockstep):
 
     @rule(event=NAMES, keep=st.none() | UNITS)
     def an_event_comes(self, event: str, keep: int | None) -> None:
-        self.both(Note(self.mark, event, None if keep is None else keep * UNIT))
+        self.both(NoteEvent(self.mark, event, None if keep is None else keep * UNIT))
 
     @rule()
     def the_reaper_comes(self) -> None:

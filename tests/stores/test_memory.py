@@ -18,7 +18,7 @@ from semel.core.operations.requests import (
     StoreOperation,
 )
 from semel.core.records import Fence, Identity, State
-from semel.core.states import Event
+from semel.core.states import RecordEvent
 from semel.stores.memory import MemoryBackend
 from semel.stores.memory.audit import VERBS
 from semel.stores.memory.rows import WRITES, Row, Write
@@ -36,9 +36,9 @@ def test_every_write_that_somebody_answers_for_is_put_on_record() -> None:
     assert {event for kind in acts for event in events_of(kind)} == set(VERBS)
 
 
-def events_of(kind: type[Any]) -> set[Event]:
+def events_of(kind: type[Any]) -> set[RecordEvent]:
     if kind is EvictUnknown:
-        return {Event.EVICT_FORCED, Event.EVICT_FREED}
+        return {RecordEvent.EVICT_FORCED, RecordEvent.EVICT_FREED}
     return {WRITES[kind].event}
 
 

@@ -26,10 +26,10 @@ from semel.core.frozen import replace
 from semel.core.operations.maintenance import Lead, Led, Reap, Retire, Retired, Sweep
 from semel.core.operations.outbox import (
     BrowseEffects,
+    EffectWritten,
     Enqueue,
-    Kept,
-    Note,
     Noted,
+    NoteEvent,
     Shelf,
     TakeEffects,
 )
@@ -478,9 +478,9 @@ def test_names_that_look_alike_are_names_of_their_own(
 ) -> None:
     for name in ALIKE:
         kept = store(Enqueue(name, None, name, b"payload", order=name))
-        assert isinstance(kept, Kept)
+        assert isinstance(kept, EffectWritten)
         assert kept.applied
-        noted = store(Note(name, "event", DAY))
+        noted = store(NoteEvent(name, "event", DAY))
         assert isinstance(noted, Noted)
         assert not noted.before
         led = store(Lead(name, fence(), DAY))
@@ -490,7 +490,7 @@ def test_names_that_look_alike_are_names_of_their_own(
     browsed = store(BrowseEffects(Shelf.WAITING, 99))
     assert sorted(effect.key for effect in browsed.effects) == sorted(ALIKE)
     for name in ALIKE:
-        assert store(Note(name, "event", None)).before
+        assert store(NoteEvent(name, "event", None)).before
         taken = store(TakeEffects(fence(), (name,), 99, MINUTE))
         assert [(effect.key, effect.name) for effect in taken.effects] == [(name, name)]
 

@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 from semel.core.flow import Flow, run
 from semel.core.frozen import replace
-from semel.core.operations.requests import Operation
+from semel.core.operations.requests import FlowOperation
 from semel.core.records import Fence, Identity, OnLapse, Record, State
 
 R = TypeVar("R")
-K = TypeVar("K", bound=Operation[Any])
+K = TypeVar("K", bound=FlowOperation[Any])
 
 
 class Script:
@@ -25,12 +25,12 @@ class Script:
             name: list(replies) if isinstance(replies, list) else [replies]
             for name, replies in said.items()
         }
-        self.asked: list[Operation[Any]] = []
+        self.asked: list[FlowOperation[Any]] = []
 
     def play(self, flow: Flow[R]) -> R:
         return run(flow, self._reply)
 
-    def _reply(self, op: Operation[Any]) -> Any:
+    def _reply(self, op: FlowOperation[Any]) -> Any:
         self.asked.append(op)
         replies = self._said.get(type(op).__name__, [None])
         reply = replies.pop(0) if len(replies) > 1 else replies[0]
@@ -39,7 +39,7 @@ class Script:
         return reply
 
     @property
-    def kinds(self) -> list[type[Operation[Any]]]:
+    def kinds(self) -> list[type[FlowOperation[Any]]]:
         return [type(op) for op in self.asked]
 
     def all(self, kind: type[K]) -> list[K]:

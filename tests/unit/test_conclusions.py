@@ -7,34 +7,34 @@ from itertools import product
 import pytest
 
 from semel.core.exchange.outcome import Verdict, concession, conclude, is_usual
-from semel.core.exchange.progress import Course
+from semel.core.exchange.progress import Progress
 from semel.core.operations.handler import HandlerOutcome, Raised, Returned
 from semel.core.operations.requests import Release, Renew, Suspend
 from semel.core.policy import Policy, accepted, ietf, payments, stripe
-from semel.core.recovery.journal import Journal, Kind
+from semel.core.recovery.journal import Journal, PointKind
 from semel.errors import OperationChanged, OutcomeUnknown
 from tests.unit.whole import varied, workers_run
 from tests.unit.world import answered, call
 
 OPERATION = ietf(mode="resumable")
-ACTED = Journal().reaching("charge", Kind.CALL, 1)
+ACTED = Journal().reaching("charge", PointKind.CALL, 1)
 INTENT = Journal().intending("charge")
 BOOM = Raised(ValueError("boom"))
 
 
 def test_an_answer_before_all_that_is_on_record_is_no_answer() -> None:
     """The code has lost a point that an earlier run had passed."""
-    outcome, verdict = conclude(call(policy=OPERATION), answered(), Course(ACTED))
+    outcome, verdict = conclude(call(policy=OPERATION), answered(), Progress(ACTED))
     assert isinstance(outcome, Raised)
     assert isinstance(outcome.error, OperationChanged)
     assert verdict is Verdict.RELEASE
 
 
 def test_an_answer_behind_all_that_is_on_record_is_kept() -> None:
-    course = Course(ACTED)
-    course.meet("charge", Kind.CALL)
+    progress = Progress(ACTED)
+    progress.meet("charge", PointKind.CALL)
     outcome = answered()
-    assert conclude(call(policy=OPERATION), outcome, course) == (outcome, Verdict.KEEP)
+    assert conclude(call(policy=OPERATION), outcome, progress) == (outcome, Verdict.KEEP)
 
 
 POLICIES = [
@@ -55,17 +55,17 @@ def test_what_is_usual_is_what_the_long_way_keeps(policy: Policy) -> None:
     statuses, flags = (200, 201, 204, 302, 399, 400, 404, 429, 500), (False, True)
     for status, *odd in product(statuses, flags, flags, flags, flags, flags):
         doubted, raised, by_router, of_a_worker, made = map(bool, odd)
-        course, ex = Course(), call(policy=policy)
+        progress, ex = Progress(), call(policy=policy)
         ex.worker = workers_run() if of_a_worker else None
         if made:
-            _ = course.making("charge", _never())
+            _ = progress.making("charge", _never())
         behind = DOUBT if doubted else None
         outcome = Returned(answered(status).response, behind, raised, by_router)
-        usual = is_usual(ex, outcome, course)
-        assert not usual or conclude(ex, outcome, course) == (outcome, Verdict.KEEP)
+        usual = is_usual(ex, outcome, progress)
+        assert not usual or conclude(ex, outcome, progress) == (outcome, Verdict.KEEP)
         kept_by_all = policy.keep is None and policy is not OPERATION
         assert usual == (status < 400 and not any(odd) and kept_by_all)
-        course.unfinished()
+        progress.unfinished()
 
 
 async def _never() -> None:
@@ -84,16 +84,16 @@ async def _never() -> None:
 def test_a_failed_operation_is_judged_by_its_journal(
     outcome: HandlerOutcome, journal: Journal, repeating: bool, verdict: Verdict
 ) -> None:
-    course = Course(journal)
-    course.repeating = repeating
+    progress = Progress(journal)
+    progress.repeating = repeating
     for point in journal.points:
-        course.meet(point.name, point.kind)
-    assert conclude(call(policy=OPERATION), outcome, course)[1] is verdict
+        progress.meet(point.name, point.kind)
+    assert conclude(call(policy=OPERATION), outcome, progress)[1] is verdict
 
 
 @pytest.mark.parametrize("journal", [ACTED, INTENT])
 def test_an_operation_that_has_begun_is_left_to_lapse(journal: Journal) -> None:
-    op = concession(call(policy=OPERATION), Verdict.RELEASE, BOOM.error, Course(journal))
+    op = concession(call(policy=OPERATION), Verdict.RELEASE, BOOM.error, Progress(journal))
     assert isinstance(op, Renew)
 
 
@@ -101,12 +101,12 @@ def test_an_operation_that_has_begun_is_left_to_lapse(journal: Journal) -> None:
 def test_an_operation_that_was_tried_for_long_enough_is_a_dead_letter(journal: Journal) -> None:
     """Renewed, it would be tried for ever."""
     overdue = varied(call(policy=OPERATION), worker=workers_run(overdue=True))
-    op = concession(overdue, Verdict.RELEASE, BOOM.error, Course(journal))
+    op = concession(overdue, Verdict.RELEASE, BOOM.error, Progress(journal))
     assert isinstance(op, Suspend)
     assert op.probe_after is None
 
 
 def test_an_operation_that_has_done_nothing_outside_is_released() -> None:
-    phase = Journal().reaching("made", Kind.PHASE, 1)
-    op = concession(call(policy=OPERATION), Verdict.RELEASE, BOOM.error, Course(phase))
+    phase = Journal().reaching("made", PointKind.PHASE, 1)
+    op = concession(call(policy=OPERATION), Verdict.RELEASE, BOOM.error, Progress(phase))
     assert isinstance(op, Release)

@@ -31,9 +31,9 @@ from semel.core.operations.requests import (
     Claimed,
     Complete,
     Evict,
+    FlowOperation,
     Lapse,
     Open,
-    Operation,
     Read,
     Release,
     Renew,
@@ -119,13 +119,13 @@ def test_a_key_met_before_is_read_first_and_replayed_in_one_round_trip(world: Wo
     world.outcomes.append(answered())
     world.serve(call())
     world.asked.clear()
-    assert world.serve(call(familiar=True)).outcome is Outcome.REPLAYED
+    assert world.serve(call(seen_before=True)).outcome is Outcome.REPLAYED
     assert [type(op) for op in world.asked] == [Read]
 
 
 def test_a_key_that_only_seemed_familiar_is_claimed_after_all(world: World) -> None:
     world.outcomes.append(answered())
-    assert world.serve(call(familiar=True)).outcome is Outcome.EXECUTED
+    assert world.serve(call(seen_before=True)).outcome is Outcome.EXECUTED
     assert [type(op) for op in world.asked] == [Read, Claim, Invoke, Complete]
 
 
@@ -142,7 +142,7 @@ def test_the_same_bytes_or_the_same_meaning_is_the_same_request(
 ) -> None:
     world.outcomes.append(answered())
     world.serve(call())
-    assert world.serve(call(again, familiar=True)).outcome is outcome
+    assert world.serve(call(again, seen_before=True)).outcome is outcome
 
 
 # ── the policy table ──────────────────────────────────────────────────────────────────────────────
@@ -648,7 +648,7 @@ def _serve_waiting(world: World, wake: Any, policy: Policy = PATIENT) -> Answer:
     world.outcomes.append(answered())
     waiter = call(policy=policy)
 
-    def perform(op: Operation[R]) -> R:
+    def perform(op: FlowOperation[R]) -> R:
         if isinstance(op, Await):
             world.wakes.append(wake())
         return world.perform(op)

@@ -35,13 +35,13 @@ import urllib3
 import semel
 from semel.core.exchange.outcome import is_ambiguous, says_not_executed
 from semel.core.recovery.client_internals import is_on_a_way
-from semel.core.recovery.was_sent import Sent, classify
+from semel.core.recovery.was_sent import WasSent, classify
 from tests.servers.ports import bound_somewhere
 from tests.unit import provider as acts
 from tests.unit.provider import Act, Provider, answer, deaf_port, say
 from tests.waiting import PATIENCE
 
-NOT_SENT, ANSWERED, AMBIGUOUS = Sent.NOT_SENT, Sent.ANSWERED, Sent.AMBIGUOUS
+NOT_SENT, ANSWERED, AMBIGUOUS = WasSent.NOT_SENT, WasSent.ANSWERED, WasSent.AMBIGUOUS
 
 BODY = b"amount=1"
 LONG, SHORT = PATIENCE, 0.05
@@ -191,16 +191,16 @@ def refused() -> Iterator[int]:
 class Case:
     """One thing that may go wrong, and what it proves; ``but`` where a client cannot tell."""
 
-    proves: Sent | None
+    proves: WasSent | None
     act: Act | None = None
     place: Callable[[], AbstractContextManager[int]] | None = None
     url: str = "http://127.0.0.1:{port}/charge"
     connect: float = LONG
     read: float = LONG
-    but: Mapping[str, Sent | None] | None = None
+    but: Mapping[str, WasSent | None] | None = None
     without: frozenset[str] = frozenset()
 
-    def expected(self, client: str) -> Sent | None:
+    def expected(self, client: str) -> WasSent | None:
         return (self.but or {}).get(client, self.proves)
 
 
@@ -539,7 +539,7 @@ def made_during(outer: BaseException, context: BaseException) -> BaseException:
     ids=repr,
 )
 def test_in_a_chain_or_a_group_the_more_dangerous_class_wins(
-    error: BaseException, expected: Sent | None
+    error: BaseException, expected: WasSent | None
 ) -> None:
     assert classify(error) is expected
 

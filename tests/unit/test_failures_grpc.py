@@ -15,7 +15,7 @@ import grpc.aio
 import pytest
 
 from semel.core.exchange.outcome import is_ambiguous, says_not_executed
-from semel.core.recovery.was_sent import ANSWERED_CODES, Sent, classify
+from semel.core.recovery.was_sent import ANSWERED_CODES, WasSent, classify
 from tests.servers.ports import bound_somewhere
 from tests.unit.provider import Provider, turn_away
 from tests.waiting import PATIENCE
@@ -24,8 +24,8 @@ METHOD = "/shop.Till/Charge"
 AMOUNT = b"amount=1"
 Options = tuple[tuple[str, Any], ...]
 
-AT_LEAST: Mapping[str, Sent] = {
-    code.name: Sent.ANSWERED if code.name in ANSWERED_CODES else Sent.AMBIGUOUS
+AT_LEAST: Mapping[str, WasSent] = {
+    code.name: WasSent.ANSWERED if code.name in ANSWERED_CODES else WasSent.AMBIGUOUS
     for code in grpc.StatusCode
     if code is not grpc.StatusCode.OK
 }
@@ -124,7 +124,7 @@ def test_what_the_server_executed_is_in_doubt(
     error: Any = failure(call, f"127.0.0.1:{till[1]}", request_)
     assert error.code().name == code
     assert till[0].charges == [request_]
-    assert classify(error) is Sent.AMBIGUOUS
+    assert classify(error) is WasSent.AMBIGUOUS
     assert is_ambiguous(error)
 
 
@@ -139,7 +139,7 @@ def test_what_the_server_executes_beyond_the_deadline_is_in_doubt(
         if not till[0].charges:
             error = failure(call, f"127.0.0.1:{till[1]}", b"wait", seconds)
             assert error.code().name == "DEADLINE_EXCEEDED"
-            assert classify(error) is Sent.AMBIGUOUS  # heard of or not, the client cannot tell
+            assert classify(error) is WasSent.AMBIGUOUS  # heard of or not, the client cannot tell
     assert till[0].charges == [b"wait"]
     assert is_ambiguous(error)
 
@@ -152,7 +152,7 @@ def test_a_server_that_cannot_be_reached_proves_nothing(call: Call) -> None:
     with Provider(turn_away) as provider:
         turned_away = failure(call, f"127.0.0.1:{provider.port}", AMOUNT)
     for error in (refused, unresolved, turned_away):
-        assert classify(error) is Sent.AMBIGUOUS
+        assert classify(error) is WasSent.AMBIGUOUS
         assert is_ambiguous(error)
         assert not says_not_executed(error)
 
@@ -189,9 +189,9 @@ def test_failed_to_connect_may_follow_a_try_that_was_sent(call: Call) -> None:
         error: Any = failure(call, target, AMOUNT, PATIENCE, (("grpc.service_config", RETRIES),))
     assert AMOUNT in provider.received[0]
     assert "failed to connect to all addresses" in error.details()
-    assert classify(error) is Sent.AMBIGUOUS
+    assert classify(error) is WasSent.AMBIGUOUS
 
 
 def test_an_error_that_gives_no_code_is_in_doubt() -> None:
-    assert classify(grpc.RpcError()) is Sent.AMBIGUOUS
-    assert classify(grpc.FutureTimeoutError()) is Sent.AMBIGUOUS
+    assert classify(grpc.RpcError()) is WasSent.AMBIGUOUS
+    assert classify(grpc.FutureTimeoutError()) is WasSent.AMBIGUOUS

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from semel.core.records import HeaderView, Request
 from semel.core.request.comparison import (
     MAX_NAMED,
-    Difference,
+    FieldDifference,
     Prints,
     differing_fields,
     field_digests,
@@ -583,7 +583,7 @@ def test_of_a_large_body_nothing_is_read_after_it_was_prepared(size: int) -> Non
     prints.prepare()
     read = len(reads)
     evidence = prints.evidence(SALT)
-    assert prints.differing(evidence) == Difference()
+    assert prints.differing(evidence) == FieldDifference()
     assert len(reads) == read
     assert evidence == Prints(sent(), Body(), FingerprintRule()).evidence(SALT)
 
@@ -617,14 +617,14 @@ def test_exactly_the_fields_that_were_added_or_changed_are_named(
         assert set(difference.named) == {name for name in other if one.get(name) != other[name]}
         assert difference.missing == max(0, len(one) - len(other))
     else:
-        assert difference == Difference()
+        assert difference == FieldDifference()
 
 
 def test_changed_and_added_members_are_named_and_missing_ones_counted() -> None:
     stored = field_digests(made(b'{"amount":4242,"to":"a","note":"x"}').fields, SALT)
     changed = differing_fields(stored, made(b'{"amount":1000,"to":"a","memo":"x"}').fields)
-    assert changed == Difference(("amount", "memo"))
-    assert differing_fields(stored, made(b'{"to":"a","note":"x"}').fields) == Difference((), 1)
+    assert changed == FieldDifference(("amount", "memo"))
+    assert differing_fields(stored, made(b'{"to":"a","note":"x"}').fields) == FieldDifference((), 1)
 
 
 CARD = "4111111111111111"
@@ -682,8 +682,8 @@ def test_digests_survive_rotation_and_an_unknown_secret_names_nothing() -> None:
     stored = field_digests(told({"a": 1, "b": 2}), SALT, FingerprintRule(secrets=(OLD,)))
     mine, rotated = told({"a": 1, "b": 3}), FingerprintRule(secrets=(NEW, OLD))
     assert differing_fields(stored, mine, rotated).named == ("b",)
-    assert differing_fields(stored, mine, FingerprintRule(secrets=(NEW,))) == Difference()
-    assert differing_fields(stored, mine) == Difference()
+    assert differing_fields(stored, mine, FingerprintRule(secrets=(NEW,))) == FieldDifference()
+    assert differing_fields(stored, mine) == FieldDifference()
 
 
 def test_many_fields_are_cut_and_what_was_cut_is_not_guessed_at() -> None:
@@ -691,11 +691,11 @@ def test_many_fields_are_cut_and_what_was_cut_is_not_guessed_at() -> None:
     stored = field_digests(told(many), SALT)
     assert len(told(many)) == MAX_FIELDS + 1
     assert len(stored) < MAX_FIELDS * 7
-    assert differing_fields(stored, told(many)) == Difference()
+    assert differing_fields(stored, told(many)) == FieldDifference()
     assert differing_fields(stored, told(many | {"f003": 2, "f099": 2})).named == ("f003",)
     without = {name: value for name, value in many.items() if name > "f009"}
-    assert differing_fields(stored, told(without)) == Difference()
-    assert differing_fields(stored, told({"x": 0})) == Difference()
+    assert differing_fields(stored, told(without)) == FieldDifference()
+    assert differing_fields(stored, told({"x": 0})) == FieldDifference()
     few = field_digests(told({"f000": 0}), SALT)
     assert len(differing_fields(few, told(many)).named) == MAX_NAMED
 
@@ -704,20 +704,20 @@ def test_a_long_value_is_kept_as_its_digest_and_still_compared() -> None:
     long = [made(b'{"note":"%b%b"}' % (b"x" * 1_000_000, end)) for end in (b"a", b"b")]
     assert [len(octets) for one in long for octets in one.fields.values()] == [32, 32]
     stored = field_digests(long[0].fields, SALT)
-    assert differing_fields(stored, long[0].fields) == Difference()
+    assert differing_fields(stored, long[0].fields) == FieldDifference()
     assert differing_fields(stored, long[1].fields).named == ("note",)
 
 
 def test_no_fields_no_digests() -> None:
     assert field_digests({}, SALT) == b""
-    assert differing_fields(b"", {"a": b"1"}) == Difference()
+    assert differing_fields(b"", {"a": b"1"}) == FieldDifference()
 
 
 @given(st.binary(max_size=80), fields)
 def test_garbage_names_nothing_or_something_but_never_raises(
     stored: bytes, mine: dict[str, int]
 ) -> None:
-    assert differing_fields(stored[:3], told(mine)) == Difference()
+    assert differing_fields(stored[:3], told(mine)) == FieldDifference()
     for garbage in (stored, b"\x02" + stored, b"\x02\x01\x00\x00" + stored):
         assert len(differing_fields(garbage, told(mine)).named) <= MAX_NAMED
 
@@ -725,7 +725,7 @@ def test_garbage_names_nothing_or_something_but_never_raises(
 @given(fields, st.integers(1, 40))
 def test_digests_cut_short_are_not_believed(mine: dict[str, int], cut: int) -> None:
     whole = field_digests({"name": b"1"}, SALT)
-    assert differing_fields(whole[: -min(cut, len(whole))], told(mine)) == Difference()
+    assert differing_fields(whole[: -min(cut, len(whole))], told(mine)) == FieldDifference()
 
 
 def test_what_a_request_held_is_not_in_any_repr() -> None:

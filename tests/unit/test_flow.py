@@ -10,16 +10,16 @@ from typing import Any, ClassVar
 import pytest
 
 from semel.core.flow import Flow, Interrupted, arun, ask, run
-from semel.core.operations.requests import Operation
+from semel.core.operations.requests import FlowOperation
 
 
 @dataclass(frozen=True)
-class Add(Operation[int]):
+class Add(FlowOperation[int]):
     value: int
 
 
 @dataclass(frozen=True)
-class Finish(Operation[int]):
+class Finish(FlowOperation[int]):
     finishing: ClassVar[bool] = True
 
     value: int = 0
@@ -37,7 +37,7 @@ def drive_blocking(flow: Flow[Any], perform: Callable[[Any], Any]) -> Any:
 
 
 def drive_awaited(flow: Flow[Any], perform: Callable[[Any], Any]) -> Any:
-    async def aperform(op: Operation[Any]) -> Any:
+    async def aperform(op: FlowOperation[Any]) -> Any:
         await asyncio.sleep(0)
         return perform(op)
 
@@ -71,7 +71,7 @@ def test_an_error_the_flow_does_not_handle_comes_out(drive: Any) -> None:
 
 
 def test_a_stop_iteration_of_the_performer_is_not_the_end_of_the_flow() -> None:
-    def stopping(op: Operation[Any]) -> Any:
+    def stopping(op: FlowOperation[Any]) -> Any:
         raise StopIteration("handler")
 
     with pytest.raises(RuntimeError):
@@ -97,7 +97,7 @@ class Interruption(BaseException):
 def _interrupt_at(kind: type, seen: list[str]) -> Any:
     struck: list[bool] = []
 
-    def perform(op: Operation[Any]) -> int:
+    def perform(op: FlowOperation[Any]) -> int:
         seen.append(type(op).__name__)
         if isinstance(op, kind) and not struck:
             struck.append(True)
@@ -133,7 +133,7 @@ async def test_a_cancelled_flow_is_finished_by_another_task(at: type) -> None:
     seen: list[str] = []
     reached = asyncio.Event()
 
-    async def perform(op: Operation[Any]) -> Any:
+    async def perform(op: FlowOperation[Any]) -> Any:
         seen.append(type(op).__name__)
         if isinstance(op, at) and not reached.is_set():
             reached.set()

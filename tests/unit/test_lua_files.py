@@ -10,7 +10,7 @@ import pytest
 from semel.core.operations import audit, maintenance, outbox, requests
 from semel.core.operations.requests import StoreOperation
 from semel.core.records import State
-from semel.core.states import TABLE, Event
+from semel.core.states import TABLE, RecordEvent
 from semel.stores.redis.operation_retry import PLANS
 from semel.stores.redis.scripts import RECORD, SHARED, script, sources
 
@@ -21,7 +21,7 @@ HEADER = re.compile(
 EVENTS = re.compile(r"^-- event: (.+)$", re.MULTILINE)
 SCRIPTS = sorted(set(sources()) - {RECORD, SHARED})
 EVERY_SCRIPT = pytest.mark.parametrize("name", SCRIPTS)
-INSIDE_A_TRANSACTION = {Event.CLAIM_COMPLETE}
+INSIDE_A_TRANSACTION = {RecordEvent.CLAIM_COMPLETE}
 """What Redis has no transaction for."""
 
 
@@ -44,14 +44,14 @@ def test_only_what_begins_something_is_refused_when_memory_is_full() -> None:
 
 
 def test_every_event_of_the_table_is_some_scripts() -> None:
-    named = {Event(event) for text in sources().values() for event in EVENTS.findall(text)}
-    assert named == set(Event) - INSIDE_A_TRANSACTION
+    named = {RecordEvent(event) for text in sources().values() for event in EVENTS.findall(text)}
+    assert named == set(RecordEvent) - INSIDE_A_TRANSACTION
 
 
 @EVERY_SCRIPT
 def test_a_script_names_only_the_states_its_events_lead_to(name: str) -> None:
     text = sources()[name]
-    events = [Event(event) for event in EVENTS.findall(text)]
+    events = [RecordEvent(event) for event in EVENTS.findall(text)]
     if not events:
         return
     rows = [row for row in TABLE if row.event in events]

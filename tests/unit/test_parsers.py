@@ -76,7 +76,7 @@ def checksummed(magic: bytes) -> st.SearchStrategy[bytes]:
     return inner.map(lambda rest: magic + zlib.crc32(rest).to_bytes(4, "big") + rest)
 
 
-JOURNAL = journal.Journal((journal.Point("charged", journal.Kind.CALL, True, {"id": 1}),))
+JOURNAL = journal.Journal((journal.Point("charged", journal.PointKind.CALL, True, {"id": 1}),))
 REQUEST = requests.StoredRequest("POST", "", "/a", b"", ((b"a", b"b"),), b"{}", "key", None)
 SNAPSHOT = snapshot.Snapshot(200, ((b"a", b"b"),), b"body")
 CELLS = st.none() | st.integers() | st.text(max_size=3) | st.binary(max_size=40) | st.booleans()
@@ -306,10 +306,11 @@ VALUES = st.recursive(
 
 
 @given(
-    st.lists(st.tuples(st.text(), st.sampled_from(journal.Kind), VALUES), max_size=3), st.booleans()
+    st.lists(st.tuples(st.text(), st.sampled_from(journal.PointKind), VALUES), max_size=3),
+    st.booleans(),
 )
 def test_a_journal_comes_out_as_it_went_in(
-    points: list[tuple[str, journal.Kind, Any]], intent: bool
+    points: list[tuple[str, journal.PointKind, Any]], intent: bool
 ) -> None:
     kept = journal.Journal(tuple(journal.Point(n, kind, True, said) for n, kind, said in points))
     kept = kept.intending("last") if intent else kept

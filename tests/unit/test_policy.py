@@ -16,7 +16,7 @@ import pytest
 
 import semel
 from semel.core.exchange.outcome import is_ambiguous, says_not_executed
-from semel.core.policy import OPTION_NAMES, Options, Policy
+from semel.core.policy import OPTION_NAMES, Policy, PolicyOptions
 
 ZERO = timedelta(0)
 
@@ -82,7 +82,7 @@ def test_payments_demands_a_word_about_the_probe() -> None:
 
 
 def test_every_factory_takes_every_option() -> None:
-    assert set(Options.__annotations__) == set(OPTION_NAMES)
+    assert set(PolicyOptions.__annotations__) == set(OPTION_NAMES)
     assert set(OPTION_NAMES) == set(inspect.signature(Policy).parameters) - {"name"}
 
 

@@ -18,7 +18,7 @@ from semel.core.operations.requests import (
 from semel.core.policy import accepted
 from semel.core.records import Case, Fence, OnLapse, Origin, State
 from semel.core.recovery import journal
-from semel.core.recovery.journal import Journal, Kind
+from semel.core.recovery.journal import Journal, PointKind
 from semel.core.unknown.evidence import Absent, CannotTell, Evidence, Happened
 from semel.core.unknown.probe import Doubt, GivenUp, reconcile
 from semel.core.unknown.settlement import (
@@ -37,8 +37,8 @@ POLICY = accepted()
 TERMS = POLICY.terms("", "*", probe=True)
 PROBE = Witness("probe", "charge")
 ABSENT = Absent(final=True)
-BEGUN = Journal().reaching("made", Kind.PHASE, 1).intending("charge")
-ACTED = Journal().reaching("reserved", Kind.CALL, 1).intending("charge")
+BEGUN = Journal().reaching("made", PointKind.PHASE, 1).intending("charge")
+ACTED = Journal().reaching("reserved", PointKind.CALL, 1).intending("charge")
 
 
 def case(

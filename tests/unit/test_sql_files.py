@@ -13,7 +13,7 @@ from semel.core.operations import audit, maintenance, outbox, requests
 from semel.core.operations.acts import Act, Verb
 from semel.core.operations.requests import StoreOperation
 from semel.core.records import Fence, Identity, OnLapse, Origin, Record, State
-from semel.core.states import TABLE, Event, sources
+from semel.core.states import TABLE, RecordEvent, sources
 from semel.errors import SchemaError, StoreCorrupt
 from semel.stores.sql import migration as migrate
 from semel.stores.sql import plans, rows
@@ -89,8 +89,8 @@ OPERATIONS: list[StoreOperation[Any]] = [
     outbox.FindEffect("key"),
     outbox.Requeue("key", ACT),
     outbox.Requeue("key", ACT, drop=True),
-    outbox.Note("source", "event", 1),
-    outbox.Note("source", "event", None),
+    outbox.NoteEvent("source", "event", 1),
+    outbox.NoteEvent("source", "event", None),
     audit.Erase(IDENTITY, SEEN, ACT),
     audit.ListBelongings("tenant", 1),
     audit.ListUnlike(b"E1", 1),
@@ -151,11 +151,11 @@ def changing(text: str) -> str:
     return next((part for part in text.split(";") if "UPDATE semel_record" in part), text)
 
 
-def events_of(source: str) -> list[Event]:
-    return [Event(word) for word in EVENTS.findall(source)]
+def events_of(source: str) -> list[RecordEvent]:
+    return [RecordEvent(word) for word in EVENTS.findall(source)]
 
 
-INSERTING = {Event.CLAIM, Event.ACCEPT}
+INSERTING = {RecordEvent.CLAIM, RecordEvent.ACCEPT}
 CHANGING = {name: text for name, text in TRANSITIONS.items() if not INSERTING & {*events_of(text)}}
 
 
@@ -194,14 +194,14 @@ def test_a_statement_that_changes_a_record_names_the_fence_or_locks_it(name: str
     _, condition = parts(SOURCES[name])
     if re.search(r"^-- takes: limit", SOURCES[name], re.MULTILINE):
         assert "LIMIT :limit {locked}" in SOURCES[name]
-    elif events_of(SOURCES[name]) != [Event.RETIRE]:
+    elif events_of(SOURCES[name]) != [RecordEvent.RETIRE]:
         assert re.search(rf"\bfence = ({THE_FENCE})", condition)
 
 
 def test_every_event_of_the_contract_has_a_statement() -> None:
-    have = {Event(word) for text in TRANSITIONS.values() for word in EVENTS.findall(text)}
+    have = {RecordEvent(word) for text in TRANSITIONS.values() for word in EVENTS.findall(text)}
     # Atomic mode claims and completes with the two statements for these, in one transaction.
-    assert have == set(Event) - {Event.CLAIM_COMPLETE}
+    assert have == set(RecordEvent) - {RecordEvent.CLAIM_COMPLETE}
 
 
 @pytest.mark.parametrize("name", SOURCES)

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from semel.core.exchange.progress import Course
+from semel.core.exchange.progress import Progress
 from semel.core.frozen import replace
 from semel.core.operations.handler import Abandoned, Ask, Begun, Commit, Did, Do, Raised, RollBack
 from semel.core.operations.requests import Advance, Applied, Lost, Recalled
 from semel.core.records import Case, Fence, Identity, OnLapse, Origin, State
 from semel.core.recovery import journal
 from semel.core.recovery import points as steps
-from semel.core.recovery.journal import Journal, Kind
+from semel.core.recovery.journal import Journal, PointKind
 from semel.core.unknown.evidence import Absent, Evidence, Happened, inquiry
 from semel.errors import LeaseLost, NotExecuted, OutcomeUnknown, StoreUnavailable
 from tests.servers.ports import bound_somewhere
@@ -24,7 +24,7 @@ IDENTITY, FENCE = Identity(b"i" * 32), Fence(b"f" * 16)
 ORIGIN = Origin("", "POST", "/rides", "key")
 APPLIED = Applied(State.IN_PROGRESS, 0, 1)
 INTENT = Journal().intending("charge")
-DEED = steps.Deed("charge", lambda key: key, ())
+DEED = steps.PointCall("charge", lambda key: key, ())
 
 
 def refused() -> Exception:
@@ -38,7 +38,7 @@ NOT_SENT = refused()
 
 
 def holder(points: Journal | None = None) -> steps.Holder:
-    return steps.Holder(IDENTITY, FENCE, Course(points), 0)
+    return steps.Holder(IDENTITY, FENCE, Progress(points), 0)
 
 
 def script(**said: Any) -> Script:
@@ -58,7 +58,7 @@ def test_a_call_is_on_record_before_it_is_made_and_its_result_after() -> None:
     told = script(Do=Did({"id": 7}))
     assert called(told, holder()) == {"id": 7}
     assert told.kinds[0] is Advance
-    assert written(told) == [INTENT, Journal().reaching("charge", Kind.CALL, {"id": 7})]
+    assert written(told) == [INTENT, Journal().reaching("charge", PointKind.CALL, {"id": 7})]
 
 
 def test_a_call_whose_intent_is_refused_is_not_made() -> None:
@@ -80,7 +80,7 @@ def test_a_result_that_cannot_be_put_on_record_leaves_a_doubt() -> None:
     who = holder()
     with pytest.raises(OutcomeUnknown, match="not on record"):
         called(told, who)
-    assert who.course.in_doubt
+    assert who.progress.in_doubt
 
 
 def test_a_call_that_was_not_sent_is_taken_off_the_record() -> None:
@@ -88,7 +88,7 @@ def test_a_call_that_was_not_sent_is_taken_off_the_record() -> None:
     with pytest.raises(NotExecuted):
         called(told, who)
     assert written(told) == [INTENT, Journal()]
-    assert not who.course.in_doubt
+    assert not who.progress.in_doubt
 
 
 def test_a_call_that_may_have_been_sent_stays_on_record() -> None:
@@ -96,7 +96,7 @@ def test_a_call_that_may_have_been_sent_stays_on_record() -> None:
     with pytest.raises(OutcomeUnknown):
         called(told, who)
     assert written(told) == [INTENT]
-    assert who.course.in_doubt
+    assert who.progress.in_doubt
 
 
 def test_a_call_that_was_abandoned_stays_on_record_whatever_was_raised_in_it() -> None:
@@ -112,14 +112,14 @@ def test_a_repeated_call_that_is_refused_says_nothing_of_the_first() -> None:
     with pytest.raises(NotExecuted):
         called(told, who, repeatable=True)
     assert written(told) == []
-    assert who.course.journal == INTENT
+    assert who.progress.journal == INTENT
 
 
 def test_what_a_probe_says_of_a_call_is_put_on_record() -> None:
     told, who = script(Ask=Happened({"id": 7})), holder(INTENT)
     assert called(told, who, probe=print) == {"id": 7}
     assert told.kinds == [Ask, Advance]
-    assert written(told) == [Journal().reaching("charge", Kind.CALL, {"id": 7})]
+    assert written(told) == [Journal().reaching("charge", PointKind.CALL, {"id": 7})]
 
 
 @pytest.mark.parametrize(("evidence", "made"), [(Absent(final=True), 1), (Absent(), 0)])
@@ -135,7 +135,7 @@ def test_only_what_is_absent_for_ever_is_made_again(evidence: Evidence, made: in
 
 # ── phases ────────────────────────────────────────────────────────────────────────────────────────
 
-REACHED = Journal().reaching("charge", Kind.PHASE, 1)
+REACHED = Journal().reaching("charge", PointKind.PHASE, 1)
 GONE = StoreUnavailable("the line was cut")
 
 
@@ -155,7 +155,7 @@ def test_a_phase_whose_commit_did_not_come_through_is_not_called_done() -> None:
     told, who = script(Do=Did(1), Commit=GONE, Recall=found(Journal())), holder()
     with pytest.raises(NotExecuted, match="not committed"):
         told.play(steps.phase(who, DEED))
-    assert who.course.journal == Journal()
+    assert who.progress.journal == Journal()
 
 
 def test_a_phase_that_another_holder_has_taken_over_is_lost() -> None:

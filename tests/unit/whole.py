@@ -12,29 +12,29 @@ from typing import Any, ClassVar
 from semel.core.exchange.answers import Answer
 from semel.core.exchange.claim import claim, resume
 from semel.core.exchange.exchange import Exchange, WorkerRun
-from semel.core.exchange.progress import Course
+from semel.core.exchange.progress import Progress
 from semel.core.exchange.settle import Flowing, end_stream, settle
 from semel.core.flow import Flow
 from semel.core.frozen import frozen
 from semel.core.operations.handler import Drained, HandlerOutcome, Streaming
-from semel.core.operations.requests import Claimed, Operation
+from semel.core.operations.requests import Claimed, FlowOperation
 from semel.core.records import Case, Fence, Headers, Identity, Micros
 
 
 @frozen
-class Invoke(Operation[HandlerOutcome]):
+class Invoke(FlowOperation[HandlerOutcome]):
     """Call the application."""
 
     finishing: ClassVar[bool] = True
 
     identity: Identity
     fence: Fence
-    course: Course
+    progress: Progress
     created_at: Micros
 
 
 @frozen
-class Drain(Operation[Drained]):
+class Drain(FlowOperation[Drained]):
     """Send the started answer with these headers and let the rest flow."""
 
     finishing: ClassVar[bool] = True
@@ -43,7 +43,7 @@ class Drain(Operation[Drained]):
 
 
 @frozen
-class Discard(Operation[None]):
+class Discard(FlowOperation[None]):
     """Stop the started answer: the record could not be secured, so nothing of it may be sent."""
 
     finishing: ClassVar[bool] = True
@@ -65,12 +65,12 @@ def adopted(ex: Exchange, entry: Claimed) -> Flow[Answer]:
 
 def execute(ex: Exchange, entry: Claimed) -> Flow[Answer]:
     """The application is called under the lease, and what it came to is settled."""
-    course = Course(ex.journal)
-    outcome: HandlerOutcome = yield Invoke(ex.identity, ex.fence, course, entry.created_at)
-    reached = yield from settle(ex, outcome, course)
+    progress = Progress(ex.journal)
+    outcome: HandlerOutcome = yield Invoke(ex.identity, ex.fence, progress, entry.created_at)
+    reached = yield from settle(ex, outcome, progress)
     if isinstance(reached, Flowing):
         drained: Drained = yield Drain(reached.headers)
-        return (yield from end_stream(ex, reached, drained, course))
+        return (yield from end_stream(ex, reached, drained, progress))
     if isinstance(outcome, Streaming):
         yield Discard()
     return reached

@@ -22,8 +22,8 @@ from semel.core.operations.handler import (
     Unwoken,
     Woken,
 )
-from semel.core.operations.requests import Operation, Read, StoreOperation, Written
-from semel.core.policy import Plan, Policy, ietf
+from semel.core.operations.requests import FlowOperation, Read, StoreOperation, Written
+from semel.core.policy import Policy, RoutePlan, ietf
 from semel.core.records import Fence, Headers, HeaderView, Record, Request, Response
 from semel.errors import StoreUnavailable
 from semel.stores.memory import MemoryBackend
@@ -41,7 +41,7 @@ class World:
 
     now: int = 1_700_000_000 * SECOND
     outcomes: deque[HandlerOutcome] = field(default_factory=deque)
-    asked: list[Operation[Any]] = field(default_factory=list)
+    asked: list[FlowOperation[Any]] = field(default_factory=list)
     pursued: list[StoreOperation[Written]] = field(default_factory=list)
     faults: dict[type, deque[str]] = field(default_factory=lambda: defaultdict(deque))
     during_handler: Callable[[], object] = lambda: None
@@ -53,7 +53,7 @@ class World:
         self.backend = MemoryBackend(clock=lambda: self.now)
         self.store = self.backend.blocking()
 
-    def perform(self, op: Operation[R]) -> R:
+    def perform(self, op: FlowOperation[R]) -> R:
         self.asked.append(op)
         reply: R = self._stored(op) if isinstance(op, StoreOperation) else self._attended(op)
         return reply
@@ -68,7 +68,7 @@ class World:
             raise StoreUnavailable("answer lost", applied=None)
         return reply
 
-    def _attended(self, op: Operation[Any]) -> Any:
+    def _attended(self, op: FlowOperation[Any]) -> Any:
         match op:
             case Invoke():
                 self.during_handler()
@@ -128,7 +128,7 @@ def call(
     body: bytes = b'{"amount": 100}',
     policy: Policy | None = None,
     *,
-    familiar: bool = False,
+    seen_before: bool = False,
     tenant: str = "",
     application: str = "",
     **head: Any,
@@ -137,11 +137,11 @@ def call(
     policy = ietf() if policy is None else policy
     who = (lambda _: tenant) if tenant else None
     terms = policy.terms(application, "*", probe=policy.probe is not None)
-    made = Exchange(Plan("*", policy, terms), request(body, **head))
+    made = Exchange(RoutePlan("*", policy, terms), request(body, **head))
     refused = admit(made, who)
     assert refused is None, refused
     add_body(made, body, Fence(next(_fences).to_bytes(16, "big")))
-    made.familiar = familiar
+    made.seen_before = seen_before
     return made
 
 

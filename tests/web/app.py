@@ -28,7 +28,7 @@ def endpoint(guard: semel.Guard, effects: Effects) -> Endpoint:
         path, gate = request.url.path, request.headers.get("x-gate")
         nonce = effects.happen(request.headers.get("idempotency-key", "-"))
         if path == "/outlive" and gate is not None:
-            shop.outlive(guard.runtime.attendant, Path(gate))
+            shop.outlive(guard.runtime.keeper, Path(gate))
         await auntil(lambda: shop.opened(gate))
         return respond(shop.sell(path, nonce))
 

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 import semel
-from semel.core.operations.requests import Operation
+from semel.core.operations.requests import FlowOperation
 from semel.runtime.transactions import AsyncTransact, Transact
 from semel.runtime.waiters import Waiters, Wake
 from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
@@ -83,7 +83,7 @@ def watch(posts: Posts) -> None:
     """Hold requests at semel's own operations too, and note those who wait."""
     perform, aperform, await_ = Transact.perform, AsyncTransact._perform, Waiters.await_
 
-    def watched(self: Transact, op: Operation[Any]) -> Any:
+    def watched(self: Transact, op: FlowOperation[Any]) -> Any:
         name = type(op).__name__
         if gate := posts.gate(f"before {name}"):
             gate.wait(PATIENCE)
@@ -92,7 +92,7 @@ def watch(posts: Posts) -> None:
             gate.wait(PATIENCE)
         return reply
 
-    async def awatched(self: AsyncTransact, op: Operation[Any]) -> Any:
+    async def awatched(self: AsyncTransact, op: FlowOperation[Any]) -> Any:
         name = type(op).__name__
         if gate := posts.gate(f"before {name}"):
             await auntil(gate.is_set)

@@ -28,9 +28,9 @@ def overrun(guard: semel.Guard) -> Callable[[], bool]:
     Their end is told to the guard's own thread, which sees to it; the result says whether it has.
     A ``max_run`` short enough to wait for is at times too short for what must succeed within it.
     """
-    attendant = guard.runtime.attendant
-    leases = list(attendant.leases.held.values())
+    keeper = guard.runtime.keeper
+    leases = list(keeper.leases.held.values())
     for lease in leases:
         lease.renew_at = lease.ends_at = 0.0
-    attendant.renewing.rouse(0.0)
+    keeper.renewing.rouse(0.0)
     return lambda: all(lease.lost for lease in leases)

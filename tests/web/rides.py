@@ -201,7 +201,7 @@ class Rides:
         self.take_over(identity, fence)
         reached = Journal()
         for name in names:
-            reached = reached.reaching(name, journal.Kind.PHASE, {"phase": name})
+            reached = reached.reaching(name, journal.PointKind.PHASE, {"phase": name})
         if intent is not None:
             reached = reached.intending(intent)
         store = self.harness.backend.blocking()

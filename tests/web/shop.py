@@ -16,7 +16,7 @@ from pathlib import Path
 
 import semel
 from semel.core.policy import Policy
-from semel.runtime.keeper import Attendant
+from semel.runtime.keeper import Keeper
 from semel.runtime.leases import lease_clock
 from tests.waiting import PATIENCE
 from tests.web.effects import Effects
@@ -124,7 +124,7 @@ def later(gate: Path, times: int) -> Path:
     return gate.with_name(f"{gate.name}-later-{times}")
 
 
-def outlive(attendant: Attendant, gate: Path) -> None:
+def outlive(keeper: Keeper, gate: Path) -> None:
     """What a handler does that outlives its lease: it lets nobody else run on its thread, which is
     the event loop's, while the hours pass that the test tells of."""
     clock, times = Ahead(), 0
@@ -132,8 +132,8 @@ def outlive(attendant: Attendant, gate: Path) -> None:
         if later(gate, times + 1).exists():
             times += 1
             clock.by += A_WHILE.total_seconds()
-            renewing = attendant.renewing
-            renewing.clock = attendant.leases._clock = clock
+            renewing = keeper.renewing
+            renewing.clock = keeper.leases._clock = clock
             with renewing._wake:
                 renewing._wake.notify()  # it sleeps by the real clock
         time.sleep(0.01)

@@ -513,14 +513,18 @@ def test_a_key_of_the_previous_settings_is_replayed(
     assert (ledger.all(), new.script.runs) == (PAID, 0)
 
 
-@pytest.mark.parametrize("familiar", [True, False])
+@pytest.mark.parametrize("seen_before", [True, False])
 def test_a_replay_writes_nothing_and_needs_no_transaction(
-    make_bank: MakeBank, familiar: bool, colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+    make_bank: MakeBank,
+    seen_before: bool,
+    colour: str,
+    make_guard: MakeGuard,
+    runner: asyncio.Runner,
 ) -> None:
     """Familiar: by the process that ran it. The other one looks under the lock, and rolls back."""
     one = make_bank(pay())
     first = one.send()
-    if not familiar:
+    if not seen_before:
         guard = make_guard(one.ledger.store, policy=one.guard.policy, maintenance=None)
         guard.start()
         one = bank(colour, guard, one.ledger, runner, pay())

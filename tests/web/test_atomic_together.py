@@ -73,7 +73,7 @@ def threads(one: Bank, slow: Slow, count: int) -> list[Reply]:
 
 def _let_go(one: Bank, slow: Slow, others: list[Future[Reply]]) -> None:
     if one.guard.policy.patience_micros:
-        waiters = one.guard.runtime.attendant.waiters
+        waiters = one.guard.runtime.keeper.waiters
         until(lambda: waiters._threads_waiting() == len(others))
     else:
         until(lambda: all(future.done() for future in others))
@@ -85,7 +85,7 @@ async def tasks(one: Bank, slow: Slow, count: int) -> list[Reply]:
     leader = asyncio.ensure_future(call(one.app, Ask()))
     await auntil(slow.paid.is_set)
     others = [asyncio.ensure_future(call(one.app, Ask())) for _ in range(count)]
-    waiters = one.guard.runtime.attendant.waiters
+    waiters = one.guard.runtime.keeper.waiters
     if one.guard.policy.patience_micros:
         await auntil(
             lambda: (
@@ -101,7 +101,7 @@ async def tasks(one: Bank, slow: Slow, count: int) -> list[Reply]:
 
 
 def identity(one: Bank) -> Identity:
-    (only,) = one.guard.runtime.attendant.waiters.watches
+    (only,) = one.guard.runtime.keeper.waiters.watches
     return only
 
 
@@ -310,13 +310,13 @@ def test_nobody_is_woken_before_the_commit(
     with opened("sqlite", tmp_path, postgres) as ledger:
         guard = make_guard(ledger.store, policy=semel.ietf(mode="atomic"))
         seen: list[bool] = []
-        settled = guard.runtime.attendant.settled
+        settled = guard.runtime.keeper.settled
 
         def look(identity: Identity) -> None:
             seen.append(isinstance(guard.backend.blocking().perform(Read(identity)), Found))
             settled(identity)
 
-        guard.runtime.attendant.settled = look  # type: ignore[method-assign]
+        guard.runtime.keeper.settled = look  # type: ignore[method-assign]
         one = bank(colour, guard, ledger, runner, pay())
         assert one.send().status == 201
         assert seen == [True]

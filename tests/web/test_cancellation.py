@@ -136,7 +136,7 @@ async def test_cancelled_at_any_point_a_request_is_neither_lost_nor_run_twice(
             assert (reply.replayed, reply.body) == (True, name * pieces)
         else:
             assert reply.code == "body-not-kept"
-        assert len(guard.runtime.attendant.leases) == 0
+        assert len(guard.runtime.keeper.leases) == 0
         if not cancelling.struck:
             break
         seen.append(cancelling.points[-1])
@@ -220,7 +220,7 @@ async def test_a_server_that_raises_on_send_after_a_disconnect_loses_no_record(
         reply = await settled(app)
         assert reply.replayed or reply.code == "body-not-kept"
         assert len(effects.all()) == before
-        assert len(guard.runtime.attendant.leases) == 0
+        assert len(guard.runtime.keeper.leases) == 0
 
 
 async def test_what_a_handler_raises_after_its_client_has_left_is_logged(
@@ -313,7 +313,7 @@ async def test_an_application_that_cancels_its_own_send_loses_nothing(
         reply = await settled(app)
         assert (reply.status, reply.body) == (200, name), cancelling.points
         assert len(effects.all()) - before == 1
-        assert len(guard.runtime.attendant.leases) == 0
+        assert len(guard.runtime.keeper.leases) == 0
         if not cancelling.struck:
             break
         seen.append(cancelling.points[-1])

@@ -14,13 +14,13 @@ import pytest
 import semel
 from semel.core import tenant_counts
 from semel.core.flow import run
-from semel.core.operations.handler import Rest
+from semel.core.operations.handler import PauseBetweenLooks
 from semel.core.operations.maintenance import Count, Lead
-from semel.core.operations.requests import Claim, Operation, Register
+from semel.core.operations.requests import Claim, FlowOperation, Register
 from semel.core.records import Identity, Origin
 from semel.core.tenant_counts import digest
 from semel.runtime.leases import new_fence
-from semel.runtime.limits import Limiter, Limits, Toll
+from semel.runtime.limits import LimitCost, Limiter, Limits
 from semel.stores import open_backend
 from semel.stores.base import Backend, performer
 from semel.stores.memory import MemoryBackend
@@ -81,11 +81,11 @@ def test_one_counts_and_all_know(backend: Backend, monkeypatch: pytest.MonkeyPat
     second, told = counter(backend)
     assert second.run_once().active == named, "the note did not reach the other process"
     for limiter in (known, told):
-        over = limiter.charge("full", Toll.NEW_KEY)
+        over = limiter.charge("full", LimitCost.NEW_KEY)
         assert over is not None
         assert over.code == "too-many-keys"
-        assert limiter.charge(odd, Toll.NEW_KEY) is not None
-        assert limiter.charge("half", Toll.NEW_KEY) is None
+        assert limiter.charge(odd, LimitCost.NEW_KEY) is not None
+        assert limiter.charge("half", LimitCost.NEW_KEY) is None
 
 
 def test_a_fresh_note_is_not_counted_again_and_an_old_one_is() -> None:
@@ -109,7 +109,7 @@ def test_while_another_counts_nobody_else_does() -> None:
     counting, limiter = counter(store)
     assert counting.run_once().counted_at is None
     assert store.count(Count) == 0
-    assert limiter.charge("a", Toll.NEW_KEY) is None
+    assert limiter.charge("a", LimitCost.NEW_KEY) is None
 
 
 def test_a_note_that_is_damaged_is_counted_anew() -> None:
@@ -131,8 +131,8 @@ def test_more_tenants_than_there_is_room_for_cost_no_more_memory(
         fill(store, f"small {number}", 1)
     ask = performer(store.blocking())
 
-    def perform(op: Operation[Any]) -> Any:
-        return None if isinstance(op, Rest) else ask(op)
+    def perform(op: FlowOperation[Any]) -> Any:
+        return None if isinstance(op, PauseBetweenLooks) else ask(op)
 
     note = run(tenant_counts.count(1), perform)
     assert note.active[digest("large")] == 100

@@ -419,8 +419,8 @@ def test_a_request_that_could_not_be_put_down_is_put_down_later(
 
     runs = Runs(office.guard, broken)
     office.runner.run(runs.run_once())
-    while office.guard.runtime.attendant.pursuits:
-        office.guard.runtime.attendant.run_once()
+    while office.guard.runtime.keeper.write_retries:
+        office.guard.runtime.keeper.run_once()
     assert office.state(where) == "pending"
 
 

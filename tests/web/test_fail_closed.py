@@ -233,7 +233,7 @@ def test_a_bug_in_the_store_at_completion_leaves_no_handler_and_no_lease_behind(
     store.fail(Complete, mishap=ZeroDivisionError("a bug in the store"), times=1)
     assert send().status == 0
     assert isinstance(send.errors[0], ZeroDivisionError)
-    assert len(guard.runtime.attendant.leases) == 0
+    assert len(guard.runtime.keeper.leases) == 0
     runner.run(app.drain())
     assert send().code == "in-flight"
     assert len(effects.all()) == 1

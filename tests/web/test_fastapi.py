@@ -687,7 +687,7 @@ async def test_an_application_that_gives_up_at_the_gate_has_executed_nothing(
     ending: list[asyncio.Task[None]] = []
 
     async def end_while_it_waits(patience: asyncio.Timeout) -> None:
-        await auntil(lambda: bool(world.guard.runtime.attendant.waiters.watches))
+        await auntil(lambda: bool(world.guard.runtime.keeper.waiters.watches))
         patience.reschedule(asyncio.get_running_loop().time())
 
     @world.app.post("/pay")

@@ -20,7 +20,7 @@ from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 import semel
 from semel.frameworks.flask import Semel
-from semel.web.inventory import Listed, inventory
+from semel.web.inventory import RouteMethod, inventory
 from tests.web.conftest import MakeGuard
 
 STRICT = semel.ietf(required=True, methods={"POST", "DELETE"})
@@ -191,9 +191,9 @@ def test_litestar_routers_controllers_and_mounts(inside: bool, make_guard: MakeG
 
 
 def test_an_entry_says_what_a_policy_does_with_its_method() -> None:
-    assert Listed("POST", "/x", None, "none").coverage == "ignores"
-    assert Listed("PUT", "/x", semel.ietf(), "tag").coverage == "ignores"
-    assert Listed("POST", "/x", semel.ietf(), "default").coverage == "accepts"
+    assert RouteMethod("POST", "/x", None, "none").coverage == "ignores"
+    assert RouteMethod("PUT", "/x", semel.ietf(), "tag").coverage == "ignores"
+    assert RouteMethod("POST", "/x", semel.ietf(), "default").coverage == "accepts"
 
 
 def bare(environ: Any, start_response: Any) -> list[bytes]:

@@ -16,7 +16,7 @@ import semel
 from semel.core.operations.maintenance import Browse
 from semel.core.operations.requests import Claim, Read
 from semel.core.records import State
-from semel.runtime.seen_keys import Familiar
+from semel.runtime.seen_keys import SeenKeys
 from tests.waiting import PATIENCE, until
 from tests.web.client import Reply, new_key
 from tests.web.colours import COLOURS, Said, driver, once
@@ -164,7 +164,7 @@ def test_a_key_thought_to_be_met_pays_when_it_turns_out_to_be_new(
 ) -> None:
     send = make(semel.Limits(new_keys=few(1)))
     assert send(new()).status == 200
-    guards[0].runtime.familiar._slots = bytearray(b"\1") * Familiar.SLOTS
+    guards[0].runtime.seen_before._slots = bytearray(b"\1") * SeenKeys.SLOTS
     reply = send(new())
     assert (reply.status, reply.code) == (429, "too-fast")
     assert store.count(Claim) == 1
@@ -220,7 +220,7 @@ def test_a_request_that_waits_is_charged_once_and_keeps_its_place(
         first = pool.submit(send, ask)
         assert entered.wait(PATIENCE)
         second = pool.submit(send, ask)
-        until(lambda: bool(guard.runtime.attendant.waiters.watches))
+        until(lambda: bool(guard.runtime.keeper.waiters.watches))
         assert send(ask).code == "too-fast"
         leave.set()
         replies: list[Reply] = [first.result(), second.result()]

@@ -198,10 +198,10 @@ async def test_a_shutdown_that_fails_closes_the_guard_too(make_guard: MakeGuard)
         raise ZeroDivisionError
 
     guard = make_guard()
-    before = guard.runtime.attendant
+    before = guard.runtime.keeper
     with pytest.raises(ZeroDivisionError):
         await live(guard.asgi(Starlette(lifespan=lifespan)))
-    assert guard.runtime.attendant is not before
+    assert guard.runtime.keeper is not before
 
 
 async def test_changed_settings_stop_the_start(make_guard: MakeGuard) -> None:

@@ -144,8 +144,8 @@ def test_a_fault_at_every_step_of_a_resume_frees_nothing_that_has_acted(
         faults.heal()
         if not hit:
             break
-        while rides.guard.runtime.attendant.pursuits:
-            rides.guard.runtime.attendant.run_once()
+        while rides.guard.runtime.keeper.write_retries:
+            rides.guard.runtime.keeper.run_once()
         assert state(rides, key) in ("in_progress", "unknown"), hit
     assert at > 4
 

@@ -24,7 +24,7 @@ PATIENT = semel.ietf(in_flight="wait", wait=WAIT)
 
 def waiting(guard: semel.Guard) -> int:
     """How many requests of this process wait at this moment."""
-    watches = list(guard.runtime.attendant.waiters.watches.values())
+    watches = list(guard.runtime.keeper.waiters.watches.values())
     tasks = [slot for watch in watches for slots in watch.tasks.values() for slot in slots]
     return len(tasks) + sum(len(watch.threads) for watch in watches)
 

@@ -23,7 +23,7 @@ def execute(
 ) -> shop.Sale:
     nonce = effects.happen(key or "-")
     if path == "/outlive" and gate is not None:
-        shop.outlive(guard.runtime.attendant, Path(gate))
+        shop.outlive(guard.runtime.keeper, Path(gate))
     until(lambda: shop.opened(gate))
     return shop.sell(path, nonce)
 

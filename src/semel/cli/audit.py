@@ -12,7 +12,7 @@ from semel.cli.output import moment, on_a_guard, one_sentence, print_json, say, 
 from semel.cli.targets import SHORT, identity_of, operator
 
 if TYPE_CHECKING:
-    from semel.core.operations.audit import Entry
+    from semel.core.operations.audit import AuditEntry
     from semel.core.records import Micros
 
 VERBS = ("settle", "evict", "bury", "free", "erase", "rotate", "retry", "drop")
@@ -58,7 +58,7 @@ def list_(
     return None
 
 
-def told(entry: Entry) -> dict[str, Any]:
+def told(entry: AuditEntry) -> dict[str, Any]:
     return {
         "at": moment(entry.at),
         "verb": entry.verb,
@@ -71,7 +71,7 @@ def told(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _row(entry: Entry) -> tuple[str, ...]:
+def _row(entry: AuditEntry) -> tuple[str, ...]:
     what = entry.subject or (entry.identity.hex()[:SHORT] if entry.identity else "-")
     after = entry.after or ("gone" if entry.identity and entry.before else "-")
     return (

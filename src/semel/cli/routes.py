@@ -25,7 +25,7 @@ from semel.core.frozen import frozen
 if TYPE_CHECKING:
     from semel.core.policy import Policy
     from semel.guard import Guard
-    from semel.web.inventory import Listed
+    from semel.web.inventory import RouteMethod
 
 Keys = Literal["enforces", "accepts", "exempt", "default", "ignores"]
 _COLOURS: Final = {
@@ -135,7 +135,7 @@ def audit(app: Any, guard: Guard | None, waived: Sequence[tuple[str, str]] = ())
     return [_audited(each, waived) for each in every if each.method not in SAFE_METHODS]
 
 
-def _audited(each: Listed, waived: Sequence[tuple[str, str]]) -> Audited:
+def _audited(each: RouteMethod, waived: Sequence[tuple[str, str]]) -> Audited:
     dropped = any(_fits(each.method, each.path, waiver) for waiver in waived)
     keys = _keys(each)
     late = () if keys in ("exempt", "ignores") else each.late
@@ -146,7 +146,7 @@ def _fits(method: str, path: str, waiver: tuple[str, str]) -> bool:
     return waiver[0] in ("*", method) and fnmatchcase(path, waiver[1])
 
 
-def _keys(each: Listed) -> Keys:
+def _keys(each: RouteMethod) -> Keys:
     policy = each.policy
     # What takes any method is as good as its POST: that is what a client would send a key with.
     method = "POST" if each.method == "*" else each.method
@@ -159,10 +159,10 @@ def _keys(each: Listed) -> Keys:
     return "default" if each.said == "default" else "accepts"
 
 
-def _without_a_router(app: Any, guard: Guard | None) -> list[Listed]:
+def _without_a_router(app: Any, guard: Guard | None) -> list[RouteMethod]:
     """What is known of a bare application: what its guard lists, and the default for the rest."""
     from semel.errors import ConfigurationError
-    from semel.web.inventory import Listed
+    from semel.web.inventory import RouteMethod
 
     guard = guard or _guard_around(app)
     if guard is None:
@@ -170,8 +170,8 @@ def _without_a_router(app: Any, guard: Guard | None) -> list[Listed]:
             "neither routes nor a guard were found in it: name the application that has routes, or "
             "its guard with --guard"
         )
-    listed = [Listed(each.method, each.path, each.policy, "listed") for each in guard.routes]
-    return [*listed, Listed("*", "/{path:path}", guard.policy, "default")]
+    listed = [RouteMethod(each.method, each.path, each.policy, "listed") for each in guard.routes]
+    return [*listed, RouteMethod("*", "/{path:path}", guard.policy, "default")]
 
 
 def _guard_around(app: Any) -> Guard | None:

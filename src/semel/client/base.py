@@ -29,8 +29,8 @@ from semel.client.model import (
 )
 from semel.client.retry_budget import Budget
 from semel.core.frozen import frozen, replace
-from semel.core.operations.requests import Operation
-from semel.core.recovery.was_sent import Sent, classify
+from semel.core.operations.requests import FlowOperation
+from semel.core.recovery.was_sent import WasSent, classify
 from semel.errors import ConfigurationError, SemelError, StoreError
 
 R = TypeVar("R")
@@ -194,7 +194,7 @@ class Caller(Generic[R]):
         merged[self._header.lower()] = (self._header, header_value(call.key, quoted=self._quoted))
         return dict(merged.values())
 
-    def _journaled(self, op: Operation[Any]) -> None:
+    def _journaled(self, op: FlowOperation[Any]) -> None:
         """Note something in the journal.
 
         A call, once begun, does not fail over a note: the worst is that it stays pending, and is
@@ -214,7 +214,7 @@ def _opened(journal: JournalLike) -> Journal | None:
     return journal if journal is None or isinstance(journal, Journal) else Journal(journal)
 
 
-def _note(journal: Journal, op: Operation[Any]) -> None:
+def _note(journal: Journal, op: FlowOperation[Any]) -> None:
     match op:
         case Hold(call, seconds):
             journal.hold(call, seconds)
@@ -267,9 +267,9 @@ def one_shot(body: object) -> ConfigurationError:
 def failed(error: Exception) -> Failed:
     """The failure of a try; an answer that a hook of the caller's made an error of is raised."""
     found = classify(error)
-    if found is Sent.ANSWERED:
+    if found is WasSent.ANSWERED:
         raise error
-    return Failed(error, sent=found is not Sent.NOT_SENT, is_bug=found is None)
+    return Failed(error, sent=found is not WasSent.NOT_SENT, is_bug=found is None)
 
 
 def tried(result: Answer | Failed) -> Tried:

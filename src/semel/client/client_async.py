@@ -17,7 +17,7 @@ from semel.client.errors import BudgetSpent
 from semel.client.journal_rows import Entry
 from semel.client.model import Answer, Ask, Call, Failed, LetGo, Rest, Send
 from semel.core.flow import arun
-from semel.core.operations.requests import Operation
+from semel.core.operations.requests import FlowOperation
 from semel.errors import SemelError
 
 R = TypeVar("R")
@@ -94,7 +94,7 @@ class AwaitingCaller(Caller[R]):
             raise
         return native
 
-    async def _perform(self, op: Operation[Any]) -> Any:
+    async def _perform(self, op: FlowOperation[Any]) -> Any:
         match op:
             case Send(call):
                 return tried(await self._send(call))

@@ -12,7 +12,7 @@ from semel.client.errors import BudgetSpent
 from semel.client.journal_rows import Entry
 from semel.client.model import Answer, Ask, Call, Failed, Rest, Send
 from semel.core.flow import run
-from semel.core.operations.requests import Operation
+from semel.core.operations.requests import FlowOperation
 from semel.errors import SemelError
 
 R = TypeVar("R")
@@ -62,7 +62,7 @@ class BlockingCaller(Caller[R]):
         native: R = run(complete(call, self._budget, time.monotonic()), self._perform).native
         return native
 
-    def _perform(self, op: Operation[Any]) -> Any:
+    def _perform(self, op: FlowOperation[Any]) -> Any:
         match op:
             case Send(call):
                 return tried(self._send(call))

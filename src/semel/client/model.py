@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from semel.core.frozen import frozen
-from semel.core.operations.requests import Operation
+from semel.core.operations.requests import FlowOperation
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -96,14 +96,14 @@ class Tried:
 
 
 @frozen
-class Send(Operation[Tried]):
+class Send(FlowOperation[Tried]):
     """Send the request, with its key."""
 
     call: Call
 
 
 @frozen
-class Ask(Operation[Tried]):
+class Ask(FlowOperation[Tried]):
     """Get the status resource, without a key."""
 
     call: Call
@@ -111,7 +111,7 @@ class Ask(Operation[Tried]):
 
 
 @frozen
-class Rest(Operation[None]):
+class Rest(FlowOperation[None]):
     """Wait for a random time between the two, in seconds."""
 
     least: float
@@ -119,7 +119,7 @@ class Rest(Operation[None]):
 
 
 @frozen
-class Hold(Operation[None]):
+class Hold(FlowOperation[None]):
     """Let nobody else resume the call for so many seconds."""
 
     call: Call
@@ -127,7 +127,7 @@ class Hold(Operation[None]):
 
 
 @frozen
-class Point(Operation[None]):
+class Point(FlowOperation[None]):
     """Journal where the call's status can be asked for."""
 
     call: Call
@@ -135,7 +135,7 @@ class Point(Operation[None]):
 
 
 @frozen
-class Conclude(Operation[None]):
+class Conclude(FlowOperation[None]):
     """Journal the final answer."""
 
     finishing: ClassVar[bool] = True
@@ -144,7 +144,7 @@ class Conclude(Operation[None]):
 
 
 @frozen
-class LetGo(Operation[None]):
+class LetGo(FlowOperation[None]):
     """Leave the call pending, for anybody to resume."""
 
     finishing: ClassVar[bool] = True
@@ -152,7 +152,7 @@ class LetGo(Operation[None]):
 
 
 @frozen
-class Withdraw(Operation[None]):
+class Withdraw(FlowOperation[None]):
     """Strike the call from the journal: it was never sent, and is not to be."""
 
     call: Call

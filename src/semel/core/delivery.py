@@ -14,9 +14,9 @@ from typing import Any, Final, TypeAlias
 
 from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import frozen
-from semel.core.operations.handler import Rest
-from semel.core.operations.outbox import Deliver, Fail, Kept
-from semel.core.operations.requests import Operation
+from semel.core.operations.handler import PauseBetweenLooks
+from semel.core.operations.outbox import Deliver, EffectWritten, Fail
+from semel.core.operations.requests import FlowOperation
 from semel.core.records import Effect, Fence, Micros
 from semel.core.stored.sealed import demand_opened
 from semel.errors import (
@@ -42,7 +42,7 @@ class Delivery:
     """One try at one effect, as its deliverer gets it."""
 
     key: str
-    """The downstream key, the same on every try. Send it: it is how a second try is recognised."""
+    """The downstream key, the same on every try: send it along, so that providers know the second."""
     name: str
     payload: Any
     """What was put into the outbox (JSON)."""
@@ -69,7 +69,7 @@ class Rules:
 
 
 @frozen
-class Sent:
+class Delivered:
     """The deliverer returned; ``provider_id`` is what the provider calls it."""
 
     provider_id: str | None
@@ -83,7 +83,7 @@ class NotSent:
 
 
 @frozen
-class Send(Operation[Sent | NotSent]):
+class SendEffect(FlowOperation[Delivered | NotSent]):
     """Let the deliverer have it."""
 
     delivery: Delivery
@@ -107,7 +107,7 @@ class Ending(StrEnum):
 
 
 @frozen
-class Report:
+class DeliveryReport:
     """One try, for the log."""
 
     ending: Ending
@@ -118,7 +118,7 @@ class Report:
 Recording: TypeAlias = Deliver | Fail
 
 
-def deliver(effect: Effect, rules: Rules, fence: Fence, luck: float) -> Flow[Report]:
+def deliver(effect: Effect, rules: Rules, fence: Fence, luck: float) -> Flow[DeliveryReport]:
     """Deliver ``effect``, taken with ``fence``; ``luck``, from 0 to 1, spreads the next try."""
     if effect.tries > rules.tries:
         # Its last try never came to an end: it may be what took the worker down.
@@ -132,14 +132,14 @@ def deliver(effect: Effect, rules: Rules, fence: Fence, luck: float) -> Flow[Rep
         again_in = next_pause(effect.tries, rules, luck, error)
         return (yield from _fail(effect, fence, told(error), again_in))
     try:
-        reply = yield from ask(Send(delivery))
+        reply = yield from ask(SendEffect(delivery))
     except Interrupted:
         # At once, by another worker: that this one is stopped says nothing of the provider.
         return (yield from _fail(effect, fence, "the worker was stopped during the delivery", 0))
     match reply:
-        case Sent():
+        case Delivered():
             op = Deliver(effect.key, fence, reply.provider_id, rules.keep)
-            return (yield from _record(op, Report(Ending.DELIVERED)))
+            return (yield from _record(op, DeliveryReport(Ending.DELIVERED)))
         case NotSent():
             again_in = next_pause(effect.tries, rules, luck, reply.error)
             return (yield from _fail(effect, fence, told(reply.error), again_in))
@@ -192,23 +192,25 @@ def told(error: BaseException) -> str:
     return f"{name}: {said}"[:_LONGEST_ERROR] if said else name
 
 
-def _fail(effect: Effect, fence: Fence, error: str, again_in: Micros | None) -> Flow[Report]:
+def _fail(
+    effect: Effect, fence: Fence, error: str, again_in: Micros | None
+) -> Flow[DeliveryReport]:
     ending = Ending.DEAD if again_in is None else Ending.FAILED
     return (
         yield from _record(
-            Fail(effect.key, fence, error, again_in), Report(ending, error, again_in)
+            Fail(effect.key, fence, error, again_in), DeliveryReport(ending, error, again_in)
         )
     )
 
 
-def _record(op: Recording, report: Report) -> Flow[Report]:
+def _record(op: Recording, report: DeliveryReport) -> Flow[DeliveryReport]:
     """Offer the result until the store has it; its fence makes a second offer harmless."""
     for attempt in range(RECORD_TRIES):
         if attempt:
-            yield from ask(Rest(_FIRST_REST << attempt - 1))
+            yield from ask(PauseBetweenLooks(_FIRST_REST << attempt - 1))
         try:
-            kept: Kept = yield from ask(op)
+            kept: EffectWritten = yield from ask(op)
         except StoreUnavailable:
             continue
-        return report if kept.applied else Report(Ending.OVERTAKEN, report.error)
-    return Report(Ending.UNRECORDED, report.error)
+        return report if kept.applied else DeliveryReport(Ending.OVERTAKEN, report.error)
+    return DeliveryReport(Ending.UNRECORDED, report.error)

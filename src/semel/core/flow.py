@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from semel.core.operations.requests import Operation
+from semel.core.operations.requests import FlowOperation
 
 R = TypeVar("R")
 T = TypeVar("T")
 
-Flow: TypeAlias = Generator[Operation[Any], Any, T]
+Flow: TypeAlias = Generator[FlowOperation[Any], Any, T]
 
 
 class Interrupted(Exception):
@@ -28,16 +28,16 @@ class Interrupted(Exception):
 class Perform(Protocol):
     """The one verb, blocking."""
 
-    def __call__(self, op: Operation[R], /) -> R: ...
+    def __call__(self, op: FlowOperation[R], /) -> R: ...
 
 
 class AsyncPerform(Protocol):
     """The one verb, awaited."""
 
-    def __call__(self, op: Operation[R], /) -> Awaitable[R]: ...
+    def __call__(self, op: FlowOperation[R], /) -> Awaitable[R]: ...
 
 
-def ask(op: Operation[R]) -> Flow[R]:
+def ask(op: FlowOperation[R]) -> Flow[R]:
     """Yield one operation; the value is its reply, with its type."""
     reply: R = yield op
     return reply
@@ -45,7 +45,7 @@ def ask(op: Operation[R]) -> Flow[R]:
 
 def run(flow: Flow[T], perform: Perform) -> T:
     """Drive ``flow`` to its end, blocking."""
-    feed: Callable[[Any], Operation[Any]] = flow.send
+    feed: Callable[[Any], FlowOperation[Any]] = flow.send
     value: Any = None
     while True:
         try:
@@ -72,7 +72,7 @@ async def arun(
 
     ``left`` is told, with what is left of the flow for somebody else to drive.
     """
-    feed: Callable[[Any], Operation[Any]] = flow.send
+    feed: Callable[[Any], FlowOperation[Any]] = flow.send
     value: Any = None
     while True:
         try:
@@ -90,13 +90,13 @@ async def arun(
             raise
 
 
-def interrupted(flow: Flow[T], op: Operation[Any]) -> Flow[T]:
+def interrupted(flow: Flow[T], op: FlowOperation[Any]) -> Flow[T]:
     """What is left of a flow whose caller went away while ``op`` was being performed.
 
     A finishing operation is performed again, which every one of them bears; at any other the flow
     is told, and winds up.
     """
-    feed: Callable[[Any], Operation[Any]] = flow.throw
+    feed: Callable[[Any], FlowOperation[Any]] = flow.throw
     value: Any = Interrupted()
     again = op.finishing
     while True:

@@ -16,7 +16,7 @@ from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import frozen
 from semel.core.operations.acts import Act, Verb, act
 from semel.core.operations.audit import Belonging, Erase, Remark
-from semel.core.operations.handler import Rest
+from semel.core.operations.handler import PauseBetweenLooks
 from semel.core.operations.maintenance import Abandon, Reap, Sweep, Tended
 from semel.core.operations.requests import Applied, StoreOperation
 from semel.core.records import Identity, Micros, State
@@ -44,14 +44,14 @@ short while, and without a rest would find it taken again and again."""
 
 
 @frozen
-class Upkeep:
+class MaintenanceReport:
     """What a round did, by event; ``more``: it was cut short."""
 
     counts: dict[str, int]
     more: bool
 
 
-def tend(pace: Pace = PACE) -> Flow[Upkeep]:
+def tend(pace: Pace = PACE) -> Flow[MaintenanceReport]:
     """One round: lapse, abandon, expire and forget, each record by its own terms."""
     steps: tuple[StoreOperation[Tended], ...] = (
         Sweep(pace.batch),
@@ -65,14 +65,14 @@ def tend(pace: Pace = PACE) -> Flow[Upkeep]:
             more |= yield from _repeat(step, pace, counts)
     except Interrupted:
         more = True  # what was done is told all the same
-    return Upkeep(dict(counts), more)
+    return MaintenanceReport(dict(counts), more)
 
 
 def _repeat(step: StoreOperation[Tended], pace: Pace, counts: Counter[str]) -> Flow[bool]:
     """Whether there was more to do at the end."""
     for number in range(pace.batches):
         if number:
-            yield from ask(Rest(pace.rest))
+            yield from ask(PauseBetweenLooks(pace.rest))
         tended = yield from ask(step)
         counts.update(tended.counts)
         if not tended.more:

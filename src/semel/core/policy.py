@@ -154,7 +154,7 @@ class Policy:
         return f"i1 scope={self.scope}{session}{key}; {self.fingerprint.describe()}"
 
 
-class Options(TypedDict, total=False):
+class PolicyOptions(TypedDict, total=False):
     """The options every policy factory takes; `Policy` has their defaults."""
 
     required: bool
@@ -199,17 +199,17 @@ class Options(TypedDict, total=False):
     previous: Policy | None
 
 
-OPTION_NAMES: Final = tuple(Options.__annotations__)
+OPTION_NAMES: Final = tuple(PolicyOptions.__annotations__)
 
 
-def ietf(**options: Unpack[Options]) -> Policy:
+def ietf(**options: Unpack[PolicyOptions]) -> Policy:
     """The IETF draft's behaviour: 422 for a reused key, 409 in flight, a 5xx may be tried again."""
     return _build("ietf", {}, options)
 
 
-def stripe(**options: Unpack[Options]) -> Policy:
+def stripe(**options: Unpack[PolicyOptions]) -> Policy:
     """Stripe v1's behaviour: 400 for a reused key, a 500 is kept, an expired key starts anew."""
-    defaults: Options = {
+    defaults: PolicyOptions = {
         "scope": "tenant",
         "mismatch_status": 400,
         "after_error": "keep",
@@ -220,7 +220,7 @@ def stripe(**options: Unpack[Options]) -> Policy:
     return _build("stripe", defaults, options)
 
 
-def accepted(**options: Unpack[Options]) -> Policy:
+def accepted(**options: Unpack[PolicyOptions]) -> Policy:
     """Says 202 while a request is under way, with the address to ask for its answer.
 
     With ``mode="deferred"`` the request is stored and a worker runs it.
@@ -228,7 +228,7 @@ def accepted(**options: Unpack[Options]) -> Policy:
     return _build("accepted", {"in_flight": "accept"}, options)
 
 
-def payments(**options: Unpack[Options]) -> Policy:
+def payments(**options: Unpack[PolicyOptions]) -> Policy:
     """For money: waits for the first answer, and an error leaves the outcome to be settled.
 
     Say who can be asked what happened: ``probe=ask_provider``, or ``probe=None`` for nobody.
@@ -238,7 +238,7 @@ def payments(**options: Unpack[Options]) -> Policy:
             "payments() must name probe=, the function that asks the provider what happened, "
             "or say probe=None: then an unknown outcome waits for an operator"
         )
-    defaults: Options = {"in_flight": "wait", "after_error": "unknown"}
+    defaults: PolicyOptions = {"in_flight": "wait", "after_error": "unknown"}
     return _build("payments", defaults, options)
 
 
@@ -247,8 +247,8 @@ def exempt() -> Policy:
     return Policy(name="exempt", methods=())
 
 
-def _build(name: str, defaults: Options, options: Options) -> Policy:
-    known = Options.__annotations__
+def _build(name: str, defaults: PolicyOptions, options: PolicyOptions) -> Policy:
+    known = PolicyOptions.__annotations__
     for option in options:
         if option not in known:
             import difflib  # only for a start that fails anyway
@@ -418,7 +418,7 @@ def _are_statuses(given: Any) -> bool:
 # --- what is the same for every request of one route, worked out when its first one comes
 
 
-class Plan:
+class RoutePlan:
     """A route by its name, its policy, and the terms under which it makes records now."""
 
     __slots__ = ("application", "enrolled", "label", "policy", "terms")

@@ -13,7 +13,7 @@ from semel.core.frozen import frozen
 from semel.core.records import State
 
 
-class Event(StrEnum):
+class RecordEvent(StrEnum):
     """What can happen to a record."""
 
     CLAIM = "claim"
@@ -62,7 +62,7 @@ class Rule:
     """One row: from ``source`` by ``event`` to ``target``; None stands for "no record"."""
 
     source: State | None
-    event: Event
+    event: RecordEvent
     target: State | None
     proof: Proof
     by: str
@@ -78,35 +78,53 @@ _UNKNOWN = State.UNKNOWN
 _EXPIRED = State.EXPIRED
 
 TABLE: Final[tuple[Rule, ...]] = (
-    Rule(None, Event.CLAIM, _IN_PROGRESS, Proof.NONE, "a request"),
-    Rule(None, Event.CLAIM_COMPLETE, _COMPLETED, Proof.NONE, "a request in atomic mode"),
-    Rule(None, Event.ACCEPT, _PENDING, Proof.NONE, "a request to a deferred route"),
-    Rule(_PENDING, Event.TAKE, _IN_PROGRESS, Proof.SEEN_FENCE, "the worker", burns=True),
-    Rule(_PENDING, Event.ABANDON, _COMPLETED, Proof.OVERDUE, "maintenance"),
-    Rule(_IN_PROGRESS, Event.RENEW, _IN_PROGRESS, Proof.FENCE, "the holder"),
-    Rule(_IN_PROGRESS, Event.ADVANCE, _IN_PROGRESS, Proof.FENCE, "the holder"),
-    Rule(_IN_PROGRESS, Event.COMPLETE, _COMPLETED, Proof.FENCE, "the holder"),
-    Rule(_IN_PROGRESS, Event.RELEASE, _FAILED, Proof.FENCE, "the holder"),
-    Rule(_IN_PROGRESS, Event.REQUEUE, _PENDING, Proof.FENCE, "the holder, of a deferred request"),
-    Rule(_IN_PROGRESS, Event.SUSPEND, _UNKNOWN, Proof.FENCE, "the holder"),
-    Rule(_IN_PROGRESS, Event.LAPSE, _UNKNOWN, Proof.SEEN_FENCE_LAPSED, "next request, sweeper"),
-    Rule(
-        _IN_PROGRESS, Event.LAPSE_RELEASE, _FAILED, Proof.SEEN_FENCE_LAPSED, "next request, sweeper"
-    ),
-    Rule(_IN_PROGRESS, Event.LAPSE_REQUEUE, _PENDING, Proof.SEEN_FENCE_LAPSED, "sweeper, worker"),
+    Rule(None, RecordEvent.CLAIM, _IN_PROGRESS, Proof.NONE, "a request"),
+    Rule(None, RecordEvent.CLAIM_COMPLETE, _COMPLETED, Proof.NONE, "a request in atomic mode"),
+    Rule(None, RecordEvent.ACCEPT, _PENDING, Proof.NONE, "a request to a deferred route"),
+    Rule(_PENDING, RecordEvent.TAKE, _IN_PROGRESS, Proof.SEEN_FENCE, "the worker", burns=True),
+    Rule(_PENDING, RecordEvent.ABANDON, _COMPLETED, Proof.OVERDUE, "maintenance"),
+    Rule(_IN_PROGRESS, RecordEvent.RENEW, _IN_PROGRESS, Proof.FENCE, "the holder"),
+    Rule(_IN_PROGRESS, RecordEvent.ADVANCE, _IN_PROGRESS, Proof.FENCE, "the holder"),
+    Rule(_IN_PROGRESS, RecordEvent.COMPLETE, _COMPLETED, Proof.FENCE, "the holder"),
+    Rule(_IN_PROGRESS, RecordEvent.RELEASE, _FAILED, Proof.FENCE, "the holder"),
     Rule(
         _IN_PROGRESS,
-        Event.LAPSE_RESUME,
+        RecordEvent.REQUEUE,
+        _PENDING,
+        Proof.FENCE,
+        "the holder, of a deferred request",
+    ),
+    Rule(_IN_PROGRESS, RecordEvent.SUSPEND, _UNKNOWN, Proof.FENCE, "the holder"),
+    Rule(
+        _IN_PROGRESS, RecordEvent.LAPSE, _UNKNOWN, Proof.SEEN_FENCE_LAPSED, "next request, sweeper"
+    ),
+    Rule(
+        _IN_PROGRESS,
+        RecordEvent.LAPSE_RELEASE,
+        _FAILED,
+        Proof.SEEN_FENCE_LAPSED,
+        "next request, sweeper",
+    ),
+    Rule(
+        _IN_PROGRESS,
+        RecordEvent.LAPSE_REQUEUE,
+        _PENDING,
+        Proof.SEEN_FENCE_LAPSED,
+        "sweeper, worker",
+    ),
+    Rule(
+        _IN_PROGRESS,
+        RecordEvent.LAPSE_RESUME,
         _IN_PROGRESS,
         Proof.SEEN_FENCE_LAPSED,
         "next request, completer",
         burns=True,
     ),
-    Rule(_UNKNOWN, Event.COMPLETE, _COMPLETED, Proof.LAST_FENCE, "the late holder"),
-    Rule(_FAILED, Event.RETAKE, _IN_PROGRESS, Proof.SEEN_FENCE, "a request", burns=True),
+    Rule(_UNKNOWN, RecordEvent.COMPLETE, _COMPLETED, Proof.LAST_FENCE, "the late holder"),
+    Rule(_FAILED, RecordEvent.RETAKE, _IN_PROGRESS, Proof.SEEN_FENCE, "a request", burns=True),
     Rule(
         _UNKNOWN,
-        Event.SETTLE_HAPPENED,
+        RecordEvent.SETTLE_HAPPENED,
         _COMPLETED,
         Proof.SEEN_FENCE,
         "reconciler, webhook, operator",
@@ -114,7 +132,7 @@ TABLE: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         _UNKNOWN,
-        Event.SETTLE_ABSENT,
+        RecordEvent.SETTLE_ABSENT,
         _FAILED,
         Proof.SEEN_FENCE,
         "reconciler, webhook, operator",
@@ -122,36 +140,36 @@ TABLE: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         _UNKNOWN,
-        Event.SETTLE_CALL,
+        RecordEvent.SETTLE_CALL,
         _IN_PROGRESS,
         Proof.SEEN_FENCE,
         "reconciler, webhook, operator; of an operation with points",
         burns=True,
     ),
-    Rule(_UNKNOWN, Event.INQUIRE, _UNKNOWN, Proof.SEEN_FENCE, "reconciler"),
-    Rule(_COMPLETED, Event.RETIRE, _COMPLETED, Proof.NONE, "the application"),
-    Rule(_COMPLETED, Event.EXPIRE, _EXPIRED, Proof.OVERDUE, "reaper"),
-    Rule(_COMPLETED, Event.FORGET, None, Proof.SEEN_FENCE_OVERDUE, "reaper, next request"),
-    Rule(_FAILED, Event.FORGET, None, Proof.SEEN_FENCE_OVERDUE, "reaper, next request"),
-    Rule(_EXPIRED, Event.FORGET, None, Proof.SEEN_FENCE_OVERDUE, "reaper, next request"),
-    Rule(_COMPLETED, Event.EVICT, None, Proof.SEEN_FENCE, "operator", burns=True),
-    Rule(_FAILED, Event.EVICT, None, Proof.SEEN_FENCE, "operator", burns=True),
-    Rule(_EXPIRED, Event.EVICT, None, Proof.SEEN_FENCE, "operator", burns=True),
-    Rule(_UNKNOWN, Event.EVICT_FORCED, _EXPIRED, Proof.SEEN_FENCE, "operator", burns=True),
-    Rule(_UNKNOWN, Event.EVICT_FREED, None, Proof.SEEN_FENCE, "operator", burns=True),
-    Rule(_COMPLETED, Event.ERASE, _EXPIRED, Proof.SEEN_FENCE, "operator"),
-    Rule(_FAILED, Event.ERASE, _EXPIRED, Proof.SEEN_FENCE, "operator"),
-    Rule(_EXPIRED, Event.ERASE, _EXPIRED, Proof.SEEN_FENCE, "operator"),
+    Rule(_UNKNOWN, RecordEvent.INQUIRE, _UNKNOWN, Proof.SEEN_FENCE, "reconciler"),
+    Rule(_COMPLETED, RecordEvent.RETIRE, _COMPLETED, Proof.NONE, "the application"),
+    Rule(_COMPLETED, RecordEvent.EXPIRE, _EXPIRED, Proof.OVERDUE, "reaper"),
+    Rule(_COMPLETED, RecordEvent.FORGET, None, Proof.SEEN_FENCE_OVERDUE, "reaper, next request"),
+    Rule(_FAILED, RecordEvent.FORGET, None, Proof.SEEN_FENCE_OVERDUE, "reaper, next request"),
+    Rule(_EXPIRED, RecordEvent.FORGET, None, Proof.SEEN_FENCE_OVERDUE, "reaper, next request"),
+    Rule(_COMPLETED, RecordEvent.EVICT, None, Proof.SEEN_FENCE, "operator", burns=True),
+    Rule(_FAILED, RecordEvent.EVICT, None, Proof.SEEN_FENCE, "operator", burns=True),
+    Rule(_EXPIRED, RecordEvent.EVICT, None, Proof.SEEN_FENCE, "operator", burns=True),
+    Rule(_UNKNOWN, RecordEvent.EVICT_FORCED, _EXPIRED, Proof.SEEN_FENCE, "operator", burns=True),
+    Rule(_UNKNOWN, RecordEvent.EVICT_FREED, None, Proof.SEEN_FENCE, "operator", burns=True),
+    Rule(_COMPLETED, RecordEvent.ERASE, _EXPIRED, Proof.SEEN_FENCE, "operator"),
+    Rule(_FAILED, RecordEvent.ERASE, _EXPIRED, Proof.SEEN_FENCE, "operator"),
+    Rule(_EXPIRED, RecordEvent.ERASE, _EXPIRED, Proof.SEEN_FENCE, "operator"),
 )
 
 _BY_STEP: Final = {(rule.source, rule.event): rule for rule in TABLE}
 
 
-def rule(source: State | None, event: Event) -> Rule | None:
+def rule(source: State | None, event: RecordEvent) -> Rule | None:
     """The row for ``event`` in state ``source``, or None: the event is not allowed there."""
     return _BY_STEP.get((source, event))
 
 
-def sources(event: Event) -> frozenset[State]:
+def sources(event: RecordEvent) -> frozenset[State]:
     """The states in which ``event`` may happen to an existing record."""
     return frozenset(row.source for row in TABLE if row.event is event and row.source is not None)

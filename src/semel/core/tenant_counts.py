@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 from semel.core.flow import Flow, ask
 from semel.core.frozen import value
-from semel.core.operations.handler import Rest
+from semel.core.operations.handler import PauseBetweenLooks
 from semel.core.operations.maintenance import Count
 from semel.core.operations.requests import Conflicting, Register
 from semel.core.records import Identity, Micros
@@ -31,7 +31,7 @@ _EMPTY: Final = "{}"
 
 
 @value
-class Note:
+class CountedTenants:
     """What was counted, and when, by the store's clock; None: nobody has counted yet."""
 
     counted_at: Micros | None
@@ -44,13 +44,13 @@ def digest(tenant: str) -> str:
     return sha256(tenant.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def look_up(cap: int) -> Flow[Note]:
+def look_up(cap: int) -> Flow[CountedTenants]:
     """The last note."""
     reply = yield from ask(Register(_name(cap), _EMPTY))
     return _read(reply.recorded if isinstance(reply, Conflicting) else _EMPTY, reply.now)
 
 
-def count(cap: int) -> Flow[Note]:
+def count(cap: int) -> Flow[CountedTenants]:
     """Count every record once, note who has half of ``cap`` or more, and say so."""
     counts: Counter[str] = Counter()
     after: Identity | None = None
@@ -62,14 +62,14 @@ def count(cap: int) -> Flow[Note]:
         if page.until is None:
             break
         after = page.until
-        yield from ask(Rest(REST))
+        yield from ask(PauseBetweenLooks(REST))
     large = {name: number for name, number in counts.most_common(NOTED) if number * 2 >= cap}
-    note = Note(page.now, large, page.now)
+    note = CountedTenants(page.now, large, page.now)
     yield from _write(cap, note)
     return note
 
 
-def _write(cap: int, note: Note) -> Flow[None]:
+def _write(cap: int, note: CountedTenants) -> Flow[None]:
     text = json.dumps({"at": note.counted_at, "active": note.active}, separators=(",", ":"))
     previous = _EMPTY
     for _ in range(_TRIES):
@@ -84,11 +84,13 @@ def _name(cap: int) -> str:
     return f"~active keys {cap}"
 
 
-def _read(text: str, now: Micros) -> Note:
+def _read(text: str, now: Micros) -> CountedTenants:
     """A note that cannot be read is none: it is counted anew."""
     try:
         noted = json.loads(text)
         active = cast("dict[str, Any]", noted["active"])
-        return Note(int(noted["at"]), {name: int(many) for name, many in active.items()}, now)
+        return CountedTenants(
+            int(noted["at"]), {name: int(many) for name, many in active.items()}, now
+        )
     except (ValueError, KeyError, TypeError, AttributeError):
-        return Note(None, {}, now)
+        return CountedTenants(None, {}, now)

@@ -20,7 +20,7 @@ from semel.core.records import Headers, Request, Response
 from semel.errors import ConfigurationError, SemelError
 from semel.runtime.operation import fitting_operation, note, watched
 from semel.runtime.transactions import Transact
-from semel.web.body import Body, Spool, reader, size_of
+from semel.web.body import Body, SpooledBody, reader, size_of
 from semel.web.pipeline import refuse_awaiting
 from semel.web.policy_in_force import demand_method
 from semel.web.routes import Place, place, without_slash
@@ -229,7 +229,7 @@ class Copied(io.RawIOBase):
 
     def __init__(self, source: Any) -> None:
         self._source = source
-        self._read = Spool()
+        self._read = SpooledBody()
 
     def readable(self) -> bool:
         return True

@@ -26,7 +26,15 @@ from semel.core.unknown.settlement import (
     Unusable,
     contradicts,
 )
-from semel.core.unknown.webhook import Ignored, Known, Notice, Reception, Taken, Unread, take_in
+from semel.core.unknown.webhook import (
+    AlreadyTaken,
+    Ignored,
+    Notice,
+    Reception,
+    Taken,
+    Unread,
+    take_in,
+)
 from semel.errors import ConfigurationError, StoreError
 from semel.outbox import signatures
 from semel.runtime.event_catalogue import ERROR, INFO, NONE, WARNING
@@ -202,7 +210,7 @@ class Inbox:
 
     def _answer(self, came: Reception) -> Response:
         match came:
-            case Known():
+            case AlreadyTaken():
                 return self._say(200, "known", NONE)
             case Ignored(reason):
                 return self._say(200, "ignored", INFO, reason)

@@ -19,7 +19,7 @@ from semel.core.operations.maintenance import Browse
 from semel.core.operations.outbox import Shelf
 from semel.core.records import Case, Effect, Identity, Micros, State
 from semel.core.recovery import journal
-from semel.core.recovery.journal import Kind
+from semel.core.recovery.journal import PointKind
 from semel.core.request import keys
 from semel.core.terms import application_of
 from semel.core.unknown.evidence import epoch_of
@@ -145,7 +145,7 @@ def _ours(guard: Guard, name: str) -> Iterator[Ours]:
 def _of_record(case: Case, name: str) -> Ours:
     record = case.record
     points = journal.decode(case.journal).points
-    called = next((p for p in points if p.name == name and p.kind is Kind.CALL), None)
+    called = next((p for p in points if p.name == name and p.kind is PointKind.CALL), None)
     if called is not None:
         standing = Standing.MADE if called.done else Standing.IN_DOUBT
     elif record.state is State.FAILED_RETRYABLE:

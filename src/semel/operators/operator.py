@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 from semel.core.frozen import frozen
 from semel.core.maintenance import Erasure
 from semel.core.operations.acts import Act, act
-from semel.core.operations.audit import BrowseAudit, Entry
+from semel.core.operations.audit import AuditEntry, BrowseAudit
 from semel.core.operations.maintenance import Browse
 from semel.core.operations.outbox import BrowseEffects, Requeue, Shelf
 from semel.core.operations.requests import (
@@ -206,7 +206,7 @@ class Operator:
         verb: str | None = None,
         by: str | None = None,
         since: Micros | None = None,
-    ) -> Iterator[Entry]:
+    ) -> Iterator[AuditEntry]:
         """What was done, newest first; ``by`` is part of the name, ``since`` a time of the store's.
 
         Filters are applied to what is read: the audit is small beside the records.

@@ -18,7 +18,7 @@ NONE, DEBUG, INFO, WARNING, ERROR = 0, 10, 20, 30, 40
 
 
 @frozen
-class Kind:
+class EventKind:
     """One kind of event."""
 
     fields: tuple[str, ...]
@@ -32,9 +32,9 @@ class Kind:
 _RECORD: Final = ("where", "identity")
 """Method and path, and the first digits of the identity, as ``semel unknown`` takes them."""
 
-CATALOGUE: Final[Mapping[str, Kind]] = {
+CATALOGUE: Final[Mapping[str, EventKind]] = {
     # ── requests ─────────────────────────────────────────────────────────────────────────────────
-    "exchange": Kind(
+    "exchange": EventKind(
         (
             "outcome",
             "reserved",
@@ -59,19 +59,19 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         "a request of %(route)s: %(outcome)s: %(error)s",
         "A keyed request was answered.",
     ),
-    "refusal": Kind(
+    "refusal": EventKind(
         ("code", "status", "route", "method", "policy"),
         NONE,
         "a request of %(route)s: tenant=, session= or key= failed: %(error)s",
         "A request was turned away before its key was looked up.",
     ),
-    "unguarded": Kind(
+    "unguarded": EventKind(
         ("endpoint",),
         ERROR,
         "a request came to %(endpoint)s around its guard, and was refused",
         "A tagged endpoint was reached without its policy, and did not run.",
     ),
-    "key.suspicious": Kind(
+    "key.suspicious": EventKind(
         ("route", "key"),
         WARNING,
         "a key looks like personal data: %(key)s",
@@ -79,70 +79,72 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         "telephone, a payment card or a bank account.",
     ),
     # ── leases and writes ────────────────────────────────────────────────────────────────────────
-    "lease.renewed": Kind(("identity",), NONE, "a lease was renewed", "A handler is still at it."),
-    "lease.lost": Kind(
+    "lease.renewed": EventKind(
+        ("identity",), NONE, "a lease was renewed", "A handler is still at it."
+    ),
+    "lease.lost": EventKind(
         ("identity",),
         WARNING,
         "a lease was lost while its handler runs; its answer will be refused",
         "The store says that a lease is another's by now.",
     ),
-    "fence.lost": Kind(
+    "fence.lost": EventKind(
         ("route", "outcome", "identity"),
         WARNING,
         "a handler of %(route)s ended after its lease was lost: %(outcome)s",
         "A handler ended after its lease was lost; it answered from the record.",
     ),
-    "lease.overrun": Kind(
+    "lease.overrun": EventKind(
         ("identity",),
         WARNING,
         "a handler runs longer than max_run; its key is taken from it",
         "A handler ran longer than `max_run`.",
     ),
-    "lapse": Kind(
+    "lapse": EventKind(
         ("count", "by"),
         NONE,
         "leases that were past: %(count)s",
         "Leases were past and whoever held them gone: found by a `request` or by `maintenance`.",
     ),
-    "doubt": Kind(
+    "doubt": EventKind(
         ("count", "why"),
         NONE,
         "outcomes nobody knows: %(count)s (%(why)s)",
         "Records became `unknown`: their handlers said so (`suspended`), or their leases `lapsed`.",
     ),
-    "write.lost": Kind(
+    "write.lost": EventKind(
         ("why",),
         ERROR,
         "%(why)s",
         "An outcome could not be recorded although it was tried again and again.",
     ),
     # ── the store ────────────────────────────────────────────────────────────────────────────────
-    "store.error": Kind(
+    "store.error": EventKind(
         ("during", "operation"),
         WARNING,
         "the store failed (%(during)s, %(operation)s): %(error)s",
         "The store gave no usable answer.",
     ),
-    "store.health": Kind(
+    "store.health": EventKind(
         ("up", "seconds", "circuit"),
         NONE,
         "the store is up: %(up)s",
         "Somebody asked whether the store can be reached.",
     ),
-    "breaker": Kind(
+    "breaker": EventKind(
         ("circuit",),
         WARNING,
         "the circuit to the store is %(circuit)s",
         "The circuit breaker opened: requests are refused at once. Or it closed again.",
     ),
-    "depths": Kind(
+    "depths": EventKind(
         ("pending", "in_progress", "unknown", "dead", "waiting_effects", "dead_effects"),
         NONE,
         "depths",
         "How much there is of what somebody must look after, counted by maintenance.",
     ),
     # ── background loops ─────────────────────────────────────────────────────────────────────────
-    "maintenance": Kind(
+    "maintenance": EventKind(
         (
             "note",
             "lapsed",
@@ -158,49 +160,49 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         "maintenance: %(note)s",
         "A round of maintenance ended.",
     ),
-    "leader": Kind(
+    "leader": EventKind(
         ("leading",),
         INFO,
         "maintenance is with this process: %(leading)s",
         "This process leads maintenance from now on, or does not any more.",
     ),
-    "round.failed": Kind(
+    "round.failed": EventKind(
         ("loop",),
         WARNING,
         "a round of %(loop)s failed: %(error)s",
         "A background loop met an error, and comes again later.",
     ),
-    "reconcile": Kind(
+    "reconcile": EventKind(
         (*_RECORD, "came", "state", "reason", "by"),
         INFO,
         "%(where)s [%(identity)s]: %(came)s: %(reason)s",
         "A record with an unknown outcome was asked about, or told about.",
     ),
-    "left_alone": Kind(
+    "left_alone": EventKind(
         ("count", "routes"),
         NONE,
         "%(count)s records are due that nobody here knows, and are left alone: %(routes)s",
         "A worker has counted what is due of applications and routes that it does not know.",
     ),
-    "run": Kind(
+    "run": EventKind(
         (*_RECORD, "came"),
         INFO,
         "a worker's run of %(where)s [%(identity)s]: %(came)s (%(error)s)",
         "A worker ran a stored request.",
     ),
-    "delivery": Kind(
+    "delivery": EventKind(
         ("effect", "ending", "tries", "reason"),
         NONE,
         "an effect %(effect)r, try %(tries)s: %(ending)s: %(reason)s",
         "A try at delivering an effect ended.",
     ),
-    "inbox": Kind(
+    "inbox": EventKind(
         ("source", "came", "reason"),
         INFO,
         "an event of %(source)s: %(came)s: %(reason)s",
         "A provider's webhook was taken in, or refused.",
     ),
-    "operator": Kind(
+    "operator": EventKind(
         ("act", "by", "identity", "effect", "reason"),
         WARNING,
         "%(by)s %(act)s %(identity)s: %(reason)s",

@@ -1,4 +1,4 @@
-"""The attendant: daemon threads of a process that look after what requests leave to them.
+"""The keeper: daemon threads of a process that look after what requests leave to them.
 
 One renews the leases of running handlers (a thread, because a blocked event loop must not lose
 them). It does nothing else: the other pursues writes that could not be acknowledged and reads the
@@ -17,14 +17,14 @@ from semel.core.records import Fence, Identity
 from semel.runtime.events import Events
 from semel.runtime.leases import Lease, Leases, lease_clock
 from semel.runtime.waiters import Waiters
-from semel.runtime.write_retries import Pursuits
+from semel.runtime.write_retries import WriteRetries
 from semel.stores.base import Store
 
 _IDLE: Final = 1.0
 """Seconds between rounds when nothing asks for an earlier one."""
 
 
-class Attendant:
+class Keeper:
     """Owns the threads; each starts with the first thing there is to do."""
 
     def __init__(
@@ -37,9 +37,9 @@ class Attendant:
         self._store = store
         self._clock = clock
         self.leases = Leases(clock, events)
-        self.renewing = Rounds("semel-leases", self._renew, clock, events)
-        self._errands = Rounds("semel-attendant", self._run_errands, clock, events)
-        self.pursuits = Pursuits(clock, events)
+        self.renewing = RoundsThread("semel-leases", self._renew, clock, events)
+        self._errands = RoundsThread("semel-keeper", self._run_errands, clock, events)
+        self.write_retries = WriteRetries(clock, events)
         self.waiters = Waiters(clock, self._errands.rouse, events)
 
     def hold(self, lease: Lease) -> None:
@@ -58,7 +58,7 @@ class Attendant:
         seen: Fence | None = None,
     ) -> None:
         """Perform ``op``, after ``claim``, until it is acknowledged."""
-        self._errands.rouse(self.pursuits.add(op, claim, seen))
+        self._errands.rouse(self.write_retries.add(op, claim, seen))
 
     def settled(self, identity: Identity) -> None:
         """A record changed in this process: whoever waits for it is served right away."""
@@ -73,17 +73,17 @@ class Attendant:
         """End the threads; what is still pursued is given one last try."""
         self.renewing.stop()
         self._errands.stop()
-        self.pursuits.last_try(self._store)
+        self.write_retries.last_try(self._store)
 
     def _renew(self) -> float:
         return self.leases.run_once(self._store())
 
     def _run_errands(self) -> float:
         store = self._store()
-        return min(self.pursuits.run_once(store), self.waiters.run_once(store))
+        return min(self.write_retries.run_once(store), self.waiters.run_once(store))
 
 
-class Rounds:
+class RoundsThread:
     """A thread that does ``run_once``, sleeps until the time it returned, and does it again."""
 
     def __init__(
@@ -128,7 +128,7 @@ class Rounds:
                 again = self._run_once()
             except Exception as error:
                 # The thread must outlive any surprise: without it leases lapse under live handlers.
-                self._events.emit("round.failed", error=error, loop="attendant")
+                self._events.emit("round.failed", error=error, loop="keeper")
                 again = self.clock() + _IDLE
             with self._wake:
                 self.next_round = min(self.next_round, again)

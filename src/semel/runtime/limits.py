@@ -28,7 +28,7 @@ CROWDED: Final = "too-many-keys"
 _LONG: Final = 64
 
 
-class Toll(IntEnum):
+class LimitCost(IntEnum):
     """What a request is charged for."""
 
     NEW_KEY = 0
@@ -128,10 +128,10 @@ class Limiter:
     def __len__(self) -> int:
         return len(self._accounts)
 
-    def charge(self, tenant: str, toll: Toll) -> OverLimit | None:
+    def charge(self, tenant: str, toll: LimitCost) -> OverLimit | None:
         """Take a token; None: granted."""
         account = self._account(tenant)
-        if toll is Toll.NEW_KEY and (over := self._crowded(tenant, account)) is not None:
+        if toll is LimitCost.NEW_KEY and (over := self._crowded(tenant, account)) is not None:
             return over
         step = self._steps[toll]
         if step is not None:
@@ -142,7 +142,7 @@ class Limiter:
             if wait > _ROUNDING:
                 return OverLimit("too-fast", int(wait * 1_000_000) + 1)
             account.full_at[toll] = full_at
-        if toll is Toll.NEW_KEY:
+        if toll is LimitCost.NEW_KEY:
             account.made += 1
         return None
 
@@ -152,17 +152,17 @@ class Limiter:
         account.made -= 1
         new_key, lookup = self._steps
         if new_key is not None:
-            account.full_at[Toll.NEW_KEY] -= new_key[0]
+            account.full_at[LimitCost.NEW_KEY] -= new_key[0]
         if lookup is not None:
-            at = max(account.full_at[Toll.LOOKUP], self._clock())
-            account.full_at[Toll.LOOKUP] = at + lookup[0]
+            at = max(account.full_at[LimitCost.LOOKUP], self._clock())
+            account.full_at[LimitCost.LOOKUP] = at + lookup[0]
 
-    def give_back(self, tenant: str, toll: Toll) -> None:
+    def give_back(self, tenant: str, toll: LimitCost) -> None:
         """Nothing came of it."""
         account, step = self._account(tenant), self._steps[toll]
         if step is not None:
             account.full_at[toll] -= step[0]
-        if toll is Toll.NEW_KEY:
+        if toll is LimitCost.NEW_KEY:
             account.made -= 1
 
     def count(self, active: Mapping[str, int], again_in: float) -> None:

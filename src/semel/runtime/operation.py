@@ -12,7 +12,7 @@ from contextvars import ContextVar, Token
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from semel.core.exchange.progress import Course
+from semel.core.exchange.progress import Progress
 from semel.core.policy import LONGEST
 from semel.core.records import Fence, Identity, Micros
 from semel.core.recovery.was_sent import says_not_executed
@@ -21,11 +21,11 @@ from semel.errors import ConfigurationError, OutcomeUnknown, doubts
 from semel.runtime.leases import Lease, lease_clock
 
 if TYPE_CHECKING:
-    from semel.core.operations.outbox import Enqueue, Kept
-    from semel.core.policy import Plan
+    from semel.core.operations.outbox import EffectWritten, Enqueue
+    from semel.core.policy import RoutePlan
     from semel.core.records import Origin
     from semel.core.recovery.journal import Journal
-    from semel.core.recovery.points import Deed
+    from semel.core.recovery.points import PointCall
     from semel.stores.base import AsyncTransaction, Backend, Store, Transaction
 
 
@@ -180,13 +180,15 @@ class AsyncOperation(_Known):
         return _written(op, await kept if hasattr(kept, "__await__") else kept)
 
 
-def _deed(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Deed:
-    from semel.core.recovery.points import Deed
+def _deed(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> PointCall:
+    from semel.core.recovery.points import PointCall
 
     if not name or not callable(function):
         raise ConfigurationError("a point takes a name and a function")
     handler = sys._getframe(2)  # the module that calls the method which calls this
-    return Deed(name, function, arguments, str(handler.f_globals["__name__"]).partition(".")[0])
+    return PointCall(
+        name, function, arguments, str(handler.f_globals["__name__"]).partition(".")[0]
+    )
 
 
 def _enqueue(
@@ -217,7 +219,7 @@ def _enqueue(
     return Enqueue(key, identity, name, body, order, after, run.plan.application)
 
 
-def _written(op: Enqueue, kept: Kept) -> str:
+def _written(op: Enqueue, kept: EffectWritten) -> str:
     """Its key; passed over in silence, a second effect of that key would never be delivered."""
     if not kept.applied:
         raise ConfigurationError(
@@ -228,7 +230,7 @@ def _written(op: Enqueue, kept: Kept) -> str:
     return op.key
 
 
-class Run(Course):
+class Run(Progress):
     """One run of a handler, and what its answer may hide."""
 
     __slots__ = (
@@ -240,7 +242,7 @@ class Run(Course):
         self,
         backend: Backend,
         probes: Mapping[str, Callable[..., Any]],
-        plan: Plan,
+        plan: RoutePlan,
         origin: Origin,
         lease: Lease,
         journal: Journal | None,
@@ -373,8 +375,8 @@ class _Watch:
 
     __slots__ = ("_course", "_whole")
 
-    def __init__(self, course: Course, whole: bool) -> None:
-        self._course = course
+    def __init__(self, progress: Progress, whole: bool) -> None:
+        self._course = progress
         self._whole = whole
 
     def __enter__(self) -> None:

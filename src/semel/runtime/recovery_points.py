@@ -11,8 +11,8 @@ from typing import Any, Final, Protocol
 from semel.backoff import pause_before
 from semel.core.flow import Flow, arun, run
 from semel.core.operations.handler import Abandoned, Ask, Begin, Did, Do, Held, Pause, Raised
-from semel.core.operations.requests import Operation, StoreOperation
-from semel.core.recovery.points import Deed, Holder, call, phase
+from semel.core.operations.requests import FlowOperation, StoreOperation
+from semel.core.recovery.points import Holder, PointCall, call, phase
 from semel.core.unknown import evidence
 from semel.core.unknown.evidence import Absent, CannotTell, Happened, Inquiry
 from semel.errors import ConfigurationError, LeaseLost
@@ -45,7 +45,7 @@ def _demand_time(self: _Colour) -> None:
         raise LeaseLost(f"no phase can begin: {why}")
 
 
-def _calling(self: _Colour, deed: Deed, repeatable: bool) -> Flow[Any]:
+def _calling(self: _Colour, deed: PointCall, repeatable: bool) -> Flow[Any]:
     run, holder = self._run, _holder(self)
     inquiry = evidence.inquiry(holder.identity, run.origin, deed.name, holder.epoch)
     return call(holder, deed, repeatable, run.probe_for(deed.name), inquiry)
@@ -58,7 +58,7 @@ class Points:
         self._run = run
         self._transact = Transact(run.backend, limit=run.lease.max_run)
 
-    def phase(self, deed: Deed) -> Any:
+    def phase(self, deed: PointCall) -> Any:
         written, before = set(self._run.effects), self._run.transaction
         try:
             return run(phase(_holder(self), deed), self._perform)
@@ -69,10 +69,10 @@ class Points:
             self._run.transaction = before
             self._transact.end()
 
-    def call(self, deed: Deed, repeatable: bool) -> Any:
+    def call(self, deed: PointCall, repeatable: bool) -> Any:
         return run(_calling(self, deed, repeatable), self._perform)
 
-    def _perform(self, op: Operation[Any]) -> Any:
+    def _perform(self, op: FlowOperation[Any]) -> Any:
         match op:
             case Begin():
                 _demand_time(self)
@@ -133,7 +133,7 @@ class AsyncPoints:
         self._run = run
         self._transact = AsyncTransact(run.backend, limit=run.lease.max_run)
 
-    async def phase(self, deed: Deed) -> Any:
+    async def phase(self, deed: PointCall) -> Any:
         written, before = set(self._run.effects), self._run.transaction
         try:
             return await self._drive(phase(_holder(self), deed))
@@ -144,7 +144,7 @@ class AsyncPoints:
             self._run.transaction = before
             await self._transact.end()
 
-    async def call(self, deed: Deed, repeatable: bool) -> Any:
+    async def call(self, deed: PointCall, repeatable: bool) -> Any:
         return await self._drive(_calling(self, deed, repeatable))
 
     async def _drive(self, flow: Flow[Any]) -> Any:
@@ -156,7 +156,7 @@ class AsyncPoints:
             await _see_through(asyncio.ensure_future(arun(rest[0], self._perform)))
             raise
 
-    async def _perform(self, op: Operation[Any]) -> Any:
+    async def _perform(self, op: FlowOperation[Any]) -> Any:
         match op:
             case StoreOperation():
                 return await self._transact.perform(op)

@@ -19,15 +19,15 @@ from weakref import WeakSet
 
 from semel.core.exchange.settings_changed import announce, enrol
 from semel.core.flow import Flow
-from semel.core.policy import Plan, Policy
+from semel.core.policy import Policy, RoutePlan
 from semel.core.terms import TermsId
 from semel.errors import ConfigurationError
 from semel.runtime.breaker import Breaker, Circuit
 from semel.runtime.events import Events
-from semel.runtime.keeper import Attendant
+from semel.runtime.keeper import Keeper
 from semel.runtime.limits import Limiter, Limits
 from semel.runtime.replay_cache import ReplayCache
-from semel.runtime.seen_keys import Familiar
+from semel.runtime.seen_keys import SeenKeys
 from semel.stores.base import Backend
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ class Runtime:
 
     Store, events, probes and ``max_waiters`` are the guard's own. All else a child starts anew:
 
-    - the attendant: no leases, no writes to pursue, nobody who waits, no threads yet. Its parent
+    - the keeper: no leases, no writes to pursue, nobody who waits, no threads yet. Its parent
       goes on with those it has;
     - the breaker: closed. The child finds out by itself whether the store answers;
     - the limiter: no tenant has asked for anything, and its keys are not counted yet;
-    - the replay cache and the familiar keys: empty. It asks the store more often for a while;
+    - the replay cache and the seen_before keys: empty. It asks the store more often for a while;
     - running tasks: none. Those of the parent belong to the parent's event loop;
     - plans: none. Each route's settings are compared with the store's once more;
     - maintenance and census: not begun. Its first keyed request starts their threads.
@@ -77,7 +77,7 @@ class Runtime:
         self.events = events
         self.probes = probes
         self.max_waiters = max_waiters
-        self.attendant = Attendant(backend.blocking, events=events)
+        self.keeper = Keeper(backend.blocking, events=events)
         """Renews leases, pursues writes, and looks after those who wait."""
         self.breaker = Breaker(breaker, tell=_tell_breaker(events))
         """Whether the store is worth asking."""
@@ -85,7 +85,7 @@ class Runtime:
         """What each tenant has asked for lately."""
         self.replays = None if replay_cache is None else ReplayCache(replay_cache)
         """Answers that may be repeated without asking the store."""
-        self.familiar = Familiar()
+        self.seen_before = SeenKeys()
         """Keys that were probably met before."""
         self.running: set[asyncio.Task[Any]] = set()
         """Handlers and writes that go on although their callers may have left."""
@@ -95,7 +95,7 @@ class Runtime:
         self._threads: list[Background] = []
         self._unbegun = [True]
         self._application = application
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[str, RoutePlan] = {}
         self._enrolled: set[tuple[str, TermsId]] = set()
 
     # ── the threads beside requests ───────────────────────────────────────────────────────────────
@@ -115,16 +115,16 @@ class Runtime:
         """Finish what is under way in the background. The next request would begin again."""
         while self._threads:
             self._threads.pop().stop()
-        attendant = self.attendant
-        self.attendant = Attendant(self.backend.blocking, events=self.events)
+        keeper = self.keeper
+        self.keeper = Keeper(self.backend.blocking, events=self.events)
         if self.begun:
             self.begun = False
             self._unbegun.append(True)
-        attendant.stop()
+        keeper.stop()
 
     # ── routes ────────────────────────────────────────────────────────────────────────────────────
 
-    def plan(self, label: str, policy: Policy, route: str = "") -> Plan:
+    def plan(self, label: str, policy: Policy, route: str = "") -> RoutePlan:
         """What is the same for every request of a route. ``route``: in its terms, if not the label.
 
         Policies may be made for every call: then so is the plan.
@@ -135,11 +135,11 @@ class Runtime:
                 self._plans = {}
             asks = policy.probe is not None or (policy.resumable and bool(self.probes))
             terms = policy.terms(self._application, route or label, probe=asks)
-            made = self._plans[label] = Plan(label, policy, terms)
+            made = self._plans[label] = RoutePlan(label, policy, terms)
             made.enrolled = (label, terms.id) in self._enrolled
         return made
 
-    def enrolment(self, plan: Plan) -> Flow[None]:
+    def enrolment(self, plan: RoutePlan) -> Flow[None]:
         """Compare a route's settings with what the store remembers of them, once per process."""
         if self.replays is not None:
             yield from announce(self.replays.window)

@@ -7,7 +7,7 @@ from typing import Final
 from semel.core.records import Identity
 
 
-class Familiar:
+class SeenKeys:
     """A byte for each of a million slots, started over when crowded.
 
     A key met before is probably a replay, and reading it is cheaper than claiming it; for a new

@@ -32,7 +32,7 @@ def in_thread(function: Callable[[], T]) -> Future[T]:
     return made
 
 
-class Standing:
+class StandingThread:
     """A thread that does ``work`` until ``stopping`` is set: one in every process that asks for it.
 
     A forked child has no threads but its own, so it starts another.

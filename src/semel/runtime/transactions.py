@@ -21,7 +21,7 @@ from semel.core.operations.handler import (
     Save,
     Undo,
 )
-from semel.core.operations.requests import Found, NoRecord, Operation, StoreOperation
+from semel.core.operations.requests import FlowOperation, Found, NoRecord, StoreOperation
 from semel.core.records import Identity
 from semel.errors import ConfigurationError
 from semel.stores.base import AsyncTransaction, Backend, Transaction, Transactional
@@ -70,13 +70,13 @@ class Transact(_Transact):
 
     transaction: Transaction | None = None
 
-    def perform(self, op: Operation[Any]) -> Any:
+    def perform(self, op: FlowOperation[Any]) -> Any:
         if isinstance(op, StoreOperation):
             transaction = self.transaction
             return (transaction or self._backend.blocking()).perform(op)
         return self._attend(op)
 
-    def _attend(self, op: Operation[Any]) -> Any:
+    def _attend(self, op: FlowOperation[Any]) -> Any:
         match op:
             case Begin(identity):
                 return self._begin(identity)
@@ -127,9 +127,9 @@ class AsyncTransact(_Transact):
     """Awaited."""
 
     transaction: AsyncTransaction | None = None
-    _last: tuple[Operation[Any], asyncio.Task[Any]] | None = None
+    _last: tuple[FlowOperation[Any], asyncio.Task[Any]] | None = None
 
-    async def perform(self, op: Operation[Any]) -> Any:
+    async def perform(self, op: FlowOperation[Any]) -> Any:
         """What must be carried through is a task: asked again, after its caller was cancelled, it
         is the same one. Two at once would meet on the connection."""
         if not op.finishing:
@@ -146,13 +146,13 @@ class AsyncTransact(_Transact):
         self._last = None
         return reply
 
-    async def _perform(self, op: Operation[Any]) -> Any:
+    async def _perform(self, op: FlowOperation[Any]) -> Any:
         if isinstance(op, StoreOperation):
             transaction = self.transaction
             return await (transaction or self._backend.awaited()).perform(op)
         return await self._attend(op)
 
-    async def _attend(self, op: Operation[Any]) -> Any:
+    async def _attend(self, op: FlowOperation[Any]) -> Any:
         from asyncio import to_thread
 
         match op:

@@ -45,7 +45,7 @@ class _Pursuit:
         return isinstance(self.op, Complete) or self.claim is not None
 
 
-class Pursuits:
+class WriteRetries:
     """A queue of writes, each tried again with growing, jittered pauses until acknowledged."""
 
     def __init__(self, clock: Callable[[], float], events: Events) -> None:

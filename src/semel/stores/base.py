@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 from semel.core.flow import Perform
 from semel.core.frozen import frozen
-from semel.core.operations.requests import Found, NoRecord, Operation, StoreOperation
+from semel.core.operations.requests import FlowOperation, Found, NoRecord, StoreOperation
 from semel.core.records import Identity, Micros
 
 R = TypeVar("R")
@@ -72,7 +72,7 @@ class Store(Protocol):
 def performer(store: Store) -> Perform:
     """``store`` as the performer of a flow that asks nothing but a store."""
 
-    def perform(op: Operation[R]) -> R:
+    def perform(op: FlowOperation[R]) -> R:
         if not isinstance(op, StoreOperation):
             raise TypeError(f"no store performs {op!r}")
         reply: R = store.perform(op)

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 from semel.core.flow import Flow, Interrupted, arun, ask, run
 from semel.core.frozen import frozen
-from semel.core.operations.requests import Fetch, Fetched, NoRecord, Operation, StoreOperation
+from semel.core.operations.requests import Fetch, Fetched, FlowOperation, NoRecord, StoreOperation
 from semel.core.records import Fence, Identity
 from semel.core.stored.snapshot import begins, is_sound
 from semel.errors import ConfigurationError, SemelError
@@ -161,7 +161,7 @@ class _Nearer:
             return cast("R", run(self._bodies.fetch(op), self._ask))
         return self._inner.perform(op)
 
-    def _ask(self, op: Operation[Any]) -> Any:
+    def _ask(self, op: FlowOperation[Any]) -> Any:
         shared = self._bodies.shared
         if isinstance(op, Get | Put) and shared is not None:
             return shared.blocking.perform(op)
@@ -180,14 +180,14 @@ class _AwaitedNearer:
             return cast("R", await arun(self._bodies.fetch(op), self._ask))
         return await self._inner.perform(op)
 
-    async def _ask(self, op: Operation[Any]) -> Any:
+    async def _ask(self, op: FlowOperation[Any]) -> Any:
         shared = self._bodies.shared
         if isinstance(op, Get | Put) and shared is not None:
             return await shared.awaited.perform(op)
         return await self._inner.perform(_stored(op))
 
 
-def _stored(op: Operation[R]) -> StoreOperation[R]:
+def _stored(op: FlowOperation[R]) -> StoreOperation[R]:
     if not isinstance(op, StoreOperation):
         raise TypeError(f"no store performs {op!r}")
     return op

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from semel.core.frozen import replace
 from semel.core.operations.audit import Exhibit, Part
-from semel.core.operations.maintenance import Abandon, Listed
+from semel.core.operations.maintenance import Abandon, DueRecords
 from semel.core.operations.outbox import Effects, Enqueue
 from semel.core.operations.requests import (
     Accept,
@@ -235,7 +235,7 @@ def _recalled(sealer: Sealer, reply: Recalled) -> Recalled:
     return Recalled(sealer.case(reply.case), reply.now)
 
 
-def _listed(sealer: Sealer, reply: Listed) -> Listed:
+def _listed(sealer: Sealer, reply: DueRecords) -> DueRecords:
     return replace(reply, cases=tuple([sealer.case(case) for case in reply.cases]))
 
 
@@ -251,7 +251,7 @@ _UP: Final[Mapping[type[Any], Make]] = {
     Found: _found,
     Lost: _lost,
     Recalled: _recalled,
-    Listed: _listed,
+    DueRecords: _listed,
     Effects: _effects,
     Fetched: _fetched,
 }

@@ -25,7 +25,7 @@ from semel.log import log
 from semel.runtime.transactions import AsyncTransact
 from semel.web.asgi_exchange import AsgiExchange, send_response
 from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
-from semel.web.body import Body, Spool, close
+from semel.web.body import Body, SpooledBody, close
 from semel.web.pipeline import MARK, Pipeline
 from semel.web.policy_in_force import ruled_by
 from semel.web.routes import Place, place, slashes_merged
@@ -254,11 +254,11 @@ async def read_body(policy: Policy, receive: Receive) -> Body | Response | None:
     whole = message["type"] == "http.request" and not message.get("more_body", False)
     if whole and type(body) is bytes and len(body) < LARGE and len(body) <= policy.max_request_body:
         return bytes(body)
-    return await read_rest(policy, receive, Spool(), message)
+    return await read_rest(policy, receive, SpooledBody(), message)
 
 
 async def read_rest(
-    policy: Policy, receive: Receive, body: Spool, message: Message | None = None
+    policy: Policy, receive: Receive, body: SpooledBody, message: Message | None = None
 ) -> Body | Response | None:
     """The same for a body of which something has come already."""
     while True:

@@ -21,11 +21,11 @@ from semel.core.exchange.answers import Answer
 from semel.core.exchange.settle import Flowing, settle
 from semel.core.flow import Flow
 from semel.core.operations.handler import Abandoned, HandlerOutcome, Raised, Returned, Streaming
-from semel.core.policy import Plan
+from semel.core.policy import RoutePlan
 from semel.core.records import Headers, Request, Response
 from semel.log import log
 from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
-from semel.web.body import Body, Spool, Tally, unkeepable
+from semel.web.body import Body, SpooledBody, Tally, unkeepable
 from semel.web.exchange import too_late
 from semel.web.exchange_async import AsyncExchange, Promise, hold_task
 from semel.web.tags import ROUTERS_OWN, router_answered
@@ -59,7 +59,7 @@ class AsgiExchange(AsyncExchange):
     def __init__(
         self,
         runtime: Runtime,
-        plan: Plan,
+        plan: RoutePlan,
         request: Request,
         app: AsgiApp,
         scope: Scope,
@@ -110,7 +110,7 @@ class AsgiExchange(AsyncExchange):
         self._error: BaseException | None = None
         self._status = 0
         self._headers: Headers = ()
-        self._begun: Spool | None = None
+        self._begun: SpooledBody | None = None
         """What has come of an answer that comes in pieces; most come whole."""
         self._stream: Flowing | None = None
         self._broken = self._decided = self._discarded = self._sent = self._whole = False
@@ -231,7 +231,7 @@ class AsgiExchange(AsyncExchange):
 
     async def _answered(self, answer: Answer) -> None:
         """The record is settled: send the answer, and let the application go on."""
-        self.runtime.attendant.let_go(self.lease)
+        self.runtime.keeper.let_go(self.lease)
         self.tell(answer)
         try:
             await self.answer(answer)
@@ -344,14 +344,14 @@ class AsgiExchange(AsyncExchange):
 
     async def _buffer(self, piece: bytes) -> None:
         if self._begun is None:
-            self._begun = Spool()
+            self._begun = SpooledBody()
         self._begun.write(piece)
         if unkeepable(self.policy, self._begun):
             await self._turn_to_stream()
 
     def _whole_answer(self, last: bytes) -> HandlerOutcome:
         if self._begun is not None or type(last) is not bytes:
-            self._begun = self._begun or Spool()
+            self._begun = self._begun or SpooledBody()
             self._begun.write(last)
             last = self._begun.whole()
         run, status = self.run, self._status

@@ -18,7 +18,7 @@ IN_MEMORY: Final = 1024 * 1024
 _PIECE: Final = 64 * 1024
 
 
-class Spool:
+class SpooledBody:
     """A body as it arrives: in memory while small, in an unnamed file beyond that."""
 
     __slots__ = ("_file", "_pieces", "size")
@@ -72,7 +72,7 @@ class Spool:
         self._file.seek(0)
         return self._file
 
-    def small(self) -> bytes | Spool:
+    def small(self) -> bytes | SpooledBody:
         """What has come, where that is little, as most bodies are."""
         return self if self.size >= LARGE else self.whole()
 
@@ -81,7 +81,7 @@ class Spool:
             self._file.close()
 
 
-Body: TypeAlias = bytes | Spool
+Body: TypeAlias = bytes | SpooledBody
 """The body of a request: bytes, unless it is large."""
 
 
@@ -103,7 +103,7 @@ def close(body: Body) -> None:
         body.close()
 
 
-def unkeepable(policy: Policy, begun: Spool) -> bool:
+def unkeepable(policy: Policy, begun: SpooledBody) -> bool:
     """Whether an answer whose first pieces these are flows past the record."""
     if policy.response == "stream":
         return True

@@ -20,8 +20,8 @@ from semel.core.operations.requests import (
     Claim,
     Claimed,
     Fetched,
+    FlowOperation,
     Found,
-    Operation,
     Resume,
     Retake,
     StoreOperation,
@@ -31,11 +31,11 @@ from semel.errors import NotExecuted
 from semel.runtime.leases import Lease, lease_clock
 from semel.runtime.operation import Run
 from semel.web import request_events
-from semel.web.limits import Fare, at_once
+from semel.web.limits import Charge, at_once
 from semel.web.request_events import Account
 
 if TYPE_CHECKING:
-    from semel.core.policy import Plan
+    from semel.core.policy import RoutePlan
     from semel.core.records import Request
     from semel.runtime.runtime import Runtime
     from semel.web.body import Body
@@ -48,7 +48,7 @@ class WebExchange(Exchange):
 
     __slots__ = (
         *("_asked_at", "_began", "_found", "_read_at", "account", "begun", "body"),
-        *("fare", "heedful", "lease", "quiet", "run", "runtime"),
+        *("charge", "heedful", "lease", "quiet", "run", "runtime"),
     )
 
     body: Body
@@ -57,7 +57,7 @@ class WebExchange(Exchange):
     run: Run
     """Those of the handler, once it is about to be called."""
 
-    def __init__(self, runtime: Runtime, plan: Plan, request: Request) -> None:
+    def __init__(self, runtime: Runtime, plan: RoutePlan, request: Request) -> None:
         super().__init__(plan, request)
         self.runtime = runtime
         self.account: Account | None = None
@@ -67,7 +67,7 @@ class WebExchange(Exchange):
         """Whatever the store answers matters: to limits, or to the memory of replays."""
         self.begun = False
         """The claim was won: there is a run, and a lease to let go."""
-        self.fare: Fare | None = None
+        self.charge: Charge | None = None
         """What it is charged for, where tenants have limits."""
         self._found: Found | None = None
         self._asked_at = 0.0
@@ -89,7 +89,7 @@ class WebExchange(Exchange):
             return answer
         self.heedful = heedful
         if limiter is not None:
-            self.fare = Fare(limiter, self)
+            self.charge = Charge(limiter, self)
         if replays is not None:
             self._read_at = replays.clock()
         return None
@@ -130,7 +130,7 @@ class WebExchange(Exchange):
             return False
         if policy.mode == "atomic":
             lease.is_transaction()
-        runtime.attendant.hold(lease)
+        runtime.keeper.hold(lease)
         if policy.personal_data == "warn" and looks_like_personal_data(self.key):
             runtime.events.emit("key.suspicious", route=self.plan.label, key=mask(self.key))
         return True
@@ -140,7 +140,7 @@ class WebExchange(Exchange):
         if self.account is not None:
             self.account.handler(request_events.now() - self._began)
 
-    def before(self, op: Operation[Any]) -> None:
+    def before(self, op: FlowOperation[Any]) -> None:
         """A lease is counted from before it is asked for, and anew when it is asked for again.
 
         In a transaction it has no end; a commit in doubt is looked after as long as one would last.
@@ -151,19 +151,19 @@ class WebExchange(Exchange):
             self._asked_at = lease_clock()
             if self.begun:
                 self.lease.start(self._asked_at)
-        if self.fare is not None and not self.begun:
-            self.fare.before(op)
+        if self.charge is not None and not self.begun:
+            self.charge.before(op)
 
-    def heard(self, op: Operation[Any], reply: object) -> None:
+    def heard(self, op: FlowOperation[Any], reply: object) -> None:
         """The store has answered, and that matters to somebody."""
         self.runtime.breaker.succeeded()
-        if self.fare is not None and not self.begun:
-            self.fare.after(reply)
+        if self.charge is not None and not self.begun:
+            self.charge.after(reply)
         if self.in_transaction() or not isinstance(op, StoreOperation):
             return  # within a transaction nothing has changed yet
         if op.finishing and isinstance(reply, Applied):
             # Those who wait for this record learn at once that it has changed.
-            self.runtime.attendant.settled(self.identity)
+            self.runtime.keeper.settled(self.identity)
         if self.runtime.replays is not None:
             self._remember(reply)
 
@@ -191,7 +191,7 @@ class WebExchange(Exchange):
     def let_go(self) -> None:
         """The lease is no longer renewed."""
         if self.begun:
-            self.runtime.attendant.let_go(self.lease)
+            self.runtime.keeper.let_go(self.lease)
 
     def tell(self, answer: Answer, at_once: bool = False) -> None:
         """What it came to, for the worker that runs it and for those who listen."""

@@ -14,7 +14,7 @@ from semel.core.exchange.claim import claim
 from semel.core.exchange.settle import Flowing, end_stream, settle
 from semel.core.flow import Flow, interrupted
 from semel.core.operations.handler import Apart, Await, HandlerOutcome, Pause, Pursue, Render
-from semel.core.operations.requests import Claimed, Operation, StoreOperation
+from semel.core.operations.requests import Claimed, FlowOperation, StoreOperation
 from semel.core.records import Response
 from semel.errors import StoreUnavailable
 from semel.runtime.transactions import AsyncTransact
@@ -23,7 +23,7 @@ from semel.web.exchange import ASKS_FOR_A_LEASE, WebExchange
 
 if TYPE_CHECKING:
     from semel.core.operations.handler import Drained
-    from semel.core.policy import Plan
+    from semel.core.policy import RoutePlan
     from semel.core.records import Request
     from semel.runtime.runtime import Runtime
     from semel.stores.base import AsyncStore
@@ -54,12 +54,12 @@ class AsyncExchange(WebExchange):
 
     __slots__ = ("_store", "transact")
 
-    def __init__(self, runtime: Runtime, plan: Plan, request: Request) -> None:
+    def __init__(self, runtime: Runtime, plan: RoutePlan, request: Request) -> None:
         super().__init__(runtime, plan, request)
         self._store: AsyncStore = runtime.backend.awaited()
         self.transact: AsyncTransact | None = None
         if plan.policy.mode == "atomic":
-            left, limit = runtime.attendant.settled, plan.policy.max_run_seconds
+            left, limit = runtime.keeper.settled, plan.policy.max_run_seconds
             self.transact = AsyncTransact(runtime.backend, left, limit)
 
     # ── the two halves ────────────────────────────────────────────────────────────────────────────
@@ -99,11 +99,11 @@ class AsyncExchange(WebExchange):
 
         Cancelled, it leaves the flow where it stands; ``left`` gets what is left of it.
         """
-        feed: Callable[[Any], Operation[Any]] = flow.send
+        feed: Callable[[Any], FlowOperation[Any]] = flow.send
         value: Any = None
         quiet, store = self.quiet, self._store
         runtime = self.runtime
-        breaker, watched = runtime.breaker, runtime.attendant.waiters.watches
+        breaker, watched = runtime.breaker, runtime.keeper.waiters.watches
         while True:
             try:
                 op = feed(value)
@@ -161,7 +161,7 @@ class AsyncExchange(WebExchange):
 
     # ── its operations ────────────────────────────────────────────────────────────────────────────
 
-    async def perform(self, op: Operation[R]) -> R:
+    async def perform(self, op: FlowOperation[R]) -> R:
         """One operation of either half, where somebody listens, counts or has a transaction."""
         account = self.account
         began = 0.0 if account is None else request_events.now()
@@ -176,25 +176,25 @@ class AsyncExchange(WebExchange):
         return reply
 
     async def _ask(self, op: StoreOperation[R]) -> R:
-        if self.fare is not None or type(op) in ASKS_FOR_A_LEASE:
+        if self.charge is not None or type(op) in ASKS_FOR_A_LEASE:
             self.before(op)
         reply: R = await (self.transact or self._store).perform(op)
         runtime = self.runtime
-        breaker, watched = runtime.breaker, runtime.attendant.waiters.watches
+        breaker, watched = runtime.breaker, runtime.keeper.waiters.watches
         if self.heedful or breaker.failures or breaker.is_open or watched:
             self.heard(op, reply)
         return reply
 
-    async def attend(self, op: Operation[Any]) -> Any:
+    async def attend(self, op: FlowOperation[Any]) -> Any:
         """What no store is asked."""
         match op:
             case Await(identity, fence, patience):
-                return await self.runtime.attendant.waiters.await_(identity, fence, patience)
+                return await self.runtime.keeper.waiters.await_(identity, fence, patience)
             case Pause(attempt=attempt):
                 await asyncio.sleep(pause_before(attempt))
                 return self.held()
             case Pursue(write, before, seen):
-                return self.runtime.attendant.pursue(write, before, seen)
+                return self.runtime.keeper.pursue(write, before, seen)
             case Render(response):
                 return await self._render(response)
             case Apart(work):

@@ -10,7 +10,7 @@ from semel.core.exchange.answers import Answer
 from semel.core.exchange.settle import Flowing, end_stream, settle
 from semel.core.flow import run
 from semel.core.operations.handler import Apart, Await, HandlerOutcome, Pause, Pursue, Render
-from semel.core.operations.requests import Claimed, Operation, StoreOperation
+from semel.core.operations.requests import Claimed, FlowOperation, StoreOperation
 from semel.errors import StoreUnavailable
 from semel.runtime.transactions import Transact
 from semel.web import request_events
@@ -18,7 +18,7 @@ from semel.web.exchange import ASKS_FOR_A_LEASE, WebExchange, too_late
 
 if TYPE_CHECKING:
     from semel.core.operations.handler import Drained
-    from semel.core.policy import Plan
+    from semel.core.policy import RoutePlan
     from semel.core.records import Request
     from semel.runtime.runtime import Runtime
 
@@ -30,12 +30,12 @@ class BlockingExchange(WebExchange):
 
     __slots__ = ("_store", "transact")
 
-    def __init__(self, runtime: Runtime, plan: Plan, request: Request) -> None:
+    def __init__(self, runtime: Runtime, plan: RoutePlan, request: Request) -> None:
         super().__init__(runtime, plan, request)
         self._store = runtime.backend.blocking()
         self.transact: Transact | None = None
         if plan.policy.mode == "atomic":
-            left, limit = runtime.attendant.settled, plan.policy.max_run_seconds
+            left, limit = runtime.keeper.settled, plan.policy.max_run_seconds
             self.transact = Transact(runtime.backend, left, limit)
 
     # ── the two halves ────────────────────────────────────────────────────────────────────────────
@@ -80,7 +80,7 @@ class BlockingExchange(WebExchange):
 
     # ── its operations ────────────────────────────────────────────────────────────────────────────
 
-    def perform(self, op: Operation[R]) -> R:
+    def perform(self, op: FlowOperation[R]) -> R:
         """One operation of either half; what is not needed by most is not called."""
         account, asked = self.account, time.monotonic()
         began = 0.0 if account is None else request_events.now()
@@ -88,11 +88,11 @@ class BlockingExchange(WebExchange):
             if not isinstance(op, StoreOperation):
                 reply: R = self._attend(op)
             else:
-                if self.fare is not None or type(op) in ASKS_FOR_A_LEASE:
+                if self.charge is not None or type(op) in ASKS_FOR_A_LEASE:
                     self.before(op)
                 reply = (self.transact or self._store).perform(op)
                 runtime = self.runtime
-                breaker, watched = runtime.breaker, runtime.attendant.waiters.watches
+                breaker, watched = runtime.breaker, runtime.keeper.waiters.watches
                 if self.heedful or breaker.failures or breaker.is_open or watched:
                     self.heard(op, reply)
         except Exception as error:
@@ -105,17 +105,17 @@ class BlockingExchange(WebExchange):
             account.saw(op, reply, began)
         return reply
 
-    def _attend(self, op: Operation[Any]) -> Any:
+    def _attend(self, op: FlowOperation[Any]) -> Any:
         match op:
             case Await(identity, fence, patience):
                 runtime = self.runtime
-                waiters, room = runtime.attendant.waiters, runtime.max_waiters
+                waiters, room = runtime.keeper.waiters, runtime.max_waiters
                 return waiters.wait(identity, fence, patience, room)
             case Pause(attempt=attempt):
                 time.sleep(pause_before(attempt))
                 return self.held()
             case Pursue(write, claim, seen):
-                return self.runtime.attendant.pursue(write, claim, seen)
+                return self.runtime.keeper.pursue(write, claim, seen)
             case Render(response):
                 on_replay = self.policy.on_replay
                 return response if on_replay is None else on_replay(self.request, response)

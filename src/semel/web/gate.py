@@ -33,7 +33,7 @@ Verdict: TypeAlias = Run | TurnedBack | None
 """None: the request takes no part after all, and the endpoint runs as without a guard."""
 
 
-class Gate:
+class EndpointGate:
     """Where one request waits to be let through to its endpoint."""
 
     __slots__ = ("_loop", "app", "called", "in_thread", "reached", "verdict")
@@ -57,10 +57,10 @@ class Gate:
         return asyncio.run_coroutine_threadsafe(self.arrive(), self._loop).result()
 
 
-_gate: ContextVar[Gate | None] = ContextVar("semel_gate", default=None)
+_gate: ContextVar[EndpointGate | None] = ContextVar("semel_gate", default=None)
 
 
-def at_gate(gate: Gate | None) -> Callable[[], None]:
+def at_gate(gate: EndpointGate | None) -> Callable[[], None]:
     """Make this the gate of the current context; the result undoes that."""
     before = _gate.set(gate)
     return lambda: _gate.reset(before)
@@ -112,7 +112,9 @@ def _function(endpoint: Any) -> Any:
 def _gated_function(
     endpoint: Callable[..., Any], turned_back: Callable[[int], Any]
 ) -> Callable[..., Any]:
-    async def awaited(gate: Gate | None, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    async def awaited(
+        gate: EndpointGate | None, given: tuple[Any, ...], named: Mapping[str, Any]
+    ) -> Any:
         verdict = None if gate is None else await gate.arrive()
         if isinstance(verdict, TurnedBack):
             return turned_back(verdict.status)
@@ -136,7 +138,7 @@ def _gated_function(
 
 
 def _gated_async_generator(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    async def items(gate: Gate | None, named: Mapping[str, Any]) -> AsyncIterator[Any]:
+    async def items(gate: EndpointGate | None, named: Mapping[str, Any]) -> AsyncIterator[Any]:
         verdict = None if gate is None else await gate.arrive()
         if isinstance(verdict, TurnedBack):
             return
@@ -150,7 +152,7 @@ def _gated_async_generator(endpoint: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _gated_generator(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    def items(gate: Gate | None, named: Mapping[str, Any]) -> Iterator[Any]:
+    def items(gate: EndpointGate | None, named: Mapping[str, Any]) -> Iterator[Any]:
         # Each step may run in another thread, and each in a context of its own.
         verdict = None if gate is None else gate.arrive_from_thread()
         if isinstance(verdict, TurnedBack):
@@ -173,7 +175,7 @@ def _gated_generator(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def _called() -> Gate | None:
+def _called() -> EndpointGate | None:
     gate = _gate.get()
     if gate is not None:
         gate.called = True

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from semel.core.exchange.answers import Answer
 from semel.core.exchange.problems import refuse
 from semel.core.operations.handler import Await, HandlerOutcome, Raised, Unwoken
-from semel.core.operations.requests import Operation
-from semel.core.policy import Plan
+from semel.core.operations.requests import FlowOperation
+from semel.core.policy import RoutePlan
 from semel.core.records import Request, Response
 from semel.errors import NotExecuted
 from semel.runtime.operation import Run
@@ -23,9 +23,9 @@ from semel.web.asgi import (
 )
 from semel.web.asgi_exchange import AsgiExchange, body_messages, keepable, send_response
 from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
-from semel.web.body import Body, Spool
+from semel.web.body import Body, SpooledBody
 from semel.web.exchange import too_late
-from semel.web.gate import Gate, TurnedBack, Verdict, at_gate
+from semel.web.gate import EndpointGate, TurnedBack, Verdict, at_gate
 from semel.web.pipeline import MARK, Pipeline
 from semel.web.routes import Place
 
@@ -50,7 +50,7 @@ class GatedExchange(AsgiExchange):
     def __init__(
         self,
         runtime: Runtime,
-        plan: Plan,
+        plan: RoutePlan,
         request: Request,
         app: AsgiApp,
         scope: Scope,
@@ -60,9 +60,9 @@ class GatedExchange(AsgiExchange):
     ) -> None:
         # The application leaves its notes in the scope it gets.
         super().__init__(runtime, plan, request, app, keepable(scope), receive, send)
-        self._read = Spool()
+        self._read = SpooledBody()
         """What has come of the body."""
-        self.gate = Gate(app)
+        self.gate = EndpointGate(app)
         self._taken = 0
         """How much of the body the application has read on its way to the gate."""
         self._all_read = self._oversize = self._let_through = self._over = False
@@ -132,7 +132,7 @@ class GatedExchange(AsgiExchange):
             self._said = answer.response.status
         return super().answer(answer)
 
-    async def attend(self, op: Operation[Any]) -> Any:
+    async def attend(self, op: FlowOperation[Any]) -> Any:
         """Of those that hold a thread while they wait there are ``max_waiters`` at most."""
         if not isinstance(op, Await) or not self.gate.in_thread:
             return await super().attend(op)

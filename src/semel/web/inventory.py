@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from semel.core.frozen import frozen, replace
-from semel.core.operations.maintenance import Known
+from semel.core.operations.maintenance import RouteScope
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.terms import EVERY_ROUTE, Terms
 from semel.log import log
@@ -39,7 +39,7 @@ Said = Literal["tag", "listed", "default", "none"]
 
 
 @frozen
-class Listed:
+class RouteMethod:
     """One method of one route.
 
     ``said``: by a tag on the endpoint, in ``Guard(routes=…)``, not at all so that the guard's
@@ -62,7 +62,7 @@ class Listed:
 
 
 @frozen
-class Entry:
+class RouteEntry:
     """What a router tells of one method of a route, and the guard that stands before it."""
 
     method: str
@@ -99,16 +99,18 @@ class _Spot:
         """Of several guards, the outermost one guards."""
         return self if self.guard or guard is None else _Spot(self.path, guard, self.path)
 
-    def entry(self, method: str, path: str, endpoint: Any, policy: Policy | None = None) -> Entry:
-        return Entry(method, self.path + path, endpoint, self.guard, policy, self.base)
+    def entry(
+        self, method: str, path: str, endpoint: Any, policy: Policy | None = None
+    ) -> RouteEntry:
+        return RouteEntry(method, self.path + path, endpoint, self.guard, policy, self.base)
 
 
-def entries(app: Any) -> Iterator[Entry]:
+def entries(app: Any) -> Iterator[RouteEntry]:
     """What the routers of ``app`` tell."""
     return _entries(app, _Spot())
 
 
-def inventory(app: Any, guard: Guard | None = None) -> list[Listed]:
+def inventory(app: Any, guard: Guard | None = None) -> list[RouteMethod]:
     """Every route of ``app`` by method, in the order of its router; HEAD and OPTIONS left out.
 
     ``guard``: one that is known to stand around it, out of its own sight.
@@ -116,18 +118,18 @@ def inventory(app: Any, guard: Guard | None = None) -> list[Listed]:
     return [_listed(entry) for entry in _entries(app, _Spot(guard=guard))]
 
 
-def _listed(entry: Entry) -> Listed:
+def _listed(entry: RouteEntry) -> RouteMethod:
     method, path, guard = entry.method, entry.path, entry.guard
     if guard is None or method in SAFE_METHODS:
-        return Listed(method, path, None, "none")
+        return RouteMethod(method, path, None, "none")
     sample = _sample(path)
     route = listed(guard.routes, method, Place(sample, sample))
     if route is not None:
-        return Listed(method, path, route.policy, "listed", entry.late)
+        return RouteMethod(method, path, route.policy, "listed", entry.late)
     policy = entry.policy or policy_of(entry.endpoint, method)
     if policy is not None:
-        return Listed(method, path, policy, "tag", entry.late)
-    return Listed(method, path, guard.policy, "default", entry.late)
+        return RouteMethod(method, path, policy, "tag", entry.late)
+    return RouteMethod(method, path, guard.policy, "default", entry.late)
 
 
 _PARAMETER: Final = re.compile(r"[{<](?:(?P<first>\w+):)?(?P<second>\w+)(?::(?P<third>\w+))?[}>]")
@@ -152,10 +154,10 @@ def _sample(path: str) -> str:
 
 # ── readers ───────────────────────────────────────────────────────────────────────────────────────
 
-Reader = Callable[[Any, "_Spot"], Iterable[Entry]]
+Reader = Callable[[Any, "_Spot"], Iterable[RouteEntry]]
 
 
-def _entries(app: Any, at: _Spot) -> Iterator[Entry]:
+def _entries(app: Any, at: _Spot) -> Iterator[RouteEntry]:
     """Look below whatever wraps the application for the one that has routes."""
     for _ in range(32):
         bound = getattr(app, "__self__", None)
@@ -180,7 +182,7 @@ def _entries(app: Any, at: _Spot) -> Iterator[Entry]:
             return
 
 
-def _whole(app: Any, at: _Spot) -> Iterator[Entry]:
+def _whole(app: Any, at: _Spot) -> Iterator[RouteEntry]:
     """The routes of what answers below a path, all of it where they cannot be read."""
     found = list(_entries(app, at))
     yield from found or [at.behind(_guard_of(app)).entry("*", "/{path:path}", app)]
@@ -235,7 +237,7 @@ def _reader_of(app: Any) -> Reader | None:
     return _starlette if hasattr(routes, "__iter__") else None
 
 
-def _starlette(app: Any, at: _Spot) -> Iterator[Entry]:
+def _starlette(app: Any, at: _Spot) -> Iterator[RouteEntry]:
     """Starlette and FastAPI."""
     yield from _routes(app.routes, at)
     last = getattr(getattr(app, "router", app), "default", None)
@@ -243,7 +245,7 @@ def _starlette(app: Any, at: _Spot) -> Iterator[Entry]:
         yield from _whole(last, at)  # what answers where no route does
 
 
-def _routes(routes: Iterable[Any], at: _Spot) -> Iterator[Entry]:
+def _routes(routes: Iterable[Any], at: _Spot) -> Iterator[RouteEntry]:
     for given in routes:
         route = getattr(given, "starlette_route", None) or given
         path = path_of(route)
@@ -261,7 +263,7 @@ def _routes(routes: Iterable[Any], at: _Spot) -> Iterator[Entry]:
                 yield replace(spot.entry(method, path, endpoint), late=late)
 
 
-def _mounted(route: Any, at: _Spot) -> Iterator[Entry]:
+def _mounted(route: Any, at: _Spot) -> Iterator[RouteEntry]:
     app = getattr(route, "app", None)
     found = list(_entries(app, at))
     if found or app is None or hasattr(app, "lookup_path"):  # static files change nothing
@@ -284,7 +286,7 @@ def _methods(methods: Iterable[str] | None, endpoint: Any) -> list[str]:
 _VERBS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "QUERY")
 
 
-def _litestar(app: Any, at: _Spot) -> Iterator[Entry]:
+def _litestar(app: Any, at: _Spot) -> Iterator[RouteEntry]:
     for route in app.routes:
         handlers: dict[str, Any] = getattr(route, "route_handler_map", None) or {}
         for method in _methods(handlers, None) if handlers else ():
@@ -294,7 +296,7 @@ def _litestar(app: Any, at: _Spot) -> Iterator[Entry]:
             yield from _mounted_asgi(route, at)
 
 
-def _mounted_asgi(route: Any, at: _Spot) -> Iterator[Entry]:
+def _mounted_asgi(route: Any, at: _Spot) -> Iterator[RouteEntry]:
     handler, path = route.route_handler, route.path.rstrip("/")
     if getattr(handler, "is_static", False):
         return
@@ -304,7 +306,7 @@ def _mounted_asgi(route: Any, at: _Spot) -> Iterator[Entry]:
         yield at.entry("*", path, handler.fn)
 
 
-def _flask_wrapped(app: Any, at: _Spot) -> Iterator[Entry]:
+def _flask_wrapped(app: Any, at: _Spot) -> Iterator[RouteEntry]:
     """Flask, and what is dispatched to before it is asked, which no extension of it guards."""
     wrapped = app.wsgi_app
     around = _Spot(at.path) if at.guard in _around_flask(app) else at
@@ -316,7 +318,7 @@ def _flask_wrapped(app: Any, at: _Spot) -> Iterator[Entry]:
     yield from _flask(app, at)
 
 
-def _flask(app: Any, at: _Spot) -> Iterator[Entry]:
+def _flask(app: Any, at: _Spot) -> Iterator[RouteEntry]:
     for rule in app.url_map.iter_rules():
         view = app.view_functions.get(rule.endpoint)
         endpoint = view if hasattr(view, TAG) else getattr(view, "view_class", view)
@@ -324,7 +326,7 @@ def _flask(app: Any, at: _Spot) -> Iterator[Entry]:
             yield at.entry(method, rule_path(rule), endpoint)
 
 
-def _django(app: Any, at: _Spot) -> Iterator[Entry]:
+def _django(app: Any, at: _Spot) -> Iterator[RouteEntry]:
     """Of the whole project: a handler of Django's has no routes of its own."""
     from semel.frameworks.django.routes import routes
 
@@ -372,7 +374,7 @@ def _names(endpoints: Sequence[Endpoint]) -> str:
     return ", ".join(map(name_of, endpoints))
 
 
-def leaves_out(entry: Entry) -> bool:
+def leaves_out(entry: RouteEntry) -> bool:
     """Whether a route answers a method that the policy on its endpoint does not name."""
     policy = entry.policy or policy_of(entry.endpoint, entry.method)
     if policy is None or not policy.methods or entry.every:
@@ -380,7 +382,7 @@ def leaves_out(entry: Entry) -> bool:
     return entry.method not in ("*", *SAFE_METHODS, *policy.methods)
 
 
-def explained(entry: Entry) -> str:
+def explained(entry: RouteEntry) -> str:
     return (
         f"{entry.method} {entry.path} is tagged with a policy that leaves {entry.method} out, so "
         "that no key protects it: name it in methods= of the policy, as in "
@@ -388,7 +390,7 @@ def explained(entry: Entry) -> str:
     )
 
 
-def _endpoints(entry: Entry) -> Iterator[Any]:
+def _endpoints(entry: RouteEntry) -> Iterator[Any]:
     """What answers, below all that wraps it."""
     for each in (entry.endpoint, tag_holder(entry.endpoint, entry.method)):
         for _ in range(32):
@@ -446,10 +448,10 @@ class KnownRoutes:
         # Of several that are listed alike the first one holds.
         self._policies |= {route.label: route.policy for route in reversed(guard.routes)}
 
-    def known(self) -> Known:
+    def known(self) -> RouteScope:
         """For a store, to list what is known and nothing else."""
         functions = map(ONCE_ROUTE.format, self._guard.registry.probes)
-        return Known(self._guard.name, (*self._policies, *functions))
+        return RouteScope(self._guard.name, (*self._policies, *functions))
 
     def policies(self) -> dict[str, Policy]:
         """All that have a policy, by their names."""
@@ -488,7 +490,7 @@ def _tagged(guard: Guard, app: Any) -> Iterator[tuple[str, Policy]]:
     return iter([(at, guard.bind(found[at])) for at in found if at not in twice])
 
 
-def _labels(entry: Entry, policy: Policy) -> list[str]:
+def _labels(entry: RouteEntry, policy: Policy) -> list[str]:
     """A route may answer every method; the policy says which take part."""
     if entry.method != "*":
         return [entry.label]

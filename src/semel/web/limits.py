@@ -13,11 +13,11 @@ from semel.core.exchange.problems import refuse
 from semel.core.exchange.status import answered
 from semel.core.flow import Flow
 from semel.core.operations.handler import Occupied
-from semel.core.operations.requests import Accept, Claim, Found, Operation, Stale
+from semel.core.operations.requests import Accept, Claim, FlowOperation, Found, Stale
 from semel.core.records import Response
 from semel.errors import StoreUnavailable
 from semel.runtime.breaker import Breaker
-from semel.runtime.limits import CROWDED, Limiter, Toll
+from semel.runtime.limits import CROWDED, LimitCost, Limiter
 
 if TYPE_CHECKING:
     from semel.runtime.runtime import Runtime
@@ -30,18 +30,18 @@ def at_once(runtime: Runtime, ex: Exchange) -> Answer | None:
     """The answer for which the store is not asked: a remembered one, or a refusal.
 
     Of a tenant with too many keys, one that is there already is still answered: only the store
-    knows, so it is looked for, and refused where it would be made (`Fare`).
+    knows, so it is looked for, and refused where it would be made (`Charge`).
     """
     replays, limiter, breaker = runtime.replays, runtime.limiter, runtime.breaker
     answer = None if replays is None else replays.answer(ex)
     toll, tenant = _expected(ex, answer), ex.tenant
     over = None if limiter is None else limiter.charge(tenant, toll)
     if limiter is not None and over is not None and over.code == CROWDED:
-        toll, ex.familiar = Toll.LOOKUP, True
+        toll, ex.seen_before = LimitCost.LOOKUP, True
         over = limiter.charge(tenant, toll)
     if over is not None:
-        if toll is Toll.NEW_KEY:
-            runtime.familiar.forget(ex.identity)
+        if toll is LimitCost.NEW_KEY:
+            runtime.seen_before.forget(ex.identity)
         return throttled(over.code, over.wait)
     if answer is None and (wait := breaker.refuses()) is not None:
         if limiter is not None:
@@ -50,15 +50,15 @@ def at_once(runtime: Runtime, ex: Exchange) -> Answer | None:
     return answer
 
 
-def _expected(ex: Exchange, answer: Answer | None = None) -> Toll:
+def _expected(ex: Exchange, answer: Answer | None = None) -> LimitCost:
     """What a request is for, as far as can be known before the store is asked."""
-    return Toll.LOOKUP if ex.familiar or answer is not None else Toll.NEW_KEY
+    return LimitCost.LOOKUP if ex.seen_before or answer is not None else LimitCost.NEW_KEY
 
 
 def protected(runtime: Runtime, tenant: str, flow: Flow[Response]) -> Flow[Response]:
     """The flow of a question for the status, or a refusal for which the store is not asked."""
     limiter, breaker = runtime.limiter, runtime.breaker
-    over = None if limiter is None else limiter.charge(tenant, Toll.LOOKUP)
+    over = None if limiter is None else limiter.charge(tenant, LimitCost.LOOKUP)
     if over is not None:
         return answered(refuse(over.code, retry_after=over.wait))
     wait = breaker.refuses()
@@ -69,7 +69,7 @@ def protected(runtime: Runtime, tenant: str, flow: Flow[Response]) -> Flow[Respo
 
 def _heard(breaker: Breaker, flow: Flow[Response]) -> Flow[Response]:
     """The same flow; the breaker learns what the store made of it."""
-    feed: Callable[[Any], Operation[Any]] = flow.send
+    feed: Callable[[Any], FlowOperation[Any]] = flow.send
     value: Any = None
     while True:
         try:
@@ -87,7 +87,7 @@ def _heard(breaker: Breaker, flow: Flow[Response]) -> Flow[Response]:
                 breaker.failed(asked)
 
 
-class Fare:
+class Charge:
     """What one request was charged for, corrected by what it turns out to be."""
 
     __slots__ = ("_limiter", "_tenant", "_toll")
@@ -97,18 +97,18 @@ class Fare:
         self._tenant = ex.tenant
         self._toll = _expected(ex)
 
-    def before(self, op: Operation[Any]) -> None:
+    def before(self, op: FlowOperation[Any]) -> None:
         """A look-up that is to make a record is a new key, and may be one too many."""
-        if self._toll is Toll.NEW_KEY or not isinstance(op, _MAKES_A_RECORD):
+        if self._toll is LimitCost.NEW_KEY or not isinstance(op, _MAKES_A_RECORD):
             return
-        over = self._limiter.charge(self._tenant, Toll.NEW_KEY)
+        over = self._limiter.charge(self._tenant, LimitCost.NEW_KEY)
         if over is not None:
             raise TurnedAway(throttled(over.code, over.wait))
-        self._limiter.give_back(self._tenant, Toll.LOOKUP)
-        self._toll = Toll.NEW_KEY
+        self._limiter.give_back(self._tenant, LimitCost.LOOKUP)
+        self._toll = LimitCost.NEW_KEY
 
     def after(self, reply: object) -> None:
         """A new key that was there already is a look-up."""
-        if self._toll is Toll.NEW_KEY and isinstance(reply, _MADE_NONE):
+        if self._toll is LimitCost.NEW_KEY and isinstance(reply, _MADE_NONE):
             self._limiter.convert(self._tenant)
-            self._toll = Toll.LOOKUP
+            self._toll = LimitCost.LOOKUP

@@ -14,7 +14,7 @@ from semel.web.exchange_async import AsyncExchange
 from semel.web.once_sync import raised, returned
 
 if TYPE_CHECKING:
-    from semel.core.policy import Plan
+    from semel.core.policy import RoutePlan
     from semel.core.records import Request
     from semel.runtime.runtime import Runtime
 
@@ -27,7 +27,7 @@ class AsyncFunctionExchange(AsyncExchange):
     def __init__(
         self,
         runtime: Runtime,
-        plan: Plan,
+        plan: RoutePlan,
         request: Request,
         function: Callable[[], Awaitable[Any]],
     ) -> None:

@@ -14,7 +14,7 @@ from semel.errors import OutcomeUnknown
 from semel.web.exchange_sync import BlockingExchange
 
 if TYPE_CHECKING:
-    from semel.core.policy import Plan
+    from semel.core.policy import RoutePlan
     from semel.core.records import Request
     from semel.runtime.runtime import Runtime
 
@@ -45,7 +45,7 @@ class FunctionExchange(BlockingExchange):
     def __init__(
         self,
         runtime: Runtime,
-        plan: Plan,
+        plan: RoutePlan,
         request: Request,
         function: Callable[[], Any],
     ) -> None:

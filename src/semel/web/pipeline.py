@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from semel.core.exchange.admit import (
     PASSES,
-    Refused,
+    Refusal,
     Tenant,
     add_body,
     admit,
@@ -21,7 +21,7 @@ from semel.core.exchange.problems import refuse
 from semel.core.exchange.status import StatusCall, answered, status
 from semel.core.flow import Flow
 from semel.core.frozen import is_async
-from semel.core.policy import SAFE_METHODS, Plan, Policy, ietf
+from semel.core.policy import SAFE_METHODS, Policy, RoutePlan, ietf
 from semel.core.records import Case, Identity, OnLapse, Request, Response
 from semel.core.stored.requests import StoredRequest, carried, encode
 from semel.core.terms import EVERY_ROUTE
@@ -79,7 +79,7 @@ class Pipeline:
             return partial(_raise, error)
         return lambda _: who
 
-    def plan(self, runtime: Runtime, request: Request, place: Place) -> Plan:
+    def plan(self, runtime: Runtime, request: Request, place: Place) -> RoutePlan:
         """That of a listed route, else of a tag's, else of the default policy.
 
         Whose policy it is stays in the context, for the endpoint to see; adapters undo that.
@@ -109,7 +109,7 @@ class Pipeline:
     def turned_away(self, response: Response, ex: WebExchange) -> Response:
         """The refusal of a body that cannot be taken, told like every other at the door."""
         method = ex.request.method
-        tell_refusal(self.guard.events, Refused(response), ex.policy, method, ex.plan.label)
+        tell_refusal(self.guard.events, Refusal(response), ex.policy, method, ex.plan.label)
         return response
 
     def covers(self, ex: WebExchange, mark: object) -> bool:
@@ -137,7 +137,7 @@ class Pipeline:
             failed = Answer(refuse("misconfigured"), Outcome.MISCONFIGURED, error)
             ex.tell(failed, at_once=True)
             return failed
-        ex.familiar = ex.runtime.familiar.meet(ex.identity)
+        ex.seen_before = ex.runtime.seen_before.meet(ex.identity)
         if type(raw) is not dict or WORKER_RUN in raw:
             worker = find_worker_run(raw)
             if worker is not None:
@@ -162,7 +162,7 @@ class Pipeline:
             return None
         identity = _identity(name)
         who = who_asks(request, asked or self.guard.tenant)
-        if isinstance(who, Refused):
+        if isinstance(who, Refusal):
             tell_refusal(self.guard.events, who, self.guard.policy, request.method, prefix)
             return answered(who.response)
         if identity is None:

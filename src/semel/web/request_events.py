@@ -10,11 +10,11 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.core.exchange.admit import Refused
+from semel.core.exchange.admit import Refusal
 from semel.core.exchange.answers import Answer, Outcome
 from semel.core.exchange.outcome import KeepFailed, NeverAwaited
 from semel.core.operations.handler import Apart, Await, Pause, Pursue, Render
-from semel.core.operations.requests import Applied, Lapse, Operation, Resume, Retake
+from semel.core.operations.requests import Applied, FlowOperation, Lapse, Resume, Retake
 from semel.core.policy import Policy
 from semel.core.records import State
 from semel.core.request.keys import mask
@@ -51,7 +51,7 @@ _RESERVED: Final = {
 """What came of the try to reserve a key for which nothing was run."""
 
 _HANDLER, _WAITING, _STORE, _NOTHING = range(4)
-_PARTS: Final[dict[type[Operation[Any]], int]] = {
+_PARTS: Final[dict[type[FlowOperation[Any]], int]] = {
     Render: _HANDLER,
     Await: _WAITING,
     Pause: _WAITING,
@@ -77,7 +77,7 @@ class Account:
         self.status: int | None = None
         """That of an answer whose body flowed past."""
 
-    def saw(self, op: Operation[Any], reply: Any, asked: float) -> None:
+    def saw(self, op: FlowOperation[Any], reply: Any, asked: float) -> None:
         """An operation was performed, or raised ``reply``."""
         part = _PARTS.get(type(op), _STORE)
         self._spent[part] += _clock() - asked
@@ -185,7 +185,7 @@ def _level(answer: Answer, at_once: bool) -> int:
     return ERROR if ours or on_replay else NONE
 
 
-def tell_refusal(events: Events, refused: Refused, policy: Policy, method: str, label: str) -> None:
+def tell_refusal(events: Events, refused: Refusal, policy: Policy, method: str, label: str) -> None:
     """A request was turned away at the door; loud where that is the operator's own code."""
     error = refused.error
     if not events.heard and error is None:

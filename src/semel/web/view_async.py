@@ -21,10 +21,10 @@ from semel.core.operations.handler import (
     Returned,
     Streaming,
 )
-from semel.core.policy import Plan
+from semel.core.policy import RoutePlan
 from semel.core.records import Headers, Request, Response
 from semel.log import log
-from semel.web.body import Body, Spool, Tally, close, unkeepable
+from semel.web.body import Body, SpooledBody, Tally, close, unkeepable
 from semel.web.exchange import WebExchange, too_late
 from semel.web.exchange_async import AsyncExchange
 from semel.web.pipeline import MARK, FindTag, Pipeline, spoken
@@ -121,7 +121,7 @@ class AwaitedViewExchange(AsyncExchange, Generic[F]):
     def __init__(
         self,
         runtime: Runtime,
-        plan: Plan,
+        plan: RoutePlan,
         request: Request,
         view: Callable[[], Awaitable[F]],
         face: AwaitedFace[F],
@@ -129,7 +129,7 @@ class AwaitedViewExchange(AsyncExchange, Generic[F]):
         super().__init__(runtime, plan, request)
         self._view = view
         self._face = face
-        self._begun = Spool()
+        self._begun = SpooledBody()
         self._rest: AsyncIterator[bytes] | None = None
         self._headers: Headers = ()
         self._error: BaseException | None = None

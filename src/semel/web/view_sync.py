@@ -14,9 +14,9 @@ from semel.core.exchange.problems import refuse
 from semel.core.exchange.settle import Flowing
 from semel.core.frozen import frozen
 from semel.core.operations.handler import Abandoned, HandlerOutcome, Raised, Returned, Streaming
-from semel.core.policy import Plan, Policy
+from semel.core.policy import Policy, RoutePlan
 from semel.core.records import Headers, Request, Response
-from semel.web.body import Body, Spool, Tally, close, unkeepable
+from semel.web.body import Body, SpooledBody, Tally, close, unkeepable
 from semel.web.exchange_sync import BlockingExchange
 from semel.web.pipeline import MARK, FindTag, Pipeline, spoken
 from semel.web.policy_in_force import ruled_by
@@ -149,7 +149,7 @@ class ViewExchange(BlockingExchange, Generic[F]):
     def __init__(
         self,
         runtime: Runtime,
-        plan: Plan,
+        plan: RoutePlan,
         request: Request,
         view: Callable[[], F],
         face: Face[F],
@@ -157,7 +157,7 @@ class ViewExchange(BlockingExchange, Generic[F]):
         super().__init__(runtime, plan, request)
         self._view = view
         self._face = face
-        self._begun = Spool()
+        self._begun = SpooledBody()
         self._rest: Iterator[bytes] = iter(())
         self._headers: Headers = ()
         self._error: BaseException | None = None

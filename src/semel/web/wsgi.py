@@ -17,10 +17,10 @@ from semel.core.operations.handler import (
     Returned,
     Streaming,
 )
-from semel.core.policy import SAFE_METHODS, Plan, Policy
+from semel.core.policy import SAFE_METHODS, Policy, RoutePlan
 from semel.core.records import Headers, HeaderView, Request, Response
 from semel.runtime.transactions import Transact
-from semel.web.body import Body, Spool, Tally, close, size_of, unkeepable
+from semel.web.body import Body, SpooledBody, Tally, close, size_of, unkeepable
 from semel.web.body import reader as reader_of
 from semel.web.exchange_sync import BlockingExchange
 from semel.web.pipeline import MARK, Pipeline, refuse_awaiting, spoken
@@ -119,7 +119,7 @@ class WsgiExchange(BlockingExchange):
     def __init__(
         self,
         runtime: Runtime,
-        plan: Plan,
+        plan: RoutePlan,
         request: Request,
         app: WsgiApp,
         environ: Environ,
@@ -131,7 +131,7 @@ class WsgiExchange(BlockingExchange):
         self._start_response = start_response
         self._status_line = ""
         self._headers: Headers = ()
-        self._begun = Spool()
+        self._begun = SpooledBody()
         self._iterable: Iterable[bytes] = ()
         self._rest: Iterator[bytes] = iter(())
         self._error: BaseException | None = None
@@ -292,7 +292,9 @@ def _headers(environ: Environ) -> Iterator[tuple[bytes, bytes]]:
         yield name.replace("_", "-").lower().encode("latin-1"), value.encode("latin-1")
 
 
-def read_body(policy: Policy, environ: Environ, begun: Spool | None = None) -> Body | Response:
+def read_body(
+    policy: Policy, environ: Environ, begun: SpooledBody | None = None
+) -> Body | Response:
     """The whole body, or a refusal: too large, or nobody can tell that it is whole.
 
     ``begun`` is what was read of it already.
@@ -302,7 +304,7 @@ def read_body(policy: Policy, environ: Environ, begun: Spool | None = None) -> B
         return length
     if length is not None and length > policy.max_request_body:
         return refuse("body-too-large")
-    body, stream = begun or Spool(), environ["wsgi.input"]
+    body, stream = begun or SpooledBody(), environ["wsgi.input"]
     while length is None or body.size < length:
         piece = stream.read(_PIECE if length is None else min(_PIECE, length - body.size))
         if not piece:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from semel.core.delivery import Delivery, NotSent, Sent
+from semel.core.delivery import Delivered, Delivery, NotSent
 from semel.core.frozen import is_async
 from semel.log import log
 from semel.outbox.registry import Deliverer
@@ -28,7 +28,7 @@ class Calls:
     def __init__(self) -> None:
         self._left_behind: set[asyncio.Task[Any]] = set()
 
-    async def call(self, deliverer: Deliverer, delivery: Delivery) -> Sent | NotSent:
+    async def call(self, deliverer: Deliverer, delivery: Delivery) -> Delivered | NotSent:
         """Let the deliverer have it, for as long as its ``timeout`` allows.
 
         A thread cannot be stopped: past the time-out it goes on, and the next try comes with the
@@ -53,14 +53,14 @@ class Calls:
             task.add_done_callback(self._left_behind.discard)
 
 
-async def _outcome(deliverer: Deliverer, delivery: Delivery) -> Sent | NotSent:
+async def _outcome(deliverer: Deliverer, delivery: Delivery) -> Delivered | NotSent:
     try:
         returned = await called(deliverer.function, delivery)
     except BaseException as error:
         # Cancelled by `Calls`, nobody looks at this any more; cancelled by itself, it is a failure
         # like any other. SystemExit would otherwise end the worker.
         return NotSent(error)
-    return Sent(_provider_id(deliverer, returned))
+    return Delivered(_provider_id(deliverer, returned))
 
 
 async def called(function: Callable[..., Any], *arguments: Any) -> Any:

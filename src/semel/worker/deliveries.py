@@ -10,11 +10,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from semel.backoff import luck
-from semel.core.delivery import Ending, Report, Rules, Send, deliver
+from semel.core.delivery import DeliveryReport, Ending, Rules, SendEffect, deliver
 from semel.core.flow import Flow, arun
-from semel.core.operations.handler import Rest
+from semel.core.operations.handler import PauseBetweenLooks
 from semel.core.operations.outbox import RenewEffects, TakeEffects
-from semel.core.operations.requests import Operation, StoreOperation
+from semel.core.operations.requests import FlowOperation, StoreOperation
 from semel.core.records import Effect, Fence, Micros
 from semel.errors import ConfigurationError
 from semel.outbox.registry import Deliverer
@@ -199,34 +199,36 @@ class _Crew:
             self._note(effect, await self._carry_through(flow, deliverer))
         except Exception as error:
             # A bug of a store or of ours; the lease passes, and it is tried again.
-            self._note(effect, Report(Ending.UNRECORDED, "it broke off"), error)
+            self._note(effect, DeliveryReport(Ending.UNRECORDED, "it broke off"), error)
         finally:
             self.fences[fence] -= 1
             self.fences += Counter()  # drops those with nothing under way
 
-    async def _carry_through(self, flow: Flow[Report], deliverer: Deliverer) -> Report:
-        async def perform(op: Operation[R]) -> R:
+    async def _carry_through(
+        self, flow: Flow[DeliveryReport], deliverer: Deliverer
+    ) -> DeliveryReport:
+        async def perform(op: FlowOperation[R]) -> R:
             reply: R = await self._perform(op, deliverer)
             return reply
 
-        rest: list[Flow[Report]] = []
+        rest: list[Flow[DeliveryReport]] = []
         try:
             return await arun(flow, perform, rest.append)
         except asyncio.CancelledError:
             return await asyncio.shield(asyncio.ensure_future(arun(rest[0], perform)))
 
-    async def _perform(self, op: Operation[Any], deliverer: Deliverer) -> Any:
+    async def _perform(self, op: FlowOperation[Any], deliverer: Deliverer) -> Any:
         match op:
-            case Send():
+            case SendEffect():
                 return await self._calls.call(deliverer, op.delivery)
-            case Rest():
+            case PauseBetweenLooks():
                 return await asyncio.sleep(op.pause / 1_000_000)
             case StoreOperation():
                 return await self.store.perform(op)
             case _:
                 raise TypeError(f"not an operation of a delivery: {op!r}")
 
-    def _note(self, effect: Effect, report: Report, error: Exception | None = None) -> None:
+    def _note(self, effect: Effect, report: DeliveryReport, error: Exception | None = None) -> None:
         self._endings[report.ending] += 1
         self._events.emit(
             "delivery",

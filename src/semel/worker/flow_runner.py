@@ -14,8 +14,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from semel.core.flow import AsyncPerform, Flow, arun, run
-from semel.core.operations.handler import Ask, Did, Do, Pursue, Raised, Rest
-from semel.core.operations.requests import Operation, StoreOperation
+from semel.core.operations.handler import Ask, Did, Do, PauseBetweenLooks, Pursue, Raised
+from semel.core.operations.requests import FlowOperation, StoreOperation
 from semel.runtime.threads import in_thread, to_the_end
 from semel.worker.calling import called
 
@@ -49,32 +49,32 @@ class Runner:
         self._left_behind.add(task)
         task.add_done_callback(self._left_behind.discard)
 
-    def perform(self, op: Operation[R]) -> R:
+    def perform(self, op: FlowOperation[R]) -> R:
         if isinstance(op, StoreOperation):
             reply: R = self._guard.backend.blocking().perform(op)
             return reply
         return cast("R", self._attend(op))
 
-    async def aperform(self, op: Operation[R]) -> R:
+    async def aperform(self, op: FlowOperation[R]) -> R:
         if isinstance(op, StoreOperation):
             reply: R = await self._guard.backend.awaited().perform(op)
             return reply
         return cast("R", await self._aattend(op))
 
-    def _attend(self, op: Operation[Any]) -> Any:
+    def _attend(self, op: FlowOperation[Any]) -> Any:
         match op:
             case Ask(probe, inquiry):
                 return self._call(probe, inquiry)
             case Do(function, arguments):
                 return _did(lambda: self._call(function, *arguments))
             case Pursue(write, claim, seen):
-                return self._guard.runtime.attendant.pursue(write, claim, seen)
-            case Rest(pause):
+                return self._guard.runtime.keeper.pursue(write, claim, seen)
+            case PauseBetweenLooks(pause):
                 return time.sleep(pause / 1_000_000)
             case _:
                 raise AssertionError(f"no way to perform {op!r}")
 
-    async def _aattend(self, op: Operation[Any]) -> Any:
+    async def _aattend(self, op: FlowOperation[Any]) -> Any:
         match op:
             case Ask(probe, inquiry):
                 return await self._acall(probe, inquiry)
@@ -84,8 +84,8 @@ class Runner:
                 except Exception as error:
                     return Raised(error)
             case Pursue(write, claim, seen):
-                return self._guard.runtime.attendant.pursue(write, claim, seen)
-            case Rest(pause):
+                return self._guard.runtime.keeper.pursue(write, claim, seen)
+            case PauseBetweenLooks(pause):
                 return await asyncio.sleep(pause / 1_000_000)
             case _:
                 raise AssertionError(f"no way to perform {op!r}")

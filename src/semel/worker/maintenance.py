@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from semel.backoff import jitter
 from semel.core.flow import Flow, Interrupted, run
-from semel.core.maintenance import ONE_WRITER, PACE, Pace, Upkeep, tend
-from semel.core.operations.handler import Rest
+from semel.core.maintenance import ONE_WRITER, PACE, MaintenanceReport, Pace, tend
+from semel.core.operations.handler import PauseBetweenLooks
 from semel.core.operations.maintenance import Lead
-from semel.core.operations.requests import Operation
-from semel.core.states import Event as StateEvent
+from semel.core.operations.requests import FlowOperation
+from semel.core.states import RecordEvent as StateEvent
 from semel.errors import ConfigurationError, StoreError
 from semel.log import log
 from semel.runtime.event_catalogue import DEBUG, ERROR, INFO
 from semel.runtime.leases import new_fence
-from semel.runtime.threads import Standing
+from semel.runtime.threads import StandingThread
 from semel.worker.flow_runner import Runner
 from semel.worker.rounds import Round, survey, told
 
@@ -78,8 +78,8 @@ class Maintenance:
     def run_once_blocking(self, stopping: threading.Event) -> Round:
         """The same, for a thread; cut short when it is to end."""
 
-        def perform(op: Operation[R]) -> R:
-            if not isinstance(op, Rest):
+        def perform(op: FlowOperation[R]) -> R:
+            if not isinstance(op, PauseBetweenLooks):
                 return self._runner.perform(op)
             if stopping.wait(op.pause / 1_000_000):
                 raise Interrupted
@@ -92,7 +92,7 @@ class Maintenance:
             self._tell_depths(self._runner.run(self._survey()))
         return round_
 
-    def _counts_now(self, upkeep: Upkeep) -> bool:
+    def _counts_now(self, upkeep: MaintenanceReport) -> bool:
         """For those who listen, and not in the middle of a long piece of work."""
         return self._guard.events.heard and not upkeep.more
 
@@ -110,7 +110,7 @@ class Maintenance:
             dead_effects=depths["dead_effects"],
         )
 
-    def _came_to(self, upkeep: Upkeep, began: float) -> Round:
+    def _came_to(self, upkeep: MaintenanceReport, began: float) -> Round:
         note, counts = told(upkeep.counts), Counter(upkeep.counts)
         doubts, lapsed = counts[_LAPSES[0]], sum(counts[each] for each in _LAPSES)
         events = self._guard.events
@@ -144,7 +144,7 @@ class Embedded:
         self._maintenance = Maintenance(guard, interval=interval)
         self._fence = new_fence()
         self._led = False
-        self._thread = Standing(self._run, "semel-maintenance")
+        self._thread = StandingThread(self._run, "semel-maintenance")
 
     @property
     def leading(self) -> bool:

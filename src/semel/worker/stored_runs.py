@@ -16,7 +16,7 @@ from semel.backoff import jitter, luck
 from semel.core.exchange.deferred import not_run, take, turned_away
 from semel.core.exchange.exchange import WorkerRun
 from semel.core.frozen import is_async
-from semel.core.operations.maintenance import Due, Listed, Work
+from semel.core.operations.maintenance import Due, DueRecords, Work
 from semel.core.operations.requests import StoreOperation, Written
 from semel.core.policy import Policy
 from semel.core.records import Case, Fence, Identity, Micros, State
@@ -238,7 +238,7 @@ class Runs:
             await self._runner.aperform(op)
         except StoreError:
             # Held by nobody, it would lapse, and its outcome would be called unknown.
-            self._guard.runtime.attendant.pursue(op)
+            self._guard.runtime.keeper.pursue(op)
         return "put_down"
 
     async def _in_time(self, run: WorkerRun, policy: Policy) -> None:
@@ -330,6 +330,6 @@ def _pause(age: Micros) -> Micros:
     return int(min(_LONGEST, max(_SHORTEST, age // 2)) * jitter())
 
 
-def _next_due(lists: list[Listed]) -> float | None:
+def _next_due(lists: list[DueRecords]) -> float | None:
     waits = [(each.next_due - each.now) / 1_000_000 for each in lists if each.next_due is not None]
     return min(waits, default=None)

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from semel.backoff import jitter
 from semel.core.flow import Interrupted, run
-from semel.core.operations.handler import Rest
+from semel.core.operations.handler import PauseBetweenLooks
 from semel.core.operations.maintenance import Lead
-from semel.core.operations.requests import Operation, StoreOperation
+from semel.core.operations.requests import FlowOperation, StoreOperation
 from semel.core.records import Fence, Micros
-from semel.core.tenant_counts import Note, count, look_up
+from semel.core.tenant_counts import CountedTenants, count, look_up
 from semel.errors import SemelError
 from semel.runtime.leases import new_fence
 from semel.runtime.limits import Limiter
-from semel.runtime.threads import Standing
+from semel.runtime.threads import StandingThread
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -41,7 +41,7 @@ class Census:
         self._limiter = limiter
         self._cap = cap
         self._interval = interval.total_seconds()
-        self._thread = Standing(self._run, "semel-census")
+        self._thread = StandingThread(self._run, "semel-census")
 
     def start(self) -> None:
         """Start the thread; again in a forked child, which has none. Cheap when it runs."""
@@ -50,7 +50,7 @@ class Census:
     def stop(self) -> None:
         self._thread.stop()
 
-    def run_once(self) -> Note:
+    def run_once(self) -> CountedTenants:
         """Look at the note; where it is old, count."""
         note = run(look_up(self._cap), self._perform)
         if self._is_old(note) and (mine := self._lead()) is not None:
@@ -61,7 +61,7 @@ class Census:
         self._limiter.count(note.active, self._interval)
         return note
 
-    def _is_old(self, note: Note) -> bool:
+    def _is_old(self, note: CountedTenants) -> bool:
         return note.counted_at is None or (note.now - note.counted_at) / 1e6 >= self._interval / 2
 
     def _lead(self) -> Fence | None:
@@ -72,11 +72,11 @@ class Census:
     def _office(self) -> str:
         return f"census {self._cap}"
 
-    def _perform(self, op: Operation[R]) -> R:
+    def _perform(self, op: FlowOperation[R]) -> R:
         if isinstance(op, StoreOperation):
             reply: R = self._guard.backend.blocking().perform(op)
             return reply
-        if isinstance(op, Rest) and self._thread.stopping.wait(op.pause / 1_000_000):
+        if isinstance(op, PauseBetweenLooks) and self._thread.stopping.wait(op.pause / 1_000_000):
             raise Interrupted
         return cast("R", None)
 

@@ -43,7 +43,7 @@ WITHOUT = {
 }
 """The guards that can be taken out of a store, and what is then so."""
 
-BACKGROUND = ("semel-attendant", "semel-leases", "semel-renews", "semel-maintenance")
+BACKGROUND = ("semel-keeper", "semel-leases", "semel-renews", "semel-maintenance")
 """Threads of semel's own."""
 
 

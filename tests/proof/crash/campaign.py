@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from semel.core.operations.maintenance import Browse, Listed
+from semel.core.operations.maintenance import Browse, DueRecords
 from semel.core.records import Case, Micros, State
 from semel.core.stored.snapshot import decode
 from semel.stores import open_backend
@@ -244,7 +244,7 @@ class Campaign:
             if case.due_at is not None or case.origin.path[1:] not in LEFT_TO_PEOPLE
         ]
 
-    def _unrest(self) -> Listed:
+    def _unrest(self) -> DueRecords:
         states = (State.IN_PROGRESS, State.PENDING, State.UNKNOWN)
         return self._backend.blocking().perform(Browse(states, MANY))
 

@@ -84,7 +84,7 @@ class Engine(Outcomes):
                     found += self._of_actor(state, who, actor, name)
             elif actor.node == IDLE and state.lives:
                 found += self._beginnings(state, who, name)
-            for pursuit in actor.pursuits:
+            for pursuit in actor.write_retries:
                 found += self._pursuing(state, who, pursuit, name)
         found += self._by_themselves(state)
         return found

@@ -11,8 +11,8 @@ from semel.core.maintenance import tend
 from semel.core.operations.handler import (
     Await,
     Flush,
+    PauseBetweenLooks,
     Pursue,
-    Rest,
     Save,
     Undo,
 )
@@ -190,7 +190,7 @@ class Ground:
                 state = self._take_on(state, who, node.op)
             elif isinstance(node.op, Save | Undo):
                 state = self._savepoint(state, node.op)
-            elif not isinstance(node.op, Discard | Flush | Rest):
+            elif not isinstance(node.op, Discard | Flush | PauseBetweenLooks):
                 break
             node = self.tree.child(node, ("reply", None))
         if node.op is None:
@@ -204,7 +204,7 @@ class Ground:
         number = self.shelf.op_number(op.op)
         pursuit = Pursuit(number, claim, False, state.now + HORIZON, op.seen)
         actor = state.actors[who]
-        return with_actor(state, who, actor._replace(pursuits=(*actor.pursuits, pursuit)))
+        return with_actor(state, who, actor._replace(write_retries=(*actor.write_retries, pursuit)))
 
     def _savepoint(self, state: State, op: Save | Undo) -> State:
         transaction = state.transaction
@@ -223,9 +223,9 @@ class Ground:
                 raise promises.Violation("8 fail closed", f"an exchange raised {node.error!r}")
             if not actor.alone:
                 self._answered(state, who, actor, node)
-            left = Actor(DONE, pursuits=actor.pursuits)
+            left = Actor(DONE, write_retries=actor.write_retries)
         else:
-            left = Actor(IDLE, pursuits=actor.pursuits, life=actor.life + 1)
+            left = Actor(IDLE, write_retries=actor.write_retries, life=actor.life + 1)
         return with_actor(state, who, left)
 
     def _answered(self, state: State, who: int, actor: Actor, node: Node) -> None:

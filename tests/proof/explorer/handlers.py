@@ -16,9 +16,9 @@ from semel.core.operations.handler import (
     Returned,
     Streaming,
 )
-from semel.core.operations.requests import Operation
+from semel.core.operations.requests import FlowOperation
 from semel.core.records import Fence, Identity, Origin, Response
-from semel.core.recovery.points import Deed, Holder, call
+from semel.core.recovery.points import Holder, PointCall, call
 from semel.core.unknown import evidence
 from semel.core.unknown.evidence import Evidence
 from semel.errors import NotExecuted, OutcomeUnknown
@@ -31,14 +31,14 @@ CALL: Final = "charge"
 
 
 @frozen
-class Choose(Operation[str]):
+class Choose(FlowOperation[str]):
     """The handler is about to begin: what will it do? ``late``: its lease has passed."""
 
     fence: Fence
 
 
 @frozen
-class Send(Operation[None]):
+class Send(FlowOperation[None]):
     """The handler acts: outside, or with ``inside`` through the open transaction."""
 
     fence: Fence
@@ -114,7 +114,7 @@ WAYS: Final[dict[str, Way]] = {
 }
 
 
-def plain(op: Invoke) -> Generator[Operation[Any], Any, HandlerOutcome]:
+def plain(op: Invoke) -> Generator[FlowOperation[Any], Any, HandlerOutcome]:
     """A handler without recovery points."""
     name = yield Choose(op.fence)
     if name == "late":
@@ -130,13 +130,13 @@ def plain(op: Invoke) -> Generator[Operation[Any], Any, HandlerOutcome]:
 def operation(repeatable: bool, probe: Callable[..., Evidence] | None) -> Script:
     """A handler with one `op.call`, as `runtime/recovery_points.py` drives it."""
 
-    def script(op: Invoke) -> Generator[Operation[Any], Any, HandlerOutcome]:
+    def script(op: Invoke) -> Generator[FlowOperation[Any], Any, HandlerOutcome]:
         how = yield Choose(op.fence)
         if how == "late":
             return too_late()
-        holder = Holder(op.identity, op.fence, op.course, op.created_at)
+        holder = Holder(op.identity, op.fence, op.progress, op.created_at)
         asked = evidence.inquiry(op.identity, Origin("", "POST", "/", ""), CALL, 0)
-        flow = call(holder, Deed(CALL, plain, ()), repeatable, probe, asked)
+        flow = call(holder, PointCall(CALL, plain, ()), repeatable, probe, asked)
         try:
             charged = yield from _see_through(flow)
         except Exception as error:
@@ -151,7 +151,7 @@ def operation(repeatable: bool, probe: Callable[..., Evidence] | None) -> Script
 def _see_through(flow: Flow[Any]) -> Flow[Any]:
     """Cancelled in the middle of a write, it is carried through before the handler hears of it."""
     cancelled = False
-    step: Callable[[], Operation[Any]] = flow.__next__
+    step: Callable[[], FlowOperation[Any]] = flow.__next__
     while True:
         try:
             op = step()
@@ -173,11 +173,11 @@ def _see_through(flow: Flow[Any]) -> Flow[Any]:
         step = _sending(flow, reply)
 
 
-def _sending(flow: Flow[Any], value: Any) -> Callable[[], Operation[Any]]:
+def _sending(flow: Flow[Any], value: Any) -> Callable[[], FlowOperation[Any]]:
     return lambda: flow.send(value)
 
 
-def _throwing(flow: Flow[Any], error: Exception) -> Callable[[], Operation[Any]]:
+def _throwing(flow: Flow[Any], error: Exception) -> Callable[[], FlowOperation[Any]]:
     return lambda: flow.throw(error)
 
 

@@ -68,7 +68,7 @@ class Healer:
         raise promises.Violation("12 every key is settled", "it goes round for ever")
 
     def _waits_for_time(self, state: State) -> bool:
-        if any(actor.pursuits for actor in state.actors):
+        if any(actor.write_retries for actor in state.actors):
             return True
         entries = [self._engine.shelf.entry(number) for number in state.entries]
         moving = (RecordState.IN_PROGRESS, RecordState.PENDING, RecordState.UNKNOWN)
@@ -87,7 +87,7 @@ class Healer:
             case = None if entry is None else self._engine.shelf.case(entry)
             if case is None or _is_ours(case):  # of the other application nobody is there
                 promises.p12_settled_in_the_end(case, can_tell or certain)
-        held = [actor for actor in state.actors if actor.pursuits or actor.node >= 0]
+        held = [actor for actor in state.actors if actor.write_retries or actor.node >= 0]
         promises.demand("12 every key is settled", not held, "somebody never comes to an end")
 
 

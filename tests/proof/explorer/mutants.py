@@ -17,7 +17,7 @@ from semel.core.exchange.outcome import Verdict
 from semel.core.flow import Flow, ask
 from semel.core.frozen import replace
 from semel.core.operations.handler import Abandoned, Await, Held, Woken
-from semel.core.operations.maintenance import Known, Tended
+from semel.core.operations.maintenance import RouteScope, Tended
 from semel.core.operations.requests import (
     Advance,
     Applied,
@@ -36,9 +36,9 @@ from semel.core.operations.requests import (
 )
 from semel.core.records import Fence, State
 from semel.core.recovery import points
-from semel.core.recovery.was_sent import Sent
+from semel.core.recovery.was_sent import WasSent
 from semel.core.request import keys
-from semel.core.states import Event
+from semel.core.states import RecordEvent
 from semel.core.unknown import probe as reconciling
 from semel.core.unknown import settlement
 from semel.core.unknown.evidence import Absent
@@ -166,12 +166,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("a lapsed key is free: the next request runs again", "leased-ietf", "5")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("semel.stores.memory.rows.lapse_event", lambda held: Event.LAPSE_RELEASE)
+    patch.setattr("semel.stores.memory.rows.lapse_event", lambda held: RecordEvent.LAPSE_RELEASE)
 
 
 @mutant("the sweeper frees what lapsed", "leased-ietf", "5")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(maintenance, "lapse_event", lambda held: Event.LAPSE_RELEASE)
+    patch.setattr(maintenance, "lapse_event", lambda held: RecordEvent.LAPSE_RELEASE)
 
 
 @mutant("a claim takes a lapsed record over", "leased-ietf", "5")
@@ -199,7 +199,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     def freeing(self: maintenance.Upkeep, op: Any, now: int) -> Tended:
         for held in self._rows():
             if held.state is _UNKNOWN and held.created_at + _DAY < now:
-                self._records.happen(Event.SETTLE_ABSENT, held, _freed, op, now)
+                self._records.happen(RecordEvent.SETTLE_ABSENT, held, _freed, op, now)
         return Tended({}, False, now)
 
     patch.setattr(maintenance.Upkeep, "_sweep", freeing)
@@ -212,7 +212,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     def purging(self: maintenance.Upkeep, op: Any, now: int) -> Tended:
         for held in self._rows():
             if held.created_at + 24 * 3600 * worlds.SECOND < now:
-                self._records.happen(Event.FORGET, held, nothing, op, now)
+                self._records.happen(RecordEvent.FORGET, held, nothing, op, now)
         return reap(self, op, now)
 
     patch.setattr(maintenance.Upkeep, "_reap", purging)
@@ -223,7 +223,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     def purging(self: maintenance.Upkeep, op: Any, now: int) -> Tended:
         for held in self._rows():
             if held.state is State.COMPLETED:
-                self._records.happen(Event.FORGET, held, nothing, op, now)
+                self._records.happen(RecordEvent.FORGET, held, nothing, op, now)
         return Tended({}, False, now)
 
     patch.setattr(maintenance.Upkeep, "_reap", purging)
@@ -236,8 +236,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("what runs is abandoned", "deferred-abandoned", "5")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def lax(event: Event, fence: Fence, held: Row, now: int) -> bool:
-        if event is Event.ABANDON and held.state is State.IN_PROGRESS:
+    def lax(event: RecordEvent, fence: Fence, held: Row, now: int) -> bool:
+        if event is RecordEvent.ABANDON and held.state is State.IN_PROGRESS:
             return held.record.lapsed(now)
         return proved(event, fence, held, now)
 
@@ -351,7 +351,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("a worker takes whatever is due", "leased-applications", "13", foreign=(1,))
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Known, "covers", lambda known, terms: True)
+    patch.setattr(RouteScope, "covers", lambda known, terms: True)
 
 
 # ── what becomes of a run ─────────────────────────────────────────────────────────────────────────
@@ -434,7 +434,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @mutant("a call is made without its intent on record", "leased-resume-asked", "1", faults=1)
 def _(patch: pytest.MonkeyPatch) -> None:
     def unrecorded(holder: Any, deed: Any) -> Flow[None]:
-        holder.course.journal = holder.course.journal.intending(deed.name)
+        holder.progress.journal = holder.progress.journal.intending(deed.name)
         yield from ()
 
     patch.setattr(points, "_intend", unrecorded)
@@ -442,7 +442,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("an operation that has acted is freed", "leased-resume-trips", "1")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(conclusions, "has_begun", lambda call, course: False)
+    patch.setattr(conclusions, "has_begun", lambda call, progress: False)
 
 
 @mutant("an operation begins anew, whatever it has done", "leased-resume-trips", "1")
@@ -457,7 +457,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("a reset call is taken back", "leased-resume-asked", "1", requests=1, ways=("reset!",))
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(points, "classify", lambda error, package: Sent.NOT_SENT)
+    patch.setattr(points, "classify", lambda error, package: WasSent.NOT_SENT)
 
 
 @mutant("a take without an answer is not put back", "deferred-certain", "12", faults=1)
@@ -520,7 +520,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     def released(self: Any, op: Any, now: int) -> Tended:
         for held in self._rows():
             if held.record.lapsed(now) and held.resumable:
-                self._records.happen(Event.LAPSE_RELEASE, held, freed, op, now)
+                self._records.happen(RecordEvent.LAPSE_RELEASE, held, freed, op, now)
         return Tended({}, False, now)
 
     patch.setattr(maintenance.Upkeep, "_sweep", released)

@@ -128,9 +128,9 @@ class Outcomes(Ground):
 
     def _pursuits(self, state: State, who: int, old: Pursuit, new: Pursuit | None) -> State:
         actor = state.actors[who]
-        kept = [each for each in actor.pursuits if each != old]
+        kept = [each for each in actor.write_retries if each != old]
         kept += [] if new is None else [new]
-        return with_actor(state, who, actor._replace(pursuits=tuple(kept)))
+        return with_actor(state, who, actor._replace(write_retries=tuple(kept)))
 
     def _die(self, state: State, who: int) -> State:
         """A process is killed, and with it what it pursues and what it has open."""
@@ -138,7 +138,7 @@ class Outcomes(Ground):
         if not self.cast.is_request(who):  # there will be another one
             return with_actor(state, who, Actor(life=state.actors[who].life + 1))
         for each in range(self.world.requests) if self.world.together else [who]:
-            if state.actors[each].node != DONE or state.actors[each].pursuits:
+            if state.actors[each].node != DONE or state.actors[each].write_retries:
                 state = with_actor(self._rolled_back(state, each), each, Actor(DEAD))
         return state
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from semel.core.flow import Flow, Interrupted
 from semel.core.operations.handler import Abandoned
-from semel.core.operations.requests import Operation
+from semel.core.operations.requests import FlowOperation
 from semel.errors import StoreUnavailable
 from tests.unit.whole import Invoke
 
@@ -21,7 +21,7 @@ Token: TypeAlias = tuple[str, Any]
 """What a flow is fed: ("reply", value), ("made", maker) for a value that has no equality and is
 made anew each time, or the name of something that is thrown into it."""
 
-Script: TypeAlias = Callable[[Invoke], Generator[Operation[Any], Any, Any]]
+Script: TypeAlias = Callable[[Invoke], Generator[FlowOperation[Any], Any, Any]]
 """The handler of a world's application, as a flow of its own."""
 
 
@@ -43,7 +43,7 @@ class Play:
     def __init__(self, flow: Flow[Any], script: Script) -> None:
         self._stack: list[Flow[Any]] = [flow]
         self._script = script
-        self.op: Operation[Any] | None = None
+        self.op: FlowOperation[Any] | None = None
         self.result: Any = None
         self.error: BaseException | None = None
         self._go(lambda: next(flow))
@@ -62,7 +62,7 @@ class Play:
         else:
             self._go(lambda: top.throw(THROWN[name]()))
 
-    def _go(self, step: Callable[[], Operation[Any]]) -> None:
+    def _go(self, step: Callable[[], FlowOperation[Any]]) -> None:
         """To the next operation. A handler that ends gives its outcome to the flow that ran it."""
         while True:
             try:
@@ -90,7 +90,7 @@ class Play:
             step = _sending(self._stack[-1], outcome)
 
 
-def _sending(flow: Flow[Any], value: Any) -> Callable[[], Operation[Any]]:
+def _sending(flow: Flow[Any], value: Any) -> Callable[[], FlowOperation[Any]]:
     return lambda: flow.send(value)
 
 

@@ -38,7 +38,7 @@ class Actor(NamedTuple):
     """A store told it that it holds the record."""
     passed_over: bool = False
     """It waited, and another was elected to act."""
-    pursuits: tuple[Pursuit, ...] = ()
+    write_retries: tuple[Pursuit, ...] = ()
     life: int = 0
     """Of a worker: how often it has begun something."""
     found: int = 0

@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any, Final, Literal
 
 from semel.core.exchange.exchange import Exchange
-from semel.core.operations.maintenance import Known
-from semel.core.policy import Plan, Policy, accepted, ietf, payments, stripe
+from semel.core.operations.maintenance import RouteScope
+from semel.core.policy import Policy, RoutePlan, accepted, ietf, payments, stripe
 from semel.core.terms import Terms
 from semel.core.unknown.evidence import Evidence
 from tests.proof.explorer.handlers import fence_of
@@ -25,7 +25,7 @@ FAULTS: Final = frozenset({"dies", "applied", "lost", "refused", "late", "cancel
 but unanswered, or not applied and unanswered, or surely not applied, or unanswered and applied
 later; its caller goes away. That its lease passes while it stands still is a jump of the clock."""
 OURS, ROUTE = "shop", "POST /payments"
-KNOWN: Final = Known(OURS, (ROUTE,))
+KNOWN: Final = RouteScope(OURS, (ROUTE,))
 """What the reconciler and the worker know."""
 OF_THE_STORE: Final = FAULTS - {"dies", "cancel"}
 
@@ -54,7 +54,7 @@ class World:
     """Requests with the same key and payload of another tenant."""
     foreign: tuple[int, ...] = ()
     """Requests with the same key and payload to another application, on the same store."""
-    familiar: bool = False
+    seen_before: bool = False
     repeatable: bool = False
     ways: tuple[str, ...] = ("did",)
     courses: tuple[str, ...] = ("go",)
@@ -83,10 +83,10 @@ class World:
         tenant = "other" if who in self.elsewhere else "one"
         ours, theirs = self.terms
         terms = theirs if who in self.foreign else ours
-        asked: dict[str, Any] = {"familiar": self.familiar, "tenant": tenant}
+        asked: dict[str, Any] = {"seen_before": self.seen_before, "tenant": tenant}
         asked["application"] = terms.application
         made = call(body, self.policy, **asked)
-        made.plan = Plan(ROUTE, self.policy, terms)
+        made.plan = RoutePlan(ROUTE, self.policy, terms)
         made.fence, made.status_at = fence_of(name), "/status"
         made.stored = b"the stored request" if self.policy.stores_request else None
         return made
@@ -113,7 +113,7 @@ WORLDS: Final[tuple[World, ...]] = (
     World("leased-ietf", ietf(**_SHORT), _FAILING),
     World("leased-ietf-doubt", ietf(probe=ask_provider, **_SHORT), _DOUBTFUL, provider="final"),
     World("leased-ietf-answers", ietf(**_SHORT), ("ok", "declined", "throttled", "bug")),
-    World("leased-ietf-familiar", ietf(**_SHORT), ("ok", "500"), familiar=True),
+    World("leased-ietf-seen_before", ietf(**_SHORT), ("ok", "500"), seen_before=True),
     World("leased-stripe", stripe(**_SHORT), ("ok", "500", "500!", "bug!", "doubt!")),
     World("leased-accepted", accepted(probe=ask_provider, **_SHORT), _FAILING, provider="happened"),
     World(

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias, cast
 from semel.core.operations.maintenance import Abandon, Reap, Retire, Sweep
 from semel.core.operations.requests import Accept, Claim, Lost, StoreOperation
 from semel.core.records import Identity, Micros, State
-from semel.core.states import Event
+from semel.core.states import RecordEvent
 from semel.stores.memory.rows import WRITES, Write, empty, lapse_event, proved
 from tests.proof.explorer.store import Shelf
 from tests.proof.histories.calls import Call
@@ -24,7 +24,7 @@ NOW: Final[Micros] = 1_700_000_000_000_000
 
 StateNumber: TypeAlias = int
 Step: TypeAlias = tuple[Any, StateNumber]
-Row: TypeAlias = tuple[State | None, Event]
+Row: TypeAlias = tuple[State | None, RecordEvent]
 
 
 class Part(StrEnum):
@@ -81,18 +81,18 @@ class Spec:
         entry = self._shelf.entry(before)
         match op:
             case Claim():
-                event = Event.CLAIM
+                event = RecordEvent.CLAIM
             case Accept():
-                event = Event.ACCEPT
+                event = RecordEvent.ACCEPT
             case Retire():
-                event = Event.RETIRE
+                event = RecordEvent.RETIRE
             case Abandon():
-                event = Event.ABANDON
+                event = RecordEvent.ABANDON
             case Sweep():
                 event = lapse_event(entry)
             case Reap():
                 expired = self.state_of(after) is State.EXPIRED
-                event = Event.EXPIRE if expired else Event.FORGET
+                event = RecordEvent.EXPIRE if expired else RecordEvent.FORGET
             case _:
                 kind = WRITES[cast("type[Write]", type(op))]
                 event = kind.event if kind.chosen is None else kind.chosen(op, entry)
@@ -136,7 +136,7 @@ class Spec:
     def _expired(self, state: StateNumber) -> StateNumber:
         """A reaper expires and forgets in two steps, and others may come in between."""
         entry = self._shelf.entry(state)
-        if entry is None or not proved(Event.EXPIRE, entry.fence, entry, NOW):
+        if entry is None or not proved(RecordEvent.EXPIRE, entry.fence, entry, NOW):
             return state
         expired = entry.copy(State.EXPIRED)
         empty(expired)

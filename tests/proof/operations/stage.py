@@ -245,8 +245,8 @@ class Stage:
             self.resume()
 
     def pursue(self) -> None:
-        while self.guard.runtime.attendant.pursuits:
-            self.guard.runtime.attendant.run_once()
+        while self.guard.runtime.keeper.write_retries:
+            self.guard.runtime.keeper.run_once()
 
     def travel(self) -> None:
         self.harness.travel(HOUR)

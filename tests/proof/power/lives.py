@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from semel.core.operations.maintenance import Abandon, Lead, Reap, Sweep
-from semel.core.operations.outbox import Deliver, Enqueue, Note, TakeEffects
+from semel.core.operations.outbox import Deliver, Enqueue, NoteEvent, TakeEffects
 from semel.core.operations.requests import (
     Accept,
     Accepted,
@@ -253,8 +253,8 @@ class Town:
         fence = Fence(self._dice.randbytes(16))
         with act("Lead"):
             store.perform(Lead("maintenance", fence, LEASE))
-        with act("Note"):
-            store.perform(Note(f"source {self._dice.random()}", "event", RETENTION))
+        with act("NoteEvent"):
+            store.perform(NoteEvent(f"source {self._dice.random()}", "event", RETENTION))
         with act("TakeEffects"):
             effects = store.perform(TakeEffects(fence, ("mail",), 20, LEASE)).effects
         for effect in effects[:10]:

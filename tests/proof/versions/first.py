@@ -6,7 +6,7 @@ Made by its own code; read, and finished, by every later one.
 from __future__ import annotations
 
 from semel.core.operations.maintenance import Due, Lead, Work
-from semel.core.operations.outbox import Deliver, Enqueue, Fail, Note, TakeEffects
+from semel.core.operations.outbox import Deliver, Enqueue, Fail, NoteEvent, TakeEffects
 from semel.core.operations.requests import (
     Accept,
     Accepted,
@@ -35,7 +35,7 @@ from semel.core.operations.requests import (
 )
 from semel.core.records import Fence, Identity, OnLapse, State
 from semel.core.recovery import journal
-from semel.core.recovery.journal import Journal, Kind
+from semel.core.recovery.journal import Journal, PointKind
 from semel.core.stored import requests, snapshot
 from semel.core.stored.requests import StoredRequest
 from semel.core.stored.snapshot import Snapshot
@@ -58,7 +58,7 @@ REQUEST = StoredRequest(
     key="a-key",
     principal={"id": 7},
 )
-JOURNAL = Journal().reaching("made", Kind.PHASE, {"ride": 1}).intending("charged")
+JOURNAL = Journal().reaching("made", PointKind.PHASE, {"ride": 1}).intending("charged")
 RECIPE = "i1 v1"
 KEY = bytes(range(32))
 TERMS = terms("shop", "POST /pay", retention=RETENTION, tombstone=TOMBSTONE)
@@ -106,7 +106,7 @@ def leave_behind(store: Store, *, outbox: bool) -> None:
     told = ("v1:abc", b"\0fields", ORIGIN, request, PATIENCE)
     _do(store, Accept(identity("deferred"), fence("deferred"), *told, terms=TERMS.id))
     assert isinstance(store.perform(Register("POST /pay", RECIPE)), Registered)
-    store.perform(Note("provider", "event 1", RETENTION))
+    store.perform(NoteEvent("provider", "event 1", RETENTION))
     store.perform(Lead("maintenance", fence("leader"), LEASE))
     if outbox:
         _leave_effects(store)
@@ -148,7 +148,7 @@ def finish(store: Store, *, outbox: bool) -> None:
         told = (fence("settled"), b"it happened", RETENTION, TOMBSTONE, ACT)
         _do(store, SettleHappened(identity(name), fence(name), *told))
     assert isinstance(store.perform(Register("POST /pay", RECIPE)), Registered)
-    assert store.perform(Note("provider", "event 1", None)).before
+    assert store.perform(NoteEvent("provider", "event 1", None)).before
     if outbox:
         (waiting,) = store.perform(TakeEffects(fence("taken"), ("mail",), 9, LEASE)).effects
         assert (waiting.key, waiting.payload) == ("waiting", b'{"to": 2}')

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from semel.core.exchange.answers import Answer, Outcome
-from semel.core.exchange.exchange import Exchange, Older
+from semel.core.exchange.exchange import Exchange, PreviousPrints
 from semel.core.exchange.problems import refuse
 from semel.core.frozen import frozen
 from semel.core.policy import SAFE_METHODS, Policy
@@ -26,25 +26,25 @@ Tenant: TypeAlias = Callable[[Request], Any] | None
 
 
 @frozen
-class Refused:
+class Refusal:
     """Turned away at the door; ``error`` is the operator's own code failing, to be logged."""
 
     response: Response
     error: Exception | None = None
 
 
-PASSES: Final = Refused(Response(204, (), b""))
+PASSES: Final = Refusal(Response(204, (), b""))
 """Not refused: the request takes no part, and passes untouched."""
 
 
-def _takes_part(request: Request, policy: Policy, keyed: bool) -> Refused:
+def _takes_part(request: Request, policy: Policy, keyed: bool) -> Refusal:
     if request.method in policy.methods:
-        return Refused(refuse("missing-key")) if policy.required else PASSES
+        return Refusal(refuse("missing-key")) if policy.required else PASSES
     refused = keyed and request.method in SAFE_METHODS and policy.safe_methods == "refuse"
-    return Refused(refuse("key-on-safe-method")) if refused else PASSES
+    return Refusal(refuse("key-on-safe-method")) if refused else PASSES
 
 
-def admit(ex: Exchange, tenant: Tenant) -> Refused | None:
+def admit(ex: Exchange, tenant: Tenant) -> Refusal | None:
     """Read the key of a request, and ask who sends it; or refuse it, or let it pass (`PASSES`).
 
     With them its record has a name: the identity.
@@ -60,7 +60,7 @@ def admit(ex: Exchange, tenant: Tenant) -> Refused | None:
         return refused
     if tenant is None:
         ex.tenant = ""
-    elif isinstance(who := who_asks(request, tenant), Refused):
+    elif isinstance(who := who_asks(request, tenant), Refusal):
         return who
     else:
         ex.tenant = who
@@ -70,25 +70,25 @@ def admit(ex: Exchange, tenant: Tenant) -> Refused | None:
     return None
 
 
-def _read_key(ex: Exchange) -> Refused | None:
+def _read_key(ex: Exchange) -> Refusal | None:
     policy = ex.policy
     try:
         lines = ex.request.headers.all("idempotency-key")
         sent = keys.parse_key(lines, strict=policy.strict)
         key = sent if isinstance(sent, Malformed) else keys.check_format(sent, policy.key)
     except Exception as error:  # key= may be the operator's own function
-        return Refused(refuse("misconfigured"), error)
+        return Refusal(refuse("misconfigured"), error)
     if isinstance(sent, Malformed) or isinstance(key, Malformed):
         reason = key.reason if isinstance(key, Malformed) else ""
-        return Refused(refuse("malformed-key", detail=reason))
+        return Refusal(refuse("malformed-key", detail=reason))
     ex.sent, ex.key = sent, key
     if policy.personal_data == "refuse" and keys.looks_like_personal_data(key):
         detail = "The key looks like personal data. Use a random key, such as a UUID."
-        return Refused(refuse("malformed-key", detail=detail))
+        return Refusal(refuse("malformed-key", detail=detail))
     return None
 
 
-def _bind(ex: Exchange, session: Callable[[Request], str | None]) -> Refused | None:
+def _bind(ex: Exchange, session: Callable[[Request], str | None]) -> Refusal | None:
     try:
         ex.session = session(ex.request)
     except Exception as error:
@@ -109,7 +109,7 @@ def add_body(ex: Exchange, body: bytes | Iterable[bytes], fence: Fence) -> None:
     policy = ex.policy
     if policy.previous is not None:
         older = Prints(ex.request, body, policy.previous.fingerprint)
-        ex.older = Older(_identity_before(ex, policy.previous), older)
+        ex.older = PreviousPrints(_identity_before(ex, policy.previous), older)
     ex.fence, ex.prints = fence, Prints(ex.request, body, policy.fingerprint)
     ex.can_ask = policy.probe is not None
     ex.fresh_until = None
@@ -139,7 +139,7 @@ def _fresh_until(ex: Exchange, age: Micros) -> Micros | None:
     return min(times) + age if times else None
 
 
-def who_asks(request: Request, tenant: Tenant) -> str | Refused:
+def who_asks(request: Request, tenant: Tenant) -> str | Refusal:
     """The tenant of an authenticated request, or why there is none."""
     if tenant is None:
         return ""
@@ -147,7 +147,7 @@ def who_asks(request: Request, tenant: Tenant) -> str | Refused:
         who = _principal(tenant(request))
     except Exception as error:
         return _unanswered(error)
-    return Refused(refuse("tenant-missing")) if who is None else who
+    return Refusal(refuse("tenant-missing")) if who is None else who
 
 
 _MISTAKES: Final = (
@@ -157,7 +157,7 @@ _MISTAKES: Final = (
 _PAUSE: Final = 1_000_000
 
 
-def _unanswered(error: Exception) -> Refused:
+def _unanswered(error: Exception) -> Refusal:
     """What it means to a caller that ``tenant=`` or ``session=`` raised.
 
     Nothing there to look at is nobody: authentication found none, as on a route that is open to
@@ -165,10 +165,10 @@ def _unanswered(error: Exception) -> Refused:
     asked, such as the database of users, and pass.
     """
     if isinstance(error, LookupError | AttributeError) or _says_nobody(error):
-        return Refused(refuse("tenant-missing"), error)
+        return Refusal(refuse("tenant-missing"), error)
     if isinstance(error, _MISTAKES):
-        return Refused(refuse("misconfigured"), error)
-    return Refused(refuse("not-executed", retry_after=_PAUSE), error)
+        return Refusal(refuse("misconfigured"), error)
+    return Refusal(refuse("not-executed", retry_after=_PAUSE), error)
 
 
 def _says_nobody(error: Exception) -> bool:

@@ -27,7 +27,7 @@ from semel.core.exchange.outcome import (
     own_answer,
 )
 from semel.core.exchange.problems import refuse
-from semel.core.exchange.progress import Course
+from semel.core.exchange.progress import Progress
 from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import replace, value
 from semel.core.operations.handler import (
@@ -83,16 +83,16 @@ def claim(ex: Exchange) -> Flow[Claimed | Answer]:
 
 
 def _enter(ex: Exchange) -> Flow[Claimed | Occupied | Answer]:
-    if ex.familiar:
+    if ex.seen_before:
         answer = yield from _replayed(ex)
         if answer is not None:
             return answer
     if isinstance((yield from ask(Begin(ex.identity))), Occupied):
         # Whoever is in there may only be asking for the answer, as this one does.
-        answer = None if ex.familiar else (yield from _replayed(ex))
+        answer = None if ex.seen_before else (yield from _replayed(ex))
         return Occupied() if answer is None else answer
     try:
-        looked = (yield Read(ex.identity)) if ex.familiar else (yield from seize(ex))
+        looked = (yield Read(ex.identity)) if ex.seen_before else (yield from seize(ex))
         entry = yield from enter(ex, 0, looked)
         if isinstance(entry, Claimed):
             yield from ask(Save())
@@ -135,33 +135,33 @@ class _Result:
         return self.op is not None and (not self.writes or is_ambiguous(self.answer.error))
 
 
-def settle(ex: Exchange, outcome: HandlerOutcome, course: Course) -> Flow[Answer]:
+def settle(ex: Exchange, outcome: HandlerOutcome, progress: Progress) -> Flow[Answer]:
     """The second half: the transaction is ended, and nothing of it is left open."""
     if isinstance(outcome, Streaming):
         # It broke off before its end, and nothing of it has been sent.
         outcome = Raised(outcome.error or RuntimeError("the answer broke off"))
-    result = _result(ex, outcome, course)
+    result = _result(ex, outcome, progress)
     if result.writes:
         try:
             yield from ask(Flush())
         except SemelError as error:
             return (yield from _failed(ex, result, error))
         except Exception as error:  # what the database says to the handler's own writes
-            result = _result(ex, Raised(error), course)
+            result = _result(ex, Raised(error), progress)
     return (yield from _settle(ex, result))
 
 
-def _result(ex: Exchange, outcome: HandlerOutcome, course: Course) -> _Result:
-    outcome, verdict = conclude(ex, outcome, course)
-    answer = own_answer(ex, outcome, verdict, course)
+def _result(ex: Exchange, outcome: HandlerOutcome, progress: Progress) -> _Result:
+    outcome, verdict = conclude(ex, outcome, progress)
+    answer = own_answer(ex, outcome, verdict, progress)
     response = answer.response
     if verdict is Verdict.KEEP and response is not None:
-        keep = completion(ex, replay.secured(response, ex.policy), course)
+        keep = completion(ex, replay.secured(response, ex.policy), progress)
         returned = isinstance(outcome, Returned) and not outcome.raised  # to raise is to undo
         return _Result(answer, keep, writes=returned and response.status < 500)
     if isinstance(outcome, Returned) and response is not None:
         answer = replace(answer, response=first(ex, response, None))
-    op = concession(ex, verdict, answer.error, course) if verdict is Verdict.SUSPEND else None
+    op = concession(ex, verdict, answer.error, progress) if verdict is Verdict.SUSPEND else None
     return _Result(answer, op, writes=False)
 
 
@@ -232,7 +232,7 @@ def _nothing_happened(ex: Exchange, answer: Answer, error: SemelError) -> Answer
 
 
 def _suspension(ex: Exchange, error: BaseException | None) -> StoreOperation[Written]:
-    return concession(ex, Verdict.SUSPEND, error, Course())
+    return concession(ex, Verdict.SUSPEND, error, Progress())
 
 
 def _apart(ex: Exchange, op: StoreOperation[Written], answer: Answer) -> Flow[Answer]:

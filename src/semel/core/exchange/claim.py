@@ -73,7 +73,7 @@ def claim(ex: Exchange, before: Flow[None] | None = None) -> Flow[Claimed | Answ
             yield from _choose_identity(ex)
         if not ex.policy.leased:
             return (yield from _claim_otherwise(ex))
-        op: Read | Claim = Read(ex.identity) if ex.familiar else claim_of(ex)
+        op: Read | Claim = Read(ex.identity) if ex.seen_before else claim_of(ex)
         try:
             reply: Claimed | Found | Stale | NoRecord = yield op
         except (StoreError, Interrupted) as error:

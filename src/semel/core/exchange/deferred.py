@@ -36,7 +36,7 @@ from semel.errors import StoreError, StoreUnavailable
 
 def hand_in(ex: Exchange) -> Flow[Answer]:
     """Leave the request to the worker; 202 until it has been run."""
-    looks = ex.familiar
+    looks = ex.seen_before
     for _ in range(ROUNDS):
         reply = yield from _hand_over(ex, looks)
         looks = False

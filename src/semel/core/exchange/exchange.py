@@ -14,7 +14,7 @@ from semel.core.records import Origin
 
 if TYPE_CHECKING:
     from semel.core.exchange.answers import Answer
-    from semel.core.policy import Plan, Policy
+    from semel.core.policy import Policy, RoutePlan
     from semel.core.records import Case, Fence, Identity, Micros, Request
     from semel.core.recovery.journal import Journal
     from semel.core.request.comparison import Prints
@@ -27,7 +27,7 @@ class Exchange:
     __slots__ = (
         *("fence", "fresh_until", "identity", "key", "older", "plan", "policy", "prints"),
         *("request", "sent", "session", "tenant"),
-        *("_origin", "can_ask", "familiar", "status_at", "stored", "worker"),
+        *("_origin", "can_ask", "seen_before", "status_at", "stored", "worker"),
         *("journal", "seen"),
     )
 
@@ -41,17 +41,17 @@ class Exchange:
     key: str
     tenant: str
     fresh_until: Micros | None
-    familiar: bool
+    seen_before: bool
     """This process has probably met the key: look before claiming."""
     can_ask: bool
     """There is somebody to ask what became of a run whose outcome is unknown."""
 
-    def __init__(self, plan: Plan, request: Request) -> None:
+    def __init__(self, plan: RoutePlan, request: Request) -> None:
         self.plan = plan
         self.policy: Policy = plan.policy
         self.request = request
         self.session: str | None = None
-        self.older: Older | None = None
+        self.older: PreviousPrints | None = None
         """The same request under the route's previous settings."""
         self.stored: bytes | None = None
         """The request as it is kept, where a worker may have to run it
@@ -88,7 +88,7 @@ class Exchange:
         return f"{self.status_at}/{identity.hex()}"
 
 
-class Older:
+class PreviousPrints:
     """The identity and prints of a request under the route's previous settings."""
 
     __slots__ = ("identity", "prints")

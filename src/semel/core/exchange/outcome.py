@@ -13,7 +13,7 @@ from semel.core.exchange.answers import Answer, Outcome, doubt, from_record, unk
 from semel.core.exchange.claim import release
 from semel.core.exchange.exchange import Exchange
 from semel.core.exchange.problems import refuse
-from semel.core.exchange.progress import Course
+from semel.core.exchange.progress import Progress
 from semel.core.flow import Flow
 from semel.core.frozen import replace
 from semel.core.operations.handler import Abandoned, HandlerOutcome, Raised, Returned, Streaming
@@ -141,41 +141,41 @@ SAID: Final = {
 
 
 def conclude(
-    ex: Exchange, outcome: HandlerOutcome, course: Course
+    ex: Exchange, outcome: HandlerOutcome, progress: Progress
 ) -> tuple[HandlerOutcome, Verdict]:
     """The verdict, and the outcome it is about: a check that fails takes the outcome's place."""
     if isinstance(outcome, Returned):
         if ex.worker is not None and outcome.response.status in UNAUTHORISED:
             outcome = Raised(NotAllowed(f"the worker was answered {outcome.response.status}"))
-        elif ex.worker is not None and ex.worker.tells and not course.entered:
+        elif ex.worker is not None and ex.worker.tells and not progress.entered:
             status = outcome.response.status
             outcome = Raised(NotReached(f"the worker was answered {status} before its endpoint"))
-        elif (name := course.unfinished()) is not None:
+        elif (name := progress.unfinished()) is not None:
             outcome = Raised(NeverAwaited(name))
         elif ex.policy.resumable:
-            outcome = _finished(outcome, course)
+            outcome = _finished(outcome, progress)
     try:
         verdict = judge(ex.policy, outcome)
     except Exception as error:  # keep= is the operator's code
         outcome = Raised(KeepFailed(error))
         verdict = judge(ex.policy, outcome)
-    if course.returned and verdict is Verdict.RELEASE and _failed_to_answer(ex, outcome):
+    if progress.returned and verdict is Verdict.RELEASE and _failed_to_answer(ex, outcome):
         verdict = judge(ex.policy, Abandoned(UnmadeAnswer()))
-    if verdict is Verdict.RELEASE and _hides_a_doubt(ex, outcome, course):
+    if verdict is Verdict.RELEASE and _hides_a_doubt(ex, outcome, progress):
         verdict = judge(ex.policy, Abandoned(HiddenDoubt()))
     if ex.policy.resumable and verdict is not Verdict.KEEP:
         # All that an operation does outside is in its points, so its journal knows better.
-        doubtful = course.in_doubt or _is_about_the_worker(outcome)
+        doubtful = progress.in_doubt or _is_about_the_worker(outcome)
         verdict = Verdict.SUSPEND if doubtful else Verdict.RELEASE
     return outcome, verdict
 
 
-def is_usual(ex: Exchange, outcome: Returned, course: Course) -> bool:
+def is_usual(ex: Exchange, outcome: Returned, progress: Progress) -> bool:
     """A success that nothing stands behind: `conclude` would keep it, whatever the policy."""
     return (
         outcome.response.status < 400
         and outcome.error is None
-        and not (outcome.raised or outcome.by_router or course.made)
+        and not (outcome.raised or outcome.by_router or progress.made)
         and ex.policy.keep is None
         and ex.worker is None
         and not ex.policy.resumable
@@ -203,7 +203,7 @@ def _leaves_nothing(ex: Exchange) -> bool:
     return ex.policy.mode == "atomic" or ex.policy.effects == "none"
 
 
-def _hides_a_doubt(ex: Exchange, outcome: HandlerOutcome, course: Course) -> bool:
+def _hides_a_doubt(ex: Exchange, outcome: HandlerOutcome, progress: Progress) -> bool:
     """Whether an answer, or a later exception, stands where the endpoint's own doubt was.
 
     It was raised and answered further out, or the endpoint was cut off, or still runs. Only the
@@ -214,12 +214,12 @@ def _hides_a_doubt(ex: Exchange, outcome: HandlerOutcome, course: Course) -> boo
     last = outcome.error if isinstance(outcome, Raised | Returned | Streaming) else None
     if says_not_executed(last):
         return False
-    return course.doubt is not None or (course.inside > 0 and not _leaves_nothing(ex))
+    return progress.doubt is not None or (progress.inside > 0 and not _leaves_nothing(ex))
 
 
-def _finished(outcome: Returned, course: Course) -> HandlerOutcome:
+def _finished(outcome: Returned, progress: Progress) -> HandlerOutcome:
     try:
-        course.finish()
+        progress.finish()
     except OperationChanged as error:
         return Raised(error)
     return outcome
@@ -229,35 +229,39 @@ def _is_about_the_worker(outcome: HandlerOutcome) -> bool:
     return isinstance(outcome, Raised) and isinstance(outcome.error, NotAllowed)
 
 
-def has_begun(ex: Exchange, course: Course) -> bool:
+def has_begun(ex: Exchange, progress: Progress) -> bool:
     """An operation that has done something which must be finished: freeing its key would not do.
 
     Of a deferred one that is any point, since nobody but a worker ever comes back to it.
     """
     if not ex.policy.resumable:
         return False
-    journal, deferred = course.journal, ex.policy.mode == "deferred"
+    journal, deferred = progress.journal, ex.policy.mode == "deferred"
     # An intent: a repeatable call may have been made, and must be made again with its key.
     return journal.acted or journal.intent is not None or (deferred and bool(journal.points))
 
 
-def own_answer(ex: Exchange, outcome: HandlerOutcome, verdict: Verdict, course: Course) -> Answer:
+def own_answer(
+    ex: Exchange, outcome: HandlerOutcome, verdict: Verdict, progress: Progress
+) -> Answer:
     """What the first caller gets if nothing stands in the way."""
     said = SAID[verdict]
     match outcome:
         case Returned(response, error):
             return Answer(response, said, error)
         case Raised(error) | Abandoned(error):
-            response = problem_for(ex, error, verdict, course)
+            response = problem_for(ex, error, verdict, progress)
             return Answer(response, said, error, reraise=True)
         case Streaming():
             raise AssertionError("a streamed outcome has its own way")
 
 
-def problem_for(ex: Exchange, error: BaseException, verdict: Verdict, course: Course) -> Response:
+def problem_for(
+    ex: Exchange, error: BaseException, verdict: Verdict, progress: Progress
+) -> Response:
     if verdict is Verdict.SUSPEND:
         return doubt(ex, ex.can_ask, status=500)
-    if verdict is Verdict.RELEASE and has_begun(ex, course):
+    if verdict is Verdict.RELEASE and has_begun(ex, progress):
         detail = "The operation has begun and is not finished. Send the request again unchanged."
         return refuse("handler-failed", detail=detail, retry_after=ex.policy.retry_micros)
     if verdict is Verdict.KEEP:
@@ -272,7 +276,7 @@ def concession(
     ex: Exchange,
     verdict: Verdict,
     error: BaseException | None,
-    course: Course,
+    progress: Progress,
     *,
     by_router: bool = False,
 ) -> Release | Suspend | Renew:
@@ -282,7 +286,7 @@ def concession(
     """
     worker = ex.worker
     reason = type(error).__name__ if error is not None else "answered an error"
-    if verdict is Verdict.RELEASE and has_begun(ex, course):
+    if verdict is Verdict.RELEASE and has_begun(ex, progress):
         # The lease is left to lapse: the next request or the completer goes on, and nobody forgets.
         requeue = None if worker is None else worker.requeue
         if worker is None or not worker.overdue:
@@ -299,16 +303,16 @@ def concession(
     return Suspend(ex.identity, ex.fence, reason, after)
 
 
-def completion(ex: Exchange, kept: bytes, course: Course) -> Complete:
+def completion(ex: Exchange, kept: bytes, progress: Progress) -> Complete:
     """``kept``: the snapshot of the answer, encoded."""
     policy = ex.policy
     return Complete(
         ex.identity,
         ex.fence,
         kept,
-        max(policy.retention_micros, course.retention),
+        max(policy.retention_micros, progress.retention),
         policy.tombstone_micros,
-        course.resource,
+        progress.resource,
     )
 
 

@@ -1,4 +1,4 @@
-"""The course of one run: which recovery points it has passed, and what it says of itself."""
+"""The progress of one run: which recovery points it has passed, and what it says of itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from semel.core.records import Micros
-from semel.core.recovery.journal import Journal, Kind, Point
+from semel.core.recovery.journal import Journal, Point, PointKind
 from semel.core.recovery.was_sent import leaves_doubt
 from semel.errors import ConfigurationError, OperationChanged
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 _NO_POINTS: Final = Journal()
 
 
-class Course:
+class Progress:
     """Written by the run's own handler, read by the exchange when the handler has answered."""
 
     __slots__ = (
@@ -49,7 +49,7 @@ class Course:
         return next((error for error in self.raised if leaves_doubt(error)), None)
 
     @contextmanager
-    def alone(self, name: str, kind: Kind) -> Generator[None]:
+    def alone(self, name: str, kind: PointKind) -> Generator[None]:
         """One point at a time: of two, the journal of one would lack what the other has sent."""
         try:
             self._turn.pop()  # of several threads one succeeds
@@ -82,7 +82,7 @@ class Course:
                     made.close()  # Python need not warn of it, too
         return left[0] if left else None
 
-    def meet(self, name: str, kind: Kind) -> Point | None:
+    def meet(self, name: str, kind: PointKind) -> Point | None:
         """What is on record at this point; None where the run is the first to come so far."""
         points = self.journal.points
         self._seen = max(self._seen, self._passed + 1)

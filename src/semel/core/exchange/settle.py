@@ -26,7 +26,7 @@ from semel.core.exchange.outcome import (
     own_answer,
     problem_for,
 )
-from semel.core.exchange.progress import Course
+from semel.core.exchange.progress import Progress
 from semel.core.flow import Flow, Interrupted
 from semel.core.frozen import replace, value
 from semel.core.operations.handler import (
@@ -58,7 +58,7 @@ class Flowing:
     verdict: Verdict
 
 
-def settle(ex: Exchange, outcome: HandlerOutcome, course: Course) -> Flow[Answer | Flowing]:
+def settle(ex: Exchange, outcome: HandlerOutcome, progress: Progress) -> Flow[Answer | Flowing]:
     """Put on record what the handler came to; the result is its first caller's answer.
 
     Where the outcome has begun to stream and there is an answer all the same, that is sent
@@ -68,21 +68,21 @@ def settle(ex: Exchange, outcome: HandlerOutcome, course: Course) -> Flow[Answer
         if ex.policy.mode == "atomic":
             from semel.core.exchange import atomic  # not loaded for those who have no such routes
 
-            return (yield from atomic.settle(ex, outcome, course))
-        if type(outcome) is Returned and is_usual(ex, outcome, course):
+            return (yield from atomic.settle(ex, outcome, progress))
+        if type(outcome) is Returned and is_usual(ex, outcome, progress):
             kept: Whole = outcome
         else:
-            concluded, verdict = conclude(ex, outcome, course)
+            concluded, verdict = conclude(ex, outcome, progress)
             if isinstance(concluded, Streaming):
                 return (yield from _open_stream(ex, concluded, verdict))
             if verdict is not Verdict.KEEP:
-                return (yield from _concede(ex, concluded, verdict, course))
+                return (yield from _concede(ex, concluded, verdict, progress))
             kept = concluded
         if isinstance(kept, Returned):
             response, raised = kept.response, False
         else:
-            response, raised = problem_for(ex, kept.error, Verdict.KEEP, course), True
-        op = completion(ex, replay.secured(response, ex.policy), course)
+            response, raised = problem_for(ex, kept.error, Verdict.KEEP, progress), True
+        op = completion(ex, replay.secured(response, ex.policy), progress)
         try:
             written: Written | None = yield op
         except (StoreError, ConfigurationError):
@@ -104,12 +104,12 @@ def _not_kept(ex: Exchange, own: Answer, written: Written | None) -> Flow[Answer
     return not_durable(ex, own)
 
 
-def _concede(ex: Exchange, outcome: Whole, verdict: Verdict, course: Course) -> Flow[Answer]:
+def _concede(ex: Exchange, outcome: Whole, verdict: Verdict, progress: Progress) -> Flow[Answer]:
     """An answer that is not kept: the key is released, or what became of it is unknown."""
-    answer = own_answer(ex, outcome, verdict, course)
+    answer = own_answer(ex, outcome, verdict, progress)
     response = answer.response
     by_router = isinstance(outcome, Returned) and outcome.by_router
-    op = concession(ex, verdict, answer.error, course, by_router=by_router)
+    op = concession(ex, verdict, answer.error, progress, by_router=by_router)
     written = yield from _give_up(op)
     if isinstance(written, Lost):
         return (yield from as_zombie(ex, written, answer))
@@ -166,15 +166,15 @@ def _open_stream(ex: Exchange, head: Streaming, verdict: Verdict) -> Flow[Answer
     return Flowing(headers, head, receipt, verdict)
 
 
-def end_stream(ex: Exchange, stream: Flowing, drained: Drained, course: Course) -> Flow[Answer]:
+def end_stream(ex: Exchange, stream: Flowing, drained: Drained, progress: Progress) -> Flow[Answer]:
     """The body has flowed: its receipt is closed, with what came of it."""
     error = drained.error or stream.head.error
     answer = Answer(None, Outcome.EXECUTED, error, drained.error is not None)
     if stream.verdict is not Verdict.KEEP:
-        yield from _give_up(concession(ex, stream.verdict, error, course))
+        yield from _give_up(concession(ex, stream.verdict, error, progress))
         return replace(answer, outcome=SAID[stream.verdict])
     ended = replace(
         stream.receipt, open=False, whole=drained.whole, size=drained.size, digest=drained.digest
     )
-    written = yield from _insist(ex, completion(ex, snapshot.encode(ended), course))
+    written = yield from _insist(ex, completion(ex, snapshot.encode(ended), progress))
     return answer if isinstance(written, Applied) else replace(answer, outcome=Outcome.NOT_DURABLE)

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from semel.core.frozen import value
 from semel.core.operations.acts import Act, Verb
-from semel.core.operations.outbox import Kept
+from semel.core.operations.outbox import EffectWritten
 from semel.core.operations.requests import StoreOperation, Written
 from semel.core.records import Fence, Identity, Micros, State
 
@@ -18,7 +18,7 @@ from semel.core.records import Fence, Identity, Micros, State
 
 
 @value
-class Entry:
+class AuditEntry:
     """One act, as it is on record. ``subject``: an effect's key, a tenant, the id of a key."""
 
     place: str
@@ -35,10 +35,10 @@ class Entry:
 
 
 @value
-class Entries:
+class AuditEntries:
     """Acts, newest first."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[AuditEntry, ...]
     now: Micros
 
 
@@ -59,7 +59,7 @@ class Remark(StoreOperation[Remarked]):
 
 
 @value
-class BrowseAudit(StoreOperation[Entries]):
+class BrowseAudit(StoreOperation[AuditEntries]):
     """List acts, newest first, from the one at ``before`` on."""
 
     limit: int
@@ -164,7 +164,7 @@ class Reseal(StoreOperation[Written]):
 
 
 @value
-class ResealEffect(StoreOperation[Kept]):
+class ResealEffect(StoreOperation[EffectWritten]):
     """The same for an effect's payload."""
 
     key: str

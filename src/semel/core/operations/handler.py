@@ -8,9 +8,9 @@ from typing import Any, ClassVar, TypeAlias
 from semel.core.frozen import value
 from semel.core.operations.requests import (
     Claim,
+    FlowOperation,
     Found,
     NoRecord,
-    Operation,
     StoreOperation,
     Written,
 )
@@ -82,7 +82,7 @@ class Unwoken:
 
 
 @value
-class Await(Operation[Woken | Unwoken]):
+class Await(FlowOperation[Woken | Unwoken]):
     """Wait, holding no connection, until the record leaves the hands of ``fence``.
 
     None: until there is a record, or the transaction that keeps the identity busy has ended.
@@ -94,8 +94,8 @@ class Await(Operation[Woken | Unwoken]):
 
 
 @value
-class Pause(Operation[bool]):
-    """Rest before another try at a write; the reply says whether the lease is still held."""
+class Pause(FlowOperation[bool]):
+    """Pause before another try at a write; the reply says whether the lease is still held."""
 
     finishing: ClassVar[bool] = True
 
@@ -105,7 +105,7 @@ class Pause(Operation[bool]):
 
 
 @value
-class Rest(Operation[None]):
+class PauseBetweenLooks(FlowOperation[None]):
     """Wait before the store is asked again."""
 
     finishing: ClassVar[bool] = True
@@ -114,7 +114,7 @@ class Rest(Operation[None]):
 
 
 @value
-class Pursue(Operation[None]):
+class Pursue(FlowOperation[None]):
     """Perform a write in the background, again and again until a store acknowledges it.
 
     ``claim`` is made before it each time, where the write needs one that may not be there.
@@ -140,7 +140,7 @@ class Occupied:
 
 
 @value
-class Begin(Operation[Begun | Occupied]):
+class Begin(FlowOperation[Begun | Occupied]):
     """Open a transaction on the store's database.
 
     The identity's lock is tried, never waited for.
@@ -150,40 +150,40 @@ class Begin(Operation[Begun | Occupied]):
 
 
 @value
-class Save(Operation[None]):
+class Save(FlowOperation[None]):
     """Set the savepoint: what follows can be undone without what came before."""
 
 
 @value
-class Flush(Operation[None]):
+class Flush(FlowOperation[None]):
     """Let a session write what it still holds; raises what the database says to that."""
 
     finishing: ClassVar[bool] = True
 
 
 @value
-class Undo(Operation[None]):
+class Undo(FlowOperation[None]):
     """Roll back to the savepoint: the handler's writes are gone, the record stays."""
 
     finishing: ClassVar[bool] = True
 
 
 @value
-class Commit(Operation[None]):
+class Commit(FlowOperation[None]):
     """Commit. StoreUnavailable with ``applied`` None: nobody can say yet whether it did."""
 
     finishing: ClassVar[bool] = True
 
 
 @value
-class RollBack(Operation[None]):
+class RollBack(FlowOperation[None]):
     """End the open transaction, if there is one, and leave nothing. Never fails."""
 
     finishing: ClassVar[bool] = True
 
 
 @value
-class Ascertain(Operation[Found | NoRecord]):
+class Ascertain(FlowOperation[Found | NoRecord]):
     """What became of a commit in doubt: read under the identity's lock, waiting for it."""
 
     finishing: ClassVar[bool] = True
@@ -199,7 +199,7 @@ class Did:
 
 
 @value
-class Do(Operation[Did | Raised | Abandoned]):
+class Do(FlowOperation[Did | Raised | Abandoned]):
     """Call a function of the application's, in the colour of the run."""
 
     function: Callable[..., Any]
@@ -207,12 +207,12 @@ class Do(Operation[Did | Raised | Abandoned]):
 
 
 @value
-class Held(Operation[bool]):
+class Held(FlowOperation[bool]):
     """Whether the lease is still this run's, by the process's own clock, right now."""
 
 
 @value
-class Ask(Operation[Any]):
+class Ask(FlowOperation[Any]):
     """Ask a probe; the reply is one of `core/unknown/evidence.py`."""
 
     probe: Callable[..., Any]
@@ -220,14 +220,14 @@ class Ask(Operation[Any]):
 
 
 @value
-class Apart(Operation[Any]):
+class Apart(FlowOperation[Any]):
     """Do work that takes long: not in the thread of an event loop, where all others would wait."""
 
     work: Callable[[], Any]
 
 
 @value
-class Render(Operation[Response]):
+class Render(FlowOperation[Response]):
     """Let the route's ``on_replay`` turn the kept answer into one with the current state."""
 
     response: Response

@@ -14,7 +14,7 @@ from semel.core.terms import Terms
 
 
 @value
-class Listed:
+class DueRecords:
     """What is to be done now, longest due first; ``next_due``: when there is more of its kind."""
 
     cases: tuple[Case, ...]
@@ -78,7 +78,7 @@ class Retired:
 
 
 @value
-class Known:
+class RouteScope:
     """What an asker knows: some routes of one application. Other records are left alone."""
 
     application: str
@@ -103,7 +103,7 @@ class Work(StrEnum):
 
 
 @value
-class Due(StoreOperation[Listed]):
+class Due(StoreOperation[DueRecords]):
     """List what is due of one kind of work; nothing is changed, nobody is kept from it.
 
     Whoever cannot do what it finds must put it off (Take and Release, Resume, Inquire), or finds it
@@ -113,7 +113,7 @@ class Due(StoreOperation[Listed]):
 
     work: Work
     limit: int
-    known: Known | None = None
+    known: RouteScope | None = None
 
 
 @value
@@ -132,7 +132,7 @@ class CountDue(StoreOperation[Waiting]):
 
 
 @value
-class Browse(StoreOperation[Listed]):
+class Browse(StoreOperation[DueRecords]):
     """List records in these states for an operator, in the order of identities past ``after``.
 
     ``dead``: only those nobody will look at again.

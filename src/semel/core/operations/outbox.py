@@ -25,7 +25,7 @@ class Effects:
 
 
 @value
-class Kept:
+class EffectWritten:
     """Whether the write on an effect was applied: it was not when another worker has it by now.
 
     Of Enqueue: whether it was written now; when not, its key is there already, which is as good.
@@ -44,7 +44,7 @@ class Noted:
 
 
 @value
-class Enqueue(StoreOperation[Kept]):
+class Enqueue(StoreOperation[EffectWritten]):
     """Write an effect into the outbox, due after ``delay``; its key already there, nothing."""
 
     key: str
@@ -74,7 +74,7 @@ class TakeEffects(StoreOperation[Effects]):
 
 
 @value
-class RenewEffects(StoreOperation[Kept]):
+class RenewEffects(StoreOperation[EffectWritten]):
     """Push away the end of the lease of everything taken with ``fence``."""
 
     fence: Fence
@@ -82,7 +82,7 @@ class RenewEffects(StoreOperation[Kept]):
 
 
 @value
-class Deliver(StoreOperation[Kept]):
+class Deliver(StoreOperation[EffectWritten]):
     """Acknowledge an effect, with the provider's own id for it; kept for ``retention``.
 
     Also past the lease, unless another fence has it by now. Done already by this fence: applied.
@@ -97,7 +97,7 @@ class Deliver(StoreOperation[Kept]):
 
 
 @value
-class Fail(StoreOperation[Kept]):
+class Fail(StoreOperation[EffectWritten]):
     """A delivery failed; again after ``again_in``, or a dead letter where that is None."""
 
     finishing: ClassVar[bool] = True
@@ -133,7 +133,7 @@ class FindEffect(StoreOperation[Effects]):
 
 
 @value
-class Requeue(StoreOperation[Kept]):
+class Requeue(StoreOperation[EffectWritten]):
     """A dead effect is tried again, from now, with all its tries; or dropped for good.
 
     Applied also when that is so already: it waits, or with ``drop`` is not there.
@@ -145,7 +145,7 @@ class Requeue(StoreOperation[Kept]):
 
 
 @value
-class Note(StoreOperation[Noted]):
+class NoteEvent(StoreOperation[Noted]):
     """Note an event of a provider, or only ask whether it was noted (``keep`` None)."""
 
     source: str

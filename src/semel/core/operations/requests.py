@@ -165,7 +165,7 @@ Written: TypeAlias = Applied | Lost
 # ── operations answered by a store ────────────────────────────────────────────────────────────────
 
 
-class Operation(Generic[R_co]):
+class FlowOperation(Generic[R_co]):
     """Something to be done by the world; the type argument is the union of its replies."""
 
     __slots__ = ()
@@ -174,7 +174,7 @@ class Operation(Generic[R_co]):
     """Must be carried through even when nobody waits for the answer any more."""
 
 
-class StoreOperation(Operation[R_co]):
+class StoreOperation(FlowOperation[R_co]):
     """An operation that a store performs."""
 
     __slots__ = ()

@@ -21,7 +21,7 @@ _MAGIC: Final = b"J1"
 _HEAD: Final = struct.Struct(">2sI")
 
 
-class Kind(StrEnum):
+class PointKind(StrEnum):
     """What stands at a point."""
 
     PHASE = "phase"
@@ -35,7 +35,7 @@ class Point:
     """One recovery point. ``done`` is False for a call whose intent alone is on record."""
 
     name: str
-    kind: Kind
+    kind: PointKind
     done: bool
     result: Any = None
 
@@ -55,15 +55,15 @@ class Journal:
     @property
     def acted(self) -> bool:
         """Something was done outside: what was begun has to be finished."""
-        return any(point.done and point.kind is Kind.CALL for point in self.points)
+        return any(point.done and point.kind is PointKind.CALL for point in self.points)
 
     def intending(self, name: str) -> Journal:
         """With the intent to make a call."""
         if self.intent is not None:
             raise ValueError("an intent is on record already")
-        return Journal((*self.points, Point(name, Kind.CALL, done=False)))
+        return Journal((*self.points, Point(name, PointKind.CALL, done=False)))
 
-    def reaching(self, name: str, kind: Kind, result: Any) -> Journal:
+    def reaching(self, name: str, kind: PointKind, result: Any) -> Journal:
         """With a point reached: a new one, or the intent's own."""
         before = self.withdrawing().points
         return Journal((*before, Point(name, kind, True, result)))
@@ -75,7 +75,7 @@ class Journal:
     def doubting(self) -> Journal:
         """With the last call in doubt again: what it was said to have come to does not count."""
         last = self.points[-1] if self.points else None
-        if last is None or last.kind is not Kind.CALL:
+        if last is None or last.kind is not PointKind.CALL:
             raise ValueError("the last point is no call")
         return Journal((*self.points[:-1], replace(last, done=False, result=None)))
 
@@ -114,4 +114,4 @@ def decode(blob: bytes | None) -> Journal:
 
 
 def _point(name: str, kind: str, *result: Any) -> Point:
-    return Point(name, Kind(kind), bool(result), result[0] if result else None)
+    return Point(name, PointKind(kind), bool(result), result[0] if result else None)

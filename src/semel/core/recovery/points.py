@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn, assert_never
 
-from semel.core.exchange.progress import Course
+from semel.core.exchange.progress import Progress
 from semel.core.flow import Flow, ask
 from semel.core.frozen import frozen
 from semel.core.operations.handler import (
@@ -30,8 +30,8 @@ from semel.core.operations.handler import (
 from semel.core.operations.requests import Advance, Lost, Recall, Recalled, Written
 from semel.core.records import Fence, Identity, Micros
 from semel.core.recovery import journal as journals
-from semel.core.recovery.journal import Journal, Kind
-from semel.core.recovery.was_sent import Sent, classify
+from semel.core.recovery.journal import Journal, PointKind
+from semel.core.recovery.was_sent import WasSent, classify
 from semel.core.request import keys
 from semel.core.unknown.evidence import Absent, CannotTell, Evidence, Happened, Inquiry
 from semel.errors import ConfigurationError, LeaseLost, NotExecuted, OutcomeUnknown, StoreError
@@ -43,13 +43,13 @@ class Holder:
 
     identity: Identity
     fence: Fence
-    course: Course
+    progress: Progress
     epoch: Micros
     """When this life of the key began."""
 
 
 @frozen
-class Deed:
+class PointCall:
     """A point's name, what is to be done there, and the package of the handler that wants it."""
 
     name: str
@@ -61,26 +61,26 @@ class Deed:
 # ── phases ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def phase(holder: Holder, deed: Deed) -> Flow[Any]:
+def phase(holder: Holder, deed: PointCall) -> Flow[Any]:
     """A local transaction: the function's writes and the journal's entry commit together."""
-    with holder.course.alone(deed.name, Kind.PHASE):
+    with holder.progress.alone(deed.name, PointKind.PHASE):
         return (yield from _phase(holder, deed))
 
 
-def _phase(holder: Holder, deed: Deed) -> Flow[Any]:
-    met = holder.course.meet(deed.name, Kind.PHASE)
+def _phase(holder: Holder, deed: PointCall) -> Flow[Any]:
+    met = holder.progress.meet(deed.name, PointKind.PHASE)
     if met is not None:
-        holder.course.passing(holder.course.journal)
+        holder.progress.passing(holder.progress.journal)
         return met.result
     begun = yield from ask(Begin(holder.identity))
     if isinstance(begun, Occupied):
         raise NotExecuted(f"phase {deed.name!r}: an earlier run is still in the middle of it")
     reached = yield from _in_transaction(holder, deed)
-    holder.course.passing(reached)
+    holder.progress.passing(reached)
     return reached.points[-1].result
 
 
-def _in_transaction(holder: Holder, deed: Deed) -> Flow[Journal]:
+def _in_transaction(holder: Holder, deed: PointCall) -> Flow[Journal]:
     outcome = yield from ask(Do(deed.function, deed.arguments))
     match outcome:
         case Raised(error) | Abandoned(error):
@@ -91,7 +91,7 @@ def _in_transaction(holder: Holder, deed: Deed) -> Flow[Journal]:
         case _:
             assert_never(outcome)
     try:
-        reached, blob = _reached(holder, deed, Kind.PHASE, value)
+        reached, blob = _reached(holder, deed, PointKind.PHASE, value)
     except ConfigurationError:
         yield from ask(RollBack())
         raise
@@ -109,7 +109,7 @@ def _in_transaction(holder: Holder, deed: Deed) -> Flow[Journal]:
     return reached
 
 
-def _ascertain(holder: Holder, deed: Deed, blob: bytes, error: StoreError) -> Flow[None]:
+def _ascertain(holder: Holder, deed: PointCall, blob: bytes, error: StoreError) -> Flow[None]:
     """A commit nobody answered for: the journal, read under the lock, says whether it happened."""
     if getattr(error, "applied", None) is not False:
         try:
@@ -130,22 +130,30 @@ def _ascertain(holder: Holder, deed: Deed, blob: bytes, error: StoreError) -> Fl
 
 
 def call(
-    holder: Holder, deed: Deed, repeatable: bool, probe: Callable[..., Any] | None, inquiry: Inquiry
+    holder: Holder,
+    deed: PointCall,
+    repeatable: bool,
+    probe: Callable[..., Any] | None,
+    inquiry: Inquiry,
 ) -> Flow[Any]:
     """At most one outside effect: the intent is on record before, the result after."""
-    with holder.course.alone(deed.name, Kind.CALL):
+    with holder.progress.alone(deed.name, PointKind.CALL):
         return (yield from _call(holder, deed, repeatable, probe, inquiry))
 
 
 def _call(
-    holder: Holder, deed: Deed, repeatable: bool, probe: Callable[..., Any] | None, inquiry: Inquiry
+    holder: Holder,
+    deed: PointCall,
+    repeatable: bool,
+    probe: Callable[..., Any] | None,
+    inquiry: Inquiry,
 ) -> Flow[Any]:
-    course = holder.course
-    met = course.meet(deed.name, Kind.CALL)
+    progress = holder.progress
+    met = progress.meet(deed.name, PointKind.CALL)
     if met is not None and met.done:
-        course.passing(course.journal)
+        progress.passing(progress.journal)
         return met.result
-    course.repeating = repeatable
+    progress.repeating = repeatable
     first = not (met is not None and repeatable)
     if met is None:
         yield from _intend(holder, deed)
@@ -153,9 +161,9 @@ def _call(
         # An earlier run died between its intent and its result: it may have sent.
         happened = yield from _inquire(deed, probe, inquiry)
         if happened is not None:
-            reached, blob = _reached(holder, deed, Kind.CALL, happened.result)
+            reached, blob = _reached(holder, deed, PointKind.CALL, happened.result)
             yield from _record(holder, deed, blob)
-            course.passing(reached)
+            progress.passing(reached)
             return reached.points[-1].result
     # A process that was stopped here for long finds its lease gone, and sends nothing.
     if not (yield from ask(Held())):
@@ -167,20 +175,22 @@ def _call(
     return (yield from _failed(holder, deed, outcome, first))
 
 
-def _intend(holder: Holder, deed: Deed) -> Flow[None]:
-    if any((it.name, it.kind) == (deed.name, Kind.CALL) for it in holder.course.journal.points):
+def _intend(holder: Holder, deed: PointCall) -> Flow[None]:
+    if any(
+        (it.name, it.kind) == (deed.name, PointKind.CALL) for it in holder.progress.journal.points
+    ):
         raise ConfigurationError(
             f"call {deed.name!r} was made already: a second one needs a name of its own, or the "
             "provider would take it, by its key, for the first"
         )
-    intended = holder.course.journal.intending(deed.name)
+    intended = holder.progress.journal.intending(deed.name)
     op = Advance(holder.identity, holder.fence, journals.encode(intended))
     _demand_applied((yield from ask(op)), deed)
-    holder.course.journal = intended
+    holder.progress.journal = intended
 
 
 def _inquire(
-    deed: Deed, probe: Callable[..., Any] | None, inquiry: Inquiry
+    deed: PointCall, probe: Callable[..., Any] | None, inquiry: Inquiry
 ) -> Flow[Happened | None]:
     """What became of an earlier run's call; None when it surely did not happen and never will."""
     if probe is None:
@@ -197,35 +207,39 @@ def _inquire(
             assert_never(evidence)
 
 
-def _failed(holder: Holder, deed: Deed, outcome: Raised | Abandoned, first: bool) -> Flow[NoReturn]:
+def _failed(
+    holder: Holder, deed: PointCall, outcome: Raised | Abandoned, first: bool
+) -> Flow[NoReturn]:
     """The function raised. Only what surely was not done is taken off the record.
 
     That a repeated call was refused says nothing of the one an earlier run made.
     """
     error, sent = outcome.error, classify(outcome.error, deed.package)
-    surely_not = first and sent in (Sent.NOT_SENT, Sent.ANSWERED) and isinstance(outcome, Raised)
+    surely_not = (
+        first and sent in (WasSent.NOT_SENT, WasSent.ANSWERED) and isinstance(outcome, Raised)
+    )
     if surely_not:
-        withdrawn = holder.course.journal.withdrawing()
+        withdrawn = holder.progress.journal.withdrawing()
         yield from _record(holder, deed, journals.encode(withdrawn))
-        holder.course.journal = withdrawn
-    if sent is Sent.NOT_SENT and not isinstance(error, NotExecuted):
+        holder.progress.journal = withdrawn
+    if sent is WasSent.NOT_SENT and not isinstance(error, NotExecuted):
         raise NotExecuted(f"call {deed.name!r} was not sent: {error}") from error
-    if surely_not or holder.course.repeating or isinstance(error, OutcomeUnknown):
+    if surely_not or holder.progress.repeating or isinstance(error, OutcomeUnknown):
         raise error
     raise OutcomeUnknown(f"call {deed.name!r} may have happened: {error!r}") from error
 
 
-def _done(holder: Holder, deed: Deed, did: Did) -> Flow[Any]:
+def _done(holder: Holder, deed: PointCall, did: Did) -> Flow[Any]:
     try:
-        reached, blob = _reached(holder, deed, Kind.CALL, did.value)
+        reached, blob = _reached(holder, deed, PointKind.CALL, did.value)
     except ConfigurationError as error:
         raise OutcomeUnknown(str(error)) from error  # it happened, and its result cannot be kept
     yield from _record(holder, deed, blob)
-    holder.course.passing(reached)
+    holder.progress.passing(reached)
     return reached.points[-1].result
 
 
-def _record(holder: Holder, deed: Deed, blob: bytes) -> Flow[None]:
+def _record(holder: Holder, deed: PointCall, blob: bytes) -> Flow[None]:
     """Write the journal until the store acknowledges it, or the lease is over."""
     op = Advance(holder.identity, holder.fence, blob)
     attempt = 0
@@ -238,15 +252,15 @@ def _record(holder: Holder, deed: Deed, blob: bytes) -> Flow[None]:
                 raise OutcomeUnknown(f"call {deed.name!r}: its result is not on record") from error
 
 
-def _demand_applied(written: Written, deed: Deed) -> None:
+def _demand_applied(written: Written, deed: PointCall) -> None:
     if isinstance(written, Lost):
         raise LeaseLost(f"{deed.name!r}: the lease was lost")
 
 
-def _reached(holder: Holder, deed: Deed, kind: Kind, value: Any) -> tuple[Journal, bytes]:
+def _reached(holder: Holder, deed: PointCall, kind: PointKind, value: Any) -> tuple[Journal, bytes]:
     """As it will be read: the first run must not see other results than those that come after."""
     try:
-        blob = journals.encode(holder.course.journal.reaching(deed.name, kind, value))
+        blob = journals.encode(holder.progress.journal.reaching(deed.name, kind, value))
         return journals.decode(blob), blob
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"the result of {deed.name!r} must be JSON: {error}") from error

@@ -25,7 +25,7 @@ from semel.core.recovery import client_internals as internals
 from semel.errors import NotExecuted
 
 
-class Sent(Enum):
+class WasSent(Enum):
     """What is known about a call that failed."""
 
     NOT_SENT = "not sent"
@@ -41,9 +41,9 @@ class By(Enum):
     WITHIN = "by the error within"
 
 
-Rule = Sent | By | None
+Rule = WasSent | By | None
 
-_NO, _MAYBE = Sent.NOT_SENT, Sent.AMBIGUOUS
+_NO, _MAYBE = WasSent.NOT_SENT, WasSent.AMBIGUOUS
 
 _HTTPX: Final[Mapping[str, Rule]] = {
     "ConnectError": _NO,
@@ -170,16 +170,16 @@ _PYTHON: Final = str(types.__file__).replace("\\", "/").rpartition("/")[0] + "/"
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
-def classify(error: BaseException, package: str = "") -> Sent | None:
+def classify(error: BaseException, package: str = "") -> WasSent | None:
     """Whether the call that raised this was sent; None when it is no failure of a call's.
 
     The whole chain counts, in doubt the more dangerous class. ``package`` is that of the caller,
     who makes one call: earlier ones of the caller's own are seen only where they are in the chain.
     """
     found = _by_class(error)
-    if found is not Sent.NOT_SENT or says_not_executed(error):
+    if found is not WasSent.NOT_SENT or says_not_executed(error):
         return found
-    return Sent.AMBIGUOUS if any(_unproved(error, _shown_by_all(package))) else found
+    return WasSent.AMBIGUOUS if any(_unproved(error, _shown_by_all(package))) else found
 
 
 def unanswered(error: BaseException) -> bool:
@@ -188,7 +188,7 @@ def unanswered(error: BaseException) -> bool:
     Whoever called the client is left out of account: what else a handler did before is judged by
     its policy. So are errors of the system's own, which name no call.
     """
-    if any(_kind(link) is Sent.AMBIGUOUS and not _is_answer(link) for link in _judged(error)):
+    if any(_kind(link) is WasSent.AMBIGUOUS and not _is_answer(link) for link in _judged(error)):
         return True
     return any(not _of_the_system(link) for link in _unproved(error, _shown_by_client))
 
@@ -222,13 +222,13 @@ def _says_not_executed(error: BaseException | None, above: frozenset[int]) -> bo
     return False
 
 
-def _by_class(error: BaseException) -> Sent | None:
-    if any(_kind(link) is Sent.AMBIGUOUS for link in _judged(error)):
-        return Sent.AMBIGUOUS
-    return Sent.NOT_SENT if says_not_executed(error) else _own(error)
+def _by_class(error: BaseException) -> WasSent | None:
+    if any(_kind(link) is WasSent.AMBIGUOUS for link in _judged(error)):
+        return WasSent.AMBIGUOUS
+    return WasSent.NOT_SENT if says_not_executed(error) else _own(error)
 
 
-def _own(error: BaseException) -> Sent | None:
+def _own(error: BaseException) -> WasSent | None:
     """The class of the outermost error; a group's is that of all its members."""
     members = _members(error)
     if not members:
@@ -236,7 +236,7 @@ def _own(error: BaseException) -> Sent | None:
     found = set(map(_by_class, members))
     if None in found:
         return None
-    return Sent.ANSWERED if Sent.ANSWERED in found else Sent.NOT_SENT
+    return WasSent.ANSWERED if WasSent.ANSWERED in found else WasSent.NOT_SENT
 
 
 _CONFLICT: Final = 409
@@ -246,21 +246,21 @@ _CONFLICT: Final = 409
 # ── one exception ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _kind(error: BaseException) -> Sent | None:
+def _kind(error: BaseException) -> WasSent | None:
     """The class of one exception, without what stands behind it."""
     if isinstance(error, BaseExceptionGroup):
         return None
     if not isinstance(error, Exception):
-        return Sent.AMBIGUOUS  # cancelled or interrupted, who knows where
+        return WasSent.AMBIGUOUS  # cancelled or interrupted, who knows where
     if _of_the_system(error):
         return _kind_of_system(error)
     match _rule(error):
         case By.STATUS:
             status = _status(error)
             surely = status is not None and status < 500 and status != _CONFLICT
-            return Sent.ANSWERED if surely else Sent.AMBIGUOUS
+            return WasSent.ANSWERED if surely else WasSent.AMBIGUOUS
         case By.CODE:
-            return Sent.ANSWERED if _code(error) in ANSWERED_CODES else Sent.AMBIGUOUS
+            return WasSent.ANSWERED if _code(error) in ANSWERED_CODES else WasSent.AMBIGUOUS
         case By.WITHIN:
             return _kind_within(error)
         case rule:
@@ -283,21 +283,21 @@ def _of_the_system(error: BaseException) -> bool:
     return isinstance(error, OSError) and _package(type(error)) in {"builtins", "socket", "ssl"}
 
 
-def _kind_of_system(error: BaseException) -> Sent | None:
+def _kind_of_system(error: BaseException) -> WasSent | None:
     if any(internals.place(frame) in internals.CONNECTING for frame in _frames(error)):
-        return Sent.NOT_SENT
+        return WasSent.NOT_SENT
     if getattr(error, "errno", None) in _NETWORK_ERRORS:
-        return Sent.AMBIGUOUS
+        return WasSent.AMBIGUOUS
     rule = _rule(error)
-    return rule if isinstance(rule, Sent) else None
+    return rule if isinstance(rule, WasSent) else None
 
 
-def _kind_within(error: BaseException) -> Sent | None:
+def _kind_within(error: BaseException) -> WasSent | None:
     """Of an error that says "see inside". Nothing inside: urllib's own, else in doubt."""
     inner = next(_within(error), None)
     if inner is not None:
         return _kind(inner)
-    return None if _package(type(error)) == "urllib" else Sent.AMBIGUOUS
+    return None if _package(type(error)) == "urllib" else WasSent.AMBIGUOUS
 
 
 def _within(error: BaseException) -> Iterator[BaseException]:
@@ -390,7 +390,7 @@ def _is_excused(link: BaseException, excuse: _Excuse) -> bool:
 def _passed_on(link: BaseException, excuse: _Excuse | None) -> _Excuse:
     """What a link excuses behind it; ``excuse`` is the one it was granted itself, if any."""
     if excuse is None:
-        proof = not _of_the_system(link) and _kind(link) is Sent.NOT_SENT
+        proof = not _of_the_system(link) and _kind(link) is WasSent.NOT_SENT
         return _Excuse.SYSTEM if proof else _Excuse.NOTHING
     if _of_the_system(link):
         return _Excuse.CANCELLATION
@@ -414,7 +414,7 @@ def _unproved(error: BaseException, shows_first_try: Shows) -> Iterator[BaseExce
     """The errors in sight that say "not sent", and whose frames do not show a first try."""
     proved: set[FrameType] = set()
     for link, _ in _walk(error):
-        if _kind(link) is not Sent.NOT_SENT or (link is not error and _is_only_carried(link)):
+        if _kind(link) is not WasSent.NOT_SENT or (link is not error and _is_only_carried(link)):
             continue
         frames = list(_frames(link))
         if shows_first_try(frames) or _is_within(frames, proved):
@@ -480,7 +480,7 @@ def _had_sent(frame: FrameType) -> bool:
 def _was_sent(noted: Any) -> bool:
     # Not `classify`: the frames of a noted error lead to the very list it is noted in.
     error = getattr(noted, "error", None)
-    return error is None or _by_class(error) is not Sent.NOT_SENT
+    return error is None or _by_class(error) is not WasSent.NOT_SENT
 
 
 def _is_own(frame: FrameType, package: str, folders: tuple[str, ...]) -> bool:

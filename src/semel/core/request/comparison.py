@@ -80,7 +80,7 @@ class Prints:
             return True
         return matches(record.fingerprint, recipe, self.fingerprint)
 
-    def differing(self, evidence: bytes) -> Difference:
+    def differing(self, evidence: bytes) -> FieldDifference:
         """How the fields differ from those the evidence was made of."""
         return differing_fields(evidence[_SALT + _TRACE :], self.fingerprint.fields, self._recipe)
 
@@ -125,7 +125,7 @@ _NAME: Final = re.compile(r"[^\W\d][\w.\[\]-]{0,63}")
 
 
 @frozen
-class Difference:
+class FieldDifference:
     """The names of fields that were added or changed, and by how many there are fewer now."""
 
     named: tuple[str, ...] = ()
@@ -156,12 +156,12 @@ def field_digests(
 
 def differing_fields(
     stored: bytes, mine: Mapping[str, bytes], recipe: FingerprintRule = _PLAIN
-) -> Difference:
+) -> FieldDifference:
     """How these fields differ from the stored ones; in nothing when `stored` cannot be read."""
     read = _read_digests(stored)
     secret = None if read is None else {"": b"", **dict(recipe.secrets)}.get(read.key_id)
     if read is None or secret is None:
-        return Difference()
+        return FieldDifference()
     ours = _digests(mine, _keyed(secret, read.salt))
     names = list(ours)
     if read.cut:
@@ -170,7 +170,7 @@ def differing_fields(
         names = names[: there[-1]] if there else []
     differing = [name for name in names if ours[name] not in read.digests]
     fewer = 0 if read.cut else max(0, len(read.digests) - len(ours))
-    return Difference(
+    return FieldDifference(
         tuple([name for name in differing if _NAME.fullmatch(name)][:MAX_NAMED]), fewer
     )
 

@@ -175,7 +175,7 @@ def _anew(
     last = points.points[-1] if points is not None and points.points else None
     if points is None or last is None:
         return Undecided(f"it made no call {call!r}")
-    if (last.name, last.kind, last.done) != (call, journal.Kind.CALL, True):
+    if (last.name, last.kind, last.done) != (call, journal.PointKind.CALL, True):
         begun = "" if last.done else ", which is not known to have ended"
         return Undecided(f"the last it came to is the {last.kind} {last.name!r}{begun}")
     doubted = replace(case, journal=journal.encode(points.doubting()))

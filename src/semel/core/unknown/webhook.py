@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from semel.core.flow import Flow, ask
 from semel.core.frozen import frozen
 from semel.core.operations.handler import Did, Do
-from semel.core.operations.outbox import Note
+from semel.core.operations.outbox import NoteEvent
 from semel.core.operations.requests import NoRecord, Recall
 from semel.core.records import Case, Fence, Identity, Micros, OnLapse, State
 from semel.core.recovery import journal
@@ -38,7 +38,7 @@ class Notice:
 
 
 @frozen
-class Known:
+class AlreadyTaken:
     """It was taken in before."""
 
 
@@ -65,7 +65,7 @@ class Taken:
     settlement: Settlement
 
 
-Reception: TypeAlias = Known | Ignored | Unread | Taken
+Reception: TypeAlias = AlreadyTaken | Ignored | Unread | Taken
 
 
 def take_in(
@@ -79,8 +79,8 @@ def take_in(
 
     Only records of ``application`` are settled by what it was told.
     """
-    if (yield from ask(Note(notice.source, notice.event, None))).before:
-        return Known()
+    if (yield from ask(NoteEvent(notice.source, notice.event, None))).before:
+        return AlreadyTaken()
     did = yield from ask(Do(read, ()))
     if not isinstance(did, Did):
         return Unread(did.error)
@@ -101,7 +101,7 @@ def take_in(
     if came is None:
         came = yield from settle(case, found.now, evidence, fence, witness, render_of(case))
     if not isinstance(came, Running | Unusable):
-        yield from ask(Note(notice.source, notice.event, notice.keep))
+        yield from ask(NoteEvent(notice.source, notice.event, notice.keep))
     return Taken(case, evidence, came)
 
 
@@ -135,5 +135,5 @@ def witnessed(said: Any) -> tuple[Identity, Evidence, str | None]:
 
 
 def _ignore(notice: Notice, reason: str) -> Flow[Ignored]:
-    yield from ask(Note(notice.source, notice.event, notice.keep))
+    yield from ask(NoteEvent(notice.source, notice.event, notice.keep))
     return Ignored(reason)

@@ -24,7 +24,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
 
-from semel.core.exchange.admit import Refused
+from semel.core.exchange.admit import Refusal
 from semel.core.exchange.problems import refuse
 from semel.core.flow import Flow, arun, run
 from semel.core.policy import Policy
@@ -162,7 +162,7 @@ class Middleware:
                 _leave_open(match.func)
                 return CLAIMS
             label = label_of(method, match)
-            tell_refusal(self.guard.events, Refused(body), policy, method, label)
+            tell_refusal(self.guard.events, Refusal(body), policy, method, label)
             return _made(body)
         if authenticates_itself(match.func):
             return self._unclaimed(request, match)

@@ -13,7 +13,7 @@ from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.records import Request, Response
 from semel.frameworks.django.routes import one_path
 from semel.log import log
-from semel.web.body import Body, Spool
+from semel.web.body import Body, SpooledBody
 from semel.web.routes import Place, place
 from semel.web.view_sync import Asked
 
@@ -109,8 +109,8 @@ class RequestBody:
         setattr(self._request, _KEPT, body)
         return None
 
-    def _read(self, limit: int) -> Spool | Response:
-        request, body = self._request, Spool()
+    def _read(self, limit: int) -> SpooledBody | Response:
+        request, body = self._request, SpooledBody()
         if self._is_chunked():
             return refuse("length-required")
         if hasattr(request, "_body"):
@@ -139,7 +139,7 @@ class RequestBody:
             return False
         return "HTTP_TRANSFER_ENCODING" in environ
 
-    def _is_short(self, body: Spool) -> bool:
+    def _is_short(self, body: SpooledBody) -> bool:
         """The client left before its end."""
         stated = str(self._request.META.get("CONTENT_LENGTH") or "")
         return stated.isdecimal() and body.size < int(stated[:20])

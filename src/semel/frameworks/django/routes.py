@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import asgiref.sync
 
 from semel.core.policy import Policy
-from semel.web.inventory import Entry
+from semel.web.inventory import RouteEntry
 from semel.web.tags import Tagged, any_tags, policy_of
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ _VERBS: Final = ("get", "post", "put", "patch", "delete")
 _ASIDE: Final = ("head", "options", "trace")
 
 
-def routes(around: Guard | None, base: str = "") -> Iterator[Entry]:
+def routes(around: Guard | None, base: str = "") -> Iterator[RouteEntry]:
     """Every route of the project, below ``base``.
 
     ``around``: a guard that the whole project is wrapped in, as any WSGI or ASGI application.
@@ -181,7 +181,7 @@ def routes(around: Guard | None, base: str = "") -> Iterator[Entry]:
             own = getattr(view, CLAIMS, None) or getattr(method_of(view, method), CLAIMS, None)
             guard = own or (None if authenticates_itself(view) else around)
             policy = policy_at(view, method)
-            yield Entry(method, base + path, view, guard, policy, base, every=every)
+            yield RouteEntry(method, base + path, view, guard, policy, base, every=every)
 
 
 def _installed() -> Guard | None:

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from semel.core.operations.acts import Act, Verb
 from semel.core.operations.audit import (
+    AuditEntries,
+    AuditEntry,
     BrowseAudit,
-    Entries,
-    Entry,
     Remark,
     Remarked,
 )
 from semel.core.records import Identity, Micros
-from semel.core.states import Event
+from semel.core.states import RecordEvent
 from semel.core.texts import shown
 from semel.errors import ConfigurationError
 from semel.stores.options import whole
 
 VERBS = {
-    Event.SETTLE_HAPPENED: Verb.SETTLE,
-    Event.SETTLE_ABSENT: Verb.SETTLE,
-    Event.SETTLE_CALL: Verb.SETTLE,
-    Event.EVICT: Verb.EVICT,
-    Event.EVICT_FORCED: Verb.BURY,
-    Event.EVICT_FREED: Verb.FREE,
-    Event.ERASE: Verb.ERASE,
+    RecordEvent.SETTLE_HAPPENED: Verb.SETTLE,
+    RecordEvent.SETTLE_ABSENT: Verb.SETTLE,
+    RecordEvent.SETTLE_CALL: Verb.SETTLE,
+    RecordEvent.EVICT: Verb.EVICT,
+    RecordEvent.EVICT_FORCED: Verb.BURY,
+    RecordEvent.EVICT_FREED: Verb.FREE,
+    RecordEvent.ERASE: Verb.ERASE,
 }
 """What an event is called where somebody answers for it."""
 
@@ -32,7 +32,7 @@ class Audit:
     """Every act, oldest first."""
 
     def __init__(self) -> None:
-        self._entries: list[Entry] = []
+        self._entries: list[AuditEntry] = []
 
     def note(
         self,
@@ -46,15 +46,15 @@ class Audit:
     ) -> None:
         place = str(len(self._entries) + 1)
         said = (verb.value, shown(act.by), shown(act.reason))
-        self._entries.append(Entry(place, now, *said, identity, subject, *states))
+        self._entries.append(AuditEntry(place, now, *said, identity, subject, *states))
 
     def remark(self, op: Remark, now: Micros) -> Remarked:
         self.note(op.verb, op.act, now, subject=shown(op.subject))
         return Remarked(now)
 
-    def browse(self, op: BrowseAudit, now: Micros) -> Entries:
+    def browse(self, op: BrowseAudit, now: Micros) -> AuditEntries:
         place = len(self._entries) + 1 if op.before is None else whole(op.before)
         if place is None:
             raise ConfigurationError("this is no place in the audit of this store")
         end = max(0, place - 1)
-        return Entries(tuple(self._entries[:end][::-1][: op.limit]), now)
+        return AuditEntries(tuple(self._entries[:end][::-1][: op.limit]), now)

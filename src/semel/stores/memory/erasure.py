@@ -17,7 +17,7 @@ from semel.core.operations.audit import (
     Reseal,
     ResealEffect,
 )
-from semel.core.operations.outbox import Kept
+from semel.core.operations.outbox import EffectWritten
 from semel.core.operations.requests import Applied, Lost, StoreOperation, Written
 from semel.core.records import Identity, Micros
 from semel.core.texts import shown
@@ -83,5 +83,5 @@ class Custody:
         self._records.rows[op.identity] = resealed
         return Applied(row.state, now, row.leased_until, row.expires_at)
 
-    def _reseal_effect(self, op: ResealEffect, now: Micros) -> Kept:
-        return Kept(self._outbox.exchange(op.key, op.old, op.new), now)
+    def _reseal_effect(self, op: ResealEffect, now: Micros) -> EffectWritten:
+        return EffectWritten(self._outbox.exchange(op.key, op.old, op.new), now)

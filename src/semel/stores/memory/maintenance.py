@@ -14,10 +14,10 @@ from semel.core.operations.maintenance import (
     CountDue,
     Counted,
     Due,
+    DueRecords,
     Lead,
     Leading,
     Led,
-    Listed,
     Reap,
     Retire,
     Retired,
@@ -31,7 +31,7 @@ from semel.core.operations.maintenance import (
 )
 from semel.core.operations.requests import StoreOperation
 from semel.core.records import Case, Fence, Identity, Micros, OnLapse, State
-from semel.core.states import Event
+from semel.core.states import RecordEvent
 from semel.core.terms import route_of
 from semel.core.texts import indexed, shown
 from semel.stores.memory.outbox import Outbox
@@ -71,7 +71,7 @@ class Upkeep:
     def _rows(self) -> list[Row]:
         return list(self._records.rows.values())
 
-    def _due(self, op: Due, now: Micros) -> Listed:
+    def _due(self, op: Due, now: Micros) -> DueRecords:
         work = [
             (due, case)
             for case in self._cases()
@@ -81,8 +81,8 @@ class Upkeep:
         work.sort(key=lambda item: item[0])
         cases = tuple([case for due, case in work if due <= now][: op.limit])
         if cases and len(cases) >= op.limit:
-            return Listed(cases, now, now)
-        return Listed(cases, now, next((due for due, _ in work if due > now), None))
+            return DueRecords(cases, now, now)
+        return DueRecords(cases, now, next((due for due, _ in work if due > now), None))
 
     def _count_due(self, op: CountDue, now: Micros) -> Waiting:
         counts: Counter[tuple[str, str] | None] = Counter()
@@ -94,12 +94,12 @@ class Upkeep:
     def _cases(self) -> list[Case]:
         return [row.case(self._records.terms) for row in self._rows()]
 
-    def _browse(self, op: Browse, now: Micros) -> Listed:
+    def _browse(self, op: Browse, now: Micros) -> DueRecords:
         cases = [case for case in self._cases() if case.record.state in op.states]
         cases = [case for case in cases if case.due_at is None or not op.dead]
         cases.sort(key=lambda case: case.record.identity)
         after = op.after or b""
-        return Listed(
+        return DueRecords(
             tuple([case for case in cases if case.record.identity > after][: op.limit]), now
         )
 
@@ -121,12 +121,12 @@ class Upkeep:
         return Scanned(tuple(seen), until, now)
 
     def _sweep(self, op: Sweep, now: Micros) -> Tended:
-        def sweep(row: Row) -> Event | None:
+        def sweep(row: Row) -> RecordEvent | None:
             event = lapse_event(row)
             if row.resumable or not proved(event, row.fence, row, now):
                 return None
             terms = self._records.terms.get(row.terms)
-            if terms is None and event is Event.LAPSE_RELEASE:
+            if terms is None and event is RecordEvent.LAPSE_RELEASE:
                 return None
             retention = 0 if terms is None else terms.retention
             self._records.happen(
@@ -137,8 +137,8 @@ class Upkeep:
         return self._round(op.limit, now, sweep)
 
     def _abandon(self, op: Abandon, now: Micros) -> Tended:
-        def abandon(row: Row) -> Event | None:
-            if not proved(Event.ABANDON, row.fence, row, now):
+        def abandon(row: Row) -> RecordEvent | None:
+            if not proved(RecordEvent.ABANDON, row.fence, row, now):
                 return None
             terms = self._records.terms.get(row.terms)
             if terms is None:
@@ -148,24 +148,24 @@ class Upkeep:
                 keep(left, op.snapshot, terms, now)
                 left.reason = "nobody ran it in time"
 
-            self._records.happen(Event.ABANDON, row, fill, op, now)
-            return Event.ABANDON
+            self._records.happen(RecordEvent.ABANDON, row, fill, op, now)
+            return RecordEvent.ABANDON
 
         return self._round(op.limit, now, abandon)
 
     def _reap(self, op: Reap, now: Micros) -> Tended:
-        def expire(row: Row) -> Event | None:
-            if not proved(Event.EXPIRE, row.fence, row, now):
+        def expire(row: Row) -> RecordEvent | None:
+            if not proved(RecordEvent.EXPIRE, row.fence, row, now):
                 return None
-            self._records.happen(Event.EXPIRE, row, lambda _, left, at: empty(left), op, now)
-            return Event.EXPIRE
+            self._records.happen(RecordEvent.EXPIRE, row, lambda _, left, at: empty(left), op, now)
+            return RecordEvent.EXPIRE
 
-        def forget(row: Row) -> Event | None:
+        def forget(row: Row) -> RecordEvent | None:
             # What was completed is expired first.
-            if row.state is State.COMPLETED or not proved(Event.FORGET, row.fence, row, now):
+            if row.state is State.COMPLETED or not proved(RecordEvent.FORGET, row.fence, row, now):
                 return None
-            self._records.happen(Event.FORGET, row, nothing, op, now)
-            return Event.FORGET
+            self._records.happen(RecordEvent.FORGET, row, nothing, op, now)
+            return RecordEvent.FORGET
 
         rounds = [self._round(op.limit, now, tend) for tend in (expire, forget)]
         counts = {**rounds[0].counts, **rounds[1].counts}
@@ -174,7 +174,7 @@ class Upkeep:
         more = more or any(count >= op.limit for count in others.values())
         return Tended({**counts, **others}, more, now)
 
-    def _round(self, limit: int, now: Micros, tend: Callable[[Row], Event | None]) -> Tended:
+    def _round(self, limit: int, now: Micros, tend: Callable[[Row], RecordEvent | None]) -> Tended:
         """What ``tend`` changes, longest due first, up to ``limit``."""
         counts: Counter[str] = Counter()
         due = [(row.case(self._records.terms).due_at or now, row) for row in self._rows()]
@@ -203,10 +203,10 @@ class Upkeep:
             if row.resource == resource
             and row.origin.tenant == tenant
             and self._records.is_of(row, op.application)
-            and proved(Event.RETIRE, row.fence, row, now)
+            and proved(RecordEvent.RETIRE, row.fence, row, now)
         ]
         for row in made:
-            self._records.happen(Event.RETIRE, row, _retired, op, now)
+            self._records.happen(RecordEvent.RETIRE, row, _retired, op, now)
         return Retired(len(made), now)
 
 

@@ -11,12 +11,12 @@ from semel.core.operations.outbox import (
     BrowseEffects,
     Deliver,
     Effects,
+    EffectWritten,
     Enqueue,
     Fail,
     FindEffect,
-    Kept,
-    Note,
     Noted,
+    NoteEvent,
     RenewEffects,
     Requeue,
     Shelf,
@@ -65,7 +65,7 @@ class Outbox:
             BrowseEffects: self._browse,
             FindEffect: self._find,
             Requeue: self._requeue,
-            Note: self._note,
+            NoteEvent: self._note,
         }
 
     def reap(self, limit: int, now: Micros) -> dict[str, int]:
@@ -83,17 +83,17 @@ class Outbox:
         counts = {"effects": len(effects), "events": len(events)}
         return {name: count for name, count in counts.items() if count}
 
-    def _enqueue(self, op: Enqueue, now: Micros) -> Kept:
+    def _enqueue(self, op: Enqueue, now: Micros) -> EffectWritten:
         key, order = indexed(op.key), op.order and indexed(op.order)
         if key in self._slots:
-            return Kept(False, now)
+            return EffectWritten(False, now)
         self._places += 1
         effect = Effect(
             *(key, op.identity, exact(op.name), op.payload, order, 0, now),
             application=indexed(op.application),
         )
         self._slots[key] = _Slot(effect, self._places, Shelf.WAITING, now + op.delay)
-        return Kept(True, now)
+        return EffectWritten(True, now)
 
     def _take(self, op: TakeEffects, now: Micros) -> Effects:
         waiting = [
@@ -126,7 +126,7 @@ class Outbox:
         self._slots[slot.effect.key] = slot
         return slot
 
-    def _renew(self, op: RenewEffects, now: Micros) -> Kept:
+    def _renew(self, op: RenewEffects, now: Micros) -> EffectWritten:
         held = [
             slot
             for slot in self._slots.values()
@@ -134,12 +134,12 @@ class Outbox:
         ]
         for slot in held:
             self._keep(replace(slot, leased_until=now + op.lease, due_at=now + op.lease))
-        return Kept(bool(held), now)
+        return EffectWritten(bool(held), now)
 
-    def _deliver(self, op: Deliver, now: Micros) -> Kept:
+    def _deliver(self, op: Deliver, now: Micros) -> EffectWritten:
         slot = self._slots.get(op.key)
         if slot is None or slot.fence != op.fence:
-            return Kept(False, now)
+            return EffectWritten(False, now)
         if slot.state is not Shelf.DELIVERED:
             provider_id = op.provider_id and shown(op.provider_id)
             told: dict[str, Any] = {"delivered_at": now, "provider_id": provider_id}
@@ -147,19 +147,19 @@ class Outbox:
             due_at = now + op.retention
             state = {"state": Shelf.DELIVERED, "leased_until": None, "due_at": due_at}
             self._keep(replace(slot, effect=effect, **state))
-        return Kept(True, now)
+        return EffectWritten(True, now)
 
-    def _fail(self, op: Fail, now: Micros) -> Kept:
+    def _fail(self, op: Fail, now: Micros) -> EffectWritten:
         slot = self._slots.get(op.key)
         if slot is None or slot.fence != op.fence or slot.state is Shelf.DELIVERED:
-            return Kept(False, now)
+            return EffectWritten(False, now)
         if slot.state is Shelf.WAITING and slot.leased_until is not None:
             dead_at = now if op.again_in is None else None
             effect = replace(slot.effect, error=shown(op.error), dead_at=dead_at)
             state = Shelf.WAITING if op.again_in is not None else Shelf.DEAD
             due_at = None if op.again_in is None else now + op.again_in
             self._keep(replace(slot, effect=effect, state=state, leased_until=None, due_at=due_at))
-        return Kept(True, now)
+        return EffectWritten(True, now)
 
     def _browse(self, op: BrowseEffects, now: Micros) -> Effects:
         effects = [slot.told() for slot in self._slots.values() if slot.state is op.shelf]
@@ -171,11 +171,11 @@ class Outbox:
         slot = self._slots.get(op.key)
         return Effects(() if slot is None else (slot.told(),), now)
 
-    def _requeue(self, op: Requeue, now: Micros) -> Kept:
+    def _requeue(self, op: Requeue, now: Micros) -> EffectWritten:
         slot = self._slots.get(op.key)
         if slot is None or slot.state is not Shelf.DEAD:
             done = slot is None if op.drop else slot is not None and slot.state is Shelf.WAITING
-            return Kept(done, now)
+            return EffectWritten(done, now)
         verb, after = (Verb.DROP, None) if op.drop else (Verb.RETRY, Shelf.WAITING.value)
         self._audit.note(
             verb,
@@ -190,7 +190,7 @@ class Outbox:
         else:
             effect = replace(slot.effect, tries=0, dead_at=None)
             self._keep(replace(slot, effect=effect, state=Shelf.WAITING, fence=None, due_at=now))
-        return Kept(True, now)
+        return EffectWritten(True, now)
 
     def exchange(self, key: str, old: bytes, new: bytes) -> bool:
         """Other bytes for a payload that mean the same."""
@@ -200,7 +200,7 @@ class Outbox:
         self._keep(replace(slot, effect=replace(slot.effect, payload=new)))
         return True
 
-    def _note(self, op: Note, now: Micros) -> Noted:
+    def _note(self, op: NoteEvent, now: Micros) -> Noted:
         event = indexed(op.source), indexed(op.event)
         before = event in self._events
         if op.keep is not None and not before:

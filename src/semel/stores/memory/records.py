@@ -31,7 +31,7 @@ from semel.core.operations.requests import (
     Written,
 )
 from semel.core.records import Identity, Micros, Record, State
-from semel.core.states import Event
+from semel.core.states import RecordEvent
 from semel.core.stored.snapshot import LARGE, brief
 from semel.core.terms import Terms, TermsId, application_of
 from semel.core.texts import indexed
@@ -127,7 +127,7 @@ class Records:
             return Applied(None, now)
         return Applied(row.state, now, row.leased_until, row.expires_at)
 
-    def happen(self, event: Event, row: Row, fill: Fill, op: Any, now: Micros) -> Row | None:
+    def happen(self, event: RecordEvent, row: Row, fill: Fill, op: Any, now: Micros) -> Row | None:
         """Change the record to where the table leads; None when it is gone."""
         target = TARGET[event]
         if target is None:
@@ -138,22 +138,22 @@ class Records:
         self.rows[row.identity] = left
         return left
 
-    def _note(self, op: Any, event: Event, row: Row, now: Micros) -> None:
+    def _note(self, op: Any, event: RecordEvent, row: Row, now: Micros) -> None:
         """Put an act on record; most writes are none."""
         target = TARGET[event]
         states = row.state.value, None if target is None else target.value
         self._audit.note(VERBS[event], op.act, now, identity=op.identity, states=states)
 
 
-def _leads_to(event: Event) -> State:
+def _leads_to(event: RecordEvent) -> State:
     target = TARGET[event]
     if target is None:
         raise StoreCorrupt(f"{event.value} leads nowhere")
     return target
 
 
-_CLAIMED: Final = _leads_to(Event.CLAIM)
-_ACCEPTED: Final = _leads_to(Event.ACCEPT)
+_CLAIMED: Final = _leads_to(RecordEvent.CLAIM)
+_ACCEPTED: Final = _leads_to(RecordEvent.ACCEPT)
 
 
 def _brief(row: Row) -> Record:

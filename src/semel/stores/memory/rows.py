@@ -44,7 +44,7 @@ from semel.core.records import (
     Record,
     State,
 )
-from semel.core.states import TABLE, Event, Proof
+from semel.core.states import TABLE, Proof, RecordEvent
 from semel.core.terms import Terms, TermsId
 from semel.core.texts import described, shown
 from semel.stores.next_due import due_at
@@ -230,14 +230,14 @@ def storable(op: Claim | Accept) -> Origin:
 TARGET: Final = {row.event: row.target for row in TABLE}
 
 
-def allowed(kind: WriteKind, op: Write, event: Event, row: Row, now: Micros) -> bool:
+def allowed(kind: WriteKind, op: Write, event: RecordEvent, row: Row, now: Micros) -> bool:
     """By the table, by what is shown for it, and by what the operation itself asks for."""
     if not proved(event, kind.shown(op), row, now):
         return False
     return kind.asks is None or kind.asks(op, row, now)
 
 
-def proved(event: Event, fence: Fence, row: Row, now: Micros) -> bool:
+def proved(event: RecordEvent, fence: Fence, row: Row, now: Micros) -> bool:
     """Whether the table has the event in this state, and its proof is given."""
     proof = _PROOF.get((row.state, event))
     return proof is not None and proof(fence, row, now)
@@ -294,20 +294,20 @@ _RELEASED: Final = (State.FAILED_RETRYABLE, State.PENDING)
 # ── which event it is, where the record decides ───────────────────────────────────────────────────
 
 
-def lapse_event(row: Row | None) -> Event:
+def lapse_event(row: Row | None) -> RecordEvent:
     """What becomes of a record whose lease is past, but for a resumable one."""
     if row is None or row.on_lapse is not OnLapse.RELEASE:
-        return Event.LAPSE
-    return Event.LAPSE_REQUEUE if row.deferred else Event.LAPSE_RELEASE
+        return RecordEvent.LAPSE
+    return RecordEvent.LAPSE_REQUEUE if row.deferred else RecordEvent.LAPSE_RELEASE
 
 
-def _release_event(op: Release, row: Row | None) -> Event:
+def _release_event(op: Release, row: Row | None) -> RecordEvent:
     again = op.requeue is not None and row is not None and row.deferred
-    return Event.REQUEUE if again else Event.RELEASE
+    return RecordEvent.REQUEUE if again else RecordEvent.RELEASE
 
 
-def _eviction_event(op: EvictUnknown, row: Row | None) -> Event:
-    return Event.EVICT_FREED if op.free else Event.EVICT_FORCED
+def _eviction_event(op: EvictUnknown, row: Row | None) -> RecordEvent:
+    return RecordEvent.EVICT_FREED if op.free else RecordEvent.EVICT_FORCED
 
 
 # ── which fields it fills in ──────────────────────────────────────────────────────────────────────
@@ -444,14 +444,14 @@ def _later(now: Micros, wait: Micros | None) -> Micros | None:
 class WriteKind:
     """What sets one kind of write apart from the others."""
 
-    event: Event
+    event: RecordEvent
     shown: Callable[[Any], Fence]
     """The fence the asker shows as its proof: the one it holds, or the one it saw."""
     fill: Fill
     """Fills in the fields of a copy that has its new state already."""
     asks: Callable[[Any, Row, Micros], bool] | None = None
     """What must hold besides."""
-    chosen: Callable[[Any, Row | None], Event] | None = None
+    chosen: Callable[[Any, Row | None], RecordEvent] | None = None
     """The event, where the record has a say in it."""
 
 
@@ -460,34 +460,38 @@ _SEEN: Final[Callable[[Any], Fence]] = attrgetter("seen")
 
 
 WRITES: Final[dict[type[Write], WriteKind]] = {
-    Take: WriteKind(Event.TAKE, _SEEN, _take),
-    Resume: WriteKind(Event.LAPSE_RESUME, _SEEN, _resume, lambda op, row, now: row.resumable),
-    Retake: WriteKind(Event.RETAKE, _SEEN, _retake),
+    Take: WriteKind(RecordEvent.TAKE, _SEEN, _take),
+    Resume: WriteKind(RecordEvent.LAPSE_RESUME, _SEEN, _resume, lambda op, row, now: row.resumable),
+    Retake: WriteKind(RecordEvent.RETAKE, _SEEN, _retake),
     # A lease that is past is not revived; others may have been told that it lapsed.
-    Renew: WriteKind(Event.RENEW, _HELD, _renew, lambda op, row, now: not row.record.lapsed(now)),
-    Open: WriteKind(Event.ADVANCE, _HELD, _open),
-    Advance: WriteKind(Event.ADVANCE, _HELD, _advance),
-    Complete: WriteKind(Event.COMPLETE, _HELD, _complete),
-    Release: WriteKind(Event.RELEASE, _HELD, _release, chosen=_release_event),
-    Suspend: WriteKind(Event.SUSPEND, _HELD, _suspend),
+    Renew: WriteKind(
+        RecordEvent.RENEW, _HELD, _renew, lambda op, row, now: not row.record.lapsed(now)
+    ),
+    Open: WriteKind(RecordEvent.ADVANCE, _HELD, _open),
+    Advance: WriteKind(RecordEvent.ADVANCE, _HELD, _advance),
+    Complete: WriteKind(RecordEvent.COMPLETE, _HELD, _complete),
+    Release: WriteKind(RecordEvent.RELEASE, _HELD, _release, chosen=_release_event),
+    Suspend: WriteKind(RecordEvent.SUSPEND, _HELD, _suspend),
     Lapse: WriteKind(
-        Event.LAPSE,
+        RecordEvent.LAPSE,
         _SEEN,
         lambda op, row, now: lapse(row, op.retention, now),
         lambda op, row, now: not row.resumable,
         lambda op, row: lapse_event(row),
     ),
-    Forget: WriteKind(Event.FORGET, _SEEN, nothing),
+    Forget: WriteKind(RecordEvent.FORGET, _SEEN, nothing),
     Inquire: WriteKind(
-        Event.INQUIRE, _SEEN, _inquire, lambda op, row, now: bool(row.tries == op.tries)
+        RecordEvent.INQUIRE, _SEEN, _inquire, lambda op, row, now: bool(row.tries == op.tries)
     ),
-    SettleHappened: WriteKind(Event.SETTLE_HAPPENED, _SEEN, _settle_happened),
-    SettleAbsent: WriteKind(Event.SETTLE_ABSENT, _SEEN, _settle_absent),
+    SettleHappened: WriteKind(RecordEvent.SETTLE_HAPPENED, _SEEN, _settle_happened),
+    SettleAbsent: WriteKind(RecordEvent.SETTLE_ABSENT, _SEEN, _settle_absent),
     SettleCall: WriteKind(
-        Event.SETTLE_CALL, _SEEN, _settle_call, lambda op, row, now: row.resumable
+        RecordEvent.SETTLE_CALL, _SEEN, _settle_call, lambda op, row, now: row.resumable
     ),
-    Evict: WriteKind(Event.EVICT, _SEEN, nothing),
-    EvictUnknown: WriteKind(Event.EVICT_FORCED, _SEEN, _evict_unknown, chosen=_eviction_event),
+    Evict: WriteKind(RecordEvent.EVICT, _SEEN, nothing),
+    EvictUnknown: WriteKind(
+        RecordEvent.EVICT_FORCED, _SEEN, _evict_unknown, chosen=_eviction_event
+    ),
     # One without a key was erased before.
-    Erase: WriteKind(Event.ERASE, _SEEN, _erase, lambda op, row, now: bool(row.origin.key)),
+    Erase: WriteKind(RecordEvent.ERASE, _SEEN, _erase, lambda op, row, now: bool(row.origin.key)),
 }

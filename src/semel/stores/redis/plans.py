@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from semel.core.operations import outbox
 from semel.core.operations.acts import Act
 from semel.core.operations.maintenance import Lead, Leading, Led, WhoLeads
-from semel.core.operations.outbox import Note, Noted
+from semel.core.operations.outbox import Noted, NoteEvent
 from semel.core.operations.requests import (
     Accept,
     Accepted,
@@ -358,7 +358,7 @@ def _who_leads(op: WhoLeads, keys: Keys) -> Plan[Leading]:
     return Leading(replies.optional_time(until), replies.time(now))
 
 
-def _note(op: Note, keys: Keys) -> Plan[Noted]:
+def _note(op: NoteEvent, keys: Keys) -> Plan[Noted]:
     event = f"{indexed(op.source)}\0{indexed(op.event)}"
     bucket = bucket_for(event)
     words: tuple[Word, ...] = (event, b"" if op.keep is None else op.keep)
@@ -383,7 +383,7 @@ NAMED: Final[Mapping[type[StoreOperation[Any]], Make]] = {
     Agree: _agree,
     Lead: _lead,
     WhoLeads: _who_leads,
-    Note: _note,
+    NoteEvent: _note,
     **dict.fromkeys(
         (
             outbox.Enqueue,

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from semel.core.operations.audit import (
+    AuditEntries,
+    AuditEntry,
     Belonging,
     Belongings,
     BrowseAudit,
-    Entries,
-    Entry,
     Erase,
     Exhibit,
     Exhibits,
@@ -143,7 +143,7 @@ class _Place(NamedTuple):
         return f"{self.millis}-{self.sequence}-{self.bucket}"
 
 
-def _browse_audit(op: BrowseAudit, keys: Keys) -> Plan[Entries]:
+def _browse_audit(op: BrowseAudit, keys: Keys) -> Plan[AuditEntries]:
     before = None if op.before is None else _parsed(op.before)
     (said,) = yield _clock((0,))
     told = yield [
@@ -159,7 +159,7 @@ def _browse_audit(op: BrowseAudit, keys: Keys) -> Plan[Entries]:
         for name, fields in replies.fields(answer, 0)
     ]
     found.sort(key=lambda item: item[0], reverse=True)
-    return Entries(
+    return AuditEntries(
         tuple([_entry(place, fields) for place, fields in found[: op.limit]]), replies.clock(said)
     )
 
@@ -184,14 +184,14 @@ def _numbers(name: str) -> tuple[int, int]:
     return int(millis), int(sequence)
 
 
-def _entry(place: _Place, flat: Sequence[Any]) -> Entry:
+def _entry(place: _Place, flat: Sequence[Any]) -> AuditEntry:
     held: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
 
     def text(name: bytes) -> str | None:
         return replies.optional_text(held.get(name) or None)
 
     identity = held.get(b"identity")
-    return Entry(
+    return AuditEntry(
         str(place),
         replies.time(held.get(b"at")),
         replies.text(held.get(b"verb")),

@@ -22,7 +22,7 @@ from semel.core.operations.maintenance import (
     CountDue,
     Counted,
     Due,
-    Listed,
+    DueRecords,
     Reap,
     Retire,
     Retired,
@@ -35,7 +35,7 @@ from semel.core.operations.maintenance import (
 )
 from semel.core.operations.requests import StoreOperation
 from semel.core.records import Case, Glimpse, Identity, Micros, OnLapse, State
-from semel.core.states import Event
+from semel.core.states import RecordEvent
 from semel.core.terms import Terms, TermsId
 from semel.core.texts import shown
 from semel.stores.redis import replies as answers
@@ -56,10 +56,10 @@ STATES_OF: Final[Mapping[str, frozenset[State]]] = {
 }
 """Which records an index has."""
 
-LAPSED_TO: Final[Mapping[State, Event]] = {
-    State.UNKNOWN: Event.LAPSE,
-    State.FAILED_RETRYABLE: Event.LAPSE_RELEASE,
-    State.PENDING: Event.LAPSE_REQUEUE,
+LAPSED_TO: Final[Mapping[State, RecordEvent]] = {
+    State.UNKNOWN: RecordEvent.LAPSE,
+    State.FAILED_RETRYABLE: RecordEvent.LAPSE_RELEASE,
+    State.PENDING: RecordEvent.LAPSE_REQUEUE,
 }
 """What happened to a swept record, by the state it has now."""
 
@@ -154,7 +154,7 @@ def _cases(keys: Keys, identities: Sequence[Identity]) -> Plan[list[tuple[Case, 
     return found
 
 
-def _due(op: Due, keys: Keys) -> Plan[Listed]:
+def _due(op: Due, keys: Keys) -> Plan[DueRecords]:
     """Past their deadline, requests are first of their index until somebody abandons them."""
     window = op.limit
     while True:
@@ -168,7 +168,7 @@ def _due(op: Due, keys: Keys) -> Plan[Listed]:
             break
         window *= 2
     full = len(ready) >= op.limit
-    return Listed(ready, glance.now, glance.now if full else glance.next_due)
+    return DueRecords(ready, glance.now, glance.now if full else glance.next_due)
 
 
 def _count_due(op: CountDue, keys: Keys) -> Plan[Waiting]:
@@ -197,7 +197,7 @@ def _is_due(work: Work, case: Case, now: Micros) -> bool:
             return record.state is State.UNKNOWN
 
 
-def _browse(op: Browse, keys: Keys) -> Plan[Listed]:
+def _browse(op: Browse, keys: Keys) -> Plan[DueRecords]:
     """Bucket by bucket, which is the order of identities; as many as the page needs."""
     duties = [duty for duty in DUTIES if STATES_OF[duty] & {*op.states}]
     first = 0 if op.after is None else bucket_of(op.after)
@@ -209,7 +209,7 @@ def _browse(op: Browse, keys: Keys) -> Plan[Listed]:
         some = _some(buckets, sizes)
         del buckets[: len(some)]
         cases += yield from _page(op, keys, duties, some, op.limit - len(cases))
-    return Listed(tuple(cases), answers.clock(said))
+    return DueRecords(tuple(cases), answers.clock(said))
 
 
 def _sizes(keys: Keys, duties: Sequence[str], first: int) -> Plan[dict[int, int]]:
@@ -385,7 +385,7 @@ def _abandon(op: Abandon, keys: Keys) -> Plan[Tended]:
         (op.snapshot,) if it is None else (op.snapshot, it.retention, it.tombstone) for it in times
     ]
     done = yield from _each(keys, glance, op.limit, "abandon", words)
-    counts = {Event.ABANDON.value: len(done.left)} if done.left else {}
+    counts = {RecordEvent.ABANDON.value: len(done.left)} if done.left else {}
     return Tended(counts, done.more, done.now)
 
 
@@ -395,8 +395,8 @@ def _reap(op: Reap, keys: Keys) -> Plan[Tended]:
     forgotten = yield from _round(keys, "forget", op.limit, "forget", b"")
     events, more = yield from _purge_events(op.limit, keys)
     counts = {
-        Event.EXPIRE.value: len(expired.left),
-        Event.FORGET.value: len(forgotten.left),
+        RecordEvent.EXPIRE.value: len(expired.left),
+        RecordEvent.FORGET.value: len(forgotten.left),
         "events": events,
     }
     return Tended(

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from semel.core.operations.audit import (
+    AuditEntries,
     Belongings,
     BrowseAudit,
-    Entries,
     Erase,
     Exhibits,
     ListBelongings,
@@ -18,7 +18,7 @@ from semel.core.operations.audit import (
     Reseal,
     ResealEffect,
 )
-from semel.core.operations.outbox import Kept
+from semel.core.operations.outbox import EffectWritten
 from semel.core.operations.requests import StoreOperation, Written
 from semel.core.records import Identity, Micros, Record, State
 from semel.core.texts import shown
@@ -80,9 +80,9 @@ def _reseal(op: Reseal) -> Plan[Written]:
     return write(f"reseal_{op.part}", op.identity, params, _never)
 
 
-def _reseal_effect(op: ResealEffect) -> Plan[Kept]:
+def _reseal_effect(op: ResealEffect) -> Plan[EffectWritten]:
     rows = yield Statement("reseal_effect", {"key": op.key, "old": op.old, "new": op.new})
-    return Kept(bool(rows), (yield from clock_of(rows)))
+    return EffectWritten(bool(rows), (yield from clock_of(rows)))
 
 
 def _remark(op: Remark) -> Plan[Remarked]:
@@ -90,10 +90,10 @@ def _remark(op: Remark) -> Plan[Remarked]:
     return Remarked(told((yield Statement("remark", params))))
 
 
-def _browse_audit(op: BrowseAudit) -> Plan[Entries]:
+def _browse_audit(op: BrowseAudit) -> Plan[AuditEntries]:
     params: dict[str, object] = {"before": _place(op.before), "limit": op.limit}
     rows = yield Statement("browse_audit", params)
-    return Entries(tuple([entry(row) for row in rows]), (yield from clock_of(rows)))
+    return AuditEntries(tuple([entry(row) for row in rows]), (yield from clock_of(rows)))
 
 
 def _place(text: str | None) -> int:

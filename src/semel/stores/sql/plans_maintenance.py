@@ -13,14 +13,14 @@ from semel.core.operations.maintenance import (
     CountDue,
     Counted,
     Due,
-    Known,
+    DueRecords,
     Lead,
     Leading,
     Led,
-    Listed,
     Reap,
     Retire,
     Retired,
+    RouteScope,
     Scan,
     Scanned,
     Sweep,
@@ -31,7 +31,7 @@ from semel.core.operations.maintenance import (
 )
 from semel.core.operations.requests import StoreOperation
 from semel.core.records import State
-from semel.core.states import Event
+from semel.core.states import RecordEvent
 from semel.core.texts import indexed, shown
 from semel.errors import StoreUnavailable
 from semel.stores.sql.plan_steps import Plan, Statement, clock_of, names
@@ -43,10 +43,10 @@ DUTIES: Final[Mapping[Work, str]] = {
     Work.UNKNOWN: "ask",
 }
 
-LAPSED_TO: Final[Mapping[State, Event]] = {
-    State.UNKNOWN: Event.LAPSE,
-    State.FAILED_RETRYABLE: Event.LAPSE_RELEASE,
-    State.PENDING: Event.LAPSE_REQUEUE,
+LAPSED_TO: Final[Mapping[State, RecordEvent]] = {
+    State.UNKNOWN: RecordEvent.LAPSE,
+    State.FAILED_RETRYABLE: RecordEvent.LAPSE_RELEASE,
+    State.PENDING: RecordEvent.LAPSE_REQUEUE,
 }
 """What happened to a swept record, by the state it has now."""
 
@@ -55,17 +55,17 @@ FIRST: Final = b""
 """Before every identity."""
 
 
-def _due(op: Due) -> Plan[Listed]:
+def _due(op: Due) -> Plan[DueRecords]:
     which = {"duty": DUTIES[op.work], **_known(op.known)}
     # Asked before: what becomes due between the two statements is then listed or told, not missed.
     next_due, now = time_and_now((yield Statement("next_due", which)))
     rows = yield Statement("due", {**which, "limit": op.limit})
     found = cases(rows)
     now = told(rows) if rows else now
-    return Listed(found, now, now if len(found) >= op.limit else next_due)
+    return DueRecords(found, now, now if len(found) >= op.limit else next_due)
 
 
-def _known(known: Known | None) -> dict[str, object]:
+def _known(known: RouteScope | None) -> dict[str, object]:
     if known is None:
         return {"all": 1, "application": "", "names": names(())}
     return {"all": 0, "application": known.application, "names": names(known.routes)}
@@ -76,7 +76,7 @@ def _count_due(op: CountDue) -> Plan[Waiting]:
     return Waiting(waiting(rows), (yield from clock_of(rows)))
 
 
-def _browse(op: Browse) -> Plan[Listed]:
+def _browse(op: Browse) -> Plan[DueRecords]:
     params: dict[str, object] = {
         "names": names([state.value for state in op.states]),
         "after": FIRST if op.after is None else op.after,
@@ -84,7 +84,7 @@ def _browse(op: Browse) -> Plan[Listed]:
         "dead": int(op.dead),
     }
     rows = yield Statement("browse_unsettled" if {*op.states} <= UNSETTLED else "browse", params)
-    return Listed(cases(rows), (yield from clock_of(rows)))
+    return DueRecords(cases(rows), (yield from clock_of(rows)))
 
 
 def _scan(op: Scan) -> Plan[Scanned]:
@@ -121,13 +121,13 @@ def _sweep(op: Sweep) -> Plan[Tended]:
 
 def _abandon(op: Abandon) -> Plan[Tended]:
     rows = yield Statement("abandon", {"limit": op.limit, "snapshot": op.snapshot})
-    counts = {Event.ABANDON.value: len(rows)} if rows else {}
+    counts = {RecordEvent.ABANDON.value: len(rows)} if rows else {}
     return Tended(counts, len(rows) >= op.limit, (yield from clock_of(rows)))
 
 
 REAPED: Final = {
-    "expire": Event.EXPIRE.value,
-    "purge": Event.FORGET.value,
+    "expire": RecordEvent.EXPIRE.value,
+    "purge": RecordEvent.FORGET.value,
     "purge_effects": "effects",
     "purge_events": "events",
 }

@@ -9,12 +9,12 @@ from semel.core.operations.outbox import (
     BrowseEffects,
     Deliver,
     Effects,
+    EffectWritten,
     Enqueue,
     Fail,
     FindEffect,
-    Kept,
-    Note,
     Noted,
+    NoteEvent,
     RenewEffects,
     Requeue,
     Shelf,
@@ -30,7 +30,7 @@ Done: TypeAlias = Callable[[str | None, Fence | None, Micros | None], bool]
 """Whether state, fence and lease of an effect are the work of an earlier try."""
 
 
-def _enqueue(op: Enqueue) -> Plan[Kept]:
+def _enqueue(op: Enqueue) -> Plan[EffectWritten]:
     params: dict[str, object] = {
         "key": indexed(op.key),
         "identity": op.identity,
@@ -41,7 +41,7 @@ def _enqueue(op: Enqueue) -> Plan[Kept]:
         "application": indexed(op.application),
     }
     rows = yield Statement("enqueue", params)
-    return Kept(bool(rows), (yield from clock_of(rows)))
+    return EffectWritten(bool(rows), (yield from clock_of(rows)))
 
 
 def _take_effects(op: TakeEffects) -> Plan[Effects]:
@@ -60,22 +60,22 @@ def _take_effects(op: TakeEffects) -> Plan[Effects]:
     return Effects(taken, now, now if len(taken) >= op.limit else next_due)
 
 
-def _renew_effects(op: RenewEffects) -> Plan[Kept]:
+def _renew_effects(op: RenewEffects) -> Plan[EffectWritten]:
     rows = yield Statement("renew_effects", {"fence": op.fence, "lease": op.lease})
-    return Kept(bool(rows), (yield from clock_of(rows)))
+    return EffectWritten(bool(rows), (yield from clock_of(rows)))
 
 
-def _write(name: str, key: str, params: dict[str, object], done: Done) -> Plan[Kept]:
+def _write(name: str, key: str, params: dict[str, object], done: Done) -> Plan[EffectWritten]:
     """Compare and set; no row: already done, or another has it."""
     params["key"] = key
     rows = yield Statement(name, params)
     if rows:
-        return Kept(True, told(rows))
+        return EffectWritten(True, told(rows))
     state, fence, leased_until, now = effect_state((yield Statement("read_effect", {"key": key})))
-    return Kept(done(state, fence, leased_until), now)
+    return EffectWritten(done(state, fence, leased_until), now)
 
 
-def _deliver(op: Deliver) -> Plan[Kept]:
+def _deliver(op: Deliver) -> Plan[EffectWritten]:
     params: dict[str, object] = {
         "fence": op.fence,
         "provider_id": None if op.provider_id is None else shown(op.provider_id),
@@ -89,7 +89,7 @@ def _deliver(op: Deliver) -> Plan[Kept]:
     )
 
 
-def _fail(op: Fail) -> Plan[Kept]:
+def _fail(op: Fail) -> Plan[EffectWritten]:
     params: dict[str, object] = {
         "fence": op.fence,
         "error": shown(op.error),
@@ -120,7 +120,7 @@ def _find_effect(op: FindEffect) -> Plan[Effects]:
     return Effects(tuple([effect(row) for row in rows]), (yield from clock_of(rows)))
 
 
-def _requeue(op: Requeue) -> Plan[Kept]:
+def _requeue(op: Requeue) -> Plan[EffectWritten]:
     if op.drop:
         return _write(
             "drop_effect", op.key, signed(op.act), lambda state, fence, leased_until: state is None
@@ -133,7 +133,7 @@ def _requeue(op: Requeue) -> Plan[Kept]:
     )
 
 
-def _note(op: Note) -> Plan[Noted]:
+def _note(op: NoteEvent) -> Plan[Noted]:
     which = {"source": indexed(op.source), "event": indexed(op.event)}
     if op.keep is None:
         count, now = time_and_now((yield Statement("read_event", which)))
@@ -151,5 +151,5 @@ PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
     BrowseEffects: _browse_effects,
     FindEffect: _find_effect,
     Requeue: _requeue,
-    Note: _note,
+    NoteEvent: _note,
 }

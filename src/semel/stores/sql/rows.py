@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from semel.core import terms
-from semel.core.operations.audit import Belonging, Entry, Exhibit
+from semel.core.operations.audit import AuditEntry, Belonging, Exhibit
 from semel.core.operations.requests import Applied
 from semel.core.records import (
     Case,
@@ -274,10 +274,10 @@ def exhibit(row: Row) -> Exhibit:
     )
 
 
-def entry(row: Row) -> Entry:
+def entry(row: Row) -> AuditEntry:
     """An act, from the columns of ``browse_audit``."""
     place, at, verb, actor, reason, identity, subject, before, after, _ = row
-    return Entry(
+    return AuditEntry(
         str(place),
         _time(at, "at"),
         _text(verb, "verb"),
