@@ -42,7 +42,7 @@ class Delivery:
     """One try at one effect, as its deliverer gets it."""
 
     key: str
-    """The downstream key, the same on every try: send it along, so that providers know the second."""
+    """The downstream key, the same on every try: send it along, and a second try is recognised."""
     name: str
     payload: Any
     """What was put into the outbox (JSON)."""
