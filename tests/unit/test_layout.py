@@ -178,6 +178,27 @@ def test_no_module_is_a_drawer(folder: str) -> None:
     assert list(drawers(ROOT / folder)) == []
 
 
+def homonyms(package: Path) -> dict[str, list[str]]:
+    """Public classes whose name is defined in more than one module."""
+    places: dict[str, list[str]] = {}
+    for module in modules(package):
+        for node in module.tree().body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(".".join(module.dotted))
+    return {name: there for name, there in places.items() if len(there) > 1}
+
+
+def test_one_class_name_has_one_meaning() -> None:
+    found = homonyms(PACKAGE)
+    found.pop("Migration", None)  # the name that Django demands of each of its migrations
+    assert found == {}
+
+
+def test_a_second_meaning_is_found(tmp_path: Path) -> None:
+    files = {"core/a.py": "class Entry: ...", "web/b.py": "class Entry: ...\nclass _Own: ..."}
+    assert list(homonyms(write(tmp_path / "semel", files))) == ["Entry"]
+
+
 def write(package: Path, files: dict[str, str]) -> Path:
     for name, source in files.items():
         path = package / name

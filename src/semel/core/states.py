@@ -1,7 +1,31 @@
-"""The one table that rules a record's life. Nothing changes state anywhere else.
+"""The life of a record: one table, and nothing changes state anywhere else.
 
-The memory store executes it, the SQL files are checked against it, the contract suite's matrix and
-the diagram in the docs are generated from it.
+A record belongs to one key. It is in one of six states, or there is no record:
+
+    (none) ─ claim ▶ in_progress ─ complete ▶ completed ─ expire ▶ expired ─ forget ▶ (none)
+
+`in_progress` has a holder: one run of the handler, named by its fence, for as long as its lease
+lasts. From there a record goes to
+
+- `completed`: the handler answered, and the answer is kept. Every later request gets that answer.
+- `failed_retryable`: nothing happened. The next request may take the key again (retake).
+- `unknown`: nobody can say whether it happened. Nobody may run it again; only evidence settles it.
+- `pending`: a worker is to run it, now or again. Deferred requests begin here.
+
+Three rules make this safe:
+
+1. Every write shows a proof (`Proof`). The holder shows its fence; whoever decides about somebody
+   else's record shows the fence that it saw when it decided. A write whose proof no longer fits
+   changes nothing. So a run that was given up, and comes back late, cannot overwrite what was
+   decided since.
+2. A lease that runs out proves nothing about the handler: it may have acted, and may still run. So
+   the record becomes `unknown`, unless the route has declared that running again does no harm
+   (release), or that its recovery points say where to go on (resume).
+3. Doubt never becomes permission. There is no way from `unknown` to a run but evidence that nothing
+   happened.
+
+The memory store executes this table. The SQL files and Lua scripts are checked against it, and the
+contract suite's matrix and the diagram in the docs are made from it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,18 @@
-"""Leases of handlers that run in this process, and their renewal.
+"""Leases and fences of the handlers that run in this process.
 
-Those that are due are renewed together, the first to end first. Each renewal is an operation of its
-own; several threads ask for them at once, and the store carries concurrent ones in one statement.
-So thousands of leases take no longer than a few dozen round trips.
+A lease says how long a claim holds without being renewed: after it others may decide about the
+record. A fence names one run; it is 128 random bits, made before the claim. The lease protects
+against a process that died, the fence against one that only seemed dead: when it comes back, its
+writes show a fence that no longer holds the record, and change nothing.
+
+A process counts its lease from before it asked for it, by a clock that goes on while the machine
+sleeps: so it never believes in a lease longer than the store does. A handler that runs on when its
+lease is lost cannot be stopped; its answer is not kept, and its caller is told that the outcome is
+unknown.
+
+Leases that are due are renewed together, the first to end first. Each renewal is an operation of
+its own; several threads ask for them at once, and the store carries concurrent ones in one
+statement. So thousands of leases take no longer than a few dozen round trips.
 """
 
 from __future__ import annotations
