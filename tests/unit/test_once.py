@@ -111,8 +111,7 @@ def test_a_result_that_cannot_be_kept_leaves_the_outcome_unknown(once: Any) -> N
 
 
 def test_the_function_knows_its_operation(once: Any) -> None:
-    fitting = semel.operation if type(once) is Blocking else semel.async_operation
-    assert once(KEY, lambda: fitting().downstream_key("mail")).value.startswith("semel_")
+    assert once(KEY, lambda: semel.operation().downstream_key("mail")).value.startswith("semel_")
     with pytest.raises(LookupError):
         semel.operation()
 

@@ -170,3 +170,23 @@ def test_a_duplicate_is_told_where_to_look(
     send = driver(colour, guard, inner, runner)
     final = send(Ask("GET", where.encode(), None, b""))
     assert (final.status, final.body) == (201, b"made")
+
+
+@pytest.mark.parametrize("verb", ["phase", "call", "effect"])
+def test_what_would_block_an_event_loop_is_refused_before_it_does_anything(
+    make_guard: MakeGuard, memory: MemoryBackend, runner: asyncio.Runner, verb: str
+) -> None:
+    done: list[str] = []
+    refused: list[str] = []
+
+    async def handle() -> Said:
+        blocking: Any = getattr(semel.operation(), verb)
+        with pytest.raises(semel.ConfigurationError) as error:
+            blocking("charge", lambda *_: done.append("charge"))
+        refused.append(str(error.value))
+        return 200, [], b""
+
+    guard = make_guard(memory)
+    runner.run(guard.aonce("k-" + "0" * 20, handle))
+    assert done == []
+    assert f"await semel.async_operation().{verb}(" in refused[0]

@@ -84,7 +84,10 @@ class _Known:
 
 
 class Operation(_Known):
-    """The operation that a handler is running; in an event loop it is an `AsyncOperation`."""
+    """The operation that a handler is running.
+
+    `phase`, `call` and `effect` block: in an event loop they are those of an `AsyncOperation`.
+    """
 
     __slots__ = ()
 
@@ -95,6 +98,7 @@ class Operation(_Known):
         """
         from semel.runtime.recovery_points import Points
 
+        _refuse_in_event_loop("phase")
         return Points(self._run).phase(_deed(name, function, arguments))
 
     def call(
@@ -112,6 +116,7 @@ class Operation(_Known):
         """
         from semel.runtime.recovery_points import Points
 
+        _refuse_in_event_loop("call")
         return Points(self._run).call(_deed(name, function, arguments), repeatable)
 
     def effect(
@@ -128,6 +133,7 @@ class Operation(_Known):
         A worker delivers it after the commit, by whoever `Guard.effect` registered for ``name``.
         ``which`` tells apart several of one name; the key is made of both.
         """
+        _refuse_in_event_loop("effect")
         op = _enqueue(self._run, name, which, payload, order, delay)
         return _written(op, self._run.join(self.transaction).perform(op))
 
@@ -414,24 +420,16 @@ def returned(result: T) -> T:
 def operation() -> Operation:
     """The operation of the handler that is running, for plain functions.
 
-    LookupError outside a request that carries a key. RuntimeError in an event loop, which the
-    operation would block: there it is `async_operation`.
+    LookupError outside a request that carries a key.
     """
-    if _in_event_loop():
-        raise RuntimeError("in an event loop it is semel.async_operation(): operation() blocks")
     return Operation(_its_run("semel.operation()"))
 
 
 def async_operation() -> AsyncOperation:
     """The operation of the handler that is running, for coroutine functions.
 
-    LookupError outside a request that carries a key. RuntimeError where no event loop runs: there
-    it is `operation`.
+    LookupError outside a request that carries a key.
     """
-    if not _in_event_loop():
-        raise RuntimeError(
-            "without an event loop it is semel.operation(): nothing would be awaited"
-        )
     return AsyncOperation(_its_run("semel.async_operation()"))
 
 
@@ -445,6 +443,15 @@ def _its_run(asked: str) -> Run:
     if run is None:
         raise LookupError(f"{asked}: no request with an Idempotency-Key is running here")
     return run
+
+
+def _refuse_in_event_loop(verb: str) -> None:
+    """Nothing has been done yet. It would stop the loop, and use a store for threads."""
+    if _in_event_loop():
+        raise ConfigurationError(
+            f"in an event loop, {verb} of semel.operation() would block it: "
+            f"await semel.async_operation().{verb}(...)"
+        )
 
 
 def _in_event_loop() -> bool:

@@ -31,11 +31,11 @@ def awaited(rides: Any) -> Any:
     api = FastAPI(exception_handlers=dict(rides.api.exception_handlers))
 
     async def created(rider: str, order: Any) -> Any:
-        ride = {"id": uuid4().hex, "rider": rider, "charge": 1450, "status": "requested"}
+        ride = {"id": uuid4().hex, "rider": rider, "fare": 1450, "status": "requested"}
         await execute(
-            "INSERT INTO rides (id, rider, pickup, destination, charge, status)"
+            "INSERT INTO rides (id, rider, pickup, destination, fare, status)"
             " VALUES (?, ?, ?, ?, ?, 'requested')",
-            *(ride["id"], rider, order.pickup, order.destination, ride["charge"]),
+            *(ride["id"], rider, order.pickup, order.destination, ride["fare"]),
         )
         return ride
 
@@ -45,7 +45,7 @@ def awaited(rides: Any) -> Any:
         await execute(change, status, charge["id"], ride["id"])
         if status == "booked":
             await semel.async_operation().effect(
-                "receipt", {"ride": ride["id"], "amount": ride["charge"]}
+                "receipt", {"ride": ride["id"], "amount": ride["fare"]}
             )
         return ride | {"status": status, "charge": charge["id"]}
 
