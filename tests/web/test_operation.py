@@ -179,14 +179,13 @@ def test_what_would_block_an_event_loop_is_refused_before_it_does_anything(
     done: list[str] = []
     refused: list[str] = []
 
-    async def handle() -> Said:
+    async def handle() -> None:
         blocking: Any = getattr(semel.operation(), verb)
         with pytest.raises(semel.ConfigurationError) as error:
             blocking("charge", lambda *_: done.append("charge"))
         refused.append(str(error.value))
-        return 200, [], b""
 
     guard = make_guard(memory)
-    runner.run(guard.aonce("k-" + "0" * 20, handle))
+    runner.run(guard.aonce("k-" + "0" * 20, handle, name="charge"))
     assert done == []
     assert f"await semel.async_operation().{verb}(" in refused[0]

@@ -50,7 +50,7 @@ def distant_version(folder: Path) -> Path:
         migration.write_text("-- oldest: 2\nALTER TABLE semel_record RENAME TO semel_moved;\n")
     for query in (package / SQL / "queries").rglob("*.sql"):
         query.write_text(query.read_text().replace("semel_record", "semel_moved"))
-    change(package / SQL / "dialect.py", "semel_record", "semel_moved")
+    change(package / SQL / "dialect.py", '{"semel_record": ', '{"semel_moved": ')
     change(package / "stores/redis/keys.py", "LAYOUT: Final = 1", "LAYOUT: Final = 2")
     return folder
 
