@@ -19,8 +19,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import semel
-from semel.demo.gateway import Declined, Gateway
-from semel.demo.ledger import Charge
+from examples.demo.gateway import Declined, Gateway
+from examples.demo.ledger import Charge
 from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
 
 # (1) What the route promises. It names nobody to ask about unknown outcomes (probe=None), so those
