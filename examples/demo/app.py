@@ -76,7 +76,7 @@ def build(store: str, gateway: Gateway, *, guarded: bool = True) -> AsgiApp:
 def downstream_key() -> str:
     """(4) The key for the provider's own books: the same on every try, so it can be looked up."""
     try:
-        key: str = semel.operation().downstream_key("charge")
+        key: str = semel.async_operation().downstream_key("charge")
         return key
     except LookupError:  # --unguarded: every try is a stranger
         return f"unguarded_{uuid4().hex}"
