@@ -121,13 +121,22 @@ def test_without_click_the_command_says_what_to_install() -> None:
     assert "semel[cli]" in one_sentence(done)
 
 
-@pytest.mark.parametrize("module", ["rich", "starlette", "uvicorn"])
+@pytest.mark.parametrize("module", ["starlette", "uvicorn"])
 def test_without_its_extras_the_demo_says_what_to_install(module: str) -> None:
     done = without(module, "demo", "--exit")
     assert done.returncode == 1
     sentence = one_sentence(done)
     assert module in sentence
     assert "semel[demo]" in sentence
+
+
+def test_without_a_clone_the_demo_says_where_to_find_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("semel.cli.commands._CLONE", tmp_path)
+    done = run("demo", "--exit")
+    assert done.returncode == 1
+    assert "clone" in one_sentence(done)
 
 
 # ── every command ─────────────────────────────────────────────────────────────────────────────────

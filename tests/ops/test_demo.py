@@ -20,10 +20,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from semel.demo.scenes import SCENES, provider_times_out
-from semel.demo.stage import Outcome, Stage
+from examples.demo.printer import Printer, SceneResult
+from examples.demo.scenes import SCENES, provider_times_out
 from tests.docs.story import curl
 from tests.forms import in_proof
 from tests.ops.commandline import run
@@ -142,7 +141,7 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
 def test_a_verdict_judges_every_order(
     charges: dict[str, int], complaints: tuple[str, ...], verdict: str
 ) -> None:
-    outcome = Outcome("scene", charges, complaints)
+    outcome = SceneResult("scene", charges, complaints)
     assert outcome.verdict == verdict
     assert bool(outcome.reason) is (verdict != "ok")
 
@@ -150,7 +149,7 @@ def test_a_verdict_judges_every_order(
 def test_an_ascii_terminal_gets_arrows_it_can_print() -> None:
     raw = io.BytesIO()
     terminal = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
-    Stage(Console(file=terminal)).line("   → 20 × ✓")
+    Printer(terminal).line("   → 20 × ✓")
     assert raw.getvalue() == b"   -> 20 x ok\n"
 
 

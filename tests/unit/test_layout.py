@@ -28,8 +28,7 @@ IMPORTS: dict[str, set[str]] = {
     "worker": {"backoff", "errors", "log", "core", "stores", "runtime", "web", "outbox", "top"},
     "inbox": {"errors", "core", "runtime", "web", "outbox", "worker", "top"},
     "operators": {"errors", "core", "stores", "runtime", "web", "worker", "top"},
-    "cli": {"errors", "core", "stores", "runtime", "web", "worker", "operators", "demo", "top"},
-    "demo": {"errors", "core", "stores", "web", "top"},
+    "cli": {"errors", "core", "stores", "runtime", "web", "worker", "operators", "top"},
     "top": {
         *("errors", "log", "core", "stores", "runtime", "web", "frameworks"),
         *("outbox", "inbox", "worker", "operators", "cli"),

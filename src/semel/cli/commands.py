@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,7 +39,9 @@ class _Seconds(click.FloatRange):
 
 SECONDS: Final = _Seconds(0, _TEN_YEARS, min_open=True)
 
-_DEMO_NEEDS = {"rich", "starlette", "uvicorn"}
+_DEMO_NEEDS = {"starlette", "uvicorn"}
+_CLONE: Final = Path(library.__file__).parents[2]
+"""The clone of the repository, where semel is run from one; the demo is there."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -93,12 +96,15 @@ def demo(context: click.Context, leave: bool, unguarded: bool, folder: Path | No
     Six scenes: a lost response, twenty clients at once, a changed payload, two tenants, a server
     killed in the middle of a charge, a provider that times out. Then a verdict, charges made
     against charges meant; the exit code is 1 when one was doubled or lost. On a terminal the API
-    stays up to be tried, unless --exit is given.
+    stays up to be tried, unless --exit is given. It is played from a clone of the repository.
     """
     if folder is not None and folder.exists() and any(folder.iterdir()):
         fail(f"--dir {folder}: the folder must be new or empty", MISUSED)
+    if not (_CLONE / "examples" / "demo" / "play.py").is_file():
+        fail("the demo is part of the repository: clone it, and run `make demo` there", FAILED)
+    sys.path.insert(0, str(_CLONE))
     try:
-        from semel.demo.show import run
+        run = import_module("examples.demo.play").run
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] not in _DEMO_NEEDS:
             raise

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-OURS = {"semel", "sitecustomize", "usercustomize"}
+OURS = {"semel", "examples", "sitecustomize", "usercustomize"}
 MOMENT = 0.05
 """Seconds that are waited for an answer which is kept back."""
 
@@ -62,26 +62,26 @@ def refuse_all_but(folder: Path) -> None:
 def give_ample_time(seconds: float) -> None:
     """Before anybody has taken the demo's own times from its modules."""
     import semel
-    from semel.demo import app, client, servers
+    from examples.demo import app, client, servers
 
     ample = timedelta(seconds=seconds)
     app.POLICY = semel.payments(
         required=True, probe=None, lease=ample, in_flight="wait", wait=ample
     )
     client._PATIENCE = servers._START_SECONDS = seconds
-    if "semel.demo.serve" in sys.orig_argv:
+    if "examples.demo.serve" in sys.orig_argv:
         time_out_when_charged(os.environ["SEMEL_TEST_TIMES_OUT"], seconds)
     else:
-        from semel.demo import act
+        from examples.demo import scene_run
 
-        act._PATIENCE = seconds
+        scene_run._PATIENCE = seconds
         end_leases_of_the_killed()
 
 
 def time_out_when_charged(orders: str, seconds: float) -> None:
     import time
 
-    from semel.demo import child, gateway
+    from examples.demo import gateway, servers
 
     gateway.TIMEOUT = MOMENT if "SEMEL_TEST_STAND" in os.environ else seconds
     genuine, timed_out = gateway.Gateway._charge, set[str]()
@@ -89,7 +89,7 @@ def time_out_when_charged(orders: str, seconds: float) -> None:
     def charged(port: int, order: str) -> bool:
         import http.client
 
-        connection = http.client.HTTPConnection(child.HOST, port, timeout=seconds)
+        connection = http.client.HTTPConnection(servers.HOST, port, timeout=seconds)
         try:
             connection.request("GET", f"/charges?order={order}")
             return order.encode() in connection.getresponse().read()
@@ -118,7 +118,7 @@ def end_leases_of_the_killed() -> None:
     import sqlite3
     from contextlib import closing
 
-    from semel.demo import servers
+    from examples.demo import servers
 
     genuine = servers.Server.kill
 
@@ -135,17 +135,18 @@ def end_leases_of_the_killed() -> None:
 def stand_still() -> None:
     import threading
 
-    from semel.demo import act
+    from examples.demo import scene_run
 
-    def for_ever(self: act.World, order: str) -> None:
+    def for_ever(self: scene_run.DemoSetup, order: str) -> None:
         threading.Event().wait()
 
-    act.World.release = for_ever  # type: ignore[method-assign]
+    scene_run.DemoSetup.release = for_ever  # type: ignore[method-assign]
 
 
+sys.path.append(str(Path(__file__).parents[3]))  # where `examples` is
 if "SEMEL_TEST_ONLY" in os.environ:
     refuse_all_but(Path(os.environ["SEMEL_TEST_ONLY"]))
-if "semel" in sys.orig_argv or "semel.demo.serve" in sys.orig_argv:
+if "semel" in sys.orig_argv or "examples.demo.serve" in sys.orig_argv:
     if "SEMEL_TEST_AMPLE" in os.environ:
         give_ample_time(float(os.environ["SEMEL_TEST_AMPLE"]))
     if "SEMEL_TEST_STAND" in os.environ and "semel" in sys.orig_argv:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from examples.demo.app import POLICY, receipt
+from examples.demo.ledger import Charge
 from semel.core.operations.acts import act
 from semel.core.operations.requests import Applied, Found, Read, SettleHappened
 from semel.core.records import Fence, Identity, Record
@@ -12,13 +14,11 @@ from semel.core.request import keys
 from semel.core.request.keys import Scope
 from semel.core.stored import snapshot
 from semel.core.stored.snapshot import Snapshot
-from semel.demo.app import POLICY, receipt
-from semel.demo.ledger import Charge
 from semel.stores import open_backend
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class PaymentName:
     """How a payment is known to semel: by merchant, method, path and key."""
 
     merchant: str
@@ -33,17 +33,17 @@ class Name:
         return keys.downstream_key(self.identity, record.created_at, "call", "charge")
 
 
-class Records:
+class PaymentRecords:
     """The API's store, opened a second time from this process."""
 
     def __init__(self, url: str) -> None:
         self._backend = open_backend(url)
 
-    def read(self, name: Name) -> Record | None:
+    def read(self, name: PaymentName) -> Record | None:
         reply = self._backend.blocking().perform(Read(name.identity))
         return reply.record if isinstance(reply, Found) else None
 
-    def settle(self, name: Name, charge: Charge) -> bool:
+    def settle(self, name: PaymentName, charge: Charge) -> bool:
         """Decide an unknown record by the provider's ledger: it did happen, here is the answer."""
         record = self.read(name)
         if record is None:

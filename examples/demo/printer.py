@@ -1,25 +1,23 @@
-"""What the audience sees: colours on a terminal, plain text everywhere else."""
+"""Prints the demo: colours on a terminal, plain text everywhere else."""
 
 from __future__ import annotations
 
 import os
-import sys
+import shutil
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TextIO
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from semel.demo.app import Payment
-from semel.demo.client import Answer
-from semel.demo.ledger import Charge
+from examples.demo.app import Payment
+from examples.demo.client import ApiAnswer
+from examples.demo.ledger import Charge
 
 _WIDTH = 100
 
-_ASCII = str.maketrans({"→": "->", "←": "<-", "·": "*", "✓": "ok", "✗": "!!", "…": "...", "×": "x"})
+_ASCII = str.maketrans(
+    {"→": "->", "←": "<-", "·": "*", "✓": "ok", "✗": "!!", "…": "...", "×": "x", "─": "-"}
+)
 """For terminals and files that take nothing else."""
 
 Piece = str | tuple[str, str]
@@ -27,8 +25,8 @@ Piece = str | tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a scene came to: per order, how often its card was charged; and what went wrong."""
+class SceneResult:
+    """The result of a scene: how often each order was charged, and what went wrong."""
 
     title: str
     charges: dict[str, int]
@@ -62,40 +60,49 @@ class Outcome:
         return "; ".join(wrong or self.complaints[:1])
 
 
-def console() -> Console:
-    """Rich finds out what the terminal can do; NO_COLOR asks for no escape codes at all."""
-    reconfigure = getattr(sys.stdout, "reconfigure", None)
-    if reconfigure is not None:
-        reconfigure(errors="replace")  # no character is worth a crash
-    here = Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
-    here.width = min(here.width, _WIDTH) if here.is_terminal else _WIDTH
-    return here
+_STYLES = {
+    "": "",
+    "bold": "1",
+    "dim": "2",
+    "italic": "3",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "magenta": "35",
+    "cyan": "36",
+}
+"""The ANSI codes of the words in a style such as ``bold red``."""
 
 
-class Stage:
-    """Prints the play."""
+class Printer:
+    """Prints the scenes to ``out``: with colours on a terminal, unless NO_COLOR is set."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    # ── lines ─────────────────────────────────────────────────────────────────────────────────────
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        terminal = out.isatty()
+        self._coloured = terminal and not os.environ.get("NO_COLOR")
+        self._ascii = not (out.encoding or "").lower().startswith("utf")
+        columns = shutil.get_terminal_size((_WIDTH, 24)).columns
+        self._width = min(columns, _WIDTH) if terminal else _WIDTH
 
     def line(self, *pieces: Piece) -> None:
-        """One line as it is: longer ones are left to the terminal, so that they can be copied."""
+        """Print one line as it is; the terminal wraps long ones, so that they can be copied."""
         styled = [(piece, "") if isinstance(piece, str) else piece for piece in pieces]
-        if not self._console.encoding.startswith("utf"):
-            styled = [(text.translate(_ASCII), style) for text, style in styled]
-        self._console.print(Text.assemble(*styled), soft_wrap=True)
+        text = "".join(self._styled(*each) for each in styled)
+        print(text.translate(_ASCII) if self._ascii else text, file=self._out, flush=True)
+
+    def _styled(self, text: str, style: str) -> str:
+        codes = ";".join(_STYLES[word] for word in style.split())
+        return f"\x1b[{codes}m{text}\x1b[0m" if self._coloured and codes else text
 
     def prose(self, text: str, style: str = "", lead: str = "") -> None:
-        """Words, wrapped; lines after the first start below the text, not below ``lead``."""
-        width = self._console.width
+        """Print wrapped text; lines after the first start below the text, not below ``lead``."""
         below = " " * len(lead)
-        for row in textwrap.wrap(text, width, initial_indent=lead, subsequent_indent=below):
+        for row in textwrap.wrap(text, self._width, initial_indent=lead, subsequent_indent=below):
             self.line((row, style))
 
     def gap(self) -> None:
-        self._console.print()
+        self.line()
 
     # ── a scene ───────────────────────────────────────────────────────────────────────────────────
 
@@ -109,7 +116,7 @@ class Stage:
         what = f"{payment.order}  {money(payment.amount, payment.currency)}"
         self.line("   → ", ("POST /payments", "bold"), f"  key {key[:8]}…  {merchant}  {what}")
 
-    def answer(self, answer: Answer | None, times: int = 1) -> None:
+    def answer(self, answer: ApiAnswer | None, times: int = 1) -> None:
         if answer is None:
             self.line("   ← ", ("no answer", "bold red"), ": the connection broke")
             return
@@ -121,7 +128,7 @@ class Stage:
     def note(self, text: str) -> None:
         self.prose(text, lead="   · ")
 
-    def underneath(self, order: str, charges: Sequence[Charge], state: str | None) -> None:
+    def show_books(self, order: str, charges: Sequence[Charge], state: str | None) -> None:
         made = f"{order} charged {times(len(charges))}{_listed(charges)}"
         record = f"; semel's record: {state}" if state is not None else ""
         self.line(("   = underneath: ", "dim"), (made, "magenta"), (record, "magenta"))
@@ -129,35 +136,34 @@ class Stage:
     def complaint(self, text: str) -> None:
         self.line(("   ✗ ", "bold red"), (text, "red"))
 
-    def scene_ends(self, outcome: Outcome) -> None:
+    def scene_ends(self, outcome: SceneResult) -> None:
         good = outcome.verdict == "ok"
         made = f"charges meant {outcome.meant}, made {outcome.made}"
         self.line(("   ✓ " if good else "   ✗ ", _style(outcome)), (made, _style(outcome)))
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────
 
-    def verdicts(self, outcomes: Sequence[Outcome]) -> None:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        table.add_column("scene", no_wrap=True)
-        table.add_column("charges meant", justify="right")
-        table.add_column("charges made", justify="right")
-        table.add_column("verdict", no_wrap=True)
-        for outcome in outcomes:
-            verdict = Text(outcome.verdict, _style(outcome))
-            table.add_row(outcome.title, str(outcome.meant), str(outcome.made), verdict)
+    def verdicts(self, outcomes: Sequence[SceneResult]) -> None:
+        width = max(len(outcome.title) for outcome in outcomes)
         self.gap()
         self.line(("Verdict", "bold cyan"))
-        self._console.print(table)
+        self.gap()
+        self.line(f" {'scene':<{width}}   charges meant   charges made   verdict")
+        self.line(f" {'─' * (width + 43)}")
+        for outcome in outcomes:
+            figures = f" {outcome.title:<{width}}   {outcome.meant:>13}   {outcome.made:>12}   "
+            self.line(figures, (outcome.verdict, _style(outcome)))
+        self.gap()
         for outcome in outcomes:
             if outcome.verdict != "ok":
                 self.line((f"{outcome.title}: ", "bold"), outcome.reason)
 
 
-def _style(outcome: Outcome) -> str:
+def _style(outcome: SceneResult) -> str:
     return "bold green" if outcome.verdict == "ok" else "bold red"
 
 
-def _marks(answer: Answer) -> list[Piece]:
+def _marks(answer: ApiAnswer) -> list[Piece]:
     """What is worth reading in an answer besides its status."""
     document = answer.document
     marks: list[Piece] = []

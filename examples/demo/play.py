@@ -1,7 +1,8 @@
-"""The whole evening: raise the curtain, play the scenes, give the verdict, leave the doors open."""
+"""Plays the demo: starts the servers, runs the scenes, prints the verdict, leaves the API up."""
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
 import signal
@@ -13,11 +14,11 @@ from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
-from semel.demo.act import Act, SceneFailed, World
-from semel.demo.app import TOKENS, Payment
-from semel.demo.scenes import SCENES, Scene
-from semel.demo.servers import Server, ServerFailed
-from semel.demo.stage import Outcome, Stage, console
+from examples.demo.app import TOKENS, Payment
+from examples.demo.printer import Printer, SceneResult
+from examples.demo.scene_run import DemoSetup, SceneFailed, SceneRun
+from examples.demo.scenes import SCENES, Scene
+from examples.demo.servers import Server, ServerFailed
 from semel.errors import SemelError
 
 INTERRUPTED = 130
@@ -27,16 +28,18 @@ INTERRUPTED = 130
 def run(*, leave: bool, guarded: bool, folder: Path | None) -> int:
     """Play; returns the exit code: 0 when every card was charged as often as meant."""
     signal.signal(signal.SIGTERM, _end)
-    stage = Stage(console())
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # no character is worth a crash
+    printer = Printer(sys.stdout)
     try:
-        with _folder(folder) as place, _world(place, guarded) as world:
-            return _play(world, stage, leave)
+        with _folder(folder) as place, _setup(place, guarded) as setup:
+            return _play(setup, printer, leave)
     except ServerFailed as error:
         print(f"semel demo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        stage.gap()
-        stage.line("stopped before the verdict")
+        printer.gap()
+        printer.line("stopped before the verdict")
         return INTERRUPTED
 
 
@@ -55,99 +58,99 @@ def _folder(given: Path | None) -> Generator[Path, None, None]:
 
 
 @contextmanager
-def _world(folder: Path, guarded: bool) -> Generator[World, None, None]:
+def _setup(folder: Path, guarded: bool) -> Generator[DemoSetup, None, None]:
     with (
-        Server("provider", "semel.demo.provider", folder) as provider,
-        Server("API", "semel.demo.serve", folder) as api,
+        Server("provider", "examples.demo.provider", folder) as provider,
+        Server("API", "examples.demo.serve", folder) as api,
     ):
-        world = World(folder, api, provider, guarded)
+        setup = DemoSetup(folder, api, provider, guarded)
         try:
-            world.start_provider()
-            world.start_api()
-            yield world
+            setup.start_provider()
+            setup.start_api()
+            yield setup
         finally:
-            world.records.close()
+            setup.records.close()
 
 
-def _play(world: World, stage: Stage, leave: bool) -> int:
-    _curtain(world, stage)
-    outcomes = [_scene(world, stage, number, scene) for number, scene in enumerate(SCENES, 1)]
-    stage.verdicts(outcomes)
+def _play(setup: DemoSetup, printer: Printer, leave: bool) -> int:
+    _introduce(setup, printer)
+    outcomes = [_scene(setup, printer, number, scene) for number, scene in enumerate(SCENES, 1)]
+    printer.verdicts(outcomes)
     good = all(outcome.verdict == "ok" for outcome in outcomes)
-    _last_word(stage, outcomes, world.guarded)
+    _print_verdict(printer, outcomes, setup.guarded)
     if not leave:
-        _stay(world, stage)
+        _keep_api_up(setup, printer)
     return 0 if good else 1
 
 
-def _curtain(world: World, stage: Stage) -> None:
-    stage.line(("semel demo", "bold"), ": a payments API, its payment provider, and bad days")
-    stage.gap()
-    kept = world.store if world.guarded else "none: semel is switched off (--unguarded)"
-    api, provider = world.api, world.provider
-    stage.line(f"   API       {api.url}  process {api.process.pid}  store {kept}")
-    stage.line(
-        f"   provider  {provider.url}  process {provider.process.pid}  ledger {world.ledger.path}"
+def _introduce(setup: DemoSetup, printer: Printer) -> None:
+    printer.line(("semel demo", "bold"), ": a payments API, its payment provider, and bad days")
+    printer.gap()
+    kept = setup.store if setup.guarded else "none: semel is switched off (--unguarded)"
+    api, provider = setup.api, setup.provider
+    printer.line(f"   API       {api.url}  process {api.process.pid}  store {kept}")
+    printer.line(
+        f"   provider  {provider.url}  process {provider.process.pid}  ledger {setup.ledger.path}"
     )
-    stage.gap()
-    stage.prose(
+    printer.gap()
+    printer.prose(
         "The provider is a pretend one, and a simple mind: it charges whenever it is asked and "
         "never looks for duplicates. What it charges stands in its own ledger, and there the "
         "charges below are counted."
     )
-    if not world.guarded:
-        stage.gap()
-        stage.prose(
+    if not setup.guarded:
+        printer.gap()
+        printer.prose(
             "This time semel is switched off. Every scene still says what ought to happen; watch "
             "what does.",
             "bold yellow",
         )
-    stage.gap()
-    stage.line("   →  a client's request     ←  its answer     =  what happened underneath")
+    printer.gap()
+    printer.line("   →  a client's request     ←  its answer     =  what happened underneath")
 
 
-def _scene(world: World, stage: Stage, number: int, scene: Scene) -> Outcome:
-    stage.scene(number, scene.title, scene.shows)
-    act = Act(world, stage, number)
+def _scene(setup: DemoSetup, printer: Printer, number: int, scene: Scene) -> SceneResult:
+    printer.scene(number, scene.title, scene.shows)
+    run = SceneRun(setup, printer, number)
     try:
-        scene.play(act)
+        scene.play(run)
     except (SceneFailed, ServerFailed, SemelError, OSError) as error:
-        act.complain(f"the scene broke off: {error}")
-    outcome = act.outcome(scene.title)
-    stage.scene_ends(outcome)
+        run.complain(f"the scene broke off: {error}")
+    outcome = run.outcome(scene.title)
+    printer.scene_ends(outcome)
     return outcome
 
 
-def _last_word(stage: Stage, outcomes: Sequence[Outcome], guarded: bool) -> None:
+def _print_verdict(printer: Printer, outcomes: Sequence[SceneResult], guarded: bool) -> None:
     meant = sum(outcome.meant for outcome in outcomes)
     made = sum(outcome.made for outcome in outcomes)
-    stage.gap()
+    printer.gap()
     if all(outcome.verdict == "ok" for outcome in outcomes):
-        stage.line((f"PASS: {meant} charges meant, {made} made.", "bold green"))
+        printer.line((f"PASS: {meant} charges meant, {made} made.", "bold green"))
         return
-    stage.line((f"FAIL: {meant} charges meant, {made} made.", "bold red"))
+    printer.line((f"FAIL: {meant} charges meant, {made} made.", "bold red"))
     if not guarded:
-        stage.line("That was without semel. To see the same scenes with it: semel demo")
+        printer.line("That was without semel. To see the same scenes with it: semel demo")
 
 
 # ── leaving the API up ────────────────────────────────────────────────────────────────────────────
 
 
-def _stay(world: World, stage: Stage) -> None:
-    stage.gap()
-    off = "" if world.guarded else " (semel is off: what should be refused is not)"
-    stage.line((f"The API stays up. Lines to try{off}:", "bold"))
-    for what, command in tries(world.api.url, world.provider.url):
-        stage.gap()
-        stage.line((f"# {what}", "dim"))
-        stage.line(command)
-    stage.gap()
-    stage.line(("Ctrl-C ends the demo.", "bold"))
+def _keep_api_up(setup: DemoSetup, printer: Printer) -> None:
+    printer.gap()
+    off = "" if setup.guarded else " (semel is off: what should be refused is not)"
+    printer.line((f"The API stays up. Lines to try{off}:", "bold"))
+    for what, command in tries(setup.api.url, setup.provider.url):
+        printer.gap()
+        printer.line((f"# {what}", "dim"))
+        printer.line(command)
+    printer.gap()
+    printer.line(("Ctrl-C ends the demo.", "bold"))
     try:
-        world.api.process.wait()
-        stage.line("The API has ended by itself.")
+        setup.api.process.wait()
+        printer.line("The API has ended by itself.")
     except KeyboardInterrupt:
-        stage.gap()
+        printer.gap()
 
 
 def tries(api: str, provider: str) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""One scene being played: what happens is printed, what should not have happened is remembered."""
+"""One run of a scene: prints what happens, and remembers what should not have happened."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
 
-from semel.demo.app import TOKENS, Payment
-from semel.demo.child import HOST
-from semel.demo.client import Answer, Client, Sent
-from semel.demo.ledger import Charge, Ledger
-from semel.demo.records import Name, Records
-from semel.demo.serve import Settings
-from semel.demo.servers import Server
-from semel.demo.stage import Outcome, Stage, money, times
+from examples.demo.app import TOKENS, Payment
+from examples.demo.client import ApiAnswer, Merchant, Sent
+from examples.demo.ledger import Charge, Ledger
+from examples.demo.printer import Printer, SceneResult, money, times
+from examples.demo.records import PaymentName, PaymentRecords
+from examples.demo.serve import ApiSettings
+from examples.demo.servers import HOST, Server
 
 _PATIENCE = 10.0
 _GLANCE = 0.01
@@ -28,38 +27,38 @@ class SceneFailed(Exception):
 
 
 @dataclass(slots=True)
-class World:
-    """The processes, and what the scenes may look at."""
+class DemoSetup:
+    """The two servers, the provider's ledger and semel's store."""
 
     folder: Path
     api: Server
     provider: Server
     guarded: bool
     ledger: Ledger = field(init=False)
-    records: Records = field(init=False)
+    records: PaymentRecords = field(init=False)
     store: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.store = f"sqlite:///{self.folder / 'semel.db'}"
         self.ledger = Ledger(self.folder / "ledger.jsonl")
-        self.records = Records(self.store)
+        self.records = PaymentRecords(self.store)
 
     def start_provider(self) -> None:
         self.provider.start([str(self.provider.port), str(self.ledger.path)])
 
     def start_api(self) -> None:
-        settings = Settings(self.api.port, self.provider.port, self.store, self.guarded)
+        settings = ApiSettings(self.api.port, self.provider.port, self.store, self.guarded)
         self.api.start([json.dumps(asdict(settings))])
 
-    def merchant(self, name: str) -> Client:
+    def merchant(self, name: str) -> Merchant:
         token = next(token for token, merchant in TOKENS.items() if merchant == name)
-        return Client(self.api.port, name, token)
+        return Merchant(self.api.port, name, token)
 
-    def state(self, client: Client, key: str) -> str | None:
+    def state(self, client: Merchant, key: str) -> str | None:
         """The state of a payment's record; None where semel is switched off."""
         if not self.guarded:
             return None
-        record = self.records.read(Name(client.merchant, key))
+        record = self.records.read(PaymentName(client.merchant, key))
         return "none" if record is None else str(record.state)
 
     def release(self, order: str) -> None:
@@ -80,7 +79,7 @@ class Expected:
     replayed: bool | None = None
     code: str | None = None
 
-    def met_by(self, answer: Answer | None) -> bool:
+    def met_by(self, answer: ApiAnswer | None) -> bool:
         if answer is None or answer.status != self.status:
             return False
         replayed = self.replayed is None or answer.replayed is self.replayed
@@ -95,17 +94,17 @@ class Expected:
         return " ".join(parts)
 
 
-class Act:
+class SceneRun:
     """The tools of a scene."""
 
-    def __init__(self, world: World, stage: Stage, number: int) -> None:
-        self.world = world
-        self.stage = stage
+    def __init__(self, setup: DemoSetup, printer: Printer, number: int) -> None:
+        self.setup = setup
+        self.printer = printer
         self.complaints: list[str] = []
         self._number = number
         self._orders: list[str] = []
-        self.tern = world.merchant("tern-books")
-        self.wren = world.merchant("wren-tea")
+        self.tern = setup.merchant("tern-books")
+        self.wren = setup.merchant("wren-tea")
 
     def payment(self, amount: int = 4200, card: str = "card_ok") -> Payment:
         """A new order, meant to be charged once."""
@@ -119,40 +118,42 @@ class Act:
 
     # ── requests and answers ──────────────────────────────────────────────────────────────────────
 
-    def send(self, client: Client, payment: Payment, key: str, *, rewritten: bool = False) -> Sent:
-        self.stage.request(client.merchant, payment, key)
+    def send(
+        self, client: Merchant, payment: Payment, key: str, *, rewritten: bool = False
+    ) -> Sent:
+        self.printer.request(client.merchant, payment, key)
         return client.send(payment, key, rewritten=rewritten)
 
     def note(self, text: str) -> None:
-        self.stage.note(text)
+        self.printer.note(text)
 
-    def hear(self, sent: Sent, expected: Expected | None) -> Answer | None:
+    def expect(self, sent: Sent, expected: Expected | None) -> ApiAnswer | None:
         """Wait for an answer and compare it; ``None`` expects the connection to break."""
         answer = sent.answer()
-        self.stage.answer(answer)
+        self.printer.answer(answer)
         self._check(answer, expected)
         return answer
 
-    def hear_all(self, sent: Sequence[Sent]) -> list[Answer | None]:
+    def answers(self, sent: Sequence[Sent]) -> list[ApiAnswer | None]:
         """Wait for many answers; equal ones are shown as one."""
         answers = [each.answer() for each in sent]
         for like in dict.fromkeys(map(described, answers)):
             group = [answer for answer in answers if described(answer) == like]
-            self.stage.answer(_in_common(group), len(group))
+            self.printer.answer(_in_common(group), len(group))
         return answers
 
-    def _check(self, answer: Answer | None, expected: Expected | None) -> None:
-        if expected is not None and not self.world.guarded:
+    def _check(self, answer: ApiAnswer | None, expected: Expected | None) -> None:
+        if expected is not None and not self.setup.guarded:
             expected = replace(expected, replayed=None)  # nobody is there who could say so
         met = answer is None if expected is None else expected.met_by(answer)
         if not met:
             self.complain(f"expected {expected or 'no answer'}, got {described(answer)}")
         self._check_charge(answer)
 
-    def _check_charge(self, answer: Answer | None) -> None:
+    def _check_charge(self, answer: ApiAnswer | None) -> None:
         """Nobody may be told of a charge that was not made."""
         named = answer.document.get("charge") if answer is not None else None
-        if named is not None and all(c.id != named for c in self.world.ledger.charges()):
+        if named is not None and all(c.id != named for c in self.setup.ledger.charges()):
             self.complain(f"the answer names {named}, which the provider's ledger does not have")
 
     # ── what happens underneath ───────────────────────────────────────────────────────────────────
@@ -160,47 +161,47 @@ class Act:
     def charged(self, payment: Payment) -> None:
         """Wait until the provider has charged an order."""
         order = payment.order
-        wait_until(lambda: bool(self.world.ledger.of_order(order)), f"a charge for {order}")
+        wait_until(lambda: bool(self.setup.ledger.of_order(order)), f"a charge for {order}")
 
-    def underneath(self, client: Client, payment: Payment, key: str, state: str) -> None:
+    def show_books(self, client: Merchant, payment: Payment, key: str, state: str) -> None:
         """Show and check the provider's ledger and semel's record."""
-        charges = self.world.ledger.of_order(payment.order)
-        found = self.world.state(client, key)
-        self.stage.underneath(payment.order, charges, found)
+        charges = self.setup.ledger.of_order(payment.order)
+        found = self.setup.state(client, key)
+        self.printer.show_books(payment.order, charges, found)
         if len(charges) != 1:
             self.complain(f"{payment.order} was charged {times(len(charges))}, not once")
         if found not in (None, state):
             self.complain(f"expected the record to be {state}, found {found}")
 
-    def settle(self, client: Client, key: str) -> None:
+    def settle(self, client: Merchant, key: str) -> None:
         """The operator's part: look into the provider's ledger and decide by what it says."""
-        if not self.world.guarded:
+        if not self.setup.guarded:
             return
-        name = Name(client.merchant, key)
-        record = self.world.records.read(name)
+        name = PaymentName(client.merchant, key)
+        record = self.setup.records.read(name)
         key_sent = "" if record is None else name.downstream_key(record)
-        evidence = self.world.ledger.of_key(key_sent)
+        evidence = self.setup.ledger.of_key(key_sent)
         if len(evidence) != 1:
             self.complain(f"the ledger has {len(evidence)} charges under this downstream key")
             return
         self._settle_by(name, evidence[0])
 
-    def _settle_by(self, name: Name, charge: Charge) -> None:
+    def _settle_by(self, name: PaymentName, charge: Charge) -> None:
         paid = f"{charge.id}, {money(charge.amount, charge.currency)}"
         self.note(
             f"An operator looks into the provider's ledger and finds {paid}, under the key that "
             "semel derived for this payment. It happened: the record is settled with this evidence."
         )
-        if not self.world.records.settle(name, charge):
+        if not self.setup.records.settle(name, charge):
             self.complain("the record could not be settled")
 
     def complain(self, text: str) -> None:
-        self.stage.complaint(text)
+        self.printer.complaint(text)
         self.complaints.append(text)
 
-    def outcome(self, title: str) -> Outcome:
-        charges = {order: len(self.world.ledger.of_order(order)) for order in self._orders}
-        return Outcome(title, charges, tuple(self.complaints))
+    def outcome(self, title: str) -> SceneResult:
+        charges = {order: len(self.setup.ledger.of_order(order)) for order in self._orders}
+        return SceneResult(title, charges, tuple(self.complaints))
 
 
 def wait_until(true: Callable[[], bool], what: str) -> None:
@@ -212,13 +213,13 @@ def wait_until(true: Callable[[], bool], what: str) -> None:
         time.sleep(_GLANCE)
 
 
-def described(answer: Answer | None) -> str:
+def described(answer: ApiAnswer | None) -> str:
     if answer is None:
         return "no answer"
     return str(Expected(answer.status, answer.replayed, answer.code))
 
 
-def _in_common(answers: Sequence[Answer | None]) -> Answer | None:
+def _in_common(answers: Sequence[ApiAnswer | None]) -> ApiAnswer | None:
     """One answer for many of the same kind: its body only where it is the same in all."""
     first = answers[0]
     if first is None or all(answer == first for answer in answers):

@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 import semel
-from semel.demo.child import HOST
-from semel.demo.ledger import Charge
+from examples.demo.ledger import Charge
+from examples.demo.servers import HOST
 
 TIMEOUT = 3.0
 """Seconds the API waits for its provider."""

@@ -19,8 +19,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import semel
-from semel.demo.gateway import Declined, Gateway
-from semel.demo.ledger import Charge
+from examples.demo.gateway import Declined, Gateway
+from examples.demo.ledger import Charge
 from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
 
 # (1) What the route promises. It names nobody to ask about unknown outcomes (probe=None), so those
@@ -76,7 +76,7 @@ def build(store: str, gateway: Gateway, *, guarded: bool = True) -> AsgiApp:
 def downstream_key() -> str:
     """(4) The key for the provider's own books: the same on every try, so it can be looked up."""
     try:
-        key: str = semel.operation().downstream_key("charge")
+        key: str = semel.async_operation().downstream_key("charge")
         return key
     except LookupError:  # --unguarded: every try is a stranger
         return f"unguarded_{uuid4().hex}"

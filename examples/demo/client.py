@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
-from semel.demo.app import Payment
-from semel.demo.child import HOST
+from examples.demo.app import Payment
+from examples.demo.servers import HOST
 
 _PATIENCE = 20.0
 """Seconds; longer than anything the API may legitimately take."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiAnswer:
     """What came back."""
 
     status: int
@@ -53,12 +53,12 @@ class Sent:
     def __init__(self, connection: http.client.HTTPConnection) -> None:
         self._connection = connection
 
-    def answer(self) -> Answer | None:
+    def answer(self) -> ApiAnswer | None:
         """Wait for the answer; None when the connection broke first."""
         try:
             got = self._connection.getresponse()
             headers = {name.lower(): value for name, value in got.getheaders()}
-            return Answer(got.status, got.reason, headers, got.read())
+            return ApiAnswer(got.status, got.reason, headers, got.read())
         except (OSError, http.client.HTTPException):
             return None
         finally:
@@ -72,7 +72,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class Merchant:
     """One merchant."""
 
     port: int

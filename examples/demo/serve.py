@@ -1,4 +1,4 @@
-"""The API as a process of its own, under uvicorn: `python -m semel.demo.serve SETTINGS`."""
+"""The API as a process of its own, under uvicorn: `python -m examples.demo.serve SETTINGS`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from semel.demo.app import build
-from semel.demo.child import announce, bound, end_with_parent
-from semel.demo.gateway import Gateway
+from examples.demo.app import build
+from examples.demo.gateway import Gateway
+from examples.demo.servers import announce, bound, end_with_parent
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ApiSettings:
     """What the demo tells its API; travels as JSON on the command line."""
 
     port: int
@@ -33,7 +33,7 @@ class _Server(uvicorn.Server):
             announce()
 
 
-def main(settings: Settings) -> None:
+def main(settings: ApiSettings) -> None:
     """Serve until the demo ends."""
     end_with_parent()
     app = build(settings.store, Gateway(settings.provider), guarded=settings.guarded)
@@ -42,4 +42,4 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    main(Settings(**json.loads(sys.argv[1])))
+    main(ApiSettings(**json.loads(sys.argv[1])))

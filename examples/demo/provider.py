@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from semel.demo.child import HOST, announce, bound, end_with_parent
-from semel.demo.ledger import Charge, Ledger
+from examples.demo.ledger import Charge, Ledger
+from examples.demo.servers import HOST, announce, bound, end_with_parent
 
 _LONGEST_HOLD = 30.0
 """Seconds after which even a slow card is answered."""
@@ -64,7 +64,7 @@ class Provider:
             return self._released.setdefault(order, threading.Event())
 
 
-class Counter(BaseHTTPRequestHandler):
+class ProviderHandler(BaseHTTPRequestHandler):
     """The provider's HTTP face."""
 
     provider: Provider
@@ -114,8 +114,8 @@ class _Server(ThreadingHTTPServer):
 def main(port: int, ledger: Path) -> None:
     """Serve until the demo ends."""
     end_with_parent()
-    Counter.provider = Provider(Ledger(ledger))
-    server = _Server((HOST, port), Counter, bind_and_activate=False)
+    ProviderHandler.provider = Provider(Ledger(ledger))
+    server = _Server((HOST, port), ProviderHandler, bind_and_activate=False)
     server.socket.close()
     server.socket = bound(port)
     server.server_activate()

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from semel.demo.child import HOST, bound
-
+ROOT = Path(__file__).parents[2]
+"""The clone: from here `examples.demo` can be imported."""
+HOST = "127.0.0.1"
 _START_SECONDS = 30.0
 _STOP_SECONDS = 10.0
 
@@ -70,6 +73,7 @@ class Server:
                 stdin=subprocess.PIPE,  # its end is how the child learns that we are gone
                 stdout=subprocess.PIPE,
                 stderr=log,
+                cwd=ROOT,
                 start_new_session=True,  # Ctrl-C is for the demo, which then ends its servers
             )
         self._await_ready(self._process)
@@ -121,3 +125,36 @@ class Server:
     ) -> None:
         self.stop()
         self._port.close()
+
+
+# ── what both servers do: take their port, report that they are up, end in time ────────────────
+
+
+def bound(port: int) -> socket.socket:
+    """A socket on a port that the demo itself holds reserved; see `Port`."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind((HOST, port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def end_with_parent() -> None:
+    """Standard input is a pipe from the demo: when that ends, however it ends, so does this."""
+    threading.Thread(target=_watch_parent, name="parent-watch", daemon=True).start()
+
+
+def _watch_parent() -> None:
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def announce() -> None:
+    """Tell the demo that requests are served; what is printed later goes to the log."""
+    os.write(1, b"ready\n")
+    os.dup2(2, 1)
