@@ -41,9 +41,9 @@ from semel.core.records import Identity, OnLapse, State
 from semel.errors import ConfigurationError, StoreCorrupt, StoreUnavailable
 from semel.stores.base import Backend, Capabilities, Finding
 from semel.stores.redis import RedisBackend, handshake, pool_async
-from semel.stores.redis.errors import Fault
+from semel.stores.redis.errors import RedisFault
 from semel.stores.redis.operation_retry import ALONE_TRIES
-from semel.stores.redis.settings import OPTIONS, Settings, parse
+from semel.stores.redis.settings import OPTIONS, RedisSettings, parse
 from tests.servers import ValkeyServer
 from tests.stores.contract import (
     ORIGIN,
@@ -198,7 +198,7 @@ def test_keywords_win_over_the_url() -> None:
 
 
 def test_every_option_can_be_given_both_ways() -> None:
-    assert set(OPTIONS) <= {each.name for each in fields(Settings)}
+    assert set(OPTIONS) <= {each.name for each in fields(RedisSettings)}
 
 
 @COLOURS
@@ -810,7 +810,7 @@ async def test_a_first_try_that_failed_goes_on_and_is_given_up_with_its_caller(
             given_up.set()
 
     with monkeypatch.context() as patched:
-        patched.setattr(pool_async.AwaitedPool, "_run_errand", waits)
+        patched.setattr(pool_async.AsyncRedisPool, "_run_errand", waits)
         task = asyncio.ensure_future(store.perform(Read(new_identity())))  # nobody knows the script
         await began.wait()
         task.cancel()
@@ -827,13 +827,15 @@ async def test_when_the_server_falls_silent_each_is_told_once_and_the_next_link_
     backend = RedisBackend(own_server.url, timeout=SOON)
     store = backend.awaited()
     gone_on: list[pool_async.FirstTry] = []
-    go_on = pool_async.AwaitedPool.go_on
+    go_on = pool_async.AsyncRedisPool.go_on
 
-    def noted(pool: pool_async.AwaitedPool, tried: pool_async.FirstTry, fault: Fault) -> None:
+    def noted(
+        pool: pool_async.AsyncRedisPool, tried: pool_async.FirstTry, fault: RedisFault
+    ) -> None:
         gone_on.append(tried)
         go_on(pool, tried, fault)
 
-    monkeypatch.setattr(pool_async.AwaitedPool, "go_on", noted)
+    monkeypatch.setattr(pool_async.AsyncRedisPool, "go_on", noted)
     with suppress(StoreUnavailable):
         await store.perform(Read(new_identity()))
     ops = [claim(new_identity(), new_fence()) for _ in range(9)]

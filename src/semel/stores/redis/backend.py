@@ -9,8 +9,8 @@ from typing import Final
 from semel.stores.base import AsyncStore, Capabilities, Finding, Store
 from semel.stores.per_loop import Blocking, PerLoop, PerProcess
 from semel.stores.redis.keys import Keys
-from semel.stores.redis.pool_async import AwaitedPool, AwaitedStore
-from semel.stores.redis.pool_sync import BlockingPool
+from semel.stores.redis.pool_async import AsyncRedisPool, AsyncRedisStore
+from semel.stores.redis.pool_sync import RedisPool
 from semel.stores.redis.settings import parse
 
 CAPABILITIES: Final = Capabilities(durable=False, shared=True, transactions=False, outbox=False)
@@ -66,8 +66,8 @@ class RedisBackend:
         }
         self._settings = parse(url, options)
         self._keys = Keys(self._settings.prefix)
-        self.blocking_pool = PerProcess(partial(BlockingPool, self._settings, self._keys))
-        self.awaited_pool = PerLoop(partial(AwaitedPool, self._settings, self._keys))
+        self.blocking_pool = PerProcess(partial(RedisPool, self._settings, self._keys))
+        self.awaited_pool = PerLoop(partial(AsyncRedisPool, self._settings, self._keys))
 
     def __repr__(self) -> str:
         return f"RedisBackend({self.url!r})"
@@ -84,7 +84,7 @@ class RedisBackend:
         return Blocking(self.blocking_pool)
 
     def awaited(self) -> AsyncStore:
-        return AwaitedStore(self.awaited_pool)
+        return AsyncRedisStore(self.awaited_pool)
 
     def examine(self) -> tuple[Finding, ...]:
         """What this store cannot promise, and what is wrong with its servers."""

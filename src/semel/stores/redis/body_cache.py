@@ -12,8 +12,8 @@ from typing import Final
 
 from semel.stores.per_loop import Awaited, Blocking, PerLoop, PerProcess
 from semel.stores.redis.keys import Keys
-from semel.stores.redis.pool_async import AwaitedPool
-from semel.stores.redis.pool_sync import BlockingPool
+from semel.stores.redis.pool_async import AsyncRedisPool
+from semel.stores.redis.pool_sync import RedisPool
 from semel.stores.redis.settings import parse
 
 PATIENCE: Final = 0.25
@@ -27,8 +27,8 @@ class RedisBodies:
         settings = parse(url, {} if "timeout=" in url else {"timeout": PATIENCE})
         settings = replace(settings, cache=True, wait_replicas=0)
         keys = Keys(settings.prefix)
-        self._threads = PerProcess(partial(BlockingPool, settings, keys))
-        self._loops = PerLoop(partial(AwaitedPool, settings, keys))
+        self._threads = PerProcess(partial(RedisPool, settings, keys))
+        self._loops = PerLoop(partial(AsyncRedisPool, settings, keys))
         self.blocking = Blocking(self._threads)
         self.awaited = Awaited(self._loops)
 

@@ -8,7 +8,7 @@ from typing import Final
 import hiredis
 
 from semel.errors import ConfigurationError, SemelError, StoreCorrupt, StoreUnavailable
-from semel.stores.redis.settings import Address
+from semel.stores.redis.settings import NodeAddress
 
 
 class Remedy(Enum):
@@ -22,7 +22,7 @@ class Remedy(Enum):
     AGAIN = "open a new link"
 
 
-class Fault(Exception):
+class RedisFault(Exception):
     """One call failed.
 
     ``doubt``: it may have been applied all the same. ``broken``: the link is of no more use.
@@ -35,7 +35,7 @@ class Fault(Exception):
         *,
         doubt: bool = False,
         broken: bool = False,
-        address: Address | None = None,
+        address: NodeAddress | None = None,
         code: str = "",
     ) -> None:
         super().__init__(message)
@@ -60,7 +60,7 @@ _FORBIDDEN: Final = ("NOPERM", "NOAUTH", "WRONGPASS")
 _IMPOSSIBLE: Final = ("WRONGTYPE",)
 
 
-def refused(error: hiredis.ReplyError, asked: Address) -> Fault:
+def refused(error: hiredis.ReplyError, asked: NodeAddress) -> RedisFault:
     """The server answered with an error: before the script began, unless the script failed."""
     text = str(error)
     code, _, rest = text.partition(" ")
@@ -68,41 +68,43 @@ def refused(error: hiredis.ReplyError, asked: Address) -> Fault:
         return _redirected(code, rest, asked)
     remedy = _REMEDIES.get(code, Remedy.NONE)
     failed = "user_script" in text or "script: " in text
-    return Fault(
+    return RedisFault(
         text, remedy, doubt=failed, broken=remedy is Remedy.AGAIN, code="SCRIPT" if failed else code
     )
 
 
-def _redirected(code: str, rest: str, asked: Address) -> Fault:
+def _redirected(code: str, rest: str, asked: NodeAddress) -> RedisFault:
     """``3999 127.0.0.1:6381``; an empty host is that of the one who says so."""
     host, _, port = rest.split(" ")[-1].rpartition(":")
-    where = Address(host.strip("[]") or asked.host, int(port))
+    where = NodeAddress(host.strip("[]") or asked.host, int(port))
     remedy = Remedy.MOVED if code == "MOVED" else Remedy.ASK
-    return Fault(f"{code} {rest}", remedy, address=where, code=code)
+    return RedisFault(f"{code} {rest}", remedy, address=where, code=code)
 
 
-def not_connected(error: Exception, where: Address) -> Fault:
+def not_connected(error: Exception, where: NodeAddress) -> RedisFault:
     said = str(error) or type(error).__name__
-    return Fault(f"cannot connect to {where}: {said}", Remedy.LATER, broken=True, code="CONNECT")
+    return RedisFault(
+        f"cannot connect to {where}: {said}", Remedy.LATER, broken=True, code="CONNECT"
+    )
 
 
-def severed(sent: bool, why: str = "the server hung up") -> Fault:
-    return Fault(why, Remedy.AGAIN, doubt=sent, broken=True, code="LINK")
+def severed(sent: bool, why: str = "the server hung up") -> RedisFault:
+    return RedisFault(why, Remedy.AGAIN, doubt=sent, broken=True, code="LINK")
 
 
-def garbled(error: hiredis.ProtocolError, *, sent: bool = True) -> Fault:
+def garbled(error: hiredis.ProtocolError, *, sent: bool = True) -> RedisFault:
     return severed(sent, f"the server speaks another protocol: {error}")
 
 
-def timed_out(sent: bool) -> Fault:
-    return Fault("no answer within the time limit", doubt=sent, broken=sent, code="TIME")
+def timed_out(sent: bool) -> RedisFault:
+    return RedisFault("no answer within the time limit", doubt=sent, broken=sent, code="TIME")
 
 
-def not_replicated(got: object, wanted: int) -> Fault:
-    return Fault(f"{got} of {wanted} replicas have it", doubt=True, code="WAIT")
+def not_replicated(got: object, wanted: int) -> RedisFault:
+    return RedisFault(f"{got} of {wanted} replicas have it", doubt=True, code="WAIT")
 
 
-def verdict(fault: Fault, *, doubt: bool) -> SemelError:
+def verdict(fault: RedisFault, *, doubt: bool) -> SemelError:
     """What the caller of the store is told."""
     if fault.code in _FORBIDDEN:
         return ConfigurationError(f"Redis refuses this user: {fault}")

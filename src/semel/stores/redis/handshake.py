@@ -14,8 +14,8 @@ import hiredis
 from semel.errors import ConfigurationError
 from semel.log import log
 from semel.stores.base import Finding
-from semel.stores.redis.errors import Fault, Remedy, refused
-from semel.stores.redis.settings import Address, Settings
+from semel.stores.redis.errors import RedisFault, Remedy, refused
+from semel.stores.redis.settings import NodeAddress, RedisSettings
 
 OLDEST: Final = (7, 0)
 """The first to refuse a script on a replica before it runs."""
@@ -27,7 +27,7 @@ Facts: TypeAlias = dict[str, str]
 Greeting: TypeAlias = Generator[Commands, Sequence[Any], tuple[Finding, ...]]
 
 
-def greet(settings: Settings, where: Address) -> Greeting:
+def greet(settings: RedisSettings, where: NodeAddress) -> Greeting:
     """Log in, and look whether this server can be trusted with records."""
     for command in _introduction(settings):
         (said,) = yield [command]
@@ -44,7 +44,7 @@ def greet(settings: Settings, where: Address) -> Greeting:
     return findings
 
 
-def _introduction(settings: Settings) -> list[tuple[str | int, ...]]:
+def _introduction(settings: RedisSettings) -> list[tuple[str | int, ...]]:
     said: list[tuple[str | int, ...]] = []
     if settings.password is not None:
         user = () if settings.user is None else (settings.user,)
@@ -54,23 +54,23 @@ def _introduction(settings: Settings) -> list[tuple[str | int, ...]]:
     return said
 
 
-def _unwelcome(error: hiredis.ReplyError, where: Address) -> Exception:
+def _unwelcome(error: hiredis.ReplyError, where: NodeAddress) -> Exception:
     if str(error).startswith(("LOADING", "MASTERDOWN")):
         return refused(error, where)
     return ConfigurationError(f"Redis at {where} refuses the user, password or database: {error}")
 
 
-def admit(settings: Settings, where: Address, findings: Sequence[Finding]) -> None:
+def admit(settings: RedisSettings, where: NodeAddress, findings: Sequence[Finding]) -> None:
     """Refuse what must be, and say the rest, once in a process."""
     for finding in findings:
         if finding.severity == "refused":
-            raise Fault(f"{where}: {finding.text}", broken=True, code="REFUSED")
+            raise RedisFault(f"{where}: {finding.text}", broken=True, code="REFUSED")
         if (where, finding.text) not in _told:
             _told.add((where, finding.text))
             log.warning("semel: Redis at %s: %s", where, finding.text)
 
 
-_told: set[tuple[Address, str]] = set()
+_told: set[tuple[NodeAddress, str]] = set()
 
 
 # ── what is known ─────────────────────────────────────────────────────────────────────────────────
@@ -93,11 +93,11 @@ def _config(said: Any) -> Facts | None:
 
 
 def examine(
-    settings: Settings, info: Facts, config: Facts | None
+    settings: RedisSettings, info: Facts, config: Facts | None
 ) -> Generator[Finding, None, None]:
     """Everything there is to say about a server. CONFIG knows more, INFO is asked where it may."""
     if info.get("role") == "slave" and not settings.cluster:  # there it knows who has what
-        raise Fault("READONLY this is a replica", Remedy.AGAIN, broken=True, code="READONLY")
+        raise RedisFault("READONLY this is a replica", Remedy.AGAIN, broken=True, code="READONLY")
     yield from _server(settings, info)
     if settings.cache:
         return
@@ -106,7 +106,7 @@ def examine(
     yield from _replication(settings, info)
 
 
-def _server(settings: Settings, info: Facts) -> Generator[Finding, None, None]:
+def _server(settings: RedisSettings, info: Facts) -> Generator[Finding, None, None]:
     version = info.get("redis_version", "")
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if not version:
@@ -119,7 +119,7 @@ def _server(settings: Settings, info: Facts) -> Generator[Finding, None, None]:
         yield Finding("refused", "this is no cluster: use redis://")
 
 
-def _eviction(settings: Settings, facts: Facts) -> Generator[Finding, None, None]:
+def _eviction(settings: RedisSettings, facts: Facts) -> Generator[Finding, None, None]:
     """Nothing of ours has a time to live, so what evicts only such keys evicts none of ours."""
     policy = facts.get("maxmemory-policy") or facts.get("maxmemory_policy")
     if policy is None:
@@ -133,7 +133,7 @@ def _eviction(settings: Settings, facts: Facts) -> Generator[Finding, None, None
 
 
 def _persistence(
-    settings: Settings, info: Facts, config: Facts | None
+    settings: RedisSettings, info: Facts, config: Facts | None
 ) -> Generator[Finding, None, None]:
     known = config or {}
     kept = known.get("appendonly") or {"1": "yes", "0": "no"}.get(info.get("aof_enabled", ""))
@@ -152,7 +152,7 @@ def _persistence(
         yield Finding("warning", text)
 
 
-def _replication(settings: Settings, info: Facts) -> Generator[Finding, None, None]:
+def _replication(settings: RedisSettings, info: Facts) -> Generator[Finding, None, None]:
     replicas = int(info.get("connected_slaves", "0"))
     if settings.wait_replicas > replicas:
         text = f"wait_replicas={settings.wait_replicas}, but {replicas} are connected"

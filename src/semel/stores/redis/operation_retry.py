@@ -11,13 +11,13 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from semel.core.operations.requests import StoreOperation
 from semel.stores.redis.commands import pack
-from semel.stores.redis.errors import Fault, Remedy, verdict
+from semel.stores.redis.errors import RedisFault, Remedy, verdict
 from semel.stores.redis.keys import Keys
-from semel.stores.redis.plans import NAMED, WRITES, Call, Plan
+from semel.stores.redis.plans import NAMED, WRITES, Plan, RedisCall
 from semel.stores.redis.plans_audit import CUSTODY
 from semel.stores.redis.plans_bodies import BODIES
 from semel.stores.redis.plans_maintenance import ROUNDS
-from semel.stores.redis.settings import Address
+from semel.stores.redis.settings import NodeAddress
 
 R = TypeVar("R")
 
@@ -47,15 +47,15 @@ class Attempt:
 
     __slots__ = ("asking", "call", "doubt", "fault", "full", "hops", "reply", "waits", "where")
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: RedisCall) -> None:
         self.call = call
-        self.where: Address | None = None
+        self.where: NodeAddress | None = None
         """Who is said to know, whatever the map says."""
         self.asking = False
         self.full = False
         self.hops = self.waits = 0
         self.doubt = False
-        self.fault: Fault | None = None
+        self.fault: RedisFault | None = None
         self.reply: Any = None
 
     def packed(self) -> bytes:
@@ -67,7 +67,7 @@ class Attempt:
         """A reply, kept; or a fault: the seconds to wait before the next try."""
         self.where, asked = None, self.asking
         self.asking = False
-        if not isinstance(outcome, Fault):
+        if not isinstance(outcome, RedisFault):
             self.reply, self.fault = outcome, None
             return None
         self.doubt = self.doubt or outcome.doubt
@@ -77,7 +77,7 @@ class Attempt:
         self.fault = outcome
         return pause
 
-    def _remedy(self, fault: Fault, cluster: bool, asked: bool) -> float | None:
+    def _remedy(self, fault: RedisFault, cluster: bool, asked: bool) -> float | None:
         self.hops += 1
         match fault.remedy:
             case Remedy.NONE:
@@ -98,32 +98,32 @@ class Attempt:
                 self.waits += 1
                 return PAUSES[min(self.waits, len(PAUSES)) - 1]
 
-    def _cause(self, fault: Fault) -> Fault:
+    def _cause(self, fault: RedisFault) -> RedisFault:
         """That the time is up says less than what was waited for."""
         if fault.code != "TIME" or self.fault is None:
             return fault
-        return Fault(f"{self.fault}, and no time is left", code="TIME")
+        return RedisFault(f"{self.fault}, and no time is left", code="TIME")
 
 
 _ASKING: Final = pack((b"ASKING",))
 
 
-class Send(NamedTuple):
+class SendBatches(NamedTuple):
     """To be sent; answered by a list of replies and faults."""
 
     attempts: Sequence[Attempt]
 
 
-class Pause(NamedTuple):
+class RetryPause(NamedTuple):
     """Wait, and where there are several nodes look again who has what."""
 
     seconds: float
 
 
-Errand: TypeAlias = Generator[Send | Pause, Any, R]
+OperationSteps: TypeAlias = Generator[SendBatches | RetryPause, Any, R]
 
 
-def errand(op: StoreOperation[R], keys: Keys, *, cluster: bool) -> Errand[R]:
+def errand(op: StoreOperation[R], keys: Keys, *, cluster: bool) -> OperationSteps[R]:
     """Everything that is to be done for ``op``."""
     steps = plan(op, keys)
     calls = next(steps)
@@ -137,11 +137,11 @@ def errand(op: StoreOperation[R], keys: Keys, *, cluster: bool) -> Errand[R]:
             return reply
 
 
-def _settle(attempts: Sequence[Attempt], cluster: bool) -> Errand[None]:
+def _settle(attempts: Sequence[Attempt], cluster: bool) -> OperationSteps[None]:
     """Until each has its reply."""
     waiting: list[Attempt] = [*attempts]
     while waiting:
-        outcomes = yield Send(waiting)
+        outcomes = yield SendBatches(waiting)
         pauses = [
             attempt.take(outcome, cluster)
             for attempt, outcome in zip(waiting, outcomes, strict=True)
@@ -150,4 +150,4 @@ def _settle(attempts: Sequence[Attempt], cluster: bool) -> Errand[None]:
         led = any(each.fault and each.fault.remedy is Remedy.MOVED for each in waiting)
         longest = max((pause for pause in pauses if pause is not None), default=0.0)
         if longest or led:
-            yield Pause(longest)
+            yield RetryPause(longest)

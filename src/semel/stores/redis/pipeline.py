@@ -15,17 +15,17 @@ from typing import Any, ClassVar
 import hiredis
 
 from semel.stores.redis.commands import pack
-from semel.stores.redis.errors import Fault, Remedy, not_replicated, refused
+from semel.stores.redis.errors import RedisFault, Remedy, not_replicated, refused
 from semel.stores.redis.keys import Keys
 from semel.stores.redis.operation_retry import Attempt
 from semel.stores.redis.plans import ANY
-from semel.stores.redis.settings import Address, Settings
+from semel.stores.redis.settings import NodeAddress, RedisSettings
 
 
-class Parcel:
+class CommandBatch:
     """What an errand sends to one node at once; each colour adds how its sender waits.
 
-    ``replies`` has what came so far of ``count``. ``sealed``: a `Seal` follows, and lands it.
+    ``replies`` has what came so far of ``count``. ``sealed``: a `ReplicaWait` follows and lands it.
     """
 
     __slots__ = ("_attempts", "count", "data", "deadline", "replies", "sealed", "sent")
@@ -43,7 +43,7 @@ class Parcel:
         """One of those that it asks."""
         return self._attempts[0].call.bucket
 
-    def outcomes(self, where: Address) -> list[Any]:
+    def outcomes(self, where: NodeAddress) -> list[Any]:
         """A reply or a fault for each attempt; what ASKING was answered is left out."""
         replies = iter(self.replies)
         found: list[Any] = []
@@ -57,16 +57,16 @@ class Parcel:
             found.append(reply)
         return found
 
-    def land(self, where: Address) -> None:
+    def land(self, where: NodeAddress) -> None:
         """It is answered."""
         raise NotImplementedError
 
-    def fail(self, fault: Fault) -> None:
+    def fail(self, fault: RedisFault) -> None:
         """None of it is answered."""
         raise NotImplementedError
 
 
-class Seal:
+class ReplicaWait:
     """The end of a convoy: its parcels land when enough replicas have them."""
 
     __slots__ = ("_parcels", "_wanted", "replies")
@@ -74,28 +74,30 @@ class Seal:
     count: ClassVar = 2
     sealed: ClassVar = False
 
-    def __init__(self, parcels: Sequence[Parcel], wanted: int) -> None:
+    def __init__(self, parcels: Sequence[CommandBatch], wanted: int) -> None:
         self._parcels = parcels
         self._wanted = wanted
         self.replies: list[Any] = []
 
-    def land(self, where: Address) -> None:
+    def land(self, where: NodeAddress) -> None:
         wrote, acknowledged = self.replies
         if isinstance(wrote, hiredis.ReplyError):
             # The slot has moved: sent again, the calls find where to.
-            self.fail(Fault(str(refused(wrote, where)), Remedy.AGAIN, doubt=True, code="WAIT"))
+            self.fail(RedisFault(str(refused(wrote, where)), Remedy.AGAIN, doubt=True, code="WAIT"))
         elif type(acknowledged) is not int or acknowledged < self._wanted:
             self.fail(not_replicated(acknowledged, self._wanted))
         else:
             for parcel in self._parcels:
                 parcel.land(where)
 
-    def fail(self, fault: Fault) -> None:
+    def fail(self, fault: RedisFault) -> None:
         for parcel in self._parcels:
             parcel.fail(fault)
 
 
-def sealed(settings: Settings, keys: Keys, convoy: Sequence[Parcel]) -> tuple[bytes, Seal | None]:
+def sealed(
+    settings: RedisSettings, keys: Keys, convoy: Sequence[CommandBatch]
+) -> tuple[bytes, ReplicaWait | None]:
     """What is written for a convoy; the seal where replicas are waited for."""
     data = b"".join([parcel.data for parcel in convoy])
     if not settings.wait_replicas:
@@ -103,28 +105,28 @@ def sealed(settings: Settings, keys: Keys, convoy: Sequence[Parcel]) -> tuple[by
     bucket = next((each for parcel in convoy if (each := parcel.bucket()) != ANY), ANY)
     if bucket == ANY:
         return data, None
-    return data + _sealing(settings, keys, bucket), Seal(convoy, settings.wait_replicas)
+    return data + _sealing(settings, keys, bucket), ReplicaWait(convoy, settings.wait_replicas)
 
 
-def _sealing(settings: Settings, keys: Keys, bucket: int) -> bytes:
-    """What a `Seal` is answered for."""
+def _sealing(settings: RedisSettings, keys: Keys, bucket: int) -> bytes:
+    """What a `ReplicaWait` is answered for."""
     millis = max(1, int(settings.wait_timeout * 1000))
     wait = pack((b"WAIT", settings.wait_replicas, millis))
     return pack((b"SET", keys.pulse(bucket), b"")) + wait
 
 
-class Line:
+class ReplyQueue:
     """Who is answered next on a link."""
 
-    def __init__(self, where: Address) -> None:
+    def __init__(self, where: NodeAddress) -> None:
         self._where = where
         self._reader = hiredis.Reader()
-        self._asked: deque[Parcel | Seal] = deque()
+        self._asked: deque[CommandBatch | ReplicaWait] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._asked)
 
-    def ask(self, parcels: Sequence[Parcel], seal: Seal | None) -> None:
+    def ask(self, parcels: Sequence[CommandBatch], seal: ReplicaWait | None) -> None:
         for parcel in parcels:
             parcel.sent = True
             parcel.sealed = seal is not None
@@ -132,7 +134,7 @@ class Line:
         if seal is not None:
             self._asked.append(seal)
 
-    def waiting(self) -> list[Parcel | Seal]:
+    def waiting(self) -> list[CommandBatch | ReplicaWait]:
         """All who were asked and have no answer yet."""
         return list(self._asked)
 
@@ -150,7 +152,7 @@ class Line:
                 if not first.sealed:
                     first.land(self._where)
 
-    def fail(self, fault: Fault) -> None:
+    def fail(self, fault: RedisFault) -> None:
         """The link is gone, with everybody who waited."""
         while self._asked:
             waiting = self._asked.popleft()

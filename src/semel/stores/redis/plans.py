@@ -70,7 +70,7 @@ ANY: Final = -1
 """The bucket of a call that any node can answer."""
 
 
-class Call(NamedTuple):
+class RedisCall(NamedTuple):
     """One command to the node of a bucket, and the script that it runs by its digest."""
 
     bucket: int
@@ -83,11 +83,11 @@ class Call(NamedTuple):
         return self.command if made is None else (b"EVAL", made.text, *self.command[2:])
 
 
-Plan: TypeAlias = Generator[Sequence[Call], Sequence[Answer], R]
+Plan: TypeAlias = Generator[Sequence[RedisCall], Sequence[Answer], R]
 Make: TypeAlias = Callable[[Any, Keys], Plan[Any]]
 
 
-class OneCall(NamedTuple):
+class SingleCall(NamedTuple):
     """An operation on one record that is one call of a script, as all are that requests wait for.
 
     ``ask`` makes the command, ``understand`` the reply of what was answered about the identity.
@@ -98,21 +98,21 @@ class OneCall(NamedTuple):
     understand: Callable[[Identity, Answer], Any]
 
 
-def planned(one: OneCall) -> Make:
+def planned(one: SingleCall) -> Make:
     def plan(op: Any, keys: Keys) -> Plan[Any]:
-        call = Call(bucket_of(op.identity), one.ask(op, keys), script(one.script))
+        call = RedisCall(bucket_of(op.identity), one.ask(op, keys), script(one.script))
         (answer,) = yield (call,)
         return one.understand(op.identity, answer)
 
     return plan
 
 
-def of_script(bucket: int, name: str, keys: Sequence[bytes], *words: Word) -> Call:
+def of_script(bucket: int, name: str, keys: Sequence[bytes], *words: Word) -> RedisCall:
     made = script(name)
-    return Call(bucket, (b"EVALSHA", made.digest, len(keys), *keys, *words), made)
+    return RedisCall(bucket, (b"EVALSHA", made.digest, len(keys), *keys, *words), made)
 
 
-def on_record(name: str, keys: Keys, identity: Identity, *words: Word | None) -> Call:
+def on_record(name: str, keys: Keys, identity: Identity, *words: Word | None) -> RedisCall:
     """A script on one record; what is None at the end is left out."""
     return of_script(bucket_of(identity), name, keys.of(identity), *_given(identity, *words))
 
@@ -205,7 +205,7 @@ def learn_terms(keys: Keys, numbers: Iterable[TermsId | None]) -> Plan[None]:
     if not wanted:
         return
     bucket, key = keys.terms()
-    (told,) = yield (Call(bucket, ("HMGET", key, *wanted)),)
+    (told,) = yield (RedisCall(bucket, ("HMGET", key, *wanted)),)
     for number, said in zip(wanted, replies.fields(told, len(wanted)), strict=True):
         if said is not None:
             keys.said[number] = replies.text(said)
@@ -214,13 +214,13 @@ def learn_terms(keys: Keys, numbers: Iterable[TermsId | None]) -> Plan[None]:
 # ── writes ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _write(name: str, words: Callable[[Any], tuple[Word | None, ...]]) -> OneCall:
+def _write(name: str, words: Callable[[Any], tuple[Word | None, ...]]) -> SingleCall:
     """``words`` begin behind the identity."""
 
     def ask(op: Any, keys: Keys) -> Command:
         return on_record(name, keys, op.identity, *words(op)).command
 
-    return OneCall(name, ask, replies.written)
+    return SingleCall(name, ask, replies.written)
 
 
 def _ask_complete(op: Complete, keys: Keys) -> Command:
@@ -269,10 +269,10 @@ def _evict_unknown(op: EvictUnknown, keys: Keys) -> Plan[Written]:
     return _evict_freed(op, keys) if op.free else _evict_forced(op, keys)
 
 
-ONE_CALL: Final[Mapping[type[StoreOperation[Any]], OneCall]] = {
-    Claim: OneCall("claim", _ask_claim, _claimed),
-    Read: OneCall("read", _ask_read, _seen),
-    Complete: OneCall("complete", _ask_complete, replies.written),
+ONE_CALL: Final[Mapping[type[StoreOperation[Any]], SingleCall]] = {
+    Claim: SingleCall("claim", _ask_claim, _claimed),
+    Read: SingleCall("read", _ask_read, _seen),
+    Complete: SingleCall("complete", _ask_complete, replies.written),
     Retake: _write("retake", lambda op: (op.seen, op.fence, op.lease, op.on_lapse.value)),
     Take: _write("take", lambda op: (op.seen, op.fence, op.lease)),
     Resume: _write("resume", lambda op: (op.seen, op.fence, op.lease)),
@@ -324,8 +324,8 @@ def _register(op: Register, keys: Keys) -> Plan[Registered | Conflicting]:
 def _read_recipe(op: ReadRecipe, keys: Keys) -> Plan[Recorded]:
     bucket, key = keys.named("recipe", exact(op.route))
     told, said = yield (
-        Call(bucket, ("HMGET", key, "recipe", "previous", "alive_until")),
-        Call(bucket, ("TIME",)),
+        RedisCall(bucket, ("HMGET", key, "recipe", "previous", "alive_until")),
+        RedisCall(bucket, ("TIME",)),
     )
     recorded, previous, until = replies.fields(told, 3)
     recipes = (replies.optional_text(recorded), replies.optional_text(previous))

@@ -9,14 +9,14 @@ from typing import Any, Final
 from semel.core.operations.requests import StoreOperation
 from semel.stores.body_cache import Get, Put
 from semel.stores.redis.keys import Keys, bucket_of
-from semel.stores.redis.plans import Call, Make, Plan
+from semel.stores.redis.plans import Make, Plan, RedisCall
 
 _SUM: Final = 16
 
 
 def _get(op: Get, keys: Keys) -> Plan[bytes | None]:
     name = keys.body(op.identity, op.fence)
-    (found,) = yield (Call(bucket_of(op.identity), (b"GET", name)),)
+    (found,) = yield (RedisCall(bucket_of(op.identity), (b"GET", name)),)
     if type(found) is not bytes or _sum(found[_SUM:]) != found[:_SUM]:
         return None
     return found[_SUM:]
@@ -25,7 +25,7 @@ def _get(op: Get, keys: Keys) -> Plan[bytes | None]:
 def _put(op: Put, keys: Keys) -> Plan[None]:
     name, kept = keys.body(op.identity, op.fence), _sum(op.body) + op.body
     words = (b"SET", name, kept, b"EX", op.seconds)
-    yield (Call(bucket_of(op.identity), words),)
+    yield (RedisCall(bucket_of(op.identity), words),)
 
 
 def _sum(body: bytes) -> bytes:

@@ -41,7 +41,7 @@ from semel.core.texts import shown
 from semel.stores.redis import replies as answers
 from semel.stores.redis.commands import Word
 from semel.stores.redis.keys import BUCKETS, DUTIES, Keys, bucket_of
-from semel.stores.redis.plans import Call, Make, Plan, learn_terms, of_script, on_record
+from semel.stores.redis.plans import Make, Plan, RedisCall, learn_terms, of_script, on_record
 from semel.stores.redis.replies import Answer
 
 WORK: Final[Mapping[Work, str]] = {Work.PENDING: "run", Work.LAPSED: "resume", Work.UNKNOWN: "ask"}
@@ -77,11 +77,11 @@ class _Entry(NamedTuple):
     identity: Identity
 
 
-def _command(bucket: int, *words: Word) -> Call:
-    return Call(bucket, words)
+def _command(bucket: int, *words: Word) -> RedisCall:
+    return RedisCall(bucket, words)
 
 
-def _clock(buckets: Iterable[int]) -> list[Call]:
+def _clock(buckets: Iterable[int]) -> list[RedisCall]:
     return [_command(bucket, "TIME") for bucket in buckets]
 
 

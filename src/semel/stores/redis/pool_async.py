@@ -24,7 +24,7 @@ from semel.stores.background import keep
 from semel.stores.base import CHECK_AGAIN, Finding
 from semel.stores.redis.commands import pack
 from semel.stores.redis.errors import (
-    Fault,
+    RedisFault,
     garbled,
     not_connected,
     refused,
@@ -33,10 +33,10 @@ from semel.stores.redis.errors import (
 )
 from semel.stores.redis.handshake import Commands, admit, greet
 from semel.stores.redis.keys import Keys, bucket_of
-from semel.stores.redis.operation_retry import Attempt, Pause, errand
-from semel.stores.redis.pipeline import Line, Parcel, sealed
-from semel.stores.redis.plans import ONE_CALL, OneCall
-from semel.stores.redis.settings import Address, Settings
+from semel.stores.redis.operation_retry import Attempt, RetryPause, errand
+from semel.stores.redis.pipeline import CommandBatch, ReplyQueue, sealed
+from semel.stores.redis.plans import ONE_CALL, SingleCall
+from semel.stores.redis.settings import NodeAddress, RedisSettings
 from semel.stores.redis.topology import PATIENCE, SLOTS_MAP, Topology, nobody
 
 R = TypeVar("R")
@@ -45,7 +45,7 @@ CONVOY: Final = 256
 """Parcels that are written together at most."""
 
 
-class AwaitedParcel(Parcel):
+class AsyncBatch(CommandBatch):
     """Its sender awaits a future. ``ended``: this link has no more to say to it."""
 
     __slots__ = ("ended", "future")
@@ -56,10 +56,10 @@ class AwaitedParcel(Parcel):
         super().__init__(attempts, deadline)
         self.ended = False
 
-    def land(self, where: Address) -> None:
+    def land(self, where: NodeAddress) -> None:
         self._end(self.outcomes(where))
 
-    def fail(self, fault: Fault) -> None:
+    def fail(self, fault: RedisFault) -> None:
         self._end([fault] * len(self._attempts))
 
     def refuse(self, error: Exception) -> None:
@@ -76,7 +76,7 @@ class AwaitedParcel(Parcel):
             self.future.set_result(result)
 
 
-class FirstTry(AwaitedParcel):
+class FirstTry(AsyncBatch):
     """The first try of an operation that is one call, which nearly always succeeds.
 
     Its future is that of the operation. After a fault an errand goes on with it.
@@ -85,7 +85,12 @@ class FirstTry(AwaitedParcel):
     __slots__ = ("_one", "_pool", "link", "op")
 
     def __init__(
-        self, pool: AwaitedPool, link: AwaitedLink, op: Any, one: OneCall, deadline: float
+        self,
+        pool: AsyncRedisPool,
+        link: AsyncRedisConnection,
+        op: Any,
+        one: SingleCall,
+        deadline: float,
     ) -> None:
         self._pool, self.link = pool, link
         self.op, self._one = op, one
@@ -98,7 +103,7 @@ class FirstTry(AwaitedParcel):
     def bucket(self) -> int:
         return bucket_of(self.op.identity)
 
-    def land(self, where: Address) -> None:
+    def land(self, where: NodeAddress) -> None:
         reply: Any = self.replies[0]
         if isinstance(reply, hiredis.ReplyError):
             self.fail(refused(reply, where))
@@ -108,13 +113,13 @@ class FirstTry(AwaitedParcel):
             except Exception as error:  # StoreCorrupt, which is this caller's alone
                 self.future.set_exception(error)
 
-    def fail(self, fault: Fault) -> None:
+    def fail(self, fault: RedisFault) -> None:
         if self.waits():
             self.ended = True
             self._pool.go_on(self, fault)
 
 
-class _Greeting(Parcel):
+class _Greeting(CommandBatch):
     """Commands of the greeting, in line like any other parcel."""
 
     __slots__ = ("future",)
@@ -126,11 +131,11 @@ class _Greeting(Parcel):
         self.count = len(commands)
         self.sealed = False
 
-    def land(self, where: Address) -> None:
+    def land(self, where: NodeAddress) -> None:
         if not self.future.done():
             self.future.set_result(self.replies)
 
-    def fail(self, fault: Fault) -> None:
+    def fail(self, fault: RedisFault) -> None:
         if not self.future.done():
             self.future.set_exception(fault)
 
@@ -138,7 +143,7 @@ class _Greeting(Parcel):
 class _Wire(asyncio.Protocol):
     """One connection's side of a link, which by the time it speaks may have another."""
 
-    def __init__(self, link: AwaitedLink) -> None:
+    def __init__(self, link: AsyncRedisConnection) -> None:
         self._link = link
 
     def data_received(self, data: bytes) -> None:
@@ -150,16 +155,16 @@ class _Wire(asyncio.Protocol):
             self._link.hang_up(severed(True, str(exc) if exc else "the server hung up"))
 
 
-class AwaitedLink:
+class AsyncRedisConnection:
     """One connection, shared by the tasks of a loop; it opens when there is something to send."""
 
-    def __init__(self, settings: Settings, keys: Keys, where: Address) -> None:
+    def __init__(self, settings: RedisSettings, keys: Keys, where: NodeAddress) -> None:
         self._settings = settings
         self._keys = keys
         self.where = where
         self._loop = asyncio.get_running_loop()
-        self._queue: list[AwaitedParcel] = []
-        self._line = Line(where)
+        self._queue: list[AsyncBatch] = []
+        self._line = ReplyQueue(where)
         self._transport: asyncio.Transport | None = None
         self.wire: _Wire | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -169,7 +174,7 @@ class AwaitedLink:
         self._timer: asyncio.TimerHandle | None = None
         self._drained: asyncio.Future[None] | None = None
 
-    def send(self, parcel: AwaitedParcel) -> asyncio.Future[Any]:
+    def send(self, parcel: AsyncBatch) -> asyncio.Future[Any]:
         parcel.future = self._loop.create_future()
         if parcel.deadline < self._look_at:
             self._look_later(parcel.deadline)
@@ -181,11 +186,11 @@ class AwaitedLink:
             self._loop.call_soon(self._leave)
         return parcel.future
 
-    def hang_up(self, fault: Fault) -> None:
+    def hang_up(self, fault: RedisFault) -> None:
         """Who was sent is told that the link is gone; who was not is sent over the next one."""
         transport, self._transport, self.wire = self._transport, None, None
         self._ready = False
-        line, self._line = self._line, Line(self.where)
+        line, self._line = self._line, ReplyQueue(self.where)
         if self._loop.is_closed():
             return  # nobody is left to be told
         if transport is not None:
@@ -241,7 +246,7 @@ class AwaitedLink:
     def _look(self) -> None:
         self._look_at, self._timer = float("inf"), None
         now = monotonic()
-        under_way = [each for each in self._line.waiting() if isinstance(each, AwaitedParcel)]
+        under_way = [each for each in self._line.waiting() if isinstance(each, AsyncBatch)]
         for parcel in [*under_way, *self._queue]:
             if parcel.deadline <= now and parcel.waits():
                 self._expire(parcel)
@@ -249,7 +254,7 @@ class AwaitedLink:
         if left:
             self._look_later(min(left))
 
-    def _expire(self, parcel: AwaitedParcel) -> None:
+    def _expire(self, parcel: AsyncBatch) -> None:
         """Whoever is not answered in time holds up all who asked after it: the link is given up."""
         if parcel.sent:
             parcel.fail(timed_out(True))
@@ -287,7 +292,7 @@ class AwaitedLink:
             self._give_up(not_connected(TimeoutError("no answer in time"), self.where))
         except OSError as error:
             self._give_up(not_connected(error, self.where))
-        except Fault as fault:
+        except RedisFault as fault:
             fault.doubt = False  # nothing was sent yet but the greeting
             self._give_up(fault)
         except Exception as error:
@@ -336,26 +341,26 @@ class AwaitedLink:
         waiting, self._queue = self._queue, []
         self.hang_up(severed(True, "the link was given up"))
         for parcel in waiting:
-            if isinstance(error, Fault):
+            if isinstance(error, RedisFault):
                 parcel.fail(error)
             else:
                 parcel.refuse(error)
 
 
-class AwaitedPool:
+class AsyncRedisPool:
     """What `RedisBackend` has for each event loop."""
 
-    def __init__(self, settings: Settings, keys: Keys) -> None:
+    def __init__(self, settings: RedisSettings, keys: Keys) -> None:
         self._settings = settings
         self.keys = keys
         self.place = getpid(), get_running_loop()
         self.closed = False
         self._timeout = settings.timeout
         self._topology = Topology(settings)
-        self._links: dict[Address, AwaitedLink] = {}
-        self._only: AwaitedLink | None = None
+        self._links: dict[NodeAddress, AsyncRedisConnection] = {}
+        self._only: AsyncRedisConnection | None = None
         """The link to a server that is no cluster."""
-        self._learning: asyncio.Task[Fault | None] | None = None
+        self._learning: asyncio.Task[RedisFault | None] | None = None
 
     def perform(self, op: StoreOperation[R]) -> Awaitable[R]:
         """A future where it is one call, and it is known whom to ask; else an errand."""
@@ -367,7 +372,7 @@ class AwaitedPool:
                 return link.send(FirstTry(self, link, op, one, deadline))
         return self._run_errand(op, deadline)
 
-    def _link_for(self, op: Any) -> AwaitedLink | None:
+    def _link_for(self, op: Any) -> AsyncRedisConnection | None:
         where = self._topology.at(bucket_of(op.identity))
         if where is None:
             return None
@@ -375,7 +380,7 @@ class AwaitedPool:
         self._only = None if self._topology.cluster else link
         return link
 
-    def go_on(self, tried: FirstTry, fault: Fault) -> None:
+    def go_on(self, tried: FirstTry, fault: RedisFault) -> None:
         """After a first try that failed; who gives up waiting gives up the errand."""
         future = tried.future
         task = keep(self._run_errand(tried.op, tried.deadline, fault, tried.link))
@@ -386,8 +391,8 @@ class AwaitedPool:
         self,
         op: StoreOperation[R],
         deadline: float,
-        fault: Fault | None = None,
-        link: AwaitedLink | None = None,
+        fault: RedisFault | None = None,
+        link: AsyncRedisConnection | None = None,
     ) -> R:
         """``fault``: what the first try over ``link`` came to, where there was one."""
         steps = errand(op, self.keys, cluster=self._topology.cluster)
@@ -398,7 +403,7 @@ class AwaitedPool:
                 self._heed(link, [fault])
                 step = steps.send([fault])
             while True:
-                if isinstance(step, Pause):
+                if isinstance(step, RetryPause):
                     await self._pause(step.seconds, deadline)
                     outcome = None
                 else:
@@ -431,7 +436,7 @@ class AwaitedPool:
         if len(attempts) == 1:
             (attempt,) = attempts
             where = attempt.where or await self._at(attempt.call.bucket, deadline)
-            if isinstance(where, Fault):
+            if isinstance(where, RedisFault):
                 return [where]
             return await self._ask(where, attempts, deadline)
         return await self._scatter(attempts, deadline)
@@ -439,10 +444,10 @@ class AwaitedPool:
     async def _scatter(self, attempts: Sequence[Attempt], deadline: float) -> list[Any]:
         """One parcel for each node, all at once."""
         outcomes: dict[int, Any] = {}
-        groups: dict[Address, list[int]] = {}
+        groups: dict[NodeAddress, list[int]] = {}
         for number, attempt in enumerate(attempts):
             where = attempt.where or await self._at(attempt.call.bucket, deadline)
-            if isinstance(where, Fault):
+            if isinstance(where, RedisFault):
                 outcomes[number] = where
             else:
                 groups.setdefault(where, []).append(number)
@@ -456,27 +461,29 @@ class AwaitedPool:
             outcomes |= zip(numbers, replies, strict=True)
         return [outcomes[number] for number in range(len(attempts))]
 
-    async def _ask(self, where: Address, attempts: Sequence[Attempt], deadline: float) -> list[Any]:
+    async def _ask(
+        self, where: NodeAddress, attempts: Sequence[Attempt], deadline: float
+    ) -> list[Any]:
         link = self._link(where)
-        outcomes: list[Any] = await link.send(AwaitedParcel(attempts, deadline))
+        outcomes: list[Any] = await link.send(AsyncBatch(attempts, deadline))
         self._heed(link, outcomes)
         return outcomes
 
-    def _heed(self, link: AwaitedLink, outcomes: Sequence[Any]) -> None:
+    def _heed(self, link: AsyncRedisConnection, outcomes: Sequence[Any]) -> None:
         """What faults tell about the link and the cluster."""
-        if any(isinstance(each, Fault) and each.code == "READONLY" for each in outcomes):
+        if any(isinstance(each, RedisFault) and each.code == "READONLY" for each in outcomes):
             link.hang_up(severed(True, "the server has become a replica"))
         self._topology.suspect(outcomes)  # also a node so silent that nothing could be sent
 
-    def _link(self, where: Address) -> AwaitedLink:
+    def _link(self, where: NodeAddress) -> AsyncRedisConnection:
         link = self._links.get(where)
         if link is None:
-            link = self._links[where] = AwaitedLink(self._settings, self.keys, where)
+            link = self._links[where] = AsyncRedisConnection(self._settings, self.keys, where)
         return link
 
     # ── who has what ─────────────────────────────────────────────────────────────────────────────
 
-    async def _at(self, bucket: int, deadline: float) -> Address | Fault:
+    async def _at(self, bucket: int, deadline: float) -> NodeAddress | RedisFault:
         where = self._topology.at(bucket)
         if where is None:
             fault = await self._learn(deadline)
@@ -489,18 +496,18 @@ class AwaitedPool:
         if self._topology.cluster and deadline > monotonic():
             await self._learn(deadline)
 
-    async def _learn(self, deadline: float) -> Fault | None:
+    async def _learn(self, deadline: float) -> RedisFault | None:
         """Those who want to know at once ask together."""
         if self._learning is None or self._learning.done():
             self._learning = keep(self._ask_around(deadline))
         return await asyncio.shield(self._learning)
 
-    async def _ask_around(self, deadline: float) -> Fault | None:
-        fault: Fault | None = None
+    async def _ask_around(self, deadline: float) -> RedisFault | None:
+        fault: RedisFault | None = None
         for where in self._topology.known():
             patience = min(deadline, monotonic() + PATIENCE)
             (answer,) = await self._ask(where, [Attempt(SLOTS_MAP)], patience)
-            if not isinstance(answer, Fault):
+            if not isinstance(answer, RedisFault):
                 self._topology.learn(answer, where)
                 return None
             fault = answer
@@ -523,14 +530,14 @@ def _stop(task: asyncio.Task[Any], future: asyncio.Future[Any]) -> None:
         task.cancel()
 
 
-class AwaitedStore:
+class AsyncRedisStore:
     """The store for event loops: whatever the running one of this process has open."""
 
     __slots__ = ("_open", "_pool")
 
-    def __init__(self, opened: Callable[[], AwaitedPool]) -> None:
+    def __init__(self, opened: Callable[[], AsyncRedisPool]) -> None:
         self._open = opened
-        self._pool: AwaitedPool | None = None
+        self._pool: AsyncRedisPool | None = None
 
     def perform(self, op: StoreOperation[R], /) -> Awaitable[R]:
         pool = self._pool

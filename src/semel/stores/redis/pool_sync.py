@@ -19,12 +19,12 @@ import hiredis
 from semel.core.operations.requests import StoreOperation
 from semel.stores.base import CHECK_AGAIN, Finding
 from semel.stores.redis.commands import pack
-from semel.stores.redis.errors import Fault, garbled, not_connected, severed, timed_out
+from semel.stores.redis.errors import RedisFault, garbled, not_connected, severed, timed_out
 from semel.stores.redis.handshake import Commands, admit, greet
 from semel.stores.redis.keys import Keys
-from semel.stores.redis.operation_retry import Attempt, Pause, errand
-from semel.stores.redis.pipeline import Line, Parcel, sealed
-from semel.stores.redis.settings import Address, Settings
+from semel.stores.redis.operation_retry import Attempt, RetryPause, errand
+from semel.stores.redis.pipeline import CommandBatch, ReplyQueue, sealed
+from semel.stores.redis.settings import NodeAddress, RedisSettings
 from semel.stores.redis.topology import PATIENCE, SLOTS_MAP, Topology, nobody
 
 R = TypeVar("R")
@@ -34,7 +34,7 @@ CONVOY: Final = 256
 """Parcels that are written together at most."""
 
 
-class BlockingParcel(Parcel):
+class SyncBatch(CommandBatch):
     """Its sender waits for an event: it is answered, or its turn to write."""
 
     __slots__ = ("appointed", "done", "event", "result")
@@ -45,10 +45,10 @@ class BlockingParcel(Parcel):
         self.result: list[Any] = []
         self.done = self.appointed = False
 
-    def land(self, where: Address) -> None:
+    def land(self, where: NodeAddress) -> None:
         self._end(self.outcomes(where))
 
-    def fail(self, fault: Fault) -> None:
+    def fail(self, fault: RedisFault) -> None:
         self._end([fault] * len(self._attempts))
 
     def _end(self, result: list[Any]) -> None:
@@ -57,21 +57,21 @@ class BlockingParcel(Parcel):
             self.event.set()
 
 
-class BlockingLink:
+class RedisConnection:
     """One connection, shared by threads."""
 
-    def __init__(self, settings: Settings, keys: Keys, where: Address) -> None:
+    def __init__(self, settings: RedisSettings, keys: Keys, where: NodeAddress) -> None:
         self._settings = settings
         self._keys = keys
         self.where = where
         self._lock = threading.Lock()
-        self._queue: list[BlockingParcel] = []
+        self._queue: list[SyncBatch] = []
         self._led = self._stale = self._ending = False
         self._socket: socket.socket | None = None
         self._check_at = 0.0
-        self._line = Line(where)
+        self._line = ReplyQueue(where)
 
-    def send(self, parcel: BlockingParcel) -> list[Any]:
+    def send(self, parcel: SyncBatch) -> list[Any]:
         """The outcomes, by the parcel's deadline."""
         with self._lock:
             self._queue.append(parcel)
@@ -104,7 +104,7 @@ class BlockingLink:
 
     # ── whose turn it is ─────────────────────────────────────────────────────────────────────────
 
-    def _wait(self, parcel: BlockingParcel) -> bool:
+    def _wait(self, parcel: SyncBatch) -> bool:
         """Until it is answered; or True: its turn to write."""
         parcel.event.wait(max(0.0, parcel.deadline - monotonic()))
         with self._lock:
@@ -132,7 +132,7 @@ class BlockingLink:
             convoy, self._queue = self._queue[:CONVOY], self._queue[CONVOY:]
         try:
             self._exchange(convoy, max(parcel.deadline for parcel in convoy))
-        except Fault as fault:
+        except RedisFault as fault:
             self._drop(convoy, fault)
         except BaseException as error:
             # One of many pays for an interrupt, or for a wrong setting; the others must know.
@@ -140,19 +140,19 @@ class BlockingLink:
             self._drop(convoy, severed(sent, f"the link was given up: {type(error).__name__}"))
             raise
 
-    def _drop(self, convoy: Sequence[BlockingParcel], fault: Fault) -> None:
+    def _drop(self, convoy: Sequence[SyncBatch], fault: RedisFault) -> None:
         self._hang_up()
-        self._line = Line(self.where)
+        self._line = ReplyQueue(self.where)
         for parcel in convoy:
             parcel.fail(fault)
 
     # ── the wire ─────────────────────────────────────────────────────────────────────────────────
 
-    def _exchange(self, convoy: Sequence[BlockingParcel], deadline: float) -> None:
+    def _exchange(self, convoy: Sequence[SyncBatch], deadline: float) -> None:
         sock = self._socket
         if sock is None or self._stale or _hung_up(sock):
             self._hang_up()
-            self._line = Line(self.where)
+            self._line = ReplyQueue(self.where)
             sock = self._socket = dial(self._settings, self.where, deadline)
             self._check_at = 0.0
         if monotonic() >= self._check_at:
@@ -172,7 +172,7 @@ class BlockingLink:
         self._check_at = monotonic() + CHECK_AGAIN
 
 
-def dial(settings: Settings, where: Address, deadline: float) -> socket.socket:
+def dial(settings: RedisSettings, where: NodeAddress, deadline: float) -> socket.socket:
     """A connection, encrypted where that is wanted."""
     left, tls = deadline - monotonic(), settings.context
     if left <= 0:
@@ -184,7 +184,7 @@ def dial(settings: Settings, where: Address, deadline: float) -> socket.socket:
         raise not_connected(error, where) from None
 
 
-def _connected(where: Address, seconds: float) -> socket.socket:
+def _connected(where: NodeAddress, seconds: float) -> socket.socket:
     if where.port:
         sock = socket.create_connection((where.host, where.port), timeout=seconds)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -209,7 +209,7 @@ def _encrypted(sock: socket.socket, tls: ssl.SSLContext, host: str) -> socket.so
 
 
 def converse(
-    settings: Settings, where: Address, sock: socket.socket, deadline: float
+    settings: RedisSettings, where: NodeAddress, sock: socket.socket, deadline: float
 ) -> tuple[Finding, ...]:
     """The greeting."""
     reader = hiredis.Reader()
@@ -223,7 +223,7 @@ def converse(
         return findings
     except hiredis.ProtocolError as error:
         raise garbled(error, sent=False) from None
-    except Fault as fault:
+    except RedisFault as fault:
         fault.doubt = False  # nothing was sent yet but the greeting
         raise
 
@@ -284,14 +284,14 @@ def _hung_up(sock: socket.socket) -> bool:
     return True
 
 
-class BlockingPool:
+class RedisPool:
     """What `RedisBackend` has for the threads of a process."""
 
-    def __init__(self, settings: Settings, keys: Keys) -> None:
+    def __init__(self, settings: RedisSettings, keys: Keys) -> None:
         self._settings = settings
         self._keys = keys
         self._topology = Topology(settings)
-        self._links: dict[Address, BlockingLink] = {}
+        self._links: dict[NodeAddress, RedisConnection] = {}
         self._learning = threading.Lock()
 
     def perform(self, op: StoreOperation[R]) -> R:
@@ -301,7 +301,7 @@ class BlockingPool:
         try:
             step = next(steps)
             while True:
-                if isinstance(step, Pause):
+                if isinstance(step, RetryPause):
                     self._pause(step.seconds, deadline)
                     outcome = None
                 else:
@@ -315,7 +315,7 @@ class BlockingPool:
         while self._links:
             self._links.popitem()[1].close()
 
-    def examine(self) -> Iterator[tuple[Address, Finding]]:
+    def examine(self) -> Iterator[tuple[NodeAddress, Finding]]:
         """What there is to say about every primary, over links of its own."""
         deadline = monotonic() + self._settings.timeout
         if self._topology.cluster:
@@ -325,7 +325,7 @@ class BlockingPool:
                 sock = dial(self._settings, where, deadline)
                 with sock:
                     found = converse(self._settings, where, sock, deadline)
-            except Fault as fault:
+            except RedisFault as fault:
                 found = (Finding("refused", str(fault)),)
             yield from ((where, finding) for finding in found)
 
@@ -337,7 +337,7 @@ class BlockingPool:
         if len(attempts) == 1:
             (attempt,) = attempts
             where = attempt.where or self._at(attempt.call.bucket, deadline)
-            if isinstance(where, Fault):
+            if isinstance(where, RedisFault):
                 return [where]
             return self._ask(where, attempts, deadline)
         return self._scatter(attempts, deadline)
@@ -345,10 +345,10 @@ class BlockingPool:
     def _scatter(self, attempts: Sequence[Attempt], deadline: float) -> list[Any]:
         """One parcel for each node, one after the other."""
         outcomes: dict[int, Any] = {}
-        groups: dict[Address, list[int]] = {}
+        groups: dict[NodeAddress, list[int]] = {}
         for number, attempt in enumerate(attempts):
             where = attempt.where or self._at(attempt.call.bucket, deadline)
-            if isinstance(where, Fault):
+            if isinstance(where, RedisFault):
                 outcomes[number] = where
             else:
                 groups.setdefault(where, []).append(number)
@@ -357,24 +357,24 @@ class BlockingPool:
             outcomes |= zip(numbers, replies, strict=True)
         return [outcomes[number] for number in range(len(attempts))]
 
-    def _ask(self, where: Address, attempts: Sequence[Attempt], deadline: float) -> list[Any]:
+    def _ask(self, where: NodeAddress, attempts: Sequence[Attempt], deadline: float) -> list[Any]:
         link = self._link(where)
-        outcomes = link.send(BlockingParcel(attempts, deadline))
-        if any(isinstance(each, Fault) and each.broken for each in outcomes):
+        outcomes = link.send(SyncBatch(attempts, deadline))
+        if any(isinstance(each, RedisFault) and each.broken for each in outcomes):
             link.renounce()
             self._topology.suspect(outcomes)
         return outcomes
 
-    def _link(self, where: Address) -> BlockingLink:
+    def _link(self, where: NodeAddress) -> RedisConnection:
         link = self._links.get(where)
         # setdefault is atomic: of several threads that come first all get the same one.
         return link or self._links.setdefault(
-            where, BlockingLink(self._settings, self._keys, where)
+            where, RedisConnection(self._settings, self._keys, where)
         )
 
     # ── who has what ─────────────────────────────────────────────────────────────────────────────
 
-    def _at(self, bucket: int, deadline: float) -> Address | Fault:
+    def _at(self, bucket: int, deadline: float) -> NodeAddress | RedisFault:
         where = self._topology.at(bucket)
         if where is None:
             fault = self._learn(deadline)
@@ -387,7 +387,7 @@ class BlockingPool:
         if self._topology.cluster and deadline > monotonic():
             self._learn(deadline)
 
-    def _learn(self, deadline: float) -> Fault | None:
+    def _learn(self, deadline: float) -> RedisFault | None:
         """One thread at a time; those who waited for it know as well."""
         version = self._topology.version
         if not self._learning.acquire(timeout=max(0.0, deadline - monotonic())):
@@ -397,13 +397,13 @@ class BlockingPool:
         finally:
             self._learning.release()
 
-    def _ask_around(self, deadline: float) -> Fault | None:
+    def _ask_around(self, deadline: float) -> RedisFault | None:
         """Ask one node after the other."""
-        fault: Fault | None = None
+        fault: RedisFault | None = None
         for where in self._topology.known():
             patience = min(deadline, monotonic() + PATIENCE)
             (answer,) = self._ask(where, [Attempt(SLOTS_MAP)], patience)
-            if not isinstance(answer, Fault):
+            if not isinstance(answer, RedisFault):
                 self._topology.learn(answer, where)
                 return None
             fault = answer

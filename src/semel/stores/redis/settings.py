@@ -18,7 +18,7 @@ PORT: Final = 6379
 _PREFIX: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
-class Address(NamedTuple):
+class NodeAddress(NamedTuple):
     """Where a node listens: a host and its port, or the path of a socket and 0."""
 
     host: str
@@ -32,11 +32,11 @@ class Address(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Settings:
+class RedisSettings:
     """Everything a `RedisBackend` was told."""
 
     url: str
-    seeds: tuple[Address, ...]
+    seeds: tuple[NodeAddress, ...]
     cluster: bool
     db: int
     user: str | None = field(repr=False)
@@ -68,7 +68,7 @@ class Settings:
         return context
 
 
-def parse(url: str, options: Mapping[str, object]) -> Settings:
+def parse(url: str, options: Mapping[str, object]) -> RedisSettings:
     """Options given as keywords win over those in the URL."""
     scheme, found, rest = url.partition("://")
     if not found or scheme.lower() not in SCHEMES:
@@ -81,7 +81,7 @@ def parse(url: str, options: Mapping[str, object]) -> Settings:
     if db and scheme == "rediscluster":
         raise ConfigurationError("a Redis cluster has one database only: leave out what follows /")
     own = {name: read(name, given[name]) for name, read in OPTIONS.items() if name in given}
-    return Settings(
+    return RedisSettings(
         url=_printable(scheme, user, where),
         seeds=_one_or_more(hosts, scheme),
         cluster=scheme == "rediscluster",
@@ -111,7 +111,7 @@ def _query(query: str) -> dict[str, object]:
     return given
 
 
-def _hosts(where: str) -> tuple[list[Address], int]:
+def _hosts(where: str) -> tuple[list[NodeAddress], int]:
     hosts, _, db = where.partition("/")
     number = whole(db or "0")
     if number is None:
@@ -119,25 +119,25 @@ def _hosts(where: str) -> tuple[list[Address], int]:
     return [_address(host) for host in hosts.split(",")], number
 
 
-def _address(text: str) -> Address:
+def _address(text: str) -> NodeAddress:
     found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\[\]]*))(?::(\d{1,5}))?", text)
     if found is None:
         raise ConfigurationError("a Redis URL names hosts as host:port")
     port = int(found[3] or PORT)
     if not 0 < port < 65_536:
         raise ConfigurationError("a Redis URL names ports from 1 to 65535")
-    return Address(unquote(found[1] or found[2]) or "localhost", port)
+    return NodeAddress(unquote(found[1] or found[2]) or "localhost", port)
 
 
-def _socket(where: str) -> tuple[list[Address], int]:
+def _socket(where: str) -> tuple[list[NodeAddress], int]:
     path, _, db = unquote(where).partition("#")
     number = whole(db or "0")
     if not path.startswith("/") or number is None:
         raise ConfigurationError("a socket is named by its path: redis+unix:///run/redis.sock#0")
-    return [Address(path, 0)], number
+    return [NodeAddress(path, 0)], number
 
 
-def _one_or_more(hosts: list[Address], scheme: str) -> tuple[Address, ...]:
+def _one_or_more(hosts: list[NodeAddress], scheme: str) -> tuple[NodeAddress, ...]:
     if len(hosts) > 1 and scheme != "rediscluster":
         raise ConfigurationError("several hosts are those of a cluster: rediscluster://")
     return tuple(hosts)
