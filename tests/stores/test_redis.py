@@ -41,9 +41,11 @@ from semel.core.records import Identity, OnLapse, State
 from semel.errors import ConfigurationError, StoreCorrupt, StoreUnavailable
 from semel.stores.base import Backend, Capabilities, Finding
 from semel.stores.redis import RedisBackend, handshake, pool_async
-from semel.stores.redis.errors import Fault
-from semel.stores.redis.operation_retry import ALONE_TRIES
-from semel.stores.redis.settings import OPTIONS, Settings, parse
+from semel.stores.redis.errors import RedisFault
+from semel.stores.redis.operation_retry import SINGLE_SERVER_TRIES
+from semel.stores.redis.pipeline import PIPELINE_LIMIT
+from semel.stores.redis.scripts import script
+from semel.stores.redis.settings import OPTIONS, RedisSettings, parse
 from tests.servers import ValkeyServer
 from tests.stores.contract import (
     ORIGIN,
@@ -198,7 +200,7 @@ def test_keywords_win_over_the_url() -> None:
 
 
 def test_every_option_can_be_given_both_ways() -> None:
-    assert set(OPTIONS) <= {each.name for each in fields(Settings)}
+    assert set(OPTIONS) <= {each.name for each in fields(RedisSettings)}
 
 
 @COLOURS
@@ -559,13 +561,7 @@ def test_flushed_scripts_are_sent_again(own_server: ValkeyServer, colour: str) -
         own_server.ask("SCRIPT", "FLUSH")
         ops = [claim(new_identity(), new_fence()) for _ in range(32)]
         assert all(isinstance(reply, Claimed) for reply in harness.race(ops))
-        assert [own_server.ask("SCRIPT", "EXISTS", script_digest("claim"))] == [[1]]
-
-
-def script_digest(name: str) -> bytes:
-    from semel.stores.redis.scripts import script
-
-    return script(name).digest
+        assert own_server.ask("SCRIPT", "EXISTS", script("claim").digest) == [1]
 
 
 @COLOURS
@@ -755,7 +751,7 @@ def test_a_server_that_hangs_up_at_once_is_unavailable_at_once(colour: str) -> N
             not_done(harness, claim(new_identity(), new_fence()))
         with suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
-    assert len(tries) <= ALONE_TRIES
+    assert len(tries) <= SINGLE_SERVER_TRIES
 
 
 @pytest.mark.parametrize("callers", [1, 2])
@@ -810,7 +806,7 @@ async def test_a_first_try_that_failed_goes_on_and_is_given_up_with_its_caller(
             given_up.set()
 
     with monkeypatch.context() as patched:
-        patched.setattr(pool_async.AwaitedPool, "_run_errand", waits)
+        patched.setattr(pool_async.AsyncRedisPool, "_retry", waits)
         task = asyncio.ensure_future(store.perform(Read(new_identity())))  # nobody knows the script
         await began.wait()
         task.cancel()
@@ -826,21 +822,23 @@ async def test_when_the_server_falls_silent_each_is_told_once_and_the_next_link_
 ) -> None:
     backend = RedisBackend(own_server.url, timeout=SOON)
     store = backend.awaited()
-    gone_on: list[pool_async.FirstTry] = []
-    go_on = pool_async.AwaitedPool.go_on
+    retried: list[pool_async.FirstTry] = []
+    retry = pool_async.AsyncRedisPool.retry
 
-    def noted(pool: pool_async.AwaitedPool, tried: pool_async.FirstTry, fault: Fault) -> None:
-        gone_on.append(tried)
-        go_on(pool, tried, fault)
+    def noted(
+        pool: pool_async.AsyncRedisPool, tried: pool_async.FirstTry, fault: RedisFault
+    ) -> None:
+        retried.append(tried)
+        retry(pool, tried, fault)
 
-    monkeypatch.setattr(pool_async.AwaitedPool, "go_on", noted)
+    monkeypatch.setattr(pool_async.AsyncRedisPool, "retry", noted)
     with suppress(StoreUnavailable):
         await store.perform(Read(new_identity()))
     ops = [claim(new_identity(), new_fence()) for _ in range(9)]
     with frozen(own_server):
         told = await asyncio.gather(*map(store.perform, ops), return_exceptions=True)
     assert {type(each) for each in told} == {StoreUnavailable}
-    assert len({id(each) for each in gone_on}) == len(gone_on)
+    assert len({id(each) for each in retried}) == len(retried)
     for op in ops:
         while True:
             with suppress(StoreUnavailable):
@@ -935,7 +933,7 @@ def test_one_alone_does_not_wait_to_be_joined(valkey: ValkeyServer, prefix: str)
     asyncio.run(one())
     assert len(timers) <= 1
     assert all(delay > HOUR / 2 for delay in timers)
-    assert pool_async.CONVOY > 1
+    assert PIPELINE_LIMIT > 1
 
 
 # ── replicas that are waited for ──────────────────────────────────────────────────────────────────

@@ -23,7 +23,7 @@ from semel.core.operations.requests import (
 from semel.core.records import Fence, Identity, OnLapse, State
 from semel.stores.redis.keys import Keys
 from semel.stores.redis.operation_retry import PLANS
-from semel.stores.redis.plans import Call
+from semel.stores.redis.scripts import RedisCall
 from tests.servers import ValkeyServer
 from tests.stores.contract import (
     ACT,
@@ -170,7 +170,7 @@ def interrupted(
             return tended
 
 
-def raw(server: ValkeyServer, call: Call) -> Any:
+def raw(server: ValkeyServer, call: RedisCall) -> Any:
     return server.ask(*call.full())
 
 

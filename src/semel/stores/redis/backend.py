@@ -1,4 +1,4 @@
-"""What a ``redis://``, ``rediss://``, ``redis+unix://`` or ``rediscluster://`` URL names."""
+"""The backend of ``redis://``, ``rediss://``, ``redis+unix://`` and ``rediscluster://`` URLs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Final
 from semel.stores.base import AsyncStore, Capabilities, Finding, Store
 from semel.stores.per_loop import Blocking, PerLoop, PerProcess
 from semel.stores.redis.keys import Keys
-from semel.stores.redis.pool_async import AwaitedPool, AwaitedStore
-from semel.stores.redis.pool_sync import BlockingPool
+from semel.stores.redis.pool_async import AsyncRedisPool, AsyncRedisStore
+from semel.stores.redis.pool_sync import RedisPool
 from semel.stores.redis.settings import parse
 
 CAPABILITIES: Final = Capabilities(durable=False, shared=True, transactions=False, outbox=False)
 """Not durable, however the server is set up: a failover may lose what was acknowledged."""
 
-
-STANDING: Final = (
+MAY_LOSE_KEYS: Final = (
     "Redis may lose keys it has acknowledged, on a failover or in a crash: a request whose key was "
     "lost runs again when it is repeated"
 )
@@ -34,7 +33,7 @@ class RedisBackend:
     long they are given; seconds (1).
     tls, ca_file, cert_file, key_file: TLS; ``rediss://`` switches it on.
 
-    Each may also stand in the URL's query.
+    Each option may also be given in the URL's query.
     """
 
     def __init__(
@@ -66,8 +65,8 @@ class RedisBackend:
         }
         self._settings = parse(url, options)
         self._keys = Keys(self._settings.prefix)
-        self.blocking_pool = PerProcess(partial(BlockingPool, self._settings, self._keys))
-        self.awaited_pool = PerLoop(partial(AwaitedPool, self._settings, self._keys))
+        self._sync_pool = PerProcess(partial(RedisPool, self._settings, self._keys))
+        self._async_pool = PerLoop(partial(AsyncRedisPool, self._settings, self._keys))
 
     def __repr__(self) -> str:
         return f"RedisBackend({self.url!r})"
@@ -81,25 +80,27 @@ class RedisBackend:
         return CAPABILITIES
 
     def blocking(self) -> Store:
-        return Blocking(self.blocking_pool)
+        return Blocking(self._sync_pool)
 
     def awaited(self) -> AsyncStore:
-        return AwaitedStore(self.awaited_pool)
+        return AsyncRedisStore(self._async_pool)
 
     def examine(self) -> tuple[Finding, ...]:
         """What this store cannot promise, and what is wrong with its servers."""
-        found = self.blocking_pool().examine()
-        said = [Finding(each.severity, f"{where}: {each.text}") for where, each in found]
-        return (Finding("limit", STANDING), *said)
+        found = [
+            Finding(each.severity, f"{address}: {each.text}")
+            for address, each in self._sync_pool().examine()
+        ]
+        return (Finding("limit", MAY_LOSE_KEYS), *found)
 
     def migrate(self) -> int:
-        """There is no schema: what is stored is named by its version."""
+        """Do nothing: there is no schema. The names of keys hold the version of the layout."""
         return 0
 
     def close(self) -> None:
-        if pool := self.blocking_pool.pop():
+        if pool := self._sync_pool.pop():
             pool.close()
 
     async def aclose(self) -> None:
-        if pool := self.awaited_pool.pop():
+        if pool := self._async_pool.pop():
             await pool.aclose()

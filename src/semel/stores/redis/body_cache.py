@@ -1,7 +1,7 @@
-"""A cache of answers in Redis, beside another store: by identity and fence.
+"""A cache of response bodies in Redis, beside another store; the key is identity and fence.
 
-What is here may be lost, evicted or wrong at any time, so none of the demands on a store of records
-is made of the server. Everything has a time to live, and a checksum.
+A cached body may be lost, evicted or wrong at any time, so the server need not meet the demands on
+a store of records. Every body has a time to live and a checksum.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from typing import Final
 
 from semel.stores.per_loop import Awaited, Blocking, PerLoop, PerProcess
 from semel.stores.redis.keys import Keys
-from semel.stores.redis.pool_async import AwaitedPool
-from semel.stores.redis.pool_sync import BlockingPool
+from semel.stores.redis.pool_async import AsyncRedisPool
+from semel.stores.redis.pool_sync import RedisPool
 from semel.stores.redis.settings import parse
 
-PATIENCE: Final = 0.25
-"""Seconds, unless the URL says otherwise: one that takes longer than the store is of no use."""
+TIMEOUT: Final = 0.25
+"""Seconds, unless the URL says otherwise: a cache that is slower than the store helps nobody."""
 
 
 class RedisBodies:
-    """The cache at a Redis URL, in both colours."""
+    """The cache at a Redis URL, for threads and for event loops."""
 
     def __init__(self, url: str) -> None:
-        settings = parse(url, {} if "timeout=" in url else {"timeout": PATIENCE})
+        settings = parse(url, {} if "timeout=" in url else {"timeout": TIMEOUT})
         settings = replace(settings, cache=True, wait_replicas=0)
         keys = Keys(settings.prefix)
-        self._threads = PerProcess(partial(BlockingPool, settings, keys))
-        self._loops = PerLoop(partial(AwaitedPool, settings, keys))
-        self.blocking = Blocking(self._threads)
-        self.awaited = Awaited(self._loops)
+        self._sync_pool = PerProcess(partial(RedisPool, settings, keys))
+        self._async_pool = PerLoop(partial(AsyncRedisPool, settings, keys))
+        self.blocking = Blocking(self._sync_pool)
+        self.awaited = Awaited(self._async_pool)
 
     def close(self) -> None:
-        if pool := self._threads.pop():
+        if pool := self._sync_pool.pop():
             pool.close()
 
     async def aclose(self) -> None:
-        if pool := self._loops.pop():
+        if pool := self._async_pool.pop():
             await pool.aclose()

@@ -1,4 +1,4 @@
-"""What can go wrong between here and Redis, and what it means. Judged here and only here."""
+"""What can go wrong between semel and Redis, and what it means: decided in this module only."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from typing import Final
 import hiredis
 
 from semel.errors import ConfigurationError, SemelError, StoreCorrupt, StoreUnavailable
-from semel.stores.redis.settings import Address
+from semel.stores.redis.settings import NodeAddress
 
 
 class Remedy(Enum):
-    """What may help."""
+    """What may help after a fault."""
 
     NONE = "nothing"
-    TEXT = "send the script itself"
-    MOVED = "the bucket lives elsewhere"
-    ASK = "ask elsewhere, this once"
-    LATER = "wait, and look who is there"
-    AGAIN = "open a new link"
+    SEND_SCRIPT = "send the text of the script"
+    MOVED = "another node serves the bucket"
+    ASK = "ask another node, this once"
+    WAIT = "wait, and refresh the topology"
+    RECONNECT = "open a new connection"
 
 
-class Fault(Exception):
+class RedisFault(Exception):
     """One call failed.
 
-    ``doubt``: it may have been applied all the same. ``broken``: the link is of no more use.
+    ``doubt``: it may have been applied all the same. ``broken``: the connection must not be used
+    again. ``address``: the node to ask instead.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class Fault(Exception):
         *,
         doubt: bool = False,
         broken: bool = False,
-        address: Address | None = None,
+        address: NodeAddress | None = None,
         code: str = "",
     ) -> None:
         super().__init__(message)
@@ -47,65 +48,58 @@ class Fault(Exception):
 
 
 _REMEDIES: Final = {
-    "NOSCRIPT": Remedy.TEXT,
-    "TRYAGAIN": Remedy.LATER,
-    "CLUSTERDOWN": Remedy.LATER,
-    "LOADING": Remedy.LATER,
-    "MASTERDOWN": Remedy.LATER,
-    "READONLY": Remedy.AGAIN,
+    "NOSCRIPT": Remedy.SEND_SCRIPT,
+    "TRYAGAIN": Remedy.WAIT,
+    "CLUSTERDOWN": Remedy.WAIT,
+    "LOADING": Remedy.WAIT,
+    "MASTERDOWN": Remedy.WAIT,
+    "READONLY": Remedy.RECONNECT,
 }
-"""All of them mean: not executed."""
+"""Redis sends each of these codes before it executes anything."""
 
 _FORBIDDEN: Final = ("NOPERM", "NOAUTH", "WRONGPASS")
-_IMPOSSIBLE: Final = ("WRONGTYPE",)
+_IMPOSSIBLE: Final = ("WRONGTYPE", "SCRIPT")
 
 
-def refused(error: hiredis.ReplyError, asked: Address) -> Fault:
-    """The server answered with an error: before the script began, unless the script failed."""
+def from_reply(error: hiredis.ReplyError, asked: NodeAddress) -> RedisFault:
+    """The server replied with an error: nothing was executed, unless a script failed half way."""
     text = str(error)
     code, _, rest = text.partition(" ")
-    if code in ("MOVED", "ASK"):
-        return _redirected(code, rest, asked)
+    if code in ("MOVED", "ASK"):  # MOVED 3999 127.0.0.1:6381; without a host it is the one asked
+        host, _, port = rest.split(" ")[-1].rpartition(":")
+        node = NodeAddress(host.strip("[]") or asked.host, int(port))
+        return RedisFault(text, Remedy[code], address=node, code=code)
     remedy = _REMEDIES.get(code, Remedy.NONE)
     failed = "user_script" in text or "script: " in text
-    return Fault(
-        text, remedy, doubt=failed, broken=remedy is Remedy.AGAIN, code="SCRIPT" if failed else code
-    )
+    broken, code = remedy is Remedy.RECONNECT, "SCRIPT" if failed else code
+    return RedisFault(text, remedy, doubt=failed, broken=broken, code=code)
 
 
-def _redirected(code: str, rest: str, asked: Address) -> Fault:
-    """``3999 127.0.0.1:6381``; an empty host is that of the one who says so."""
-    host, _, port = rest.split(" ")[-1].rpartition(":")
-    where = Address(host.strip("[]") or asked.host, int(port))
-    remedy = Remedy.MOVED if code == "MOVED" else Remedy.ASK
-    return Fault(f"{code} {rest}", remedy, address=where, code=code)
+def not_connected(error: Exception, address: NodeAddress) -> RedisFault:
+    text = f"cannot connect to {address}: {str(error) or type(error).__name__}"
+    return RedisFault(text, Remedy.WAIT, broken=True, code="CONNECT")
 
 
-def not_connected(error: Exception, where: Address) -> Fault:
-    said = str(error) or type(error).__name__
-    return Fault(f"cannot connect to {where}: {said}", Remedy.LATER, broken=True, code="CONNECT")
+def disconnected(sent: bool, why: str = "the server hung up") -> RedisFault:
+    return RedisFault(why, Remedy.RECONNECT, doubt=sent, broken=True, code="LINK")
 
 
-def severed(sent: bool, why: str = "the server hung up") -> Fault:
-    return Fault(why, Remedy.AGAIN, doubt=sent, broken=True, code="LINK")
+def not_redis(error: hiredis.ProtocolError, *, sent: bool = True) -> RedisFault:
+    return disconnected(sent, f"the server speaks another protocol: {error}")
 
 
-def garbled(error: hiredis.ProtocolError, *, sent: bool = True) -> Fault:
-    return severed(sent, f"the server speaks another protocol: {error}")
+def timed_out(sent: bool) -> RedisFault:
+    return RedisFault("no answer within the time limit", doubt=sent, broken=sent, code="TIME")
 
 
-def timed_out(sent: bool) -> Fault:
-    return Fault("no answer within the time limit", doubt=sent, broken=sent, code="TIME")
+def not_replicated(acknowledged: object, wanted: int) -> RedisFault:
+    return RedisFault(f"{acknowledged} of {wanted} replicas have it", doubt=True, code="WAIT")
 
 
-def not_replicated(got: object, wanted: int) -> Fault:
-    return Fault(f"{got} of {wanted} replicas have it", doubt=True, code="WAIT")
-
-
-def verdict(fault: Fault, *, doubt: bool) -> SemelError:
-    """What the caller of the store is told."""
+def store_error(fault: RedisFault, *, doubt: bool) -> SemelError:
+    """The exception that the caller of the store gets."""
     if fault.code in _FORBIDDEN:
         return ConfigurationError(f"Redis refuses this user: {fault}")
-    if fault.code in _IMPOSSIBLE or fault.code == "SCRIPT":
+    if fault.code in _IMPOSSIBLE:
         return StoreCorrupt(f"Redis refused what must be possible: {fault}")
     return StoreUnavailable(f"Redis: {fault}", applied=None if doubt else False)

@@ -1,12 +1,12 @@
-"""What is said first on a link, and what is checked then. No I/O.
+"""The first commands on a connection, and the checks of the server. No I/O.
 
-Checked on every link, for a server may have been restarted with other settings; and again while
-the link is in use, for they can be changed at any time.
+Every new connection checks, for the server may have been restarted with other settings. A
+connection in use checks again from time to time, for settings can be changed at any time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 import hiredis
@@ -14,99 +14,93 @@ import hiredis
 from semel.errors import ConfigurationError
 from semel.log import log
 from semel.stores.base import Finding
-from semel.stores.redis.errors import Fault, Remedy, refused
-from semel.stores.redis.settings import Address, Settings
+from semel.stores.redis.errors import RedisFault, Remedy, from_reply
+from semel.stores.redis.settings import NodeAddress, RedisSettings
 
 OLDEST: Final = (7, 0)
-"""The first to refuse a script on a replica before it runs."""
+"""The first version that refuses a script on a replica before the script runs."""
 
 _SETTINGS: Final = ("maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "save")
 
 Commands: TypeAlias = Sequence[tuple[str | int, ...]]
 Facts: TypeAlias = dict[str, str]
-Greeting: TypeAlias = Generator[Commands, Sequence[Any], tuple[Finding, ...]]
+Handshake: TypeAlias = Generator[Commands, Sequence[Any], tuple[Finding, ...]]
 
 
-def greet(settings: Settings, where: Address) -> Greeting:
-    """Log in, and look whether this server can be trusted with records."""
-    for command in _introduction(settings):
-        (said,) = yield [command]
-        if isinstance(said, hiredis.ReplyError):
-            raise _unwelcome(said, where)
-    info, config = yield [("INFO",), ("CONFIG", "GET", *_SETTINGS)]
-    for said in (info, config):
-        if isinstance(said, hiredis.ReplyError) and str(said).startswith("NOAUTH"):
-            raise ConfigurationError(
-                f"Redis at {where} asks for a password, and the URL has none: write "
-                "redis://:password@host or redis://user:password@host"
-            )
-    findings = tuple(examine(settings, _info(info), _config(config)))
-    return findings
-
-
-def _introduction(settings: Settings) -> list[tuple[str | int, ...]]:
-    said: list[tuple[str | int, ...]] = []
+def handshake(settings: RedisSettings, address: NodeAddress) -> Handshake:
+    """Log in, and examine the server. Yields commands, is sent their replies."""
+    first: list[tuple[str | int, ...]] = []
     if settings.password is not None:
         user = () if settings.user is None else (settings.user,)
-        said.append(("AUTH", *user, settings.password))
+        first.append(("AUTH", *user, settings.password))
     if settings.db:
-        said.append(("SELECT", settings.db))
-    return said
+        first.append(("SELECT", settings.db))
+    for command in first:
+        (reply,) = yield [command]
+        if isinstance(reply, hiredis.ReplyError):
+            if str(reply).startswith(("LOADING", "MASTERDOWN")):
+                raise from_reply(reply, address)
+            raise ConfigurationError(
+                f"Redis at {address} refuses the user, password or database: {reply}"
+            )
+    info, config = yield [("INFO",), ("CONFIG", "GET", *_SETTINGS)]
+    for reply in (info, config):
+        if isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOAUTH"):
+            raise ConfigurationError(
+                f"Redis at {address} asks for a password, and the URL has none: write "
+                "redis://:password@host or redis://user:password@host"
+            )
+    return tuple(examine(settings, _info(info), _config(config)))
 
 
-def _unwelcome(error: hiredis.ReplyError, where: Address) -> Exception:
-    if str(error).startswith(("LOADING", "MASTERDOWN")):
-        return refused(error, where)
-    return ConfigurationError(f"Redis at {where} refuses the user, password or database: {error}")
-
-
-def admit(settings: Settings, where: Address, findings: Sequence[Finding]) -> None:
-    """Refuse what must be, and say the rest, once in a process."""
+def refuse_or_warn(address: NodeAddress, findings: Sequence[Finding]) -> None:
+    """Raise a fault for a server that must not be used; log other findings once per process."""
     for finding in findings:
         if finding.severity == "refused":
-            raise Fault(f"{where}: {finding.text}", broken=True, code="REFUSED")
-        if (where, finding.text) not in _told:
-            _told.add((where, finding.text))
-            log.warning("semel: Redis at %s: %s", where, finding.text)
+            raise RedisFault(f"{address}: {finding.text}", broken=True, code="REFUSED")
+        if (address, finding.text) not in _logged:
+            _logged.add((address, finding.text))
+            log.warning("semel: Redis at %s: %s", address, finding.text)
 
 
-_told: set[tuple[Address, str]] = set()
+_logged: set[tuple[NodeAddress, str]] = set()
 
 
-# ── what is known ─────────────────────────────────────────────────────────────────────────────────
-
-
-def _info(said: Any) -> Facts:
-    """``name:value`` lines; none where INFO is forbidden."""
-    if type(said) is not bytes:
+def _info(reply: Any) -> Facts:
+    """Parse the ``name:value`` lines of INFO; empty where INFO is forbidden."""
+    if type(reply) is not bytes:
         return {}
-    pairs = (line.partition(":") for line in said.decode("utf-8", "replace").splitlines())
+    pairs = (line.partition(":") for line in reply.decode("utf-8", "replace").splitlines())
     return {name: value for name, colon, value in pairs if colon}
 
 
-def _config(said: Any) -> Facts | None:
-    """None where CONFIG is forbidden, as managed servers do."""
-    if not isinstance(said, list):
+def _config(reply: Any) -> Facts | None:
+    """Parse the reply of CONFIG GET; None where CONFIG is forbidden, as on managed servers."""
+    if not isinstance(reply, list):
         return None
-    words = [word.decode("utf-8", "replace") for word in said]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    words = [word.decode("utf-8", "replace") for word in reply]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     return dict(zip(words[::2], words[1::2], strict=False))  # pyright: ignore[reportUnknownArgumentType]
 
 
-def examine(
-    settings: Settings, info: Facts, config: Facts | None
-) -> Generator[Finding, None, None]:
-    """Everything there is to say about a server. CONFIG knows more, INFO is asked where it may."""
-    if info.get("role") == "slave" and not settings.cluster:  # there it knows who has what
-        raise Fault("READONLY this is a replica", Remedy.AGAIN, broken=True, code="READONLY")
-    yield from _server(settings, info)
-    if settings.cache:
-        return
-    yield from _eviction(settings, info if config is None else info | config)
-    yield from _persistence(settings, info, config)
-    yield from _replication(settings, info)
+# ── what is wrong with a server ───────────────────────────────────────────────────────────────────
 
 
-def _server(settings: Settings, info: Facts) -> Generator[Finding, None, None]:
+def examine(settings: RedisSettings, info: Facts, config: Facts | None) -> Iterator[Finding]:
+    """Everything there is to say about a server. A fact that CONFIG does not tell is read in INFO.
+
+    A replica of a single server is a fault. In a cluster it is useful: it knows the slots.
+    """
+    if info.get("role") == "slave" and not settings.cluster:
+        text = "READONLY this is a replica"
+        raise RedisFault(text, Remedy.RECONNECT, broken=True, code="READONLY")
+    yield from _version_and_mode(settings, info)
+    if not settings.cache:
+        yield from _eviction(settings, info if config is None else info | config)
+        yield from _persistence(settings, info, config)
+        yield from _replication(settings, info)
+
+
+def _version_and_mode(settings: RedisSettings, info: Facts) -> Iterator[Finding]:
     version = info.get("redis_version", "")
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if not version:
@@ -119,8 +113,8 @@ def _server(settings: Settings, info: Facts) -> Generator[Finding, None, None]:
         yield Finding("refused", "this is no cluster: use redis://")
 
 
-def _eviction(settings: Settings, facts: Facts) -> Generator[Finding, None, None]:
-    """Nothing of ours has a time to live, so what evicts only such keys evicts none of ours."""
+def _eviction(settings: RedisSettings, facts: Facts) -> Iterator[Finding]:
+    """Only ``allkeys-`` policies matter: no key of ours has a time to live."""
     policy = facts.get("maxmemory-policy") or facts.get("maxmemory_policy")
     if policy is None:
         yield Finding("unchecked", "whether it evicts keys when its memory is full is not known")
@@ -132,9 +126,7 @@ def _eviction(settings: Settings, facts: Facts) -> Generator[Finding, None, None
             yield Finding("refused", f"{why}: set noeviction, or say allow_eviction=yes")
 
 
-def _persistence(
-    settings: Settings, info: Facts, config: Facts | None
-) -> Generator[Finding, None, None]:
+def _persistence(settings: RedisSettings, info: Facts, config: Facts | None) -> Iterator[Finding]:
     known = config or {}
     kept = known.get("appendonly") or {"1": "yes", "0": "no"}.get(info.get("aof_enabled", ""))
     if kept is None:
@@ -152,7 +144,7 @@ def _persistence(
         yield Finding("warning", text)
 
 
-def _replication(settings: Settings, info: Facts) -> Generator[Finding, None, None]:
+def _replication(settings: RedisSettings, info: Facts) -> Iterator[Finding]:
     replicas = int(info.get("connected_slaves", "0"))
     if settings.wait_replicas > replicas:
         text = f"wait_replicas={settings.wait_replicas}, but {replicas} are connected"

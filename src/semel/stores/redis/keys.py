@@ -1,8 +1,8 @@
 """The names of keys.
 
-A bucket is the first ten bits of an identity, and the hash tag of all its keys: everything that one
-script touches lies in one slot of a cluster. Buckets are in the order of identities. Their number
-is part of what is stored: another one would not find what is there.
+A bucket is the first ten bits of an identity, and the hash tag of all its keys. So all keys of one
+script lie in one slot of a cluster, and buckets have the order of identities. The number of buckets
+is part of what is stored: with another number, stored records would not be found.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from semel.core.terms import TermsId
 BUCKETS: Final = 1024
 SLOTS: Final = 16_384
 LAYOUT: Final = 1
-"""Part of every name: a version that stores records otherwise finds no records of this one, and
-would run their requests again. So a prefix that another layout is in use under is refused."""
+"""Part of every name. A version of semel with another layout finds no records of this one, and
+would run their requests again; so it refuses a prefix under which another layout is in use."""
 LAYOUTS: Final = range(1, 10)
 
 DUTIES: Final = ("lease", "resume", "run", "ask", "expire", "forget")
@@ -33,19 +33,19 @@ def bucket_of(identity: bytes) -> int:
 
 
 def bucket_for(text: str) -> int:
-    """For what has a name instead of an identity."""
+    """The bucket of what has a name instead of an identity."""
     return bucket_of(sha256(text.encode()).digest())
 
 
 class Keys:
-    """Names under one prefix."""
+    """The names under one prefix."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         tags = (f"{prefix}:{LAYOUT}:{{{bucket:03x}}}:".encode() for bucket in range(BUCKETS))
         self._heads = tuple(tags)
-        self.said: dict[TermsId, str] = {}
-        """What terms say that were read before; they never change."""
+        self.terms_texts: dict[TermsId, str] = {}
+        """The texts of terms that were read before; they never change."""
         self._indexes = tuple(
             tuple(head + name.encode() for name in INDEXES) for head in self._heads
         )
@@ -55,8 +55,8 @@ class Keys:
         bucket = bucket_of(identity)
         return (self._heads[bucket] + b"record:" + identity, *self._indexes[bucket])
 
-    def near(self, identity: Identity) -> tuple[bytes, tuple[bytes, ...]]:
-        """The same, for scripts that are given some of the indexes."""
+    def record_and_indexes(self, identity: Identity) -> tuple[bytes, tuple[bytes, ...]]:
+        """The same in two parts, for scripts that get only some of the indexes."""
         bucket = identity[0] << 2 | identity[1] >> 6
         return self._heads[bucket] + b"record:" + identity, self._indexes[bucket]
 
@@ -64,12 +64,12 @@ class Keys:
         return self._indexes[bucket][INDEXES.index(name)]
 
     def named(self, kind: str, name: str) -> tuple[int, bytes]:
-        """The bucket and the key of a recipe or an office."""
+        """The bucket and the key of a recipe, a leader or the terms."""
         bucket = bucket_for(name)
         return bucket, self._heads[bucket] + f"{kind}:{name}".encode()
 
     def elsewhere(self, kind: str, name: str) -> tuple[bytes, ...]:
-        """The same in other layouts, in the same slot."""
+        """The same key in other layouts; it lies in the same slot."""
         rest = f"{{{bucket_for(name):03x}}}:{kind}:{name}"
         others = (layout for layout in LAYOUTS if layout != LAYOUT)
         return tuple([f"{self._prefix}:{layout}:{rest}".encode() for layout in others])
@@ -82,13 +82,13 @@ class Keys:
         return self._heads[bucket] + b"events"
 
     def audit(self, bucket: int) -> bytes:
-        """A stream: what was done to the bucket's records beside the way of requests."""
+        """A stream: the acts of operators on the bucket's records."""
         return self._heads[bucket] + b"audit"
 
     def body(self, identity: Identity, fence: Fence) -> bytes:
-        """Of an answer that is kept here beside another store."""
+        """A body that is cached here beside another store."""
         return self._heads[bucket_of(identity)] + b"body:" + identity + fence
 
     def pulse(self, bucket: int) -> bytes:
-        """Written before a WAIT, so that it waits for everything the node did until then."""
+        """Written before a WAIT, which then waits for all that the node did until then."""
         return self._heads[bucket] + b"pulse"

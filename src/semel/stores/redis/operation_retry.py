@@ -1,153 +1,207 @@
-"""One operation's way to Redis, without I/O: shared by both colours.
+"""One operation from its first call to its reply, with every retry. No I/O: both pools run it.
 
-Every script is idempotent per fence, so a call whose answer was lost is simply sent again. A role
-change, a moved slot or a link that broke is met here; what helps nothing is told by `verdict`.
+Every script is idempotent per fence, so a call whose answer was lost is sent again. This module
+decides when: after a failover, a moved slot, a broken connection or an unknown script. The steps
+are a generator; a pool does what each step asks for, and sends back the result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from time import monotonic
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from semel.core.operations.requests import StoreOperation
-from semel.stores.redis.commands import pack
-from semel.stores.redis.errors import Fault, Remedy, verdict
+from semel.stores.redis.errors import RedisFault, Remedy, store_error, timed_out
 from semel.stores.redis.keys import Keys
-from semel.stores.redis.plans import NAMED, WRITES, Call, Plan
-from semel.stores.redis.plans_audit import CUSTODY
-from semel.stores.redis.plans_bodies import BODIES
-from semel.stores.redis.plans_maintenance import ROUNDS
-from semel.stores.redis.settings import Address
+from semel.stores.redis.plans import BODY_PLANS, NAMED_PLANS, RECORD_PLANS, Plan
+from semel.stores.redis.plans_audit import AUDIT_PLANS
+from semel.stores.redis.plans_maintenance import MAINTENANCE_PLANS
+from semel.stores.redis.scripts import ANY, RedisCall, pack
+from semel.stores.redis.settings import NodeAddress
+from semel.stores.redis.topology import Topology, not_served
 
 R = TypeVar("R")
 
-PLANS: Final = {**NAMED, **WRITES, **ROUNDS, **CUSTODY}
-_ALL: Final = {**PLANS, **BODIES}
+PLANS: Final = {**NAMED_PLANS, **RECORD_PLANS, **MAINTENANCE_PLANS, **AUDIT_PLANS}
+_ALL_PLANS: Final = {**PLANS, **BODY_PLANS}
 
-HOPS: Final = 16
-"""How often a call is led elsewhere, or sent again at once, before that is an error."""
+REDIRECTIONS: Final = 16
+"""How often a call is redirected, or sent again at once, before that is an error."""
 
 PAUSES: Final = (0.01, 0.02, 0.05, 0.1, 0.2)
-"""Seconds before the next try where only waiting helps; the last one until the deadline."""
+"""Seconds before the next try where only waiting helps; the last one repeats until the deadline."""
 
-ALONE_TRIES: Final = 2
-"""Of one server, over links that break: it is gone then. A cluster has others, who take over."""
+SINGLE_SERVER_TRIES: Final = 2
+"""Tries on one server whose connections break. A cluster has other nodes, which take over."""
 
+NODE_TIMEOUT: Final = 1.0
+"""Seconds for one node to answer CLUSTER SLOTS, before the next node is asked."""
 
-def plan(op: StoreOperation[R], keys: Keys) -> Plan[R]:
-    """How an operation is carried out."""
-    make = cast("Callable[[StoreOperation[R], Keys], Plan[R]] | None", _ALL.get(type(op)))
-    if make is None:
-        raise TypeError(f"not an operation of a store: {type(op).__name__}")
-    return make(op, keys)
+_ASKING: Final = pack((b"ASKING",))
+_SLOTS: Final = RedisCall(ANY, ("CLUSTER", "SLOTS"))
 
 
 class Attempt:
-    """One call, and what has been tried for it."""
+    """One call, and what has been tried for it.
 
-    __slots__ = ("asking", "call", "doubt", "fault", "full", "hops", "reply", "waits", "where")
+    ``address``: the node that a redirection named; it wins over the topology. ``asking``: send
+    ASKING first. ``full``: send the script's text. ``fault``: why it is being sent again.
+    """
 
-    def __init__(self, call: Call) -> None:
+    __slots__ = ("address", "asking", "call", "doubt", "fault", "full", "hops", "reply", "waits")
+
+    def __init__(self, call: RedisCall) -> None:
         self.call = call
-        self.where: Address | None = None
-        """Who is said to know, whatever the map says."""
-        self.asking = False
-        self.full = False
+        self.address: NodeAddress | None = None
+        self.asking = self.full = self.doubt = False
         self.hops = self.waits = 0
-        self.doubt = False
-        self.fault: Fault | None = None
+        self.fault: RedisFault | None = None
         self.reply: Any = None
 
     def packed(self) -> bytes:
-        """What is written on a link."""
+        """The bytes that are written on a connection."""
         command = pack(self.call.full() if self.full else self.call.command)
         return _ASKING + command if self.asking else command
 
     def take(self, outcome: Any, cluster: bool) -> float | None:
-        """A reply, kept; or a fault: the seconds to wait before the next try."""
-        self.where, asked = None, self.asking
+        """Keep a reply and return None; after a fault, return the seconds until the next try.
+
+        Raises what the store's caller gets when no try can help.
+        """
+        self.address, asked = None, self.asking
         self.asking = False
-        if not isinstance(outcome, Fault):
+        if not isinstance(outcome, RedisFault):
             self.reply, self.fault = outcome, None
             return None
         self.doubt = self.doubt or outcome.doubt
-        pause = self._remedy(outcome, cluster, asked)
+        pause = self._pause_after(outcome, cluster, asked)
         if pause is None:
-            raise verdict(self._cause(outcome), doubt=self.doubt) from None
+            if outcome.code == "TIME" and self.fault is not None:  # name what was waited for
+                outcome = RedisFault(f"{self.fault}, and no time is left", code="TIME")
+            raise store_error(outcome, doubt=self.doubt) from None
         self.fault = outcome
         return pause
 
-    def _remedy(self, fault: Fault, cluster: bool, asked: bool) -> float | None:
+    def _pause_after(self, fault: RedisFault, cluster: bool, asked: bool) -> float | None:
+        """Prepare the next try; None: there is none."""
         self.hops += 1
         match fault.remedy:
             case Remedy.NONE:
                 return None
-            case Remedy.TEXT:
+            case Remedy.SEND_SCRIPT:
                 self.full, self.asking = True, asked
-                self.where = fault.address
-                return 0.0 if self.hops <= HOPS else None
+                self.address = fault.address
+                return 0.0 if self.hops <= REDIRECTIONS else None
             case Remedy.MOVED | Remedy.ASK:
-                self.where, self.asking = fault.address, fault.remedy is Remedy.ASK
-                return 0.0 if cluster and self.hops <= HOPS else None
-            case Remedy.AGAIN if not cluster:
-                return 0.0 if self.hops < ALONE_TRIES else None
-            case Remedy.LATER if not cluster and fault.broken:
-                return None  # nobody is there
-            case Remedy.AGAIN | Remedy.LATER:
+                self.address, self.asking = fault.address, fault.remedy is Remedy.ASK
+                return 0.0 if cluster and self.hops <= REDIRECTIONS else None
+            case Remedy.RECONNECT if not cluster:
+                return 0.0 if self.hops < SINGLE_SERVER_TRIES else None
+            case Remedy.WAIT if not cluster and fault.broken:
+                return None  # the only server cannot be reached
+            case Remedy.RECONNECT | Remedy.WAIT:
                 self.hops = 0
                 self.waits += 1
                 return PAUSES[min(self.waits, len(PAUSES)) - 1]
 
-    def _cause(self, fault: Fault) -> Fault:
-        """That the time is up says less than what was waited for."""
-        if fault.code != "TIME" or self.fault is None:
-            return fault
-        return Fault(f"{self.fault}, and no time is left", code="TIME")
+
+class SendBatches(NamedTuple):
+    """Send to each node its attempts; the result has one list of replies and faults per node."""
+
+    batches: Mapping[NodeAddress, Sequence[Attempt]]
+    deadline: float
 
 
-_ASKING: Final = pack((b"ASKING",))
-
-
-class Send(NamedTuple):
-    """To be sent; answered by a list of replies and faults."""
-
-    attempts: Sequence[Attempt]
-
-
-class Pause(NamedTuple):
-    """Wait, and where there are several nodes look again who has what."""
+class RetryPause(NamedTuple):
+    """Wait so long; the result is None."""
 
     seconds: float
 
 
-Errand: TypeAlias = Generator[Send | Pause, Any, R]
+class RefreshTopology(NamedTuple):
+    """Run `refresh`, once for all callers that want it now; the result is its result."""
 
 
-def errand(op: StoreOperation[R], keys: Keys, *, cluster: bool) -> Errand[R]:
-    """Everything that is to be done for ``op``."""
-    steps = plan(op, keys)
-    calls = next(steps)
+Steps: TypeAlias = Generator[SendBatches | RetryPause | RefreshTopology, Any, R]
+
+
+def operation(
+    op: StoreOperation[R],
+    keys: Keys,
+    topology: Topology,
+    deadline: float,
+    fault: RedisFault | None = None,
+) -> Steps[R]:
+    """All steps of an operation: send the calls of its plan until each has a reply.
+
+    ``fault``: how a first try of its only call ended, where there was one.
+    """
+    make = cast("Callable[[StoreOperation[R], Keys], Plan[R]] | None", _ALL_PLANS.get(type(op)))
+    if make is None:
+        raise TypeError(f"not an operation of a store: {type(op).__name__}")
+    plan = make(op, keys)
+    calls = next(plan)
     while True:
         attempts = [Attempt(call) for call in calls]
-        yield from _settle(attempts, cluster)
+        yield from _send_until_replied(attempts, topology, deadline, fault)
         try:
-            calls = steps.send([attempt.reply for attempt in attempts])
+            calls = plan.send([attempt.reply for attempt in attempts])
         except StopIteration as done:
             reply: R = done.value
             return reply
+        fault = None
 
 
-def _settle(attempts: Sequence[Attempt], cluster: bool) -> Errand[None]:
-    """Until each has its reply."""
-    waiting: list[Attempt] = [*attempts]
-    while waiting:
-        outcomes = yield Send(waiting)
-        pauses = [
-            attempt.take(outcome, cluster)
-            for attempt, outcome in zip(waiting, outcomes, strict=True)
-        ]
-        waiting = [each for each, pause in zip(waiting, pauses, strict=True) if pause is not None]
-        led = any(each.fault and each.fault.remedy is Remedy.MOVED for each in waiting)
-        longest = max((pause for pause in pauses if pause is not None), default=0.0)
-        if longest or led:
-            yield Pause(longest)
+def _send_until_replied(
+    waiting: Sequence[Attempt], topology: Topology, deadline: float, fault: RedisFault | None
+) -> Steps[None]:
+    cluster = topology.cluster
+    results: list[tuple[Attempt, Any]] = [] if fault is None else [(waiting[0], fault)]
+    while True:
+        if not results and deadline <= monotonic():
+            results = [(each, timed_out(False)) for each in waiting]
+        elif not results:
+            batches = _by_node(waiting, topology)
+            if None in batches:
+                fault = yield RefreshTopology()
+                batches = _by_node(waiting, topology)
+                lost = batches.pop(None, ())
+                results += [(each, fault or not_served(each.call.bucket)) for each in lost]
+            if batches:
+                replies = yield SendBatches(batches, deadline)
+                for batch, outcomes in zip(batches.values(), replies, strict=True):
+                    results += zip(batch, outcomes, strict=True)
+        pauses = [(attempt, attempt.take(outcome, cluster)) for attempt, outcome in results]
+        again = [(attempt, pause) for attempt, pause in pauses if pause is not None]
+        if not again:
+            return
+        waiting, results = [attempt for attempt, _ in again], []
+        moved = any(each.fault and each.fault.remedy is Remedy.MOVED for each in waiting)
+        longest = max(pause for _, pause in again)
+        if longest:
+            yield RetryPause(max(0.0, min(longest, deadline - monotonic())))
+        if cluster and (longest or moved) and deadline > monotonic():
+            yield RefreshTopology()
+
+
+def _by_node(attempts: Sequence[Attempt], topology: Topology) -> dict[Any, list[Attempt]]:
+    """Group attempts by the address of their node; None: no node is known for them."""
+    batches: dict[Any, list[Attempt]] = {}
+    for attempt in attempts:
+        address = attempt.address or topology.at(attempt.call.bucket)
+        batches.setdefault(address, []).append(attempt)
+    return batches
+
+
+def refresh(topology: Topology, deadline: float) -> Steps[RedisFault | None]:
+    """Ask one node after the other for the map of slots; None, or the last fault if none knew."""
+    fault: RedisFault | None = None
+    for address in topology.candidates():
+        soon = min(deadline, monotonic() + NODE_TIMEOUT)
+        ((answer,),) = yield SendBatches({address: [Attempt(_SLOTS)]}, soon)
+        if not isinstance(answer, RedisFault):
+            topology.update(answer, address)
+            return None
+        fault = answer
+    return fault

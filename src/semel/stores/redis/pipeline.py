@@ -1,34 +1,38 @@
-"""Calls of one errand to one node, and the order of answers on a link. No I/O.
+"""Commands on one connection, and which reply belongs to whom. No I/O.
 
-A link answers in the order it was asked. Parcels that are written together are a convoy. Where
-replicas are waited for, a convoy ends with a seal: a small write and one WAIT for all of it, before
-which nobody is answered. The write is there because WAIT counts only what its own link wrote: what
-another link wrote, and this one read, must have reached the replicas too.
+A connection answers in the order in which it was asked. Batches that are written together are a
+pipeline. Where replicas are waited for, a pipeline ends with a small write and one WAIT, and no
+batch of it is delivered before both are answered. The write is needed because WAIT counts only what
+its own connection wrote: what another connection wrote, and this one read, must have reached the
+replicas too.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import hiredis
 
-from semel.stores.redis.commands import pack
-from semel.stores.redis.errors import Fault, Remedy, not_replicated, refused
+from semel.stores.redis.errors import RedisFault, Remedy, from_reply, not_replicated
 from semel.stores.redis.keys import Keys
 from semel.stores.redis.operation_retry import Attempt
-from semel.stores.redis.plans import ANY
-from semel.stores.redis.settings import Address, Settings
+from semel.stores.redis.scripts import ANY, pack
+from semel.stores.redis.settings import NodeAddress, RedisSettings
+
+PIPELINE_LIMIT: Final = 256
+"""The most batches that are written together."""
 
 
-class Parcel:
-    """What an errand sends to one node at once; each colour adds how its sender waits.
+class CommandBatch:
+    """The commands that one operation sends to one node at once; subclasses add how it is awaited.
 
-    ``replies`` has what came so far of ``count``. ``sealed``: a `Seal` follows, and lands it.
+    ``replies`` holds what has come so far of ``count``. ``sent``: written, so it may be applied.
+    ``held``: a `ReplicaWait` follows and delivers it.
     """
 
-    __slots__ = ("_attempts", "count", "data", "deadline", "replies", "sealed", "sent")
+    __slots__ = ("_attempts", "count", "data", "deadline", "held", "replies", "sent")
 
     def __init__(self, attempts: Sequence[Attempt], deadline: float) -> None:
         self._attempts = attempts
@@ -36,123 +40,120 @@ class Parcel:
         self.deadline = deadline
         self.replies: list[Any] = []
         self.count = len(attempts) + sum(attempt.asking for attempt in attempts)
-        self.sent = False
-        self.sealed = False
+        self.sent = self.held = False
 
     def bucket(self) -> int:
-        """One of those that it asks."""
+        """One of the buckets that it is about."""
         return self._attempts[0].call.bucket
 
-    def outcomes(self, where: Address) -> list[Any]:
-        """A reply or a fault for each attempt; what ASKING was answered is left out."""
+    def deliver(self, address: NodeAddress) -> None:
+        """All replies are there: a reply or a fault for each attempt; ASKING's own is skipped."""
         replies = iter(self.replies)
-        found: list[Any] = []
+        outcomes: list[Any] = []
         for attempt in self._attempts:
             if attempt.asking:
                 next(replies)
             reply = next(replies)
             if isinstance(reply, hiredis.ReplyError):
-                reply = refused(reply, where)
-                reply.address = reply.address or (where if attempt.asking else None)
-            found.append(reply)
-        return found
+                reply = from_reply(reply, address)
+                reply.address = reply.address or (address if attempt.asking else None)
+            outcomes.append(reply)
+        self.finish(outcomes)
 
-    def land(self, where: Address) -> None:
-        """It is answered."""
+    def fail(self, fault: RedisFault) -> None:
+        """No reply comes any more."""
+        self.finish([fault] * len(self._attempts))
+
+    def finish(self, outcomes: list[Any]) -> None:
+        """Wake up whoever waits for it, once."""
         raise NotImplementedError
 
-    def fail(self, fault: Fault) -> None:
-        """None of it is answered."""
-        raise NotImplementedError
 
+class ReplicaWait:
+    """The end of a pipeline: its batches are delivered when enough replicas have them."""
 
-class Seal:
-    """The end of a convoy: its parcels land when enough replicas have them."""
-
-    __slots__ = ("_parcels", "_wanted", "replies")
+    __slots__ = ("_batches", "_wanted", "replies")
 
     count: ClassVar = 2
-    sealed: ClassVar = False
+    held: ClassVar = False
 
-    def __init__(self, parcels: Sequence[Parcel], wanted: int) -> None:
-        self._parcels = parcels
+    def __init__(self, batches: Sequence[CommandBatch], wanted: int) -> None:
+        self._batches = batches
         self._wanted = wanted
         self.replies: list[Any] = []
 
-    def land(self, where: Address) -> None:
+    def deliver(self, address: NodeAddress) -> None:
         wrote, acknowledged = self.replies
-        if isinstance(wrote, hiredis.ReplyError):
-            # The slot has moved: sent again, the calls find where to.
-            self.fail(Fault(str(refused(wrote, where)), Remedy.AGAIN, doubt=True, code="WAIT"))
+        if isinstance(wrote, hiredis.ReplyError):  # the slot has moved; the calls will find it
+            text = str(from_reply(wrote, address))
+            self.fail(RedisFault(text, Remedy.RECONNECT, doubt=True, code="WAIT"))
         elif type(acknowledged) is not int or acknowledged < self._wanted:
             self.fail(not_replicated(acknowledged, self._wanted))
         else:
-            for parcel in self._parcels:
-                parcel.land(where)
+            for batch in self._batches:
+                batch.deliver(address)
 
-    def fail(self, fault: Fault) -> None:
-        for parcel in self._parcels:
-            parcel.fail(fault)
+    def fail(self, fault: RedisFault) -> None:
+        for batch in self._batches:
+            batch.fail(fault)
 
 
-def sealed(settings: Settings, keys: Keys, convoy: Sequence[Parcel]) -> tuple[bytes, Seal | None]:
-    """What is written for a convoy; the seal where replicas are waited for."""
-    data = b"".join([parcel.data for parcel in convoy])
+def pipelined(
+    settings: RedisSettings, keys: Keys, batches: Sequence[CommandBatch]
+) -> tuple[bytes, ReplicaWait | None]:
+    """The bytes of a pipeline, and its `ReplicaWait` where replicas are waited for."""
+    data = b"".join([batch.data for batch in batches])
     if not settings.wait_replicas:
         return data, None
-    bucket = next((each for parcel in convoy if (each := parcel.bucket()) != ANY), ANY)
+    bucket = next((each for batch in batches if (each := batch.bucket()) != ANY), ANY)
     if bucket == ANY:
         return data, None
-    return data + _sealing(settings, keys, bucket), Seal(convoy, settings.wait_replicas)
-
-
-def _sealing(settings: Settings, keys: Keys, bucket: int) -> bytes:
-    """What a `Seal` is answered for."""
     millis = max(1, int(settings.wait_timeout * 1000))
+    write = pack((b"SET", keys.pulse(bucket), b""))
     wait = pack((b"WAIT", settings.wait_replicas, millis))
-    return pack((b"SET", keys.pulse(bucket), b"")) + wait
+    return data + write + wait, ReplicaWait(batches, settings.wait_replicas)
 
 
-class Line:
-    """Who is answered next on a link."""
+class ReplyQueue:
+    """The batches that a connection still owes replies, first sent first."""
 
-    def __init__(self, where: Address) -> None:
-        self._where = where
+    def __init__(self, address: NodeAddress) -> None:
+        self._address = address
         self._reader = hiredis.Reader()
-        self._asked: deque[Parcel | Seal] = deque()
+        self._owed: deque[CommandBatch | ReplicaWait] = deque()
 
     def __bool__(self) -> bool:
-        return bool(self._asked)
+        return bool(self._owed)
 
-    def ask(self, parcels: Sequence[Parcel], seal: Seal | None) -> None:
-        for parcel in parcels:
-            parcel.sent = True
-            parcel.sealed = seal is not None
-        self._asked.extend(parcels)
-        if seal is not None:
-            self._asked.append(seal)
+    def sent(self, batches: Sequence[CommandBatch], wait: ReplicaWait | None) -> None:
+        """These were written, or are about to be: from now on they may be applied."""
+        for batch in batches:
+            batch.sent = True
+            batch.held = wait is not None
+        self._owed.extend(batches)
+        if wait is not None:
+            self._owed.append(wait)
 
-    def waiting(self) -> list[Parcel | Seal]:
-        """All who were asked and have no answer yet."""
-        return list(self._asked)
+    def owed(self) -> list[CommandBatch | ReplicaWait]:
+        return list(self._owed)
 
     def feed(self, data: bytes) -> None:
-        """What came from the server; raises `hiredis.ProtocolError` for what is none of its."""
-        asked, gets = self._asked, self._reader.gets
+        """Deliver what came. Raises `hiredis.ProtocolError` for what no Redis would send."""
+        owed, gets = self._owed, self._reader.gets
         self._reader.feed(data)
         while (reply := gets()) is not False:
-            if not asked:
+            if not owed:
                 raise hiredis.ProtocolError("an answer that nobody asked for")
-            first = asked[0]
+            first = owed[0]
             first.replies.append(reply)
             if len(first.replies) == first.count:
-                asked.popleft()
-                if not first.sealed:
-                    first.land(self._where)
+                owed.popleft()
+                if not first.held:
+                    first.deliver(self._address)
 
-    def fail(self, fault: Fault) -> None:
-        """The link is gone, with everybody who waited."""
-        while self._asked:
-            waiting = self._asked.popleft()
-            if not waiting.sealed:
-                waiting.fail(fault)
+    def fail(self, fault: RedisFault) -> None:
+        """The connection is gone: everything that is owed fails."""
+        while self._owed:
+            first = self._owed.popleft()
+            if not first.held:
+                first.fail(fault)

@@ -1,12 +1,13 @@
-"""How each operation is carried out with scripts, without I/O: shared by both colours.
+"""How each operation becomes calls of scripts, and their answers its reply. No I/O.
 
-A plan is a generator. It yields calls and is sent their replies; its return value is the
-operation's reply. An operation on the way of a request is one call.
+A plan is a generator. It yields calls and is sent their answers; it returns the operation's reply.
+An operation that a request awaits is one call, a `SingleCall`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from semel.core.operations import outbox
@@ -57,79 +58,61 @@ from semel.core.records import Identity, Micros
 from semel.core.terms import TermsId
 from semel.core.texts import described, exact, indexed, shown
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt
+from semel.stores.body_cache import Get, Put
 from semel.stores.redis import replies
-from semel.stores.redis.commands import Command, Word
 from semel.stores.redis.keys import Keys, bucket_for, bucket_of
 from semel.stores.redis.replies import Answer
-from semel.stores.redis.scripts import Script, script
+from semel.stores.redis.scripts import Command, RedisCall, Word, script, script_call
 
 R = TypeVar("R")
 
-
-ANY: Final = -1
-"""The bucket of a call that any node can answer."""
-
-
-class Call(NamedTuple):
-    """One command to the node of a bucket, and the script that it runs by its digest."""
-
-    bucket: int
-    command: Command
-    script: Script | None = None
-
-    def full(self) -> Command:
-        """The same with the script itself, for a server that does not know it."""
-        made = self.script
-        return self.command if made is None else (b"EVAL", made.text, *self.command[2:])
+Plan: TypeAlias = Generator[Sequence[RedisCall], Sequence[Answer], R]
+MakePlan: TypeAlias = Callable[[Any, Keys], Plan[Any]]
+Plans: TypeAlias = Mapping[type[StoreOperation[Any]], MakePlan]
 
 
-Plan: TypeAlias = Generator[Sequence[Call], Sequence[Answer], R]
-Make: TypeAlias = Callable[[Any, Keys], Plan[Any]]
+class SingleCall(NamedTuple):
+    """An operation on one record that is one call of a script, as all are that a request awaits.
 
-
-class OneCall(NamedTuple):
-    """An operation on one record that is one call of a script, as all are that requests wait for.
-
-    ``ask`` makes the command, ``understand`` the reply of what was answered about the identity.
+    ``command`` makes the command; ``parse`` makes the reply of what Redis answered.
     """
 
     script: str
-    ask: Callable[[Any, Keys], Command]
-    understand: Callable[[Identity, Answer], Any]
+    command: Callable[[Any, Keys], Command]
+    parse: Callable[[Identity, Answer], Any]
 
 
-def planned(one: OneCall) -> Make:
+def _single_plan(single: SingleCall) -> MakePlan:
     def plan(op: Any, keys: Keys) -> Plan[Any]:
-        call = Call(bucket_of(op.identity), one.ask(op, keys), script(one.script))
+        call = RedisCall(bucket_of(op.identity), single.command(op, keys), script(single.script))
         (answer,) = yield (call,)
-        return one.understand(op.identity, answer)
+        return single.parse(op.identity, answer)
 
     return plan
 
 
-def of_script(bucket: int, name: str, keys: Sequence[bytes], *words: Word) -> Call:
-    made = script(name)
-    return Call(bucket, (b"EVALSHA", made.digest, len(keys), *keys, *words), made)
+def record_call(
+    name: str, keys: Keys, identity: Identity, *words: Word | None, audit: bool = False
+) -> RedisCall:
+    """Call a script on one record. Optional arguments come last.
 
-
-def on_record(name: str, keys: Keys, identity: Identity, *words: Word | None) -> Call:
-    """A script on one record; what is None at the end is left out."""
-    return of_script(bucket_of(identity), name, keys.of(identity), *_given(identity, *words))
-
-
-def _given(*words: Word | None) -> list[Word]:
-    """Without what is None at the end; what is None before that is empty."""
-    given = [*words]
+    None at the end is left out; None before that becomes empty. ``audit``: the bucket's audit
+    stream follows the keys.
+    """
+    bucket, given = bucket_of(identity), [identity, *words]
     while given[-1] is None:
         given.pop()
-    return [b"" if word is None else word for word in given]
+    places = keys.of(identity)
+    if audit:
+        places = (*places, keys.audit(bucket))
+    return script_call(bucket, name, places, *[b"" if word is None else word for word in given])
 
 
 # ── claim and read ────────────────────────────────────────────────────────────────────────────────
 
 
-def _described(op: Claim | Accept, time: Micros) -> tuple[Word, ...]:
-    """Everything that a new record holds. Written out: each word costs here and in the server."""
+def _new_record(op: Claim | Accept, time: Micros) -> tuple[Word, ...]:
+    """The arguments that describe a new record. Written out, for this runs in every request."""
     origin = op.origin
     place = (origin.tenant, origin.method, origin.path, origin.key)
     fresh = b"" if op.fresh_until is None else op.fresh_until
@@ -139,10 +122,10 @@ def _described(op: Claim | Accept, time: Micros) -> tuple[Word, ...]:
     return (op.identity, op.fence, texts[0], op.fields, *texts[1:], *rest)
 
 
-def _ask_claim(op: Claim, keys: Keys) -> Command:
-    record, indexes = keys.near(op.identity)
+def _claim_command(op: Claim, keys: Keys) -> Command:
+    record, indexes = keys.record_and_indexes(op.identity)
     digest = script("claim").digest
-    return (b"EVALSHA", digest, 3, record, indexes[0], indexes[1], *_described(op, op.lease))
+    return (b"EVALSHA", digest, 3, record, indexes[0], indexes[1], *_new_record(op, op.lease))
 
 
 def _claimed(identity: Identity, answer: Answer) -> Claimed | Found | Stale:
@@ -156,8 +139,8 @@ def _claimed(identity: Identity, answer: Answer) -> Claimed | Found | Stale:
 
 
 def _accept(op: Accept, keys: Keys) -> Plan[Accepted | Found | Stale]:
-    _, *words = _described(op, op.patience)
-    (answer,) = yield (on_record("accept", keys, op.identity, *words),)
+    _, *words = _new_record(op, op.patience)
+    (answer,) = yield (record_call("accept", keys, op.identity, *words),)
     match replies.fields(answer, 1):
         case [2, now]:
             return Accepted(replies.time(now))
@@ -174,58 +157,70 @@ def _found(identity: Identity, row: Sequence[Any]) -> Found:
     return Found(record, replies.time(row[-1]))
 
 
-def _ask_read(op: Read, keys: Keys) -> Command:
+def _read_command(op: Read, keys: Keys) -> Command:
     identity = op.identity
-    return (b"EVALSHA", script("read").digest, 1, keys.near(identity)[0], identity)
+    return (b"EVALSHA", script("read").digest, 1, keys.record_and_indexes(identity)[0], identity)
 
 
-def _seen(identity: Identity, answer: Answer) -> Found | NoRecord:
+def _read_reply(identity: Identity, answer: Answer) -> Found | NoRecord:
     record = replies.record(identity, answer)
     now = replies.time(answer[-1])
     return NoRecord(now) if record is None else Found(record, now)
 
 
 def _fetch(op: Fetch, keys: Keys) -> Plan[Fetched | NoRecord]:
-    (answer,) = yield (on_record("fetch", keys, op.identity, op.fence),)
+    (answer,) = yield (record_call("fetch", keys, op.identity, op.fence),)
     now, kept = replies.fields(answer, 2)
     return NoRecord(replies.time(now)) if kept is None else Fetched(replies.data(kept))
 
 
 def _recall(op: Recall, keys: Keys) -> Plan[Recalled | NoRecord]:
-    (answer,) = yield (on_record("recall", keys, op.identity),)
+    (answer,) = yield (record_call("recall", keys, op.identity),)
     now, row, rest = replies.fields(answer, 3)
-    yield from learn_terms(keys, [replies.terms_id(rest)])
-    case = replies.case(op.identity, row, rest, keys.said)
+    yield from read_terms(keys, [replies.terms_id(rest)])
+    case = replies.case(op.identity, row, rest, keys.terms_texts)
     return NoRecord(replies.time(now)) if case is None else Recalled(case, replies.time(now))
 
 
-def learn_terms(keys: Keys, numbers: Iterable[TermsId | None]) -> Plan[None]:
-    """Read what these terms say, unless it was read before."""
-    wanted = sorted({each for each in numbers if each is not None} - keys.said.keys())
+def read_terms(keys: Keys, numbers: Iterable[TermsId | None]) -> Plan[None]:
+    """Read the texts of these terms into `Keys.terms_texts`, unless they are there."""
+    wanted = sorted({each for each in numbers if each is not None} - keys.terms_texts.keys())
     if not wanted:
         return
     bucket, key = keys.terms()
-    (told,) = yield (Call(bucket, ("HMGET", key, *wanted)),)
-    for number, said in zip(wanted, replies.fields(told, len(wanted)), strict=True):
-        if said is not None:
-            keys.said[number] = replies.text(said)
+    (answer,) = yield (RedisCall(bucket, ("HMGET", key, *wanted)),)
+    for number, text in zip(wanted, replies.fields(answer, len(wanted)), strict=True):
+        if text is not None:
+            keys.terms_texts[number] = replies.text(text)
 
 
 # ── writes ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _write(name: str, words: Callable[[Any], tuple[Word | None, ...]]) -> OneCall:
-    """``words`` begin behind the identity."""
-
-    def ask(op: Any, keys: Keys) -> Command:
-        return on_record(name, keys, op.identity, *words(op)).command
-
-    return OneCall(name, ask, replies.written)
+Arguments: TypeAlias = Callable[[Any], tuple[Word | None, ...]]
+"""The arguments of a script, without the identity, which is the first."""
 
 
-def _ask_complete(op: Complete, keys: Keys) -> Command:
+def _write(name: str, arguments: Arguments) -> SingleCall:
+    def command(op: Any, keys: Keys) -> Command:
+        return record_call(name, keys, op.identity, *arguments(op)).command
+
+    return SingleCall(name, command, replies.written)
+
+
+def audited_write(name: str, arguments: Arguments) -> MakePlan:
+    """A write that an operator asked for; its script puts the act into the audit."""
+
+    def plan(op: Any, keys: Keys) -> Plan[Written]:
+        (answer,) = yield (record_call(name, keys, op.identity, *arguments(op), audit=True),)
+        return replies.written(op.identity, answer)
+
+    return plan
+
+
+def _complete_command(op: Complete, keys: Keys) -> Command:
     identity = op.identity
-    record, indexes = keys.near(identity)
+    record, indexes = keys.record_and_indexes(identity)
     lease, resume, _, ask, expire, _, _, made = indexes
     words = (identity, op.fence, op.snapshot, op.retention, op.tombstone)
     digest = script("complete").digest
@@ -233,18 +228,6 @@ def _ask_complete(op: Complete, keys: Keys) -> Command:
         return (b"EVALSHA", digest, 5, record, lease, resume, ask, expire, *words)
     places = (record, lease, resume, ask, expire, made)
     return (b"EVALSHA", digest, 6, *places, *words, shown(op.resource))
-
-
-def audited(name: str, words: Callable[[Any], tuple[Word | None, ...]]) -> Make:
-    """A write that puts its act on record; ``words`` begin behind the identity."""
-
-    def plan(op: Any, keys: Keys) -> Plan[Written]:
-        identity, bucket = op.identity, bucket_of(op.identity)
-        places = (*keys.of(identity), keys.audit(bucket))
-        (answer,) = yield (of_script(bucket, name, places, *_given(identity, *words(op))),)
-        return replies.written(identity, answer)
-
-    return plan
 
 
 def signed(act: Act) -> tuple[Word, Word]:
@@ -255,24 +238,15 @@ def _shown(text: str | None) -> str | None:
     return None if text is None else shown(text)
 
 
-_settle_happened = audited(
-    "settle_happened",
-    lambda op: (op.seen, op.fence, op.snapshot, op.retention, op.tombstone, *signed(op.act)),
-)
-_evict_forced = audited(
+_evict_forced = audited_write(
     "evict_unknown", lambda op: (op.seen, op.fence, op.tombstone, *signed(op.act))
 )
-_evict_freed = audited("free_unknown", lambda op: (op.seen, *signed(op.act)))
+_evict_freed = audited_write("free_unknown", lambda op: (op.seen, *signed(op.act)))
 
-
-def _evict_unknown(op: EvictUnknown, keys: Keys) -> Plan[Written]:
-    return _evict_freed(op, keys) if op.free else _evict_forced(op, keys)
-
-
-ONE_CALL: Final[Mapping[type[StoreOperation[Any]], OneCall]] = {
-    Claim: OneCall("claim", _ask_claim, _claimed),
-    Read: OneCall("read", _ask_read, _seen),
-    Complete: OneCall("complete", _ask_complete, replies.written),
+SINGLE_CALLS: Final[Mapping[type[StoreOperation[Any]], SingleCall]] = {
+    Claim: SingleCall("claim", _claim_command, _claimed),
+    Read: SingleCall("read", _read_command, _read_reply),
+    Complete: SingleCall("complete", _complete_command, replies.written),
     Retake: _write("retake", lambda op: (op.seen, op.fence, op.lease, op.on_lapse.value)),
     Take: _write("take", lambda op: (op.seen, op.fence, op.lease)),
     Resume: _write("resume", lambda op: (op.seen, op.fence, op.lease)),
@@ -286,20 +260,25 @@ ONE_CALL: Final[Mapping[type[StoreOperation[Any]], OneCall]] = {
     Inquire: _write("inquire", lambda op: (op.seen, op.tries, op.again_in)),
 }
 
-WRITES: Final[Mapping[type[StoreOperation[Any]], Make]] = {
-    **{kind: planned(one) for kind, one in ONE_CALL.items()},
-    SettleHappened: _settle_happened,
-    SettleAbsent: audited(
+RECORD_PLANS: Final[Plans] = {
+    **{kind: _single_plan(single) for kind, single in SINGLE_CALLS.items()},
+    SettleHappened: audited_write(
+        "settle_happened",
+        lambda op: (op.seen, op.fence, op.snapshot, op.retention, op.tombstone, *signed(op.act)),
+    ),
+    SettleAbsent: audited_write(
         "settle_absent",
         lambda op: (op.seen, op.fence, op.retention, *signed(op.act), op.journal),
     ),
-    SettleCall: audited("settle_call", lambda op: (op.seen, op.fence, op.journal, *signed(op.act))),
-    Evict: audited("evict", lambda op: (op.seen, *signed(op.act))),
-    EvictUnknown: _evict_unknown,
+    SettleCall: audited_write(
+        "settle_call", lambda op: (op.seen, op.fence, op.journal, *signed(op.act))
+    ),
+    Evict: audited_write("evict", lambda op: (op.seen, *signed(op.act))),
+    EvictUnknown: lambda op, keys: (_evict_freed if op.free else _evict_forced)(op, keys),
 }
 
 
-# ── what has a name ───────────────────────────────────────────────────────────────────────────────
+# ── settings, leaders and events ──────────────────────────────────────────────────────────────────
 
 
 def _register(op: Register, keys: Keys) -> Plan[Registered | Conflicting]:
@@ -308,7 +287,7 @@ def _register(op: Register, keys: Keys) -> Plan[Registered | Conflicting]:
     if op.previous is not None:
         words = (*words, exact(op.previous))
     everywhere = (key, *keys.elsewhere("recipe", exact(op.route)))
-    (answer,) = yield (of_script(bucket, "register", everywhere, *words),)
+    (answer,) = yield (script_call(bucket, "register", everywhere, *words),)
     recorded, previous, until, now = replies.fields(answer, 4)
     if recorded is None:
         raise SchemaError(
@@ -323,37 +302,37 @@ def _register(op: Register, keys: Keys) -> Plan[Registered | Conflicting]:
 
 def _read_recipe(op: ReadRecipe, keys: Keys) -> Plan[Recorded]:
     bucket, key = keys.named("recipe", exact(op.route))
-    told, said = yield (
-        Call(bucket, ("HMGET", key, "recipe", "previous", "alive_until")),
-        Call(bucket, ("TIME",)),
+    row, time = yield (
+        RedisCall(bucket, ("HMGET", key, "recipe", "previous", "alive_until")),
+        RedisCall(bucket, ("TIME",)),
     )
-    recorded, previous, until = replies.fields(told, 3)
+    recorded, previous, until = replies.fields(row, 3)
     recipes = (replies.optional_text(recorded), replies.optional_text(previous))
-    return Recorded(*recipes, replies.optional_time(until), replies.clock(said))
+    return Recorded(*recipes, replies.optional_time(until), replies.clock(time))
 
 
 def _agree(op: Agree, keys: Keys) -> Plan[Agreed]:
     bucket, key = keys.terms()
     for name in (op.terms.application, op.terms.route):
-        indexed(name)  # as stores with an index have it
+        indexed(name)  # refuses what stores with a text index refuse
     words: tuple[Word, ...] = (op.terms.id, exact(op.terms.text))
-    (answer,) = yield (of_script(bucket, "agree", (key,), *words),)
-    said, now = replies.fields(answer, 2)
-    if replies.text(said) != op.terms.text:
+    (answer,) = yield (script_call(bucket, "agree", (key,), *words),)
+    stored, now = replies.fields(answer, 2)
+    if replies.text(stored) != op.terms.text:
         raise StoreCorrupt("other terms are on record under the number of these")
     return Agreed(replies.time(now))
 
 
 def _lead(op: Lead, keys: Keys) -> Plan[Led]:
     bucket, key = keys.named("leader", indexed(op.name))
-    (answer,) = yield (of_script(bucket, "lead", (key,), op.fence, op.lease),)
+    (answer,) = yield (script_call(bucket, "lead", (key,), op.fence, op.lease),)
     leading, until, now = replies.fields(answer, 3)
     return Led(leading == 1, replies.time(until), replies.time(now))
 
 
 def _who_leads(op: WhoLeads, keys: Keys) -> Plan[Leading]:
     bucket, key = keys.named("leader", indexed(op.name))
-    (answer,) = yield (of_script(bucket, "who_leads", (key,)),)
+    (answer,) = yield (script_call(bucket, "who_leads", (key,)),)
     until, now = replies.fields(answer, 2)
     return Leading(replies.optional_time(until), replies.time(now))
 
@@ -362,7 +341,7 @@ def _note(op: NoteEvent, keys: Keys) -> Plan[Noted]:
     event = f"{indexed(op.source)}\0{indexed(op.event)}"
     bucket = bucket_for(event)
     words: tuple[Word, ...] = (event, b"" if op.keep is None else op.keep)
-    (answer,) = yield (of_script(bucket, "note", (keys.events(bucket),), *words),)
+    (answer,) = yield (script_call(bucket, "note", (keys.events(bucket),), *words),)
     before, now = replies.fields(answer, 2)
     return Noted(before == 1, replies.time(now))
 
@@ -374,7 +353,29 @@ def no_outbox(op: StoreOperation[Any], keys: Keys) -> Plan[Any]:
     )
 
 
-NAMED: Final[Mapping[type[StoreOperation[Any]], Make]] = {
+# ── the cache of bodies ───────────────────────────────────────────────────────────────────────────
+
+_CHECKSUM: Final = 16
+
+
+def _get_body(op: Get, keys: Keys) -> Plan[bytes | None]:
+    name = keys.body(op.identity, op.fence)
+    (found,) = yield (RedisCall(bucket_of(op.identity), (b"GET", name)),)
+    if type(found) is not bytes or _checksum(found[_CHECKSUM:]) != found[:_CHECKSUM]:
+        return None
+    return found[_CHECKSUM:]
+
+
+def _put_body(op: Put, keys: Keys) -> Plan[None]:
+    name, kept = keys.body(op.identity, op.fence), _checksum(op.body) + op.body
+    yield (RedisCall(bucket_of(op.identity), (b"SET", name, kept, b"EX", op.seconds)),)
+
+
+def _checksum(body: bytes) -> bytes:
+    return sha256(body).digest()[:_CHECKSUM]
+
+
+NAMED_PLANS: Final[Plans] = {
     Accept: _accept,
     Fetch: _fetch,
     Recall: _recall,
@@ -398,3 +399,6 @@ NAMED: Final[Mapping[type[StoreOperation[Any]], Make]] = {
         no_outbox,
     ),
 }
+
+BODY_PLANS: Final[Plans] = {Get: _get_body, Put: _put_body}
+"""For a Redis that only caches bodies beside another store (`body_cache`)."""

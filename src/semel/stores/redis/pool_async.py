@@ -1,10 +1,12 @@
-"""Links and waiting for one event loop.
+"""Connections for one event loop.
 
-One link to each node. What is asked in one turn of the loop is written together, and answers are
-read by the loop's own callbacks, whether or not anybody still awaits them: a cancelled caller
-leaves at once. Nobody waits to be joined by others: under load those whom the last answers woke ask
-next, and travel together. Where replicas are waited for, the next convoy leaves when the last one
-is acknowledged.
+One connection to each node serves every task of the loop. What is asked in one turn of the loop is
+written together, as one pipeline. No operation waits for others to join it: under load, the tasks
+that the last replies woke up ask next, and share a pipeline. Where replicas are waited for, the
+next pipeline is written when the last one is acknowledged.
+
+The loop's callbacks read replies whether or not a task still awaits them, so a cancelled task ends
+at once. A batch whose task was cancelled before the pipeline was written is left out of it.
 """
 
 from __future__ import annotations
@@ -15,38 +17,42 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from os import getpid
 from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import hiredis
 
 from semel.core.operations.requests import StoreOperation
 from semel.stores.background import keep
 from semel.stores.base import CHECK_AGAIN, Finding
-from semel.stores.redis.commands import pack
 from semel.stores.redis.errors import (
-    Fault,
-    garbled,
+    RedisFault,
+    disconnected,
+    from_reply,
     not_connected,
-    refused,
-    severed,
+    not_redis,
     timed_out,
 )
-from semel.stores.redis.handshake import Commands, admit, greet
+from semel.stores.redis.handshake import Commands, handshake, refuse_or_warn
 from semel.stores.redis.keys import Keys, bucket_of
-from semel.stores.redis.operation_retry import Attempt, Pause, errand
-from semel.stores.redis.pipeline import Line, Parcel, sealed
-from semel.stores.redis.plans import ONE_CALL, OneCall
-from semel.stores.redis.settings import Address, Settings
-from semel.stores.redis.topology import PATIENCE, SLOTS_MAP, Topology, nobody
+from semel.stores.redis.operation_retry import (
+    Attempt,
+    RetryPause,
+    SendBatches,
+    Steps,
+    operation,
+    refresh,
+)
+from semel.stores.redis.pipeline import PIPELINE_LIMIT, CommandBatch, ReplyQueue, pipelined
+from semel.stores.redis.plans import SINGLE_CALLS, SingleCall
+from semel.stores.redis.scripts import pack
+from semel.stores.redis.settings import NodeAddress, RedisSettings
+from semel.stores.redis.topology import Topology
 
 R = TypeVar("R")
 
-CONVOY: Final = 256
-"""Parcels that are written together at most."""
 
-
-class AwaitedParcel(Parcel):
-    """Its sender awaits a future. ``ended``: this link has no more to say to it."""
+class AsyncBatch(CommandBatch):
+    """Its task awaits ``future``. ``ended``: this connection has no more replies for it."""
 
     __slots__ = ("ended", "future")
 
@@ -56,66 +62,60 @@ class AwaitedParcel(Parcel):
         super().__init__(attempts, deadline)
         self.ended = False
 
-    def land(self, where: Address) -> None:
-        self._end(self.outcomes(where))
-
-    def fail(self, fault: Fault) -> None:
-        self._end([fault] * len(self._attempts))
-
-    def refuse(self, error: Exception) -> None:
-        """Not a fault of the link but of what it was told."""
-        if not self.future.done():
-            self.future.set_exception(error)
-
     def waits(self) -> bool:
         return not self.ended and not self.future.done()
 
-    def _end(self, result: list[Any]) -> None:
+    def finish(self, outcomes: list[Any]) -> None:
         self.ended = True
         if not self.future.done():
-            self.future.set_result(result)
+            self.future.set_result(outcomes)
 
 
-class FirstTry(AwaitedParcel):
-    """The first try of an operation that is one call, which nearly always succeeds.
+class FirstTry(AsyncBatch):
+    """The first try of an operation that is one call; nearly always it succeeds.
 
-    Its future is that of the operation. After a fault an errand goes on with it.
+    Its future is the operation's own. After a fault, `AsyncRedisPool.retry` goes on.
     """
 
-    __slots__ = ("_one", "_pool", "link", "op")
+    __slots__ = ("_pool", "_single", "connection", "op")
 
     def __init__(
-        self, pool: AwaitedPool, link: AwaitedLink, op: Any, one: OneCall, deadline: float
+        self,
+        pool: AsyncRedisPool,
+        connection: AsyncRedisConnection,
+        op: Any,
+        single: SingleCall,
+        deadline: float,
     ) -> None:
-        self._pool, self.link = pool, link
-        self.op, self._one = op, one
-        self.data = pack(one.ask(op, pool.keys))
+        self._pool, self.connection = pool, connection
+        self.op, self._single = op, single
+        self.data = pack(single.command(op, pool.keys))
         self.deadline = deadline
         self.replies = []
         self.count = 1
-        self.sent = self.sealed = self.ended = False
+        self.sent = self.held = self.ended = False
 
     def bucket(self) -> int:
         return bucket_of(self.op.identity)
 
-    def land(self, where: Address) -> None:
+    def deliver(self, address: NodeAddress) -> None:
         reply: Any = self.replies[0]
         if isinstance(reply, hiredis.ReplyError):
-            self.fail(refused(reply, where))
+            self.fail(from_reply(reply, address))
         elif not self.future.done():
             try:
-                self.future.set_result(self._one.understand(self.op.identity, reply))
+                self.future.set_result(self._single.parse(self.op.identity, reply))
             except Exception as error:  # StoreCorrupt, which is this caller's alone
                 self.future.set_exception(error)
 
-    def fail(self, fault: Fault) -> None:
+    def fail(self, fault: RedisFault) -> None:
         if self.waits():
             self.ended = True
-            self._pool.go_on(self, fault)
+            self._pool.retry(self, fault)
 
 
-class _Greeting(Parcel):
-    """Commands of the greeting, in line like any other parcel."""
+class _HandshakeBatch(CommandBatch):
+    """Commands of the handshake, among the other batches of a connection."""
 
     __slots__ = ("future",)
 
@@ -124,391 +124,344 @@ class _Greeting(Parcel):
         self.data = b"".join([pack(command) for command in commands])
         self.replies = []
         self.count = len(commands)
-        self.sealed = False
+        self.held = False
 
-    def land(self, where: Address) -> None:
+    def deliver(self, address: NodeAddress) -> None:
         if not self.future.done():
             self.future.set_result(self.replies)
 
-    def fail(self, fault: Fault) -> None:
+    def fail(self, fault: RedisFault) -> None:
         if not self.future.done():
             self.future.set_exception(fault)
 
 
-class _Wire(asyncio.Protocol):
-    """One connection's side of a link, which by the time it speaks may have another."""
+class _Protocol(asyncio.Protocol):
+    """The callbacks of one transport. They do nothing once the connection has another transport."""
 
-    def __init__(self, link: AwaitedLink) -> None:
-        self._link = link
+    def __init__(self, connection: AsyncRedisConnection) -> None:
+        self._connection = connection
 
     def data_received(self, data: bytes) -> None:
-        if self._link.wire is self:
-            self._link.receive(data)
+        if self._connection.protocol is self:
+            self._connection.receive(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._link.wire is self:
-            self._link.hang_up(severed(True, str(exc) if exc else "the server hung up"))
+        if self._connection.protocol is self:
+            why = str(exc) if exc else "the server hung up"
+            self._connection.disconnect(disconnected(True, why))
 
 
-class AwaitedLink:
-    """One connection, shared by the tasks of a loop; it opens when there is something to send."""
+class AsyncRedisConnection:
+    """One connection, shared by the tasks of a loop; it opens when there is something to send.
 
-    def __init__(self, settings: Settings, keys: Keys, where: Address) -> None:
+    ``_ready``: connected and checked. ``_due``: `_flush` is scheduled. ``_check_at``: when the
+    server has to be checked again. ``_expire_at``: when `_timer` fires; one timer serves all.
+    """
+
+    def __init__(self, settings: RedisSettings, keys: Keys, address: NodeAddress) -> None:
         self._settings = settings
         self._keys = keys
-        self.where = where
+        self._address = address
         self._loop = asyncio.get_running_loop()
-        self._queue: list[AwaitedParcel] = []
-        self._line = Line(where)
+        self._queue: list[AsyncBatch] = []
+        self._replies = ReplyQueue(address)
         self._transport: asyncio.Transport | None = None
-        self.wire: _Wire | None = None
+        self.protocol: _Protocol | None = None
         self._opening: asyncio.Task[None] | None = None
         self._ready = self._due = False
         self._check_at = 0.0
-        self._look_at = float("inf")
+        self._expire_at = float("inf")
         self._timer: asyncio.TimerHandle | None = None
         self._drained: asyncio.Future[None] | None = None
 
-    def send(self, parcel: AwaitedParcel) -> asyncio.Future[Any]:
-        parcel.future = self._loop.create_future()
-        if parcel.deadline < self._look_at:
-            self._look_later(parcel.deadline)
-        self._queue.append(parcel)
+    def send(self, batch: AsyncBatch) -> asyncio.Future[Any]:
+        batch.future = self._loop.create_future()
+        if batch.deadline < self._expire_at:
+            self._set_timer(batch.deadline)
+        self._queue.append(batch)
         if not self._ready:
-            self._start()
+            self._start_opening()
         elif not self._due:
             self._due = True
-            self._loop.call_soon(self._leave)
-        return parcel.future
+            self._loop.call_soon(self._flush)
+        return batch.future
 
-    def hang_up(self, fault: Fault) -> None:
-        """Who was sent is told that the link is gone; who was not is sent over the next one."""
-        transport, self._transport, self.wire = self._transport, None, None
+    def disconnect(self, fault: RedisFault) -> None:
+        """What was sent fails. What is queued goes over the next connection."""
+        transport, self._transport, self.protocol = self._transport, None, None
         self._ready = False
-        line, self._line = self._line, Line(self.where)
+        replies, self._replies = self._replies, ReplyQueue(self._address)
         if self._loop.is_closed():
-            return  # nobody is left to be told
+            return  # no task is left to be told
         if transport is not None:
             transport.abort()
-        line.fail(fault)
-        self._start()
+        replies.fail(fault)
+        self._start_opening()
 
     async def drain(self, deadline: float) -> None:
-        """Until nothing is queued or under way."""
-        if self._queue or self._line:
+        """Wait until nothing is queued or unanswered."""
+        if self._queue or self._replies:
             self._drained = self._loop.create_future()
             await asyncio.wait([self._drained], timeout=max(0.0, deadline - monotonic()))
 
-    # ── convoys ──────────────────────────────────────────────────────────────────────────────────
+    # ── pipelines ────────────────────────────────────────────────────────────────────────────────
 
-    def _stir(self) -> None:
-        if not self._due:
-            self._due = True
-            self._loop.call_soon(self._leave)
-
-    def _leave(self) -> None:
+    def _flush(self, checked: bool = False) -> None:
+        """Write what is queued as one pipeline; first check the server again where that is due."""
         self._due = False
-        if not self._ready or (self._settings.wait_replicas and self._line):
+        transport = self._transport
+        if not self._ready or transport is None:
             return
-        if monotonic() < self._check_at:
-            self._depart()
-        elif self._queue:
-            self._ready = False  # nothing leaves before the server has answered for itself again
-            self._start()
-
-    def _depart(self) -> None:
-        if self._transport is None:
+        if self._settings.wait_replicas and self._replies:
+            return
+        if not checked and monotonic() >= self._check_at:
+            if self._queue:
+                self._ready = False
+                self._start_opening()
             return
         # What was given up before it left is never done.
-        convoy, self._queue = [each for each in self._queue if each.waits()], []
-        if not convoy:
+        batches, self._queue = [each for each in self._queue if each.waits()], []
+        if not batches:
             return
-        if len(convoy) > CONVOY:
-            convoy, self._queue = convoy[:CONVOY], convoy[CONVOY:]
-        data, seal = sealed(self._settings, self._keys, convoy)
-        self._line.ask(convoy, seal)
-        self._transport.write(data)
+        if len(batches) > PIPELINE_LIMIT:
+            batches, self._queue = batches[:PIPELINE_LIMIT], batches[PIPELINE_LIMIT:]
+        data, wait = pipelined(self._settings, self._keys, batches)
+        self._replies.sent(batches, wait)
+        transport.write(data)
         if self._queue:
-            self._stir()
+            self._schedule_flush()
 
-    def _look_later(self, deadline: float) -> None:
-        """One timer for all: at the first deadline it is looked who was not answered in time."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._look_at = deadline
-        self._timer = self._loop.call_later(max(0.0, deadline - monotonic()), self._look)
-
-    def _look(self) -> None:
-        self._look_at, self._timer = float("inf"), None
-        now = monotonic()
-        under_way = [each for each in self._line.waiting() if isinstance(each, AwaitedParcel)]
-        for parcel in [*under_way, *self._queue]:
-            if parcel.deadline <= now and parcel.waits():
-                self._expire(parcel)
-        left = [each.deadline for each in [*under_way, *self._queue] if each.waits()]
-        if left:
-            self._look_later(min(left))
-
-    def _expire(self, parcel: AwaitedParcel) -> None:
-        """Whoever is not answered in time holds up all who asked after it: the link is given up."""
-        if parcel.sent:
-            parcel.fail(timed_out(True))
-            self.hang_up(severed(True, "the server is silent"))
-        else:
-            self._queue.remove(parcel)
-            parcel.fail(timed_out(False))
-
-    # ── asyncio's side ───────────────────────────────────────────────────────────────────────────
+    def _schedule_flush(self) -> None:
+        if not self._due:
+            self._due = True
+            self._loop.call_soon(self._flush)
 
     def receive(self, data: bytes) -> None:
+        """Take what the server sent."""
         try:
-            self._line.feed(data)
+            self._replies.feed(data)
         except hiredis.ProtocolError as error:
-            self.hang_up(garbled(error))
+            self.disconnect(not_redis(error))
         if self._queue:
-            self._stir()
-        elif self._drained and not self._line and not self._drained.done():
+            self._schedule_flush()
+        elif self._drained and not self._replies and not self._drained.done():
             self._drained.set_result(None)
 
-    def _start(self) -> None:
+    def _set_timer(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._expire_at = deadline
+        self._timer = self._loop.call_later(max(0.0, deadline - monotonic()), self._expire)
+
+    def _expire(self) -> None:
+        """Fail what was not answered by its deadline, and set the timer for the next deadline.
+
+        A batch that was sent and not answered holds up all that were sent after it, so its
+        connection is given up.
+        """
+        self._expire_at, self._timer = float("inf"), None
+        now = monotonic()
+        sent = [each for each in self._replies.owed() if isinstance(each, AsyncBatch)]
+        for batch in [*sent, *self._queue]:
+            if batch.deadline > now or not batch.waits():
+                continue
+            if batch.sent:
+                batch.fail(timed_out(True))
+                self.disconnect(disconnected(True, "the server is silent"))
+            else:
+                self._queue.remove(batch)
+                batch.fail(timed_out(False))
+        left = [each.deadline for each in [*sent, *self._queue] if each.waits()]
+        if left:
+            self._set_timer(min(left))
+
+    # ── opening ──────────────────────────────────────────────────────────────────────────────────
+
+    def _start_opening(self) -> None:
         if self._queue and self._opening is None:
             self._opening = keep(self._open(self._queue[-1].deadline))
 
     async def _open(self, deadline: float) -> None:
+        """Connect if necessary, check the server, and write what is queued; or fail it all."""
         try:
             async with asyncio.timeout(max(0.0, deadline - monotonic())):
                 if self._transport is None:
                     await self._connect()
-                findings = await self._converse()
-            admit(self._settings, self.where, findings)
+                findings = await self._handshake()
+            refuse_or_warn(self._address, findings)
             self._check_at = monotonic() + CHECK_AGAIN
             self._ready = True
         except TimeoutError:
-            self._give_up(not_connected(TimeoutError("no answer in time"), self.where))
+            self._give_up(not_connected(TimeoutError("no answer in time"), self._address))
         except OSError as error:
-            self._give_up(not_connected(error, self.where))
-        except Fault as fault:
-            fault.doubt = False  # nothing was sent yet but the greeting
+            self._give_up(not_connected(error, self._address))
+        except RedisFault as fault:
+            fault.doubt = False  # no operation was sent yet
             self._give_up(fault)
         except Exception as error:
             self._give_up(error)
         finally:
             self._opening = None
         if self._ready:
-            self._depart()
+            self._flush(checked=True)
         else:
-            self._start()
+            self._start_opening()
 
     async def _connect(self) -> None:
-        loop, where = self._loop, self.where
-        wire = self.wire = _Wire(self)
+        loop, address = self._loop, self._address
+        protocol = self.protocol = _Protocol(self)
         made: asyncio.Transport
-        if not where.port:
-            made, _ = await loop.create_unix_connection(lambda: wire, where.host)
+        if not address.port:
+            made, _ = await loop.create_unix_connection(lambda: protocol, address.host)
         else:
             tls = self._settings.context
-            host = where.host if tls is not None else None
+            host = address.host if tls is not None else None
             made, _ = await loop.create_connection(
-                lambda: wire, where.host, where.port, ssl=tls, server_hostname=host
+                lambda: protocol, address.host, address.port, ssl=tls, server_hostname=host
             )
-        if self.wire is not wire:  # the server hung up already
+        if self.protocol is not protocol:  # the server hung up already
             made.abort()
-            raise severed(False)
+            raise disconnected(False)
         self._transport = made
 
-    async def _converse(self) -> tuple[Finding, ...]:
-        steps = greet(self._settings, self.where)
+    async def _handshake(self) -> tuple[Finding, ...]:
+        steps = handshake(self._settings, self._address)
         try:
             commands = next(steps)
             while True:
                 future: asyncio.Future[list[Any]] = self._loop.create_future()
-                asked = _Greeting(commands, future)
+                batch = _HandshakeBatch(commands, future)
                 if self._transport is None:
-                    raise severed(False)
-                self._line.ask([asked], None)
-                self._transport.write(asked.data)
+                    raise disconnected(False)
+                self._replies.sent([batch], None)
+                self._transport.write(batch.data)
                 commands = steps.send(await future)
         except StopIteration as done:
             findings: tuple[Finding, ...] = done.value
             return findings
 
     def _give_up(self, error: Exception) -> None:
+        """Fail what is queued: a fault may be retried, any other error goes to the callers."""
         waiting, self._queue = self._queue, []
-        self.hang_up(severed(True, "the link was given up"))
-        for parcel in waiting:
-            if isinstance(error, Fault):
-                parcel.fail(error)
-            else:
-                parcel.refuse(error)
+        self.disconnect(disconnected(True, "the link was given up"))
+        for batch in waiting:
+            if isinstance(error, RedisFault):
+                batch.fail(error)
+            elif not batch.future.done():
+                batch.future.set_exception(error)
 
 
-class AwaitedPool:
-    """What `RedisBackend` has for each event loop."""
+class AsyncRedisPool:
+    """The connections that a `RedisBackend` has in one event loop: one to each node."""
 
-    def __init__(self, settings: Settings, keys: Keys) -> None:
+    def __init__(self, settings: RedisSettings, keys: Keys) -> None:
         self._settings = settings
         self.keys = keys
         self.place = getpid(), get_running_loop()
         self.closed = False
         self._timeout = settings.timeout
         self._topology = Topology(settings)
-        self._links: dict[Address, AwaitedLink] = {}
-        self._only: AwaitedLink | None = None
-        """The link to a server that is no cluster."""
-        self._learning: asyncio.Task[Fault | None] | None = None
+        self._connections: dict[NodeAddress, AsyncRedisConnection] = {}
+        self._only: AsyncRedisConnection | None = None
+        """The connection to a server that is no cluster."""
+        self._refreshing: asyncio.Task[RedisFault | None] | None = None
 
     def perform(self, op: StoreOperation[R]) -> Awaitable[R]:
-        """A future where it is one call, and it is known whom to ask; else an errand."""
+        """A future, where the operation is one call and its node is known; else a coroutine."""
         deadline = monotonic() + self._timeout
-        one = ONE_CALL.get(type(op))
-        if one is not None:
-            link = self._only or self._link_for(op)
-            if link is not None:
-                return link.send(FirstTry(self, link, op, one, deadline))
-        return self._run_errand(op, deadline)
+        single = SINGLE_CALLS.get(type(op))
+        if single is not None:
+            connection = self._only or self._connection_for(op)
+            if connection is not None:
+                return connection.send(FirstTry(self, connection, op, single, deadline))
+        return self._run(operation(op, self.keys, self._topology, deadline), deadline)
 
-    def _link_for(self, op: Any) -> AwaitedLink | None:
-        where = self._topology.at(bucket_of(op.identity))
-        if where is None:
+    def _connection_for(self, op: Any) -> AsyncRedisConnection | None:
+        address = self._topology.at(bucket_of(op.identity))
+        if address is None:
             return None
-        link = self._link(where)
-        self._only = None if self._topology.cluster else link
-        return link
+        connection = self._connection(address)
+        self._only = None if self._topology.cluster else connection
+        return connection
 
-    def go_on(self, tried: FirstTry, fault: Fault) -> None:
-        """After a first try that failed; who gives up waiting gives up the errand."""
+    def retry(self, tried: FirstTry, fault: RedisFault) -> None:
+        """Go on after a first try that failed. A caller that is cancelled cancels the retries."""
         future = tried.future
-        task = keep(self._run_errand(tried.op, tried.deadline, fault, tried.link))
-        task.add_done_callback(partial(_tell, future))
-        future.add_done_callback(partial(_stop, task))
+        task = keep(self._retry(tried, fault))
+        task.add_done_callback(partial(_copy_result, future))
+        future.add_done_callback(partial(_cancel_with, task))
 
-    async def _run_errand(
-        self,
-        op: StoreOperation[R],
-        deadline: float,
-        fault: Fault | None = None,
-        link: AwaitedLink | None = None,
-    ) -> R:
-        """``fault``: what the first try over ``link`` came to, where there was one."""
-        steps = errand(op, self.keys, cluster=self._topology.cluster)
-        outcome: Any = None
-        try:
-            step = next(steps)
-            if fault is not None and link is not None:
-                self._heed(link, [fault])
-                step = steps.send([fault])
-            while True:
-                if isinstance(step, Pause):
-                    await self._pause(step.seconds, deadline)
-                    outcome = None
-                else:
-                    outcome = await self._send(step.attempts, deadline)
-                step = steps.send(outcome)
-        except StopIteration as done:
-            reply: R = done.value
-            return reply
+    async def _retry(self, tried: FirstTry, fault: RedisFault) -> Any:
+        self._heed(tried.connection, [fault])
+        steps = operation(tried.op, self.keys, self._topology, tried.deadline, fault)
+        return await self._run(steps, tried.deadline)
 
     async def aclose(self) -> None:
-        """Wait for what is under way, until its deadline at most, and close every link."""
+        """Wait for what is under way, until its deadline at most, and close every connection."""
         self.closed = True
         deadline = monotonic() + self._settings.timeout
-        for link in list(self._links.values()):
-            await link.drain(deadline)
+        for connection in list(self._connections.values()):
+            await connection.drain(deadline)
         self.abandon()
-        await asyncio.sleep(0)  # for the transports to be told
+        await asyncio.sleep(0)  # the transports close in the loop's next turn
 
     def abandon(self) -> None:
         """Close without the loop, which may be closed already."""
         self.closed, self._only = True, None
-        while self._links:
-            self._links.popitem()[1].hang_up(severed(True, "the store was closed"))
+        while self._connections:
+            connection = self._connections.popitem()[1]
+            connection.disconnect(disconnected(True, "the store was closed"))
 
-    # ── calls to nodes ───────────────────────────────────────────────────────────────────────────
+    async def _run(self, steps: Steps[R], deadline: float) -> R:
+        """Do what the steps ask for, until they return."""
+        result: Any = None
+        try:
+            step = next(steps)
+            while True:
+                if isinstance(step, SendBatches):
+                    until = step.deadline
+                    sends = [self._send(*batch, until) for batch in step.batches.items()]
+                    result = [await sends[0]] if len(sends) == 1 else await asyncio.gather(*sends)
+                elif isinstance(step, RetryPause):
+                    await asyncio.sleep(step.seconds)
+                    result = None
+                else:
+                    result = await self._refresh(deadline)
+                step = steps.send(result)
+        except StopIteration as done:
+            reply: R = done.value
+            return reply
 
-    async def _send(self, attempts: Sequence[Attempt], deadline: float) -> list[Any]:
-        if deadline <= monotonic():
-            return [timed_out(False)] * len(attempts)
-        if len(attempts) == 1:
-            (attempt,) = attempts
-            where = attempt.where or await self._at(attempt.call.bucket, deadline)
-            if isinstance(where, Fault):
-                return [where]
-            return await self._ask(where, attempts, deadline)
-        return await self._scatter(attempts, deadline)
-
-    async def _scatter(self, attempts: Sequence[Attempt], deadline: float) -> list[Any]:
-        """One parcel for each node, all at once."""
-        outcomes: dict[int, Any] = {}
-        groups: dict[Address, list[int]] = {}
-        for number, attempt in enumerate(attempts):
-            where = attempt.where or await self._at(attempt.call.bucket, deadline)
-            if isinstance(where, Fault):
-                outcomes[number] = where
-            else:
-                groups.setdefault(where, []).append(number)
-        told = await asyncio.gather(
-            *(
-                self._ask(where, [attempts[number] for number in numbers], deadline)
-                for where, numbers in groups.items()
-            )
-        )
-        for numbers, replies in zip(groups.values(), told, strict=True):
-            outcomes |= zip(numbers, replies, strict=True)
-        return [outcomes[number] for number in range(len(attempts))]
-
-    async def _ask(self, where: Address, attempts: Sequence[Attempt], deadline: float) -> list[Any]:
-        link = self._link(where)
-        outcomes: list[Any] = await link.send(AwaitedParcel(attempts, deadline))
-        self._heed(link, outcomes)
+    async def _send(
+        self, address: NodeAddress, attempts: Sequence[Attempt], deadline: float
+    ) -> list[Any]:
+        connection = self._connection(address)
+        outcomes: list[Any] = await connection.send(AsyncBatch(attempts, deadline))
+        self._heed(connection, [each for each in outcomes if isinstance(each, RedisFault)])
         return outcomes
 
-    def _heed(self, link: AwaitedLink, outcomes: Sequence[Any]) -> None:
-        """What faults tell about the link and the cluster."""
-        if any(isinstance(each, Fault) and each.code == "READONLY" for each in outcomes):
-            link.hang_up(severed(True, "the server has become a replica"))
-        self._topology.suspect(outcomes)  # also a node so silent that nothing could be sent
+    def _heed(self, connection: AsyncRedisConnection, faults: Sequence[RedisFault]) -> None:
+        """Draw conclusions about the connection and the cluster."""
+        if any(fault.code == "READONLY" for fault in faults):
+            connection.disconnect(disconnected(True, "the server has become a replica"))
+        self._topology.suspect(faults)
 
-    def _link(self, where: Address) -> AwaitedLink:
-        link = self._links.get(where)
-        if link is None:
-            link = self._links[where] = AwaitedLink(self._settings, self.keys, where)
-        return link
+    def _connection(self, address: NodeAddress) -> AsyncRedisConnection:
+        found = self._connections.get(address)
+        if found is None:
+            found = AsyncRedisConnection(self._settings, self.keys, address)
+            self._connections[address] = found
+        return found
 
-    # ── who has what ─────────────────────────────────────────────────────────────────────────────
-
-    async def _at(self, bucket: int, deadline: float) -> Address | Fault:
-        where = self._topology.at(bucket)
-        if where is None:
-            fault = await self._learn(deadline)
-            where = self._topology.at(bucket)
-            return where or fault or nobody(bucket)
-        return where
-
-    async def _pause(self, seconds: float, deadline: float) -> None:
-        await asyncio.sleep(max(0.0, min(seconds, deadline - monotonic())))
-        if self._topology.cluster and deadline > monotonic():
-            await self._learn(deadline)
-
-    async def _learn(self, deadline: float) -> Fault | None:
-        """Those who want to know at once ask together."""
-        if self._learning is None or self._learning.done():
-            self._learning = keep(self._ask_around(deadline))
-        return await asyncio.shield(self._learning)
-
-    async def _ask_around(self, deadline: float) -> Fault | None:
-        fault: Fault | None = None
-        for where in self._topology.known():
-            patience = min(deadline, monotonic() + PATIENCE)
-            (answer,) = await self._ask(where, [Attempt(SLOTS_MAP)], patience)
-            if not isinstance(answer, Fault):
-                self._topology.learn(answer, where)
-                return None
-            fault = answer
-        return fault
+    async def _refresh(self, deadline: float) -> RedisFault | None:
+        """Refresh the topology. Concurrent callers share one refresh."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = keep(self._run(refresh(self._topology, deadline), deadline))
+        return await asyncio.shield(self._refreshing)
 
 
-def _tell(future: asyncio.Future[Any], task: asyncio.Task[Any]) -> None:
-    """What an errand came to, unless nobody waits for it."""
+def _copy_result(future: asyncio.Future[Any], task: asyncio.Task[Any]) -> None:
+    """Copy how a task ended, unless nobody waits for it."""
     if task.cancelled():
         future.cancel()
     elif error := task.exception():
@@ -518,19 +471,19 @@ def _tell(future: asyncio.Future[Any], task: asyncio.Task[Any]) -> None:
         future.set_result(task.result())
 
 
-def _stop(task: asyncio.Task[Any], future: asyncio.Future[Any]) -> None:
+def _cancel_with(task: asyncio.Task[Any], future: asyncio.Future[Any]) -> None:
     if future.cancelled():
         task.cancel()
 
 
-class AwaitedStore:
-    """The store for event loops: whatever the running one of this process has open."""
+class AsyncRedisStore:
+    """The store for event loops; it uses the pool of the running loop of this process."""
 
     __slots__ = ("_open", "_pool")
 
-    def __init__(self, opened: Callable[[], AwaitedPool]) -> None:
-        self._open = opened
-        self._pool: AwaitedPool | None = None
+    def __init__(self, open_pool: Callable[[], AsyncRedisPool]) -> None:
+        self._open = open_pool
+        self._pool: AsyncRedisPool | None = None
 
     def perform(self, op: StoreOperation[R], /) -> Awaitable[R]:
         pool = self._pool

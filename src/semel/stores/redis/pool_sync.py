@@ -1,13 +1,14 @@
-"""Links and waiting for threads.
+"""Connections for the threads of a process.
 
-One link to each node serves every thread of the process. Who finds it idle writes and reads; those
-who come meanwhile queue up and travel together next, and one of them then writes and reads for all.
+One connection to each node serves every thread. A thread that finds it idle leads: it writes and
+reads. Threads that come meanwhile queue up; their batches are the next pipeline, and the first of
+them leads for all. What the queue holds has not left: a thread whose time is up takes its batch out
+of it, so the operation is never done.
 """
 
 from __future__ import annotations
 
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -18,393 +19,313 @@ import hiredis
 
 from semel.core.operations.requests import StoreOperation
 from semel.stores.base import CHECK_AGAIN, Finding
-from semel.stores.redis.commands import pack
-from semel.stores.redis.errors import Fault, garbled, not_connected, severed, timed_out
-from semel.stores.redis.handshake import Commands, admit, greet
+from semel.stores.redis.errors import RedisFault, disconnected, not_connected, not_redis, timed_out
+from semel.stores.redis.handshake import handshake, refuse_or_warn
 from semel.stores.redis.keys import Keys
-from semel.stores.redis.operation_retry import Attempt, Pause, errand
-from semel.stores.redis.pipeline import Line, Parcel, sealed
-from semel.stores.redis.settings import Address, Settings
-from semel.stores.redis.topology import PATIENCE, SLOTS_MAP, Topology, nobody
+from semel.stores.redis.operation_retry import (
+    Attempt,
+    RetryPause,
+    SendBatches,
+    Steps,
+    operation,
+    refresh,
+)
+from semel.stores.redis.pipeline import PIPELINE_LIMIT, CommandBatch, ReplyQueue, pipelined
+from semel.stores.redis.scripts import pack
+from semel.stores.redis.settings import NodeAddress, RedisSettings
+from semel.stores.redis.topology import Topology
 
 R = TypeVar("R")
 
 CHUNK: Final = 256 * 1024
-CONVOY: Final = 256
-"""Parcels that are written together at most."""
 
 
-class BlockingParcel(Parcel):
-    """Its sender waits for an event: it is answered, or its turn to write."""
+class SyncBatch(CommandBatch):
+    """Its thread waits for ``event``: it is answered (``done``), or has to lead (``leads``)."""
 
-    __slots__ = ("appointed", "done", "event", "result")
+    __slots__ = ("done", "event", "leads", "outcomes")
 
     def __init__(self, attempts: Sequence[Attempt], deadline: float) -> None:
         super().__init__(attempts, deadline)
         self.event = threading.Event()
-        self.result: list[Any] = []
-        self.done = self.appointed = False
+        self.outcomes: list[Any] = []
+        self.done = self.leads = False
 
-    def land(self, where: Address) -> None:
-        self._end(self.outcomes(where))
-
-    def fail(self, fault: Fault) -> None:
-        self._end([fault] * len(self._attempts))
-
-    def _end(self, result: list[Any]) -> None:
+    def finish(self, outcomes: list[Any]) -> None:
         if not self.done:
-            self.result, self.done = result, True
+            self.outcomes, self.done = outcomes, True
             self.event.set()
 
 
-class BlockingLink:
-    """One connection, shared by threads."""
+class RedisConnection:
+    """One connection, shared by threads; it opens when there is something to send.
 
-    def __init__(self, settings: Settings, keys: Keys, where: Address) -> None:
+    ``_led``: some thread leads. ``_stale``: the next pipeline goes over a new connection.
+    """
+
+    def __init__(self, settings: RedisSettings, keys: Keys, address: NodeAddress) -> None:
         self._settings = settings
         self._keys = keys
-        self.where = where
+        self._address = address
         self._lock = threading.Lock()
-        self._queue: list[BlockingParcel] = []
-        self._led = self._stale = self._ending = False
+        self._queue: list[SyncBatch] = []
+        self._led = self._stale = self._closing = False
         self._socket: socket.socket | None = None
         self._check_at = 0.0
-        self._line = Line(where)
+        self._replies = ReplyQueue(address)
 
-    def send(self, parcel: BlockingParcel) -> list[Any]:
-        """The outcomes, by the parcel's deadline."""
+    def send(self, batch: SyncBatch) -> list[Any]:
+        """Return its outcomes, by its deadline."""
         with self._lock:
-            self._queue.append(parcel)
+            self._queue.append(batch)
             lead, self._led = not self._led, True
         if not lead:
-            lead = self._wait(parcel)
+            lead = self._wait(batch)
         if lead:
             try:
-                self._carry()
+                self._lead()
             finally:
-                self._pass_on()
-        return parcel.result
+                self._end_lead()
+        return batch.outcomes
 
     def close(self) -> None:
-        """Now, or when who is at work is done."""
+        """Close now, or when the thread that leads is done."""
         with self._lock:
-            self._ending = True
+            self._closing = True
             if not self._led:
-                self._hang_up()
+                self._disconnect()
 
-    def renounce(self) -> None:
-        """The next one goes over a new connection."""
+    def mark_stale(self) -> None:
         self._stale = True
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         sock, self._socket = self._socket, None
         self._stale = False
+        self._replies = ReplyQueue(self._address)
         if sock is not None:
             sock.close()
 
-    # ── whose turn it is ─────────────────────────────────────────────────────────────────────────
+    # ── who leads ────────────────────────────────────────────────────────────────────────────────
 
-    def _wait(self, parcel: BlockingParcel) -> bool:
-        """Until it is answered; or True: its turn to write."""
-        parcel.event.wait(max(0.0, parcel.deadline - monotonic()))
+    def _wait(self, batch: SyncBatch) -> bool:
+        """Wait until the batch is answered or its time is up; True: its thread has to lead."""
+        batch.event.wait(max(0.0, batch.deadline - monotonic()))
         with self._lock:
-            if parcel.done:
+            if batch.done:
                 return False
-            if parcel.appointed:
+            if batch.leads:
                 return True
-            if parcel in self._queue:
-                self._queue.remove(parcel)
-            parcel.fail(timed_out(parcel.sent))
+            if batch in self._queue:
+                self._queue.remove(batch)
+            batch.fail(timed_out(batch.sent))
             return False
 
-    def _pass_on(self) -> None:
+    def _end_lead(self) -> None:
         with self._lock:
             self._led = bool(self._queue)
-            if not self._led and self._ending:
-                self._hang_up()
+            if not self._led and self._closing:
+                self._disconnect()
             if self._queue:
-                self._queue[0].appointed = True
+                self._queue[0].leads = True
                 self._queue[0].event.set()
 
-    def _carry(self) -> None:
-        """Everything that is queued, to the server and back."""
+    def _lead(self) -> None:
+        """Write what is queued as one pipeline, and read all its replies."""
         with self._lock:
-            convoy, self._queue = self._queue[:CONVOY], self._queue[CONVOY:]
+            batches, self._queue = self._queue[:PIPELINE_LIMIT], self._queue[PIPELINE_LIMIT:]
         try:
-            self._exchange(convoy, max(parcel.deadline for parcel in convoy))
-        except Fault as fault:
-            self._drop(convoy, fault)
+            self._exchange(batches, max(batch.deadline for batch in batches))
         except BaseException as error:
-            # One of many pays for an interrupt, or for a wrong setting; the others must know.
-            sent = any(parcel.sent for parcel in convoy)
-            self._drop(convoy, severed(sent, f"the link was given up: {type(error).__name__}"))
-            raise
+            fault = error
+            if not isinstance(fault, RedisFault):  # one thread gets the error; tell the others
+                sent = any(batch.sent for batch in batches)
+                fault = disconnected(sent, f"the link was given up: {type(error).__name__}")
+            self._disconnect()
+            for batch in batches:
+                batch.fail(fault)
+            if fault is not error:
+                raise
 
-    def _drop(self, convoy: Sequence[BlockingParcel], fault: Fault) -> None:
-        self._hang_up()
-        self._line = Line(self.where)
-        for parcel in convoy:
-            parcel.fail(fault)
-
-    # ── the wire ─────────────────────────────────────────────────────────────────────────────────
-
-    def _exchange(self, convoy: Sequence[BlockingParcel], deadline: float) -> None:
+    def _exchange(self, batches: Sequence[SyncBatch], deadline: float) -> None:
         sock = self._socket
-        if sock is None or self._stale or _hung_up(sock):
-            self._hang_up()
-            self._line = Line(self.where)
-            sock = self._socket = dial(self._settings, self.where, deadline)
+        if sock is None or self._stale or _is_closed(sock):
+            self._disconnect()
+            sock = self._socket = open_socket(self._settings, self._address, deadline)
             self._check_at = 0.0
         if monotonic() >= self._check_at:
-            self._check(sock, deadline)
-        data, seal = sealed(self._settings, self._keys, convoy)
-        self._line.ask(convoy, seal)
+            findings = run_handshake(self._settings, self._address, sock, deadline)
+            refuse_or_warn(self._address, findings)
+            self._check_at = monotonic() + CHECK_AGAIN
+        data, wait = pipelined(self._settings, self._keys, batches)
+        self._replies.sent(batches, wait)
         _write(sock, data, deadline)
         try:
-            while self._line:
-                self._line.feed(_read(sock, deadline))
+            while self._replies:
+                self._replies.feed(_read(sock, deadline))
         except hiredis.ProtocolError as error:
-            raise garbled(error) from None
-
-    def _check(self, sock: socket.socket, deadline: float) -> None:
-        findings = converse(self._settings, self.where, sock, deadline)
-        admit(self._settings, self.where, findings)
-        self._check_at = monotonic() + CHECK_AGAIN
+            raise not_redis(error) from None
 
 
-def dial(settings: Settings, where: Address, deadline: float) -> socket.socket:
-    """A connection, encrypted where that is wanted."""
+# ── sockets ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def open_socket(settings: RedisSettings, address: NodeAddress, deadline: float) -> socket.socket:
+    """Connect, with TLS where that is set."""
     left, tls = deadline - monotonic(), settings.context
     if left <= 0:
         raise timed_out(False)
+    sock: socket.socket | None = None
     try:
-        sock = _connected(where, left)
-        return sock if tls is None else _encrypted(sock, tls, where.host)
-    except OSError as error:
-        raise not_connected(error, where) from None
-
-
-def _connected(where: Address, seconds: float) -> socket.socket:
-    if where.port:
-        sock = socket.create_connection((where.host, where.port), timeout=seconds)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        return sock
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.settimeout(seconds)
-        sock.connect(where.host)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-def _encrypted(sock: socket.socket, tls: ssl.SSLContext, host: str) -> socket.socket:
-    try:
-        return tls.wrap_socket(sock, server_hostname=host)
-    except BaseException:
-        sock.close()
+        if address.port:
+            sock = socket.create_connection((address.host, address.port), timeout=left)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        else:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            sock.settimeout(left)
+            sock.connect(address.host)
+        return sock if tls is None else tls.wrap_socket(sock, server_hostname=address.host)
+    except BaseException as error:
+        if sock is not None:
+            sock.close()
+        if isinstance(error, OSError):
+            raise not_connected(error, address) from None
         raise
 
 
-def converse(
-    settings: Settings, where: Address, sock: socket.socket, deadline: float
+def run_handshake(
+    settings: RedisSettings, address: NodeAddress, sock: socket.socket, deadline: float
 ) -> tuple[Finding, ...]:
-    """The greeting."""
-    reader = hiredis.Reader()
-    steps = greet(settings, where)
+    """Do what `handshake` asks for. No fault leaves a doubt: no operation was sent yet."""
+    reader, steps = hiredis.Reader(), handshake(settings, address)
     try:
         commands = next(steps)
         while True:
-            commands = steps.send(_ask(sock, reader, commands, deadline))
+            _write(sock, b"".join([pack(command) for command in commands]), deadline)
+            replies: list[Any] = []
+            while len(replies) < len(commands):
+                while (reply := reader.gets()) is False:
+                    reader.feed(_read(sock, deadline))
+                replies.append(reply)
+            commands = steps.send(replies)
     except StopIteration as done:
         findings: tuple[Finding, ...] = done.value
         return findings
     except hiredis.ProtocolError as error:
-        raise garbled(error, sent=False) from None
-    except Fault as fault:
-        fault.doubt = False  # nothing was sent yet but the greeting
+        raise not_redis(error, sent=False) from None
+    except RedisFault as fault:
+        fault.doubt = False
         raise
-
-
-def _ask(
-    sock: socket.socket, reader: hiredis.Reader, commands: Commands, deadline: float
-) -> list[Any]:
-    _write(sock, b"".join([pack(command) for command in commands]), deadline)
-    replies: list[Any] = []
-    while len(replies) < len(commands):
-        while (reply := reader.gets()) is False:
-            reader.feed(_read(sock, deadline))
-        replies.append(reply)
-    return replies
 
 
 def _write(sock: socket.socket, data: bytes, deadline: float) -> None:
     try:
-        sock.settimeout(_left(deadline))
+        sock.settimeout(max(0.000_1, deadline - monotonic()))  # 0 would mean: do not block
         sock.sendall(data)
     except TimeoutError:
         raise timed_out(True) from None
     except OSError as error:
-        raise severed(True, _said(error)) from None
+        raise disconnected(True, error.strerror or type(error).__name__) from None
 
 
 def _read(sock: socket.socket, deadline: float) -> bytes:
     try:
-        sock.settimeout(_left(deadline))
+        sock.settimeout(max(0.000_1, deadline - monotonic()))
         data = sock.recv(CHUNK)
     except TimeoutError:
         raise timed_out(True) from None
     except OSError as error:
-        raise severed(True, _said(error)) from None
+        raise disconnected(True, error.strerror or type(error).__name__) from None
     if not data:
-        raise severed(True)
+        raise disconnected(True)
     return data
 
 
-def _left(deadline: float) -> float:
-    """Not 0, which would mean: never wait, and nothing was tried."""
-    return max(0.000_1, deadline - monotonic())
-
-
-def _said(error: OSError) -> str:
-    return error.strerror or type(error).__name__
-
-
-def _hung_up(sock: socket.socket) -> bool:
-    """Whether an idle link is of no more use: nothing may come where nothing was asked."""
+def _is_closed(sock: socket.socket) -> bool:
+    """Whether an idle connection is closed, or holds data that nobody asked for."""
     sock.settimeout(0.0)
     try:
         sock.recv(1)
     except (BlockingIOError, InterruptedError):
         return False
     except OSError as error:
-        return "want" not in type(error).__name__.lower()  # TLS: nothing came
+        return "want" not in type(error).__name__.lower()  # SSLWantReadError: nothing came
     return True
 
 
-class BlockingPool:
-    """What `RedisBackend` has for the threads of a process."""
+class RedisPool:
+    """The connections that a `RedisBackend` has in one process: one to each node."""
 
-    def __init__(self, settings: Settings, keys: Keys) -> None:
+    def __init__(self, settings: RedisSettings, keys: Keys) -> None:
         self._settings = settings
         self._keys = keys
         self._topology = Topology(settings)
-        self._links: dict[Address, BlockingLink] = {}
-        self._learning = threading.Lock()
+        self._connections: dict[NodeAddress, RedisConnection] = {}
+        self._refreshing = threading.Lock()
 
     def perform(self, op: StoreOperation[R]) -> R:
         deadline = monotonic() + self._settings.timeout
-        steps = errand(op, self._keys, cluster=self._topology.cluster)
-        outcome: Any = None
+        return self._run(operation(op, self._keys, self._topology, deadline), deadline)
+
+    def close(self) -> None:
+        while self._connections:
+            self._connections.popitem()[1].close()
+
+    def examine(self) -> Iterator[tuple[NodeAddress, Finding]]:
+        """What there is to say about every primary, over connections of its own."""
+        deadline = monotonic() + self._settings.timeout
+        if self._topology.cluster:
+            self._refresh(deadline)
+        for address in self._topology.primaries():
+            try:
+                with open_socket(self._settings, address, deadline) as sock:
+                    found = run_handshake(self._settings, address, sock, deadline)
+            except RedisFault as fault:
+                found = (Finding("refused", str(fault)),)
+            yield from ((address, finding) for finding in found)
+
+    def _run(self, steps: Steps[R], deadline: float) -> R:
+        """Do what the steps ask for, until they return."""
+        result: Any = None
         try:
             step = next(steps)
             while True:
-                if isinstance(step, Pause):
-                    self._pause(step.seconds, deadline)
-                    outcome = None
+                if isinstance(step, SendBatches):
+                    until = step.deadline
+                    result = [self._send(*batch, until) for batch in step.batches.items()]
+                elif isinstance(step, RetryPause):
+                    time.sleep(step.seconds)
+                    result = None
                 else:
-                    outcome = self._send(step.attempts, deadline)
-                step = steps.send(outcome)
+                    result = self._refresh(deadline)
+                step = steps.send(result)
         except StopIteration as done:
             reply: R = done.value
             return reply
 
-    def close(self) -> None:
-        while self._links:
-            self._links.popitem()[1].close()
-
-    def examine(self) -> Iterator[tuple[Address, Finding]]:
-        """What there is to say about every primary, over links of its own."""
-        deadline = monotonic() + self._settings.timeout
-        if self._topology.cluster:
-            self._learn(deadline)
-        for where in self._topology.primaries():
-            try:
-                sock = dial(self._settings, where, deadline)
-                with sock:
-                    found = converse(self._settings, where, sock, deadline)
-            except Fault as fault:
-                found = (Finding("refused", str(fault)),)
-            yield from ((where, finding) for finding in found)
-
-    # ── calls to nodes ───────────────────────────────────────────────────────────────────────────
-
-    def _send(self, attempts: Sequence[Attempt], deadline: float) -> list[Any]:
-        if deadline <= monotonic():
-            return [timed_out(False)] * len(attempts)
-        if len(attempts) == 1:
-            (attempt,) = attempts
-            where = attempt.where or self._at(attempt.call.bucket, deadline)
-            if isinstance(where, Fault):
-                return [where]
-            return self._ask(where, attempts, deadline)
-        return self._scatter(attempts, deadline)
-
-    def _scatter(self, attempts: Sequence[Attempt], deadline: float) -> list[Any]:
-        """One parcel for each node, one after the other."""
-        outcomes: dict[int, Any] = {}
-        groups: dict[Address, list[int]] = {}
-        for number, attempt in enumerate(attempts):
-            where = attempt.where or self._at(attempt.call.bucket, deadline)
-            if isinstance(where, Fault):
-                outcomes[number] = where
-            else:
-                groups.setdefault(where, []).append(number)
-        for where, numbers in groups.items():
-            replies = self._ask(where, [attempts[number] for number in numbers], deadline)
-            outcomes |= zip(numbers, replies, strict=True)
-        return [outcomes[number] for number in range(len(attempts))]
-
-    def _ask(self, where: Address, attempts: Sequence[Attempt], deadline: float) -> list[Any]:
-        link = self._link(where)
-        outcomes = link.send(BlockingParcel(attempts, deadline))
-        if any(isinstance(each, Fault) and each.broken for each in outcomes):
-            link.renounce()
-            self._topology.suspect(outcomes)
+    def _send(
+        self, address: NodeAddress, attempts: Sequence[Attempt], deadline: float
+    ) -> list[Any]:
+        connection = self._connections.get(address)
+        if connection is None:
+            # setdefault is atomic: threads that come at once get the same connection.
+            made = RedisConnection(self._settings, self._keys, address)
+            connection = self._connections.setdefault(address, made)
+        outcomes = connection.send(SyncBatch(attempts, deadline))
+        if faults := [each for each in outcomes if isinstance(each, RedisFault)]:
+            self._topology.suspect(faults)
+            if any(fault.broken for fault in faults):
+                connection.mark_stale()
         return outcomes
 
-    def _link(self, where: Address) -> BlockingLink:
-        link = self._links.get(where)
-        # setdefault is atomic: of several threads that come first all get the same one.
-        return link or self._links.setdefault(
-            where, BlockingLink(self._settings, self._keys, where)
-        )
-
-    # ── who has what ─────────────────────────────────────────────────────────────────────────────
-
-    def _at(self, bucket: int, deadline: float) -> Address | Fault:
-        where = self._topology.at(bucket)
-        if where is None:
-            fault = self._learn(deadline)
-            where = self._topology.at(bucket)
-            return where or fault or nobody(bucket)
-        return where
-
-    def _pause(self, seconds: float, deadline: float) -> None:
-        time.sleep(max(0.0, min(seconds, deadline - monotonic())))
-        if self._topology.cluster and deadline > monotonic():
-            self._learn(deadline)
-
-    def _learn(self, deadline: float) -> Fault | None:
-        """One thread at a time; those who waited for it know as well."""
+    def _refresh(self, deadline: float) -> RedisFault | None:
+        """Refresh the topology. Threads that wait for another one's refresh use its result."""
         version = self._topology.version
-        if not self._learning.acquire(timeout=max(0.0, deadline - monotonic())):
+        if not self._refreshing.acquire(timeout=max(0.0, deadline - monotonic())):
             return timed_out(False)
         try:
-            return self._ask_around(deadline) if self._topology.version == version else None
-        finally:
-            self._learning.release()
-
-    def _ask_around(self, deadline: float) -> Fault | None:
-        """Ask one node after the other."""
-        fault: Fault | None = None
-        for where in self._topology.known():
-            patience = min(deadline, monotonic() + PATIENCE)
-            (answer,) = self._ask(where, [Attempt(SLOTS_MAP)], patience)
-            if not isinstance(answer, Fault):
-                self._topology.learn(answer, where)
+            if self._topology.version != version:
                 return None
-            fault = answer
-        return fault
+            return self._run(refresh(self._topology, deadline), deadline)
+        finally:
+            self._refreshing.release()

@@ -1,6 +1,6 @@
-"""What scripts answer, into replies. What cannot be true is StoreCorrupt: the request fails closed.
+"""Parse what scripts answer. What cannot be true is StoreCorrupt: the request fails closed.
 
-Everything in Redis is bytes; the rows made of them are checked where those of SQL are.
+Redis answers bytes. They become rows like those of SQL, and `stores.sql.rows` checks both.
 """
 
 from __future__ import annotations
@@ -25,30 +25,28 @@ _ON_LAPSE = {choice.value.encode(): choice for choice in OnLapse}
 
 
 def fields(answer: Answer, least: int) -> Sequence[Any]:
-    """A list of at least so many."""
+    """Check that an answer is a list of at least so many fields."""
     if not isinstance(answer, list) or len(answer) < least:  # pyright: ignore[reportUnknownArgumentType]
         raise StoreCorrupt("a script answered something else than a list")
     return answer  # pyright: ignore[reportUnknownVariableType]
 
 
 def time(value: object) -> Micros:
-    """Of the script's own clock, or of a field."""
+    """A time that a script counted (a number), or that it read from a field (text)."""
     if type(value) is int:
         return value
     try:
-        return int(value) if type(value) is bytes else _no_time()
+        if type(value) is bytes:
+            return int(value)
     except ValueError:
-        return _no_time()
+        pass
+    raise StoreCorrupt("a field does not hold a time")
 
 
 def clock(answer: Answer) -> Micros:
-    """What TIME says."""
+    """The reply of TIME."""
     seconds, micros = fields(answer, 2)
     return time(seconds) * 1_000_000 + time(micros)
-
-
-def _no_time() -> Micros:
-    raise StoreCorrupt("a field does not hold a time")
 
 
 def optional_time(value: object) -> Micros | None:
@@ -57,12 +55,10 @@ def optional_time(value: object) -> Micros | None:
 
 def text(value: object) -> str:
     try:
-        return value.decode() if type(value) is bytes else _no_text()
+        if type(value) is bytes:
+            return value.decode()
     except UnicodeDecodeError:
-        return _no_text()
-
-
-def _no_text() -> str:
+        pass
     raise StoreCorrupt("a field does not hold text")
 
 
@@ -77,47 +73,47 @@ def optional_text(value: object) -> str | None:
 
 
 def record(identity: Identity, answer: Answer) -> Record | None:
-    """None when there is none: every field of it is missing then."""
+    """A record; None where there is none: then every field is missing."""
     found = fields(answer, _RECORD)
     if found[0] == b"completed" and tuple(map(type, found[:_RECORD])) == _ANSWERED:
         kept = _completed(identity, found)
-        if kept is not None:  # else it is looked for what is wrong
+        if kept is not None:  # else `rows.record` says what is wrong
             return kept
     row = _row(identity, found)
     return None if row is None else rows.record(row)
 
 
 _ANSWERED = (*([bytes] * 6), type(None), *([bytes] * 3), type(None), type(None))
-"""What the fields of a completed record hold, as nearly all that are read."""
+"""The types of the fields of a completed record, which is what replays read."""
 
 
 def _completed(identity: Identity, found: Sequence[Any]) -> Record | None:
-    """What `rows.record` makes of it, in one look: this is on the way of every replay."""
+    """The same record as `rows.record` makes, faster: every replay reads one. None: ask that."""
     if len(identity) != 32 or len(found[1]) != 16:
         return None
     try:
-        told = found[2].decode(), found[3], _ON_LAPSE[found[4]], int(found[5])
-        ends = None, int(found[7]), int(found[8])
+        request = found[2].decode(), found[3], _ON_LAPSE[found[4]], int(found[5])
+        times = None, int(found[7]), int(found[8])
     except (KeyError, ValueError):
         return None
-    return Record(identity, State.COMPLETED, found[1], *told, *ends, found[9], None, None)
+    return Record(identity, State.COMPLETED, found[1], *request, *times, found[9], None, None)
 
 
-def terms_id(fields_read: Answer) -> TermsId | None:
-    """The number of a record's terms, the last of its fields; None where there is no record."""
-    number = fields(fields_read, 1)[-1]
+def terms_id(answer: Answer) -> TermsId | None:
+    """The number of a record's terms, its last field; None where there is no record."""
+    number = fields(answer, 1)[-1]
     return None if number is None else TermsId(time(number))
 
 
 def case(
-    identity: Identity, answer: Answer, rest: Answer, said: Mapping[TermsId, str]
+    identity: Identity, answer: Answer, rest: Answer, terms_texts: Mapping[TermsId, str]
 ) -> Case | None:
-    """``said``: what terms on record say."""
+    """A record with everything else that is stored about it; None where there is none."""
     row = _row(identity, answer)
     if row is None:
         return None
     more, number = fields(rest, _REST), terms_id(rest)
-    terms = None if number is None else said.get(number)
+    terms = None if number is None else terms_texts.get(number)
     own = (text(more[0]), text(more[1]), text(more[2]), text(more[3]), more[4], more[5])
     tries = 0 if more[7] is None else time(more[7])
     due_at = optional_time(more[8])
@@ -125,9 +121,9 @@ def case(
 
 
 def glimpse(
-    identity: Identity, answer: Answer, size: object, said: Mapping[TermsId, str]
+    identity: Identity, answer: Answer, size: object, terms_texts: Mapping[TermsId, str]
 ) -> Glimpse | None:
-    """None when there is none."""
+    """A record as lists show it; None where there is none."""
     found = fields(answer, _GLIMPSE)
     if found[0] is None:
         return None
@@ -135,7 +131,7 @@ def glimpse(
     times = [time(found[6]), *map(optional_time, found[7:11])]
     tries = 0 if found[11] is None else time(found[11])
     reason = optional_text(found[12])
-    terms = None if found[13] is None else said.get(TermsId(time(found[13])))
+    terms = None if found[13] is None else terms_texts.get(TermsId(time(found[13])))
     return rows.glimpse((identity, *texts, *times, tries, reason, size, terms, 0))
 
 
@@ -161,7 +157,7 @@ def _row(identity: Identity, answer: Answer) -> tuple[Any, ...] | None:
 
 
 def written(identity: Identity, answer: Answer) -> Written:
-    """1 and what is left, or 0 and the record as it was found."""
+    """The reply of a write: 1 and what is left, or 0 and the record as it was found."""
     match answer:
         case [1, int(now), b"completed", None, int(expires_at)]:
             return Applied(State.COMPLETED, now, None, expires_at)

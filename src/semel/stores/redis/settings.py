@@ -1,4 +1,4 @@
-"""A Redis URL taken apart: where to connect, semel's own options, and what may be printed."""
+"""Parse a Redis URL: where to connect, semel's own options, and what may be printed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -18,8 +18,8 @@ PORT: Final = 6379
 _PREFIX: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
-class Address(NamedTuple):
-    """Where a node listens: a host and its port, or the path of a socket and 0."""
+class NodeAddress(NamedTuple):
+    """Where a node listens: a host and a port, or the path of a Unix socket and 0."""
 
     host: str
     port: int
@@ -32,11 +32,11 @@ class Address(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Everything a `RedisBackend` was told."""
+class RedisSettings:
+    """All settings of a `RedisBackend`; ``url`` is printable, without the password."""
 
     url: str
-    seeds: tuple[Address, ...]
+    seeds: tuple[NodeAddress, ...]
     cluster: bool
     db: int
     user: str | None = field(repr=False)
@@ -48,7 +48,7 @@ class Settings:
     wait_replicas: int = 0
     wait_timeout: float = 1.0
     cache: bool = False
-    """It keeps no records, only what can be had elsewhere."""
+    """The server is a `body_cache`: it holds no records."""
     tls: bool = False
     ca_file: str | None = None
     cert_file: str | None = None
@@ -56,7 +56,7 @@ class Settings:
 
     @cached_property
     def context(self) -> ssl.SSLContext | None:
-        """For TLS; certificates and host names are checked."""
+        """The TLS context, which checks certificates and host names; None without TLS."""
         if not self.tls:
             return None
         try:
@@ -68,8 +68,8 @@ class Settings:
         return context
 
 
-def parse(url: str, options: Mapping[str, object]) -> Settings:
-    """Options given as keywords win over those in the URL."""
+def parse(url: str, options: Mapping[str, object]) -> RedisSettings:
+    """The settings of a URL. Options given as keywords win over those in the URL."""
     scheme, found, rest = url.partition("://")
     if not found or scheme.lower() not in SCHEMES:
         raise ConfigurationError(f"a Redis URL starts with {', '.join(SCHEMES)} and ://")
@@ -77,13 +77,15 @@ def parse(url: str, options: Mapping[str, object]) -> Settings:
     where, _, query = rest.partition("?")
     user, password, where = _credentials(where)
     given = _query(query) | {name: value for name, value in options.items() if value is not None}
-    hosts, db = _socket(where) if scheme == "redis+unix" else _hosts(where)
+    seeds, db = _socket(where) if scheme == "redis+unix" else _hosts(where)
+    if len(seeds) > 1 and scheme != "rediscluster":
+        raise ConfigurationError("several hosts are those of a cluster: rediscluster://")
     if db and scheme == "rediscluster":
         raise ConfigurationError("a Redis cluster has one database only: leave out what follows /")
     own = {name: read(name, given[name]) for name, read in OPTIONS.items() if name in given}
-    return Settings(
-        url=_printable(scheme, user, where),
-        seeds=_one_or_more(hosts, scheme),
+    return RedisSettings(
+        url=f"{scheme}://{quote(user) + '@' if user else ''}{where}",
+        seeds=seeds,
         cluster=scheme == "rediscluster",
         db=db,
         user=user,
@@ -93,10 +95,10 @@ def parse(url: str, options: Mapping[str, object]) -> Settings:
 
 
 def _credentials(where: str) -> tuple[str | None, str | None, str]:
-    said, found, rest = where.rpartition("@")
+    before, found, rest = where.rpartition("@")
     if not found:
         return None, None, where
-    user, _, password = said.partition(":")
+    user, _, password = before.partition(":")
     return unquote(user) or None, unquote(password) or None, rest
 
 
@@ -111,36 +113,30 @@ def _query(query: str) -> dict[str, object]:
     return given
 
 
-def _hosts(where: str) -> tuple[list[Address], int]:
+def _hosts(where: str) -> tuple[tuple[NodeAddress, ...], int]:
     hosts, _, db = where.partition("/")
     number = whole(db or "0")
     if number is None:
         raise ConfigurationError("what follows / in a Redis URL is the number of a database")
-    return [_address(host) for host in hosts.split(",")], number
+    return tuple([_address(host) for host in hosts.split(",")]), number
 
 
-def _address(text: str) -> Address:
+def _address(text: str) -> NodeAddress:
     found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\[\]]*))(?::(\d{1,5}))?", text)
     if found is None:
         raise ConfigurationError("a Redis URL names hosts as host:port")
     port = int(found[3] or PORT)
     if not 0 < port < 65_536:
         raise ConfigurationError("a Redis URL names ports from 1 to 65535")
-    return Address(unquote(found[1] or found[2]) or "localhost", port)
+    return NodeAddress(unquote(found[1] or found[2]) or "localhost", port)
 
 
-def _socket(where: str) -> tuple[list[Address], int]:
+def _socket(where: str) -> tuple[tuple[NodeAddress, ...], int]:
     path, _, db = unquote(where).partition("#")
     number = whole(db or "0")
     if not path.startswith("/") or number is None:
         raise ConfigurationError("a socket is named by its path: redis+unix:///run/redis.sock#0")
-    return [Address(path, 0)], number
-
-
-def _one_or_more(hosts: list[Address], scheme: str) -> tuple[Address, ...]:
-    if len(hosts) > 1 and scheme != "rediscluster":
-        raise ConfigurationError("several hosts are those of a cluster: rediscluster://")
-    return tuple(hosts)
+    return (NodeAddress(path, 0),), number
 
 
 def _consistent(own: dict[str, Any]) -> dict[str, Any]:
@@ -154,15 +150,7 @@ def _consistent(own: dict[str, Any]) -> dict[str, Any]:
     return own
 
 
-def _printable(scheme: str, user: str | None, where: str) -> str:
-    return f"{scheme}://{quote(user) + '@' if user else ''}{where}"
-
-
 # ── options ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def _count(name: str, value: object) -> int:
-    return count(name, value, least=0)
 
 
 def _prefix(name: str, value: object) -> str:
@@ -188,7 +176,7 @@ OPTIONS: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "prefix": _prefix,
     "durability": _durability,
     "allow_eviction": flag,
-    "wait_replicas": _count,
+    "wait_replicas": partial(count, least=0),
     "wait_timeout": seconds,
     "tls": flag,
     "ca_file": _file,
