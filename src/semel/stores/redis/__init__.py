@@ -20,7 +20,7 @@
 Why not redis-py's clients: they hide whether a command was sent before its link broke, which is
 the difference between "did not happen" and "may have happened"; their cluster clients are twins of
 some thousand lines that send again what they see fit; and measured side by side they took several
-times the CPU of this (docs/explanation/decisions.md). hiredis packs and parses.
+times the CPU of this (docs/contributing/decisions.md). hiredis packs and parses.
 """
 
 from semel.stores.redis.backend import RedisBackend
