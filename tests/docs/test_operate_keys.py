@@ -94,7 +94,9 @@ def test_the_page_on_routes_can_be_typed(tmp_path: Path, monkeypatch: pytest.Mon
     (written,) = [block for block in guide.blocks if block.title == "shop.py"]
     Path("shop.py").write_text(written.text)
     try:
-        for command, code in zip(typed("docs/howto/frameworks/audit-routes.md"), (1, 0), strict=True):
+        for command, code in zip(
+            typed("docs/howto/frameworks/audit-routes.md"), (1, 0), strict=True
+        ):
             done = run(command.line)
             assert done.exit_code == code, done.output
             assert same(done.stdout, "\n".join(command.shown)), done.stdout
