@@ -87,7 +87,7 @@ class Page:
 
     @property
     def links(self) -> list[str]:
-        return _LINK.findall(self.prose)
+        return links(self.prose)
 
     @property
     def code(self) -> list[str]:
@@ -119,6 +119,11 @@ def _cells(line: str) -> list[str]:
 def slug(heading: str) -> str:
     """The anchor that a heading gets on the web."""
     return _NOT_IN_A_SLUG.sub("", heading.replace("`", "")).strip().lower().replace(" ", "-")
+
+
+def links(text: str) -> list[str]:
+    """Where the links of a text lead."""
+    return _LINK.findall(text)
 
 
 def page(name: str) -> Page:

@@ -18,7 +18,7 @@ from tests.docs.pages import Block, page
 from tests.web.drive import AsgiDriver, Ask, Driver, WsgiDriver
 
 URL = "postgresql://localhost/bank"
-BANKS = [block for block in page("docs/howto/atomic.md").blocks if block.title]
+BANKS = [block for block in page("docs/howto/policies/atomic.md").blocks if block.title]
 ASK = Ask(path=b"/payments", query=b"amount=5", body=b"")
 
 

@@ -44,7 +44,7 @@ ORIGIN = Origin("tern", "POST", "/payments", "order-1002-of-november")
 TERMS = terms("shop", "POST /payments")
 UNKNOWN = {name: Identity(bytes.fromhex(name) * 32) for name in ("3e", "4f", "5a", "6b")}
 OPERATION = "6b"
-UNKNOWN_PAGE = page("docs/howto/operate-unknown.md")
+UNKNOWN_PAGE = page("docs/howto/effects/operate-unknown.md")
 
 
 def sql(name: str, dialect: str) -> list[str]:
@@ -55,7 +55,7 @@ def sql(name: str, dialect: str) -> list[str]:
 
 
 def test_a_role_without_rights_to_the_schema_can_claim(postgres_url: str) -> None:
-    (statements,) = sql("docs/howto/postgresql.md", "postgresql")
+    (statements,) = sql("docs/howto/stores/postgresql.md", "postgresql")
     with psycopg.connect(postgres_url) as connection:
         connection.execute(statements.encode())
     open_backend(postgres_url.replace("postgres@", "semel_owner@")).migrate()
@@ -68,7 +68,7 @@ def test_a_role_without_rights_to_the_schema_can_claim(postgres_url: str) -> Non
 
 
 def test_a_user_without_rights_to_the_schema_can_claim_on_mariadb(mariadb: MariadbServer) -> None:
-    (statements,) = sql("docs/howto/mariadb.md", "mysql")
+    (statements,) = sql("docs/howto/stores/mariadb.md", "mysql")
     users = ("semel_owner:a%20secret", "shop:another%20secret")
     mariadb.execute("CREATE DATABASE shop")
     try:
@@ -151,7 +151,7 @@ def test_the_page_on_unknown_outcomes_can_be_typed(
     backend: Backend, url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "answer.json").write_text('{"charge": "ch_0007"}')
-    lines = typed("docs/howto/operate-unknown.md")
+    lines = typed("docs/howto/effects/operate-unknown.md")
     for name, result in (("charge", "ch_0008"), ("right", "ch_0009")):
         (tmp_path / f"{name}.json").write_text(f'"{result}"')
     assert len(lines) == 7
@@ -175,14 +175,14 @@ def test_the_page_on_unknown_outcomes_can_be_typed(
 def test_the_ledgers_of_the_page_can_be_compared(
     backend: Backend, url: str, tmp_path: Path
 ) -> None:
-    (line,) = [c.line for c in typed("docs/howto/reconcile.md") if "ledger" in c.line]
+    (line,) = [c.line for c in typed("docs/howto/effects/reconcile.md") if "ledger" in c.line]
     (tmp_path / "entries.csv").write_text("key,amount\n")
     here = line.replace("sqlite:///semel.db", shlex.quote(url))
     assert run(here, tmp_path, url) == "0 agree, 0 differ\n"
 
 
 def test_the_numbers_of_the_pages_are_the_ones_in_force() -> None:
-    text = page("docs/howto/reconcile.md").text
+    text = page("docs/howto/effects/reconcile.md").text
     policy = Policy(name="plain")
     assert (policy.reconcile_after, policy.give_up_after) == (timedelta(minutes=1), timedelta(3))
     assert "`reconcile_after` (a minute)" in text
@@ -191,7 +191,7 @@ def test_the_numbers_of_the_pages_are_the_ones_in_force() -> None:
     assert f"more than {signatures.TOLERANCE.seconds // 60} minutes from now" in text
     assert f"larger than {MAX_BODY // 1024**2} MiB" in text
     assert f"remembered for {KEEP.days} days" in text
-    text = page("docs/howto/maintenance.md").text
+    text = page("docs/howto/operations/maintenance.md").text
     assert f"every {INTERVAL.seconds} seconds" in text
     assert f"in batches of {PACE.batch}," in text
     assert f"a batch is {ONE_WRITER.batch} records" in text

@@ -69,7 +69,7 @@ def same(came: str, shown: str) -> bool:
 
 
 def test_the_page_on_keys_can_be_typed(backend: Backend) -> None:
-    lines = typed("docs/howto/operate-keys.md")
+    lines = typed("docs/howto/operations/operate-keys.md")
     assert len(lines) == 5
     for command in lines:
         done = run(command.line)
@@ -79,7 +79,7 @@ def test_the_page_on_keys_can_be_typed(backend: Backend) -> None:
 
 
 def test_the_numbers_of_the_page_on_keys_are_the_ones_in_force() -> None:
-    text = page("docs/howto/operate-keys.md").text
+    text = page("docs/howto/operations/operate-keys.md").text
     assert f"({LOOK:,})" in text
     assert f"a sample of {checkup.SAMPLE:,}" in text
     assert f"more than {checkup.PATIENCE.seconds // 60} minutes" in text
@@ -90,11 +90,13 @@ def test_the_page_on_routes_can_be_typed(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "shop", raising=False)
-    guide = page("docs/howto/audit-routes.md")
+    guide = page("docs/howto/frameworks/audit-routes.md")
     (written,) = [block for block in guide.blocks if block.title == "shop.py"]
     Path("shop.py").write_text(written.text)
     try:
-        for command, code in zip(typed("docs/howto/audit-routes.md"), (1, 0), strict=True):
+        for command, code in zip(
+            typed("docs/howto/frameworks/audit-routes.md"), (1, 0), strict=True
+        ):
             done = run(command.line)
             assert done.exit_code == code, done.output
             assert same(done.stdout, "\n".join(command.shown)), done.stdout

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.docs.pages import page
 from tests.waiting import PATIENCE
 
-PAGE = page("docs/howto/outbox.md")
+PAGE = page("docs/howto/effects/outbox.md")
 
 
 def test_the_first_effect_is_delivered_as_the_page_says(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from semel.stores.mysql import settings as mysql
 from semel.stores.postgres.settings import OWN
 from semel.stores.redis.settings import OPTIONS
 from tests.docs.generate import PIECES, generated, rewritten
-from tests.docs.pages import DOCS, ROOT, Block, Page, blocks, page, pages
+from tests.docs.pages import DOCS, ROOT, Block, Page, blocks, links, page, pages, plain
 
 PAGES = pytest.mark.parametrize("page", pages(), ids=str)
 PYTHON = blocks("python")
@@ -56,6 +56,45 @@ def test_every_page_is_reached_from_the_index() -> None:
             links = [link.partition("#")[0] for link in Page(path).links if "://" not in link]
             ahead += [(path.parent / link).resolve() for link in links if link]
     assert {each.path for each in pages() if each.path.is_relative_to(DOCS)} <= reached
+
+
+# ── groups ────────────────────────────────────────────────────────────────────────────────────────
+
+GROUPS = {
+    "frameworks": "Frameworks",
+    "policies": "Policies and modes",
+    "stores": "Stores",
+    "effects": "Effects and unknown outcomes",
+    "security": "Security",
+    "operations": "Operations",
+    "clients": "Clients",
+}
+"""The folders of the how-to guides, and their headings in the index."""
+
+
+def test_every_guide_is_listed_once_in_its_group() -> None:
+    index = page("docs/howto/index.md")
+    assert index.headings == ["How-to guides", "Start", *GROUPS.values()]
+    for folder, heading in GROUPS.items():
+        listed = [link for link in links(index.section(heading)) if link.startswith(f"{folder}/")]
+        assert sorted(listed) == sorted(
+            f"{folder}/{path.name}" for path in (DOCS / "howto" / folder).iterdir()
+        )
+
+
+def test_no_guide_stands_outside_the_groups() -> None:
+    assert {path.name for path in (DOCS / "howto").iterdir()} == {"index.md", *GROUPS}
+
+
+def test_the_map_of_the_source_has_every_folder_and_names_no_other() -> None:
+    layout, package = page("docs/contributing/layout.md"), ROOT / "src" / "semel"
+    listed = {plain(row[0]) for row in layout.table("Folders")}
+    folders = {path.name for path in package.iterdir() if (path / "__init__.py").exists()}
+    assert folders <= listed
+    named = [
+        word for row in layout.table("Where to look") for word in re.findall("`(.+?)`", row[1])
+    ]
+    assert [name for name in [*listed, *named] if not (package / name).exists()] == []
 
 
 # ── generated pieces ──────────────────────────────────────────────────────────────────────────────
@@ -117,7 +156,7 @@ ROUTE = set(inspect.signature(semel.Route).parameters)
 
 
 def unknown_keywords(tree: ast.AST) -> Iterator[str]:
-    takes = {"Guard": GUARD, "Fingerprint": FINGERPRINT, "Route": ROUTE}
+    takes = {"Guard": GUARD, "FingerprintRule": FINGERPRINT, "Route": ROUTE}
     takes |= {factory: set(OPTION_NAMES) for factory in FACTORIES}
     for node in ast.walk(tree):
         match node:

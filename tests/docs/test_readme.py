@@ -41,7 +41,7 @@ def test_the_tutorial_can_be_followed_to_its_end(tmp_path: Path) -> None:
 
 
 def test_a_deferred_request_is_run_and_told_as_its_guide_shows(tmp_path: Path) -> None:
-    assert play(page("docs/howto/deferred.md"), tmp_path) == 3
+    assert play(page("docs/howto/policies/deferred.md"), tmp_path) == 3
 
 
 class Listener(BaseHTTPRequestHandler):

@@ -245,7 +245,7 @@ def test_the_limits_of_keys_are_the_ones_in_force() -> None:
 
 
 def test_the_memory_for_bodies_is_the_one_in_force() -> None:
-    text = page("docs/howto/streams-and-large-bodies.md").text
+    text = page("docs/howto/policies/streams-and-large-bodies.md").text
     assert text.count(f"{IN_MEMORY // 1024**2} MiB in memory") == 1
     assert f"Up to {IN_MEMORY // 1024**2} MiB is collected in memory" in text
 

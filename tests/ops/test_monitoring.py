@@ -129,7 +129,7 @@ def test_a_rule_is_complete_and_explained(rule: dict[str, Any]) -> None:
 
 
 def test_every_rule_has_a_section_and_no_section_is_left_over() -> None:
-    _, *sections = page("docs/howto/alerts.md").headings
+    _, *sections = page("docs/howto/operations/alerts.md").headings
     assert sections == [rule["alert"] for rule in RULES]
 
 

@@ -207,7 +207,7 @@ def migrate(url: str) -> None:
 
 def divide(url: str) -> None:
     migrate(url)
-    guide = page("docs/howto/postgresql-cluster.md")
+    guide = page("docs/howto/stores/postgresql-cluster.md")
     (text,) = [block.text for block in guide.blocks if "partitions" in block.marks]
     with psycopg.connect(url) as connection:
         connection.execute(text.encode())

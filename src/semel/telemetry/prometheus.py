@@ -1,7 +1,7 @@
 """Metrics for Prometheus: ``Guard(..., on_event=Prometheus())``.
 
 Needs the extra ``prometheus``. With several worker processes set ``PROMETHEUS_MULTIPROC_DIR``, as
-prometheus_client has it; docs/howto/metrics.md shows both.
+prometheus_client has it; docs/howto/operations/metrics.md shows both.
 """
 
 from __future__ import annotations

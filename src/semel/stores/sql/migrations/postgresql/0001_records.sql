@@ -3,7 +3,7 @@
 --
 -- Whoever looks after records finds them by (duty, due_at): whose turn it is, and from when on. That
 -- completions write this index was measured against leaving it for the sweeper to write: see "One
--- index for all that is due" in docs/explanation/decisions.md. Renewals do leave it alone. The
+-- index for all that is due" in docs/contributing/decisions.md. Renewals do leave it alone. The
 -- fillfactor leaves room for the new versions on the page.
 CREATE TABLE semel_record (
     identity     bytea PRIMARY KEY CHECK (octet_length(identity) = 32),
