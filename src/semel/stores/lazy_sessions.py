@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from semel.stores.sqlalchemy_sessions import Engines, JoinedSessions
 
 
-class SessionShelf:
+class LazySessions:
     """The engines of one backend."""
 
     def __init__(self, database: str) -> None:

@@ -45,23 +45,23 @@ def in_event_loop() -> bool:
     return True
 
 
-class Hold:
+class HeldIdentity:
     """An identity is this one's for as long as it is kept."""
 
     __slots__ = ("__weakref__",)
 
 
-class Holds:
+class HeldIdentities:
     """Weak, so that a transaction that was dropped without an end takes no key with it."""
 
     def __init__(self) -> None:
         # With the process, so that a forked child finds nothing of its parent's.
-        self._held: weakref.WeakValueDictionary[tuple[int, Identity], Hold]
+        self._held: weakref.WeakValueDictionary[tuple[int, Identity], HeldIdentity]
         self._held = weakref.WeakValueDictionary()
 
-    def take(self, identity: Identity | None) -> Hold | None:
+    def take(self, identity: Identity | None) -> HeldIdentity | None:
         """None when a transaction of this process has it."""
-        hold = Hold()
+        hold = HeldIdentity()
         if identity is None:
             return hold
         kept = self._held.setdefault((os.getpid(), identity), hold)

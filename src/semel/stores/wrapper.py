@@ -19,7 +19,7 @@ from semel.stores.base import (
 )
 
 
-class Around:
+class BackendWrapper:
     """Whether there are transactions says the one within, by its capabilities."""
 
     def __init__(self, inner: Backend) -> None:

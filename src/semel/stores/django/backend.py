@@ -21,16 +21,16 @@ from semel.stores.base import (
     Transaction,
     Transactional,
 )
-from semel.stores.django.connection import AwaitedThroughDjango, ThroughDjango
-from semel.stores.django.database import Database
-from semel.stores.django.engines import Engine, engine, missing
+from semel.stores.django.connection import AsyncDjangoConnectionStore, DjangoConnectionStore
+from semel.stores.django.database import DjangoDatabase
+from semel.stores.django.engines import DjangoEngine, engine, missing
 from semel.stores.django.migration import migrate
 from semel.stores.django.transactions import (
-    AwaitedDjangoTransaction,
+    AsyncDjangoTransaction,
     DjangoTransaction,
     in_thread,
 )
-from semel.stores.open_transactions import Holds
+from semel.stores.open_transactions import HeldIdentities
 
 R = TypeVar("R")
 
@@ -57,9 +57,9 @@ class DjangoBackend:
         options.pop("migrate", None)  # by `manage.py migrate`
         self._url = f"django://{alias}"
         self._options = {**asked, **options}
-        self._database = Database(alias)
+        self._database = DjangoDatabase(alias)
         self._backends: dict[str, Backend] = {}
-        self._holds = Holds()
+        self._holds = HeldIdentities()
 
     def __repr__(self) -> str:
         return f"DjangoBackend({self.url!r})"
@@ -74,12 +74,12 @@ class DjangoBackend:
 
     def blocking(self) -> Store:
         if self._database.private:
-            return ThroughDjango(self._database.wrapper, self._engine)
+            return DjangoConnectionStore(self._database.wrapper, self._engine)
         return _Advised(self._own().blocking())
 
     def awaited(self) -> AsyncStore:
         if self._database.private:
-            return AwaitedThroughDjango(self.blocking)
+            return AsyncDjangoConnectionStore(self.blocking)
         return _AwaitedAdvised(self._own().awaited())
 
     def on(self, connection: Any) -> Any:
@@ -120,7 +120,7 @@ class DjangoBackend:
         opened = await in_thread(self.begin, identity, limit)
         if opened is None:
             return None
-        return AwaitedDjangoTransaction(cast("DjangoTransaction", opened))
+        return AsyncDjangoTransaction(cast("DjangoTransaction", opened))
 
     def ascertain(self, identity: Identity) -> Found | NoRecord:
         """What a commit in doubt came to."""
@@ -153,7 +153,7 @@ class DjangoBackend:
             await backend.aclose()
 
     @property
-    def _engine(self) -> Engine:
+    def _engine(self) -> DjangoEngine:
         return engine(self._database.engine)
 
     def _own(self) -> Backend:

@@ -8,15 +8,15 @@ from asgiref.sync import sync_to_async
 from django.db import transaction
 
 from semel.core.operations.requests import StoreOperation
-from semel.stores.django.engines import Engine
+from semel.stores.django.engines import DjangoEngine
 
 R = TypeVar("R")
 
 
-class ThroughDjango:
+class DjangoConnectionStore:
     """Blocking, on the calling thread's connection."""
 
-    def __init__(self, wrapper: Any, engine: Engine) -> None:
+    def __init__(self, wrapper: Any, engine: DjangoEngine) -> None:
         self._wrapper = wrapper
         self._engine = engine
 
@@ -35,7 +35,7 @@ class ThroughDjango:
                 wrapper.close()  # a thread of semel's own must not keep a test database open
 
 
-class AwaitedThroughDjango:
+class AsyncDjangoConnectionStore:
     """The same from an event loop."""
 
     def __init__(self, blocking: Any) -> None:

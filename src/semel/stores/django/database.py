@@ -25,7 +25,7 @@ _ENGINES: Final = {
 """By the last part of an engine's name."""
 
 
-class Database:
+class DjangoDatabase:
     """One alias. Read when it is used: settings may not be there yet when a guard is made."""
 
     def __init__(self, alias: str) -> None:

@@ -24,7 +24,7 @@ _MIGRATE: Final = (
 )
 
 
-class Engine(Protocol):
+class DjangoEngine(Protocol):
     """One kind of database."""
 
     def begin(self, wrapper: Any, enter: Callable[[], None]) -> bool:
@@ -54,11 +54,11 @@ class Engine(Protocol):
         ...
 
 
-def engine(name: str) -> Engine:
+def engine(name: str) -> DjangoEngine:
     """The one for sqlite or postgresql."""
     if name not in ("sqlite", "postgresql"):
         raise ConfigurationError(f"Django on {name}: semel cannot join Django's own transactions")
-    return SqliteEngine() if name == "sqlite" else PostgresEngine()
+    return DjangoSqliteEngine() if name == "sqlite" else DjangoPostgresEngine()
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -71,7 +71,7 @@ def missing(error: SemelError) -> SemelError:
     return SchemaError(_MIGRATE) if isinstance(error, SchemaError) else error
 
 
-class SqliteEngine:
+class DjangoSqliteEngine:
     """There is one writer at a time: whoever is begun has every lock there is."""
 
     def begin(self, wrapper: Any, enter: Callable[[], None]) -> bool:
@@ -140,7 +140,7 @@ def _busy(error: sqlite3.Error) -> bool:
     return is_busy(error)
 
 
-class PostgresEngine:
+class DjangoPostgresEngine:
     """The identity's advisory lock, as in semel's own transactions."""
 
     def begin(self, wrapper: Any, enter: Callable[[], None]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from semel.core.records import Micros
 from semel.stores.base import system_clock
-from semel.stores.django.database import Database
+from semel.stores.django.database import DjangoDatabase
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.migration import Ddl, upgrade
 from semel.stores.sql.plans import Rows, Statement
@@ -15,14 +15,14 @@ from semel.stores.sql.plans import Rows, Statement
 
 def migrate(wrapper: Any) -> None:
     """Apply what is missing. MySQL commits after each statement, so there semel's own way does."""
-    database = Database(wrapper.alias)
+    database = DjangoDatabase(wrapper.alias)
     if database.engine == "mysql":
         database.backend({}).migrate()
         return
     _driven(database, upgrade(dialect(database.engine)))
 
 
-def _driven(database: Database, steps: Generator[Statement | Ddl, Rows, int]) -> int:
+def _driven(database: DjangoDatabase, steps: Generator[Statement | Ddl, Rows, int]) -> int:
     wrapper, rows = database.wrapper, None
     wrapper.ensure_connection()
     while True:

@@ -19,8 +19,8 @@ from semel.core.operations.requests import StoreOperation
 from semel.core.records import Identity
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
 from semel.log import log
-from semel.stores.django.engines import Engine
-from semel.stores.open_transactions import ENDED, OVER, Hold, in_event_loop
+from semel.stores.django.engines import DjangoEngine
+from semel.stores.open_transactions import ENDED, OVER, HeldIdentity, in_event_loop
 
 R = TypeVar("R")
 
@@ -72,10 +72,10 @@ class _Undone(Exception):
 class DjangoTransaction:
     """See `semel.stores.base.Transaction`."""
 
-    def __init__(self, wrapper: Any, engine: Engine, hold: Hold) -> None:
+    def __init__(self, wrapper: Any, engine: DjangoEngine, hold: HeldIdentity) -> None:
         self._wrapper = wrapper
         self._engine = engine
-        self._hold: Hold | None = hold
+        self._hold: HeldIdentity | None = hold
         self._outer = transaction.atomic(using=wrapper.alias, durable=True)
         self._inner: Any = None
         self._end: SemelError | str | None = None
@@ -253,7 +253,7 @@ class DjangoTransaction:
         return self._engine.sever(self._wrapper)
 
 
-class AwaitedDjangoTransaction:
+class AsyncDjangoTransaction:
     """The same from an event loop: each step in the thread that Django's async code uses."""
 
     def __init__(self, blocking: DjangoTransaction) -> None:

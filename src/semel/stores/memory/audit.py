@@ -28,7 +28,7 @@ VERBS = {
 """What an event is called where somebody answers for it."""
 
 
-class Audit:
+class AuditLog:
     """Every act, oldest first."""
 
     def __init__(self) -> None:

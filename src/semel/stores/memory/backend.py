@@ -18,11 +18,11 @@ from semel.core.operations.requests import (
 from semel.core.records import Micros
 from semel.core.texts import exact
 from semel.stores.base import AsyncStore, Capabilities, Clock, Store, system_clock
-from semel.stores.memory.audit import Audit
+from semel.stores.memory.audit import AuditLog
 from semel.stores.memory.erasure import Custody
-from semel.stores.memory.maintenance import Upkeep
-from semel.stores.memory.outbox import Outbox
-from semel.stores.memory.records import Records
+from semel.stores.memory.maintenance import MemoryMaintenance
+from semel.stores.memory.outbox import MemoryOutbox
+from semel.stores.memory.records import MemoryRecords
 
 R = TypeVar("R")
 
@@ -45,13 +45,13 @@ class MemoryBackend:
         self._lock = threading.Lock()
         self._recipes: dict[str, _Recipe] = {}
         self._awaited = _AsyncMemoryStore(self)
-        audit = Audit()
-        records, outbox = Records(audit), Outbox(audit)
+        audit = AuditLog()
+        records, outbox = MemoryRecords(audit), MemoryOutbox(audit)
         self._answers: Mapping[type[StoreOperation[Any]], Answer] = {
             Register: self._register,
             ReadRecipe: self._read_recipe,
             **records.answers(),
-            **Upkeep(records, outbox).answers(),
+            **MemoryMaintenance(records, outbox).answers(),
             **outbox.answers(),
             **Custody(records, outbox, audit).answers(),
         }

@@ -21,16 +21,16 @@ from semel.core.operations.outbox import EffectWritten
 from semel.core.operations.requests import Applied, Lost, StoreOperation, Written
 from semel.core.records import Identity, Micros
 from semel.core.texts import shown
-from semel.stores.memory.audit import Audit
-from semel.stores.memory.outbox import Outbox
-from semel.stores.memory.records import Records
+from semel.stores.memory.audit import AuditLog
+from semel.stores.memory.outbox import MemoryOutbox
+from semel.stores.memory.records import MemoryRecords
 from semel.stores.memory.rows import Row
 
 
 class Custody:
     """For those who answer for what is kept."""
 
-    def __init__(self, records: Records, outbox: Outbox, audit: Audit) -> None:
+    def __init__(self, records: MemoryRecords, outbox: MemoryOutbox, audit: AuditLog) -> None:
         self._records = records
         self._outbox = outbox
         self._audit = audit

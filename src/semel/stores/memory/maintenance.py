@@ -34,8 +34,8 @@ from semel.core.records import Case, Fence, Identity, Micros, OnLapse, State
 from semel.core.states import RecordEvent
 from semel.core.terms import route_of
 from semel.core.texts import indexed, shown
-from semel.stores.memory.outbox import Outbox
-from semel.stores.memory.records import Records
+from semel.stores.memory.outbox import MemoryOutbox
+from semel.stores.memory.records import MemoryRecords
 from semel.stores.memory.rows import Row, empty, keep, lapse, lapse_event, nothing, proved
 
 
@@ -45,10 +45,10 @@ class _Leader:
     until: Micros
 
 
-class Upkeep:
+class MemoryMaintenance:
     """A round over the records; also over outbox and events, which are reaped with them."""
 
-    def __init__(self, records: Records, outbox: Outbox) -> None:
+    def __init__(self, records: MemoryRecords, outbox: MemoryOutbox) -> None:
         self._records = records
         self._outbox = outbox
         self._leaders: dict[str, _Leader] = {}

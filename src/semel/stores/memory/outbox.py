@@ -25,7 +25,7 @@ from semel.core.operations.outbox import (
 from semel.core.operations.requests import StoreOperation
 from semel.core.records import Effect, Fence, Micros
 from semel.core.texts import exact, indexed, shown
-from semel.stores.memory.audit import Audit
+from semel.stores.memory.audit import AuditLog
 
 
 @frozen
@@ -46,10 +46,10 @@ class _Slot:
         return self.leased_until is not None and self.leased_until > now
 
 
-class Outbox:
+class MemoryOutbox:
     """Effects by key, events by source."""
 
-    def __init__(self, audit: Audit) -> None:
+    def __init__(self, audit: AuditLog) -> None:
         self._audit = audit
         self._slots: dict[str, _Slot] = {}
         self._places = 0

@@ -36,7 +36,7 @@ from semel.core.stored.snapshot import LARGE, brief
 from semel.core.terms import Terms, TermsId, application_of
 from semel.core.texts import indexed
 from semel.errors import StoreCorrupt
-from semel.stores.memory.audit import VERBS, Audit
+from semel.stores.memory.audit import VERBS, AuditLog
 from semel.stores.memory.rows import (
     TARGET,
     WRITES,
@@ -48,10 +48,10 @@ from semel.stores.memory.rows import (
 )
 
 
-class Records:
+class MemoryRecords:
     """Every record, by identity."""
 
-    def __init__(self, audit: Audit) -> None:
+    def __init__(self, audit: AuditLog) -> None:
         self.rows: dict[Identity, Row] = {}
         self.terms: dict[TermsId, Terms] = {}
         self._audit = audit
