@@ -15,8 +15,7 @@ from typing import Any, TypeVar, cast
 from semel.core.operations.requests import Found, NoRecord, StoreOperation
 from semel.core.records import Identity
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
-from semel.stores.lazy_sessions import LazySessions
-from semel.stores.open_transactions import SHARED, HeldIdentity
+from semel.stores.open_transactions import SHARED, HeldIdentity, LazySessions
 from semel.stores.postgres import transaction_steps as steps
 from semel.stores.postgres.connection import Exchange
 from semel.stores.postgres.errors import Fault, verdict

@@ -19,8 +19,7 @@ from psycopg import pq
 from semel.core.operations.requests import Found, NoRecord, StoreOperation
 from semel.core.records import Identity
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
-from semel.stores.lazy_sessions import LazySessions
-from semel.stores.open_transactions import ENDED, SHARED, HeldIdentity
+from semel.stores.open_transactions import ENDED, SHARED, HeldIdentity, LazySessions
 from semel.stores.postgres import transaction_steps as steps
 from semel.stores.postgres.connection import Exchange, Link
 from semel.stores.postgres.errors import Fault as Refusal

@@ -25,8 +25,14 @@ from semel.core.records import Identity
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
 from semel.stores.background import in_thread, keep
 from semel.stores.base import Clock
-from semel.stores.lazy_sessions import LazySessions
-from semel.stores.open_transactions import ENDED, OVER, SHARED, HeldIdentities, HeldIdentity
+from semel.stores.open_transactions import (
+    ENDED,
+    OVER,
+    SHARED,
+    HeldIdentities,
+    HeldIdentity,
+    LazySessions,
+)
 from semel.stores.sql.plans import plan
 from semel.stores.sqlite.connection import (
     OpenFiles,
