@@ -27,7 +27,7 @@ from semel.runtime.runtime import Background, Runtime, give_runtime
 from semel.runtime.transactions import transactional
 from semel.stores import open_backend
 from semel.stores.base import Backend, performer
-from semel.stores.body_cache import nearer
+from semel.stores.body_cache import with_body_cache
 from semel.web.routes import Route
 from semel.web.tags import TAG, tag
 
@@ -92,7 +92,7 @@ class Guard:
         self.tenant = tenant
         self.events = Events(on_event)
         """Where everything worth a number or a line of the log is told."""
-        opened = nearer(_backend(store, migrate), replay_bodies, replay_shared)
+        opened = with_body_cache(_backend(store, migrate), replay_bodies, replay_shared)
         self.backend = opened if encryption is None else _sealed(opened, encryption)
         self._secrets = _secrets(secrets)
         self._bound: dict[int, tuple[Policy, Policy]] = {}

@@ -26,7 +26,7 @@ from semel.core.records import State
 from semel.errors import ConfigurationError
 from semel.operators import rotation
 from semel.operators.rotation import Rotation
-from semel.stores.encrypted import SealedBackend
+from semel.stores.encrypted import EncryptedBackend
 from semel.stores.encryption import Encryption
 from tests.servers import PostgresServer, ValkeyServer
 from tests.stores.contract import claim, new_fence, new_identity
@@ -150,7 +150,7 @@ def test_what_a_request_writes_meanwhile_stays(sqlite_url: str) -> None:
     old, both = guard_on(sqlite_url, {"old": OLD}, "old"), guard_on(sqlite_url, BOTH, "new")
     fill(old, range(1))
     backend = both.backend
-    assert isinstance(backend, SealedBackend)
+    assert isinstance(backend, EncryptedBackend)
     raw = backend.inner.blocking()
     (seen,) = raw.perform(ListUnlike(backend.sealer.encryption.prefix, 9)).found
     assert seen.snapshot is not None

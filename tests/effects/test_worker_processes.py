@@ -20,7 +20,7 @@ from semel.core.operations.outbox import RenewEffects, Shelf
 from semel.core.operations.requests import StoreOperation
 from semel.stores import open_backend
 from semel.stores.base import Backend
-from semel.stores.wrapper import Around
+from semel.stores.wrapper import BackendWrapper
 from semel.worker.deliveries import Deliveries
 from tests.effects.passing import into_the_past
 from tests.effects.workers import LEASE, Works, ended, said
@@ -184,7 +184,7 @@ def leased_until(works: Works, key: str) -> int | None:
     return lease
 
 
-class Renewals(Around):
+class Renewals(BackendWrapper):
     """A store that counts the renewals it has answered."""
 
     def __init__(self, inner: Backend) -> None:

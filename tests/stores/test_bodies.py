@@ -28,7 +28,7 @@ from semel.core.records import Fence, Identity
 from semel.core.stored.snapshot import LARGE, Snapshot, encode
 from semel.errors import ConfigurationError
 from semel.stores import body_cache
-from semel.stores.body_cache import Get, Local, NearerBackend, Put, nearer
+from semel.stores.body_cache import BodyCacheBackend, GetBody, LocalBodies, PutBody, with_body_cache
 from semel.stores.memory import MemoryBackend
 from semel.stores.redis.body_cache import RedisBodies
 from tests.servers import ValkeyServer
@@ -58,7 +58,7 @@ class Node:
     """One process's view of the store, in either colour."""
 
     def __init__(self, store: Counting, colour: str, portal: Portal, **how: Any) -> None:
-        self.backend = nearer(store, how.get("room", ROOM), how.get("shared"))
+        self.backend = with_body_cache(store, how.get("room", ROOM), how.get("shared"))
         self._colour = colour
         self._portal = portal
 
@@ -136,7 +136,7 @@ def test_a_key_s_second_life_has_its_own_body(store: Counting, portal: Portal, c
 
 
 def test_a_body_whose_head_is_another_is_not_given() -> None:
-    local, body = Local(ROOM), answer()
+    local, body = LocalBodies(ROOM), answer()
     asked = Fetch(new_identity(), new_fence(), b"\0" + body[:64])
     local.put(asked, answer())
     assert local.get(asked) is None
@@ -153,7 +153,7 @@ def test_a_record_that_is_gone_is_gone(store: Counting, portal: Portal) -> None:
 
 
 def test_room_is_never_exceeded() -> None:
-    local = Local(10 * LARGE)
+    local = LocalBodies(10 * LARGE)
     names = [(new_identity(), new_fence()) for _ in range(50)]
     for identity, fence in names:
         local.put(Fetch(identity, fence, b""), os.urandom(2 * LARGE))
@@ -197,10 +197,10 @@ def test_a_cache_that_is_wrong_is_not_believed(
     damaged[5 if wrong == "damaged at its head" else -5] ^= 1
     lies = {"another answer": answer(), "empty": b""}
     cache = RedisBodies(shared)
-    cache.blocking.perform(Put(identity, fence, lies.get(wrong, bytes(damaged)), 60))
+    cache.blocking.perform(PutBody(identity, fence, lies.get(wrong, bytes(damaged)), 60))
     assert node.replay(identity) == body
     assert store.fetched == 1
-    assert cache.blocking.perform(Get(identity, fence)) == body, "it was set right"
+    assert cache.blocking.perform(GetBody(identity, fence)) == body, "it was set right"
     cache.close()
     node.close()
 
@@ -300,14 +300,14 @@ def test_a_cache_may_evict_and_forget() -> None:
     with ValkeyServer(settings={"maxmemory-policy": "allkeys-lru", "maxmemory": "3mb"}) as server:
         cache = RedisBodies(f"{server.socket_url}?timeout={PATIENCE}")
         for _ in range(40):
-            cache.blocking.perform(Put(new_identity(), new_fence(), os.urandom(200_000), 60))
+            cache.blocking.perform(PutBody(new_identity(), new_fence(), os.urandom(200_000), 60))
         cache.close()
 
 
 def test_what_is_put_has_a_time_to_live(valkey: ValkeyServer) -> None:
     prefix = os.urandom(4).hex()
     cache = RedisBodies(f"{valkey.socket_url}?prefix={prefix}&timeout={PATIENCE}")
-    cache.blocking.perform(Put(new_identity(), new_fence(), b"body", 60))
+    cache.blocking.perform(PutBody(new_identity(), new_fence(), b"body", 60))
     (key,) = valkey.ask("KEYS", f"{prefix}:*")
     assert 0 < valkey.ask("TTL", key) <= 60
     cache.close()
@@ -317,17 +317,17 @@ def test_what_is_put_has_a_time_to_live(valkey: ValkeyServer) -> None:
 
 
 def test_without_room_and_url_the_backend_is_left_as_it_is(store: Counting) -> None:
-    assert nearer(store, 0, None) is store
-    assert isinstance(nearer(store, 1, None), NearerBackend)
+    assert with_body_cache(store, 0, None) is store
+    assert isinstance(with_body_cache(store, 1, None), BodyCacheBackend)
 
 
 @pytest.mark.parametrize("room", [-1, True, 1.5])
 def test_a_room_that_is_none_is_refused(store: Counting, room: Any) -> None:
     with pytest.raises(ConfigurationError, match="replay_bodies="):
-        nearer(store, room, None)
+        with_body_cache(store, room, None)
 
 
 @pytest.mark.parametrize("url", ["memcached://host", "localhost:6379", 7])
 def test_a_shared_cache_is_a_redis(store: Counting, url: Any) -> None:
     with pytest.raises(ConfigurationError, match="replay_shared="):
-        nearer(store, 0, url)
+        with_body_cache(store, 0, url)

@@ -51,7 +51,7 @@ from semel.core.operations.requests import (
 )
 from semel.core.records import Fence, Identity, Origin, State
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
-from semel.stores.django.mysql_options import mysql_url
+from semel.stores.django.database import mysql_url
 from semel.stores.mysql import MysqlBackend
 from semel.stores.mysql import protocol as said
 from semel.stores.mysql.literals import literal, rendered
@@ -1413,7 +1413,7 @@ RACE = """
 import asyncio, os, sys
 from semel.core.operations.requests import Claim, Claimed
 from semel.core.records import Fence, Identity, Origin
-from semel.stores.django.mysql_options import mysql_url
+from semel.stores.django.database import mysql_url
 from semel.stores.mysql import MysqlBackend
 
 url, colour, count = sys.argv[1], sys.argv[2], int(sys.argv[3])

@@ -38,8 +38,8 @@ from semel.core.stored import sealed as sealing
 from semel.core.stored.sealed import Unopened
 from semel.core.stored.snapshot import LARGE, Snapshot
 from semel.errors import ConfigurationError, EncryptionKeyMissing, StoreCorrupt
-from semel.stores.body_cache import Get, Put, nearer
-from semel.stores.encrypted import _DOWN, SealedBackend, sealed
+from semel.stores.body_cache import GetBody, PutBody, with_body_cache
+from semel.stores.encrypted import _DOWN, EncryptedBackend, sealed
 from semel.stores.encryption import Encryption
 from semel.stores.memory import MemoryBackend
 from semel.stores.redis.body_cache import RedisBodies
@@ -115,7 +115,7 @@ class TestDelivering(contract_outbox.Delivering):
 
 def within(harness: Harness) -> Any:
     backend = harness.backend
-    assert isinstance(backend, SealedBackend)
+    assert isinstance(backend, EncryptedBackend)
     return backend.inner.blocking()
 
 
@@ -379,7 +379,7 @@ def test_accepted_requests_carry_no_plain_bytes() -> None:
     op = accept(identity, fence)
     assert isinstance(op, Accept)
     backend.blocking().perform(op)
-    assert isinstance(backend, SealedBackend)
+    assert isinstance(backend, EncryptedBackend)
     assert recalled(backend.inner.blocking(), identity).request != REQUEST
     assert recalled(backend.blocking(), identity).request == REQUEST
     assert Complete in _DOWN
@@ -394,7 +394,7 @@ def test_a_forged_body_in_a_shared_cache_costs_a_question_and_no_answer(
     """Its head is right, its checksum too: only the seal tells."""
     store = MemoryBackend()
     shared = f"{valkey.socket_url}?prefix={os.urandom(4).hex()}&timeout=120"
-    nodes = [sealed(nearer(store, 1_000_000, shared), encryption()) for _ in range(2)]
+    nodes = [sealed(with_body_cache(store, 1_000_000, shared), encryption()) for _ in range(2)]
     one, two = (node.blocking().perform for node in nodes)
     identity, fence, large = new_identity(), new_fence(), os.urandom(2 * LARGE)
     one(claim(identity, fence))
@@ -404,11 +404,11 @@ def test_a_forged_body_in_a_shared_cache_costs_a_question_and_no_answer(
     fetch = Fetch(identity, fence, found.record.snapshot or b"")
     assert one(fetch) == Fetched(large)
     cache = RedisBodies(shared)
-    forged = bytearray(cache.blocking.perform(Get(identity, fence)) or b"")
+    forged = bytearray(cache.blocking.perform(GetBody(identity, fence)) or b"")
     forged[-1] ^= 1
-    cache.blocking.perform(Put(identity, fence, bytes(forged), 60))
+    cache.blocking.perform(PutBody(identity, fence, bytes(forged), 60))
     assert [two(fetch), two(fetch)] == [Fetched(large)] * 2
-    assert cache.blocking.perform(Get(identity, fence)) != bytes(forged), "it was set right"
+    assert cache.blocking.perform(GetBody(identity, fence)) != bytes(forged), "it was set right"
     cache.close()
     for node in nodes:
         node.close()
@@ -417,7 +417,7 @@ def test_a_forged_body_in_a_shared_cache_costs_a_question_and_no_answer(
 def test_after_a_rotation_a_cached_body_under_a_key_that_is_gone_is_fetched_anew() -> None:
     """Ids that are long leave nothing else in a head, so that it does not tell them apart."""
     store, old, new = MemoryBackend(), "2026-" + "k" * 58 + "a", "2026-" + "k" * 58 + "b"
-    near = nearer(store, 1_000_000, None)
+    near = with_body_cache(store, 1_000_000, None)
     before = sealed(near, Encryption({old: OLD}, old)).blocking().perform
     identity, fence, large = new_identity(), new_fence(), os.urandom(2 * LARGE)
     before(claim(identity, fence))

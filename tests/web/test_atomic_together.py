@@ -17,7 +17,7 @@ from semel.core.operations.requests import Found, NoRecord, Read
 from semel.core.records import Identity
 from semel.runtime.transactions import AsyncTransact, Transact
 from semel.stores.base import AsyncTransaction, Transaction
-from semel.stores.open_transactions import Holds
+from semel.stores.open_transactions import HeldIdentities
 from semel.stores.sqlite import SqliteBackend
 from tests.servers import PostgresServer
 from tests.waiting import PATIENCE, auntil, until
@@ -290,7 +290,7 @@ async def test_one_who_was_refused_by_another_process_wakes_nobody_in_a_loop(
 
 
 def test_a_forked_child_finds_no_key_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    holds = Holds()
+    holds = HeldIdentities()
     parent = holds.take(NAME)
     assert parent is not None
     assert holds.take(NAME) is None

@@ -21,7 +21,7 @@ from semel.core.operations.requests import Applied
 from semel.core.records import Effect, Identity
 from semel.core.stored.sealed import Unopened
 from semel.errors import ConfigurationError, StoreUnavailable
-from semel.stores.encrypted import SealedBackend, is_common
+from semel.stores.encrypted import EncryptedBackend, is_common
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -57,7 +57,7 @@ class Rotator:
     """One rotation to the guard's current key."""
 
     def __init__(self, guard: Guard, said: Act) -> None:
-        if not isinstance(guard.backend, SealedBackend):
+        if not isinstance(guard.backend, EncryptedBackend):
             raise ConfigurationError("nothing is encrypted here: the guard has no encryption=")
         self._said = said
         self._outbox = guard.backend.capabilities.outbox

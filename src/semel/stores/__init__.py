@@ -1,104 +1,136 @@
-"""Durable stores behind one verb."""
+"""Stores: where records live, behind one verb.
+
+A store has one method, `perform(op)`. The operations and their replies are the frozen classes in
+`semel.core.operations`; `semel.stores.base` has the protocols. A store keeps the rules below and
+decides nothing else: which status a client gets, when to retry and what a failed handler means is
+decided above it. `memory` is the rules as short code, and the suite in ``tests/stores`` proves the
+same properties for every store.
+
+**One operation is one atomic step.** `Claim` looks for the record and inserts it in the same step.
+With "get" and "set" instead, every caller would have to close the race between the two, and one
+that forgets it charges a card twice.
+
+**A fence proves ownership.** Every claim brings a random fence, and the record keeps it. A write
+names the fence it holds, or the fence it has seen, and changes the record only while that fence is
+still there. A process that slept through its lease finds another fence and writes nothing: the
+reply is `Lost`. Leases are compared with the store's clock, never with a caller's.
+
+**Every write can be sent again.** An operation whose reply was lost is simply repeated with the
+same fence. If the first try took effect, the record looks exactly as that try left it, and the
+reply is the same; nothing is applied twice. Retries, batches that fall back to single statements,
+and failovers all rest on this.
+
+**Expected results are values, trouble is an exception.** A taken key, a lost lease or a missing
+record is a reply. `StoreUnavailable` means that no usable answer came, and its ``applied`` says
+what is known: False, nothing was written; None, it is in doubt. Doubt is never rounded to either
+side: the caller repeats the operation, or reads the record, until it is settled. An acknowledged
+write is on disk (`Capabilities.durable`); a store that finds its server set otherwise refuses.
+
+**Two colours.** `Backend.blocking()` is for threads, `Backend.awaited()` for the running event
+loop. Making a backend does no I/O. It opens on first use, once per process and per loop, and again
+in a forked child: connections and locks are never shared across a fork.
+
+Where things are::
+
+    base                 the protocols: Backend, Store, Transaction, and their async twins
+    memory, sqlite       stores of this process and of this machine
+    postgres, mysql      stores on a server; sql/ has what the three SQL stores share
+    redis                one server or a cluster
+    django               the database of a Django project, by its alias
+    encrypted            any store with its values encrypted; encryption has the keys
+    body_cache           any store with large answers cached nearby
+    wrapper              what those two share: a backend around another
+    per_loop             what a backend has open in each process and event loop
+    open_transactions    which keys have a transaction here, and what its handler may not do
+    sqlalchemy_sessions  SQLAlchemy sessions inside such a transaction
+    background           work that goes on when its caller is cancelled
+    options              values of options in URLs, keywords, environment and file
+    next_due             when a record needs attention next
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from semel.errors import ConfigurationError
 from semel.stores.base import Backend
 
 __all__ = ["open_backend"]
 
-_KNOWN = (
+_KNOWN: Final = (
     "memory://, sqlite:///file.db, postgresql://user@host/database, mysql://user@host/database, "
     "redis://host:port/0, rediscluster://host:port,host:port, "
     "django://default"
 )
+_DRIVERS: Final = {
+    **dict.fromkeys(
+        ("psycopg", "psycopg_pool"),
+        "PostgreSQL needs psycopg; install it with: pip install 'semel[postgres]'",
+    ),
+    **dict.fromkeys(
+        ("pymysql", "asyncmy"),
+        "MariaDB and MySQL need PyMySQL and asyncmy; install them with: pip install 'semel[mysql]'",
+    ),
+    "hiredis": "Redis needs hiredis; install it with: pip install 'semel[redis]'",
+    **dict.fromkeys(
+        ("django", "asgiref"),
+        "django:// needs Django; install it with: pip install 'semel[django]'",
+    ),
+}
+"""By the package that is missing: what to do about it."""
 
 
 def open_backend(url: str, **options: Any) -> Backend:
-    """The backend a URL names. No I/O: it opens on first use."""
-    match scheme(url):
+    """The backend that a URL names. It does no I/O before its first use."""
+    name = scheme(url)
+    if name == "memory" and url.lower() != "memory://":
+        raise ConfigurationError("a memory store takes no path or options: memory://")
+    try:
+        backend = _backend_type(name)
+    except ModuleNotFoundError as missing:
+        advice = _DRIVERS.get((missing.name or "").partition(".")[0])
+        if advice is None:
+            raise
+        raise ConfigurationError(advice) from missing
+    if name in ("memory", "sqlite") or name.startswith("redis"):
+        options.pop("migrate", None)  # SQLite always does; the others have nothing to migrate
+    return backend(**options) if name == "memory" else backend(url, **options)
+
+
+def _backend_type(name: str) -> Callable[..., Backend]:
+    """The class for a scheme. Each store is imported only when it is used."""
+    match name:
         case "memory":
-            return _memory(url, options)
+            from semel.stores.memory import MemoryBackend
+
+            return MemoryBackend
         case "sqlite":
             from semel.stores.sqlite import SqliteBackend
 
-            options.pop("migrate", None)  # it always does
-            return SqliteBackend(url, **options)
+            return SqliteBackend
         case "postgresql" | "postgres":
-            return _postgres(url, options)
+            from semel.stores.postgres import PostgresBackend
+
+            return PostgresBackend
         case "mysql" | "mariadb":
-            return _mysql(url, options)
+            from semel.stores.mysql import MysqlBackend
+
+            return MysqlBackend
         case "redis" | "rediss" | "redis+unix" | "rediscluster":
-            return _redis(url, options)
+            from semel.stores.redis import RedisBackend
+
+            return RedisBackend
         case "django":
-            return _django(url, options)
-        case other:
+            from semel.stores.django import DjangoBackend
+
+            return DjangoBackend
+        case _:
             # The rest of the URL may hold a password: only the scheme is shown.
-            raise ConfigurationError(f"unknown store {other!r}; known are {_KNOWN}")
+            raise ConfigurationError(f"unknown store {name!r}; known are {_KNOWN}")
 
 
 def scheme(url: str) -> str:
-    """What stands before ``://``; empty when nothing does."""
+    """The part before ``://`` in lower case; empty when there is none."""
     name, found, _ = url.partition("://")
     return name.lower() if found else ""
-
-
-def _memory(url: str, options: dict[str, Any]) -> Backend:
-    from semel.stores.memory import MemoryBackend
-
-    if url.lower() != "memory://":
-        raise ConfigurationError("a memory store takes no path or options: memory://")
-    options.pop("migrate", None)  # there is nothing to migrate
-    return MemoryBackend(**options)
-
-
-def _postgres(url: str, options: dict[str, Any]) -> Backend:
-    try:
-        from semel.stores.postgres import PostgresBackend
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] not in ("psycopg", "psycopg_pool"):
-            raise
-        raise ConfigurationError(
-            "PostgreSQL needs psycopg; install it with: pip install 'semel[postgres]'"
-        ) from missing
-    return PostgresBackend(url, **options)
-
-
-def _mysql(url: str, options: dict[str, Any]) -> Backend:
-    try:
-        from semel.stores.mysql import MysqlBackend
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] not in ("pymysql", "asyncmy"):
-            raise
-        raise ConfigurationError(
-            "MariaDB and MySQL need PyMySQL and asyncmy; install them with: "
-            "pip install 'semel[mysql]'"
-        ) from missing
-    return MysqlBackend(url, **options)
-
-
-def _redis(url: str, options: dict[str, Any]) -> Backend:
-    try:
-        from semel.stores.redis import RedisBackend
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] != "hiredis":
-            raise
-        raise ConfigurationError(
-            "Redis needs hiredis; install it with: pip install 'semel[redis]'"
-        ) from missing
-    options.pop("migrate", None)  # there is nothing to migrate
-    return RedisBackend(url, **options)
-
-
-def _django(url: str, options: dict[str, Any]) -> Backend:
-    try:
-        from semel.stores.django import DjangoBackend
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] not in ("django", "asgiref"):
-            raise
-        raise ConfigurationError(
-            "django:// needs Django; install it with: pip install 'semel[django]'"
-        ) from missing
-    return DjangoBackend(url, **options)

@@ -1,4 +1,4 @@
-"""Work that goes on when nobody awaits it any more."""
+"""Work that goes on when its caller is cancelled: tasks and threads that are kept alive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _kept: set[asyncio.Task[Any]] = set()
 
 
 def keep(coroutine: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
-    """A task of its own; the loop itself holds its tasks weakly."""
+    """Run the coroutine in a task that cannot be garbage-collected: the loop keeps only weak
+    references to its tasks."""
     task = asyncio.get_running_loop().create_task(coroutine)
     _kept.add(task)
     task.add_done_callback(_kept.discard)
@@ -22,11 +23,12 @@ def keep(coroutine: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
 
 
 async def in_thread(function: Callable[[], R]) -> R:
-    """In a thread of its own: those of the loop may all be busy with waiting for this one."""
+    """Run ``function`` in a new thread. All threads of the loop's own pool may be waiting for its
+    result, so it must not queue behind them."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[R] = loop.create_future()
 
-    def tell(setter: Callable[[Any], None], value: object) -> None:
+    def settle(setter: Callable[[Any], None], value: object) -> None:
         if not answer.done():
             setter(value)
 
@@ -37,8 +39,8 @@ async def in_thread(function: Callable[[], R]) -> R:
             value = function()
         except BaseException as error:
             setter, value = answer.set_exception, error
-        with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-            loop.call_soon_threadsafe(tell, setter, value)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(settle, setter, value)
 
     threading.Thread(target=work, name="semel-background").start()
     return await answer

@@ -1,7 +1,7 @@
-"""What every store is: one verb, in two colours, over one place where records live.
+"""The protocols of a store. `semel.stores` explains the rules behind them.
 
-A `Backend` is what a store URL names. Making one does no I/O; it opens on first use, once per
-process (and per event loop for the awaited colour), and again in a forked child.
+A `Backend` is what a store URL names. Making one does no I/O. It opens on first use, once per
+process (and per event loop for the async store), and again in a forked child.
 """
 
 from __future__ import annotations
@@ -18,17 +18,22 @@ from semel.core.records import Identity, Micros
 R = TypeVar("R")
 
 Clock = Callable[[], Micros]
-"""Microseconds since 1970; injected where the store's clock is this machine's (memory, SQLite)."""
+"""Microseconds since 1970. Tests inject it into stores that use this machine's clock."""
+
+
+def system_clock() -> Micros:
+    """Microseconds since 1970, by this machine's clock."""
+    return time.time_ns() // 1000
 
 
 CHECK_AGAIN: Final = 1.0
-"""Seconds after which a server is asked again, on a connection that is in use, whether it keeps
-what it acknowledges: its settings can be changed under open connections."""
+"""Seconds after which a connection asks its server again whether acknowledged writes are durable:
+its settings can change while connections are open."""
 
 
 @frozen
 class Capabilities:
-    """What a store can and cannot do: declared, never sniffed."""
+    """What a store can do. Each store declares it; nothing is guessed."""
 
     durable: bool
     """An acknowledged write survives kill -9 and a power cut."""
@@ -37,17 +42,17 @@ class Capabilities:
     transactions: bool
     """Records, outbox and the application's own tables can be written in one transaction."""
     outbox: bool = True
-    """It keeps effects: `core/operations/outbox.py`."""
+    """It keeps effects (`core.operations.outbox`)."""
     one_writer: bool = False
-    """While one writes, all others wait."""
+    """While one transaction writes, all others wait."""
 
 
 @frozen
 class Finding:
-    """Something found out about a store, in a sentence.
+    """One thing that an examination found, in a sentence.
 
-    limit: what it cannot promise. refused: it is not used like this. error: it is used, and what is
-    promised is not kept. unchecked: it could not be found out.
+    limit: what the store cannot promise. refused: semel does not use a store like this. error: the
+    store is in use and breaks a promise. unchecked: it could not be found out.
     """
 
     severity: Literal["limit", "refused", "error", "warning", "unchecked"]
@@ -56,21 +61,21 @@ class Finding:
 
 @runtime_checkable
 class Examined(Protocol):
-    """A backend that knows what to look for in its servers."""
+    """A backend that can examine its servers."""
 
     def examine(self) -> tuple[Finding, ...]: ...
 
 
 class Store(Protocol):
-    """The blocking colour."""
+    """A store for threads."""
 
     def perform(self, op: StoreOperation[R], /) -> R:
-        """One atomic step. Raises StoreUnavailable when no usable answer came."""
+        """Carry out one atomic step. Raises StoreUnavailable when no usable answer came."""
         ...
 
 
 def performer(store: Store) -> Perform:
-    """``store`` as the performer of a flow that asks nothing but a store."""
+    """``store`` as the performer of a flow whose operations are all for a store."""
 
     def perform(op: FlowOperation[R]) -> R:
         if not isinstance(op, StoreOperation):
@@ -82,10 +87,10 @@ def performer(store: Store) -> Perform:
 
 
 class AsyncStore(Protocol):
-    """The awaited colour, bound to the event loop it was made in."""
+    """A store for the event loop it was made in."""
 
     def perform(self, op: StoreOperation[R], /) -> Awaitable[R]:
-        """The same. A future does as well as a coroutine, and is one frame less."""
+        """The same. It may return a future instead of a coroutine, which saves a frame."""
         ...
 
 
@@ -94,49 +99,49 @@ class Transaction(Protocol):
 
     @property
     def connection(self) -> Any:
-        """What a handler writes with, in the colour of the thread that asks: a `sqlite3` or psycopg
-        connection whose own commit and rollback are refused."""
+        """The connection given to the handler: of `sqlite3` or psycopg, the async one in an event
+        loop. Its own commit and rollback are refused."""
         ...
 
     @property
     def session(self) -> Any:
-        """The same as a SQLAlchemy Session, or AsyncSession in an event loop."""
+        """The same as a SQLAlchemy Session; in an event loop an AsyncSession."""
         ...
 
     def perform(self, op: StoreOperation[R], /) -> R:
-        """One step within the transaction: durable when it commits."""
+        """Carry out one step in the transaction; it is durable once the transaction commits."""
         ...
 
     def savepoint(self) -> None:
-        """What follows can be undone."""
+        """Mark the place that `undo` goes back to."""
         ...
 
     def undo(self) -> None:
-        """Back to the savepoint."""
+        """Go back to the savepoint."""
         ...
 
     def flush(self) -> None:
-        """Write what a session still holds; raises the database's own error."""
+        """Write what a session has not sent yet; raises the database's own error."""
         ...
 
     def commit(self) -> None:
-        """StoreUnavailable with ``applied`` None when nobody can say whether it committed."""
+        """Commit. StoreUnavailable with ``applied`` None: it is in doubt whether it committed."""
         ...
 
     def roll_back(self) -> None:
-        """Leave nothing, and give the connection back; after a commit it does nothing."""
+        """Undo everything and give the connection back; after a commit it does nothing."""
         ...
 
     def sever(self, why: str) -> bool:
-        """End it from any thread, under the hands of whoever uses it: nothing of it stays, its
-        lock is free, and a commit is refused with ``why``. Once its end has begun it is left alone.
-        False when it cannot be ended now: ask again.
+        """End the transaction from any thread, while another uses it. It is undone, its lock is
+        free, and a later commit is refused with ``why``. A transaction whose end has begun is left
+        alone. False when it cannot be ended now: try again.
         """
         ...
 
 
 class AsyncTransaction(Protocol):
-    """The same, awaited."""
+    """A `Transaction` for event loops."""
 
     @property
     def connection(self) -> Any: ...
@@ -161,13 +166,13 @@ class AsyncTransaction(Protocol):
 
 @runtime_checkable
 class Transactional(Protocol):
-    """A backend whose database the application's own tables live in (`Capabilities`)."""
+    """A backend whose database can also hold the application's tables (`Capabilities`)."""
 
     def begin(self, identity: Identity | None, limit: float | None = None) -> Transaction | None:
         """Begin; None, holding nothing, when another transaction has the identity's lock.
 
-        A server ends one that lies idle for ``limit`` seconds: its process may be stopped, or its
-        machine gone, and nobody else could free the lock.
+        A server ends a transaction that is idle for ``limit`` seconds: when a process stops or its
+        machine is gone, nobody else could free the lock.
         """
         ...
 
@@ -176,7 +181,7 @@ class Transactional(Protocol):
     ) -> AsyncTransaction | None: ...
 
     def ascertain(self, identity: Identity) -> Found | NoRecord:
-        """What a commit in doubt came to: read after waiting for the identity's lock."""
+        """Read the outcome of a commit in doubt, after waiting for the identity's lock."""
         ...
 
     async def aascertain(self, identity: Identity) -> Found | NoRecord: ...
@@ -188,7 +193,7 @@ class Backend(Protocol):
 
     @property
     def url(self) -> str:
-        """Where it is, without password: safe to print."""
+        """The store's address without its password, safe to print."""
         ...
 
     @property
@@ -203,21 +208,13 @@ class Backend(Protocol):
         ...
 
     def migrate(self) -> int:
-        """Bring the schema up to date, safe when many nodes do so at once; returns its version."""
+        """Bring the schema up to date and return its version. Many nodes may do so at once."""
         ...
 
     def close(self) -> None:
-        """Close what this process opened in the blocking colour. It may be used again after."""
+        """Close what this process opened for threads. The backend may be used again."""
         ...
 
     async def aclose(self) -> None:
         """Close what the running loop opened."""
         ...
-
-
-# --- the clock of the stores whose clock is this machine's
-
-
-def system_clock() -> Micros:
-    """Microseconds since 1970."""
-    return time.time_ns() // 1000

@@ -18,7 +18,7 @@ from semel.core.stored.snapshot import begins, is_sound
 from semel.errors import ConfigurationError, SemelError
 from semel.log import log
 from semel.stores.base import AsyncStore, Backend, Store
-from semel.stores.wrapper import Around
+from semel.stores.wrapper import BackendWrapper
 
 R = TypeVar("R")
 
@@ -33,7 +33,7 @@ one tries it, and the others wait for news."""
 
 
 @frozen
-class Get(StoreOperation[bytes | None]):
+class GetBody(StoreOperation[bytes | None]):
     """Of the shared cache: what was put there, if it is there and whole."""
 
     identity: Identity
@@ -41,7 +41,7 @@ class Get(StoreOperation[bytes | None]):
 
 
 @frozen
-class Put(StoreOperation[None]):
+class PutBody(StoreOperation[None]):
     """Of the shared cache: keep it for ``seconds``."""
 
     identity: Identity
@@ -50,8 +50,8 @@ class Put(StoreOperation[None]):
     seconds: int
 
 
-class Shared(Protocol):
-    """A cache that many machines share; it answers `Get` and `Put`."""
+class SharedBodies(Protocol):
+    """A cache that many machines share; it answers `GetBody` and `PutBody`."""
 
     @property
     def blocking(self) -> Store: ...
@@ -64,7 +64,7 @@ class Shared(Protocol):
     async def aclose(self) -> None: ...
 
 
-class Local:
+class LocalBodies:
     """The bodies fetched last, up to ``room`` bytes in two halves; a full one replaces the other.
 
     No lock, which a fork could copy while it is held: threads that meet here may lose an entry.
@@ -90,11 +90,11 @@ class Local:
         self._taken += len(body)
 
 
-class Bodies:
+class BodyCache:
     """What is kept beside the store; either part may be missing."""
 
-    def __init__(self, room: int, shared: Shared | None) -> None:
-        self.local = Local(room)
+    def __init__(self, room: int, shared: SharedBodies | None) -> None:
+        self.local = LocalBodies(room)
         self.shared = shared
         self._useless_until: float | None = None
         """When somebody may try again; None while all is well."""
@@ -114,7 +114,7 @@ class Bodies:
         if not op.head or not self._in_use():
             return None
         try:
-            body = yield from ask(Get(op.identity, op.fence))
+            body = yield from ask(GetBody(op.identity, op.fence))
         except SemelError as error:
             self._failed(error)
             return None
@@ -128,7 +128,7 @@ class Bodies:
         if not self._in_use():
             return
         try:
-            yield from ask(Put(op.identity, op.fence, body, SHARED_FOR))
+            yield from ask(PutBody(op.identity, op.fence, body, SHARED_FOR))
         except SemelError as error:
             self._failed(error)
         except Interrupted:
@@ -149,10 +149,10 @@ class Bodies:
         self._useless_until = monotonic() + OUT_OF_USE
 
 
-class _Nearer:
+class _BodyCacheStore:
     """The blocking colour."""
 
-    def __init__(self, inner: Store, bodies: Bodies) -> None:
+    def __init__(self, inner: Store, bodies: BodyCache) -> None:
         self._inner = inner
         self._bodies = bodies
 
@@ -163,15 +163,15 @@ class _Nearer:
 
     def _ask(self, op: FlowOperation[Any]) -> Any:
         shared = self._bodies.shared
-        if isinstance(op, Get | Put) and shared is not None:
+        if isinstance(op, GetBody | PutBody) and shared is not None:
             return shared.blocking.perform(op)
         return self._inner.perform(_stored(op))
 
 
-class _AwaitedNearer:
+class _AsyncBodyCacheStore:
     """The awaited colour."""
 
-    def __init__(self, inner: AsyncStore, bodies: Bodies) -> None:
+    def __init__(self, inner: AsyncStore, bodies: BodyCache) -> None:
         self._inner = inner
         self._bodies = bodies
 
@@ -182,7 +182,7 @@ class _AwaitedNearer:
 
     async def _ask(self, op: FlowOperation[Any]) -> Any:
         shared = self._bodies.shared
-        if isinstance(op, Get | Put) and shared is not None:
+        if isinstance(op, GetBody | PutBody) and shared is not None:
             return await shared.awaited.perform(op)
         return await self._inner.perform(_stored(op))
 
@@ -193,18 +193,18 @@ def _stored(op: FlowOperation[R]) -> StoreOperation[R]:
     return op
 
 
-class NearerBackend(Around):
+class BodyCacheBackend(BackendWrapper):
     """A backend like the one within, whose large answers need not travel."""
 
-    def __init__(self, inner: Backend, bodies: Bodies) -> None:
+    def __init__(self, inner: Backend, bodies: BodyCache) -> None:
         super().__init__(inner)
         self.bodies = bodies
 
     def blocking(self) -> Store:
-        return _Nearer(self.inner.blocking(), self.bodies)
+        return _BodyCacheStore(self.inner.blocking(), self.bodies)
 
     def awaited(self) -> AsyncStore:
-        return _AwaitedNearer(self.inner.awaited(), self.bodies)
+        return _AsyncBodyCacheStore(self.inner.awaited(), self.bodies)
 
     def close(self) -> None:
         if self.bodies.shared is not None:
@@ -217,16 +217,16 @@ class NearerBackend(Around):
         await super().aclose()
 
 
-def nearer(backend: Backend, room: int, shared: str | None) -> Backend:
+def with_body_cache(backend: Backend, room: int, shared: str | None) -> Backend:
     """``backend``, whose large answers are kept in ``room`` bytes here and at ``shared``."""
     if not isinstance(room, int) or isinstance(room, bool) or room < 0:
         raise ConfigurationError("replay_bodies= takes a number of bytes, or 0 for none")
     if not room and shared is None:
         return backend
-    return NearerBackend(backend, Bodies(room, None if shared is None else _at(shared)))
+    return BodyCacheBackend(backend, BodyCache(room, None if shared is None else _at(shared)))
 
 
-def _at(url: str) -> Shared:
+def _at(url: str) -> SharedBodies:
     from semel.stores import scheme
 
     if not isinstance(url, str) or not scheme(url).startswith("redis"):

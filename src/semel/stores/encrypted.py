@@ -39,7 +39,7 @@ from semel.core.stored.snapshot import is_head
 from semel.errors import ConfigurationError
 from semel.stores.base import AsyncStore, AsyncTransaction, Backend, Store, Transaction
 from semel.stores.encryption import Encryption
-from semel.stores.wrapper import Around
+from semel.stores.wrapper import BackendWrapper
 
 R = TypeVar("R")
 
@@ -55,7 +55,7 @@ def sealed(backend: Backend, encryption: Encryption) -> Backend:
     """``backend``, encrypted."""
     if not isinstance(encryption, Encryption):
         raise ConfigurationError("encryption= takes semel.Encryption(keys, current=…), or None")
-    return SealedBackend(backend, Sealer(encryption))
+    return EncryptedBackend(backend, Sealer(encryption))
 
 
 class Sealer:
@@ -305,7 +305,7 @@ class _AsyncSealedTransaction(_AsyncSealedStore):
         return getattr(self._inner, name)
 
 
-class SealedBackend(Around):
+class EncryptedBackend(BackendWrapper):
     """A backend like the one within, which keeps nothing in clear that is encrypted."""
 
     def __init__(self, inner: Backend, sealer: Sealer) -> None:

@@ -1,4 +1,4 @@
-"""When somebody must look at a record next, as its state tells."""
+"""When a record needs attention next: from a worker, the sweeper or the reaper."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from semel.core.records import Micros, Record, State
 
 
 def due_at(record: Record, chosen: Micros | None) -> Micros | None:
-    """``chosen`` counts where the state leaves it open: for a worker's retry, and for a probe."""
+    """``chosen``: the time set for a worker's retry or a probe; other states have their own."""
     times = (record.leased_until, record.expires_at, record.forget_at)
     return next_look(record.state, *times, chosen)
 
@@ -18,8 +18,8 @@ def next_look(
     forget_at: Micros | None,
     chosen: Micros | None,
 ) -> Micros | None:
-    """Of a record in progress the SQL stores' own column is no witness: renewals leave it alone,
-    for the sweeper to catch up.
+    """The same from single columns. A record in progress is due when its lease ends, whatever the
+    SQL stores' own column says: renewals do not write that column.
     """
     match state:
         case State.PENDING | State.UNKNOWN:

@@ -1,7 +1,7 @@
-"""Which identities have a transaction open in this process, and what handlers are told about one.
+"""Which identities have an open transaction in this process, and what its handler may not do.
 
-A duplicate in the same process learns here that its key is taken: it waits for no lock and uses no
-connection, however many of them there are.
+A duplicate in the same process learns here that its key is taken. It waits for no lock and uses no
+connection, however many duplicates there are.
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from semel.core.records import Identity
 from semel.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from semel.stores.sqlalchemy_sessions import Engines, JoinedSessions
 
 ENDED: Final = (
     "the handler ended semel's transaction itself, by COMMIT or ROLLBACK as SQL text: leave both "
@@ -29,7 +33,7 @@ SHARED: Final = (
 
 
 def refused(what: str) -> ConfigurationError:
-    """What a handler is told that would end the transaction."""
+    """The error for a handler that tries to end the transaction itself."""
     return ConfigurationError(
         f"semel commits this transaction when the handler has answered: leave out {what}, and "
         "raise an exception to undo its writes"
@@ -37,7 +41,7 @@ def refused(what: str) -> ConfigurationError:
 
 
 def in_event_loop() -> bool:
-    """Whether the calling thread runs an event loop: it must be given what can be awaited."""
+    """Whether the calling thread runs an event loop, and so needs an async connection."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -45,24 +49,45 @@ def in_event_loop() -> bool:
     return True
 
 
-class Hold:
-    """An identity is this one's for as long as it is kept."""
+class HeldIdentity:
+    """Holds an identity for as long as this object is referenced."""
 
     __slots__ = ("__weakref__",)
 
 
-class Holds:
-    """Weak, so that a transaction that was dropped without an end takes no key with it."""
+class HeldIdentities:
+    """The identities that are held. Weak: a transaction that is dropped without an end frees its
+    key."""
 
     def __init__(self) -> None:
-        # With the process, so that a forked child finds nothing of its parent's.
-        self._held: weakref.WeakValueDictionary[tuple[int, Identity], Hold]
+        # With the process id: a forked child must not see what its parent holds.
+        self._held: weakref.WeakValueDictionary[tuple[int, Identity], HeldIdentity]
         self._held = weakref.WeakValueDictionary()
 
-    def take(self, identity: Identity | None) -> Hold | None:
-        """None when a transaction of this process has it."""
-        hold = Hold()
+    def take(self, identity: Identity | None) -> HeldIdentity | None:
+        """Hold the identity; None when a transaction of this process has it."""
+        hold = HeldIdentity()
         if identity is None:
             return hold
         kept = self._held.setdefault((os.getpid(), identity), hold)
         return hold if kept is hold else None
+
+
+class LazySessions:
+    """The SQLAlchemy engines of one backend. SQLAlchemy is an extra and slow to import, so it is
+    imported when a handler first asks for a session."""
+
+    def __init__(self, database: str) -> None:
+        self._database = database
+        self._engines: Engines | None = None
+
+    def open(self, connect: Callable[[bool], Any]) -> JoinedSessions:
+        try:
+            from semel.stores.sqlalchemy_sessions import Engines, JoinedSessions
+        except ImportError as error:
+            raise ConfigurationError(
+                f"transaction.session needs SQLAlchemy ({error}): pip install 'semel[sqlalchemy]'"
+            ) from error
+        if self._engines is None:
+            self._engines = Engines(self._database)
+        return JoinedSessions(self._engines, connect)

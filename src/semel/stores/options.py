@@ -1,7 +1,7 @@
-"""How options are read: in a store's URL, as keywords, in the environment and in the file.
+"""Values of options: in a store's URL, as keywords, in the environment and in the file.
 
-One parser and one list of words for all of them. A word that one place knows and another does not
-would be an option that somebody believes to be set.
+All four use the same parsers and the same words. If one place accepted a word that another does
+not, somebody would believe that an option is set.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _WORDS: Final = {
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DIGITS: Final = 19
-"""More than any number here has; `int` itself refuses some thousands of them."""
+"""More than any number here has. `int` raises for texts of some thousand digits."""
 
 
 def word(value: object) -> bool | None:
-    """What a word for on or off says; None for anything else."""
+    """The value of a word for on or off; None for anything else."""
     found = _WORDS.get(value.lower()) if isinstance(value, str) else value
     return found if isinstance(found, bool) else None
 
@@ -39,12 +39,12 @@ def flag(name: str, value: object) -> bool:
 
 
 def whole(text: str) -> int | None:
-    """The number that plain digits say; None for anything else."""
+    """The number that plain digits write; None for anything else."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else None
 
 
 def count(name: str, value: object, least: int = 1) -> int:
-    """How many, at least so many."""
+    """A whole number, at least ``least``."""
     number = whole(value) if isinstance(value, str) else value
     if type(number) is not int or number < least:
         raise ConfigurationError(f"{name} must be a whole number, at least {least}, not {value!r}")
@@ -65,21 +65,16 @@ def duration(name: str, value: object) -> timedelta:
 
 
 def seconds(name: str, value: object) -> float:
-    """A duration, more than none; a number without a unit is seconds."""
-    number = _number(value)
+    """A duration above zero; a number without a unit is seconds."""
+    try:
+        plain = isinstance(value, str | int | float) and not isinstance(value, bool)
+        number = float(value) if plain else None  # type: ignore[arg-type]
+    except ValueError:
+        number = None
+    except OverflowError:
+        number = math.inf
     if number is None:
         number = duration(name, value).total_seconds()
     if not 0 < number < threading.TIMEOUT_MAX:
         raise ConfigurationError(f"{name} must be a duration above 0, not {value!r}")
     return number
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return None
-    try:
-        return float(value)
-    except ValueError:
-        return None
-    except OverflowError:
-        return math.inf

@@ -1,7 +1,7 @@
-"""What a backend has open: one for each process, or for each event loop of it.
+"""What a backend has open: one object for each process, or one for each event loop.
 
-Keyed by process, so that a forked child finds nothing of its parent's. No lock, which a fork could
-copy while it is held: dict.setdefault is atomic.
+The key has the process id, so a forked child opens its own. There is no lock, because a fork could
+copy it while it is held; `dict.setdefault` is atomic.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ R = TypeVar("R")
 P = TypeVar("P")
 A = TypeVar("A", bound="Abandonable")
 
-_Place: TypeAlias = tuple[int, asyncio.AbstractEventLoop]
+_ProcessAndLoop: TypeAlias = tuple[int, asyncio.AbstractEventLoop]
 
 
 class Abandonable(Protocol):
-    """What can be dropped when its loop is closed already."""
+    """Can be dropped after its event loop was closed."""
 
     def abandon(self) -> None: ...
 
 
 class PerProcess(Generic[P]):
-    """Made when first asked for."""
+    """One object for each process, made on first use."""
 
     def __init__(self, make: Callable[[], P]) -> None:
         self._make = make
@@ -40,41 +40,34 @@ class PerProcess(Generic[P]):
         return self._made.setdefault(pid, self._make()) if found is None else found
 
     def pop(self) -> P | None:
-        """What this process has, which is then its caller's to close."""
+        """Remove and return what this process has; the caller closes it."""
         return self._made.pop(os.getpid(), None)
 
 
 class PerLoop(Generic[A]):
-    """The same for each running event loop."""
+    """One object for each running event loop, made on first use."""
 
     def __init__(self, make: Callable[[], A]) -> None:
         self._make = make
-        self._made: dict[_Place, A] = {}
+        self._made: dict[_ProcessAndLoop, A] = {}
 
     def __call__(self) -> A:
-        place = _place()
+        place = os.getpid(), asyncio.get_running_loop()
         found = self._made.get(place)
         if found is None:
-            self._tidy()
+            # Loops may have ended without closing what they had opened.
+            for other in [place for place in list(self._made) if place[1].is_closed()]:
+                if forgotten := self._made.pop(other, None):
+                    forgotten.abandon()
             found = self._made.setdefault(place, self._make())
         return found
 
     def pop(self) -> A | None:
-        return self._made.pop(_place(), None)
-
-    def _tidy(self) -> None:
-        """After loops that ended without closing what they had opened."""
-        for other in [place for place in list(self._made) if place[1].is_closed()]:
-            if forgotten := self._made.pop(other, None):
-                forgotten.abandon()
-
-
-def _place() -> _Place:
-    return os.getpid(), asyncio.get_running_loop()
+        return self._made.pop((os.getpid(), asyncio.get_running_loop()), None)
 
 
 class Blocking:
-    """The store for threads: whatever the calling process has open."""
+    """A store for threads that uses what the calling process has open."""
 
     __slots__ = ("_open",)
 
@@ -86,7 +79,7 @@ class Blocking:
 
 
 class Awaited:
-    """The store for event loops."""
+    """A store for event loops that uses what the running loop has open."""
 
     __slots__ = ("_open",)
 

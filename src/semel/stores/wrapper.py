@@ -1,4 +1,4 @@
-"""A backend around another: everything is done by the one within, but for what is changed here."""
+"""A backend around another: it forwards everything that a subclass does not change."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from semel.stores.base import (
 )
 
 
-class Around:
-    """Whether there are transactions says the one within, by its capabilities."""
+class BackendWrapper:
+    """Has all methods of a transactional backend; `capabilities` says which of them work."""
 
     def __init__(self, inner: Backend) -> None:
         self.inner = inner
 
     def __getattr__(self, name: str) -> Any:
-        """What only some backends have."""
-        if name == "inner":  # not yet there, in a copy that is being made
+        """Forward what only some backends have."""
+        if name == "inner":  # not set yet, while a copy is made
             raise AttributeError(name)
         return getattr(self.inner, name)
 
@@ -48,23 +48,19 @@ class Around:
     def examine(self) -> tuple[Finding, ...]:
         return self.inner.examine() if isinstance(self.inner, Examined) else ()
 
-    @property
-    def _transactional(self) -> Transactional:
-        return cast("Transactional", self.inner)
-
     def begin(self, identity: Identity | None, limit: float | None = None) -> Transaction | None:
-        return self._transactional.begin(identity, limit)
+        return cast("Transactional", self.inner).begin(identity, limit)
 
     async def abegin(
         self, identity: Identity | None, limit: float | None = None
     ) -> AsyncTransaction | None:
-        return await self._transactional.abegin(identity, limit)
+        return await cast("Transactional", self.inner).abegin(identity, limit)
 
     def ascertain(self, identity: Identity) -> Found | NoRecord:
-        return self._transactional.ascertain(identity)
+        return cast("Transactional", self.inner).ascertain(identity)
 
     async def aascertain(self, identity: Identity) -> Found | NoRecord:
-        return await self._transactional.aascertain(identity)
+        return await cast("Transactional", self.inner).aascertain(identity)
 
     def migrate(self) -> int:
         return self.inner.migrate()

@@ -176,15 +176,15 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("a claim takes a lapsed record over", "leased-ietf", "5")
 def _(patch: pytest.MonkeyPatch) -> None:
-    claim = records.Records._claim
+    claim = records.MemoryRecords._claim
 
-    def taking_over(self: records.Records, op: Any, now: int) -> Any:
+    def taking_over(self: records.MemoryRecords, op: Any, now: int) -> Any:
         held = self.rows.get(op.identity)
         if held is not None and held.record.lapsed(now):
             del self.rows[op.identity]
         return claim(self, op, now)
 
-    patch.setattr(records.Records, "_claim", taking_over)
+    patch.setattr(records.MemoryRecords, "_claim", taking_over)
 
 
 _DAY: Final = 24 * 3600 * 1_000_000
@@ -196,42 +196,44 @@ def _freed(op: Any, held: Row, now: int) -> None:
 
 @mutant("unknown is free after a while", "leased-retention", "5", kinds=("doubt!", "ok"))
 def _(patch: pytest.MonkeyPatch) -> None:
-    def freeing(self: maintenance.Upkeep, op: Any, now: int) -> Tended:
+    def freeing(self: maintenance.MemoryMaintenance, op: Any, now: int) -> Tended:
         for held in self._rows():
             if held.state is _UNKNOWN and held.created_at + _DAY < now:
                 self._records.happen(RecordEvent.SETTLE_ABSENT, held, _freed, op, now)
         return Tended({}, False, now)
 
-    patch.setattr(maintenance.Upkeep, "_sweep", freeing)
+    patch.setattr(maintenance.MemoryMaintenance, "_sweep", freeing)
 
 
 @mutant("unsettled records are purged", "leased-retention", "5", kinds=("doubt!", "ok"))
 def _(patch: pytest.MonkeyPatch) -> None:
-    reap = maintenance.Upkeep._reap
+    reap = maintenance.MemoryMaintenance._reap
 
-    def purging(self: maintenance.Upkeep, op: Any, now: int) -> Tended:
+    def purging(self: maintenance.MemoryMaintenance, op: Any, now: int) -> Tended:
         for held in self._rows():
             if held.created_at + 24 * 3600 * worlds.SECOND < now:
                 self._records.happen(RecordEvent.FORGET, held, nothing, op, now)
         return reap(self, op, now)
 
-    patch.setattr(maintenance.Upkeep, "_reap", purging)
+    patch.setattr(maintenance.MemoryMaintenance, "_reap", purging)
 
 
 @mutant("settled records are purged before their time", "leased-ietf", "6")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def purging(self: maintenance.Upkeep, op: Any, now: int) -> Tended:
+    def purging(self: maintenance.MemoryMaintenance, op: Any, now: int) -> Tended:
         for held in self._rows():
             if held.state is State.COMPLETED:
                 self._records.happen(RecordEvent.FORGET, held, nothing, op, now)
         return Tended({}, False, now)
 
-    patch.setattr(maintenance.Upkeep, "_reap", purging)
+    patch.setattr(maintenance.MemoryMaintenance, "_reap", purging)
 
 
 @mutant("the sweeper does nothing", "leased-ietf", "12", faults=1)
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(maintenance.Upkeep, "_sweep", lambda self, op, now: Tended({}, False, now))
+    patch.setattr(
+        maintenance.MemoryMaintenance, "_sweep", lambda self, op, now: Tended({}, False, now)
+    )
 
 
 @mutant("what runs is abandoned", "deferred-abandoned", "5")
@@ -523,7 +525,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
                 self._records.happen(RecordEvent.LAPSE_RELEASE, held, freed, op, now)
         return Tended({}, False, now)
 
-    patch.setattr(maintenance.Upkeep, "_sweep", released)
+    patch.setattr(maintenance.MemoryMaintenance, "_sweep", released)
 
 
 # ── transactions ──────────────────────────────────────────────────────────────────────────────────

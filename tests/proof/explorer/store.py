@@ -10,10 +10,10 @@ from typing import Any, Final, TypeAlias
 from semel.core.operations.requests import StoreOperation
 from semel.core.records import Case, Identity, Micros
 from semel.core.terms import Terms
-from semel.stores.memory.audit import Audit
-from semel.stores.memory.maintenance import Upkeep
-from semel.stores.memory.outbox import Outbox
-from semel.stores.memory.records import Records
+from semel.stores.memory.audit import AuditLog
+from semel.stores.memory.maintenance import MemoryMaintenance
+from semel.stores.memory.outbox import MemoryOutbox
+from semel.stores.memory.records import MemoryRecords
 from semel.stores.memory.rows import Row
 
 Entries: TypeAlias = tuple[int, ...]
@@ -28,10 +28,10 @@ class Shelf:
     def __init__(self, identities: tuple[Identity, ...], terms: Iterable[Terms]) -> None:
         """``terms``: those that are on record."""
         self._identities = identities
-        audit = Audit()
-        self._records = Records(audit)
+        audit = AuditLog()
+        self._records = MemoryRecords(audit)
         self._records.terms.update({each.id: each for each in terms})
-        upkeep = Upkeep(self._records, Outbox(audit))
+        upkeep = MemoryMaintenance(self._records, MemoryOutbox(audit))
         self._answers = {**self._records.answers(), **upkeep.answers()}
         self._entries: list[Row | None] = [None]
         self._numbers: dict[tuple[Any, ...], int] = {}

@@ -13,7 +13,7 @@ from semel.core.operations.requests import Claim, Claimed, Complete, Release, St
 from semel.core.records import Identity
 from semel.errors import StoreUnavailable
 from semel.stores.base import AsyncStore, AsyncTransaction, Backend, system_clock
-from semel.stores.wrapper import Around
+from semel.stores.wrapper import BackendWrapper
 
 Handled = Callable[[Any, StoreOperation[Any], StoreUnavailable], Awaitable[Any]]
 Mistake = Literal["runs anyway", "frees the key", "thinks nothing of it", "presumes success"]
@@ -50,7 +50,7 @@ HANDLED: dict[Mistake, Handled] = {
 }
 
 
-class Careless(Around):
+class Careless(BackendWrapper):
     """The store within, whose errors are misunderstood, in the awaited colour."""
 
     def __init__(self, inner: Backend, mistake: Mistake) -> None:

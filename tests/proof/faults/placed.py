@@ -19,7 +19,7 @@ import semel
 from semel.core.operations.requests import StoreOperation
 from semel.errors import StoreUnavailable
 from semel.stores.base import AsyncStore, Backend
-from semel.stores.wrapper import Around
+from semel.stores.wrapper import BackendWrapper
 from tests.proof.faults.books import Log
 from tests.proof.faults.campaign import Scene
 from tests.proof.faults.crowd import Crowd, through
@@ -51,7 +51,7 @@ class Gated(Log):
         return nonce
 
 
-class Noting(Around):
+class Noting(BackendWrapper):
     """The store within; which operations have failed is noted, by their names."""
 
     def __init__(self, inner: Backend) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from semel.core.records import Micros
 from semel.stores.sqlite import connection as file
-from semel.stores.sqlite import handed_connection
+from semel.stores.sqlite import handler_connection
 from tests.proof.power.books import Act, Books, Contents, all_rows
 from tests.proof.power.disk import Event
 from tests.proof.power.lives import Town
@@ -92,5 +92,5 @@ def _unsafe(without: Without) -> Iterator[None]:
                 connection.execute(f"PRAGMA synchronous = {level}")
 
             patch.setattr(file, "make_durable", careless)
-            patch.setattr(handed_connection, "make_durable", careless)
+            patch.setattr(handler_connection, "make_durable", careless)
         yield

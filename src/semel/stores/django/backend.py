@@ -1,10 +1,13 @@
-"""What a ``django://`` URL names."""
+"""What a ``django://`` URL names: semel's own pools, and transactions on Django's connection."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import parse_qsl, urlsplit
 
+from asgiref.sync import sync_to_async
+from django.db import transaction
 from django.db import utils as django_errors
 
 from semel.core.operations.requests import Found, NoRecord, Read, StoreOperation
@@ -21,16 +24,14 @@ from semel.stores.base import (
     Transaction,
     Transactional,
 )
-from semel.stores.django.connection import AwaitedThroughDjango, ThroughDjango
-from semel.stores.django.database import Database
-from semel.stores.django.engines import Engine, engine, missing
-from semel.stores.django.migration import migrate
+from semel.stores.django.database import DjangoDatabase, migrate
+from semel.stores.django.engines import DjangoEngine, engine, missing
 from semel.stores.django.transactions import (
-    AwaitedDjangoTransaction,
+    AsyncDjangoTransaction,
     DjangoTransaction,
     in_thread,
 )
-from semel.stores.open_transactions import Holds
+from semel.stores.open_transactions import HeldIdentities
 
 R = TypeVar("R")
 
@@ -46,20 +47,20 @@ class DjangoBackend:
     """Records in the database of a Django project.
 
     Claims and completions go through semel's own pools, with the settings of the alias. With
-    mode="atomic", and in a phase, the transaction is one on Django's own connection. While Django's
-    tests are run everything is: a test case takes with it what its requests have left.
+    mode="atomic", and in a phase, the transaction is on Django's own connection. While Django's
+    tests run, everything is: a test case then undoes what its requests wrote.
 
-    pool_size, timeout: those of semel's own pools, also in the URL's query.
+    pool_size, timeout: options of semel's own pools, also in the URL's query.
     """
 
     def __init__(self, url: str, **options: Any) -> None:
         alias, asked = parse(url)
-        options.pop("migrate", None)  # by `manage.py migrate`
+        options.pop("migrate", None)  # `manage.py migrate` does it
         self._url = f"django://{alias}"
         self._options = {**asked, **options}
-        self._database = Database(alias)
+        self._database = DjangoDatabase(alias)
         self._backends: dict[str, Backend] = {}
-        self._holds = Holds()
+        self._held = HeldIdentities()
 
     def __repr__(self) -> str:
         return f"DjangoBackend({self.url!r})"
@@ -74,16 +75,16 @@ class DjangoBackend:
 
     def blocking(self) -> Store:
         if self._database.private:
-            return ThroughDjango(self._database.wrapper, self._engine)
-        return _Advised(self._own().blocking())
+            return DjangoConnectionStore(self._database.wrapper, self._engine)
+        return _SchemaHintStore(self._own().blocking())
 
     def awaited(self) -> AsyncStore:
         if self._database.private:
-            return AwaitedThroughDjango(self.blocking)
-        return _AwaitedAdvised(self._own().awaited())
+            return AsyncDjangoConnectionStore(self.blocking)
+        return _AsyncSchemaHintStore(self._own().awaited())
 
     def on(self, connection: Any) -> Any:
-        """The same store in a transaction of Django's, given as its connection or a driver's."""
+        """A store in the caller's transaction. ``connection``: Django's, or the driver's own."""
         if not hasattr(connection, "settings_dict"):
             own: Any = self._own()
             return own.on(connection)
@@ -95,10 +96,12 @@ class DjangoBackend:
 
     def begin(self, identity: Identity | None, limit: float | None = None) -> Transaction | None:
         """A transaction on the calling thread's connection; None when another has the key."""
-        hold = self._holds.take(identity)
+        hold = self._held.take(identity)
         if hold is None:
             return None
         wrapper = self._database.wrapper
+        psycopg: Any = sys.modules.get("psycopg")
+        lost = (django_errors.OperationalError, *((psycopg.OperationalError,) if psycopg else ()))
         for again in (True, False):
             opened = DjangoTransaction(wrapper, self._engine, hold)
             try:
@@ -107,10 +110,9 @@ class DjangoBackend:
             except SemelError:
                 raise
             except Exception as error:
-                # A connection that Django has kept may have died meanwhile: a new one may do.
-                stale = isinstance(error, (django_errors.OperationalError, *_driver_errors()))
-                if not (again and stale and not wrapper.in_atomic_block):
-                    raise self._engine.judged(error, applied=False) from error
+                # Django may have kept a connection that has died: try once more with a new one.
+                if not (again and isinstance(error, lost) and not wrapper.in_atomic_block):
+                    raise self._engine.semel_error(error, applied=False) from error
                 wrapper.close()
         raise AssertionError("the second try returns or raises")
 
@@ -120,10 +122,10 @@ class DjangoBackend:
         opened = await in_thread(self.begin, identity, limit)
         if opened is None:
             return None
-        return AwaitedDjangoTransaction(cast("DjangoTransaction", opened))
+        return AsyncDjangoTransaction(cast("DjangoTransaction", opened))
 
     def ascertain(self, identity: Identity) -> Found | NoRecord:
-        """What a commit in doubt came to."""
+        """The outcome of a commit in doubt."""
         if self._database.private:
             return self.blocking().perform(Read(identity))
         return cast("Transactional", self._own()).ascertain(identity)
@@ -134,13 +136,13 @@ class DjangoBackend:
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
 
     def migrate(self) -> int:
-        """`manage.py migrate` does the same, and remembers that it did."""
+        """`manage.py migrate` does the same and records it."""
         if self._database.private:
             migrate(self._database.wrapper)
         return self._own().migrate()
 
     def examine(self) -> tuple[Finding, ...]:
-        """What semel's own on the same database finds."""
+        """What semel's own backend on the same database finds."""
         own = None if self._database.private else self._own()
         return own.examine() if isinstance(own, Examined) else ()
 
@@ -153,18 +155,18 @@ class DjangoBackend:
             await backend.aclose()
 
     @property
-    def _engine(self) -> Engine:
+    def _engine(self) -> DjangoEngine:
         return engine(self._database.engine)
 
     def _own(self) -> Backend:
-        """semel's own on the same database, which is another one while tests are run."""
+        """semel's own backend on the same database, whose name changes while Django's tests run."""
         name = self._database.name
         made = self._backends.get(name)
         return made or self._backends.setdefault(name, self._database.backend(self._options))
 
 
-class _Advised:
-    """Says how Django's users make tables that are missing."""
+class _SchemaHintStore:
+    """semel's own store; where tables are missing, the error says how Django makes them."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -176,8 +178,8 @@ class _Advised:
             raise missing(error) from error
 
 
-class _AwaitedAdvised:
-    """The same, awaited."""
+class _AsyncSchemaHintStore:
+    """The same for event loops."""
 
     def __init__(self, store: AsyncStore) -> None:
         self._store = store
@@ -189,18 +191,47 @@ class _AwaitedAdvised:
             raise missing(error) from error
 
 
-def _driver_errors() -> tuple[type[Exception], ...]:
-    import sys
+class DjangoConnectionStore:
+    """One operation at a time on the calling thread's Django connection, for a private database."""
 
-    psycopg: Any = sys.modules.get("psycopg")
-    return () if psycopg is None else (psycopg.OperationalError,)
+    def __init__(self, wrapper: Any, engine: DjangoEngine) -> None:
+        self._wrapper = wrapper
+        self._engine = engine
+
+    def perform(self, op: StoreOperation[R], /) -> R:
+        wrapper = self._wrapper
+        opened = wrapper.connection is None
+        try:
+            with transaction.atomic(using=wrapper.alias):
+                return self._engine.joined(wrapper).perform(op)
+        except Exception as error:
+            if type(error).__module__.startswith("semel."):
+                raise
+            raise self._engine.semel_error(error, applied=False) from error
+        finally:
+            if opened and not wrapper.in_atomic_block:
+                wrapper.close()  # a thread of semel's own must not keep a test database open
+
+
+class AsyncDjangoConnectionStore:
+    """The same for event loops, in the thread that Django's async code uses."""
+
+    def __init__(self, blocking: Any) -> None:
+        self._blocking = blocking
+
+    async def perform(self, op: StoreOperation[R], /) -> R:
+        def work() -> R:
+            reply: R = self._blocking().perform(op)
+            return reply
+
+        return await sync_to_async(work, thread_sensitive=True)()
 
 
 def parse(url: str) -> tuple[str, dict[str, str]]:
     """The alias and the options of ``django://alias?pool_size=5``."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # a bracket is taken for an address
+    except ValueError:  # a bracket that is no IPv6 address
         parts = None
     if parts is None or not parts.netloc or parts.path not in ("", "/"):
         raise ConfigurationError("write django://default, with an alias of Django's DATABASES")

@@ -1,4 +1,4 @@
-"""What a transaction on Django's own connection needs of SQLite and of PostgreSQL."""
+"""What a transaction on Django's own connection does differently on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from semel.errors import ConfigurationError, SchemaError, SemelError, StoreUnava
 from semel.stores.base import Store, system_clock
 from semel.stores.open_transactions import ENDED
 from semel.stores.sql.plans import plan
+from semel.stores.sqlite.connection import is_busy, outage, run
 
 R = TypeVar("R")
 
@@ -24,65 +25,65 @@ _MIGRATE: Final = (
 )
 
 
-class Engine(Protocol):
-    """One kind of database."""
+class DjangoEngine(Protocol):
+    """One kind of database. ``wrapper``: Django's connection object."""
 
     def begin(self, wrapper: Any, enter: Callable[[], None]) -> bool:
-        """Open the transaction by ``enter``; False when it is kept from that by another."""
+        """Call ``enter`` to open the transaction; False when another one prevents it."""
         ...
 
     def lock(self, wrapper: Any, identity: Identity | None, limit: float | None) -> bool:
-        """The identity's lock, tried and never waited for, as the transaction's first statement."""
+        """Try the identity's lock, without waiting, as the first statement; False: it is taken."""
         ...
 
     def joined(self, wrapper: Any) -> Store:
-        """The store within the open transaction."""
+        """The store inside the open transaction."""
         ...
 
     def in_transaction(self, wrapper: Any) -> bool: ...
 
-    def judged(self, error: BaseException, *, applied: bool | None) -> SemelError:
-        """What an error of the driver, or of Django's around it, means."""
+    def semel_error(self, error: BaseException, *, applied: bool | None) -> SemelError:
+        """semel's error for one of the driver, or for Django's error around it."""
         ...
 
     def committing(self, wrapper: Any) -> Any:
-        """Around a commit: raises where the server cannot vouch for what it called a success."""
+        """A context for the commit: raises when the server reports a success it is not sure of."""
         ...
 
     def sever(self, wrapper: Any) -> bool:
-        """End the connection from any thread; False where that cannot be done."""
+        """End the connection from any thread; False when that cannot be done."""
         ...
 
 
-def engine(name: str) -> Engine:
-    """The one for sqlite or postgresql."""
+def engine(name: str) -> DjangoEngine:
+    """The engine for ``sqlite`` or ``postgresql``."""
     if name not in ("sqlite", "postgresql"):
         raise ConfigurationError(f"Django on {name}: semel cannot join Django's own transactions")
-    return SqliteEngine() if name == "sqlite" else PostgresEngine()
+    return DjangoSqliteEngine() if name == "sqlite" else DjangoPostgresEngine()
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The driver's own error, which Django's stands for."""
+    """The driver's own error, which Django wraps."""
     return error.__cause__ or error if isinstance(error, django_errors.Error) else error
 
 
 def missing(error: SemelError) -> SemelError:
-    """Tables that are not there are Django's to make."""
+    """For missing tables: the error that tells a Django user how to make them."""
     return SchemaError(_MIGRATE) if isinstance(error, SchemaError) else error
 
 
-class SqliteEngine:
-    """There is one writer at a time: whoever is begun has every lock there is."""
+class DjangoSqliteEngine:
+    """SQLite has one writer at a time: a transaction that has begun holds every lock."""
 
     def begin(self, wrapper: Any, enter: Callable[[], None]) -> bool:
-        # With the write lock from the start: who reads first may not be let write later.
+        # Take the write lock at once: SQLite may refuse it to a transaction that has read first.
         mode, wrapper.transaction_mode = wrapper.transaction_mode, "IMMEDIATE"
         try:
             enter()
         except django_errors.OperationalError as error:
             cause = _cause(error)
-            if isinstance(cause, sqlite3.Error) and _busy(cause):
-                return False  # it may hold this very key
+            if isinstance(cause, sqlite3.Error) and is_busy(cause):
+                return False  # the other transaction may hold this very key
             raise
         finally:
             wrapper.transaction_mode = mode
@@ -97,9 +98,7 @@ class SqliteEngine:
     def in_transaction(self, wrapper: Any) -> bool:
         return bool(wrapper.connection is not None and wrapper.connection.in_transaction)
 
-    def judged(self, error: BaseException, *, applied: bool | None) -> SemelError:
-        from semel.stores.sqlite.connection import outage
-
+    def semel_error(self, error: BaseException, *, applied: bool | None) -> SemelError:
         cause = _cause(error)
         if isinstance(cause, sqlite3.OperationalError) and "no such savepoint" in str(cause):
             return ConfigurationError(ENDED)
@@ -112,9 +111,8 @@ class SqliteEngine:
         yield
 
     def sever(self, wrapper: Any) -> bool:
-        """A statement is stopped; what a handler does between statements is not.
-
-        Rolled back under its hands, its next write would be one by itself, and stay.
+        """Interrupt the running statement. A handler between statements cannot be stopped: after a
+        rollback behind its back, its next write would commit by itself.
         """
         with suppress(Exception):
             wrapper.connection.interrupt()
@@ -126,22 +124,14 @@ class _SqliteJoined:
         self._connection = connection
 
     def perform(self, op: StoreOperation[R], /) -> R:
-        from semel.stores.sqlite.connection import outage, run
-
         try:
             return run(self._connection, plan(op), system_clock())
         except sqlite3.Error as error:
             raise missing(outage(error, applied=False)) from error
 
 
-def _busy(error: sqlite3.Error) -> bool:
-    from semel.stores.sqlite.connection import is_busy
-
-    return is_busy(error)
-
-
-class PostgresEngine:
-    """The identity's advisory lock, as in semel's own transactions."""
+class DjangoPostgresEngine:
+    """PostgreSQL has the identity's advisory lock, as in semel's own transactions."""
 
     def begin(self, wrapper: Any, enter: Callable[[], None]) -> bool:
         enter()
@@ -152,7 +142,7 @@ class PostgresEngine:
 
         from semel.stores.postgres.transaction_steps import locking
 
-        # Whatever Django's setting: each statement must see what was committed before it.
+        # Whatever level Django sets: each statement must see what was committed before it.
         level = b"" if wrapper.savepoint_ids else b"SET TRANSACTION ISOLATION LEVEL READ COMMITTED;"
         asked = b"SELECT true" if identity is None else locking(identity, limit)
         cursor: Cursor[Any] = Cursor(wrapper.connection)
@@ -174,7 +164,7 @@ class PostgresEngine:
             return False
         return wrapper.connection.pgconn.transaction_status in (IN_TRANSACTION, FAILED)
 
-    def judged(self, error: BaseException, *, applied: bool | None) -> SemelError:
+    def semel_error(self, error: BaseException, *, applied: bool | None) -> SemelError:
         import psycopg
 
         from semel.stores.postgres.errors import joined, verdict

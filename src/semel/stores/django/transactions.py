@@ -1,8 +1,8 @@
 """Transactions on Django's own connection: what the ORM writes commits with the record.
 
-Two of Django's atomic blocks, one in the other: the outer one holds the record, the inner one is
-the handler's, so that its writes can be undone and the record kept. Both are entered and left by
-the thread that the handler runs in, since Django's connections belong to threads.
+There are two atomic blocks of Django's. The outer one holds the record; the inner one is the
+handler's, so that its writes can be undone while the record stays. Django's connections belong to
+threads, so the thread that runs the handler enters and leaves both.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from semel.core.operations.requests import StoreOperation
 from semel.core.records import Identity
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
 from semel.log import log
-from semel.stores.django.engines import Engine
-from semel.stores.open_transactions import ENDED, OVER, Hold, in_event_loop
+from semel.stores.django.engines import DjangoEngine
+from semel.stores.open_transactions import ENDED, OVER, HeldIdentity, in_event_loop
 
 R = TypeVar("R")
 
@@ -45,13 +45,14 @@ _ELSEWHERE: Final = (
 _READS: Final = re.compile(
     r"(?:\s|\(|/\*.*?\*/)*(?:SELECT|SHOW|SET|BEGIN|SAVEPOINT|RELEASE|ROLLBACK)\b", re.I | re.S
 )
-"""What may be said to another database: to read, and what Django says of its own accord."""
+"""Statements that another database may get: reads, and those that Django sends by itself."""
 
 
-def _mended(execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
-    """Around statements: an error whose block was rolled back has broken nothing that stays.
+def _forget_old_errors(execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
+    """Wraps statements: forget an error whose block was rolled back.
 
-    Django keeps the last one for good, and marks what it breaks apart from it.
+    Django keeps its last error in ``rollback_exc`` for ever; only ``needs_rollback`` says whether
+    that error still spoils the open block.
     """
     if not context["connection"].needs_rollback:
         context["connection"].rollback_exc = None
@@ -59,23 +60,23 @@ def _mended(execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any
 
 
 def _refuse_writes(execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
-    """Around statements in other databases: what is written there would stay, whatever comes."""
+    """Wraps statements in other databases: a write there would not be part of this transaction."""
     if _READS.match(str(sql)) is None:
         raise ConfigurationError(_ELSEWHERE.format(context["connection"].alias))
     return execute(sql, params, many, context)
 
 
 class _Undone(Exception):
-    """Leaves an atomic block without its writes."""
+    """Leaves an atomic block and undoes its writes."""
 
 
 class DjangoTransaction:
     """See `semel.stores.base.Transaction`."""
 
-    def __init__(self, wrapper: Any, engine: Engine, hold: Hold) -> None:
+    def __init__(self, wrapper: Any, engine: DjangoEngine, hold: HeldIdentity) -> None:
         self._wrapper = wrapper
         self._engine = engine
-        self._hold: Hold | None = hold
+        self._hold: HeldIdentity | None = hold
         self._outer = transaction.atomic(using=wrapper.alias, durable=True)
         self._inner: Any = None
         self._end: SemelError | str | None = None
@@ -91,7 +92,7 @@ class DjangoTransaction:
         if not self._engine.begin(self._wrapper, self._outer.__enter__):
             return False
         self._wrapper.rollback_exc = None
-        self._watch()
+        self._watch(True)
         try:
             won = self._engine.lock(self._wrapper, identity, limit)
             if won and identity is None:
@@ -115,7 +116,7 @@ class DjangoTransaction:
         raise ConfigurationError("in Django the ORM is in the transaction already: use a model")
 
     def perform(self, op: StoreOperation[R], /) -> R:
-        if in_event_loop():  # an async view, whose statements are Django's thread's to make
+        if in_event_loop():  # an async view: Django's own thread must run the statements
             awaited: Any = sync_to_async(self._perform, thread_sensitive=True)(op)
             return awaited  # type: ignore[no-any-return]
         return self._perform(op)
@@ -126,13 +127,13 @@ class DjangoTransaction:
 
     def savepoint(self) -> None:
         self._inner = transaction.atomic(using=self._wrapper.alias)
-        self._judged(self._inner.__enter__)
+        self._run(self._inner.__enter__)
 
     def flush(self) -> None:
-        """The handler is done: its block is left as Django would, by `set_rollback` too.
+        """Leave the handler's block as Django would, also after `set_rollback`.
 
-        Where Django undoes its writes because one of them failed, the handler may have caught the
-        error: it is the outcome all the same.
+        When a write of the handler has failed, Django undoes all of them. The handler may have
+        caught that error; it is raised here, because it is the outcome.
         """
         wrapper = self._wrapper
         failed: Exception | None = wrapper.rollback_exc if wrapper.needs_rollback else None
@@ -151,24 +152,24 @@ class DjangoTransaction:
         blocks: list[Any] = self._wrapper.atomic_blocks
         if not blocks or blocks[-1] is not inner:
             raise ConfigurationError(_LEFT_OPEN)
-        self._judged(lambda: inner.__exit__(type(error) if error else None, error, None))
+        self._run(lambda: inner.__exit__(type(error) if error else None, error, None))
 
-    def _watch(self) -> None:
+    def _watch(self, on: bool) -> None:
+        """Put the statement wrappers on every connection of this thread, or remove them."""
         for wrapper in connections.all():
-            watcher = _mended if wrapper is self._wrapper else _refuse_writes
-            wrapper.execute_wrappers.append(watcher)
-
-    def _unwatch(self) -> None:
-        for wrapper in connections.all():
-            watcher = _mended if wrapper is self._wrapper else _refuse_writes
+            watcher = _forget_old_errors if wrapper is self._wrapper else _refuse_writes
             with suppress(ValueError):
-                wrapper.execute_wrappers.remove(watcher)
+                if on:
+                    wrapper.execute_wrappers.append(watcher)
+                else:
+                    wrapper.execute_wrappers.remove(watcher)
 
-    def _judged(self, work: Callable[[], object]) -> None:
+    def _run(self, work: Callable[[], object]) -> None:
+        """Call ``work``; an error of the driver becomes one of semel's."""
         try:
             work()
         except Exception as error:
-            raise self._engine.judged(error, applied=False) from error
+            raise self._engine.semel_error(error, applied=False) from error
 
     def _demand_open(self) -> None:
         if self._severed is not None:
@@ -196,25 +197,25 @@ class DjangoTransaction:
         except SemelError as error:
             self._leave()
             return error
-        self._unwatch()
+        self._watch(False)
         wrapper = self._wrapper
         nested = bool(wrapper.savepoint_ids)
         hooks: list[Any] = wrapper.run_on_commit
         if not nested:
-            wrapper.run_on_commit = []  # what they raise must not be taken for a failed commit
+            wrapper.run_on_commit = []  # an error in one of them is not a failed commit
         try:
             with self._engine.committing(wrapper):
                 self._outer.__exit__(None, None, None)
         except SemelError as error:
             return error
         except Exception as error:
-            return self._engine.judged(error, applied=None)
+            return self._engine.semel_error(error, applied=None)
         if not nested:
             self._run_hooks(hooks)
         return None
 
     def _demand_committable(self) -> None:
-        """Django would do something else, without a word: leave another block, or roll back."""
+        """Refuse where Django would silently leave another block, or roll back."""
         blocks: list[Any] = self._wrapper.atomic_blocks
         if not blocks or blocks[-1] is not self._outer:
             raise ConfigurationError(_LEFT_OPEN)
@@ -234,10 +235,10 @@ class DjangoTransaction:
             self._leave()
 
     def _leave(self) -> None:
-        """Out of every block that was opened since, without their writes."""
+        """Leave every block that was opened since the beginning, and undo its writes."""
         self._end = self._end or "left"
         self._hold = None
-        self._unwatch()
+        self._watch(False)
         blocks: list[Any] = self._wrapper.atomic_blocks
         while self._outer in blocks:
             block = blocks[-1]
@@ -253,8 +254,8 @@ class DjangoTransaction:
         return self._engine.sever(self._wrapper)
 
 
-class AwaitedDjangoTransaction:
-    """The same from an event loop: each step in the thread that Django's async code uses."""
+class AsyncDjangoTransaction:
+    """The same for event loops: each step runs in the thread that Django's async code uses."""
 
     def __init__(self, blocking: DjangoTransaction) -> None:
         self._blocking = blocking

@@ -1,10 +1,11 @@
 """``memory://``: records in a dictionary. The executable reading of the state table, for tests.
 
-backend  what the URL names, in both colours
-records  claims, reads and writes of one record
-fields   a record as it is kept, and a line for each kind of write
-upkeep   what is due, maintenance
-outbox   effects and events
+backend      what the URL names, blocking and async
+records      claims, reads and writes of one record
+rows         a record as it is kept, and what each kind of write does to it
+maintenance  what is due, rounds over all records, erasure and key rotation
+outbox       effects, and events of providers
+audit        the log of what operators did
 """
 
 from semel.stores.memory.backend import MemoryBackend

@@ -1,15 +1,13 @@
-"""What was done to records and effects beside the way of requests, in a list."""
+"""The audit log: what operators and programs did to records and effects, in a list."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from semel.core.operations.acts import Act, Verb
-from semel.core.operations.audit import (
-    AuditEntries,
-    AuditEntry,
-    BrowseAudit,
-    Remark,
-    Remarked,
-)
+from semel.core.operations.audit import AuditEntries, AuditEntry, BrowseAudit, Remark, Remarked
+from semel.core.operations.requests import StoreOperation
 from semel.core.records import Identity, Micros
 from semel.core.states import RecordEvent
 from semel.core.texts import shown
@@ -25,14 +23,17 @@ VERBS = {
     RecordEvent.EVICT_FREED: Verb.FREE,
     RecordEvent.ERASE: Verb.ERASE,
 }
-"""What an event is called where somebody answers for it."""
+"""The events that are written into the log, and the verb each is written as."""
 
 
-class Audit:
-    """Every act, oldest first."""
+class AuditLog:
+    """Every entry, oldest first."""
 
     def __init__(self) -> None:
         self._entries: list[AuditEntry] = []
+
+    def answers(self) -> dict[type[StoreOperation[Any]], Callable[[Any, Micros], object]]:
+        return {Remark: self._remark, BrowseAudit: self._browse}
 
     def note(
         self,
@@ -44,15 +45,18 @@ class Audit:
         subject: str | None = None,
         states: tuple[str | None, str | None] = (None, None),
     ) -> None:
+        """Append an entry. ``states``: of the record or effect, before and after."""
         place = str(len(self._entries) + 1)
-        said = (verb.value, shown(act.by), shown(act.reason))
-        self._entries.append(AuditEntry(place, now, *said, identity, subject, *states))
+        by, reason = shown(act.by), shown(act.reason)
+        entry = AuditEntry(place, now, verb.value, by, reason, identity, subject, *states)
+        self._entries.append(entry)
 
-    def remark(self, op: Remark, now: Micros) -> Remarked:
+    def _remark(self, op: Remark, now: Micros) -> Remarked:
         self.note(op.verb, op.act, now, subject=shown(op.subject))
         return Remarked(now)
 
-    def browse(self, op: BrowseAudit, now: Micros) -> AuditEntries:
+    def _browse(self, op: BrowseAudit, now: Micros) -> AuditEntries:
+        """A page of entries, newest first, before the place ``op.before``."""
         place = len(self._entries) + 1 if op.before is None else whole(op.before)
         if place is None:
             raise ConfigurationError("this is no place in the audit of this store")

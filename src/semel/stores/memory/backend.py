@@ -1,4 +1,4 @@
-"""The backend: one lock, one verb."""
+"""What ``memory://`` names. One lock makes every operation atomic."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from semel.core.operations.requests import (
 from semel.core.records import Micros
 from semel.core.texts import exact
 from semel.stores.base import AsyncStore, Capabilities, Clock, Store, system_clock
-from semel.stores.memory.audit import Audit
-from semel.stores.memory.erasure import Custody
-from semel.stores.memory.maintenance import Upkeep
-from semel.stores.memory.outbox import Outbox
-from semel.stores.memory.records import Records
+from semel.stores.memory.audit import AuditLog
+from semel.stores.memory.maintenance import MemoryMaintenance
+from semel.stores.memory.outbox import MemoryOutbox
+from semel.stores.memory.records import MemoryRecords
 
 R = TypeVar("R")
 
@@ -37,7 +36,7 @@ class _Recipe:
 
 
 class MemoryBackend:
-    """All records of this object, in this process; gone with it."""
+    """Records that live in this object and end with it."""
 
     def __init__(self, url: str = "memory://", *, clock: Clock = system_clock) -> None:
         self._url = url
@@ -45,15 +44,15 @@ class MemoryBackend:
         self._lock = threading.Lock()
         self._recipes: dict[str, _Recipe] = {}
         self._awaited = _AsyncMemoryStore(self)
-        audit = Audit()
-        records, outbox = Records(audit), Outbox(audit)
+        audit = AuditLog()
+        records, outbox = MemoryRecords(audit), MemoryOutbox(audit)
         self._answers: Mapping[type[StoreOperation[Any]], Answer] = {
             Register: self._register,
             ReadRecipe: self._read_recipe,
             **records.answers(),
-            **Upkeep(records, outbox).answers(),
+            **MemoryMaintenance(records, outbox).answers(),
             **outbox.answers(),
-            **Custody(records, outbox, audit).answers(),
+            **audit.answers(),
         }
 
     @property
@@ -74,13 +73,13 @@ class MemoryBackend:
         return 0
 
     def close(self) -> None:
-        """Nothing was opened; the records stay."""
+        """Nothing is open; the records stay."""
 
     async def aclose(self) -> None:
-        """Nothing was opened; the records stay."""
+        """Nothing is open; the records stay."""
 
     def perform(self, op: StoreOperation[R]) -> R:
-        """One atomic step: the lock is the transaction."""
+        """One atomic step: the lock is the whole transaction."""
         answer = self._answers.get(type(op))
         if answer is None:
             raise TypeError(f"not an operation of a store: {type(op).__name__}")
@@ -98,16 +97,14 @@ class MemoryBackend:
         recorded = self._recipes.get(exact(op.route))
         if recorded is None:
             recorded = self._recipes[op.route] = _Recipe(recipe, None, None)
-        elif recorded.recipe == previous != recipe and _replaceable(recorded, recipe, now):
+        elif recorded.recipe == previous != recipe and (
+            # No key of the recipe before this one is alive, or that recipe comes back.
+            (recorded.alive_until or 0) <= now or recorded.previous == recipe
+        ):
             recorded = self._recipes[op.route] = _Recipe(recipe, previous, now + op.alive)
         if recorded.recipe != recipe:
             return Conflicting(recorded.recipe, recorded.alive_until, now)
         return Registered(recorded.previous, recorded.alive_until, now)
-
-
-def _replaceable(recorded: _Recipe, recipe: str, now: Micros) -> bool:
-    """The keys of what was replaced last have run out; or that is what comes back."""
-    return (recorded.alive_until or 0) <= now or recorded.previous == recipe
 
 
 class _AsyncMemoryStore:

@@ -1,4 +1,4 @@
-"""What workers, maintenance and operators ask, of records in a dictionary."""
+"""What workers, maintenance and operators ask of many records at once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 from semel.core.frozen import frozen
+from semel.core.operations.audit import (
+    Belonging,
+    Belongings,
+    Exhibit,
+    Exhibits,
+    ListBelongings,
+    ListUnlike,
+    Reseal,
+)
 from semel.core.operations.maintenance import (
     Abandon,
     Browse,
@@ -29,13 +38,13 @@ from semel.core.operations.maintenance import (
     WhoLeads,
     Work,
 )
-from semel.core.operations.requests import StoreOperation
+from semel.core.operations.requests import Applied, Lost, StoreOperation, Written
 from semel.core.records import Case, Fence, Identity, Micros, OnLapse, State
 from semel.core.states import RecordEvent
 from semel.core.terms import route_of
 from semel.core.texts import indexed, shown
-from semel.stores.memory.outbox import Outbox
-from semel.stores.memory.records import Records
+from semel.stores.memory.outbox import MemoryOutbox
+from semel.stores.memory.records import MemoryRecords
 from semel.stores.memory.rows import Row, empty, keep, lapse, lapse_event, nothing, proved
 
 
@@ -45,10 +54,10 @@ class _Leader:
     until: Micros
 
 
-class Upkeep:
-    """A round over the records; also over outbox and events, which are reaped with them."""
+class MemoryMaintenance:
+    """Lists, counts and rounds over all records. The outbox is reaped together with them."""
 
-    def __init__(self, records: Records, outbox: Outbox) -> None:
+    def __init__(self, records: MemoryRecords, outbox: MemoryOutbox) -> None:
         self._records = records
         self._outbox = outbox
         self._leaders: dict[str, _Leader] = {}
@@ -66,6 +75,9 @@ class Upkeep:
             Lead: self._lead,
             WhoLeads: self._who_leads,
             Retire: self._retire,
+            ListBelongings: self._belongings,
+            ListUnlike: self._unlike,
+            Reseal: self._reseal,
         }
 
     def _rows(self) -> list[Row]:
@@ -104,6 +116,7 @@ class Upkeep:
         )
 
     def _page(self, op: Scan | Count) -> tuple[list[Row], Identity | None]:
+        """The next rows by identity, and where the page after them begins; None at the end."""
         after = op.after or b""
         past = [row for row in self._rows() if row.identity > after]
         page = sorted(past, key=lambda row: row.identity)[: op.limit]
@@ -175,7 +188,7 @@ class Upkeep:
         return Tended({**counts, **others}, more, now)
 
     def _round(self, limit: int, now: Micros, tend: Callable[[Row], RecordEvent | None]) -> Tended:
-        """What ``tend`` changes, longest due first, up to ``limit``."""
+        """Call ``tend`` on the rows, longest due first, until it has changed ``limit`` of them."""
         counts: Counter[str] = Counter()
         due = [(row.case(self._records.terms).due_at or now, row) for row in self._rows()]
         for _, row in sorted(due, key=lambda item: item[0]):
@@ -209,17 +222,59 @@ class Upkeep:
             self._records.happen(RecordEvent.RETIRE, row, _retired, op, now)
         return Retired(len(made), now)
 
+    # ── erasure and key rotation ─────────────────────────────────────────────────────────────────
+
+    def _full_page(self, op: ListBelongings | ListUnlike) -> tuple[list[Row], Identity | None]:
+        """The next rows by identity; only a page that is not full is known to be the last."""
+        past = [row for row in self._rows() if row.identity > (op.after or b"")]
+        page = sorted(past, key=lambda row: row.identity)[: op.limit]
+        return page, page[-1].identity if page and len(page) >= op.limit else None
+
+    def _belongings(self, op: ListBelongings, now: Micros) -> Belongings:
+        page, until = self._full_page(op)
+        found = [
+            Belonging(row.identity, row.state, row.fence)
+            for row in page
+            if row.origin.tenant == shown(op.tenant) and self._records.is_of(row, op.application)
+        ]
+        return Belongings(tuple(found), until, now)
+
+    def _unlike(self, op: ListUnlike, now: Micros) -> Exhibits:
+        """Rows with a stored value that does not begin with ``op.prefix``."""
+        page, until = self._full_page(op)
+        found: list[Exhibit] = []
+        for row in page:
+            parts = [
+                None if blob is None or blob.startswith(op.prefix) else blob
+                for blob in (row.request, row.journal, row.snapshot)
+            ]
+            if any(part is not None for part in parts):
+                found.append(Exhibit(row.identity, row.fence, row.reason, *parts))
+        return Exhibits(tuple(found), until, now)
+
+    def _reseal(self, op: Reseal, now: Micros) -> Written:
+        """Replace a stored value by the same value under another key."""
+        row = self._records.rows.get(op.identity)
+        if row is None:
+            return Lost(None, now)
+        if row.fence != op.seen or getattr(row, op.part.value) != op.old:
+            return Lost(row.record, now)
+        resealed = row.copy(row.state)
+        setattr(resealed, op.part.value, op.new)
+        self._records.rows[op.identity] = resealed
+        return Applied(row.state, now, row.leased_until, row.expires_at)
+
 
 def _retired(op: Retire, row: Row, now: Micros) -> None:
     row.retired_at = now if row.retired_at is None else row.retired_at
 
 
 def _due_for(work: Work, case: Case, now: Micros) -> Micros | None:
-    """When the record is, or will be, this kind of work; None: it is not."""
+    """When the record becomes this kind of work; None when it does not."""
     record, due = case.record, case.due_at
     match work:
         case Work.PENDING:
-            # Past its deadline it is the abandoner's.
+            # After its deadline only the abandoner may take it.
             waits = record.leased_until is not None and record.leased_until > now
             return due if record.state is State.PENDING and waits else None
         case Work.LAPSED:

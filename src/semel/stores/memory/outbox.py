@@ -1,4 +1,4 @@
-"""The outbox and events of providers, in dictionaries."""
+"""The outbox, and the events that providers sent, in dictionaries."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from semel.core.frozen import frozen, replace
 from semel.core.operations.acts import Verb
+from semel.core.operations.audit import ResealEffect
 from semel.core.operations.outbox import (
     BrowseEffects,
     Deliver,
@@ -25,12 +26,12 @@ from semel.core.operations.outbox import (
 from semel.core.operations.requests import StoreOperation
 from semel.core.records import Effect, Fence, Micros
 from semel.core.texts import exact, indexed, shown
-from semel.stores.memory.audit import Audit
+from semel.stores.memory.audit import AuditLog
 
 
 @frozen
 class _Slot:
-    """An effect as it is kept. ``due_at``: when it may be taken (again), or is forgotten."""
+    """An effect as it is kept. ``due_at``: when a worker may take it, or when it is forgotten."""
 
     effect: Effect
     place: int
@@ -39,17 +40,18 @@ class _Slot:
     fence: Fence | None = None
     leased_until: Micros | None = None
 
-    def told(self) -> Effect:
+    def shown(self) -> Effect:
+        """The effect with its current times, as a reply carries it."""
         return replace(self.effect, due_at=self.due_at, leased_until=self.leased_until)
 
     def taken(self, now: Micros) -> bool:
         return self.leased_until is not None and self.leased_until > now
 
 
-class Outbox:
-    """Effects by key, events by source."""
+class MemoryOutbox:
+    """Effects by key; events that providers sent by their source and id."""
 
-    def __init__(self, audit: Audit) -> None:
+    def __init__(self, audit: AuditLog) -> None:
         self._audit = audit
         self._slots: dict[str, _Slot] = {}
         self._places = 0
@@ -65,11 +67,12 @@ class Outbox:
             BrowseEffects: self._browse,
             FindEffect: self._find,
             Requeue: self._requeue,
-            NoteEvent: self._note,
+            NoteEvent: self._note_event,
+            ResealEffect: self._reseal,
         }
 
     def reap(self, limit: int, now: Micros) -> dict[str, int]:
-        """Forget delivered effects and events past their time; how many of each."""
+        """Delete delivered effects and events whose time is over; returns how many of each."""
         effects = [
             slot.effect.key
             for slot in sorted(self._slots.values(), key=lambda slot: slot.due_at or 0)
@@ -108,19 +111,16 @@ class Outbox:
         ]
         named.sort(key=lambda item: item[:2])
         free = [slot for due, _, slot in named if due <= now and _first(slot, waiting, now)]
-        taken = [self._lease(slot, op, now) for slot in free[: op.limit]]
+        end, taken = now + op.lease, list[_Slot]()
+        for slot in free[: op.limit]:
+            effect = replace(slot.effect, tries=slot.effect.tries + 1)
+            leased = replace(slot, effect=effect, fence=op.fence, leased_until=end, due_at=end)
+            taken.append(self._keep(leased))
         taken.sort(key=lambda slot: slot.place)
-        effects = tuple([slot.told() for slot in taken])
+        effects = tuple([slot.shown() for slot in taken])
         if effects and len(effects) >= op.limit:
             return Effects(effects, now, now)
         return Effects(effects, now, next((due for due, _, _ in named if due > now), None))
-
-    def _lease(self, slot: _Slot, op: TakeEffects, now: Micros) -> _Slot:
-        end = now + op.lease
-        effect = replace(slot.effect, tries=slot.effect.tries + 1)
-        return self._keep(
-            replace(slot, effect=effect, fence=op.fence, leased_until=end, due_at=end)
-        )
 
     def _keep(self, slot: _Slot) -> _Slot:
         self._slots[slot.effect.key] = slot
@@ -142,11 +142,12 @@ class Outbox:
             return EffectWritten(False, now)
         if slot.state is not Shelf.DELIVERED:
             provider_id = op.provider_id and shown(op.provider_id)
-            told: dict[str, Any] = {"delivered_at": now, "provider_id": provider_id}
-            effect = replace(slot.effect, **told, error=None, dead_at=None)
-            due_at = now + op.retention
-            state = {"state": Shelf.DELIVERED, "leased_until": None, "due_at": due_at}
-            self._keep(replace(slot, effect=effect, **state))
+            changes: dict[str, Any] = {"delivered_at": now, "provider_id": provider_id}
+            effect = replace(slot.effect, **changes, error=None, dead_at=None)
+            due = now + op.retention
+            self._keep(
+                replace(slot, effect=effect, state=Shelf.DELIVERED, leased_until=None, due_at=due)
+            )
         return EffectWritten(True, now)
 
     def _fail(self, op: Fail, now: Micros) -> EffectWritten:
@@ -162,14 +163,14 @@ class Outbox:
         return EffectWritten(True, now)
 
     def _browse(self, op: BrowseEffects, now: Micros) -> Effects:
-        effects = [slot.told() for slot in self._slots.values() if slot.state is op.shelf]
+        effects = [slot.shown() for slot in self._slots.values() if slot.state is op.shelf]
         effects = [effect for effect in effects if effect.key > (op.after or "")]
         effects.sort(key=lambda effect: effect.key)
         return Effects(tuple(effects[: op.limit]), now)
 
     def _find(self, op: FindEffect, now: Micros) -> Effects:
         slot = self._slots.get(op.key)
-        return Effects(() if slot is None else (slot.told(),), now)
+        return Effects(() if slot is None else (slot.shown(),), now)
 
     def _requeue(self, op: Requeue, now: Micros) -> EffectWritten:
         slot = self._slots.get(op.key)
@@ -192,15 +193,15 @@ class Outbox:
             self._keep(replace(slot, effect=effect, state=Shelf.WAITING, fence=None, due_at=now))
         return EffectWritten(True, now)
 
-    def exchange(self, key: str, old: bytes, new: bytes) -> bool:
-        """Other bytes for a payload that mean the same."""
-        slot = self._slots.get(key)
-        if slot is None or slot.effect.payload != old:
-            return False
-        self._keep(replace(slot, effect=replace(slot.effect, payload=new)))
-        return True
+    def _reseal(self, op: ResealEffect, now: Micros) -> EffectWritten:
+        """Replace a payload by the same payload under another key."""
+        slot = self._slots.get(op.key)
+        if slot is None or slot.effect.payload != op.old:
+            return EffectWritten(False, now)
+        self._keep(replace(slot, effect=replace(slot.effect, payload=op.new)))
+        return EffectWritten(True, now)
 
-    def _note(self, op: NoteEvent, now: Micros) -> Noted:
+    def _note_event(self, op: NoteEvent, now: Micros) -> Noted:
         event = indexed(op.source), indexed(op.event)
         before = event in self._events
         if op.keep is not None and not before:
@@ -209,7 +210,7 @@ class Outbox:
 
 
 def _first(slot: _Slot, waiting: list[_Slot], now: Micros) -> bool:
-    """Of its order the oldest that waits, with none under way."""
+    """Whether the effect is the oldest waiting one of its order, and no other is under way."""
     order = slot.effect.order
     others = [other for other in waiting if other.effect.order == order and other is not slot]
     return order is None or not any(

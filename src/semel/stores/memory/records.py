@@ -1,7 +1,6 @@
-"""Claims, reads and writes of one record, in a dictionary.
+"""Claims, reads and writes of one record.
 
-Whether an event is allowed, what must be shown for it and where it leads is looked up in
-``core/states``.
+`core.states` says which event is allowed, what proof it needs and which state it leads to.
 """
 
 from __future__ import annotations
@@ -36,22 +35,14 @@ from semel.core.stored.snapshot import LARGE, brief
 from semel.core.terms import Terms, TermsId, application_of
 from semel.core.texts import indexed
 from semel.errors import StoreCorrupt
-from semel.stores.memory.audit import VERBS, Audit
-from semel.stores.memory.rows import (
-    TARGET,
-    WRITES,
-    Fill,
-    Row,
-    Write,
-    allowed,
-    already,
-)
+from semel.stores.memory.audit import VERBS, AuditLog
+from semel.stores.memory.rows import TARGET, WRITES, Fill, Row, Write, allowed, already
 
 
-class Records:
+class MemoryRecords:
     """Every record, by identity."""
 
-    def __init__(self, audit: Audit) -> None:
+    def __init__(self, audit: AuditLog) -> None:
         self.rows: dict[Identity, Row] = {}
         self.terms: dict[TermsId, Terms] = {}
         self._audit = audit
@@ -86,7 +77,7 @@ class Records:
 
     def _agree(self, op: Agree, now: Micros) -> Agreed:
         for name in (op.terms.application, op.terms.route):
-            indexed(name)  # as stores with an index have it
+            indexed(name)  # raises for what a store with an index could not keep
         self.terms[op.terms.id] = op.terms
         return Agreed(now)
 
@@ -118,8 +109,8 @@ class Records:
         if row is None:
             return Applied(None, now) if TARGET[event] is None else Lost(None, now)
         if allowed(kind, op, event, row, now):
-            if event in VERBS:
-                self._note(op, event, row, now)
+            if event in VERBS:  # most writes are not for the audit log
+                self._audit_write(op, event, row, now)
             row = self.happen(event, row, kind.fill, op, now)
         elif not already(op, TARGET[event], row, now):
             return Lost(_brief(row), now)
@@ -128,7 +119,7 @@ class Records:
         return Applied(row.state, now, row.leased_until, row.expires_at)
 
     def happen(self, event: RecordEvent, row: Row, fill: Fill, op: Any, now: Micros) -> Row | None:
-        """Change the record to where the table leads; None when it is gone."""
+        """Bring the record into the state that the event leads to; None when that deletes it."""
         target = TARGET[event]
         if target is None:
             del self.rows[row.identity]
@@ -138,8 +129,7 @@ class Records:
         self.rows[row.identity] = left
         return left
 
-    def _note(self, op: Any, event: RecordEvent, row: Row, now: Micros) -> None:
-        """Put an act on record; most writes are none."""
+    def _audit_write(self, op: Any, event: RecordEvent, row: Row, now: Micros) -> None:
         target = TARGET[event]
         states = row.state.value, None if target is None else target.value
         self._audit.note(VERBS[event], op.act, now, identity=op.identity, states=states)
@@ -157,7 +147,7 @@ _ACCEPTED: Final = _leads_to(RecordEvent.ACCEPT)
 
 
 def _brief(row: Row) -> Record:
-    """As requests get it: of a large answer the head."""
+    """The record with only the head of a large answer; `Fetch` reads the whole."""
     record = row.record
     if record.snapshot is None or len(record.snapshot) <= LARGE:
         return record
@@ -165,7 +155,7 @@ def _brief(row: Row) -> Record:
 
 
 def _claim_again(op: Claim, row: Row, now: Micros) -> Claimed | Found:
-    """An own claim asked again is held already, but a lease that is past is not handed out."""
+    """Claimed when an earlier try of this claim succeeded and its lease still runs; else Found."""
     held = row.fence == op.fence and row.state is State.IN_PROGRESS
     if held and row.leased_until is not None and not row.record.lapsed(now):
         return Claimed(row.leased_until, now, row.created_at)

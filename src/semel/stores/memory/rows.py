@@ -1,12 +1,14 @@
-"""A record as it is kept, and one line for each kind of write; the state table has the rest.
+"""A record as the memory store keeps it, and what each kind of write does to it.
 
-A write goes four steps, and `WRITES` has what differs from one kind to the next: which event it is,
-whose fence is shown for it, what it asks for beside the table, and which fields it fills in.
+`core.states.TABLE` says which event may change a record in which state, and what proof it needs.
+`WRITES` says the rest, one line for each kind of write: which event it is, which fence is its
+proof, what else must hold, and which fields it fills in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
@@ -74,38 +76,13 @@ Write: TypeAlias = (
 _blank: Final = object.__new__
 
 
+@dataclass(init=False, repr=False, eq=False, slots=True)
 class Row:
     """A record as it is kept.
 
-    One that is in its place is never changed: a write fills in a copy and puts that there instead.
-    So a write that is interrupted halfway has changed nothing, and what was read stays as it was.
+    A row in the dictionary never changes: a write fills in a copy and then replaces the row. So a
+    write that fails halfway changes nothing, and what a caller has read stays as it was.
     """
-
-    __slots__ = (
-        "abandon_at",
-        "created_at",
-        "due_at",
-        "expires_at",
-        "fence",
-        "fields",
-        "fingerprint",
-        "forget_at",
-        "identity",
-        "journal",
-        "leased_until",
-        "made",
-        "on_lapse",
-        "origin",
-        "patience",
-        "reason",
-        "request",
-        "resource",
-        "retired_at",
-        "snapshot",
-        "state",
-        "terms",
-        "tries",
-    )
 
     identity: Identity
     state: State
@@ -128,10 +105,10 @@ class Row:
     tries: int
     due_at: Micros | None
     patience: Micros | None
-    """Only of a deferred request: how long it may wait to be run, and until when."""
+    """Only for a deferred request: how long it may wait to be run. ``abandon_at``: until when."""
     abandon_at: Micros | None
     made: Record | None
-    """`record`, once somebody has asked for it."""
+    """The cached `record`."""
 
     def __init__(self, op: Claim | Accept, state: State, end: Micros, now: Micros) -> None:
         self.identity, self.state, self.fence = op.identity, state, op.fence
@@ -144,7 +121,7 @@ class Row:
         self.tries = 0
 
     def copy(self, state: State) -> Row:
-        """One to be filled in, in this state."""
+        """A copy in another state, to be filled in. Written out: this is on the request's way."""
         row: Row = _blank(Row)
         row.identity, row.state, row.fence = self.identity, state, self.fence
         row.fingerprint, row.fields, row.origin = self.fingerprint, self.fields, self.origin
@@ -159,7 +136,7 @@ class Row:
 
     @property
     def record(self) -> Record:
-        """As a store returns it. Made for the first who asks: nobody reads most rows."""
+        """The record as replies carry it; made on first use, since most rows are never read."""
         if self.made is None:
             self.made = Record(
                 self.identity,
@@ -187,7 +164,7 @@ class Row:
         return self.on_lapse is OnLapse.RESUME
 
     def case(self, known: Mapping[TermsId, Terms]) -> Case:
-        """``known``: the terms on record."""
+        """The record with all that belongs to it. ``known``: the terms on record."""
         return Case(
             self.record,
             self.origin,
@@ -218,27 +195,27 @@ class Row:
 
 
 def storable(op: Claim | Accept) -> Origin:
-    """Where the key came from, as stores that keep text have it; raises for its fingerprint."""
+    """The origin as a store that keeps text would return it; raises for a bad fingerprint."""
     origin = op.origin
     given = (op.fingerprint, origin.tenant, origin.method, origin.path, origin.key)
     kept = described(*given)
     return origin if kept == given else Origin(*kept[1:])
 
 
-# ── whether it is allowed ─────────────────────────────────────────────────────────────────────────
+# ── which writes are allowed ──────────────────────────────────────────────────────────────────────
 
 TARGET: Final = {row.event: row.target for row in TABLE}
 
 
 def allowed(kind: WriteKind, op: Write, event: RecordEvent, row: Row, now: Micros) -> bool:
-    """By the table, by what is shown for it, and by what the operation itself asks for."""
+    """Whether the table allows the event, its proof is given, and `WriteKind.asks` holds."""
     if not proved(event, kind.shown(op), row, now):
         return False
     return kind.asks is None or kind.asks(op, row, now)
 
 
 def proved(event: RecordEvent, fence: Fence, row: Row, now: Micros) -> bool:
-    """Whether the table has the event in this state, and its proof is given."""
+    """Whether the table has the event in this state, and ``fence`` and time are its proof."""
     proof = _PROOF.get((row.state, event))
     return proof is not None and proof(fence, row, now)
 
@@ -267,15 +244,15 @@ _CHECKS: Final[dict[Proof, _Check]] = {
 }
 
 _PROOF: Final = {(row.source, row.event): _CHECKS[row.proof] for row in TABLE}
-"""What must be shown, by state and event: the table, read once."""
+"""The check for each state and event: the table, read once."""
 
 
 def already(op: Write, target: State | None, row: Row, now: Micros) -> bool:
-    """Whether the record is just as an earlier try of the same operation left it."""
+    """Whether the record is as an earlier try of the same operation left it."""
     match op:
         case Renew() | Inquire():
             return False
-        case SettleCall():  # its lease is past from the start
+        case SettleCall():  # it writes a lease that is over at once
             return row.state is target and row.fence == op.fence
         case Release() if op.requeue is not None:
             return row.state in _RELEASED and row.fence == op.fence
@@ -291,11 +268,11 @@ def already(op: Write, target: State | None, row: Row, now: Micros) -> bool:
 _RELEASED: Final = (State.FAILED_RETRYABLE, State.PENDING)
 
 
-# ── which event it is, where the record decides ───────────────────────────────────────────────────
+# ── which event a write is, where the record decides ──────────────────────────────────────────────
 
 
 def lapse_event(row: Row | None) -> RecordEvent:
-    """What becomes of a record whose lease is past, but for a resumable one."""
+    """The event that a lapsed lease is, for a record that is not resumable."""
     if row is None or row.on_lapse is not OnLapse.RELEASE:
         return RecordEvent.LAPSE
     return RecordEvent.LAPSE_REQUEUE if row.deferred else RecordEvent.LAPSE_RELEASE
@@ -310,13 +287,13 @@ def _eviction_event(op: EvictUnknown, row: Row | None) -> RecordEvent:
     return RecordEvent.EVICT_FREED if op.free else RecordEvent.EVICT_FORCED
 
 
-# ── which fields it fills in ──────────────────────────────────────────────────────────────────────
+# ── which fields a write fills in ─────────────────────────────────────────────────────────────────
 
 Fill: TypeAlias = Callable[[Any, Row, Micros], None]
 
 
 def nothing(op: object, row: Row, now: Micros) -> None:
-    """Of what is gone, or changes its state only."""
+    """For a write that deletes the record or changes only its state."""
 
 
 def _take(op: Take | Resume | Retake, row: Row, now: Micros) -> None:
@@ -365,7 +342,7 @@ def _suspend(op: Suspend, row: Row, now: Micros) -> None:
 
 
 def lapse(row: Row, retention: Micros, now: Micros) -> None:
-    """Of a lease that ran out: as its new state wants it."""
+    """Fill in a row whose lease ran out, as its new state needs it."""
     match row.state:
         case State.FAILED_RETRYABLE:
             _free(row, now + retention)
@@ -410,14 +387,14 @@ def _erase(op: Erase, row: Row, now: Micros) -> None:
 
 
 def keep(row: Row, snapshot: bytes, times: Complete | SettleHappened | Terms, now: Micros) -> None:
-    """Of an answer: it is there until its time, and its use remembered for longer."""
+    """Keep an answer for its retention, and after that its tombstone."""
     end = now + times.retention
     row.snapshot, row.request, row.leased_until = snapshot, None, None
     row.expires_at, row.forget_at = end, end + times.tombstone
 
 
 def empty(row: Row) -> None:
-    """A tombstone tells that a key was used, and nothing else."""
+    """Leave a tombstone, which says that the key was used and nothing else."""
     row.snapshot = row.request = row.journal = None
 
 
@@ -427,7 +404,7 @@ def _free(row: Row, forget_at: Micros) -> None:
 
 
 def _queue(row: Row, due: Micros) -> None:
-    """Due no later than the deadline, where the abandoner looks."""
+    """Put a deferred request back in the queue; at its deadline the abandoner takes it."""
     end = row.abandon_at
     row.leased_until, row.snapshot = end, None
     row.due_at = due if end is None else min(due, end)
@@ -442,17 +419,17 @@ def _later(now: Micros, wait: Micros | None) -> Micros | None:
 
 @frozen
 class WriteKind:
-    """What sets one kind of write apart from the others."""
+    """What one kind of write does."""
 
     event: RecordEvent
     shown: Callable[[Any], Fence]
-    """The fence the asker shows as its proof: the one it holds, or the one it saw."""
+    """The fence that is the operation's proof: the one it holds, or the one it has seen."""
     fill: Fill
-    """Fills in the fields of a copy that has its new state already."""
+    """Fills in the fields of a copy that already has its new state."""
     asks: Callable[[Any, Row, Micros], bool] | None = None
-    """What must hold besides."""
+    """What else must hold."""
     chosen: Callable[[Any, Row | None], RecordEvent] | None = None
-    """The event, where the record has a say in it."""
+    """Chooses the event where the record decides which one it is."""
 
 
 _HELD: Final[Callable[[Any], Fence]] = attrgetter("fence")
@@ -463,7 +440,7 @@ WRITES: Final[dict[type[Write], WriteKind]] = {
     Take: WriteKind(RecordEvent.TAKE, _SEEN, _take),
     Resume: WriteKind(RecordEvent.LAPSE_RESUME, _SEEN, _resume, lambda op, row, now: row.resumable),
     Retake: WriteKind(RecordEvent.RETAKE, _SEEN, _retake),
-    # A lease that is past is not revived; others may have been told that it lapsed.
+    # A lapsed lease is not renewed: another caller may already know that it lapsed.
     Renew: WriteKind(
         RecordEvent.RENEW, _HELD, _renew, lambda op, row, now: not row.record.lapsed(now)
     ),
@@ -492,6 +469,6 @@ WRITES: Final[dict[type[Write], WriteKind]] = {
     EvictUnknown: WriteKind(
         RecordEvent.EVICT_FORCED, _SEEN, _evict_unknown, chosen=_eviction_event
     ),
-    # One without a key was erased before.
+    # A record without a key is already erased.
     Erase: WriteKind(RecordEvent.ERASE, _SEEN, _erase, lambda op, row, now: bool(row.origin.key)),
 }

@@ -18,7 +18,7 @@ from semel.stores.base import (
     Store,
     Transaction,
 )
-from semel.stores.open_transactions import Holds
+from semel.stores.open_transactions import HeldIdentities
 from semel.stores.per_loop import Blocking, PerLoop, PerProcess
 from semel.stores.postgres import migration
 from semel.stores.postgres.batch_columns import KINDS
@@ -66,7 +66,7 @@ class PostgresBackend:
         self.awaited_lanes = PerLoop(partial(_awaited_lanes, self._settings))
         self.transaction_pool = PerProcess(partial(TransactionPool, self._settings))
         self.awaited_transactions = PerLoop(partial(AwaitedTransactions, self._settings))
-        self._holds = Holds()
+        self._holds = HeldIdentities()
 
     def __repr__(self) -> str:
         return f"PostgresBackend({self.url!r})"

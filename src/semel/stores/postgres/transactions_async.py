@@ -15,8 +15,7 @@ from typing import Any, TypeVar, cast
 from semel.core.operations.requests import Found, NoRecord, StoreOperation
 from semel.core.records import Identity
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
-from semel.stores.lazy_sessions import SessionShelf
-from semel.stores.open_transactions import SHARED, Hold
+from semel.stores.open_transactions import SHARED, HeldIdentity, LazySessions
 from semel.stores.postgres import transaction_steps as steps
 from semel.stores.postgres.connection import Exchange
 from semel.stores.postgres.errors import Fault, verdict
@@ -32,7 +31,7 @@ class AwaitedTransaction(OpenTransaction):
     """See `semel.stores.base.AsyncTransaction`."""
 
     def __init__(
-        self, pool: AwaitedTransactions, wire: Wire, identity: Identity | None, hold: Hold
+        self, pool: AwaitedTransactions, wire: Wire, identity: Identity | None, hold: HeldIdentity
     ) -> None:
         super().__init__(wire.link, identity, hold, pool.shelf)
         self._pool = pool
@@ -178,7 +177,7 @@ class AwaitedTransactions(AwaitedPool):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self.shelf = SessionShelf("postgresql")
+        self.shelf = LazySessions("postgresql")
         self._endings: set[asyncio.Task[Any]] = set()
         self._forfeited: set[Wire] = set()
 
@@ -198,7 +197,7 @@ class AwaitedTransactions(AwaitedPool):
         return wire.run(exchange, monotonic() + self._settings.timeout, on_end)
 
     async def begin(
-        self, identity: Identity | None, hold: Hold, limit: float | None
+        self, identity: Identity | None, hold: HeldIdentity, limit: float | None
     ) -> AwaitedTransaction | None:
         try:
             try:
@@ -212,7 +211,7 @@ class AwaitedTransactions(AwaitedPool):
             raise verdict(fault, doubt=False) from None
 
     async def _begin(
-        self, identity: Identity | None, hold: Hold, limit: float | None
+        self, identity: Identity | None, hold: HeldIdentity, limit: float | None
     ) -> AwaitedTransaction | None:
         wire = await self._take(monotonic() + self._settings.timeout)
         wire.unwatch()

@@ -19,8 +19,7 @@ from psycopg import pq
 from semel.core.operations.requests import Found, NoRecord, StoreOperation
 from semel.core.records import Identity
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
-from semel.stores.lazy_sessions import SessionShelf
-from semel.stores.open_transactions import ENDED, SHARED, Hold
+from semel.stores.open_transactions import ENDED, SHARED, HeldIdentity, LazySessions
 from semel.stores.postgres import transaction_steps as steps
 from semel.stores.postgres.connection import Exchange, Link
 from semel.stores.postgres.errors import Fault as Refusal
@@ -44,14 +43,14 @@ class OpenTransaction:
     """What both colours share: the link, whose turn it is on it, and what befell it."""
 
     def __init__(
-        self, link: Link, identity: Identity | None, hold: Hold, shelf: SessionShelf
+        self, link: Link, identity: Identity | None, hold: HeldIdentity, shelf: LazySessions
     ) -> None:
         self._link = link
         self._turn = Turn(link)
         self._handout = Handout(self._turn)
         self._marked = identity is None
         self._broken = False
-        self._hold: Hold | None = hold
+        self._hold: HeldIdentity | None = hold
         self._shelf = shelf
         self._sessions: JoinedSessions | None = None
         self._fate = threading.Lock()
@@ -153,7 +152,7 @@ class BlockingTransaction(OpenTransaction):
     """See `semel.stores.base.Transaction`."""
 
     def __init__(
-        self, pool: TransactionPool, link: Link, identity: Identity | None, hold: Hold
+        self, pool: TransactionPool, link: Link, identity: Identity | None, hold: HeldIdentity
     ) -> None:
         super().__init__(link, identity, hold, pool.shelf)
         self._pool = pool
@@ -256,7 +255,7 @@ class TransactionPool(BlockingPool):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self.shelf = SessionShelf("postgresql")
+        self.shelf = LazySessions("postgresql")
         self._leaving: dict[Link, Exchange] = {}
         self._forfeited: set[Link] = set()
 
@@ -264,7 +263,7 @@ class TransactionPool(BlockingPool):
         return monotonic() + self._settings.timeout
 
     def begin(
-        self, identity: Identity | None, hold: Hold, limit: float | None
+        self, identity: Identity | None, hold: HeldIdentity, limit: float | None
     ) -> BlockingTransaction | None:
         try:
             try:
@@ -279,7 +278,7 @@ class TransactionPool(BlockingPool):
             raise verdict(fault, doubt=False) from None
 
     def _begin(
-        self, identity: Identity | None, hold: Hold, limit: float | None
+        self, identity: Identity | None, hold: HeldIdentity, limit: float | None
     ) -> BlockingTransaction | None:
         deadline = self.deadline()
         link = self._borrow(deadline)

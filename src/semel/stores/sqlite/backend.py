@@ -45,10 +45,10 @@ from semel.stores.base import (
 )
 from semel.stores.options import flag, seconds
 from semel.stores.sql.plans import claim_reply, plan
-from semel.stores.sqlite.batching import Job
+from semel.stores.sqlite.batching import WriterJob
 from semel.stores.sqlite.connection import open_for_writing, outage, run, upgrade
 from semel.stores.sqlite.transactions import SqliteTransactions
-from semel.stores.sqlite.writer import Engine, engines, forget_engines
+from semel.stores.sqlite.writer import SqliteWriter, engines, forget_engines
 
 R = TypeVar("R")
 
@@ -83,7 +83,7 @@ class SqliteBackend:
         self._timeout = seconds("timeout", options.get("timeout", DEFAULT_TIMEOUT))
         self._clock = clock
         self._lock = threading.Lock()
-        self._engine: Engine | None = None
+        self._engine: SqliteWriter | None = None
         enforced = flag("foreign_keys", options.get("foreign_keys", False))
         self._transactions = SqliteTransactions(self._path, self._timeout, clock, enforced)
         self._forget_loops()
@@ -165,7 +165,7 @@ class SqliteBackend:
             return _NOT_HERE if record is None else claim_reply(op, record, now)
         return engine.ask(plan(op)) if kind in _LOOKS else _NOT_HERE
 
-    def submit(self, *jobs: Job) -> None:
+    def submit(self, *jobs: WriterJob) -> None:
         while not (engine := self._engine or self._start()).submit(jobs):
             # It was closed in between; the next one takes the job.
             with self._lock:
@@ -176,10 +176,10 @@ class SqliteBackend:
     def timeout(self) -> float:
         return self._timeout
 
-    def _start(self) -> Engine:
+    def _start(self) -> SqliteWriter:
         with self._lock:
             if self._engine is None:
-                self._engine = Engine(self._path, self._timeout, self._clock)
+                self._engine = SqliteWriter(self._path, self._timeout, self._clock)
             return self._engine
 
     def _forget_loops(self) -> None:
@@ -226,7 +226,7 @@ class _SqliteStore:
         if answer is not _NOT_HERE:
             return cast("R", answer)
         mailbox = _ThreadMailbox()
-        job = Job(op, mailbox)
+        job = WriterJob(op, mailbox)
         self._backend.submit(job)
         if not mailbox.wait(self._backend.timeout):
             raise give_up(job)
@@ -245,7 +245,7 @@ class _ThreadMailbox:
     def wait(self, timeout: float) -> bool:
         return self._lock.acquire(timeout=timeout)
 
-    def deliver(self, jobs: Sequence[Job]) -> None:
+    def deliver(self, jobs: Sequence[WriterJob]) -> None:
         self._lock.release()
 
 
@@ -304,14 +304,14 @@ class _AsyncSqliteStore:
         self._leaving = []
         self._backend.submit(*leaving)
 
-    def deliver(self, jobs: Sequence[Job]) -> None:
+    def deliver(self, jobs: Sequence[WriterJob]) -> None:
         try:
             self.loop.call_soon_threadsafe(self._settle, jobs)
         except RuntimeError:
             # The loop is closed: the work is done, nobody is left to be told.
             return
 
-    def _settle(self, jobs: Sequence[Job]) -> None:
+    def _settle(self, jobs: Sequence[WriterJob]) -> None:
         for job in cast("Sequence[_LoopJob]", jobs):
             future = job.future
             if future.done():
@@ -341,7 +341,7 @@ class _AsyncSqliteStore:
             self._timer = self.loop.call_later(patience, self._check_deadlines)
 
 
-class _LoopJob(Job):
+class _LoopJob(WriterJob):
     __slots__ = ("future", "sent_at")
 
     future: asyncio.Future[Any]
@@ -372,14 +372,14 @@ def commits_by_itself(connection: sqlite3.Connection) -> bool:
     return autocommit is True or connection.isolation_level is None
 
 
-def give_up(job: Job) -> StoreUnavailable:
+def give_up(job: WriterJob) -> StoreUnavailable:
     """What to tell a caller whose time is up."""
     if job.engine is None:
         return StoreUnavailable("the operation was never begun", applied=False)
     return job.engine.withdraw(job)
 
 
-def result(job: Job) -> Any:
+def result(job: WriterJob) -> Any:
     if job.error is not None:
         raise job.error
     return job.reply
@@ -416,11 +416,11 @@ def _nobody() -> None:
 # ── the process ───────────────────────────────────────────────────────────────────────────────────
 
 _LIVE: weakref.WeakSet[SqliteBackend] = weakref.WeakSet()
-_frozen: list[SqliteBackend | Engine] = []
+_frozen: list[SqliteBackend | SqliteWriter] = []
 
 
 def _before_fork() -> None:
-    parts: list[SqliteBackend | Engine] = [*_LIVE, *engines()]
+    parts: list[SqliteBackend | SqliteWriter] = [*_LIVE, *engines()]
     for part in parts:
         part.freeze()
         _frozen.append(part)

@@ -26,10 +26,10 @@ SIZES: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 class Withdrawing(Protocol):
     """Where a job is queued."""
 
-    def withdraw(self, job: Job) -> StoreUnavailable: ...
+    def withdraw(self, job: WriterJob) -> StoreUnavailable: ...
 
 
-class Job:
+class WriterJob:
     """One queued operation; ``reply`` or ``error`` is set before it is delivered."""
 
     __slots__ = ("deliver_to", "engine", "error", "op", "reply", "taken", "withdrawn")
@@ -47,13 +47,13 @@ class Job:
 class Mailbox(Protocol):
     """Where finished jobs go; a mailbox gets all of its jobs of one batch in one call."""
 
-    def deliver(self, jobs: Sequence[Job]) -> None: ...
+    def deliver(self, jobs: Sequence[WriterJob]) -> None: ...
 
 
-def run_batch(connection: sqlite3.Connection, batch: Sequence[Job], now: Micros) -> None:
+def run_batch(connection: sqlite3.Connection, batch: Sequence[WriterJob], now: Micros) -> None:
     """Set the reply or the error of each job. Raises when the transaction itself is spoilt."""
-    claims: list[Job] = []
-    completions: list[Job] = []
+    claims: list[WriterJob] = []
+    completions: list[WriterJob] = []
     for job in batch:
         op = job.op
         if type(op) is Complete:
@@ -67,14 +67,14 @@ def run_batch(connection: sqlite3.Connection, batch: Sequence[Job], now: Micros)
     _run_each(connection, batch, now)
 
 
-def _run_each(connection: sqlite3.Connection, jobs: Sequence[Job], now: Micros) -> None:
+def _run_each(connection: sqlite3.Connection, jobs: Sequence[WriterJob], now: Micros) -> None:
     """Those that have neither reply nor error yet."""
     for job in jobs:
         if job.reply is None and job.error is None:
             _run_one(connection, job, now)
 
 
-def _run_one(connection: sqlite3.Connection, job: Job, now: Micros) -> None:
+def _run_one(connection: sqlite3.Connection, job: WriterJob, now: Micros) -> None:
     """One operation. An error of its own stays with it: its statement was undone, no other."""
     try:
         job.reply = run(connection, plan(job.op), now)
@@ -106,7 +106,7 @@ class _Many:
 
 
 def _run_many(
-    connection: sqlite3.Connection, jobs: Sequence[Job], now: Micros, many: _Many
+    connection: sqlite3.Connection, jobs: Sequence[WriterJob], now: Micros, many: _Many
 ) -> None:
     for start in range(0, len(jobs), SIZES[-1]):
         chunk = jobs[start : start + SIZES[-1]]

@@ -25,7 +25,7 @@ class _ThreadsPlace:
 
 
 class _TasksPlace:
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: FairLock) -> None:
         self._gate = gate
         self._loop = asyncio.get_running_loop()
         self.future: asyncio.Future[None] = self._loop.create_future()
@@ -44,7 +44,7 @@ class _TasksPlace:
             self.future.set_result(None)
 
 
-class Gate:
+class FairLock:
     """A lock that both colours can wait for."""
 
     def __init__(self) -> None:

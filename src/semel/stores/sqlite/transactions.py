@@ -25,8 +25,14 @@ from semel.core.records import Identity
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
 from semel.stores.background import in_thread, keep
 from semel.stores.base import Clock
-from semel.stores.lazy_sessions import SessionShelf
-from semel.stores.open_transactions import ENDED, OVER, SHARED, Hold, Holds
+from semel.stores.open_transactions import (
+    ENDED,
+    OVER,
+    SHARED,
+    HeldIdentities,
+    HeldIdentity,
+    LazySessions,
+)
 from semel.stores.sql.plans import plan
 from semel.stores.sqlite.connection import (
     OpenFiles,
@@ -36,8 +42,13 @@ from semel.stores.sqlite.connection import (
     roll_back,
     run,
 )
-from semel.stores.sqlite.fair_lock import Gate
-from semel.stores.sqlite.handed_connection import PATIENCE, HandedConnection, close, open_handed
+from semel.stores.sqlite.fair_lock import FairLock
+from semel.stores.sqlite.handler_connection import (
+    PATIENCE,
+    SqliteHandlerConnection,
+    close,
+    open_for_handler,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -51,16 +62,16 @@ _HELD = "another transaction of this process held the write lock too long"
 _FORKED = "the process forked while the transaction was open, which undid it"
 
 
-class OpenTransaction:
+class OpenSqliteTransaction:
     """What both colours share. Its own statements are short: the lock is held, nothing is waited
     for; only a commit waits, for the disk."""
 
     def __init__(
         self,
         desk: SqliteTransactions,
-        connection: HandedConnection,
+        connection: SqliteHandlerConnection,
         identity: Identity | None,
-        hold: Hold,
+        hold: HeldIdentity,
     ) -> None:
         self._desk = desk
         self._connection = connection
@@ -68,7 +79,7 @@ class OpenTransaction:
         self._marked = False
         self._turn = connection.turn
         self._error: SemelError | None = None
-        self._hold: Hold | None = hold
+        self._hold: HeldIdentity | None = hold
         self._sessions: JoinedSessions | None = None
         self.over = False
         if identity is None:
@@ -231,7 +242,7 @@ def _refused_commit(error: sqlite3.Error, *, undone: bool) -> SemelError:
     return refusal
 
 
-class BlockingTransaction(OpenTransaction):
+class SqliteTransaction(OpenSqliteTransaction):
     """See `semel.stores.base.Transaction`."""
 
     def perform(self, op: StoreOperation[R], /) -> R:
@@ -258,7 +269,7 @@ class BlockingTransaction(OpenTransaction):
         self.roll_back_now()
 
 
-class AwaitedTransaction(OpenTransaction):
+class AsyncSqliteTransaction(OpenSqliteTransaction):
     """See `semel.stores.base.AsyncTransaction`."""
 
     _committing: asyncio.Task[SemelError | None] | None = None
@@ -301,22 +312,22 @@ class SqliteTransactions:
         self._timeout = timeout
         self._foreign_keys = foreign_keys
         self.clock = clock
-        self.shelf = SessionShelf("sqlite")
+        self.shelf = LazySessions("sqlite")
         self._reset()
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._gate = Gate()
-        self._holds = Holds()
-        self._live: set[HandedConnection] = set()
-        self._idle: HandedConnection | None = None
+        self._gate = FairLock()
+        self._holds = HeldIdentities()
+        self._live: set[SqliteHandlerConnection] = set()
+        self._idle: SqliteHandlerConnection | None = None
         self._anchor: sqlite3.Connection | None = None
         self._files = OpenFiles(self._path)
-        self._open: OpenTransaction | None = None
+        self._open: OpenSqliteTransaction | None = None
 
     # ── threads ──────────────────────────────────────────────────────────────────────────────────
 
-    def begin(self, identity: Identity | None) -> BlockingTransaction | None:
+    def begin(self, identity: Identity | None) -> SqliteTransaction | None:
         hold = self._holds.take(identity)
         if hold is None:
             return None
@@ -327,7 +338,7 @@ class SqliteTransactions:
         try:
             connection = self._take() or self._connect()
             while True:
-                begun = self._attempt(BlockingTransaction, connection, identity, hold)
+                begun = self._attempt(SqliteTransaction, connection, identity, hold)
                 if begun is not None or _too_late(deadline, identity):
                     return begun
                 time.sleep(_rest())
@@ -350,7 +361,7 @@ class SqliteTransactions:
 
     # ── event loops ──────────────────────────────────────────────────────────────────────────────
 
-    async def abegin(self, identity: Identity | None) -> AwaitedTransaction | None:
+    async def abegin(self, identity: Identity | None) -> AsyncSqliteTransaction | None:
         hold = self._holds.take(identity)
         if hold is None:
             return None
@@ -361,7 +372,7 @@ class SqliteTransactions:
         try:
             connection = self._take() or await self._aconnect()
             while True:
-                begun = self._attempt(AwaitedTransaction, connection, identity, hold)
+                begun = self._attempt(AsyncSqliteTransaction, connection, identity, hold)
                 if begun is not None or _too_late(deadline, identity):
                     return begun
                 await asyncio.sleep(_rest())
@@ -384,7 +395,11 @@ class SqliteTransactions:
     # ── connections ──────────────────────────────────────────────────────────────────────────────
 
     def give_back(
-        self, transaction: OpenTransaction, connection: HandedConnection, *, reusable: bool
+        self,
+        transaction: OpenSqliteTransaction,
+        connection: SqliteHandlerConnection,
+        *,
+        reusable: bool,
     ) -> None:
         if reusable:
             self._keep(connection)
@@ -409,7 +424,11 @@ class SqliteTransactions:
             self._files.closed()
 
     def _attempt(
-        self, kind: type[T], connection: HandedConnection, identity: Identity | None, hold: Hold
+        self,
+        kind: type[T],
+        connection: SqliteHandlerConnection,
+        identity: Identity | None,
+        hold: HeldIdentity,
     ) -> T | None:
         """Begin; None while another process writes.
 
@@ -428,31 +447,31 @@ class SqliteTransactions:
             self._open = begun
             return begun
 
-    def _abandon(self, connection: HandedConnection | None) -> None:
+    def _abandon(self, connection: SqliteHandlerConnection | None) -> None:
         if connection is not None:
             self._keep(connection)
         self._gate.leave()
 
-    def _take(self) -> HandedConnection | None:
+    def _take(self) -> SqliteHandlerConnection | None:
         with self._lock:
             connection, self._idle = self._idle, None
             return connection
 
-    def _keep(self, connection: HandedConnection) -> None:
+    def _keep(self, connection: SqliteHandlerConnection) -> None:
         with self._lock:
             if self._idle is None and connection in self._live and roll_back(connection):
                 self._idle = connection
             else:
                 self._close(connection)
 
-    def _close(self, connection: HandedConnection) -> None:
+    def _close(self, connection: SqliteHandlerConnection) -> None:
         self._live.discard(connection)
         close(connection)
 
-    def _connect(self) -> HandedConnection:
+    def _connect(self) -> SqliteHandlerConnection:
         with self._lock:
             self._check_files(None)
-            connection = open_handed(self._path, self._timeout, self.clock)
+            connection = open_for_handler(self._path, self._timeout, self.clock)
             if self._foreign_keys:
                 # Now: within a transaction, SQLite takes no notice of it.
                 connection.execute("PRAGMA foreign_keys = ON")
@@ -464,7 +483,7 @@ class SqliteTransactions:
                 self._files.opened()
         return connection
 
-    def _check_files(self, connection: HandedConnection | None) -> None:
+    def _check_files(self, connection: SqliteHandlerConnection | None) -> None:
         try:
             self._files.check()
         except StoreUnavailable:
@@ -474,7 +493,7 @@ class SqliteTransactions:
                 self._drop_anchor()  # as `Engine._close_all`
             raise
 
-    async def _aconnect(self) -> HandedConnection:
+    async def _aconnect(self) -> SqliteHandlerConnection:
         opening = keep(in_thread(self._connect))
         try:
             return await asyncio.shield(opening)
@@ -482,7 +501,7 @@ class SqliteTransactions:
             opening.add_done_callback(self._opened_for_nobody)
             raise
 
-    def _opened_for_nobody(self, opening: asyncio.Task[HandedConnection]) -> None:
+    def _opened_for_nobody(self, opening: asyncio.Task[SqliteHandlerConnection]) -> None:
         if not opening.cancelled() and opening.exception() is None:
             self._keep(opening.result())
 
@@ -513,7 +532,7 @@ class SqliteTransactions:
         self._reset()
 
 
-T = TypeVar("T", bound=OpenTransaction)
+T = TypeVar("T", bound=OpenSqliteTransaction)
 
 
 def _too_late(deadline: float, identity: Identity | None) -> bool:

@@ -20,7 +20,7 @@ from semel.errors import StoreError, StoreUnavailable
 from semel.stores.base import Clock
 from semel.stores.sql.plan_steps import Plan
 from semel.stores.sql.rows import record
-from semel.stores.sqlite.batching import Job, Mailbox, run_batch
+from semel.stores.sqlite.batching import Mailbox, WriterJob, run_batch
 from semel.stores.sqlite.connection import (
     TEXTS,
     OpenFiles,
@@ -43,7 +43,7 @@ _LOOK: Final = TEXTS["look"].replace(":identity", "?")
 """Its parameter is bound as a bytearray: see `batch`."""
 
 
-class Reader:
+class SqliteReader:
     """A connection that only looks; used by one thread, closed by any: both hold its lock."""
 
     def __init__(self, path: Path, timeout: float, files: OpenFiles) -> None:
@@ -83,10 +83,10 @@ class Reader:
             self._drop()
 
 
-_ENGINES: weakref.WeakSet[Engine] = weakref.WeakSet()
+_ENGINES: weakref.WeakSet[SqliteWriter] = weakref.WeakSet()
 
 
-def engines() -> list[Engine]:
+def engines() -> list[SqliteWriter]:
     """Every engine of this process, also one that is being closed."""
     return list(_ENGINES)
 
@@ -96,7 +96,7 @@ def forget_engines() -> None:
     _ENGINES.clear()
 
 
-class Engine:
+class SqliteWriter:
     """The queue, the writer thread and the readers of one file in one process."""
 
     def __init__(self, path: Path, timeout: float, clock: Clock) -> None:
@@ -104,7 +104,7 @@ class Engine:
         self._timeout = timeout
         self._clock = clock
         self._lock = threading.Lock()
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[WriterJob] = deque()
         self._idle = False
         self._closing = False
         self._wake = threading.Lock()
@@ -113,8 +113,8 @@ class Engine:
         self._connection: sqlite3.Connection | None = None
         self._files = OpenFiles(path)
         self._local = threading.local()
-        self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
-        self._frozen: list[Reader] = []
+        self._readers: weakref.WeakSet[SqliteReader] = weakref.WeakSet()
+        self._frozen: list[SqliteReader] = []
         self.ready = False
         """The file is open and its schema right, so readers may look at it."""
         self.contended = False
@@ -128,7 +128,7 @@ class Engine:
     def look(self, identity: Identity) -> tuple[Record | None, Micros]:
         """What is committed, read in the calling thread; the whole way of a replay."""
         try:
-            reader: Reader = self._local.reader
+            reader: SqliteReader = self._local.reader
         except AttributeError:
             reader = self._new_reader()
         try:
@@ -142,14 +142,14 @@ class Engine:
 
     def ask(self, steps: Plan[R]) -> R:
         """The same, by a plan."""
-        reader: Reader = getattr(self._local, "reader", None) or self._new_reader()
+        reader: SqliteReader = getattr(self._local, "reader", None) or self._new_reader()
         try:
             with reader.lock:
                 return run(reader.open().connection, steps, self._clock())
         except sqlite3.Error as error:
             raise outage(error, applied=False) from error
 
-    def submit(self, jobs: Sequence[Job]) -> bool:
+    def submit(self, jobs: Sequence[WriterJob]) -> bool:
         """Queue jobs; False when the engine is closing and takes nothing more."""
         with self._lock:
             if self._closing:
@@ -162,7 +162,7 @@ class Engine:
                 self._wake.release()
         return True
 
-    def withdraw(self, job: Job) -> StoreUnavailable:
+    def withdraw(self, job: WriterJob) -> StoreUnavailable:
         """Take back a job whose caller waits no longer; what to tell the caller."""
         with self._lock:
             job.withdrawn = not job.taken
@@ -182,9 +182,9 @@ class Engine:
         self._thread.join()
         self._close_readers()
 
-    def _new_reader(self) -> Reader:
+    def _new_reader(self) -> SqliteReader:
         """The calling thread's own."""
-        reader = self._local.reader = Reader(self._path, self._timeout, self._files)
+        reader = self._local.reader = SqliteReader(self._path, self._timeout, self._files)
         with self._lock:
             self._readers.add(reader)
         return reader
@@ -242,7 +242,7 @@ class Engine:
                 self._idle = True
             self._wake.acquire()
 
-    def _take(self) -> list[Job]:
+    def _take(self) -> list[WriterJob]:
         """All that are queued, up to a bound."""
         with self._lock:
             jobs = self._jobs
@@ -251,7 +251,7 @@ class Engine:
                 job.taken = True
         return [job for job in batch if not job.withdrawn]
 
-    def _write_queued(self) -> list[Job]:
+    def _write_queued(self) -> list[WriterJob]:
         """Take the write lock first and the jobs then: a job that only waited can be withdrawn."""
         try:
             connection = self._opened()
@@ -280,7 +280,7 @@ class Engine:
             begin(connection, self._timeout)
         self.contended = False
 
-    def _fail_queued(self, error: Exception) -> list[Job]:
+    def _fail_queued(self, error: Exception) -> list[WriterJob]:
         batch = self._take()
         _fail(batch, error)
         return batch
@@ -305,7 +305,7 @@ class Engine:
         self._drop_connection()
         self._close_readers()
 
-    def _transact(self, connection: sqlite3.Connection, batch: Sequence[Job]) -> None:
+    def _transact(self, connection: sqlite3.Connection, batch: Sequence[WriterJob]) -> None:
         try:
             run_batch(connection, batch, self._clock())
         except sqlite3.Error as error:
@@ -321,7 +321,7 @@ class Engine:
             _fail(batch, outage(error, applied=False if undone else None))
 
     def _abort(
-        self, connection: sqlite3.Connection, batch: Sequence[Job], error: sqlite3.Error
+        self, connection: sqlite3.Connection, batch: Sequence[WriterJob], error: sqlite3.Error
     ) -> None:
         """Undo the transaction; then give each operation one of its own, to fail or succeed by."""
         undone = roll_back(connection)
@@ -333,7 +333,7 @@ class Engine:
         for job in batch:
             self._write_alone(connection, job)
 
-    def _write_alone(self, connection: sqlite3.Connection, job: Job) -> None:
+    def _write_alone(self, connection: sqlite3.Connection, job: WriterJob) -> None:
         job.reply = job.error = None
         try:
             begin(connection, self._timeout)
@@ -350,7 +350,7 @@ class Engine:
                 connection.close()
 
 
-def _fail(batch: Sequence[Job], error: Exception) -> None:
+def _fail(batch: Sequence[WriterJob], error: Exception) -> None:
     for job in batch:
         # Each waiter raises an exception of its own: a shared one would collect their tracebacks.
         job.reply, job.error = None, _copy(error)
@@ -367,9 +367,9 @@ def _copy(error: Exception) -> Exception:
     return copied
 
 
-def deliver(batch: Sequence[Job]) -> None:
+def deliver(batch: Sequence[WriterJob]) -> None:
     """Tell every caller, each mailbox once."""
-    mail: dict[Mailbox, list[Job]] = {}
+    mail: dict[Mailbox, list[WriterJob]] = {}
     for job in batch:
         mail.setdefault(job.deliver_to, []).append(job)
     for mailbox, jobs in mail.items():

@@ -26,10 +26,10 @@ _LOOK: Final = 0.005
 _NO_MORE: Final = object()
 
 
-class HandedCursor(sqlite3.Cursor):
+class SqliteHandlerCursor(sqlite3.Cursor):
     """Its rows are made as they are fetched: that, too, takes a turn."""
 
-    connection: HandedConnection  # pyright: ignore[reportIncompatibleMethodOverride]
+    connection: SqliteHandlerConnection  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def execute(self, sql: str, parameters: Any = (), /) -> Self:
         with self.connection.turn:
@@ -77,12 +77,12 @@ class HandedCursor(sqlite3.Cursor):
         raise refused("executescript(), which commits first")
 
 
-class HandedConnection(sqlite3.Connection):
+class SqliteHandlerConnection(sqlite3.Connection):
     """Used by any thread, one at a time; semel alone ends its transaction."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.turn = threading.RLock()
-        self._cursors: weakref.WeakSet[HandedCursor] = weakref.WeakSet()
+        self._cursors: weakref.WeakSet[SqliteHandlerCursor] = weakref.WeakSet()
         super().__init__(*arguments, **options)
 
     def take_over(self) -> bool:
@@ -102,8 +102,8 @@ class HandedConnection(sqlite3.Connection):
             with suppress(sqlite3.Error):  # being filled, it has none
                 sqlite3.Cursor.close(cursor)
 
-    def cursor(self, factory: Any = HandedCursor) -> Any:
-        if not (isinstance(factory, type) and issubclass(factory, HandedCursor)):
+    def cursor(self, factory: Any = SqliteHandlerCursor) -> Any:
+        if not (isinstance(factory, type) and issubclass(factory, SqliteHandlerCursor)):
             raise refused("cursor(factory), and set row_factory")
         with self.turn:
             made = super().cursor(factory)
@@ -159,7 +159,7 @@ class HandedConnection(sqlite3.Connection):
         raise refused("autocommit")
 
 
-def open_handed(path: Path, timeout: float, clock: Clock) -> HandedConnection:
+def open_for_handler(path: Path, timeout: float, clock: Clock) -> SqliteHandlerConnection:
     """As durable as the writer's own connection; it may be used by any thread."""
     try:
         connection = sqlite3.connect(
@@ -167,7 +167,7 @@ def open_handed(path: Path, timeout: float, clock: Clock) -> HandedConnection:
             timeout=timeout,
             isolation_level=None,
             check_same_thread=False,
-            factory=HandedConnection,
+            factory=SqliteHandlerConnection,
         )
     except sqlite3.Error as error:
         raise outage(error, applied=False) from error
