@@ -58,7 +58,7 @@ from semel.core.records import Identity, Micros
 from semel.core.terms import TermsId
 from semel.core.texts import described, exact, indexed, shown
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt
-from semel.stores.body_cache import Get, Put
+from semel.stores.body_cache import GetBody, PutBody
 from semel.stores.redis import replies
 from semel.stores.redis.keys import Keys, bucket_for, bucket_of
 from semel.stores.redis.replies import Answer
@@ -358,7 +358,7 @@ def no_outbox(op: StoreOperation[Any], keys: Keys) -> Plan[Any]:
 _CHECKSUM: Final = 16
 
 
-def _get_body(op: Get, keys: Keys) -> Plan[bytes | None]:
+def _get_body(op: GetBody, keys: Keys) -> Plan[bytes | None]:
     name = keys.body(op.identity, op.fence)
     (found,) = yield (RedisCall(bucket_of(op.identity), (b"GET", name)),)
     if type(found) is not bytes or _checksum(found[_CHECKSUM:]) != found[:_CHECKSUM]:
@@ -366,7 +366,7 @@ def _get_body(op: Get, keys: Keys) -> Plan[bytes | None]:
     return found[_CHECKSUM:]
 
 
-def _put_body(op: Put, keys: Keys) -> Plan[None]:
+def _put_body(op: PutBody, keys: Keys) -> Plan[None]:
     name, kept = keys.body(op.identity, op.fence), _checksum(op.body) + op.body
     yield (RedisCall(bucket_of(op.identity), (b"SET", name, kept, b"EX", op.seconds)),)
 
@@ -400,5 +400,5 @@ NAMED_PLANS: Final[Plans] = {
     ),
 }
 
-BODY_PLANS: Final[Plans] = {Get: _get_body, Put: _put_body}
+BODY_PLANS: Final[Plans] = {GetBody: _get_body, PutBody: _put_body}
 """For a Redis that only caches bodies beside another store (`body_cache`)."""
