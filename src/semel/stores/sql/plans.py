@@ -54,15 +54,15 @@ from semel.core.records import Fence, Micros, OnLapse, Record, State
 from semel.core.texts import exact, indexed, shown
 from semel.errors import StoreCorrupt, StoreUnavailable
 from semel.stores.sql import plans_audit, plans_maintenance, plans_outbox
-from semel.stores.sql.plan_steps import Done, Plan, Statement, clock_of, signed, write
+from semel.stores.sql.plan_steps import Done, Plan, Statement, act_params, clock_of, write
 from semel.stores.sql.rows import (
     Row,
     Rows,
-    agreed,
     answer_and_now,
     case_and_now,
     recipe,
     record_and_now,
+    terms_and_now,
 )
 
 __all__ = ["Plan", "Row", "Rows", "Statement", "plan"]
@@ -145,7 +145,7 @@ def _insert_or_read(
 def claim_reply(op: Claim, record: Record, now: Micros) -> Claimed | Found:
     """Own fence, in progress: this claim was applied, now or by an earlier try.
 
-    A lease that is past is not handed out again: others may already have been told that it lapsed.
+    A lease that is past is not granted again: others may already know that it lapsed.
     """
     if record.fence == op.fence and record.state is State.IN_PROGRESS:
         leased_until = record.leased_until
@@ -296,7 +296,7 @@ def _settle_happened(op: SettleHappened) -> Plan[Written]:
         "retention": op.retention,
         "tombstone": op.tombstone,
         "evidence": shown(op.act.line),
-        **signed(op.act),
+        **act_params(op.act),
     }
     return write("settle_happened", op.identity, params, _reached(op.fence, State.COMPLETED))
 
@@ -308,7 +308,7 @@ def _settle_absent(op: SettleAbsent) -> Plan[Written]:
         "retention": op.retention,
         "evidence": shown(op.act.line),
         "journal": op.journal,
-        **signed(op.act),
+        **act_params(op.act),
     }
     return write("settle_absent", op.identity, params, _reached(op.fence, State.FAILED_RETRYABLE))
 
@@ -319,7 +319,7 @@ def _settle_call(op: SettleCall) -> Plan[Written]:
         "fence": op.fence,
         "journal": op.journal,
         "evidence": shown(op.act.line),
-        **signed(op.act),
+        **act_params(op.act),
     }
     return write("settle_call", op.identity, params, _reached(op.fence, State.IN_PROGRESS))
 
@@ -330,18 +330,18 @@ def _inquire(op: Inquire) -> Plan[Written]:
 
 
 def _evict(op: Evict) -> Plan[Written]:
-    return write("evict", op.identity, {"seen": op.seen, **signed(op.act)}, _gone)
+    return write("evict", op.identity, {"seen": op.seen, **act_params(op.act)}, _gone)
 
 
 def _evict_unknown(op: EvictUnknown) -> Plan[Written]:
     if op.free:
-        return write("free_unknown", op.identity, {"seen": op.seen, **signed(op.act)}, _gone)
+        return write("free_unknown", op.identity, {"seen": op.seen, **act_params(op.act)}, _gone)
     params: dict[str, object] = {
         "seen": op.seen,
         "fence": op.fence,
         "tombstone": op.tombstone,
         "reason": shown(op.act.line),
-        **signed(op.act),
+        **act_params(op.act),
     }
     return write("evict_unknown", op.identity, params, _reached(op.fence, State.EXPIRED))
 
@@ -391,7 +391,7 @@ def _agree(op: Agree) -> Plan[Agreed]:
     rows = yield Statement("agree", params)
     if not rows:
         rows = yield Statement("read_terms", {"id": given.id})
-    said, now = agreed(rows)
+    said, now = terms_and_now(rows)
     if said != given.text:
         raise StoreCorrupt("other terms are on record under the number of these")
     return Agreed(now)

@@ -24,8 +24,8 @@ from semel.core.records import Identity, Micros, Record, State
 from semel.core.texts import shown
 from semel.errors import ConfigurationError
 from semel.stores.options import whole
-from semel.stores.sql.plan_steps import Plan, Statement, clock_of, signed, write
-from semel.stores.sql.rows import Rows, belonging, entry, exhibit, told
+from semel.stores.sql.plan_steps import Plan, Statement, act_params, clock_of, write
+from semel.stores.sql.rows import Rows, belonging, entry, exhibit, now_in
 
 FIRST: Final = b""
 """Before every identity."""
@@ -37,7 +37,7 @@ def _erase(op: Erase) -> Plan[Written]:
     def done(record: Record | None, now: Micros) -> bool:
         return record is not None and record.state is State.EXPIRED and record.fence == op.seen
 
-    params: dict[str, object] = {"seen": op.seen, "nothing": b"", **signed(op.act)}
+    params: dict[str, object] = {"seen": op.seen, "nothing": b"", **act_params(op.act)}
     return write("erase", op.identity, params, done)
 
 
@@ -86,8 +86,8 @@ def _reseal_effect(op: ResealEffect) -> Plan[EffectWritten]:
 
 
 def _remark(op: Remark) -> Plan[Remarked]:
-    params = {"verb": op.verb.value, "subject": shown(op.subject), **signed(op.act)}
-    return Remarked(told((yield Statement("remark", params))))
+    params = {"verb": op.verb.value, "subject": shown(op.subject), **act_params(op.act)}
+    return Remarked(now_in((yield Statement("remark", params))))
 
 
 def _browse_audit(op: BrowseAudit) -> Plan[AuditEntries]:

@@ -35,7 +35,7 @@ from semel.core.states import RecordEvent
 from semel.core.texts import indexed, shown
 from semel.errors import StoreUnavailable
 from semel.stores.sql.plan_steps import Plan, Statement, clock_of, names
-from semel.stores.sql.rows import cases, census, glimpse, states, time_and_now, told, waiting
+from semel.stores.sql.rows import cases, census, glimpse, now_in, states, time_and_now, waiting
 
 DUTIES: Final[Mapping[Work, str]] = {
     Work.PENDING: "run",
@@ -57,11 +57,11 @@ FIRST: Final = b""
 
 def _due(op: Due) -> Plan[DueRecords]:
     which = {"duty": DUTIES[op.work], **_known(op.known)}
-    # Asked before: what becomes due between the two statements is then listed or told, not missed.
+    # Asked first: what becomes due between the two statements is then listed or announced.
     next_due, now = time_and_now((yield Statement("next_due", which)))
     rows = yield Statement("due", {**which, "limit": op.limit})
     found = cases(rows)
-    now = told(rows) if rows else now
+    now = now_in(rows) if rows else now
     return DueRecords(found, now, now if len(found) >= op.limit else next_due)
 
 

@@ -23,8 +23,8 @@ from semel.core.operations.outbox import (
 from semel.core.operations.requests import StoreOperation
 from semel.core.records import Fence, Micros
 from semel.core.texts import exact, indexed, shown
-from semel.stores.sql.plan_steps import Plan, Statement, clock_of, names, signed
-from semel.stores.sql.rows import effect, effect_state, time_and_now, told
+from semel.stores.sql.plan_steps import Plan, Statement, act_params, clock_of, names
+from semel.stores.sql.rows import effect, effect_state, now_in, time_and_now
 
 Done: TypeAlias = Callable[[str | None, Fence | None, Micros | None], bool]
 """Whether state, fence and lease of an effect are the work of an earlier try."""
@@ -52,11 +52,11 @@ def _take_effects(op: TakeEffects) -> Plan[Effects]:
         "fence": op.fence,
         "lease": op.lease,
     }
-    # Asked before: what becomes due between the two statements is then taken or told, not missed.
+    # Asked first: what becomes due between the two statements is then taken or announced.
     next_due, now = time_and_now((yield Statement("next_effect", wanted)))
     rows = yield Statement("take_effects", params)
     taken = tuple([effect(row[1:]) for row in sorted(rows, key=lambda row: row[0])])
-    now = told(rows) if rows else now
+    now = now_in(rows) if rows else now
     return Effects(taken, now, now if len(taken) >= op.limit else next_due)
 
 
@@ -70,7 +70,7 @@ def _write(name: str, key: str, params: dict[str, object], done: Done) -> Plan[E
     params["key"] = key
     rows = yield Statement(name, params)
     if rows:
-        return EffectWritten(True, told(rows))
+        return EffectWritten(True, now_in(rows))
     state, fence, leased_until, now = effect_state((yield Statement("read_effect", {"key": key})))
     return EffectWritten(done(state, fence, leased_until), now)
 
@@ -123,12 +123,15 @@ def _find_effect(op: FindEffect) -> Plan[Effects]:
 def _requeue(op: Requeue) -> Plan[EffectWritten]:
     if op.drop:
         return _write(
-            "drop_effect", op.key, signed(op.act), lambda state, fence, leased_until: state is None
+            "drop_effect",
+            op.key,
+            act_params(op.act),
+            lambda state, fence, leased_until: state is None,
         )
     return _write(
         "requeue_effect",
         op.key,
-        signed(op.act),
+        act_params(op.act),
         lambda state, fence, leased_until: state == Shelf.WAITING,
     )
 
