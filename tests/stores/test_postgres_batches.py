@@ -541,7 +541,7 @@ def many(kind: type[StoreOperation[Any]], ops: Sequence[Any]) -> tuple[bytes, di
     """The statement for ``ops`` as it is, but patient, to be looked at while it waits."""
     text = dialect("postgresql").text(KINDS[kind].statement).replace("'100ms'", "'1h'")
     if kind is Claim:
-        rows = [plans.claim_params(op) for op in ops]
+        rows = [dict(next(plans.plan(op)).params) for op in ops]
     else:
         rows = [{name: getattr(op, name) for name in op.__match_args__} for op in ops]
     return text.encode(), {name: [row[name] for row in rows] for name in rows[0]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from json import dumps
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from semel.core.operations.acts import Act
 from semel.core.operations.requests import Applied, Lost, Written
@@ -24,30 +24,26 @@ class Statement(NamedTuple):
 
 Plan: TypeAlias = Generator[Statement, Rows, R]
 
-Done: TypeAlias = Callable[[Record | None, Micros], bool]
-"""Whether what a read found is the work of an earlier try of the same operation."""
+Done: TypeAlias = Callable[[Any, Record | None, Micros], bool]
+"""Whether the record that a read found is the work of an earlier try of the same operation."""
 
 
 def write(
-    name: str,
-    identity: Identity,
-    params: dict[str, object],
-    done: Done,
-    *,
-    again: bool = True,
+    name: str, op: Any, params: dict[str, Any], done: Done, *, again: bool = True
 ) -> Plan[Written]:
     """Compare and set. No row means: already done by this very fence, or lost; a read tells.
 
     The read may find a record that came in between: then the write is tried once more.
     """
+    identity: Identity = op.identity
     params["identity"] = identity
     rows = yield Statement(name, params)
     if rows:
         return written(rows)
     record, now = record_and_now((yield Statement("read", {"identity": identity})))
     if again and _has_just_come(record, now, params):
-        return (yield from write(name, identity, params, done, again=False))
-    if not done(record, now):
+        return (yield from write(name, op, params, done, again=False))
+    if not done(op, record, now):
         return Lost(record, now)
     if record is None:
         return Applied(None, now)

@@ -1,4 +1,4 @@
-"""How the outbox and events of providers are kept in SQL, without I/O."""
+"""The statements of the outbox and of providers' events, without I/O."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Done: TypeAlias = Callable[[str | None, Fence | None, Micros | None], bool]
 
 
 def _enqueue(op: Enqueue) -> Plan[EffectWritten]:
-    params: dict[str, object] = {
+    params = {
         "key": indexed(op.key),
         "identity": op.identity,
         "name": exact(op.name),
@@ -46,12 +46,7 @@ def _enqueue(op: Enqueue) -> Plan[EffectWritten]:
 
 def _take_effects(op: TakeEffects) -> Plan[Effects]:
     wanted = {"names": names(op.names), "application": op.application}
-    params: dict[str, object] = {
-        **wanted,
-        "limit": op.limit,
-        "fence": op.fence,
-        "lease": op.lease,
-    }
+    params = {**wanted, "limit": op.limit, "fence": op.fence, "lease": op.lease}
     # Asked first: what becomes due between the two statements is then taken or announced.
     next_due, now = time_and_now((yield Statement("next_effect", wanted)))
     rows = yield Statement("take_effects", params)
@@ -65,7 +60,7 @@ def _renew_effects(op: RenewEffects) -> Plan[EffectWritten]:
     return EffectWritten(bool(rows), (yield from clock_of(rows)))
 
 
-def _write(name: str, key: str, params: dict[str, object], done: Done) -> Plan[EffectWritten]:
+def _write(name: str, key: str, params: dict[str, Any], done: Done) -> Plan[EffectWritten]:
     """Compare and set; no row: already done, or another has it."""
     params["key"] = key
     rows = yield Statement(name, params)
@@ -76,7 +71,7 @@ def _write(name: str, key: str, params: dict[str, object], done: Done) -> Plan[E
 
 
 def _deliver(op: Deliver) -> Plan[EffectWritten]:
-    params: dict[str, object] = {
+    params = {
         "fence": op.fence,
         "provider_id": None if op.provider_id is None else shown(op.provider_id),
         "retention": op.retention,
@@ -90,7 +85,7 @@ def _deliver(op: Deliver) -> Plan[EffectWritten]:
 
 
 def _fail(op: Fail) -> Plan[EffectWritten]:
-    params: dict[str, object] = {
+    params = {
         "fence": op.fence,
         "error": shown(op.error),
         "again_in": op.again_in,
@@ -106,11 +101,8 @@ def _fail(op: Fail) -> Plan[EffectWritten]:
 
 
 def _browse_effects(op: BrowseEffects) -> Plan[Effects]:
-    params: dict[str, object] = {
-        "shelf": op.shelf.value,
-        "after": "" if op.after is None else op.after,
-        "limit": op.limit,
-    }
+    after = "" if op.after is None else op.after
+    params = {"shelf": op.shelf.value, "after": after, "limit": op.limit}
     rows = yield Statement("browse_effects", params)
     return Effects(tuple([effect(row) for row in rows]), (yield from clock_of(rows)))
 
