@@ -57,7 +57,7 @@ from semel.stores.mysql import protocol as said
 from semel.stores.mysql.literals import literal, rendered
 from semel.stores.mysql.migration import LOCK
 from semel.stores.mysql.protocol import INSERTS, MANY
-from semel.stores.mysql.settings import Settings
+from semel.stores.mysql.settings import MysqlSettings
 from semel.stores.mysql.settings import parse as parse_url
 from semel.stores.sql.dialect import dialect, query_sources
 from semel.stores.sql.plans import Statement
@@ -360,7 +360,7 @@ def test_what_django_says_of_encryption_is_done_or_refused(tmp_path: Path) -> No
             tls(**wrong)
 
 
-def parse(settings: dict[str, object]) -> Settings:
+def parse(settings: dict[str, object]) -> MysqlSettings:
     return parse_url(mysql_url(settings), {})
 
 
@@ -977,8 +977,8 @@ async def test_a_frozen_server_is_an_outage_in_time_and_heals(own_server: Mariad
         awaited, blocking = backend.awaited(), backend.blocking()
         assert isinstance(await awaited.perform(claim()), Claimed)
         assert isinstance(await asyncio.to_thread(blocking.perform, claim()), Claimed)
-        lanes = backend.awaited_lanes(), backend.blocking_lanes()
-        with frozen(own_server), hurried(*lanes):  # all end while it is still frozen
+        batchers = backend.async_batcher(), backend.batcher()
+        with frozen(own_server), hurried(*batchers):  # all end while it is still frozen
             tries: list[Any] = [awaited.perform(claim()) for _ in range(6)]
             tries += [asyncio.to_thread(blocking.perform, claim()) for _ in range(4)]
             outcomes = await asyncio.gather(*tries, return_exceptions=True)
@@ -995,8 +995,8 @@ async def test_a_server_that_freezes_while_it_is_sent_a_body_is_an_outage_in_tim
         op, body = claim(), bytes(4_000_000)  # more than a socket buffers
         await backend.awaited().perform(op)
         await asyncio.to_thread(backend.blocking().perform, claim())
-        lanes = backend.awaited_lanes(), backend.blocking_lanes()
-        with frozen(own_server), hurried(*lanes):
+        batchers = backend.async_batcher(), backend.batcher()
+        with frozen(own_server), hurried(*batchers):
             outcomes = await asyncio.gather(
                 backend.awaited().perform(complete(op, body)),
                 asyncio.to_thread(backend.blocking().perform, complete(op, body)),
@@ -1043,14 +1043,14 @@ def test_answers_that_drip_in_do_not_outlast_the_time_limit(
                     return backend.blocking().perform(op)
                 return runner.run(alone(backend, op))
 
-            async def awaited_lanes() -> Any:
-                return backend.awaited_lanes()
+            async def async_batcher() -> Any:
+                return backend.async_batcher()
 
             op = claim()
             perform(op)
             relay.drip = True  # which takes it many times as long
-            lanes = backend.blocking_lanes() if colour == "sync" else runner.run(awaited_lanes())
-            with hurried(lanes), pytest.raises(StoreUnavailable, match="time limit") as late:
+            batcher = backend.batcher() if colour == "sync" else runner.run(async_batcher())
+            with hurried(batcher), pytest.raises(StoreUnavailable, match="time limit") as late:
                 perform(Read(op.identity))
             assert late.value.applied is None
             relay.drip = False
@@ -1065,12 +1065,12 @@ async def test_a_locked_row_is_an_outage_in_time_and_hurts_no_other(
         store, op = backend.awaited(), claim()
         await store.perform(op)
         await asyncio.to_thread(backend.blocking().perform, claim())
-        lanes = backend.awaited_lanes(), backend.blocking_lanes()
+        batchers = backend.async_batcher(), backend.batcher()
         with row_locked(mariadb, mariadb_url, op.identity):
-            with hurried(*lanes), pytest.raises(StoreUnavailable) as blocked:
+            with hurried(*batchers), pytest.raises(StoreUnavailable) as blocked:
                 await store.perform(complete(op))
             assert blocked.value.applied is None
-            with hurried(*lanes), pytest.raises(StoreUnavailable):
+            with hurried(*batchers), pytest.raises(StoreUnavailable):
                 await asyncio.to_thread(backend.blocking().perform, complete(op))
             assert isinstance(await store.perform(claim()), Claimed)
         reply = await store.perform(complete(op))
@@ -1310,7 +1310,7 @@ def test_more_than_the_pool_holds_is_an_outage_in_time_and_surely_not_applied(
                 holding = threads.submit(store.perform, complete(op))
                 until(lambda: ask(WAITING) == 1)
                 with pytest.raises(StoreUnavailable, match="pool_size=1") as refused:
-                    backend.blocking_lanes()._pool.perform(complete(op), monotonic() + SOON)
+                    backend.batcher()._pool.perform(complete(op), monotonic() + SOON)
             assert refused.value.applied is False
             assert isinstance(holding.result(), Applied)
 
@@ -1390,13 +1390,13 @@ def test_a_forked_child_opens_its_own_connections(mariadb: MariadbServer, mariad
         store, mine, theirs = backend.blocking(), claim(), claim()
         store.perform(mine)
         until(lambda: "," not in ask(ours))  # that of the migration is gone
-        before, inherited = ask(ours), backend.blocking_lanes()
+        before, inherited = ask(ours), backend.batcher()
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
                 done = isinstance(store.perform(theirs), Claimed)
-                done = done and backend.blocking_lanes() is not inherited
+                done = done and backend.batcher() is not inherited
                 backend.close()
                 inherited.close()
                 code = 0 if done else 2
@@ -1460,7 +1460,7 @@ def test_of_processes_that_race_for_many_keys_each_key_has_one_winner(mariadb_ur
 def test_on_a_galera_node_no_transaction_is_one_packet() -> None:
     """Undone between two statements of a packet, it would end in a COMMIT that is acknowledged."""
     params = {"identity": bytes(32), "seen": bytes(16), "tries": 0, "again_in": None}
-    steps = said.exchange(Statement("inquire", params), apart=True)
+    steps = said.exchange(Statement("inquire", params), separately=True)
     told: list[list[Any]] = [[], [], [(["state"], [["unknown"]])]]
     texts = [next(steps), *(steps.send(results) for results in told)]
     assert (texts[0], texts[-1]) == (said.BEGIN, said.COMMIT)

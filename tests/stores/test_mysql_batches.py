@@ -33,17 +33,16 @@ from semel.core.stored.snapshot import LARGE, brief
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 from semel.stores.mysql import MysqlBackend
 from semel.stores.mysql.batch_columns import KINDS
-from semel.stores.mysql.errors import DUPLICATE, TOO_LARGE, WAITED, Fault, verdict
+from semel.stores.mysql.errors import DUPLICATE, TOO_LARGE, WAITED, MysqlFault, store_error
 from semel.stores.mysql.protocol import exchange, packet
-from semel.stores.sql.batch_columns import BIG
-from semel.stores.sql.batching import ROWS, Again, Batch
+from semel.stores.sql.batching import MAX_BATCHED, MAX_ROWS, Batch, Unanswered
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.plans import Statement
 from tests.proof.floors import missing, rounds
 from tests.servers import MariadbServer
 from tests.stores.contract import MINUTE
 from tests.stores.harness import database_of
-from tests.stores.test_batches import Note, queued
+from tests.stores.test_batching import Note, queued
 from tests.stores.test_mysql import KILL, WAITING, admin, deadlocks, row_locked
 from tests.stores.together import (
     DAY,
@@ -102,9 +101,9 @@ async def test_many_at_once_need_few_statements(
         renewed = commits(own_server)
         done = await together(store, [complete(op) for op in ops])
         assert {type(reply) for reply in done} == {Applied}
-        assert claimed - before < 640 / ROWS + 5
-        assert renewed - claimed < 640 / ROWS + 5
-        assert commits(own_server) - renewed < 640 / ROWS + 5
+        assert claimed - before < 640 / MAX_ROWS + 5
+        assert renewed - claimed < 640 / MAX_ROWS + 5
+        assert commits(own_server) - renewed < 640 / MAX_ROWS + 5
 
 
 async def test_each_caller_gets_the_reply_to_its_own_operation(
@@ -252,7 +251,7 @@ async def test_replays_in_a_batch_stay_together(
         before = commits(own_server)
         found = await together(store, [rival(op) for op in ops] + [claim() for _ in range(20)])
         assert Counter(map(type, found)) == {Found: MANY, Claimed: 20}
-        assert commits(own_server) - before < MANY / ROWS + 5
+        assert commits(own_server) - before < MANY / MAX_ROWS + 5
 
 
 async def test_a_stale_holder_completes_nothing_in_a_batch(mariadb_url: str) -> None:
@@ -270,7 +269,10 @@ async def test_a_stale_holder_completes_nothing_in_a_batch(mariadb_url: str) -> 
 async def test_large_answers_are_written_and_fetched_alone(mariadb_url: str) -> None:
     async with awaited(mariadb_url) as store:
         ops = [claim(number) for number in range(40)]
-        bodies = [secrets.token_bytes(size) for size in (10, LARGE, BIG, BIG + 1, 500_000) * 8]
+        bodies = [
+            secrets.token_bytes(size)
+            for size in (10, LARGE, MAX_BATCHED, MAX_BATCHED + 1, 500_000) * 8
+        ]
         await together(store, ops)
         done = await together(store, [complete(*each) for each in zip(ops, bodies, strict=True)])
         assert {type(reply) for reply in done} == {Applied}
@@ -424,9 +426,9 @@ def test_a_batch_asks_again_when_a_rival_came_first_and_gives_up_in_the_end() ->
     first = next(said)
     assert "SET innodb_lock_wait_timeout = @semel_hurry" in first
     for _ in range(2):
-        assert said.throw(Fault("a rival", code=DUPLICATE, broken=False)) == PATIENT
+        assert said.throw(MysqlFault("a rival", code=DUPLICATE, broken=False)) == PATIENT
         assert said.send([]) == first
-    said.throw(Fault("a rival", code=DUPLICATE, broken=False))
+    said.throw(MysqlFault("a rival", code=DUPLICATE, broken=False))
     with pytest.raises(StopIteration) as ended:
         said.send([])
     assert ended.value.value == []
@@ -439,9 +441,9 @@ PATIENT = "SET innodb_lock_wait_timeout = @semel_patience"
 def test_only_a_connection_that_is_patient_again_is_used_again(broken: bool) -> None:
     said = exchange(sent(batch_of([claim(), claim()])))
     next(said)
-    assert said.throw(Fault("locked", code=WAITED)) == PATIENT
-    fault = Fault("the server is gone", doubt=True, tries=2)
-    with pytest.raises(Fault) as told:
+    assert said.throw(MysqlFault("locked", code=WAITED)) == PATIENT
+    fault = MysqlFault("the server is gone", doubt=True, tries=2)
+    with pytest.raises(MysqlFault) as told:
         said.throw(fault) if broken else said.send([])
     assert told.value.broken is broken
 
@@ -453,9 +455,9 @@ def test_what_fails_after_the_write_is_in_doubt_and_ends_the_connection(
     """The session is still in a hurry then, and only what follows the write tells it so."""
     said = exchange(sent(batch_of([op])))
     before_the_look = next(said).count(";") - 1
-    fault = Fault("a node that was not the first", code=1213, broken=False, tries=5)
+    fault = MysqlFault("a node that was not the first", code=1213, broken=False, tries=5)
     fault.after = before_the_look
-    with pytest.raises(Fault) as told:
+    with pytest.raises(MysqlFault) as told:
         said.throw(fault)
     assert (told.value.doubt, told.value.broken) == (True, True)
 
@@ -463,16 +465,16 @@ def test_what_fails_after_the_write_is_in_doubt_and_ends_the_connection(
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault("locked", code=WAITED, broken=False),
-        Fault("so long", code=TOO_LARGE, broken=False),
-        Fault("hung up", doubt=True, tries=2),
+        MysqlFault("locked", code=WAITED, broken=False),
+        MysqlFault("so long", code=TOO_LARGE, broken=False),
+        MysqlFault("hung up", doubt=True, tries=2),
     ],
     ids=str,
 )
-def test_what_may_be_the_fault_of_one_member_sends_each_alone(fault: Fault) -> None:
+def test_what_may_be_the_fault_of_one_member_sends_each_alone(fault: MysqlFault) -> None:
     batch = batch_of([claim(), claim()])
-    batch.fail(fault, verdict)
-    assert [job.told for job in batch] == [Again(doubt=fault.doubt)] * 2
+    batch.fail(fault, store_error)
+    assert [job.told for job in batch] == [Unanswered(doubt=fault.doubt)] * 2
 
 
 @pytest.mark.parametrize("kind", [Claim, Complete])
@@ -539,10 +541,10 @@ def test_a_batch_finds_its_records_by_the_primary_key(
     with admin(mariadb, mariadb_url) as ask:
         ask(FILL.format(there))
         ask("ANALYZE TABLE semel_record")
-    ops: dict[type, list[StoreOperation[Any]]] = {Claim: [claim() for _ in range(ROWS)]}
-    ops[Complete] = [complete(claim()) for _ in range(ROWS)]
-    ops[Renew] = [renew(claim()) for _ in range(ROWS)]
-    ops[Read] = [Read(claim().identity) for _ in range(ROWS)]
+    ops: dict[type, list[StoreOperation[Any]]] = {Claim: [claim() for _ in range(MAX_ROWS)]}
+    ops[Complete] = [complete(claim()) for _ in range(MAX_ROWS)]
+    ops[Renew] = [renew(claim()) for _ in range(MAX_ROWS)]
+    ops[Read] = [Read(claim().identity) for _ in range(MAX_ROWS)]
     statement = sent(batch_of(ops[kind]))
     with mariadb.connect(database_of(mariadb_url)) as connection, connection.cursor() as cursor:
         for part in dialect("mysql").queries[statement.name].parts:
@@ -693,7 +695,7 @@ def test_threads_travel_together_and_each_is_told_its_own(
         before = commits(own_server)
         assert {type(reply) for reply in threads.outcomes(ops)} == {Claimed}
         threads.outcomes([complete(*each) for each in zip(ops, bodies, strict=True)])
-        assert commits(own_server) - before <= 2 * (MANY / ROWS + 2)
+        assert commits(own_server) - before <= 2 * (MANY / MAX_ROWS + 2)
         replayed = threads.outcomes([rival(op) for op in ops])
         read = threads.outcomes([Read(op.identity) for op in ops])
     for op, body, *found in zip(ops, bodies, replayed, read, strict=True):

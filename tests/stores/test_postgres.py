@@ -32,7 +32,7 @@ from semel.core.operations.requests import (
 from semel.core.records import Fence, Identity, State
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 from semel.stores.postgres import PostgresBackend
-from semel.stores.postgres.connection import Connection, Link, query
+from semel.stores.postgres.connection import PostgresConnection, QuietConnection, query
 from semel.stores.postgres.migration import LOCK
 from semel.stores.postgres.pool_sync import wait
 from tests.servers import PgBouncer, PostgresServer
@@ -367,8 +367,8 @@ async def test_a_frozen_server_is_an_outage_in_time_and_heals(own_server: Postgr
         awaited, blocking = backend.awaited(), backend.blocking()
         assert isinstance(await awaited.perform(claim()), Claimed)
         assert isinstance(await asyncio.to_thread(blocking.perform, claim()), Claimed)
-        lanes = backend.awaited_lanes(), backend.blocking_lanes()
-        with frozen(own_server), hurried(*lanes):
+        batchers = backend.async_batcher(), backend.batcher()
+        with frozen(own_server), hurried(*batchers):
             # More than there are connections: some wait for an answer, some for a connection,
             # and some for one of those to give up. All end while the server is still frozen.
             tries: list[Any] = [awaited.perform(claim()) for _ in range(6)]
@@ -387,8 +387,8 @@ async def test_a_server_that_freezes_while_it_is_sent_a_body_is_an_outage_in_tim
         op, body = claim(), bytes(30_000_000)  # more than a socket buffers
         await backend.awaited().perform(op)
         await asyncio.to_thread(backend.blocking().perform, claim())
-        lanes = backend.awaited_lanes(), backend.blocking_lanes()
-        with frozen(own_server), hurried(*lanes):
+        batchers = backend.async_batcher(), backend.batcher()
+        with frozen(own_server), hurried(*batchers):
             outcomes = await asyncio.gather(
                 backend.awaited().perform(complete(op, body)),
                 asyncio.to_thread(backend.blocking().perform, complete(op, body)),
@@ -428,12 +428,12 @@ async def test_a_locked_row_is_an_outage_in_time_and_hurts_no_other(postgres_url
         store, op = backend.awaited(), claim()
         await store.perform(op)
         await asyncio.to_thread(backend.blocking().perform, claim())
-        lanes = backend.awaited_lanes(), backend.blocking_lanes()
+        batchers = backend.async_batcher(), backend.batcher()
         with row_locked(postgres_url, op.identity):
-            with hurried(*lanes), pytest.raises(StoreUnavailable) as blocked:
+            with hurried(*batchers), pytest.raises(StoreUnavailable) as blocked:
                 await store.perform(complete(op))
             assert blocked.value.applied is None
-            with hurried(*lanes), pytest.raises(StoreUnavailable):
+            with hurried(*batchers), pytest.raises(StoreUnavailable):
                 await asyncio.to_thread(backend.blocking().perform, complete(op))
             assert isinstance(await store.perform(claim()), Claimed)
         reply = await store.perform(complete(op))
@@ -500,7 +500,7 @@ def test_more_than_the_pool_holds_is_an_outage_in_time_and_surely_not_applied(
                 holding = threads.submit(store.perform, complete(op))
                 until(lambda: ask(WAITING))
                 with pytest.raises(StoreUnavailable, match="pool_size=1") as refused:
-                    backend.blocking_lanes()._pool.perform(complete(op), monotonic() + SOON)
+                    backend.batcher()._pool.perform(complete(op), monotonic() + SOON)
             assert refused.value.applied is False
             assert isinstance(holding.result(), Applied)
 
@@ -796,7 +796,7 @@ def test_a_forked_child_opens_its_own_connections(postgres_url: str) -> None:
         store, mine, theirs = backend.blocking(), claim(), claim()
         until_alone(ask)
         store.perform(mine)
-        before, inherited = ask(ours), backend.blocking_lanes()
+        before, inherited = ask(ours), backend.batcher()
         pid = os.fork()
         if pid == 0:
             code = 1
@@ -888,22 +888,22 @@ def test_joined_errors_are_the_stores_own(postgres_url: str) -> None:
 # ── poolers ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def greeted(url: str) -> Link:
-    link = Link(Connection.connect(url, autocommit=True), None)
-    wait(link, link.greet(), monotonic() + PATIENCE)
-    return link
+def connected(url: str) -> PostgresConnection:
+    conn = PostgresConnection(QuietConnection.connect(url, autocommit=True), None)
+    wait(conn, conn.handshake(), monotonic() + PATIENCE)
+    return conn
 
 
 def test_statements_are_prepared_on_a_direct_connection(postgres_url: str) -> None:
-    link = greeted(postgres_url)
-    assert link.prepare is True
-    link.close()
+    conn = connected(postgres_url)
+    assert conn.prepare is True
+    conn.close()
 
 
 def test_a_pooler_is_noticed_and_nothing_is_prepared(pgbouncer_url: str) -> None:
-    link = greeted(pgbouncer_url)
-    assert link.prepare is False
-    link.close()
+    conn = connected(pgbouncer_url)
+    assert conn.prepare is False
+    conn.close()
 
 
 async def test_prepared_statements_forced_through_a_pooler_still_work(

@@ -32,11 +32,9 @@ from semel.core.stored.snapshot import LARGE, brief
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres.batch_columns import BYTEA, INT8, KINDS, TEXT
-from semel.stores.postgres.connection import Exchange, Link, query
+from semel.stores.postgres.connection import Exchange, PostgresConnection, query
 from semel.stores.sql import plans
-from semel.stores.sql.batch_columns import BIG, Kind
-from semel.stores.sql.batching import PATIENCE as PASSED_BY
-from semel.stores.sql.batching import ROWS
+from semel.stores.sql.batching import MAX_BATCHED, MAX_ROWS, SLOW_AFTER, BatchKind
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.plans import Statement
 from tests.forms import in_proof
@@ -106,9 +104,9 @@ async def test_many_at_once_need_few_transactions(
             replies = await together(store, [complete(op) for op in ops])
             assert {type(reply) for reply in replies} == {Applied}
             completed = ask("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
-    assert claimed - before < 640 / ROWS + 5
-    assert renewed - claimed < 640 / ROWS + 5
-    assert completed - renewed < 640 / ROWS + 5
+    assert claimed - before < 640 / MAX_ROWS + 5
+    assert renewed - claimed < 640 / MAX_ROWS + 5
+    assert completed - renewed < 640 / MAX_ROWS + 5
 
 
 async def test_each_caller_gets_the_reply_to_its_own_operation(postgres_url: str) -> None:
@@ -230,7 +228,10 @@ async def test_replays_in_a_batch_write_nothing(own_server: PostgresServer) -> N
 async def test_large_answers_are_written_and_fetched_alone(postgres_url: str) -> None:
     async with awaited(postgres_url) as store:
         ops = [claim(number) for number in range(40)]
-        bodies = [secrets.token_bytes(size) for size in (10, LARGE, BIG, BIG + 1, 500_000) * 8]
+        bodies = [
+            secrets.token_bytes(size)
+            for size in (10, LARGE, MAX_BATCHED, MAX_BATCHED + 1, 500_000) * 8
+        ]
         await together(store, ops)
         done = await together(store, [complete(*each) for each in zip(ops, bodies, strict=True)])
         assert {type(reply) for reply in done} == {Applied}
@@ -346,13 +347,13 @@ async def test_who_asks_for_a_record_that_takes_long_spoils_no_batch(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[Statement] = []
-    execute = Link.execute
+    execute = PostgresConnection.execute
 
-    def noted(link: Link, statement: Statement) -> Exchange:
+    def noted(conn: PostgresConnection, statement: Statement) -> Exchange:
         sent.append(statement)
-        return execute(link, statement)
+        return execute(conn, statement)
 
-    monkeypatch.setattr(Link, "execute", noted)
+    monkeypatch.setattr(PostgresConnection, "execute", noted)
     async with awaited(postgres_url) as store:
         ops = [claim(number) for number in range(40)]
         await together(store, ops)
@@ -360,7 +361,7 @@ async def test_who_asks_for_a_record_that_takes_long_spoils_no_batch(
         with row_locked(postgres_url, slow.identity):
             waiting = [asyncio.ensure_future(store.perform(complete(slow)))]
             await turns()
-            await Ahead().forward(PASSED_BY)  # it is noticed as slow
+            await Ahead().forward(SLOW_AFTER)  # it is noticed as slow
             sent.clear()
             completing = asyncio.ensure_future(together(store, [complete(op) for op in ops]))
             waiting += [asyncio.ensure_future(store.perform(complete(slow))) for _ in range(3)]
@@ -540,7 +541,7 @@ def many(kind: type[StoreOperation[Any]], ops: Sequence[Any]) -> tuple[bytes, di
     """The statement for ``ops`` as it is, but patient, to be looked at while it waits."""
     text = dialect("postgresql").text(KINDS[kind].statement).replace("'100ms'", "'1h'")
     if kind is Claim:
-        rows = [plans.claim_params(op) for op in ops]
+        rows = [dict(next(plans.plan(op)).params) for op in ops]
     else:
         rows = [{name: getattr(op, name) for name in op.__match_args__} for op in ops]
     return text.encode(), {name: [row[name] for row in rows] for name in rows[0]}
@@ -624,7 +625,7 @@ def test_a_record_forgotten_while_a_batch_claims_it_is_not_also_found(postgres_u
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.statement)
-def test_a_batch_finds_its_records_by_the_primary_key(postgres_url: str, kind: Kind) -> None:
+def test_a_batch_finds_its_records_by_the_primary_key(postgres_url: str, kind: BatchKind) -> None:
     PostgresBackend(postgres_url, timeout=PATIENCE).migrate()
     asked = query(kind.statement)
     with admin(postgres_url) as ask:
@@ -642,7 +643,7 @@ def test_a_batch_finds_its_records_by_the_primary_key(postgres_url: str, kind: K
         for mode in ("force_custom_plan", "force_generic_plan"):
             ask(f"SET plan_cache_mode = {mode}")
             values = ", ".join(
-                f"array_fill('1'::{declared[name][:-2]}, array[{ROWS}])" for name in asked.order
+                f"array_fill('1'::{declared[name][:-2]}, array[{MAX_ROWS}])" for name in asked.order
             )
             plan = str(ask(f"EXPLAIN (FORMAT JSON) EXECUTE batch ({values})"))
             assert "semel_record_pkey" in plan

@@ -12,7 +12,7 @@ from semel.core.frozen import replace
 from semel.core.operations.requests import Applied, Claim, Claimed, Found, Read
 from semel.core.records import Identity
 from semel.errors import StoreCorrupt, StoreUnavailable
-from semel.stores.sql.batching import ROWS
+from semel.stores.sql.batching import MAX_ROWS
 from tests.servers import PostgresServer
 from tests.stores.test_postgres import admin, kill_the_stuck_one, row_locked, stuck_once
 from tests.stores.together import (
@@ -46,8 +46,8 @@ def test_many_at_once_need_few_transactions(
         claimed = ask(number)
         done = threads.outcomes([complete(op) for op in ops])
         assert {type(reply) for reply in done} == {Applied}
-        assert claimed - before <= MANY / ROWS + 2
-        assert ask(number) - claimed <= MANY / ROWS + 2
+        assert claimed - before <= MANY / MAX_ROWS + 2
+        assert ask(number) - claimed <= MANY / MAX_ROWS + 2
 
 
 def test_each_caller_gets_the_reply_to_its_own_operation(postgres_url: str) -> None:
@@ -107,11 +107,11 @@ def test_what_takes_long_gives_up_its_place(
 ) -> None:
     with threaded(postgres_url) as threads:
         threads.store.perform(claim())
-        lane, hung = threads.lane(Claim), object()
-        lane._holders[hung] = monotonic()  # type: ignore[index]
-        lane._crowded = True
+        kind_batcher, hung = threads.kind_batcher(Claim), object()
+        kind_batcher._in_flight[hung] = monotonic()  # type: ignore[index]
+        kind_batcher._batching = True
         added: list[Any] = []
-        monkeypatch.setattr(lane._slow, "add", added.append)
+        monkeypatch.setattr(kind_batcher._slow, "add", added.append)
         assert isinstance(threads.start(claim()).result(PATIENCE), Claimed)
         assert added == [hung]
 
@@ -119,17 +119,16 @@ def test_what_takes_long_gives_up_its_place(
 def test_who_gives_up_while_waiting_was_not_sent_and_another_carries(postgres_url: str) -> None:
     with threaded(postgres_url) as threads:
         threads.store.perform(claim())
-        lane, never = threads.lane(Claim), object()
-        lane._pass_by = lambda: None  # type: ignore[method-assign]
-        with lane._lock:
-            lane._holders[never] = float("inf")  # type: ignore[index]
-            lane._crowded = True
+        kind_batcher, never = threads.kind_batcher(Claim), object()
+        with kind_batcher._lock:
+            kind_batcher._in_flight[never] = float("inf")  # type: ignore[index]
+            kind_batcher._batching = True
         op = claim()
-        with hurried(threads.lanes):
+        with hurried(threads.batcher):
             error = threads.start(op).exception(PATIENCE)
         assert isinstance(error, StoreUnavailable)
         assert error.applied is False
-        lane._release(never)  # type: ignore[arg-type]
+        kind_batcher._finish(never)  # type: ignore[arg-type]
         assert isinstance(threads.store.perform(op), Claimed)
 
 

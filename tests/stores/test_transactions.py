@@ -133,7 +133,7 @@ class World:
             setattr(desk, name, patient)
 
     async def _awaited_pool(self, backend: Any) -> Any:
-        return backend.awaited_transactions()
+        return backend.async_transaction_pool()
 
     def begin(
         self, identity: Identity | None, backend: Any = None, limit: float | None = None
@@ -296,7 +296,7 @@ def test_a_lost_connection_s_number_may_be_another_socket_s(
 ) -> None:
     with opened("postgresql-async", tmp_path, lazily(request)) as world:
         act, _ = world.begun()
-        number = cast("Any", act.inner)._link.fd
+        number = cast("Any", act.inner)._conn.fd
         ((pid,),) = act.execute("SELECT pg_backend_pid()")
         with closing(world.outside()) as outside:
             outside.execute("SELECT pg_terminate_backend(%s, 100000)", (pid,))
@@ -1022,7 +1022,7 @@ def test_a_commit_that_says_rollback_is_not_applied(pg: World) -> None:
     from semel.stores.postgres.pool_sync import wait
 
     with pytest.raises(StoreUnavailable, match="rolled the transaction back") as refused:
-        wait(inner._link, steps.commit(inner._link, marked=False), monotonic() + PATIENCE)
+        wait(inner._conn, steps.commit(inner._conn, marked=False), monotonic() + PATIENCE)
     assert refused.value.applied is False
     act.roll_back()
 

@@ -15,7 +15,7 @@ from semel.core.operations.requests import Applied, Claim, Claimed, Complete, Re
 from semel.core.records import Fence, Identity, Origin
 from semel.stores import open_backend
 from semel.stores.base import AsyncStore, Store
-from semel.stores.sql.batcher_sync import BlockingLane
+from semel.stores.sql.batcher_sync import KindBatcher
 from tests.stores.contract import MINUTE, SNAPSHOT
 from tests.waiting import PATIENCE, until
 
@@ -54,23 +54,23 @@ def renew(op: Claim) -> Renew:
 
 
 @contextmanager
-def hurried(*lanes: Any) -> Iterator[None]:
+def hurried(*batcher: Any) -> Iterator[None]:
     """What is asked in the meantime has little time: only what is never answered may be asked."""
-    patience = [each._timeout for each in lanes]
-    for each in lanes:
+    patience = [each._timeout for each in batcher]
+    for each in batcher:
         each._timeout = SOON
     try:
         yield
     finally:
-        for each, seconds in zip(lanes, patience, strict=True):
+        for each, seconds in zip(batcher, patience, strict=True):
             each._timeout = seconds
 
 
 def never_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine, no statement is passed by: each waits for the one before it, and
     so the number of statements is the same on every machine."""
-    for colour in ("async", "sync"):
-        monkeypatch.setattr(f"semel.stores.sql.batcher_{colour}.PATIENCE", PATIENCE)
+    for module in ("batching", "batcher_async", "batcher_sync"):
+        monkeypatch.setattr(f"semel.stores.sql.{module}.SLOW_AFTER", PATIENCE)
 
 
 # ── tasks ─────────────────────────────────────────────────────────────────────────────────────────
@@ -107,11 +107,11 @@ class Threads:
         self._pool = pool
 
     @property
-    def lanes(self) -> Any:
-        return self._backend.blocking_lanes()
+    def batcher(self) -> Any:
+        return self._backend.batcher()
 
-    def lane(self, kind: type[StoreOperation[Any]]) -> BlockingLane:
-        found: BlockingLane = self.lanes._lanes[kind]
+    def kind_batcher(self, kind: type[StoreOperation[Any]]) -> KindBatcher:
+        found: KindBatcher = self.batcher._batchers[kind]
         return found
 
     def start(self, op: StoreOperation[Any]) -> Future[Any]:
@@ -119,13 +119,13 @@ class Threads:
 
     def held(self, ops: Sequence[StoreOperation[Any]]) -> list[Future[Any]]:
         """All of them asked while something else of their kind is under way: none goes alone."""
-        lane, blocker = self.lane(type(ops[0])), object()
-        with lane._lock:
-            lane._holders[blocker] = float("inf")  # type: ignore[index]
-            lane._crowded = True
+        kind_batcher, blocker = self.kind_batcher(type(ops[0])), object()
+        with kind_batcher._lock:
+            kind_batcher._in_flight[blocker] = float("inf")  # type: ignore[index]
+            kind_batcher._batching = True
         futures = [self.start(op) for op in ops]
-        until(lambda: len(lane._queue._jobs) == len(ops))
-        lane._release(blocker)  # type: ignore[arg-type]
+        until(lambda: len(kind_batcher._queue._jobs) == len(ops))
+        kind_batcher._finish(blocker)  # type: ignore[arg-type]
         return futures
 
     def outcomes(self, ops: Sequence[StoreOperation[Any]]) -> list[Any]:

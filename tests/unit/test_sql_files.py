@@ -21,7 +21,7 @@ from semel.stores.sql.dialect import (
     SYNTAXES,
     BadQuery,
     Dialect,
-    Migration,
+    SchemaMigration,
     Syntax,
     _compile,
     checked,
@@ -29,7 +29,7 @@ from semel.stores.sql.dialect import (
     query_sources,
     without_returning,
 )
-from semel.stores.sql.migration import Standing
+from semel.stores.sql.migration import SchemaVersion
 from tests.terms import terms
 
 EVENTS = re.compile(r"^-- event: (.+)$", re.MULTILINE)
@@ -369,22 +369,22 @@ def test_a_second_upgrade_changes_nothing() -> None:
 def test_a_schema_from_the_future_is_refused_in_one_sentence(name: str) -> None:
     known = migrate.latest(dialect(name))
     with pytest.raises(SchemaError, match=rf"version {known + 1}.* only {known}: upgrade semel"):
-        migrate.pending(dialect(name), Standing(known + 1, oldest=known + 1))
+        migrate.pending(dialect(name), SchemaVersion(known + 1, oldest=known + 1))
 
 
 def test_a_migration_that_allows_for_no_older_program_takes_the_records_from_under_it() -> None:
     """Such a program may have its connections open, and looks at no version any more."""
     changed = ("ALTER TABLE semel_record DROP COLUMN reason",)
     with pytest.raises(BadQuery, match="leaves it its table"):
-        checked(Migration(2, "changed", 2, changed))
-    checked(Migration(2, "added", 1, changed))
-    checked(Migration(2, "moved", 2, ("ALTER TABLE semel_record RENAME TO semel_kept",)))
+        checked(SchemaMigration(2, "changed", 2, changed))
+    checked(SchemaMigration(2, "added", 1, changed))
+    checked(SchemaMigration(2, "moved", 2, ("ALTER TABLE semel_record RENAME TO semel_kept",)))
 
 
 @DIALECTS
 def test_a_newer_schema_that_allows_for_older_programs_is_worked_with(name: str) -> None:
     """Nodes are upgraded one after the other."""
-    newer = Standing(migrate.latest(dialect(name)) + 1, oldest=1)
+    newer = SchemaVersion(migrate.latest(dialect(name)) + 1, oldest=1)
     assert migrate.pending(dialect(name), newer) == ()
     migrate.require_current(dialect(name), newer)
 
@@ -392,8 +392,8 @@ def test_a_newer_schema_that_allows_for_older_programs_is_worked_with(name: str)
 @DIALECTS
 def test_a_schema_that_is_missing_says_what_to_run(name: str) -> None:
     with pytest.raises(SchemaError, match="run `semel migrate`"):
-        migrate.require_current(dialect(name), Standing(0, 0))
-    migrate.require_current(dialect(name), Standing(migrate.latest(dialect(name)), 1))
+        migrate.require_current(dialect(name), SchemaVersion(0, 0))
+    migrate.require_current(dialect(name), SchemaVersion(migrate.latest(dialect(name)), 1))
 
 
 @DIALECTS

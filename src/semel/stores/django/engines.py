@@ -167,16 +167,16 @@ class DjangoPostgresEngine:
     def semel_error(self, error: BaseException, *, applied: bool | None) -> SemelError:
         import psycopg
 
-        from semel.stores.postgres.errors import joined, verdict
+        from semel.stores.postgres.errors import driver_fault, store_error
         from semel.stores.postgres.transaction_steps import NO_SUCH_SAVEPOINT, refused_commit
 
         cause = _cause(error)
         if not isinstance(cause, psycopg.Error):
             return StoreUnavailable(f"PostgreSQL: {cause}", applied=applied)
-        fault = joined(cause)
+        fault = driver_fault(cause)
         if applied is None or fault.sqlstate in NO_SUCH_SAVEPOINT:
             return refused_commit(fault)
-        return missing(verdict(fault, doubt=False))
+        return missing(store_error(fault, doubt=False))
 
     @contextmanager
     def committing(self, wrapper: Any) -> Generator[None]:

@@ -1,4 +1,4 @@
-"""What a ``mysql://`` URL names."""
+"""`MysqlBackend`: the backend that a ``mysql://`` URL names."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from functools import partial
 from semel.stores.base import AsyncStore, Capabilities, Finding, Store
 from semel.stores.mysql import migration
 from semel.stores.mysql.batch_columns import KINDS
-from semel.stores.mysql.errors import verdict
-from semel.stores.mysql.pool_async import AwaitedPool
-from semel.stores.mysql.pool_sync import BlockingPool
-from semel.stores.mysql.settings import Settings, parse
+from semel.stores.mysql.errors import store_error
+from semel.stores.mysql.pool_async import AsyncMysqlPool
+from semel.stores.mysql.pool_sync import MysqlPool
+from semel.stores.mysql.settings import MysqlSettings, parse
 from semel.stores.per_loop import Blocking, PerLoop, PerProcess
-from semel.stores.sql.batcher_async import AwaitedLanes, AwaitedStore
-from semel.stores.sql.batcher_sync import BlockingLanes
+from semel.stores.sql.batcher_async import AsyncBatchedStore, AsyncBatcher
+from semel.stores.sql.batcher_sync import Batcher
 
 
 class MysqlBackend:
@@ -44,8 +44,8 @@ class MysqlBackend:
             "durable": durable,
         }
         self._settings = parse(url, options)
-        self.blocking_lanes = PerProcess(partial(_blocking_lanes, self._settings))
-        self.awaited_lanes = PerLoop(partial(_awaited_lanes, self._settings))
+        self.batcher = PerProcess(partial(_make_batcher, self._settings))
+        self.async_batcher = PerLoop(partial(_make_async_batcher, self._settings))
 
     def __repr__(self) -> str:
         return f"MysqlBackend({self.url!r})"
@@ -59,10 +59,10 @@ class MysqlBackend:
         return Capabilities(durable=self._settings.durable, shared=True, transactions=False)
 
     def blocking(self) -> Store:
-        return Blocking(self.blocking_lanes)
+        return Blocking(self.batcher)
 
     def awaited(self) -> AsyncStore:
-        return AwaitedStore(self.awaited_lanes)
+        return AsyncBatchedStore(self.async_batcher)
 
     def migrate(self) -> int:
         return migration.migrate(self._settings)
@@ -71,17 +71,17 @@ class MysqlBackend:
         return migration.examine(self._settings)
 
     def close(self) -> None:
-        if lanes := self.blocking_lanes.pop():
-            lanes.close()
+        if batcher := self.batcher.pop():
+            batcher.close()
 
     async def aclose(self) -> None:
-        if lanes := self.awaited_lanes.pop():
-            await lanes.aclose()
+        if batcher := self.async_batcher.pop():
+            await batcher.aclose()
 
 
-def _blocking_lanes(settings: Settings) -> BlockingLanes:
-    return BlockingLanes(BlockingPool(settings), KINDS, verdict, settings.timeout)
+def _make_batcher(settings: MysqlSettings) -> Batcher:
+    return Batcher(MysqlPool(settings), KINDS, store_error, settings.timeout)
 
 
-def _awaited_lanes(settings: Settings) -> AwaitedLanes:
-    return AwaitedLanes(AwaitedPool(settings), KINDS, verdict, settings.timeout)
+def _make_async_batcher(settings: MysqlSettings) -> AsyncBatcher:
+    return AsyncBatcher(AsyncMysqlPool(settings), KINDS, store_error, settings.timeout)

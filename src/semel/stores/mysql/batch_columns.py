@@ -1,4 +1,4 @@
-"""Operations that travel together, as lists of literals: one for each."""
+"""The columns of a batch as lists of literals, one literal for each operation."""
 
 from __future__ import annotations
 
@@ -6,10 +6,32 @@ from collections.abc import Sequence
 from typing import Final
 
 from semel.core.operations.requests import Claim
-from semel.stores.mysql.literals import Literals, data, number, text
-from semel.stores.sql.batch_columns import Writer, claims, kinds
+from semel.stores.mysql.literals import BIG, Literals, literal
+from semel.stores.sql.batching import ColumnWriter, batch_kinds, claims
 
-_WRITE: Final = Writer(data, text, number)
+
+def data(values: Sequence[bytes | None]) -> Literals:
+    """A list of literals, each as `literal` has it; so are the two below."""
+    return Literals(
+        ", ".join(
+            [
+                f"x'{each.hex()}'" if each is not None and len(each) <= BIG else literal(each)
+                for each in values
+            ]
+        )
+    )
+
+
+def text(values: Sequence[str | None]) -> Literals:
+    texts = ["NULL" if each is None else f"_utf8mb4 x'{each.encode().hex()}'" for each in values]
+    return Literals(", ".join(texts))
+
+
+def number(values: Sequence[int | None]) -> Literals:
+    return Literals(", ".join(["NULL" if each is None else str(int(each)) for each in values]))
+
+
+_WRITE: Final = ColumnWriter(data, text, number)
 
 
 def _claims(ops: Sequence[Claim]) -> dict[str, object]:
@@ -19,4 +41,4 @@ def _claims(ops: Sequence[Claim]) -> dict[str, object]:
     return columns
 
 
-KINDS: Final = kinds(_WRITE, _claims)
+KINDS: Final = batch_kinds(_WRITE, _claims)

@@ -1,4 +1,4 @@
-"""What can go wrong between here and the server, and what it means. Judged here and only here."""
+"""What can go wrong with a server, and what it means. Driver errors are classified only here."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _IMPOSSIBLE: Final = (1048, 1062, 1064, 1136, 1264, 1292, 1364, 1366, 1406, 1690
 DENIED: Final = (1142, 1143)
 """No right to a table, or to a column."""
 _REFUSED: Final = (1040, 1044, 1045, *DENIED, 1153, 1203, 1226, 1227)
-"""Too many connections, no right to it, too large."""
+"""Too many connections, no right, too large."""
 
 _NOT_APPLIED: Final = frozenset(
     (*_CONTENTION, WAITED, *_READ_ONLY, *_NOT_READY, *_SCHEMA, *_IMPOSSIBLE, *_REFUSED)
 )
-"""All other errors, those of a commit above all, leave it in doubt."""
+"""All other errors, above all those of a commit, leave doubt."""
 
 _QUOTING: Final = (1062, 1064, 1292, 1366)
 """Their messages quote what was sent, and with it perhaps a key."""
 
 
-class Fault(statement_retry.Fault):
-    """As in `statement_retry`; ``code`` is the server's, ``after`` how many statements of the
-    packet were done before the one that failed."""
+class MysqlFault(statement_retry.StatementFault):
+    """A statement failed. ``code``: the server's. ``after``: how many statements of the packet were
+    done before it."""
 
     def __init__(
         self,
@@ -55,34 +55,32 @@ class Fault(statement_retry.Fault):
         return self.code is not None
 
 
-def judged(error: Exception, after: int = 0) -> Fault:
-    fault = _judged(error)
+def driver_fault(error: Exception, after: int = 0) -> MysqlFault:
+    """The fault for what a driver raised while the answer was awaited.
+
+    A connection stays in use only after the two errors that surely leave no transaction open.
+    """
+    code = _code(error)
+    message = _message(error, code)
+    if code not in _NOT_APPLIED:
+        fault = MysqlFault(message, code=code, doubt=True, tries=2)
+    else:
+        tries = 5 if code in _CONTENTION else 2 if code in (*_READ_ONLY, *_NOT_READY) else 1
+        broken = code not in (DUPLICATE, *_CONTENTION)
+        fault = MysqlFault(message, code=code, broken=broken, tries=tries)
     fault.after = after
     return fault
 
 
-def _judged(error: Exception) -> Fault:
-    """What a driver raised, or stumbled over, while the answer was awaited.
-
-    A connection stays in use only after the two errors that surely left no transaction open.
-    """
-    code = _code(error)
-    if code not in _NOT_APPLIED:
-        return Fault(_message(error, code), code=code, doubt=True, tries=2)
-    tries = 5 if code in _CONTENTION else 2 if code in (*_READ_ONLY, *_NOT_READY) else 1
-    broken = code not in (DUPLICATE, *_CONTENTION)
-    return Fault(_message(error, code), code=code, broken=broken, tries=tries)
-
-
-def not_connected(error: Exception, clean: Callable[[str], str]) -> Fault:
+def not_connected(error: Exception, clean: Callable[[str], str]) -> MysqlFault:
     code = _code(error)
     said = clean(_message(error, code))
-    return Fault(f"cannot connect: {said}", code=code if code in _SCHEMA else None)
+    return MysqlFault(f"cannot connect: {said}", code=code if code in _SCHEMA else None)
 
 
-def verdict(fault: statement_retry.Fault, *, doubt: bool) -> SemelError:
-    """What the caller of the store is told."""
-    code = fault.code if isinstance(fault, Fault) else None
+def store_error(fault: statement_retry.StatementFault, *, doubt: bool) -> SemelError:
+    """The error that the caller of the store gets."""
+    code = fault.code if isinstance(fault, MysqlFault) else None
     if code in _SCHEMA:
         return SchemaError(f"the tables of semel are missing or old ({fault}): run `semel migrate`")
     if code in _IMPOSSIBLE:

@@ -1,7 +1,7 @@
-"""What is said to the server and what its answers mean, without I/O: shared by both colours.
+"""Packets to the server and what its answers mean, without I/O: shared by both colours.
 
-An exchange yields the text of one packet, which is one round trip however many statements are in
-it, and is sent the result sets. A `Fault` is thrown in where the packet failed.
+An exchange is a generator. It yields the text of one packet, which is one round trip however many
+statements are in it, and is sent the result sets. A packet that fails throws in a `MysqlFault`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from semel.errors import ConfigurationError
 from semel.log import log
 from semel.stores.base import CHECK_AGAIN
-from semel.stores.mysql.errors import DUPLICATE, TOO_LARGE, WAITED, Fault
+from semel.stores.mysql.errors import DUPLICATE, TOO_LARGE, WAITED, MysqlFault
 from semel.stores.mysql.literals import rendered
-from semel.stores.mysql.settings import Settings
+from semel.stores.mysql.settings import MysqlSettings
 from semel.stores.sql.dialect import dialect
-from semel.stores.sql.migration import require_current, standing
+from semel.stores.sql.migration import require_current, schema_version
 from semel.stores.sql.plans import Rows, Statement
 
 DIALECT: Final = "mysql"
@@ -30,10 +30,10 @@ ResultSet: TypeAlias = tuple[Sequence[str], Rows]
 Exchange: TypeAlias = Generator[str, Sequence[ResultSet], Rows]
 
 INSERTS: Final = frozenset(("claim", "accept", "register", "agree", "enqueue", "note"))
-"""One statement writes, and a rival who was first is an error: no row, and nothing to undo."""
+"""Queries with one statement that writes. A rival that was first is an error: no row, no undo."""
 
 MANY: Final = frozenset(("claim_many", "complete_many", "renew_many"))
-"""One statement writes, for a batch, which waits for nobody: one of many is not to hold up all."""
+"""Queries for a batch: they wait for no lock, because one locked row must not hold up all."""
 
 _TEXTS: Final = frozenset(
     (
@@ -41,41 +41,46 @@ _TEXTS: Final = frozenset(
         *("event", "subject", "application", "route"),
     )
 )
-"""Columns of text that is kept as bytes, for the sake of comparing it exactly."""
+"""Columns of text that is stored as bytes, so that it is compared exactly."""
 
 BEGIN, COMMIT = "START TRANSACTION", "COMMIT"
-HURRY, PATIENCE = (f"SET innodb_lock_wait_timeout = @semel_{how}" for how in ("hurry", "patience"))
+NO_WAIT: Final = "SET innodb_lock_wait_timeout = @semel_hurry"
+NORMAL_WAIT: Final = "SET innodb_lock_wait_timeout = @semel_patience"
 
 RIVALS: Final = 3
-"""How often rivals may come first before a batch gives up being one."""
+"""How often rivals may come first before the operations of a batch go alone."""
 
 CATCH_UP: Final = "SET SESSION wsrep_sync_wait = 3"
 """A node of a Galera cluster has received what others acknowledged, but may not have applied it:
-without this, a completion there would be told that its claim is not there. Inserts need not wait,
-for they are certified."""
+without this, a completion there might not find its claim. Inserts need not wait: they are
+certified."""
 
 STRICT: Final = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
 LARGEST: Final = 16 * 1024 * 1024
-"""What a policy lets an answer be unless it says otherwise."""
+"""The default limit of a policy for an answer."""
 
 
-def exchange(statement: Statement, *, apart: bool = False) -> Exchange:
-    """One statement of a plan, as one step; ``apart``: no transaction in one packet (`Manners`)."""
+def exchange(statement: Statement, *, separately: bool = False) -> Exchange:
+    """One statement of a plan, as one step. ``separately``: see `ServerProfile`."""
     parts = dialect(DIALECT).queries[statement.name].parts
-    params = _params(statement.params)
+    params = dict(statement.params)
+    if isinstance(wanted := params.get("names"), str):  # of {among}: JSON, listed here
+        params["names"] = list(loads(wanted))
     try:
         if statement.name in MANY:
-            return (yield from _hurried(parts, params))
+            return (yield from _without_waiting(parts, params))
         if ":picked" in parts[-1]:
-            return (yield from _picking(parts, params, apart=apart))
+            return (yield from _pick_then_write(parts, params, separately=separately))
         if len(parts) == 1 or statement.name in INSERTS:
-            return told((yield packet(parts, params, "", "")))
-        return told((yield from _sent(parts, params, BEGIN, COMMIT, apart=apart)))
-    except Fault as fault:
+            return rows_of((yield packet(parts, params, "", "")))
+        return rows_of(
+            (yield from _send_parts(parts, params, BEGIN, COMMIT, separately=separately))
+        )
+    except MysqlFault as fault:
         if fault.code == DUPLICATE and statement.name in INSERTS:
             return []
         if statement.name in INSERTS and fault.after > _first_write(parts):
-            fault.doubt = True  # what failed is the look at what had been done
+            fault.doubt = True  # the write was done, the read after it failed
         raise
 
 
@@ -83,41 +88,45 @@ def _first_write(parts: Sequence[str]) -> int:
     return next(place for place, part in enumerate(parts) if not part.startswith("SELECT"))
 
 
-def _sent(
-    parts: Sequence[str], params: Mapping[str, object], begin: str, end: str, *, apart: bool
+def _send_parts(
+    parts: Sequence[str], params: Mapping[str, object], begin: str, end: str, *, separately: bool
 ) -> Generator[str, Sequence[ResultSet], list[ResultSet]]:
-    """Part of a transaction, or all of it; each statement by itself where that is needed."""
+    """Send a transaction, or a part of it; each statement in its own packet if ``separately``."""
     texts = _texts(parts, params, begin, end)
     results: list[ResultSet] = []
-    for text in texts if apart else ["; ".join(texts)]:
+    for text in texts if separately else ["; ".join(texts)]:
         results += yield text
     return results
 
 
-def _picking(parts: Sequence[str], params: dict[str, object], *, apart: bool) -> Exchange:
-    """The first part locks rows and gives their keys, for the others to name."""
-    picked = told((yield from _sent(parts[:1], params, BEGIN, "", apart=apart)))
+def _pick_then_write(
+    parts: Sequence[str], params: dict[str, object], *, separately: bool
+) -> Exchange:
+    """The first part locks rows and returns their keys, which the other parts use."""
+    picked = rows_of((yield from _send_parts(parts[:1], params, BEGIN, "", separately=separately)))
     if not picked:
         yield COMMIT
         return []
     params["picked"] = [tuple(row) for row in picked]
-    return told((yield from _sent(parts[1:], params, "", COMMIT, apart=apart)))
+    return rows_of((yield from _send_parts(parts[1:], params, "", COMMIT, separately=separately)))
 
 
-def _hurried(parts: Sequence[str], params: dict[str, object]) -> Exchange:
-    """Asked again where a rival was first: the look sees it now. No row: each goes alone."""
-    text = packet(parts, params, HURRY, PATIENCE)
+def _without_waiting(parts: Sequence[str], params: dict[str, object]) -> Exchange:
+    """Sent again where a rival was first: the read sees it now. No row: each goes alone."""
+    text = packet(parts, params, NO_WAIT, NORMAL_WAIT)
     for _ in range(RIVALS):
         try:
-            return told((yield text))
-        except Fault as fault:
+            return rows_of((yield text))
+        except MysqlFault as fault:
             if fault.after > 1 + _first_write(parts):
-                fault.doubt = fault.broken = True  # it was done; and the session is in a hurry
+                fault.doubt = fault.broken = (
+                    True  # it was done; and the session still waits for no lock
+                )
                 raise
             if fault.broken and fault.code != WAITED:
                 raise
-            yield PATIENCE
-            fault.broken = False  # what waited, one statement, was undone
+            yield NORMAL_WAIT
+            fault.broken = False  # the one statement that waited was undone
             if fault.code != DUPLICATE:
                 raise
     return []
@@ -132,29 +141,20 @@ def _texts(parts: Iterable[str], params: Mapping[str, object], begin: str, end: 
     return [text for text in texts if text]
 
 
-def told(results: Sequence[ResultSet]) -> Rows:
-    """The rows of the one statement that gives some."""
+def rows_of(results: Sequence[ResultSet]) -> Rows:
+    """The rows of the last statement that returned some, its texts decoded."""
     if not results:
         return []
     names, rows = results[-1]
     texts = [place for place, name in enumerate(names) if name in _TEXTS]
-    return [_with_texts(row, texts) for row in rows] if texts else rows
-
-
-def _with_texts(row: Sequence[Any], texts: Sequence[int]) -> list[Any]:
-    cells = list(row)
-    for place in texts:
-        if isinstance(cells[place], bytes):
-            cells[place] = cells[place].decode("utf-8", "replace")
-    return cells
-
-
-def _params(params: Mapping[str, object]) -> dict[str, object]:
-    """The names of ``{among}`` come as JSON, and are listed here."""
-    given = dict(params)
-    if isinstance(wanted := given.get("names"), str):
-        given["names"] = list(loads(wanted))
-    return given
+    if not texts:
+        return rows
+    decoded = [list(row) for row in rows]
+    for cells in decoded:
+        for place in texts:
+            if isinstance(cells[place], bytes):
+                cells[place] = cells[place].decode("utf-8", "replace")
+    return decoded
 
 
 # ── the beginning of a connection ─────────────────────────────────────────────────────────────────
@@ -171,23 +171,25 @@ _SEEN: Final = (
 OLDEST: Final = {"MariaDB": (10, 6), "MySQL": (8, 0, 16)}
 
 
-class Manners(NamedTuple):
-    """How a server wants to be spoken to."""
+class ServerProfile(NamedTuple):
+    """What the handshake found out about a server."""
 
-    most: int
-    """The length of the longest packet."""
+    max_packet: int
+    """``max_allowed_packet``."""
     check_at: float
-    """When it is to be greeted again, by the monotonic clock."""
-    apart: bool
-    """A transaction is not sent in one packet. A Galera node that undoes it between two of its
-    statements, for another node was first, tells so with the next *packet*: the rest of this one
-    goes on as if nothing had been, and its COMMIT is acknowledged."""
+    """When the next handshake is due, by the monotonic clock."""
+    separately: bool
+    """Each statement of a transaction has its own packet. A Galera node that undoes a transaction
+    between two statements, because another node was first, reports it with the next *packet*: the
+    rest of this one goes on as if nothing had happened, and its COMMIT is acknowledged."""
 
 
-def greet(settings: Settings, *, warn: bool) -> Generator[str, Sequence[ResultSet], Manners]:
-    """Set the session, and make sure that this is a primary that keeps what it acknowledges.
+def handshake(
+    settings: MysqlSettings, *, warn: bool
+) -> Generator[str, Sequence[ResultSet], ServerProfile]:
+    """Set up the session, and check that this is a primary that keeps what it acknowledges.
 
-    ``warn``: say also what can be put up with.
+    ``warn``: log also what is bad but tolerated.
     """
     patience = max(1, ceil(settings.timeout) - 1)
     results = yield "; ".join(
@@ -203,25 +205,30 @@ def greet(settings: Settings, *, warn: bool) -> Generator[str, Sequence[ResultSe
             f"SELECT {', '.join(f'@@GLOBAL.{name}' for name in _SEEN)}",
         )
     )
-    of_cluster = bool(told(results[:1])) and _on(told(results[:1])[0][1])
+    of_cluster = bool(rows_of(results[:1])) and _on(rows_of(results[:1])[0][1])
     if of_cluster:
         yield CATCH_UP
-    rows = told(results)
+    rows = rows_of(results)
     seen: dict[str, Any] = dict(zip(_SEEN, rows[0], strict=True))
     _check_version(str(seen["version"]))
     if _on(seen["read_only"]):
-        raise Fault("this server is read-only, semel needs the primary")
-    _check_log(seen)
+        raise MysqlFault("this server is read-only, semel needs the primary")
     _check_durable(seen, settings.durable, warn=warn)
-    most = int(seen["max_allowed_packet"])
-    if warn:
-        _check_packet(most)
-    return Manners(most, monotonic() + CHECK_AGAIN, apart=of_cluster)
+    max_packet = int(seen["max_allowed_packet"])
+    needed = LARGEST * 4 // 3 + 64 * 1024
+    if warn and max_packet < needed:
+        log.warning(
+            "max_allowed_packet is %d: answers above %d bytes cannot be kept; set it to 64M, or "
+            "max_response_body to less",
+            max_packet,
+            (max_packet - 64 * 1024) * 3 // 4,
+        )
+    return ServerProfile(max_packet, monotonic() + CHECK_AGAIN, separately=of_cluster)
 
 
 def check_schema() -> Exchange:
-    """Refuse to work with a schema that is not for this program."""
-    steps = standing()
+    """Refuse a schema that is not for this program."""
+    steps = schema_version()
     asked = next(steps)
     while True:
         rows = yield from exchange(asked)
@@ -240,15 +247,12 @@ def _check_version(version: str) -> None:
         raise ConfigurationError(f"this is {kind} {version}, semel needs {oldest} or newer")
 
 
-def _check_log(seen: Mapping[str, object]) -> None:
+def _check_durable(seen: Mapping[str, object], durable: bool, *, warn: bool) -> None:
     if _on(seen["log_bin"]) and seen["binlog_format"] == "STATEMENT":
         raise ConfigurationError(
             "binlog_format is STATEMENT, which cannot log what READ COMMITTED does: set it to ROW "
             "or MIXED"
         )
-
-
-def _check_durable(seen: Mapping[str, object], durable: bool, *, warn: bool) -> None:
     flush, sync = seen["innodb_flush_log_at_trx_commit"], seen["sync_binlog"]
     wrong = f"innodb_flush_log_at_trx_commit is {flush}" if str(flush) != "1" else ""
     if not wrong and _on(seen["log_bin"]) and str(sync) != "1":
@@ -257,33 +261,22 @@ def _check_durable(seen: Mapping[str, object], durable: bool, *, warn: bool) -> 
         return
     lost = f"{wrong}: acknowledged keys would be lost in a crash or power cut; set it to 1"
     if durable:
-        raise Fault(f"{lost}, or say durable=off to put up with it")
+        raise MysqlFault(f"{lost}, or say durable=off to put up with it")
     if warn:
         log.warning("%s", lost)
 
 
-def obstacle(text: str, most: int, deadline: float) -> Fault | None:
-    """Why ``text`` is not sent at all: nothing is in doubt then."""
+def unsendable(text: str, max_packet: int, deadline: float) -> MysqlFault | None:
+    """Why ``text`` is not sent at all; then there is no doubt."""
     if monotonic() >= deadline:
-        return Fault("no time was left")
-    if len(text) <= most:
+        return MysqlFault("no time was seconds_left")
+    if len(text) <= max_packet:
         return None
-    return Fault(
-        f"{len(text)} bytes are more than the server's max_allowed_packet, {most}",
+    return MysqlFault(
+        f"{len(text)} bytes are more than the server's max_allowed_packet, {max_packet}",
         code=TOO_LARGE,
         broken=False,
     )
-
-
-def _check_packet(most: int) -> None:
-    needed = LARGEST * 4 // 3 + 64 * 1024
-    if most < needed:
-        log.warning(
-            "max_allowed_packet is %d: answers above %d bytes cannot be kept; set it to 64M, or "
-            "max_response_body to less",
-            most,
-            (most - 64 * 1024) * 3 // 4,
-        )
 
 
 def _on(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""A MySQL URL taken apart: where the server is, semel's own options, and what may be printed."""
+"""Parses a MySQL URL: the server, semel's own options, and what may be printed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ VERIFY: Final = ("identity", "ca", "off")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """Everything a `MysqlBackend` was told."""
+class MysqlSettings:
+    """All options of a `MysqlBackend`."""
 
     url: str
     host: str
@@ -36,11 +36,11 @@ class Settings:
     durable: bool
 
     def without_secrets(self, text: str) -> str:
-        """The drivers do not print passwords; should they ever, ours does not pass it on."""
+        """``text`` without the password, should a driver ever print it."""
         return text.replace(self.password, "***") if self.password else text
 
 
-def parse(url: str, options: Mapping[str, object]) -> Settings:
+def parse(url: str, options: Mapping[str, object]) -> MysqlSettings:
     """Options given as keywords win over those in the URL."""
     parts = _split(url)
     asked = _query(parts.query)
@@ -49,10 +49,10 @@ def parse(url: str, options: Mapping[str, object]) -> Settings:
     database = unquote(parts.path.removeprefix("/"))
     if not database or "/" in database:
         raise ConfigurationError("a MySQL URL names a database: mysql://user@host/database")
-    return Settings(
+    return MysqlSettings(
         url=_printable(parts, asked),
         host=parts.hostname or "localhost",
-        port=_port(parts),
+        port=PORT if parts.port is None else parts.port,
         socket=asked.get("socket"),
         user=unquote(parts.username or ""),
         password=unquote(parts.password or ""),
@@ -90,12 +90,8 @@ def _query(query: str) -> dict[str, str]:
     return asked
 
 
-def _port(parts: SplitResult) -> int:
-    return PORT if parts.port is None else parts.port
-
-
 def _tls(asked: Mapping[str, str]) -> ssl.SSLContext | None:
-    """Encrypted means verified, unless ``ssl_verify`` says how much less."""
+    """The TLS context. The server is verified unless ``ssl_verify`` asks for less."""
     verify = asked.get("ssl_verify", "identity")
     if verify not in VERIFY:
         raise ConfigurationError(f"ssl_verify must be one of {', '.join(VERIFY)}, not {verify!r}")

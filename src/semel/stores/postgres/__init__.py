@@ -2,18 +2,19 @@
 
 ::
 
-    backend    PostgresBackend: opens pools on first use, per process and per event loop
-    settings   the URL taken apart; no password leaves it
-    errand     one operation's way: its statements, sent again where that is safe     (no I/O)
-    link       one connection: a statement as a generator that says what it waits for (no waiting)
-    kinds      operations as rows of a statement for many, and its rows as replies     (no I/O)
-    blocking   pool and waiting for threads
-    awaited    pool and waiting for event loops
-    joined     the same store inside the caller's own transaction
-    transaction_steps   begin, lock, savepoint, commit as exchanges of statements      (no I/O)
-    transactions, transactions_awaited   transactions that semel begins, and their pools
-    handed     the connection a handler gets in one of them, and its end
-    faults     what went wrong, and what that means; driver errors are judged here and only here
+    backend             PostgresBackend: opens pools on first use, per process and per event loop
+    settings            the URL, parsed; no password leaves it
+    failover            which host has the newest timeline                            (no I/O)
+    errors              driver errors, classified                                     (no I/O)
+    batch_columns       operations as arrays of a statement for many                  (no I/O)
+    connection          one connection: a statement is a generator that yields what it waits for
+    pool_sync           pool and waiting for threads
+    pool_async          pool and waiting for event loops
+    caller_transaction  the same store inside the caller's own transaction
+    transaction_steps   begin, lock, savepoint, commit as exchanges of statements     (no waiting)
+    transactions_sync, transactions_async   transactions that semel begins, and their pools
+    handler_connection  the psycopg connection that a handler gets in one of them
+    migration           the schema
 
 Why not psycopg's own connections and pool: measured side by side on a busy machine, a bare claim
 or completion took 35-65 µs of CPU through ``psycopg.pq``, 130-165 through ``AsyncConnection`` and

@@ -1,4 +1,4 @@
-"""What a ``postgresql://`` URL names."""
+"""`PostgresBackend`: the backend that a ``postgresql://`` URL names."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from semel.stores.per_loop import Blocking, PerLoop, PerProcess
 from semel.stores.postgres import migration
 from semel.stores.postgres.batch_columns import KINDS
 from semel.stores.postgres.caller_transaction import AsyncJoinedStore, JoinedStore
-from semel.stores.postgres.errors import verdict
-from semel.stores.postgres.pool_async import AwaitedPool
-from semel.stores.postgres.pool_sync import BlockingPool
-from semel.stores.postgres.settings import Settings, parse
-from semel.stores.postgres.transactions_async import AwaitedTransactions
-from semel.stores.postgres.transactions_sync import TransactionPool
-from semel.stores.sql.batcher_async import AwaitedLanes, AwaitedStore
-from semel.stores.sql.batcher_sync import BlockingLanes
+from semel.stores.postgres.errors import store_error
+from semel.stores.postgres.pool_async import AsyncPostgresPool
+from semel.stores.postgres.pool_sync import PostgresPool
+from semel.stores.postgres.settings import PostgresSettings, parse
+from semel.stores.postgres.transactions_async import AsyncPostgresTransactionPool
+from semel.stores.postgres.transactions_sync import PostgresTransactionPool
+from semel.stores.sql.batcher_async import AsyncBatchedStore, AsyncBatcher
+from semel.stores.sql.batcher_sync import Batcher
 
 CAPABILITIES: Final = Capabilities(durable=True, shared=True, transactions=True)
 
@@ -62,10 +62,10 @@ class PostgresBackend:
             "migrate": migrate,
         }
         self._settings = parse(url, options)
-        self.blocking_lanes = PerProcess(partial(_blocking_lanes, self._settings))
-        self.awaited_lanes = PerLoop(partial(_awaited_lanes, self._settings))
-        self.transaction_pool = PerProcess(partial(TransactionPool, self._settings))
-        self.awaited_transactions = PerLoop(partial(AwaitedTransactions, self._settings))
+        self.batcher = PerProcess(partial(_make_batcher, self._settings))
+        self.async_batcher = PerLoop(partial(_make_async_batcher, self._settings))
+        self.transaction_pool = PerProcess(partial(PostgresTransactionPool, self._settings))
+        self.async_transaction_pool = PerLoop(partial(AsyncPostgresTransactionPool, self._settings))
         self._holds = HeldIdentities()
 
     def __repr__(self) -> str:
@@ -80,10 +80,10 @@ class PostgresBackend:
         return CAPABILITIES
 
     def blocking(self) -> Store:
-        return Blocking(self.blocking_lanes)
+        return Blocking(self.batcher)
 
     def awaited(self) -> AsyncStore:
-        return AwaitedStore(self.awaited_lanes)
+        return AsyncBatchedStore(self.async_batcher)
 
     @overload
     def on(self, connection: psycopg.Connection[Any]) -> Store: ...
@@ -115,14 +115,14 @@ class PostgresBackend:
         hold = self._holds.take(identity)
         if hold is None:
             return None
-        return await self.awaited_transactions().begin(identity, hold, limit)
+        return await self.async_transaction_pool().begin(identity, hold, limit)
 
     def ascertain(self, identity: Identity) -> Found | NoRecord:
-        """What a commit in doubt came to; StoreUnavailable while it is still under way."""
+        """The record after a commit in doubt; StoreUnavailable while that is still under way."""
         return self.transaction_pool().ascertain(identity)
 
     async def aascertain(self, identity: Identity) -> Found | NoRecord:
-        return await self.awaited_transactions().ascertain(identity)
+        return await self.async_transaction_pool().ascertain(identity)
 
     def migrate(self) -> int:
         return migration.migrate(self._settings)
@@ -131,21 +131,21 @@ class PostgresBackend:
         return migration.examine(self._settings)
 
     def close(self) -> None:
-        if pool := self.blocking_lanes.pop():
+        if pool := self.batcher.pop():
             pool.close()
         if transactions := self.transaction_pool.pop():
             transactions.close()
 
     async def aclose(self) -> None:
-        if pool := self.awaited_lanes.pop():
+        if pool := self.async_batcher.pop():
             await pool.aclose()
-        if transactions := self.awaited_transactions.pop():
+        if transactions := self.async_transaction_pool.pop():
             await transactions.aclose()
 
 
-def _blocking_lanes(settings: Settings) -> BlockingLanes:
-    return BlockingLanes(BlockingPool(settings), KINDS, verdict, settings.timeout)
+def _make_batcher(settings: PostgresSettings) -> Batcher:
+    return Batcher(PostgresPool(settings), KINDS, store_error, settings.timeout)
 
 
-def _awaited_lanes(settings: Settings) -> AwaitedLanes:
-    return AwaitedLanes(AwaitedPool(settings), KINDS, verdict, settings.timeout)
+def _make_async_batcher(settings: PostgresSettings) -> AsyncBatcher:
+    return AsyncBatcher(AsyncPostgresPool(settings), KINDS, store_error, settings.timeout)

@@ -1,4 +1,4 @@
-"""PostgreSQL's binary form of one-dimensional arrays; cheap, for they carry every batch."""
+"""The columns of a batch as arrays, in PostgreSQL's binary form: cheap, as every batch needs it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from struct import Struct
 from typing import Final
 
-from semel.stores.sql.batch_columns import Writer, claims, kinds
+from semel.stores.sql.batching import ColumnWriter, batch_kinds, claims
 
 BYTEA: Final = 17
 INT8: Final = 20
@@ -38,13 +38,11 @@ def number(values: Sequence[int | None]) -> bytes:
 
 
 def _array(kind: int, elements: Sequence[bytes]) -> bytes:
-    """Of the type whose object id is ``kind``."""
+    """An array of the type whose object id is ``kind``."""
     header = _HEADER(_DIMENSIONS, _MAY_HAVE_NULLS, kind, len(elements), _LOWER_BOUND)
     return header + b"".join(elements)
 
 
-# --- operations that travel together, as arrays: one element for each
+_WRITE: Final = ColumnWriter(data, text, number)
 
-_WRITE: Final = Writer(data, text, number)
-
-KINDS: Final = kinds(_WRITE, partial(claims, write=_WRITE))
+KINDS: Final = batch_kinds(_WRITE, partial(claims, write=_WRITE))

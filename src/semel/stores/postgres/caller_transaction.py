@@ -37,7 +37,7 @@ class JoinedStore:
                 cursor.execute(_text(asked.name), asked.params, binary=True)
                 asked = steps.send(cursor.fetchall())
         except psycopg.Error as error:
-            raise errors.verdict(errors.joined(error), doubt=True) from error
+            raise errors.store_error(errors.driver_fault(error), doubt=True) from error
         except StopIteration as done:
             reply: R = done.value
             return reply
@@ -60,7 +60,7 @@ class AsyncJoinedStore:
                 await cursor.execute(_text(asked.name), asked.params, binary=True)
                 asked = steps.send(await cursor.fetchall())
         except psycopg.Error as error:
-            raise errors.verdict(errors.joined(error), doubt=True) from error
+            raise errors.store_error(errors.driver_fault(error), doubt=True) from error
         except StopIteration as done:
             reply: R = done.value
             return reply

@@ -1,7 +1,7 @@
 """One connection. A statement is a generator that yields what it waits for; the pools wait.
 
 Each statement is a transaction of its own, and nothing is ever set in the session: a pooler may
-carry every one of them over another server connection.
+send each of them over another server connection.
 """
 
 from __future__ import annotations
@@ -22,10 +22,15 @@ from psycopg.types.numeric import Int4BinaryLoader, Int8BinaryLoader
 from psycopg.types.string import ByteaBinaryLoader, TextBinaryLoader
 
 from semel.stores.base import CHECK_AGAIN
-from semel.stores.postgres.errors import NO_SUCH_STATEMENT, Fault, refused, severed
-from semel.stores.postgres.failover import ASKED, Lineage
+from semel.stores.postgres.errors import (
+    NO_SUCH_STATEMENT,
+    PostgresFault,
+    connection_lost,
+    server_fault,
+)
+from semel.stores.postgres.failover import TIMELINE_QUERY, FailoverTimeline
 from semel.stores.sql.dialect import dialect
-from semel.stores.sql.migration import require_current, standing
+from semel.stores.sql.migration import require_current, schema_version
 from semel.stores.sql.plans import Rows, Statement
 
 READ: Final = 1
@@ -41,13 +46,13 @@ TEXT, BINARY = pq.Format.TEXT.value, pq.Format.BINARY.value
 _GOOD: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 _PLACEHOLDER: Final = re.compile(r"%\((\w+)\)s")
 
-_GREETING: Final = (
+_HANDSHAKE: Final = (
     b"SELECT pg_backend_pid(), pg_is_in_recovery()::int, current_setting('transaction_read_only'),"
     b" current_setting('synchronous_commit')"
 )
 
 
-class Query(NamedTuple):
+class LibpqQuery(NamedTuple):
     """A statement as libpq wants it."""
 
     name: bytes
@@ -56,7 +61,7 @@ class Query(NamedTuple):
 
 
 @cache
-def query(name: str) -> Query:
+def query(name: str) -> LibpqQuery:
     """The query of that name with numbered placeholders, made once per process."""
     order: list[str] = []
 
@@ -69,11 +74,11 @@ def query(name: str) -> Query:
     # With the digest, another version of semel behind the same pooler cannot have meant another
     # statement by the same name.
     digest = sha256(text.encode()).hexdigest()[:16]
-    return Query(f"semel_{name}_{digest}".encode(), text.encode(), tuple(order))
+    return LibpqQuery(f"semel_{name}_{digest}".encode(), text.encode(), tuple(order))
 
 
 class _Loaders:
-    """How columns become Python values; own, for an application may have changed psycopg's."""
+    """How columns become Python values. Our own: an application may have changed psycopg's."""
 
     connection = None
 
@@ -88,19 +93,19 @@ class _Loaders:
 _LOADERS: Final = _Loaders()
 
 
-class Connection(psycopg.Connection[Any]):
-    """Silent when dropped: an application may end, or a fork inherit it, without closing it."""
+class QuietConnection(psycopg.Connection[Any]):
+    """Warns of nothing when collected: an application may end, or fork, without closing it."""
 
     def __del__(self, *_: object) -> None: ...
 
 
-class AsyncConnection(psycopg.AsyncConnection[Any]):
+class QuietAsyncConnection(psycopg.AsyncConnection[Any]):
     """The same."""
 
     def __del__(self, *_: object) -> None: ...
 
 
-class Link:
+class PostgresConnection:
     """A connection to a primary that is ready for statements."""
 
     __slots__ = (
@@ -117,8 +122,10 @@ class Link:
         "prepare",
     )
 
-    def __init__(self, connection: Connection | AsyncConnection, prepare: bool | None) -> None:
-        self._connection = connection  # kept, so that it is not collected as forgotten
+    def __init__(
+        self, connection: QuietConnection | QuietAsyncConnection, prepare: bool | None
+    ) -> None:
+        self._connection = connection  # kept, so that it is not collected
         self._pgconn: PGconn = connection.pgconn
         self._pgconn.notice_handler = self._noticed
         self._pid = os.getpid()
@@ -135,21 +142,21 @@ class Link:
     def execute(self, statement: Statement) -> Exchange:
         """Send one statement and collect its rows."""
         if monotonic() >= self._check_at:
-            yield from self.greet()
+            yield from self.handshake()
         asked = query(statement.name)
         values, formats = _encoded([statement.params[name] for name in asked.order])
         if self.prepare:
             try:
                 return (yield from self._execute_prepared(asked, values, formats))
-            except Fault as fault:
+            except PostgresFault as fault:
                 if fault.sqlstate not in NO_SUCH_STATEMENT:
                     raise
-                # A pooler that was not noticed; nothing was executed.
+                # A pooler that the handshake did not notice; nothing was executed.
                 self.prepare, self.pooled = False, True
         send = self._pgconn.send_query_params
         return (yield from self._ask(send, asked.text, values, None, formats, BINARY))
 
-    def _execute_prepared(self, asked: Query, values: Values, formats: list[int]) -> Exchange:
+    def _execute_prepared(self, asked: LibpqQuery, values: Values, formats: list[int]) -> Exchange:
         if asked.name not in self._prepared:
             yield from self._ask(self._pgconn.send_prepare, asked.name, asked.text)
             self._prepared.add(asked.name)
@@ -157,45 +164,45 @@ class Link:
         return (yield from self._ask(send, asked.name, values, formats, BINARY))
 
     def check(self) -> Exchange:
-        """Before something is written, greet again where that is long ago."""
-        return (yield from self.greet()) if monotonic() >= self._check_at else []
+        """Repeat the handshake where the last one is long ago."""
+        return (yield from self.handshake()) if monotonic() >= self._check_at else []
 
-    def greet(self) -> Exchange:
-        """Make sure that this is a primary that keeps what it acknowledges; notice a pooler."""
+    def handshake(self) -> Exchange:
+        """Check that this is a primary that keeps what it acknowledges; notice a pooler."""
         send = self._pgconn.send_query_params
-        rows = yield from self._ask(send, _GREETING, None, None, None, BINARY)
+        rows = yield from self._ask(send, _HANDSHAKE, None, None, None, BINARY)
         pid, recovering, read_only, synchronous = rows[0]
         if recovering or read_only == "on":
             what = "a standby" if recovering else "read-only"
-            raise Fault(f"this server is {what}, semel needs the primary")
+            raise PostgresFault(f"this server is {what}, semel needs the primary")
         if synchronous == "off":
-            raise Fault(
+            raise PostgresFault(
                 "synchronous_commit is off, for the server, the role or the database: acknowledged "
                 "keys would be lost in a crash; set it to on"
             )
         self._check_at = monotonic() + CHECK_AGAIN
-        # A pooler invents the key data it greets with, and knows nothing of our statements.
+        # A pooler invents the process id it reports at login, and does not know our statements.
         self.pooled = pid != self._pgconn.backend_pid
         if self.prepare is None:
             self.prepare = not self.pooled
         return rows
 
-    def descend(self, lineage: Lineage) -> Exchange:
-        """Make sure that no later primary was seen. Who cannot answer is not asked to."""
+    def check_timeline(self, failover: FailoverTimeline) -> Exchange:
+        """Check that no newer timeline was seen. A server that cannot answer is accepted."""
         send = self._pgconn.send_query_params
         try:
-            rows = yield from self._ask(send, ASKED, None, None, None, BINARY)
-        except Fault as fault:
+            rows = yield from self._ask(send, TIMELINE_QUERY, None, None, None, BINARY)
+        except PostgresFault as fault:
             if fault.broken:
                 raise
             return []
         (system, timeline) = rows[0]
-        lineage.judge(system, timeline, self._pgconn.host.decode(), self._pgconn.port.decode())
+        failover.check(system, timeline, self._pgconn.host.decode(), self._pgconn.port.decode())
         return rows
 
     def check_schema(self) -> Exchange:
-        """Refuse to work with a schema that is not for this program."""
-        steps = standing()
+        """Refuse a schema that is not for this program."""
+        steps = schema_version()
         asked = next(steps)
         while True:
             rows = yield from self.execute(asked)
@@ -206,12 +213,12 @@ class Link:
                 return rows
 
     def alive(self) -> bool:
-        """To be asked when an idle connection has something to read: mostly, that it is closed."""
+        """Whether an idle connection that has something to read is open: mostly it is closed."""
         try:
             self._pgconn.consume_input()
         except psycopg.Error:
             return False
-        # Reading goes on to is_busy, which hands a last word of the server to the notice handler.
+        # is_busy parses what was read; a last message of the server goes to the notice handler.
         return not self._pgconn.is_busy() and not self._ended
 
     def close(self) -> None:
@@ -224,9 +231,9 @@ class Link:
             send(*message)
             result = yield from self._last_result()
         except psycopg.Error as error:
-            raise severed(error) from None
+            raise connection_lost(error) from None
         if self._unsure:
-            raise Fault("committed here, but no standby confirmed it", doubt=True)
+            raise PostgresFault("committed here, but no standby confirmed it", doubt=True)
         self._rows.set_pgresult(result)
         return self._rows.load_rows(0, result.ntuples, tuple)
 
@@ -249,7 +256,7 @@ class Link:
             elif bad is None:
                 bad = result
         if bad is not None or good is None:
-            raise refused(bad)
+            raise server_fault(bad)
         return good
 
     def _noticed(self, notice: PGresult) -> None:

@@ -1,4 +1,4 @@
-"""What can go wrong between here and PostgreSQL, and what it means. Judged here and only here."""
+"""What can go wrong with PostgreSQL, and what it means. Driver errors are classified only here."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _IMPOSSIBLE: Final = ("21", "22", "23")
 """Classes cardinality, data and integrity: the schema's own rules were broken."""
 
 
-class Fault(statement_retry.Fault):
-    """As there; ``sqlstate`` is the server's."""
+class PostgresFault(statement_retry.StatementFault):
+    """A statement failed. ``sqlstate``: the server's."""
 
     def __init__(
         self,
@@ -43,10 +43,10 @@ class Fault(statement_retry.Fault):
         return self.sqlstate is not None
 
 
-def refused(result: PGresult | None) -> Fault:
-    """The server answered with an error, or not at all."""
+def server_fault(result: PGresult | None) -> PostgresFault:
+    """The fault for an error that the server sent, or for no answer at all."""
     if result is None:
-        return Fault("the server sent no answer", doubt=True, tries=2)
+        return PostgresFault("the server sent no answer", doubt=True, tries=2)
     # Only the primary message: details may quote a row, and with it a key.
     field = result.error_field
     said = field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message or b"no reason given"
@@ -59,36 +59,36 @@ def refused(result: PGresult | None) -> Fault:
     )
 
 
-def severed(error: psycopg.Error) -> Fault:
-    """The connection ended while the answer was awaited."""
-    return Fault(_first_line(error), doubt=True, tries=2)
+def connection_lost(error: psycopg.Error) -> PostgresFault:
+    """The fault for a connection that ended while the answer was awaited."""
+    return PostgresFault(_first_line(error), doubt=True, tries=2)
 
 
-def not_connected(error: psycopg.Error, clean: Callable[[str], str]) -> Fault:
-    """libpq does not print passwords; ``clean`` takes them out should it ever."""
-    return Fault(clean(f"cannot connect: {_first_line(error)}"))
+def not_connected(error: psycopg.Error, clean: Callable[[str], str]) -> PostgresFault:
+    """``clean`` removes passwords from a message, should libpq ever print one."""
+    return PostgresFault(clean(f"cannot connect: {_first_line(error)}"))
 
 
-def joined(error: psycopg.Error) -> Fault:
-    """A driver error on the caller's own connection; whether it counts is up to its commit."""
+def driver_fault(error: psycopg.Error) -> PostgresFault:
+    """The fault for a driver error on the caller's own connection."""
     message = error.diag.message_primary or _first_line(error)
     return _fault(message, error.sqlstate, lost=error.sqlstate is None)
 
 
-def _fault(message: str, sqlstate: str | None, *, lost: bool) -> Fault:
-    """ERROR means rolled back; after FATAL, PANIC or no answer at all, who knows."""
+def _fault(message: str, sqlstate: str | None, *, lost: bool) -> PostgresFault:
+    """ERROR means rolled back; FATAL, PANIC or no answer leave doubt."""
     tries = 1
     if lost or sqlstate in (*_STALE_PLAN, *_READ_ONLY):
         tries = 2
     elif sqlstate in _CONTENTION:
         tries = 5
     broken = lost or sqlstate in (*_STALE_PLAN, *_READ_ONLY)
-    return Fault(message, sqlstate=sqlstate, doubt=lost, broken=broken, tries=tries)
+    return PostgresFault(message, sqlstate=sqlstate, doubt=lost, broken=broken, tries=tries)
 
 
-def verdict(fault: statement_retry.Fault, *, doubt: bool) -> SemelError:
-    """What the caller of the store is told."""
-    state = (fault.sqlstate if isinstance(fault, Fault) else None) or ""
+def store_error(fault: statement_retry.StatementFault, *, doubt: bool) -> SemelError:
+    """The error that the caller of the store gets."""
+    state = (fault.sqlstate if isinstance(fault, PostgresFault) else None) or ""
     if state in _SCHEMA:
         return SchemaError(f"the tables of semel are missing or old ({fault}): run `semel migrate`")
     if state.startswith(_IMPOSSIBLE):

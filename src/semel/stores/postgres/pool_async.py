@@ -1,8 +1,8 @@
 """The pool of one event loop.
 
-The answer to a statement is read by the loop's own callbacks, whether or not anybody still awaits
-it: a cancelled caller leaves at once, and the connection comes back to the pool with the answer, or
-is closed at the deadline. Nothing here waits for the server because of a cancellation.
+Callbacks of the loop read the answer to a statement, whether or not anybody still awaits it: a
+cancelled caller leaves at once, and the connection comes back to the pool with the answer, or is
+closed at the deadline. A cancellation never waits for the server.
 """
 
 from __future__ import annotations
@@ -16,23 +16,28 @@ from typing import Final, TypeAlias, TypeVar
 import psycopg
 
 from semel.core.operations.requests import StoreOperation
-from semel.stores.postgres.connection import WRITE, AsyncConnection, Exchange, Link
-from semel.stores.postgres.errors import Fault, not_connected, verdict
+from semel.stores.postgres.connection import (
+    WRITE,
+    Exchange,
+    PostgresConnection,
+    QuietAsyncConnection,
+)
+from semel.stores.postgres.errors import PostgresFault, not_connected, store_error
 from semel.stores.postgres.migration import migrate
-from semel.stores.postgres.settings import Settings
+from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.sql.plans import Rows, Statement
-from semel.stores.sql.statement_retry import adrive, errand
+from semel.stores.sql.statement_retry import adrive, retried_statements
 
 R = TypeVar("R")
 
-OnEnd: TypeAlias = "Callable[[Wire, Exception | None], None]"
+OnEnd: TypeAlias = "Callable[[WatchedConnection, Exception | None], None]"
 
 _A_TICK: Final = 0.001
 """Seconds by which a timer may be early."""
 
 
-class Wire:
-    """A link that is watched by an event loop."""
+class WatchedConnection:
+    """A connection whose socket is watched by an event loop."""
 
     __slots__ = (
         "_answer",
@@ -41,45 +46,45 @@ class Wire:
         "_loop",
         "_on_end",
         "_timer",
-        "_watched",
+        "_watching",
         "_writing",
-        "link",
+        "conn",
     )
 
-    def __init__(self, link: Link, loop: asyncio.AbstractEventLoop) -> None:
-        self.link = link
+    def __init__(self, conn: PostgresConnection, loop: asyncio.AbstractEventLoop) -> None:
+        self.conn = conn
         self._loop = loop
         self._exchange: Exchange | None = None
         self._on_end: OnEnd = _nothing
-        self._watched = self._writing = False
+        self._watching = self._writing = False
         self._timer: asyncio.TimerHandle | None = None
         self.watch()
 
     def run(self, exchange: Exchange, deadline: float, on_end: OnEnd) -> asyncio.Future[Rows]:
-        """Start ``exchange``. At its end ``on_end`` is told what went wrong, if anything did."""
+        """Start ``exchange``. At its end ``on_end`` is called with the error, or None."""
         self._exchange, self._deadline, self._on_end = exchange, deadline, on_end
         self._answer: asyncio.Future[Rows] = self._loop.create_future()
         if self._timer is None or self._timer.when() > deadline:
             self._set_timer()
         answer = self._answer
-        self._awake()
+        self._on_ready()
         return answer
 
     def rest(self, on_lost: OnEnd) -> None:
-        """Nothing to do for now: ``on_lost`` is called should the server hang up."""
+        """Be idle: ``on_lost`` is called if the server hangs up."""
         self._on_end = on_lost
 
     def watch(self) -> None:
-        if not self._watched:
-            self._loop.add_reader(self.link.fd, self._awake)
-            self._watched = True
+        if not self._watching:
+            self._loop.add_reader(self.conn.fd, self._on_ready)
+            self._watching = True
 
     def unwatch(self) -> None:
-        """Leave the socket to others. libpq may close it meanwhile, and its number be given to
-        another socket of the same loop: it is not touched again before ``watch``."""
-        if self._watched and not self._loop.is_closed():
-            self._loop.remove_reader(self.link.fd)
-        self._watched = False
+        """Leave the socket to others, until ``watch``. libpq may close it meanwhile, and its number
+        may become that of another socket of this loop."""
+        if self._watching and not self._loop.is_closed():
+            self._loop.remove_reader(self.conn.fd)
+        self._watching = False
 
     def close(self) -> None:
         self._on_end = _nothing
@@ -87,13 +92,13 @@ class Wire:
         if self._timer is not None:
             self._timer.cancel()
         if not self._loop.is_closed():
-            self._watch_for_room(False)
-        self.link.close()
+            self._watch_writes(False)
+        self.conn.close()
 
-    def _awake(self) -> None:
+    def _on_ready(self) -> None:
         """The socket is ready for something."""
         if self._exchange is None:
-            if not self.link.alive():
+            if not self.conn.alive():
                 self._on_end(self, None)
             return
         try:
@@ -104,13 +109,13 @@ class Wire:
             self._end([], error)
         else:
             if self._writing or want & WRITE:
-                self._watch_for_room(bool(want & WRITE))
+                self._watch_writes(bool(want & WRITE))
 
-    def _watch_for_room(self, writing: bool) -> None:
+    def _watch_writes(self, writing: bool) -> None:
         if writing and not self._writing:
-            self._loop.add_writer(self.link.fd, self._awake)
+            self._loop.add_writer(self.conn.fd, self._on_ready)
         elif self._writing and not writing:
-            self._loop.remove_writer(self.link.fd)
+            self._loop.remove_writer(self.conn.fd)
         self._writing = writing
 
     def _set_timer(self) -> None:
@@ -119,19 +124,19 @@ class Wire:
         self._timer = self._loop.call_later(max(0.0, self._deadline - monotonic()), self._expire)
 
     def _expire(self) -> None:
-        """The timer may be that of an earlier exchange: it is set again only when it has run out,
-        for nearly all exchanges are over long before."""
+        """The timer may be that of an earlier exchange. It is set again only here, because nearly
+        all exchanges end long before."""
         self._timer = None
         if self._exchange is None:
             return
         if self._deadline > monotonic() + _A_TICK:
             self._set_timer()
         else:
-            self._end([], Fault("no answer within the time limit", doubt=True))
+            self._end([], PostgresFault("no answer within the time limit", doubt=True))
 
     def _end(self, rows: Rows, error: Exception | None) -> None:
         if self._writing:
-            self._watch_for_room(False)
+            self._watch_writes(False)
         self._exchange = None
         self._on_end(self, error)
         if self._answer.done():
@@ -143,37 +148,37 @@ class Wire:
 
 
 def usable_after(error: Exception | None) -> bool:
-    """Whether a wire can be used again."""
-    return error is None or (isinstance(error, Fault) and not error.broken)
+    """Whether a connection can be used again."""
+    return error is None or (isinstance(error, PostgresFault) and not error.broken)
 
 
-def _nothing(wire: Wire, error: Exception | None) -> None:
-    """For those who look after the wire themselves."""
+def _nothing(watched: WatchedConnection, error: Exception | None) -> None:
+    """An ``on_end`` for callers that close the connection themselves."""
 
 
-class AwaitedPool:
+class AsyncPostgresPool:
     """At most ``pool_size`` connections; the one used last is used next.
 
-    Who finds none waits in line for a wire, or for None: the right to open one.
+    A caller that finds none waits for one, or for None: the right to open one.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: PostgresSettings) -> None:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
-        self._idle: list[Wire] = []
-        self._line: deque[asyncio.Future[Wire | None]] = deque()
-        self._opening: set[asyncio.Task[Wire]] = set()
+        self._idle: list[WatchedConnection] = []
+        self._waiters: deque[asyncio.Future[WatchedConnection | None]] = deque()
+        self._opening: set[asyncio.Task[WatchedConnection]] = set()
         self._taken = 0
         self._ready = False
         self._drained: asyncio.Future[None] | None = None
 
     async def perform(self, op: StoreOperation[R], deadline: float, *, doubt: bool = False) -> R:
         """One operation by itself."""
-        steps = errand(op, verdict, doubt=doubt)
+        steps = retried_statements(op, store_error, doubt=doubt)
         return await adrive(steps, lambda statement: self.execute(statement, deadline))
 
     async def aclose(self) -> None:
-        """Close idle connections now, and those at work when they are done: by their deadline."""
+        """Close idle connections now, and those in use when they come back: by their deadline."""
         self._drained = self._loop.create_future()
         self.abandon()
         if self._taken:
@@ -185,124 +190,127 @@ class AwaitedPool:
             self._idle.pop().close()
 
     def start(self, statement: Statement, deadline: float) -> asyncio.Future[Rows]:
-        """Sent at once where a connection is idle."""
+        """Send it at once if a connection is idle."""
         if not self._idle or deadline <= monotonic():
             return self._loop.create_task(self.execute(statement, deadline))
         self._taken += 1
-        wire = self._idle.pop()
-        return wire.run(wire.link.execute(statement), deadline, self._put)
+        watched = self._idle.pop()
+        return watched.run(watched.conn.execute(statement), deadline, self._put)
 
     async def execute(self, statement: Statement, deadline: float) -> Rows:
-        wire = await self._take(deadline)
-        return await wire.run(wire.link.execute(statement), deadline, self._put)
+        watched = await self._take(deadline)
+        return await watched.run(watched.conn.execute(statement), deadline, self._put)
 
-    async def _take(self, deadline: float) -> Wire:
+    async def _take(self, deadline: float) -> WatchedConnection:
         if deadline <= monotonic():
-            raise Fault("no time was left")
+            raise PostgresFault("no time was left")
         if self._idle:
             self._taken += 1
             return self._idle.pop()
         if self._taken < self._settings.pool_size:
             self._taken += 1
-            wire = None
+            watched = None
         else:
-            wire = await self._stand_in_line(deadline)
-        return wire or await self._open(deadline)
+            watched = await self._wait_for_connection(deadline)
+        return watched or await self._open(deadline)
 
-    async def _stand_in_line(self, deadline: float) -> Wire | None:
-        place: asyncio.Future[Wire | None] = self._loop.create_future()
-        timer = self._loop.call_later(max(0.0, deadline - monotonic()), self._send_away, place)
-        self._line.append(place)
+    async def _wait_for_connection(self, deadline: float) -> WatchedConnection | None:
+        waiter: asyncio.Future[WatchedConnection | None] = self._loop.create_future()
+        timer = self._loop.call_later(max(0.0, deadline - monotonic()), self._time_out, waiter)
+        self._waiters.append(waiter)
         try:
-            return await place
+            return await waiter
         except asyncio.CancelledError:
-            # It may have been served and cancelled in one turn of the loop: pass it on.
-            if place.done() and not place.cancelled() and place.exception() is None:
-                self._hand_on(place.result())
+            # It may have been given one and cancelled in the same turn of the loop.
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self._pass_on(waiter.result())
             raise
         finally:
             timer.cancel()
 
-    def _send_away(self, place: asyncio.Future[Wire | None]) -> None:
+    def _time_out(self, waiter: asyncio.Future[WatchedConnection | None]) -> None:
         size = self._settings.pool_size
-        if not place.done():
-            place.set_exception(
-                Fault(f"no connection came free within the time limit (pool_size={size})")
+        if not waiter.done():
+            waiter.set_exception(
+                PostgresFault(f"no connection came free within the time limit (pool_size={size})")
             )
 
-    def _put(self, wire: Wire, error: Exception | None) -> None:
-        """Its exchange is over: it is idle, or closed, and with it the others where what ended it
-        has probably ended them."""
-        if isinstance(error, Fault) and error.contagious:
+    def _put(self, watched: WatchedConnection, error: Exception | None) -> None:
+        """Take back a connection after its exchange. If it is lost, the idle ones probably are."""
+        if isinstance(error, PostgresFault) and error.contagious:
             self.abandon()
         if not usable_after(error) or self._drained is not None:
-            wire.close()
-            self._hand_on(None)
+            watched.close()
+            self._pass_on(None)
         else:
-            self._hand_on(wire)
+            self._pass_on(watched)
 
-    def _hand_on(self, wire: Wire | None) -> None:
-        """Give a wire, or the right to open one, to the next in line; else keep it."""
-        while self._line:
-            place = self._line.popleft()
-            if not place.done():
-                if wire is not None:
-                    wire.rest(_nothing)  # its next user will notice
-                place.set_result(wire)
+    def _pass_on(self, watched: WatchedConnection | None) -> None:
+        """Give a connection, or the right to open one, to the next who waits; else keep it."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                if watched is not None:
+                    watched.rest(_nothing)  # its next user will notice
+                waiter.set_result(watched)
                 return
         self._taken -= 1
-        if wire is not None:
-            wire.rest(self._lost)
-            self._idle.append(wire)
+        if watched is not None:
+            watched.rest(self._lost)
+            self._idle.append(watched)
         elif self._drained is not None and not self._taken and not self._drained.done():
             self._drained.set_result(None)
 
-    def _lost(self, wire: Wire, error: Exception | None) -> None:
+    def _lost(self, watched: WatchedConnection, error: Exception | None) -> None:
         """The server hung up on an idle connection."""
-        self._idle.remove(wire)
-        wire.close()
+        self._idle.remove(watched)
+        watched.close()
 
-    async def _open(self, deadline: float) -> Wire:
-        """In a task of its own: a connection half made for a cancelled caller serves the next."""
+    async def _open(self, deadline: float) -> WatchedConnection:
+        """In a task: a connection that is half made for a cancelled caller serves the next."""
         opening = self._loop.create_task(self._connect_in_time(deadline))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
             self._opening.add(opening)  # the loop itself holds its tasks only weakly
-            opening.add_done_callback(self._opened_for_nobody)
+            opening.add_done_callback(self._opened_after_cancel)
             raise
         except BaseException:
-            self._hand_on(None)
+            self._pass_on(None)
             raise
 
-    def _opened_for_nobody(self, opening: asyncio.Task[Wire]) -> None:
+    def _opened_after_cancel(self, opening: asyncio.Task[WatchedConnection]) -> None:
         self._opening.discard(opening)
         if opening.cancelled() or opening.exception() is not None:
-            self._hand_on(None)
+            self._pass_on(None)
         else:
             self._put(opening.result(), None)
 
-    async def _connect_in_time(self, deadline: float) -> Wire:
+    async def _connect_in_time(self, deadline: float) -> WatchedConnection:
         try:
             async with asyncio.timeout(deadline - monotonic()):
                 return await self._connect(deadline)
         except TimeoutError:
-            raise Fault("no connection within the time limit") from None
+            raise PostgresFault("no connection within the time limit") from None
         except psycopg.Error as error:
             raise not_connected(error, self._settings.without_secrets) from None
 
-    async def _connect(self, deadline: float) -> Wire:
+    async def _connect(self, deadline: float) -> WatchedConnection:
         if self._settings.migrate and not self._ready:
             await asyncio.to_thread(migrate, self._settings)
-        connection = await AsyncConnection.connect(self._settings.conninfo, autocommit=True)
-        wire = Wire(Link(connection, self._settings.prepare), self._loop)
+        connection = await QuietAsyncConnection.connect(self._settings.conninfo, autocommit=True)
+        watched = WatchedConnection(
+            PostgresConnection(connection, self._settings.prepare), self._loop
+        )
         try:
-            await wire.run(wire.link.greet(), deadline, _nothing)
-            await wire.run(wire.link.descend(self._settings.lineage), deadline, _nothing)
+            await watched.run(watched.conn.handshake(), deadline, _nothing)
+            await watched.run(
+                watched.conn.check_timeline(self._settings.failover), deadline, _nothing
+            )
             if not self._ready:
-                await wire.run(wire.link.check_schema(), deadline, _nothing)
+                await watched.run(watched.conn.check_schema(), deadline, _nothing)
                 self._ready = True
         except BaseException:
-            wire.close()
+            watched.close()
             raise
-        return wire
+        return watched

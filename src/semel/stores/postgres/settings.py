@@ -1,4 +1,4 @@
-"""A PostgreSQL URL taken apart: libpq's options, semel's own, and what may be printed."""
+"""Parses a PostgreSQL URL: libpq's options, semel's own, and what may be printed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from semel.errors import ConfigurationError
 from semel.stores.options import count, flag, seconds
-from semel.stores.postgres.failover import Lineage
+from semel.stores.postgres.failover import FailoverTimeline
 
 SCHEMES: Final = ("postgresql://", "postgres://")
 OWN: Final = ("pool_size", "timeout", "prepare", "migrate")
@@ -21,11 +21,11 @@ _SECRET: Final = ("password", "sslpassword", "oauth_client_secret")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """Everything a `PostgresBackend` was told."""
+class PostgresSettings:
+    """All options of a `PostgresBackend`."""
 
     url: str
-    lineage: Lineage = field(repr=False, compare=False)
+    failover: FailoverTimeline = field(repr=False, compare=False)
     secrets: tuple[str, ...] = field(repr=False)
     pool_size: int
     timeout: float
@@ -34,25 +34,25 @@ class Settings:
 
     @property
     def conninfo(self) -> str:
-        """What libpq is told; its hosts in the order in which they are worth a try."""
-        return self.lineage.conninfo
+        """For libpq; its hosts in the order in which to try them."""
+        return self.failover.conninfo
 
     def without_secrets(self, text: str) -> str:
-        """libpq does not print passwords; should it ever, ours does not pass it on."""
+        """``text`` without the passwords, should libpq ever print one."""
         for secret in self.secrets:
             text = text.replace(secret, "***")
         return text
 
 
-def parse(url: str, options: Mapping[str, object]) -> Settings:
+def parse(url: str, options: Mapping[str, object]) -> PostgresSettings:
     """Options given as keywords win over those in the URL."""
     bare, own = _split(url)
     own |= {name: value for name, value in options.items() if value is not None}
     params = _libpq_params(bare)
     timeout = seconds("timeout", own.get("timeout", 5.0))
-    return Settings(
+    return PostgresSettings(
         url=_printable(params),
-        lineage=Lineage(make_conninfo("", **(_defaults(timeout) | params))),
+        failover=FailoverTimeline(make_conninfo("", **(_defaults(timeout) | params))),
         secrets=tuple(value for name in _SECRET if (value := params.get(name))),
         pool_size=count("pool_size", own.get("pool_size", 10)),
         timeout=timeout,
@@ -73,18 +73,14 @@ def _split(url: str) -> tuple[str, dict[str, object]]:
         if unquote(name) in OWN:
             own[unquote(name)] = unquote(value)
         else:
-            theirs.append(_known(part, unquote(name)))
+            known = [option.keyword.decode() for option in pq.Conninfo.get_defaults()]
+            if unquote(name) not in (*known, "ssl"):
+                raise ConfigurationError(
+                    f"unknown option {unquote(name)!r} in the PostgreSQL URL: neither libpq's nor "
+                    f"one of {', '.join(OWN)}"
+                )
+            theirs.append(part)
     return (f"{head}?{'&'.join(theirs)}" if theirs else head), own
-
-
-def _known(part: str, name: str) -> str:
-    known = [option.keyword.decode() for option in pq.Conninfo.get_defaults()]
-    if name not in known and name != "ssl":
-        raise ConfigurationError(
-            f"unknown option {name!r} in the PostgreSQL URL: neither libpq's nor one of "
-            + ", ".join(OWN)
-        )
-    return part
 
 
 def _libpq_params(url: str) -> dict[str, str]:
@@ -99,7 +95,7 @@ def _libpq_params(url: str) -> dict[str, str]:
 
 
 def _defaults(timeout: float) -> dict[str, str]:
-    """What libpq is told unless the URL says otherwise: a dead peer is noticed within seconds."""
+    """Options for libpq where the URL has none: a dead peer is noticed within seconds."""
     return {
         "application_name": "semel",
         "client_encoding": "UTF8",

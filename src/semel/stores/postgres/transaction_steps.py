@@ -17,8 +17,8 @@ from semel.core.operations.requests import Read, StoreOperation
 from semel.core.records import Identity
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
 from semel.stores.open_transactions import ENDED
-from semel.stores.postgres.connection import BINARY, Exchange, Link, _encoded, query
-from semel.stores.postgres.errors import Fault, severed
+from semel.stores.postgres.connection import BINARY, Exchange, PostgresConnection, _encoded, query
+from semel.stores.postgres.errors import PostgresFault, connection_lost
 from semel.stores.sql.plans import Rows, Statement, plan
 
 # Whatever the database's default: only here does each statement see what was committed before it,
@@ -40,17 +40,17 @@ def lock_of(identity: Identity) -> int:
     return int.from_bytes(identity[:8], "big", signed=True)
 
 
-def begin(link: Link, identity: Identity | None, limit: float | None) -> Exchange:
+def begin(conn: PostgresConnection, identity: Identity | None, limit: float | None) -> Exchange:
     """Whether the transaction is begun with the identity's lock. One trip; it waits for nobody.
 
     What must know what the lock protects comes in a later statement: one statement's snapshot may
     be older than its lock.
     """
-    yield from link.check()
+    yield from conn.check()
     if identity is None:
-        yield from command(link, _BEGIN + b"; SAVEPOINT semel")
+        yield from command(conn, _BEGIN + b"; SAVEPOINT semel")
         return [(True,)]
-    result = yield from command(link, _BEGIN + b"; " + locking(identity, limit))
+    result = yield from command(conn, _BEGIN + b"; " + locking(identity, limit))
     return [(result.get_value(0, 0) == b"t",)]
 
 
@@ -60,87 +60,87 @@ def locking(identity: Identity, limit: float | None) -> bytes:
     return asked if limit is None else asked + _LIMIT % ((max(1, int(limit * 1000)),) * 2)
 
 
-def perform(link: Link, op: StoreOperation[object]) -> Exchange:
+def perform(conn: PostgresConnection, op: StoreOperation[object]) -> Exchange:
     """The reply, as the only value of the only row."""
     steps = plan(op)
     asked = next(steps)
     while True:
-        rows = yield from _execute(link, asked)
+        rows = yield from _execute(conn, asked)
         try:
             asked = steps.send(rows)
         except StopIteration as done:
             return [(done.value,)]
 
 
-def savepoint(link: Link) -> Exchange:
-    yield from command(link, b"SAVEPOINT semel")
+def savepoint(conn: PostgresConnection) -> Exchange:
+    yield from command(conn, b"SAVEPOINT semel")
     return []
 
 
-def undo(link: Link) -> Exchange:
+def undo(conn: PostgresConnection) -> Exchange:
     try:
-        yield from command(link, b"ROLLBACK TO SAVEPOINT semel")
-    except Fault as fault:
+        yield from command(conn, b"ROLLBACK TO SAVEPOINT semel")
+    except PostgresFault as fault:
         raise _ended_or(fault) from None
     return []
 
 
-def commit(link: Link, *, marked: bool) -> Exchange:
+def commit(conn: PostgresConnection, *, marked: bool) -> Exchange:
     """``marked``: there is a savepoint, which only the transaction that was begun can release.
 
     In one string: where the first statement fails the second is not carried out.
     """
     text = b"RELEASE SAVEPOINT semel; COMMIT" if marked else b"COMMIT"
     try:
-        result = yield from command(link, text)
-    except Fault as fault:
+        result = yield from command(conn, text)
+    except PostgresFault as fault:
         refusal = refused_commit(fault)
         raise refusal from refusal.__cause__
-    if link._unsure:
+    if conn._unsure:
         raise StoreUnavailable("PostgreSQL: committed here, but no standby confirmed it")
     if result.command_status != b"COMMIT":  # that of an aborted transaction succeeds with ROLLBACK
         raise StoreUnavailable("PostgreSQL rolled the transaction back", applied=False)
     return []
 
 
-def roll_back(link: Link) -> Exchange:
-    if link._pgconn.transaction_status != IDLE:
-        yield from command(link, b"ROLLBACK")
+def roll_back(conn: PostgresConnection) -> Exchange:
+    if conn._pgconn.transaction_status != IDLE:
+        yield from command(conn, b"ROLLBACK")
     return []
 
 
-def wipe(link: Link) -> Exchange:
+def wipe(conn: PostgresConnection) -> Exchange:
     """Leave nothing of a handler in the session: settings, LISTEN, temporary tables, locks."""
-    yield from command(link, b"DISCARD ALL")
+    yield from command(conn, b"DISCARD ALL")
     return []
 
 
-def ascertain(link: Link, identity: Identity, milliseconds: int) -> Exchange:
+def ascertain(conn: PostgresConnection, identity: Identity, milliseconds: int) -> Exchange:
     """Wait until nobody has the identity's lock, then read."""
     text = b"; SET LOCAL lock_timeout = %d; SELECT pg_advisory_xact_lock(%d)"
-    yield from command(link, _BEGIN + text % (milliseconds, lock_of(identity)))
-    rows = yield from perform(link, Read(identity))
-    yield from roll_back(link)
+    yield from command(conn, _BEGIN + text % (milliseconds, lock_of(identity)))
+    rows = yield from perform(conn, Read(identity))
+    yield from roll_back(conn)
     return rows
 
 
-def command(link: Link, text: bytes) -> Generator[int, None, PGresult]:
+def command(conn: PostgresConnection, text: bytes) -> Generator[int, None, PGresult]:
     """Statements without parameters in one trip; the result of the last."""
     try:
-        link._pgconn.send_query(text)
-        return (yield from link._last_result())
+        conn._pgconn.send_query(text)
+        return (yield from conn._last_result())
     except psycopg.Error as error:
-        raise severed(error) from None
+        raise connection_lost(error) from None
 
 
-def _execute(link: Link, asked: Statement) -> Generator[int, None, Rows]:
+def _execute(conn: PostgresConnection, asked: Statement) -> Generator[int, None, Rows]:
     text = query(asked.name)
     values, formats = _encoded([asked.params[name] for name in text.order])
-    send = link._pgconn.send_query_params
-    return (yield from link._ask(send, text.text, values, None, formats, BINARY))
+    send = conn._pgconn.send_query_params
+    return (yield from conn._ask(send, text.text, values, None, formats, BINARY))
 
 
-def refused_commit(fault: Fault) -> SemelError:
+def refused_commit(fault: PostgresFault) -> SemelError:
     """What became of a COMMIT that was not answered with success."""
     if fault.doubt:
         return StoreUnavailable(f"PostgreSQL: {fault}, at COMMIT", applied=None)
@@ -156,5 +156,5 @@ def refused_commit(fault: Fault) -> SemelError:
     return error
 
 
-def _ended_or(fault: Fault) -> Exception:
+def _ended_or(fault: PostgresFault) -> Exception:
     return ConfigurationError(ENDED) if fault.sqlstate in NO_SUCH_SAVEPOINT else fault

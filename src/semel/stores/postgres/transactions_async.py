@@ -1,7 +1,7 @@
 """Transactions for event loops.
 
-A handler waits on the connection's socket in a way of its own, be it in this loop or in a thread:
-semel watches the socket only while a statement of its own is under way.
+A handler waits on the connection's socket itself, in this loop or in a thread: semel watches the
+socket only while a statement of its own is under way.
 """
 
 from __future__ import annotations
@@ -18,44 +18,53 @@ from semel.errors import ConfigurationError, SemelError, StoreUnavailable
 from semel.stores.open_transactions import SHARED, HeldIdentity, LazySessions
 from semel.stores.postgres import transaction_steps as steps
 from semel.stores.postgres.connection import Exchange
-from semel.stores.postgres.errors import Fault, verdict
-from semel.stores.postgres.pool_async import AwaitedPool, Wire, _nothing, usable_after
-from semel.stores.postgres.settings import Settings
-from semel.stores.postgres.transactions_sync import OpenTransaction, cancel, hang_up
+from semel.stores.postgres.errors import PostgresFault, store_error
+from semel.stores.postgres.pool_async import (
+    AsyncPostgresPool,
+    WatchedConnection,
+    _nothing,
+    usable_after,
+)
+from semel.stores.postgres.settings import PostgresSettings
+from semel.stores.postgres.transactions_sync import PostgresTransactionState, cancel, hang_up
 from semel.stores.sql.plans import Rows
 
 R = TypeVar("R")
 
 
-class AwaitedTransaction(OpenTransaction):
+class AsyncPostgresTransaction(PostgresTransactionState):
     """See `semel.stores.base.AsyncTransaction`."""
 
     def __init__(
-        self, pool: AwaitedTransactions, wire: Wire, identity: Identity | None, hold: HeldIdentity
+        self,
+        pool: AsyncPostgresTransactionPool,
+        watched: WatchedConnection,
+        identity: Identity | None,
+        hold: HeldIdentity,
     ) -> None:
-        super().__init__(wire.link, identity, hold, pool.shelf)
+        super().__init__(watched.conn, identity, hold, pool.shelf)
         self._pool = pool
-        self._wire = wire
+        self._watched = watched
         self._under_way: asyncio.Future[None] | None = None
         self._ending: asyncio.Task[SemelError | None] | None = None
 
     async def perform(self, op: StoreOperation[R], /) -> R:
-        return cast("R", (await self._run(steps.perform(self._link, op)))[0][0])
+        return cast("R", (await self._run(steps.perform(self._conn, op)))[0][0])
 
     async def savepoint(self) -> None:
-        await self._run(steps.savepoint(self._link))
+        await self._run(steps.savepoint(self._conn))
         self._marked = True
 
     async def undo(self) -> None:
         self._drop_sessions()
-        await self._run(steps.undo(self._link))
+        await self._run(steps.undo(self._conn))
 
     async def flush(self) -> None:
         if self._sessions is not None:
             await self._sessions.aflush()
 
     async def commit(self) -> None:
-        """Carried through in a task of its own; asked again, it answers with the same outcome."""
+        """In a task, to its end; asked again, it has the same outcome."""
         self._begin_end()
         if self._ending is None:
             self._ending = self._pool.keep(self._commit())
@@ -64,7 +73,7 @@ class AwaitedTransaction(OpenTransaction):
             raise error
 
     async def roll_back(self) -> None:
-        """Carried through like a commit; one that is under way is awaited."""
+        """In a task, like a commit; one that is under way is awaited."""
         with suppress(Exception):
             await asyncio.shield(self.abandon())
 
@@ -78,14 +87,14 @@ class AwaitedTransaction(OpenTransaction):
     async def begin(self, identity: Identity | None, limit: float | None) -> bool:
         self._turn.take()
         try:
-            rows = await self._send(steps.begin(self._link, identity, limit))
-        except Fault as fault:
+            rows = await self._send(steps.begin(self._conn, identity, limit))
+        except PostgresFault as fault:
             self._broken = self._broken or fault.broken
             raise
         return bool(rows[0][0])
 
     def _forfeit(self) -> None:
-        self._pool.forfeit(self._wire)
+        self._pool.forfeit(self._watched)
 
     # ── semel's own statements ───────────────────────────────────────────────────────────────────
 
@@ -98,16 +107,16 @@ class AwaitedTransaction(OpenTransaction):
             raise
         try:
             return await self._send(exchange)
-        except Fault as fault:
-            raise self._judge(fault) from None
+        except PostgresFault as fault:
+            raise self._error_of(fault) from None
 
     def _send(self, exchange: Exchange) -> asyncio.Future[Rows]:
-        """The answer is read to its end whether or not anybody still awaits it."""
+        """The answer is read whether or not anybody still awaits it."""
         self._under_way = self._pool.loop.create_future()
-        return self._pool.watch(self._wire, exchange, self._quiet)
+        return self._pool.watch(self._watched, exchange, self._exchange_over)
 
-    def _quiet(self, wire: Wire, error: Exception | None) -> None:
-        wire.unwatch()
+    def _exchange_over(self, watched: WatchedConnection, error: Exception | None) -> None:
+        watched.unwatch()
         self._broken = self._broken or not usable_after(error)
         self._turn.give()
         if self._under_way is not None:
@@ -127,14 +136,14 @@ class AwaitedTransaction(OpenTransaction):
             await self._leave(sealed=sealed)
 
     async def _send_commit(self) -> SemelError | None:
-        if error := self._obstacle():
+        if error := self._why_not_commit():
             return error
         try:
-            await self._send(steps.commit(self._link, marked=self._marked))
-        except Fault as fault:
+            await self._send(steps.commit(self._conn, marked=self._marked))
+        except PostgresFault as fault:
             return steps.refused_commit(fault)
         except SemelError as error:
-            # The wire takes every error that is not a Fault for its own end; this was an answer.
+            # The connection counts as broken after any error but a fault; this was an answer.
             self._broken = getattr(error, "applied", None) is not False
             return error
         return None
@@ -149,37 +158,37 @@ class AwaitedTransaction(OpenTransaction):
         self._drop_sessions()
         sealed = self._turn.end()
         if sealed:
-            self._turn.hush()
+            self._turn.unhook()
         return sealed
 
     async def _leave(self, *, sealed: bool) -> None:
         self._hold = None
-        if self._turn.foreign:
+        if self._turn.forked:
             return
         if not sealed:
-            self._pool.sever(self._wire)
+            self._pool.sever(self._watched)
             return
         try:
             if not self._unusable():
-                await self._send(steps.roll_back(self._link))
-        except Fault:
+                await self._send(steps.roll_back(self._conn))
+        except PostgresFault:
             self._broken = True
         except BaseException:
             self._broken = True
             raise
         finally:
             usable = not self._unusable()
-            self._pool.give_back(self._wire, usable=usable, wipe=self._wiped())
+            self._pool.give_back(self._watched, usable=usable, wipe=self._needs_wipe())
 
 
-class AwaitedTransactions(AwaitedPool):
+class AsyncPostgresTransactionPool(AsyncPostgresPool):
     """At most ``pool_size`` transactions at once, of one event loop."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: PostgresSettings) -> None:
         super().__init__(settings)
         self.shelf = LazySessions("postgresql")
         self._endings: set[asyncio.Task[Any]] = set()
-        self._forfeited: set[Wire] = set()
+        self._forfeited: set[WatchedConnection] = set()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -192,30 +201,32 @@ class AwaitedTransactions(AwaitedPool):
         task.add_done_callback(self._endings.discard)
         return task
 
-    def watch(self, wire: Wire, exchange: Exchange, on_end: Any) -> asyncio.Future[Rows]:
-        wire.watch()
-        return wire.run(exchange, monotonic() + self._settings.timeout, on_end)
+    def watch(
+        self, watched: WatchedConnection, exchange: Exchange, on_end: Any
+    ) -> asyncio.Future[Rows]:
+        watched.watch()
+        return watched.run(exchange, monotonic() + self._settings.timeout, on_end)
 
     async def begin(
         self, identity: Identity | None, hold: HeldIdentity, limit: float | None
-    ) -> AwaitedTransaction | None:
+    ) -> AsyncPostgresTransaction | None:
         try:
             try:
                 return await self._begin(identity, hold, limit)
-            except Fault as fault:
+            except PostgresFault as fault:
                 if not fault.contagious:
                     raise
                 self.abandon()
                 return await self._begin(identity, hold, limit)
-        except Fault as fault:
-            raise verdict(fault, doubt=False) from None
+        except PostgresFault as fault:
+            raise store_error(fault, doubt=False) from None
 
     async def _begin(
         self, identity: Identity | None, hold: HeldIdentity, limit: float | None
-    ) -> AwaitedTransaction | None:
-        wire = await self._take(monotonic() + self._settings.timeout)
-        wire.unwatch()
-        transaction = AwaitedTransaction(self, wire, identity, hold)
+    ) -> AsyncPostgresTransaction | None:
+        watched = await self._take(monotonic() + self._settings.timeout)
+        watched.unwatch()
+        transaction = AsyncPostgresTransaction(self, watched, identity, hold)
         won = False
         try:
             won = await transaction.begin(identity, limit)
@@ -225,50 +236,50 @@ class AwaitedTransactions(AwaitedPool):
         return transaction if won else None
 
     async def ascertain(self, identity: Identity) -> Found | NoRecord:
-        """On a connection of its own: those of the pool may have met what the doubtful one met."""
+        """On a new connection: those of the pool may have the same trouble as the doubtful one."""
         deadline = monotonic() + self._settings.timeout
         try:
-            wire = await self._connect_in_time(deadline)
+            watched = await self._connect_in_time(deadline)
             try:
                 patience = max(1, int((deadline - monotonic()) * 900))
-                asked = steps.ascertain(wire.link, identity, patience)
-                rows = await wire.run(asked, deadline, _nothing)
+                asked = steps.ascertain(watched.conn, identity, patience)
+                rows = await watched.run(asked, deadline, _nothing)
             finally:
-                wire.close()
-        except Fault as fault:
-            raise verdict(fault, doubt=True) from None
+                watched.close()
+        except PostgresFault as fault:
+            raise store_error(fault, doubt=True) from None
         return cast("Found | NoRecord", rows[0][0])
 
-    def give_back(self, wire: Wire, *, usable: bool, wipe: bool) -> None:
-        if wire in self._forfeited:
-            self._forfeited.discard(wire)
-            wire.close()
+    def give_back(self, watched: WatchedConnection, *, usable: bool, wipe: bool) -> None:
+        if watched in self._forfeited:
+            self._forfeited.discard(watched)
+            watched.close()
         elif not usable:
-            cancel(wire.link._pgconn)
-            wire.close()
-            self._hand_on(None)
+            cancel(watched.conn._pgconn)
+            watched.close()
+            self._pass_on(None)
         elif wipe:
-            self.watch(wire, steps.wipe(wire.link), self._put).add_done_callback(_heard)
+            self.watch(watched, steps.wipe(watched.conn), self._put).add_done_callback(_heard)
         else:
-            wire.watch()
-            self._put(wire, None)
+            watched.watch()
+            self._put(watched, None)
 
-    def sever(self, wire: Wire) -> None:
-        """Somebody is in the middle of a statement: cut the line, and leave the rest to them."""
-        if wire in self._forfeited:
-            self._forfeited.discard(wire)  # it is cut already, and its place is given away
+    def sever(self, watched: WatchedConnection) -> None:
+        """Cut a connection that somebody is using for a statement; the rest is left to them."""
+        if watched in self._forfeited:
+            self._forfeited.discard(watched)  # it is cut already, and its slot is free
             return
-        hang_up(wire.link._pgconn)
-        self._hand_on(None)
+        hang_up(watched.conn._pgconn)
+        self._pass_on(None)
 
-    def forfeit(self, wire: Wire) -> None:
-        """The place of a severed wire is free before its user has noticed. From any thread."""
-        self._forfeited.add(wire)
+    def forfeit(self, watched: WatchedConnection) -> None:
+        """Free the slot of a severed connection before its user has noticed. From any thread."""
+        self._forfeited.add(watched)
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._hand_on, None)
+            self._loop.call_soon_threadsafe(self._pass_on, None)
 
 
 def _heard(answer: asyncio.Future[Rows]) -> None:
-    """What went wrong has ended the connection; nobody else needs to know."""
+    """Retrieve the error, which has closed the connection; nobody else needs it."""
     if not answer.cancelled():
         answer.exception()

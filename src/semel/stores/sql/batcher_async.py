@@ -1,13 +1,9 @@
-"""The way of every operation of one event loop: alone, or with others of its kind.
+"""When operations of one event loop are sent: alone at once, or in the next batch of their kind.
 
-Each kind has one lane. Who finds it nearly idle goes at once, alone. Those who arrive while more is
-under way queue up and travel together in the next statement; it leaves when the lane is empty and
-the loop has run those whom the last answers woke, for they may ask next. A statement that takes
-long gives up its place: a locked row or a silent connection holds up nobody who was not in the same
-batch.
-
-Who queues up is given a future, and a batch is carried by callbacks: no operation of a batch has a
-task, a coroutine or a timer of its own. One timer for the lane looks after all of them.
+`semel.stores.sql` explains batching. In an event loop a queued caller gets a future, and callbacks
+carry the batch: no operation of a batch has a task, a coroutine or a timer of its own. One timer of
+the kind serves all its deadlines. The next batch leaves one turn of the loop after the last answer,
+because the callers that were just answered may ask next.
 """
 
 from __future__ import annotations
@@ -20,19 +16,19 @@ from time import monotonic
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 from semel.core.operations.requests import StoreOperation
-from semel.stores.sql.batch_columns import BIG, Kind
 from semel.stores.sql.batching import (
     GRACE,
-    LEADERS,
-    PATIENCE,
-    Again,
+    MAX_BATCHED,
+    SLOW_AFTER,
     Batch,
-    Job,
-    Queue,
-    Slow,
+    BatchJob,
+    BatchKind,
+    KindState,
+    SlowIdentities,
+    Unanswered,
 )
 from semel.stores.sql.plans import Rows, Statement
-from semel.stores.sql.statement_retry import Verdict
+from semel.stores.sql.statement_retry import ToStoreError
 
 R = TypeVar("R")
 
@@ -40,7 +36,7 @@ _A_TICK: Final = 0.001
 """Seconds by which a loop's clock may be behind its timers."""
 
 
-class Pool(Protocol):
+class AsyncStatementPool(Protocol):
     """The connections of one event loop."""
 
     async def perform(
@@ -56,33 +52,34 @@ class Pool(Protocol):
     def abandon(self) -> None: ...
 
 
-class AwaitedStore:
-    """The store for event loops: the lanes of the one that runs."""
+class AsyncBatchedStore:
+    """The store for event loops: it asks the batcher of the loop that runs."""
 
-    __slots__ = ("_lanes",)
+    __slots__ = ("_batcher",)
 
-    def __init__(self, lanes: Callable[[], AwaitedLanes]) -> None:
-        self._lanes = lanes
+    def __init__(self, batcher: Callable[[], AsyncBatcher]) -> None:
+        self._batcher = batcher
 
     def perform(self, op: StoreOperation[R], /) -> Awaitable[R]:
-        return self._lanes().perform(op)
+        return self._batcher().perform(op)
 
 
-class AwaitedJob(Job):
-    """Its caller awaits a future."""
+class AsyncBatchJob(BatchJob):
+    """A job whose caller awaits a future."""
 
-    __slots__ = ("future", "lane")
+    __slots__ = ("batcher", "future")
 
-    def __init__(self, op: Any, deadline: float, weight: int, lane: AwaitedLane) -> None:
+    def __init__(self, op: Any, deadline: float, size: int, batcher: AsyncKindBatcher) -> None:
+        # Without super(): one is made for every operation under load.
         self.op = op
         self.identity = op.identity
         self.deadline = deadline
-        self.weight = weight
+        self.size = size
         self.taken = False
-        self.lane = lane
-        self.future: asyncio.Future[Any] = lane.loop.create_future()
+        self.batcher = batcher
+        self.future: asyncio.Future[Any] = batcher.loop.create_future()
 
-    def withdrawn(self) -> bool:
+    def abandoned(self) -> bool:
         return self.future.done()
 
     def answer(self, reply: object) -> None:
@@ -93,119 +90,120 @@ class AwaitedJob(Job):
         if not self.future.done():
             self.future.set_exception(error)
 
-    def send_alone(self, again: Again) -> None:
+    def send_alone(self, why: Unanswered) -> None:
         if not self.future.done():
-            self.lane.send_alone(self, again)
+            self.batcher.send_alone(self, why)
 
 
-AwaitedBatch: TypeAlias = Batch[AwaitedJob]
-Holder: TypeAlias = Job | AwaitedBatch
+AsyncBatch: TypeAlias = Batch[AsyncBatchJob]
 
 
-class AwaitedLanes:
+class AsyncBatcher:
     """What a backend has for each event loop. ``timeout``: of an operation, in seconds."""
 
     def __init__(
         self,
-        pool: Pool,
-        kinds: Mapping[type[StoreOperation[Any]], Kind],
-        verdict: Verdict,
+        pool: AsyncStatementPool,
+        kinds: Mapping[type[StoreOperation[Any]], BatchKind],
+        store_error: ToStoreError,
         timeout: float,
     ) -> None:
         self._pool = pool
         self._timeout = timeout
-        slow = Slow()
-        self._lanes = {
-            operation: AwaitedLane(kind, pool, verdict, slow) for operation, kind in kinds.items()
+        slow = SlowIdentities()
+        self._batchers = {
+            operation: AsyncKindBatcher(kind, pool, store_error, slow)
+            for operation, kind in kinds.items()
         }
 
     def perform(self, op: StoreOperation[R]) -> Awaitable[R]:
         deadline = monotonic() + self._timeout
-        lane = self._lanes.get(type(op))
-        return (lane or self._pool).perform(op, deadline)
+        batcher = self._batchers.get(type(op))
+        return (batcher or self._pool).perform(op, deadline)
 
     async def aclose(self) -> None:
-        """Wait for what is under way, until its deadline at most, and close every connection."""
+        """Wait for what is in flight, until its deadline at most, and close every connection."""
         deadline = monotonic() + self._timeout
-        for lane in self._lanes.values():
-            await lane.drain(deadline)
+        for batcher in self._batchers.values():
+            await batcher.drain(deadline)
         await self._pool.aclose()
 
     def abandon(self) -> None:
         self._pool.abandon()
 
 
-class AwaitedLane:
+class AsyncKindBatcher(KindState[AsyncBatchJob]):
     """The operations of one kind."""
 
-    def __init__(self, kind: Kind, pool: Pool, verdict: Verdict, slow: Slow) -> None:
-        self._kind = kind
-        self._queue = Queue[AwaitedJob](kind)
+    def __init__(
+        self,
+        kind: BatchKind,
+        pool: AsyncStatementPool,
+        store_error: ToStoreError,
+        slow: SlowIdentities,
+    ) -> None:
+        super().__init__(kind, slow)
         self._pool = pool
-        self._verdict = verdict
-        self._slow = slow
+        self._store_error = store_error
         self.loop = asyncio.get_running_loop()
         self._running: set[asyncio.Future[Any]] = set()
-        """What nobody else holds on to."""
-        self._sent: set[AwaitedBatch] = set()
-        self._holders: dict[Holder, float] = {}
-        """Who is under way, and until when it holds up others, by the clock of the loop."""
-        self._crowded = False
-        self._due = False
+        """Tasks and futures that nobody else holds on to."""
+        self._sent: set[AsyncBatch] = set()
+        self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
-        self._look_at = inf
+        self._timer_at = inf
 
     def perform(self, op: Any, deadline: float) -> Awaitable[Any]:
         if op.identity in self._slow.identities:
             return self._pool.perform(op, deadline)
-        if not self._crowded and self._nearly_idle():
-            return self._lead(op, deadline)
-        weight = self._kind.weight(op)
-        if weight > BIG:
+        if not self._batching and self._nearly_idle():
+            return self._perform_at_once(op, deadline)
+        size = self._kind.size(op)
+        if size > MAX_BATCHED:
             return self._pool.perform(op, deadline)
-        job = AwaitedJob(op, deadline, weight, self)
+        job = AsyncBatchJob(op, deadline, size, self)
         self._queue.add(job)
-        if deadline < self._look_at:
-            self._look_by(deadline + GRACE)
-        if not self._holders and not self._due:
-            self._stir()
+        if deadline < self._timer_at:
+            self._set_timer(deadline + GRACE)
+        if not self._in_flight and not self._scheduled:
+            self._start_next()
         return job.future
 
     async def drain(self, deadline: float) -> None:
-        """Until nothing is queued or under way in a batch."""
+        """Wait until nothing is queued or in flight in a batch."""
         while (self._queue or self._running) and monotonic() < deadline:
             if self._running:
                 await asyncio.wait(self._running, timeout=max(0.0, deadline - monotonic()))
             await asyncio.sleep(0)
 
-    # ── alone ────────────────────────────────────────────────────────────────────────────────────
-
-    async def _lead(self, op: Any, deadline: float) -> Any:
-        """With others gathering behind; unless others came first since it was asked for."""
+    async def _perform_at_once(self, op: Any, deadline: float) -> Any:
+        """Alone, while others queue behind it; unless others came first since it was asked for."""
         if not self._nearly_idle():
             return await self.perform(op, deadline)
-        leader = Job(op, deadline)
-        self._hold(leader)
+        single = BatchJob(op, deadline)
+        self._begin(single)
         try:
             return await self._pool.perform(op, deadline)
         finally:
-            self._release(leader)
+            self._finish(single)
 
-    def send_alone(self, job: AwaitedJob, again: Again) -> None:
-        """After a batch that did not answer it. Until it is answered, its record is a slow one."""
+    # ── jobs that are sent alone, and batches ────────────────────────────────────────────────────
+
+    def send_alone(self, job: AsyncBatchJob, why: Unanswered) -> None:
+        """After a batch that did not answer it. Until it is answered, its identity is slow."""
         self._slow.add(job)
-        self._carry_alone(job, again.doubt)
+        self._send_single(job, why.doubt)
 
-    def _carry_alone(self, job: AwaitedJob, doubt: bool) -> None:
-        """In a task, which ends when the caller leaves: what was not handed over is not done."""
+    def _send_single(self, job: AsyncBatchJob, doubt: bool) -> None:
+        """In a task, which ends when the caller leaves: what was not sent is then not done."""
         task = self.loop.create_task(self._pool.perform(job.op, job.deadline, doubt=doubt))
         self._running.add(task)
-        task.add_done_callback(partial(self._came_alone, job))
-        job.future.add_done_callback(partial(_leave, task))
+        task.add_done_callback(partial(self._single_done, job))
+        job.future.add_done_callback(partial(_cancel_with, task))
 
-    def _came_alone(self, job: AwaitedJob, task: asyncio.Task[Any]) -> None:
+    def _single_done(self, job: AsyncBatchJob, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
-        self._release(job)
+        self._finish(job)
         if task.cancelled():
             job.future.cancel()
         elif error := task.exception():
@@ -213,105 +211,89 @@ class AwaitedLane:
         else:
             job.answer(task.result())
 
-    # ── batches ──────────────────────────────────────────────────────────────────────────────────
+    def _start_next(self) -> None:
+        if self._queue and not self._in_flight and not self._scheduled:
+            self._scheduled = True
+            self.loop.call_soon(self._send_queued)
 
-    def _stir(self) -> None:
-        if self._queue and not self._holders and not self._due:
-            self._due = True
-            self.loop.call_soon(self._send)
-
-    def _send(self) -> None:
-        self._due = False
+    def _send_queued(self) -> None:
+        self._scheduled = False
         batch = self._queue.take()
-        self._crowded = len(batch) > 1
-        if self._crowded:
-            self._carry(batch)
+        self._batching = len(batch) > 1
+        if self._batching:
+            self._send_batch(batch)
         else:
             for job in batch:
-                self._hold(job)
-                self._carry_alone(job, doubt=False)
+                self._begin(job)
+                self._send_single(job, doubt=False)
 
-    def _carry(self, batch: AwaitedBatch) -> None:
-        """One batch to the server and back, whoever still waits for it."""
+    def _send_batch(self, batch: AsyncBatch) -> None:
         try:
             statement = batch.statement()
             if statement is None:
-                self._stir()
+                self._start_next()
                 return
             answer = self._pool.start(statement, batch.deadline)
         except Exception as error:
-            batch.fail(error, self._verdict)
-            self._stir()
+            batch.fail(error, self._store_error)
+            self._start_next()
             return
-        self._hold(batch)
+        self._begin(batch)
         self._sent.add(batch)
         self._running.add(answer)
-        answer.add_done_callback(partial(self._came, batch))
+        answer.add_done_callback(partial(self._batch_done, batch))
 
-    def _came(self, batch: AwaitedBatch, answer: asyncio.Future[Rows]) -> None:
+    def _batch_done(self, batch: AsyncBatch, answer: asyncio.Future[Rows]) -> None:
         self._running.discard(answer)
         self._sent.discard(batch)
         try:
-            self._queue.put_back(batch.deliver(answer.result()))
+            self._queue.put_back(batch.answer_all(answer.result()))
         except asyncio.CancelledError:
-            batch.send_again(doubt=True)
+            batch.send_each_alone(doubt=True)
         except Exception as error:
-            batch.fail(error, self._verdict)
+            batch.fail(error, self._store_error)
         finally:
-            self._release(batch)
+            self._finish(batch)
 
-    # ── whose turn it is, and whose time is up ───────────────────────────────────────────────────
+    # ── what is in flight, and whose time is up ──────────────────────────────────────────────────
 
-    def _nearly_idle(self) -> bool:
-        return not self._crowded and len(self._holders) < LEADERS and not self._queue
+    def _begin(self, each: BatchJob | AsyncBatch) -> None:
+        until = self.loop.time() + SLOW_AFTER
+        self._in_flight[each] = until
+        self._set_timer(until)
 
-    def _hold(self, holder: Holder) -> None:
-        until = self.loop.time() + PATIENCE
-        self._holders[holder] = until
-        self._look_by(until)
+    def _finish(self, each: BatchJob | AsyncBatch) -> None:
+        self._slow.discard(each)
+        self._in_flight.pop(each, None)
+        self._start_next()
 
-    def _release(self, holder: Holder) -> None:
-        self._slow.discard(holder)
-        self._holders.pop(holder, None)
-        self._stir()
-
-    def _look_by(self, when: float) -> None:
-        """Set the one timer of the lane, unless it is set for earlier."""
-        if when < self._look_at:
+    def _set_timer(self, when: float) -> None:
+        """Set the one timer of this kind, unless it is set for earlier."""
+        if when < self._timer_at:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self.loop.call_at(when, self._look)
-            self._look_at = when
+            self._timer = self.loop.call_at(when, self._on_timer)
+            self._timer_at = when
 
-    def _look(self) -> None:
-        """Look after all that is under way, and see when to look again."""
-        self._timer, self._look_at = None, inf
+    def _on_timer(self) -> None:
+        """Set slow statements aside, expire callers in the queue and in batches, set the timer."""
+        self._timer, self._timer_at = None, inf
         now = self.loop.time() + _A_TICK
-        self._pass_by(now)
-        self._expire(now - GRACE)
-        self._stir()
-        waiting = [job for batch in self._sent for job in batch if not job.withdrawn()]
+        self._set_aside_slow(now)
+        late = self._queue.take_overdue(now - GRACE)
+        late += [job for batch in self._sent for job in batch if job.deadline <= now - GRACE]
+        for job in late:
+            if not job.abandoned():
+                job.expire(self._store_error)
+        self._start_next()
+        waiting = [job for batch in self._sent for job in batch if not job.abandoned()]
         if first := self._queue.first():
             waiting.append(first)
-        times = [*self._holders.values(), *(job.deadline + GRACE for job in waiting)]
+        times = [*self._in_flight.values(), *(job.deadline + GRACE for job in waiting)]
         if times:
-            self._look_by(min(times))
-
-    def _pass_by(self, now: float) -> None:
-        """What takes long: the next may start, and who wants one of the same records goes alone."""
-        for holder in [each for each, until in self._holders.items() if until <= now]:
-            self._slow.add(holder)
-            del self._holders[holder]
-
-    def _expire(self, before: float) -> None:
-        """Callers whose time was up ``before``, in the queue and in batches."""
-        late = self._queue.overdue(before)
-        late += [job for batch in self._sent for job in batch if job.deadline <= before]
-        for job in late:
-            if not job.withdrawn():
-                job.expire(self._verdict)
+            self._set_timer(min(times))
 
 
-def _leave(task: asyncio.Task[Any], future: asyncio.Future[Any]) -> None:
+def _cancel_with(task: asyncio.Task[Any], future: asyncio.Future[Any]) -> None:
     if future.cancelled():
         task.cancel()

@@ -1,9 +1,8 @@
-"""The way of every operation of a process's threads: alone, or with others of its kind.
+"""When operations of a process's threads are sent: alone at once, or in the next batch.
 
-As in an event loop (`awaited_lanes.py`), without a thread of its own: who finds a lane nearly idle
-goes at once, alone. Those who come while more is under way wait; when it is done, the first of them
-carries all who wait to the server, in one statement, and tells them. A statement that takes long
-gives up its place, as soon as one who waits behind it notices.
+`semel.stores.sql` explains batching. There is no thread for it: callers that queue wait, and when
+nothing of their kind is in flight, the first of them sends the batch for all and hands out the
+answers. A slow statement gives up its place as soon as a caller behind it notices.
 """
 
 from __future__ import annotations
@@ -15,26 +14,26 @@ from time import monotonic
 from typing import Any, Final, Protocol, TypeVar, cast
 
 from semel.core.operations.requests import StoreOperation
-from semel.stores.sql.batch_columns import BIG, Kind
 from semel.stores.sql.batching import (
     GRACE,
-    LEADERS,
-    PATIENCE,
-    Again,
+    MAX_BATCHED,
+    SLOW_AFTER,
     Batch,
-    Job,
-    Queue,
-    Slow,
+    BatchJob,
+    BatchKind,
+    KindState,
+    SlowIdentities,
+    Unanswered,
 )
 from semel.stores.sql.plans import Rows, Statement
-from semel.stores.sql.statement_retry import Verdict
+from semel.stores.sql.statement_retry import ToStoreError
 
 R = TypeVar("R")
 
-_CARRY: Final = object()
+_SEND_BATCH: Final = object()
 
 
-class Pool(Protocol):
+class StatementPool(Protocol):
     """The connections of a process's threads."""
 
     def perform(self, op: StoreOperation[R], deadline: float, *, doubt: bool = False) -> R: ...
@@ -44,118 +43,113 @@ class Pool(Protocol):
     def close(self) -> None: ...
 
 
-class ThreadJob(Job):
-    """Its caller waits for mail: a reply, an error, or the word that it is to carry the others."""
+class ThreadBatchJob(BatchJob):
+    """A job whose caller waits for a message: a reply, an error, or the order to send the batch."""
 
-    __slots__ = ("gone", "mail")
+    __slots__ = ("gone", "messages")
 
-    def __init__(self, op: StoreOperation[object], deadline: float, weight: int) -> None:
-        super().__init__(op, deadline, weight)
-        self.mail: SimpleQueue[object] = SimpleQueue()
+    def __init__(self, op: StoreOperation[object], deadline: float, size: int) -> None:
+        super().__init__(op, deadline, size)
+        self.messages: SimpleQueue[object] = SimpleQueue()
         self.gone = False
 
-    def withdrawn(self) -> bool:
+    def abandoned(self) -> bool:
         return self.gone
 
     def answer(self, reply: object) -> None:
-        self.mail.put(reply)
+        self.messages.put(reply)
 
     def fail(self, error: Exception) -> None:
-        self.mail.put(_Failed(error))
+        self.messages.put(error)
 
-    def send_alone(self, again: Again) -> None:
-        self.mail.put(again)
-
-
-class _Failed:
-    __slots__ = ("error",)
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
+    def send_alone(self, why: Unanswered) -> None:
+        self.messages.put(why)
 
 
-class BlockingLanes:
+class Batcher:
     """What a backend has for the threads of a process. ``timeout``: of an operation, in seconds."""
 
     def __init__(
         self,
-        pool: Pool,
-        kinds: Mapping[type[StoreOperation[Any]], Kind],
-        verdict: Verdict,
+        pool: StatementPool,
+        kinds: Mapping[type[StoreOperation[Any]], BatchKind],
+        store_error: ToStoreError,
         timeout: float,
     ) -> None:
         self._pool = pool
         self._timeout = timeout
-        lock, slow = threading.Lock(), Slow()
-        self._lanes = {
-            operation: BlockingLane(kind, pool, verdict, lock, slow)
+        lock, slow = threading.Lock(), SlowIdentities()
+        self._batchers = {
+            operation: KindBatcher(kind, pool, store_error, lock, slow)
             for operation, kind in kinds.items()
         }
 
     def perform(self, op: StoreOperation[R]) -> R:
         deadline = monotonic() + self._timeout
-        lane = self._lanes.get(type(op))
-        if lane is None:
+        batcher = self._batchers.get(type(op))
+        if batcher is None:
             return self._pool.perform(op, deadline)
-        return lane.perform(op, deadline)
+        return batcher.perform(op, deadline)
 
     def close(self) -> None:
         self._pool.close()
 
 
-class BlockingLane:
-    """The operations of one kind. ``lock`` and ``slow`` are those of all lanes."""
+class KindBatcher(KindState[ThreadBatchJob]):
+    """The operations of one kind. All kinds share ``lock`` and ``slow``."""
 
     def __init__(
-        self, kind: Kind, pool: Pool, verdict: Verdict, lock: threading.Lock, slow: Slow
+        self,
+        kind: BatchKind,
+        pool: StatementPool,
+        store_error: ToStoreError,
+        lock: threading.Lock,
+        slow: SlowIdentities,
     ) -> None:
-        self._kind = kind
-        self._queue = Queue[ThreadJob](kind)
+        super().__init__(kind, slow)
         self._pool = pool
-        self._verdict = verdict
+        self._store_error = store_error
         self._lock = lock
-        self._slow = slow
-        self._holders: dict[Job | Batch[ThreadJob], float] = {}
-        """Who is under way, and since when."""
-        self._carrier: ThreadJob | None = None
-        """Who was told to carry the next batch, and has not begun."""
-        self._crowded = False
+        self._sender: ThreadBatchJob | None = None
+        """Whose caller was told to send the next batch, and has not begun."""
 
     def perform(self, op: StoreOperation[R], deadline: float) -> R:
-        job = ThreadJob(op, deadline, self._kind.weight(op))
+        job = ThreadBatchJob(op, deadline, self._kind.size(op))
         with self._lock:
             if job.identity in self._slow.identities:
-                way = self._alone
+                way = self._perform_alone
             elif self._nearly_idle():
-                self._holders[job] = monotonic()
-                way = self._lead
-            elif job.weight > BIG:
-                way = self._alone
+                self._in_flight[job] = monotonic() + SLOW_AFTER
+                way = self._perform_at_once
+            elif job.size > MAX_BATCHED:
+                way = self._perform_alone
             else:
                 self._queue.add(job)
-                self._stir()
-                way = self._follow
+                self._start_next()
+                way = self._perform_in_batch
         return cast("R", way(job))
 
-    # ── three ways ───────────────────────────────────────────────────────────────────────────────
-
-    def _alone(self, job: ThreadJob) -> object:
+    def _perform_alone(self, job: ThreadBatchJob) -> object:
         return self._pool.perform(job.op, job.deadline)
 
-    def _lead(self, job: ThreadJob) -> object:
-        """Alone, with others gathering behind."""
+    def _perform_at_once(self, job: ThreadBatchJob) -> object:
+        """Alone, while others queue behind it."""
         try:
             return self._pool.perform(job.op, job.deadline)
         finally:
-            self._release(job)
+            self._finish(job)
 
-    def _follow(self, job: ThreadJob) -> object:
-        """With the next batch."""
+    def _perform_in_batch(self, job: ThreadBatchJob) -> object:
+        """With the next batch; alone where that has no answer."""
         try:
             reply = self._wait(job)
         finally:
-            self._leave(job)
-        if not isinstance(reply, Again):
+            with self._lock:
+                job.gone = True
+                if self._sender is job:  # another has to send the batch
+                    self._sender = None
+                    self._start_next()
+        if not isinstance(reply, Unanswered):
             return reply
         with self._lock:
             self._slow.add(job)
@@ -165,49 +159,49 @@ class BlockingLane:
             with self._lock:
                 self._slow.discard(job)
 
-    def _wait(self, job: ThreadJob) -> object:
+    def _wait(self, job: ThreadBatchJob) -> object:
         while True:
             left = job.deadline + GRACE - monotonic()
             if left <= 0:
-                job.expire(self._verdict)
+                job.expire(self._store_error)
             try:
-                said = job.mail.get(timeout=max(0.0, min(left, PATIENCE)))
+                message = job.messages.get(timeout=max(0.0, min(left, SLOW_AFTER)))
             except Empty:
-                self._pass_by()
+                with self._lock:
+                    self._set_aside_slow(monotonic())
+                    self._start_next()
                 continue
-            if isinstance(said, _Failed):
-                raise said.error
-            if said is not _CARRY:
-                return said
-            self._carry()
+            if isinstance(message, Exception):
+                raise message
+            if message is not _SEND_BATCH:
+                return message
+            self._send_batch()
 
-    # ── batches ──────────────────────────────────────────────────────────────────────────────────
-
-    def _carry(self) -> None:
-        """Those who wait, to the server and back; who carries them is mostly one of them."""
+    def _send_batch(self) -> None:
+        """Send what is queued and hand out the answers; the sender is mostly one of the batch."""
         with self._lock:
-            self._carrier = None
+            self._sender = None
             batch = self._queue.take()
-            self._crowded = len(batch) > 1
+            self._batching = len(batch) > 1
             if len(batch):
-                self._holders[batch] = monotonic()
+                self._in_flight[batch] = monotonic() + SLOW_AFTER
         try:
-            self._attempt(batch)
+            self._perform_batch(batch)
         except Exception as error:
-            batch.fail(error, self._verdict)
+            batch.fail(error, self._store_error)
         except BaseException:
-            batch.send_again(doubt=True)
+            batch.send_each_alone(doubt=True)
             raise
         finally:
-            self._release(batch)
+            self._finish(batch)
 
-    def _attempt(self, batch: Batch[ThreadJob]) -> None:
+    def _perform_batch(self, batch: Batch[ThreadBatchJob]) -> None:
         if len(batch) > 1:
             statement = batch.statement()
             if statement is not None:
-                left = batch.deliver(self._pool.execute(statement, batch.deadline))
+                unanswered = batch.answer_all(self._pool.execute(statement, batch.deadline))
                 with self._lock:
-                    self._queue.put_back(left)
+                    self._queue.put_back(unanswered)
             return
         for job in batch:
             try:
@@ -215,38 +209,16 @@ class BlockingLane:
             except Exception as error:
                 job.fail(error)
 
-    # ── whose turn it is ─────────────────────────────────────────────────────────────────────────
-
-    def _nearly_idle(self) -> bool:
-        return len(self._holders) < LEADERS and not self._queue and not self._crowded
-
-    def _stir(self) -> None:
-        """Tell one who waits to carry the others, when nobody is under way. With the lock."""
-        if self._holders or self._carrier is not None:
+    def _start_next(self) -> None:
+        """Tell one caller to send the batch, when nothing is in flight. Under the lock."""
+        if self._in_flight or self._sender is not None:
             return
-        self._carrier = self._queue.first()
-        if self._carrier is not None:
-            self._carrier.mail.put(_CARRY)
+        self._sender = self._queue.first()
+        if self._sender is not None:
+            self._sender.messages.put(_SEND_BATCH)
 
-    def _release(self, holder: Job | Batch[ThreadJob]) -> None:
+    def _finish(self, each: BatchJob | Batch[ThreadBatchJob]) -> None:
         with self._lock:
-            self._slow.discard(holder)
-            self._holders.pop(holder, None)
-            self._stir()
-
-    def _pass_by(self) -> None:
-        """What takes long gives up its place; who wants one of the same records goes alone."""
-        overdue = monotonic() - PATIENCE
-        with self._lock:
-            for holder in [each for each, since in self._holders.items() if since <= overdue]:
-                self._slow.add(holder)
-                del self._holders[holder]
-            self._stir()
-
-    def _leave(self, job: ThreadJob) -> None:
-        """It waits no longer; if it was to carry the others, another does."""
-        with self._lock:
-            job.gone = True
-            if self._carrier is job:
-                self._carrier = None
-                self._stir()
+            self._slow.discard(each)
+            self._in_flight.pop(each, None)
+            self._start_next()

@@ -1,69 +1,242 @@
-"""Many operations of one kind in one statement, without I/O: shared by stores and colours.
+"""Many operations of one kind in one statement, without I/O: shared by all stores and colours.
 
-Operations that arrive while a statement of their kind is under way travel together in the next
-one. A row that was not as expected decides nothing: its operation then goes alone, by its own plan,
-which is always right because every operation is idempotent per fence. The operations of one batch
-are concurrent (none was acknowledged before another was queued), so any order among them is legal.
+`semel.stores.sql` explains the rules. Here are the kinds of operations that can share a statement,
+the columns they are written into, the batch, its queue, and what batchers of both colours decide.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from semel.core.records import Identity
-from semel.errors import SemelError
+from semel.core.operations.requests import (
+    Applied,
+    Claim,
+    Claimed,
+    Complete,
+    Found,
+    Read,
+    Renew,
+    StoreOperation,
+    Written,
+)
+from semel.core.records import Identity, State
+from semel.core.texts import exact, shown
+from semel.errors import SemelError, StoreCorrupt
 from semel.log import log
-from semel.stores.sql.batch_columns import Kind
-from semel.stores.sql.plans import Rows, Statement
-from semel.stores.sql.statement_retry import Fault, Verdict
+from semel.stores.sql.plans import Row, Rows, Statement
+from semel.stores.sql.rows import record, written
+from semel.stores.sql.statement_retry import StatementFault, ToStoreError
 
-J = TypeVar("J", bound="Job")
+J = TypeVar("J", bound="BatchJob")
+Op = TypeVar("Op")
 
-ROWS: Final = 64
-"""In one statement at most: bounds how long its locks are held, and what an error sends again."""
+MAX_BATCHED: Final = 64 * 1024
+"""An operation with more bytes goes alone; the statements say the same of answers."""
 
-WEIGHT: Final = 1024 * 1024
-"""Bytes that one statement brings at most: within the memory that a server grants to a sort."""
+MAX_ROWS: Final = 64
+"""In one statement: bounds how long its locks are held, and what an error sends again."""
 
-LEADERS: Final = 2
-"""How many may be under way alone before others queue up. With one, two callers that take turns
-would wait for each other; more, and batches form late (measured with 2 to 128 in flight)."""
+MAX_BYTES: Final = 1024 * 1024
+"""In one statement: within the memory that a server grants to a sort."""
 
-PATIENCE: Final = 0.1
-"""Seconds. A statement that takes longer no longer holds up those who queued behind it."""
+MAX_SINGLES: Final = 2
+"""How many may be in flight alone before others queue. With one, two callers that take turns would
+wait for each other; with more, batches form late (measured with 2 to 128 in flight)."""
+
+SLOW_AFTER: Final = 0.1
+"""Seconds. A statement that takes longer no longer holds up those that queue behind it."""
 
 GRACE: Final = 0.05
 """Seconds that a caller waits beyond its deadline for its batch, which may know more about it."""
 
+# --- kinds: what can share a statement, how it is written, and what a row means
 
-class Again(NamedTuple):
-    """Not answered: the operation has to go alone. ``doubt``: it may have been applied already."""
+
+Columns: TypeAlias = Callable[[Sequence[Op]], Mapping[str, object]]
+"""The parameters of a statement for some operations, in their order."""
+
+
+class BatchKind(NamedTuple):
+    """How one kind of operation is done for many at once.
+
+    ``size``: the bytes an operation brings, where that can be many.
+    ``reply``: the answer in a row; None when the row answers another caller of the same identity.
+    ``shared``: whether one row answers everybody who asked for its identity.
+    """
+
+    statement: str
+    columns: Columns[Any]
+    size: Callable[[Any], int]
+    reply: Callable[[Any, Row], object | None]
+    shared: bool
+
+    def statement_for(self, ops: Sequence[Any]) -> Statement:
+        return Statement(self.statement, self.columns(ops))
+
+    def can_write(self, op: Any) -> bool:
+        try:
+            self.columns([op])
+        except Exception:
+            return False
+        return True
+
+
+class ColumnWriter(NamedTuple):
+    """How a store writes a column of bytes, of texts and of numbers; each value may be None."""
+
+    data: Callable[[Sequence[bytes | None]], object]
+    text: Callable[[Sequence[str | None]], object]
+    number: Callable[[Sequence[int | None]], object]
+
+
+def claims(ops: Sequence[Claim], write: ColumnWriter) -> dict[str, object]:
+    """Columns are made for all rows at once: work for each operation apart is what costs."""
+    data, text, number = write
+    origins = [op.origin for op in ops]
+    return {
+        "identity": data([op.identity for op in ops]),
+        "fence": data([op.fence for op in ops]),
+        "fingerprint": text(_escaped([op.fingerprint for op in ops], exact)),
+        "fields": data([op.fields for op in ops]),
+        "tenant": text(_escaped([origin.tenant for origin in origins], shown)),
+        "method": text(_escaped([origin.method for origin in origins], shown)),
+        "path": text(_escaped([origin.path for origin in origins], shown)),
+        "key": text(_escaped([origin.key for origin in origins], shown)),
+        "on_lapse": text([op.on_lapse for op in ops]),
+        "lease": number([op.lease for op in ops]),
+        "fresh_until": number([op.fresh_until for op in ops]),
+        "request": data([op.request for op in ops]),
+        "terms": number([op.terms for op in ops]),
+    }
+
+
+def _escaped(texts: Sequence[str], escape: Callable[[str], str]) -> Sequence[str]:
+    """Each text as ``escape`` has it; whether any needs it is asked once for all."""
+    whole = "".join(texts)
+    if whole.isascii() and "\\" not in whole and "\0" not in whole:
+        return texts
+    return [escape(text) for text in texts]
+
+
+def _completions(ops: Sequence[Complete], write: ColumnWriter) -> dict[str, object]:
+    data, text, number = write
+    return {
+        "identity": data([op.identity for op in ops]),
+        "fence": data([op.fence for op in ops]),
+        "snapshot": data([op.snapshot for op in ops]),
+        "retention": number([op.retention for op in ops]),
+        "tombstone": number([op.tombstone for op in ops]),
+        "resource": text([None if op.resource is None else shown(op.resource) for op in ops]),
+    }
+
+
+def _renewals(ops: Sequence[Renew], write: ColumnWriter) -> dict[str, object]:
+    return {
+        "identity": write.data([op.identity for op in ops]),
+        "fence": write.data([op.fence for op in ops]),
+        "lease": write.number([op.lease for op in ops]),
+    }
+
+
+def _reads(ops: Sequence[Read], write: ColumnWriter) -> dict[str, object]:
+    return {"identity": write.data([op.identity for op in ops])}
+
+
+def _claim_size(op: Claim) -> int:
+    origin = op.origin
+    texts = len(origin.path) + len(origin.key) + len(origin.tenant)
+    return len(op.fields) + texts + len(op.request or b"")
+
+
+def _complete_size(op: Complete) -> int:
+    return len(op.snapshot) + len(op.resource or "")
+
+
+def _no_size(op: Renew | Read) -> int:
+    return 0
+
+
+def _claim_reply(op: Claim, row: Row) -> Claimed | Found | None:
+    """The reply in a row like that of ``claim``; the state of a new record may be NULL.
+
+    A record with the operation's own fence is the work of this claim, now or by an earlier try. A
+    lease that is past is not granted again: others may already know that it lapsed.
+    """
+    state, now = row[1], row[13]
+    if state == "in_progress" or state is None:
+        created_at, leased_until = row[6], row[7]
+        if type(created_at) is not int or type(leased_until) is not int or type(now) is not int:
+            raise StoreCorrupt("a record that is held came without its times")
+        if row[2] == op.fence and leased_until > now:
+            return Claimed(leased_until, now, created_at)
+        if state is None:  # inserted for the first who asked; the others have to look
+            return None
+    return _read_reply(op, row)
+
+
+def _read_reply(op: Read | Claim, row: Row) -> Found:
+    now = row[13]
+    if type(now) is not int:
+        raise StoreCorrupt("the store's clock is not a number")
+    return Found(record(row), now)
+
+
+def _written_reply(op: Complete | Renew, row: Row) -> Written:
+    """The reply in a row that holds an identity and the columns of ``complete``."""
+    _, state, leased_until, expires_at, now = row
+    if state == "completed" and leased_until is None and type(expires_at) is type(now) is int:
+        return Applied(State.COMPLETED, now, None, expires_at)  # as nearly all of them
+    return written((row[1:],))
+
+
+def batch_kinds(
+    write: ColumnWriter, write_claims: Columns[Claim]
+) -> Mapping[type[StoreOperation[Any]], BatchKind]:
+    """All kinds, as a store writes their columns."""
+    completions, renewals = partial(_completions, write=write), partial(_renewals, write=write)
+    reads = partial(_reads, write=write)
+    return {
+        Claim: BatchKind("claim_many", write_claims, _claim_size, _claim_reply, shared=True),
+        Complete: BatchKind(
+            "complete_many", completions, _complete_size, _written_reply, shared=False
+        ),
+        Renew: BatchKind("renew_many", renewals, _no_size, _written_reply, shared=False),
+        Read: BatchKind("read_many", reads, _no_size, _read_reply, shared=True),
+    }
+
+
+# --- jobs, batches and their queue
+
+
+class Unanswered(NamedTuple):
+    """The batch has no answer: send the operation alone. ``doubt``: it may have been applied."""
 
     doubt: bool = False
 
 
-class Job:
+class BatchJob:
     """One queued operation; each colour adds how its caller waits."""
 
-    __slots__ = ("deadline", "identity", "op", "taken", "weight")
+    __slots__ = ("deadline", "identity", "op", "size", "taken")
 
-    def __init__(self, op: Any, deadline: float, weight: int = 0) -> None:
+    def __init__(self, op: Any, deadline: float, size: int = 0) -> None:
         self.op = op
         self.identity: Identity = op.identity
         self.deadline = deadline
-        self.weight = weight
+        self.size = size
         self.taken = False
 
-    def expire(self, verdict: Verdict) -> None:
-        """Its caller's time is up. What was taken into a batch may have been sent."""
-        fault = Fault("no answer within the time limit", doubt=self.taken)
-        self.fail(verdict(fault, doubt=self.taken))
+    def expire(self, store_error: ToStoreError) -> None:
+        """Fail: the caller's time is up. What was taken into a batch may have been sent."""
+        fault = StatementFault("no answer within the time limit", doubt=self.taken)
+        self.fail(store_error(fault, doubt=self.taken))
 
-    def withdrawn(self) -> bool:
-        """Nobody waits for it any more."""
+    def abandoned(self) -> bool:
+        """Whether its caller no longer waits."""
         raise NotImplementedError
 
     def answer(self, reply: object) -> None:
@@ -72,30 +245,29 @@ class Job:
     def fail(self, error: Exception) -> None:
         raise NotImplementedError
 
-    def send_alone(self, again: Again) -> None:
-        """No batch answers it."""
+    def send_alone(self, why: Unanswered) -> None:
         raise NotImplementedError
 
 
-_DEADLINE: Final[Callable[[Job], float]] = attrgetter("deadline")
+_DEADLINE: Final[Callable[[BatchJob], float]] = attrgetter("deadline")
 
 
 class Batch(Generic[J]):
-    """Operations that travel together.
+    """Operations that share a statement.
 
-    ``rows``: whose operation is sent, one for each identity. ``others``: who is answered by the row
-    that somebody else sends.
+    ``rows``: the jobs whose operation is sent, one for each identity. ``others``: jobs that are
+    answered by the row of another.
     """
 
     __slots__ = ("_kind", "_rows", "jobs")
 
-    def __init__(self, kind: Kind, rows: dict[Identity, J], others: Sequence[J] = ()) -> None:
+    def __init__(self, kind: BatchKind, rows: dict[Identity, J], others: Sequence[J] = ()) -> None:
         self._kind = kind
         self._rows = rows
         self.jobs: list[J] = [*rows.values(), *others]
 
     def __len__(self) -> int:
-        """How many operations, which may be more than rows."""
+        """The number of operations, which may be more than rows."""
         return len(self.jobs)
 
     def __iter__(self) -> Iterator[J]:
@@ -103,40 +275,41 @@ class Batch(Generic[J]):
 
     @property
     def deadline(self) -> float:
-        """The latest: callers with less time are told by the lane."""
+        """The latest of all; the batcher tells callers with less time."""
         return max(map(_DEADLINE, self.jobs))
 
     def statement(self) -> Statement | None:
-        """One row for each identity, in their order: locks that everybody takes in the same order
-        cannot deadlock. None when not one of them can be written."""
-        try:
-            return self._kind.gather([self._rows[each].op for each in sorted(self._rows)])
-        except Exception:  # of one of them; alone it will say so
-            self._part_with_the_unwritable()
-            return self.statement() if self._rows else None
+        """One row for each identity, in their order; None when no operation can be written.
 
-    def _part_with_the_unwritable(self) -> None:
-        """They go alone, and with them who waits for their rows."""
-        bad = {each for each, job in self._rows.items() if not self._kind.can_gather(job.op)}
-        if not bad:
-            raise RuntimeError("operations that can be written one by one, but not together")
-        for job in self.jobs:
-            if job.identity in bad:
-                job.send_alone(Again())
-        self._rows = {each: job for each, job in self._rows.items() if each not in bad}
-        self.jobs = [job for job in self.jobs if job.identity not in bad]
+        Operations that cannot be written go alone, and with them the jobs that wait for their row.
+        """
+        while self._rows:
+            try:
+                return self._kind.statement_for(
+                    [self._rows[each].op for each in sorted(self._rows)]
+                )
+            except Exception:  # of one of them; alone it raises the same for its own caller
+                bad = {each for each, job in self._rows.items() if not self._kind.can_write(job.op)}
+            if not bad:
+                raise RuntimeError("operations that can be written one by one, but not together")
+            for job in self.jobs:
+                if job.identity in bad:
+                    job.send_alone(Unanswered())
+            self._rows = {each: job for each, job in self._rows.items() if each not in bad}
+            self.jobs = [job for job in self.jobs if job.identity not in bad]
+        return None
 
-    def deliver(self, rows: Rows) -> list[J]:
-        """Answer everybody; returns those who can only be answered by another batch.
+    def answer_all(self, rows: Rows) -> list[J]:
+        """Answer the jobs; returns those that only another batch can answer.
 
-        An answer that cannot be true is the error of the one who asked for it.
+        An answer that cannot be true is the error of the caller who asked for it.
         """
         found = {row[0]: row for row in rows}
-        reply_to, left = self._kind.reply, list[J]()
+        reply_to, unanswered = self._kind.reply, list[J]()
         for job in self.jobs:
             row = found.get(job.identity)
             if row is None:
-                job.send_alone(Again())
+                job.send_alone(Unanswered())
                 continue
             try:
                 reply = reply_to(job.op, row)
@@ -144,58 +317,38 @@ class Batch(Generic[J]):
                 job.fail(error)
                 continue
             if reply is None:
-                left.append(job)
+                unanswered.append(job)
             else:
                 job.answer(reply)
-        return left
+        return unanswered
 
-    def send_again(self, doubt: bool) -> None:
-        """Each alone, with the same fence."""
+    def send_each_alone(self, doubt: bool) -> None:
+        """With the same fence."""
         for job in self.jobs:
-            job.send_alone(Again(doubt))
+            job.send_alone(Unanswered(doubt))
 
-    def fail(self, error: BaseException, verdict: Verdict) -> None:
-        """Nobody was answered. Where the cause may be one of them, or may be gone, each is asked
-        again alone.
+    def fail(self, error: BaseException, store_error: ToStoreError) -> None:
+        """The statement failed. Where the cause may be one row, or may be gone, each goes alone.
 
-        Not so when the time is up or no connection is to be had; nor when a commit is in doubt
-        that nobody lost: asked again, the server would call it done.
+        Not so when the time is up or there is no connection; nor when a commit is in doubt although
+        the connection is not lost: asked again, the server would call it done.
         """
-        if isinstance(error, Fault):
-            if error.tries > 1 or error.refused:
-                self.send_again(doubt=error.doubt)
-                return
+        if not isinstance(error, StatementFault):
+            if not isinstance(error, SemelError):
+                said = "semel: a batch failed, its operations are sent one by one"
+                log.error(said, exc_info=error)
+            self.send_each_alone(doubt=True)
+        elif error.tries > 1 or error.refused:
+            self.send_each_alone(doubt=error.doubt)
+        else:
             for job in self.jobs:
-                job.fail(verdict(error, doubt=error.doubt))
-            return
-        if not isinstance(error, SemelError):
-            log.error("semel: a batch failed, its operations are sent one by one", exc_info=error)
-        self.send_again(doubt=True)
+                job.fail(store_error(error, doubt=error.doubt))
 
 
-class Slow:
-    """Identities of operations that are taking long: who asks for one of them goes alone."""
+class BatchQueue(Generic[J]):
+    """The operations of one kind that wait for the next batch, oldest first."""
 
-    def __init__(self) -> None:
-        self._owners: dict[Job | Batch[Any], tuple[Identity, ...]] = {}
-        self.identities: Counter[Identity] = Counter()
-
-    def add(self, owner: Job | Batch[Any]) -> None:
-        jobs = (owner,) if isinstance(owner, Job) else owner
-        self._owners[owner] = tuple({job.identity for job in jobs})
-        self.identities.update(self._owners[owner])
-
-    def discard(self, owner: Job | Batch[Any]) -> None:
-        for identity in self._owners.pop(owner, ()):
-            self.identities[identity] -= 1
-            if not self.identities[identity]:
-                del self.identities[identity]
-
-
-class Queue(Generic[J]):
-    """The operations of one kind that wait for the next batch."""
-
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: BatchKind) -> None:
         self.kind = kind
         self._jobs: deque[J] = deque()
         self.add = self._jobs.append
@@ -204,39 +357,83 @@ class Queue(Generic[J]):
         return bool(self._jobs)
 
     def first(self) -> J | None:
-        """Who has waited longest, and still does."""
-        while self._jobs and self._jobs[0].withdrawn():
+        """The oldest whose caller still waits."""
+        while self._jobs and self._jobs[0].abandoned():
             self._jobs.popleft()
         return self._jobs[0] if self._jobs else None
 
     def put_back(self, jobs: Sequence[J]) -> None:
         self._jobs.extendleft(reversed(jobs))
 
-    def overdue(self, before: float) -> list[J]:
-        """Taken out: those whose deadline was ``before``. Who came first is due first."""
+    def take_overdue(self, before: float) -> list[J]:
+        """Jobs whose deadline was ``before``; the oldest is due first."""
         late: list[J] = []
         while self._jobs and self._jobs[0].deadline <= before:
             late.append(self._jobs.popleft())
         return late
 
     def take(self) -> Batch[J]:
-        """As many as fit, oldest first; those who do not fit keep their place."""
+        """As many as fit; those that do not fit keep their place."""
         jobs, shared = self._jobs, self.kind.shared
         rows: dict[Identity, J] = {}
-        others, left, weight = list[J](), list[J](), 0
-        while jobs and len(rows) < ROWS and len(left) < ROWS:
+        others, kept, size = list[J](), list[J](), 0
+        while jobs and len(rows) < MAX_ROWS and len(kept) < MAX_ROWS:
             job = jobs.popleft()
-            if job.withdrawn():
+            if job.abandoned():
                 continue
             known = job.identity in rows
-            if not shared if known else rows and weight + job.weight > WEIGHT:
-                left.append(job)
+            if not shared if known else rows and size + job.size > MAX_BYTES:
+                kept.append(job)
                 continue
             job.taken = True
             if known:
                 others.append(job)
             else:
                 rows[job.identity] = job
-                weight += job.weight
-        self.put_back(left)
+                size += job.size
+        self.put_back(kept)
         return Batch(self.kind, rows, others)
+
+
+# --- what the batchers of both colours decide
+
+
+class SlowIdentities:
+    """Identities of operations that take long: whoever asks for one of them goes alone."""
+
+    def __init__(self) -> None:
+        self._owners: dict[BatchJob | Batch[Any], tuple[Identity, ...]] = {}
+        self.identities: Counter[Identity] = Counter()
+
+    def add(self, owner: BatchJob | Batch[Any]) -> None:
+        jobs = (owner,) if isinstance(owner, BatchJob) else owner
+        self._owners[owner] = tuple({job.identity for job in jobs})
+        self.identities.update(self._owners[owner])
+
+    def discard(self, owner: BatchJob | Batch[Any]) -> None:
+        for identity in self._owners.pop(owner, ()):
+            self.identities[identity] -= 1
+            if not self.identities[identity]:
+                del self.identities[identity]
+
+
+class KindState(Generic[J]):
+    """What is queued and in flight of one kind. Among threads, it is used under their lock."""
+
+    def __init__(self, kind: BatchKind, slow: SlowIdentities) -> None:
+        self._kind = kind
+        self._queue = BatchQueue[J](kind)
+        self._slow = slow
+        self._in_flight: dict[BatchJob | Batch[J], float] = {}
+        """What was sent, and until when others wait for it."""
+        self._batching = False
+        """The last batch had several operations: nobody goes alone."""
+
+    def _nearly_idle(self) -> bool:
+        return not self._batching and len(self._in_flight) < MAX_SINGLES and not self._queue
+
+    def _set_aside_slow(self, now: float) -> None:
+        """Let the next batch leave; whoever asks for an identity of a slow one goes alone."""
+        for each in [each for each, until in self._in_flight.items() if until <= now]:
+            self._slow.add(each)
+            del self._in_flight[each]

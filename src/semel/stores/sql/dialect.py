@@ -119,7 +119,7 @@ SYNTAXES: Mapping[str, Syntax] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class DialectQuery:
     """One statement. ``takes``: the parameters a plan gives (the clock, if bound, is extra).
 
     ``parts``: what it comes to where one statement will not do. If they have a parameter
@@ -138,7 +138,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Migration:
+class SchemaMigration:
     """One numbered step of the schema. ``oldest``: programs of that version, and later ones, go on
     working with it."""
 
@@ -153,8 +153,8 @@ class Dialect:
     """Everything semel says to one kind of database."""
 
     name: str
-    queries: Mapping[str, Query]
-    migrations: tuple[Migration, ...]
+    queries: Mapping[str, DialectQuery]
+    migrations: tuple[SchemaMigration, ...]
 
     def text(self, name: str) -> str:
         return self.queries[name].text
@@ -180,7 +180,7 @@ def _sql_files(folder: Traversable) -> Iterator[Traversable]:
     return iter(sorted(found, key=lambda file: file.name))
 
 
-def _compile(name: str, source: str, syntax: Syntax) -> Query:
+def _compile(name: str, source: str, syntax: Syntax) -> DialectQuery:
     header = _TAKES.search(source)
     if header is None:
         raise BadQuery(f"{name}.sql has no '-- takes:' or '-- rows:' line")
@@ -194,18 +194,18 @@ def _compile(name: str, source: str, syntax: Syntax) -> Query:
     if audits := _AUDITS.search(source):
         return _with_entry(name, text, (*takes, *TAKES), audits, syntax)
     text = _spelled(text, syntax)
-    return Query(name, text, takes, () if syntax.returning else without_returning(text))
+    return DialectQuery(name, text, takes, () if syntax.returning else without_returning(text))
 
 
 def _with_entry(
     name: str, text: str, takes: tuple[str, ...], audits: re.Match[str], syntax: Syntax
-) -> Query:
+) -> DialectQuery:
     verb, after = audits.groups()
     if syntax.nested:
-        return Query(name, _spelled(within(text, verb, after), syntax), takes)
+        return DialectQuery(name, _spelled(within(text, verb, after), syntax), takes)
     entry = _spelled(before(text, verb, after, syntax.held), syntax)
     text = _spelled(text, syntax)
-    return Query(
+    return DialectQuery(
         name, text, takes, (entry, *((text,) if syntax.returning else without_returning(text)))
     )
 
@@ -224,7 +224,7 @@ def _spelled(text: str, syntax: Syntax) -> str:
     return text
 
 
-def _migrations(name: str) -> Iterator[Migration]:
+def _migrations(name: str) -> Iterator[SchemaMigration]:
     for number, file in enumerate(_sql_files(_ROOT / "migrations" / name), start=1):
         match = _MIGRATION.fullmatch(file.name)
         if match is None or int(match[1]) != number:
@@ -235,10 +235,10 @@ def _migrations(name: str) -> Iterator[Migration]:
             raise BadQuery(f"migrations/{name}/{file.name} has no '-- oldest:' that can be true")
         text = _COMMENT.sub("", source)
         statements = tuple(part.strip() for part in text.split(";") if part.strip())
-        yield checked(Migration(number, match[2], int(oldest[1]), statements))
+        yield checked(SchemaMigration(number, match[2], int(oldest[1]), statements))
 
 
-def checked(migration: Migration) -> Migration:
+def checked(migration: SchemaMigration) -> SchemaMigration:
     """Nodes whose connections are open look at no version any more: one that allows for no older
     program must take the records from under them."""
     if migration.oldest == migration.version > 1 and not any(
@@ -334,8 +334,8 @@ def _picked_first(pick: str, main: str) -> tuple[str, ...]:
 
 def _told(write: re.Match[str], changed: str) -> tuple[str, str]:
     verb, table, where, columns = write.group("verb", "table", "where", "columns")
-    told = f"SELECT {columns} FROM {table} WHERE "  # noqa: S608 - a text of our own
+    now_in = f"SELECT {columns} FROM {table} WHERE "  # noqa: S608 - a text of our own
     if verb == "UPDATE":
         which, _, _ = where.partition(" AND ")  # what it asks beside is no longer true
-        return f"UPDATE {table}{write['set']} WHERE {where}", f"{told}{which}{changed}"
-    return f"{told}{where} FOR UPDATE", f"{verb} {table} WHERE {where}"
+        return f"UPDATE {table}{write['set']} WHERE {where}", f"{now_in}{which}{changed}"
+    return f"{now_in}{where} FOR UPDATE", f"{verb} {table} WHERE {where}"

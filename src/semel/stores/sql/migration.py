@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from semel.errors import SchemaError, StoreCorrupt
 from semel.stores.base import Finding
-from semel.stores.sql.dialect import Dialect, Migration
+from semel.stores.sql.dialect import Dialect, SchemaMigration
 from semel.stores.sql.plans import Rows, Statement
 
 
@@ -24,7 +24,7 @@ class Ddl:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SchemaVersion:
     """Which version a schema has, and from which on programs may work with it; 0: there is none."""
 
     version: int
@@ -33,7 +33,7 @@ class Standing:
 
 def upgrade(dialect: Dialect) -> Generator[Statement | Ddl, Rows, int]:
     """Apply what is missing; returns the schema's version."""
-    found = yield from standing()
+    found = yield from schema_version()
     for migration in pending(dialect, found):
         for text in migration.statements:
             yield Ddl(text)
@@ -42,15 +42,15 @@ def upgrade(dialect: Dialect) -> Generator[Statement | Ddl, Rows, int]:
     return max(found.version, latest(dialect))
 
 
-def standing() -> Generator[Statement, Rows, Standing]:
+def schema_version() -> Generator[Statement, Rows, SchemaVersion]:
     """How the database's schema stands."""
     if not _number((yield Statement("schema_exists", {}))):
-        return Standing(0, 0)
+        return SchemaVersion(0, 0)
     rows = yield Statement("schema_version", {})
-    return Standing(_number(rows), _number(rows, 1))
+    return SchemaVersion(_number(rows), _number(rows, 1))
 
 
-def pending(dialect: Dialect, found: Standing) -> tuple[Migration, ...]:
+def pending(dialect: Dialect, found: SchemaVersion) -> tuple[SchemaMigration, ...]:
     """The migrations that lead from there to this program's schema.
 
     A newer schema is worked with, as long as it allows for programs as old as this: nodes are
@@ -64,7 +64,7 @@ def pending(dialect: Dialect, found: Standing) -> tuple[Migration, ...]:
     return dialect.migrations[found.version :]
 
 
-def require_current(dialect: Dialect, found: Standing) -> None:
+def require_current(dialect: Dialect, found: SchemaVersion) -> None:
     """Refuse a schema that is not this program's own, nor a newer one that allows for it."""
     if pending(dialect, found):
         version = found.version

@@ -1,6 +1,6 @@
-"""How each operation is carried out in SQL, without I/O: shared by every SQL store and colour.
+"""The statements of each operation, without I/O: shared by every SQL store and colour.
 
-A plan is a generator. It yields a ``Statement`` and is sent the rows; its return value is the
+A plan is a generator. It yields a `Statement` and is sent the rows; its return value is the
 operation's reply. An operation that succeeds takes exactly one statement; a write that changed
 nothing takes a second one, a read, to tell "already done by this very fence" from "lost".
 """
@@ -50,19 +50,19 @@ from semel.core.operations.requests import (
     Take,
     Written,
 )
-from semel.core.records import Fence, Micros, OnLapse, Record, State
+from semel.core.records import Micros, OnLapse, Record, State
 from semel.core.texts import exact, indexed, shown
 from semel.errors import StoreCorrupt, StoreUnavailable
-from semel.stores.sql import plans_audit, plans_maintenance, plans_outbox
-from semel.stores.sql.plan_steps import Done, Plan, Statement, clock_of, signed, write
+from semel.stores.sql import plans_maintenance, plans_outbox
+from semel.stores.sql.plan_steps import Done, Plan, Statement, act_params, clock_of, write
 from semel.stores.sql.rows import (
     Row,
     Rows,
-    agreed,
     answer_and_now,
     case_and_now,
     recipe,
     record_and_now,
+    terms_and_now,
 )
 
 __all__ = ["Plan", "Row", "Rows", "Statement", "plan"]
@@ -71,7 +71,8 @@ R = TypeVar("R")
 
 
 CLAIM_TRIES: Final = 5
-"""A claim that neither inserted nor found saw a rival come and go; five times over is an outage."""
+"""A claim that neither inserted nor found a record saw a rival come and go. Five times in a row
+counts as an outage."""
 
 
 def plan(op: StoreOperation[R]) -> Plan[R]:
@@ -83,14 +84,6 @@ def plan(op: StoreOperation[R]) -> Plan[R]:
 
 
 # ── claim and read ────────────────────────────────────────────────────────────────────────────────
-
-
-def claim_params(op: Claim) -> dict[str, object]:
-    return {**_described(op), "lease": op.lease}
-
-
-def _accept_params(op: Accept) -> dict[str, object]:
-    return {**_described(op), "patience": op.patience}
 
 
 def _described(op: Claim | Accept) -> dict[str, object]:
@@ -112,12 +105,12 @@ def _described(op: Claim | Accept) -> dict[str, object]:
 
 
 def _claim(op: Claim) -> Plan[Claimed | Found | Stale]:
-    found = yield from _insert_or_read("claim", op, claim_params(op))
+    found = yield from _insert_or_read("claim", op, {**_described(op), "lease": op.lease})
     return Stale() if found is None else claim_reply(op, *found)
 
 
 def _accept(op: Accept) -> Plan[Accepted | Found | Stale]:
-    found = yield from _insert_or_read("accept", op, _accept_params(op))
+    found = yield from _insert_or_read("accept", op, {**_described(op), "patience": op.patience})
     if found is None:
         return Stale()
     record, now = found
@@ -145,7 +138,7 @@ def _insert_or_read(
 def claim_reply(op: Claim, record: Record, now: Micros) -> Claimed | Found:
     """Own fence, in progress: this claim was applied, now or by an earlier try.
 
-    A lease that is past is not handed out again: others may already have been told that it lapsed.
+    A lease that is past is not granted again: others may already know that it lapsed.
     """
     if record.fence == op.fence and record.state is State.IN_PROGRESS:
         leased_until = record.leased_until
@@ -174,176 +167,127 @@ def _recall(op: Recall) -> Plan[Recalled | NoRecord]:
 # ── writes ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _reached(fence: Fence, *states: State) -> Done:
-    return lambda record, now: (
-        record is not None and record.state in states and record.fence == fence
-    )
-
-
-def _held(fence: Fence) -> Done:
-    """A lease that is past is not handed out again."""
-    return lambda record, now: (
+def _held(op: Any, record: Record | None, now: Micros) -> bool:
+    """A lease that is past is not granted again."""
+    return (
         record is not None
         and record.state is State.IN_PROGRESS
-        and record.fence == fence
+        and record.fence == op.fence
         and not record.lapsed(now)
     )
 
 
-def _gone(record: Record | None, now: Micros) -> bool:
+def _gone(op: Any, record: Record | None, now: Micros) -> bool:
     return record is None
 
 
-def _never(record: Record | None, now: Micros) -> bool:
-    """Asked again it would have been applied again, or may not be; no row means refused."""
+def _never(op: Any, record: Record | None, now: Micros) -> bool:
+    """Asked again it would have been applied again, or may not be: no row means refused."""
     return False
 
 
+def _lapsed(op: Lapse, record: Record | None, now: Micros) -> bool:
+    if record is None or record.fence != op.seen:
+        return False
+    released = record.on_lapse is OnLapse.RELEASE
+    return record.state in (RELEASED if released else (State.UNKNOWN,))
+
+
+def _reached(*states: State) -> Done:
+    return lambda op, record, now: (
+        record is not None and record.state in states and record.fence == op.fence
+    )
+
+
+RELEASED: Final = (State.FAILED_RETRYABLE, State.PENDING)
+"""A released record has one of these states: it depends on whether its request was deferred."""
+
+_COMPLETED, _UNKNOWN, _EXPIRED = map(_reached, (State.COMPLETED, State.UNKNOWN, State.EXPIRED))
+_FAILED, _IN_PROGRESS = _reached(State.FAILED_RETRYABLE), _reached(State.IN_PROGRESS)
+_REQUEUED: Final = _reached(*RELEASED)
+
+_PLAIN_WRITES: Final[dict[type[StoreOperation[Any]], tuple[str, tuple[str, ...], Done]]] = {
+    Take: ("take", ("seen", "fence", "lease"), _held),
+    Resume: ("resume", ("seen", "fence", "lease"), _held),
+    Renew: ("renew", ("fence", "lease"), _never),
+    Open: ("open", ("fence", "snapshot"), _never),
+    Advance: ("advance", ("fence", "journal"), _never),
+    Lapse: ("lapse", ("seen", "retention"), _lapsed),
+    Forget: ("forget", ("seen",), _gone),
+    Inquire: ("inquire", ("seen", "tries", "again_in"), _never),
+}
+"""Writes whose parameters are fields of the operation: query, fields, and when it is done."""
+
+
+def _plain_write(op: Any) -> Plan[Written]:
+    name, fields, done = _PLAIN_WRITES[type(op)]
+    return write(name, op, {field: getattr(op, field) for field in fields}, done)
+
+
 def _retake(op: Retake) -> Plan[Written]:
-    params: dict[str, object] = {
-        "seen": op.seen,
-        "fence": op.fence,
-        "lease": op.lease,
-        "on_lapse": op.on_lapse.value,
-    }
-    return write("retake", op.identity, params, _held(op.fence))
+    params = {"seen": op.seen, "fence": op.fence, "lease": op.lease, "on_lapse": op.on_lapse.value}
+    return write("retake", op, params, _held)
 
 
-def _take(op: Take) -> Plan[Written]:
-    params: dict[str, object] = {"seen": op.seen, "fence": op.fence, "lease": op.lease}
-    return write("take", op.identity, params, _held(op.fence))
-
-
-def _resume(op: Resume) -> Plan[Written]:
-    params: dict[str, object] = {"seen": op.seen, "fence": op.fence, "lease": op.lease}
-    return write("resume", op.identity, params, _held(op.fence))
-
-
-def _renew(op: Renew) -> Plan[Written]:
-    params: dict[str, object] = {"fence": op.fence, "lease": op.lease}
-    return write("renew", op.identity, params, _never)
-
-
-def _open(op: Open) -> Plan[Written]:
-    params: dict[str, object] = {"fence": op.fence, "snapshot": op.snapshot}
-    return write("open", op.identity, params, _never)
-
-
-def _advance(op: Advance) -> Plan[Written]:
-    params: dict[str, object] = {"fence": op.fence, "journal": op.journal}
-    return write("advance", op.identity, params, _never)
-
-
-def complete_params(op: Complete) -> dict[str, object]:
-    return {
+def _complete(op: Complete) -> Plan[Written]:
+    params = {
         "fence": op.fence,
         "snapshot": op.snapshot,
         "retention": op.retention,
         "tombstone": op.tombstone,
         "resource": _shown(op.resource),
     }
-
-
-def _complete(op: Complete) -> Plan[Written]:
-    params = complete_params(op)
-    return write("complete", op.identity, params, _reached(op.fence, State.COMPLETED))
+    return write("complete", op, params, _COMPLETED)
 
 
 def _release(op: Release) -> Plan[Written]:
-    params: dict[str, object] = {
+    params = {
         "fence": op.fence,
         "retention": op.retention,
         "reason": _shown(op.reason),
         "requeue": op.requeue,
     }
-    left = (State.FAILED_RETRYABLE,) if op.requeue is None else RELEASED
-    return write("release", op.identity, params, _reached(op.fence, *left))
-
-
-RELEASED: Final = (State.FAILED_RETRYABLE, State.PENDING)
-"""Which of them, a released record is: that depends on whether its request was deferred."""
+    return write("release", op, params, _FAILED if op.requeue is None else _REQUEUED)
 
 
 def _suspend(op: Suspend) -> Plan[Written]:
-    params: dict[str, object] = {
-        "fence": op.fence,
-        "reason": _shown(op.reason),
-        "probe_after": op.probe_after,
-    }
-    return write("suspend", op.identity, params, _reached(op.fence, State.UNKNOWN))
+    params = {"fence": op.fence, "reason": _shown(op.reason), "probe_after": op.probe_after}
+    return write("suspend", op, params, _UNKNOWN)
 
 
-def _lapse(op: Lapse) -> Plan[Written]:
-    def done(record: Record | None, now: Micros) -> bool:
-        if record is None or record.fence != op.seen:
-            return False
-        released = record.on_lapse is OnLapse.RELEASE
-        return record.state in (RELEASED if released else (State.UNKNOWN,))
-
-    params: dict[str, object] = {"seen": op.seen, "retention": op.retention}
-    return write("lapse", op.identity, params, done)
-
-
-def _forget(op: Forget) -> Plan[Written]:
-    return write("forget", op.identity, {"seen": op.seen}, _gone)
-
-
-def _settle_happened(op: SettleHappened) -> Plan[Written]:
+def _settle(op: SettleHappened | SettleAbsent | SettleCall) -> Plan[Written]:
     params: dict[str, object] = {
         "seen": op.seen,
         "fence": op.fence,
-        "snapshot": op.snapshot,
-        "retention": op.retention,
-        "tombstone": op.tombstone,
         "evidence": shown(op.act.line),
-        **signed(op.act),
+        **act_params(op.act),
     }
-    return write("settle_happened", op.identity, params, _reached(op.fence, State.COMPLETED))
-
-
-def _settle_absent(op: SettleAbsent) -> Plan[Written]:
-    params: dict[str, object] = {
-        "seen": op.seen,
-        "fence": op.fence,
-        "retention": op.retention,
-        "evidence": shown(op.act.line),
-        "journal": op.journal,
-        **signed(op.act),
-    }
-    return write("settle_absent", op.identity, params, _reached(op.fence, State.FAILED_RETRYABLE))
-
-
-def _settle_call(op: SettleCall) -> Plan[Written]:
-    params: dict[str, object] = {
-        "seen": op.seen,
-        "fence": op.fence,
-        "journal": op.journal,
-        "evidence": shown(op.act.line),
-        **signed(op.act),
-    }
-    return write("settle_call", op.identity, params, _reached(op.fence, State.IN_PROGRESS))
-
-
-def _inquire(op: Inquire) -> Plan[Written]:
-    params: dict[str, object] = {"seen": op.seen, "tries": op.tries, "again_in": op.again_in}
-    return write("inquire", op.identity, params, _never)
+    match op:
+        case SettleHappened():
+            params |= {
+                "snapshot": op.snapshot,
+                "retention": op.retention,
+                "tombstone": op.tombstone,
+            }
+            return write("settle_happened", op, params, _COMPLETED)
+        case SettleAbsent():
+            params |= {"retention": op.retention, "journal": op.journal}
+            return write("settle_absent", op, params, _FAILED)
+        case SettleCall():
+            params["journal"] = op.journal
+            return write("settle_call", op, params, _IN_PROGRESS)
 
 
 def _evict(op: Evict) -> Plan[Written]:
-    return write("evict", op.identity, {"seen": op.seen, **signed(op.act)}, _gone)
+    return write("evict", op, {"seen": op.seen, **act_params(op.act)}, _gone)
 
 
 def _evict_unknown(op: EvictUnknown) -> Plan[Written]:
+    params = {"seen": op.seen, **act_params(op.act)}
     if op.free:
-        return write("free_unknown", op.identity, {"seen": op.seen, **signed(op.act)}, _gone)
-    params: dict[str, object] = {
-        "seen": op.seen,
-        "fence": op.fence,
-        "tombstone": op.tombstone,
-        "reason": shown(op.act.line),
-        **signed(op.act),
-    }
-    return write("evict_unknown", op.identity, params, _reached(op.fence, State.EXPIRED))
+        return write("free_unknown", op, params, _gone)
+    params |= {"fence": op.fence, "tombstone": op.tombstone, "reason": shown(op.act.line)}
+    return write("evict_unknown", op, params, _EXPIRED)
 
 
 def _shown(text: str | None) -> str | None:
@@ -380,7 +324,7 @@ def _read_recipe(op: ReadRecipe) -> Plan[Recorded]:
 
 def _agree(op: Agree) -> Plan[Agreed]:
     given = op.terms
-    params: dict[str, object] = {
+    params = {
         "id": given.id,
         "application": indexed(given.application),
         "route": indexed(given.route),
@@ -391,7 +335,7 @@ def _agree(op: Agree) -> Plan[Agreed]:
     rows = yield Statement("agree", params)
     if not rows:
         rows = yield Statement("read_terms", {"id": given.id})
-    said, now = agreed(rows)
+    said, now = terms_and_now(rows)
     if said != given.text:
         raise StoreCorrupt("other terms are on record under the number of these")
     return Agreed(now)
@@ -403,21 +347,14 @@ _PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
     Read: _read,
     Fetch: _fetch,
     Recall: _recall,
+    **dict.fromkeys(_PLAIN_WRITES, _plain_write),
     Retake: _retake,
-    Take: _take,
-    Resume: _resume,
-    Renew: _renew,
-    Advance: _advance,
-    Open: _open,
     Complete: _complete,
     Release: _release,
     Suspend: _suspend,
-    Lapse: _lapse,
-    Forget: _forget,
-    SettleHappened: _settle_happened,
-    SettleAbsent: _settle_absent,
-    SettleCall: _settle_call,
-    Inquire: _inquire,
+    SettleHappened: _settle,
+    SettleAbsent: _settle,
+    SettleCall: _settle,
     Evict: _evict,
     EvictUnknown: _evict_unknown,
     Register: _register,
@@ -425,5 +362,4 @@ _PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
     Agree: _agree,
     **plans_maintenance.PLANS,
     **plans_outbox.PLANS,
-    **plans_audit.PLANS,
 }

@@ -1,4 +1,4 @@
-"""How workers, maintenance and operators are served in SQL, without I/O."""
+"""The statements of workers, maintenance, operators and the audit, without I/O."""
 
 from __future__ import annotations
 
@@ -6,6 +6,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from semel.core.operations.audit import (
+    AuditEntries,
+    Belongings,
+    BrowseAudit,
+    Erase,
+    Exhibits,
+    ListBelongings,
+    ListUnlike,
+    Remark,
+    Remarked,
+    Reseal,
+    ResealEffect,
+)
 from semel.core.operations.maintenance import (
     Abandon,
     Browse,
@@ -20,7 +33,6 @@ from semel.core.operations.maintenance import (
     Reap,
     Retire,
     Retired,
-    RouteScope,
     Scan,
     Scanned,
     Sweep,
@@ -29,13 +41,27 @@ from semel.core.operations.maintenance import (
     WhoLeads,
     Work,
 )
-from semel.core.operations.requests import StoreOperation
-from semel.core.records import State
+from semel.core.operations.outbox import EffectWritten
+from semel.core.operations.requests import StoreOperation, Written
+from semel.core.records import Identity, Micros, Record, State
 from semel.core.states import RecordEvent
 from semel.core.texts import indexed, shown
-from semel.errors import StoreUnavailable
-from semel.stores.sql.plan_steps import Plan, Statement, clock_of, names
-from semel.stores.sql.rows import cases, census, glimpse, states, time_and_now, told, waiting
+from semel.errors import ConfigurationError, StoreUnavailable
+from semel.stores.options import whole
+from semel.stores.sql.plan_steps import Plan, Statement, act_params, clock_of, names, write
+from semel.stores.sql.rows import (
+    Rows,
+    belonging,
+    cases,
+    census,
+    entry,
+    exhibit,
+    glimpse,
+    now_in,
+    states,
+    time_and_now,
+    waiting,
+)
 
 DUTIES: Final[Mapping[Work, str]] = {
     Work.PENDING: "run",
@@ -56,19 +82,15 @@ FIRST: Final = b""
 
 
 def _due(op: Due) -> Plan[DueRecords]:
-    which = {"duty": DUTIES[op.work], **_known(op.known)}
-    # Asked before: what becomes due between the two statements is then listed or told, not missed.
+    which: dict[str, object] = {"duty": DUTIES[op.work], "all": 1, "application": "", "names": "[]"}
+    if (known := op.known) is not None:
+        which |= {"all": 0, "application": known.application, "names": names(known.routes)}
+    # Asked first: what becomes due between the two statements is then listed or announced.
     next_due, now = time_and_now((yield Statement("next_due", which)))
     rows = yield Statement("due", {**which, "limit": op.limit})
     found = cases(rows)
-    now = told(rows) if rows else now
+    now = now_in(rows) if rows else now
     return DueRecords(found, now, now if len(found) >= op.limit else next_due)
-
-
-def _known(known: RouteScope | None) -> dict[str, object]:
-    if known is None:
-        return {"all": 1, "application": "", "names": names(())}
-    return {"all": 0, "application": known.application, "names": names(known.routes)}
 
 
 def _count_due(op: CountDue) -> Plan[Waiting]:
@@ -77,7 +99,7 @@ def _count_due(op: CountDue) -> Plan[Waiting]:
 
 
 def _browse(op: Browse) -> Plan[DueRecords]:
-    params: dict[str, object] = {
+    params = {
         "names": names([state.value for state in op.states]),
         "after": FIRST if op.after is None else op.after,
         "limit": op.limit,
@@ -174,6 +196,73 @@ def _retire(op: Retire) -> Plan[Retired]:
     return Retired(len(rows), (yield from clock_of(rows)))
 
 
+# ── audit, erasure and encryption ─────────────────────────────────────────────────────────────────
+
+LAST: Final = 2**63 - 1
+"""After every entry of the audit."""
+
+
+def _erased(op: Erase, record: Record | None, now: Micros) -> bool:
+    return record is not None and record.state is State.EXPIRED and record.fence == op.seen
+
+
+def _erase(op: Erase) -> Plan[Written]:
+    return write("erase", op, {"seen": op.seen, "nothing": b"", **act_params(op.act)}, _erased)
+
+
+def _belongings(op: ListBelongings) -> Plan[Belongings]:
+    params: dict[str, object] = {
+        "tenant": shown(op.tenant),
+        "application": op.application,
+        "after": FIRST if op.after is None else op.after,
+        "limit": op.limit,
+    }
+    rows = yield Statement("belongings", params)
+    found = tuple([belonging(row) for row in rows if row[3]])
+    return Belongings(found, _until(rows, op.limit), (yield from clock_of(rows)))
+
+
+def _unlike(op: ListUnlike) -> Plan[Exhibits]:
+    params: dict[str, object] = {
+        "prefix": op.prefix,
+        "size": len(op.prefix),
+        "after": FIRST if op.after is None else op.after,
+        "limit": op.limit,
+    }
+    rows = yield Statement("unlike", params)
+    found = tuple([exhibit(row) for row in rows if any(cell is not None for cell in row[3:6])])
+    return Exhibits(found, _until(rows, op.limit), (yield from clock_of(rows)))
+
+
+def _until(rows: Rows, limit: int) -> Identity | None:
+    """How far a page looked; None: to the end."""
+    return Identity(rows[-1][0]) if rows and len(rows) >= limit else None
+
+
+def _reseal(op: Reseal) -> Plan[Written]:
+    params = {"seen": op.seen, "old": op.old, "new": op.new}
+    # Never done already: a second try finds nothing left to exchange.
+    return write(f"reseal_{op.part}", op, params, lambda op, record, now: False)
+
+
+def _reseal_effect(op: ResealEffect) -> Plan[EffectWritten]:
+    rows = yield Statement("reseal_effect", {"key": op.key, "old": op.old, "new": op.new})
+    return EffectWritten(bool(rows), (yield from clock_of(rows)))
+
+
+def _remark(op: Remark) -> Plan[Remarked]:
+    params = {"verb": op.verb.value, "subject": shown(op.subject), **act_params(op.act)}
+    return Remarked(now_in((yield Statement("remark", params))))
+
+
+def _browse_audit(op: BrowseAudit) -> Plan[AuditEntries]:
+    before = LAST if op.before is None else whole(op.before)
+    if before is None or before > LAST:
+        raise ConfigurationError("this is no place in the audit of this store")
+    rows = yield Statement("browse_audit", {"before": before, "limit": op.limit})
+    return AuditEntries(tuple([entry(row) for row in rows]), (yield from clock_of(rows)))
+
+
 PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
     Due: _due,
     CountDue: _count_due,
@@ -186,4 +275,11 @@ PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
     Lead: _lead,
     WhoLeads: _who_leads,
     Retire: _retire,
+    Erase: _erase,
+    ListBelongings: _belongings,
+    ListUnlike: _unlike,
+    Reseal: _reseal,
+    ResealEffect: _reseal_effect,
+    Remark: _remark,
+    BrowseAudit: _browse_audit,
 }

@@ -1,4 +1,4 @@
-"""How the outbox and events of providers are kept in SQL, without I/O."""
+"""The statements of the outbox and of providers' events, without I/O."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from semel.core.operations.outbox import (
 from semel.core.operations.requests import StoreOperation
 from semel.core.records import Fence, Micros
 from semel.core.texts import exact, indexed, shown
-from semel.stores.sql.plan_steps import Plan, Statement, clock_of, names, signed
-from semel.stores.sql.rows import effect, effect_state, time_and_now, told
+from semel.stores.sql.plan_steps import Plan, Statement, act_params, clock_of, names
+from semel.stores.sql.rows import effect, effect_state, now_in, time_and_now
 
 Done: TypeAlias = Callable[[str | None, Fence | None, Micros | None], bool]
 """Whether state, fence and lease of an effect are the work of an earlier try."""
 
 
 def _enqueue(op: Enqueue) -> Plan[EffectWritten]:
-    params: dict[str, object] = {
+    params = {
         "key": indexed(op.key),
         "identity": op.identity,
         "name": exact(op.name),
@@ -46,17 +46,12 @@ def _enqueue(op: Enqueue) -> Plan[EffectWritten]:
 
 def _take_effects(op: TakeEffects) -> Plan[Effects]:
     wanted = {"names": names(op.names), "application": op.application}
-    params: dict[str, object] = {
-        **wanted,
-        "limit": op.limit,
-        "fence": op.fence,
-        "lease": op.lease,
-    }
-    # Asked before: what becomes due between the two statements is then taken or told, not missed.
+    params = {**wanted, "limit": op.limit, "fence": op.fence, "lease": op.lease}
+    # Asked first: what becomes due between the two statements is then taken or announced.
     next_due, now = time_and_now((yield Statement("next_effect", wanted)))
     rows = yield Statement("take_effects", params)
     taken = tuple([effect(row[1:]) for row in sorted(rows, key=lambda row: row[0])])
-    now = told(rows) if rows else now
+    now = now_in(rows) if rows else now
     return Effects(taken, now, now if len(taken) >= op.limit else next_due)
 
 
@@ -65,18 +60,18 @@ def _renew_effects(op: RenewEffects) -> Plan[EffectWritten]:
     return EffectWritten(bool(rows), (yield from clock_of(rows)))
 
 
-def _write(name: str, key: str, params: dict[str, object], done: Done) -> Plan[EffectWritten]:
+def _write(name: str, key: str, params: dict[str, Any], done: Done) -> Plan[EffectWritten]:
     """Compare and set; no row: already done, or another has it."""
     params["key"] = key
     rows = yield Statement(name, params)
     if rows:
-        return EffectWritten(True, told(rows))
+        return EffectWritten(True, now_in(rows))
     state, fence, leased_until, now = effect_state((yield Statement("read_effect", {"key": key})))
     return EffectWritten(done(state, fence, leased_until), now)
 
 
 def _deliver(op: Deliver) -> Plan[EffectWritten]:
-    params: dict[str, object] = {
+    params = {
         "fence": op.fence,
         "provider_id": None if op.provider_id is None else shown(op.provider_id),
         "retention": op.retention,
@@ -90,7 +85,7 @@ def _deliver(op: Deliver) -> Plan[EffectWritten]:
 
 
 def _fail(op: Fail) -> Plan[EffectWritten]:
-    params: dict[str, object] = {
+    params = {
         "fence": op.fence,
         "error": shown(op.error),
         "again_in": op.again_in,
@@ -106,11 +101,8 @@ def _fail(op: Fail) -> Plan[EffectWritten]:
 
 
 def _browse_effects(op: BrowseEffects) -> Plan[Effects]:
-    params: dict[str, object] = {
-        "shelf": op.shelf.value,
-        "after": "" if op.after is None else op.after,
-        "limit": op.limit,
-    }
+    after = "" if op.after is None else op.after
+    params = {"shelf": op.shelf.value, "after": after, "limit": op.limit}
     rows = yield Statement("browse_effects", params)
     return Effects(tuple([effect(row) for row in rows]), (yield from clock_of(rows)))
 
@@ -123,12 +115,15 @@ def _find_effect(op: FindEffect) -> Plan[Effects]:
 def _requeue(op: Requeue) -> Plan[EffectWritten]:
     if op.drop:
         return _write(
-            "drop_effect", op.key, signed(op.act), lambda state, fence, leased_until: state is None
+            "drop_effect",
+            op.key,
+            act_params(op.act),
+            lambda state, fence, leased_until: state is None,
         )
     return _write(
         "requeue_effect",
         op.key,
-        signed(op.act),
+        act_params(op.act),
         lambda state, fence, leased_until: state == Shelf.WAITING,
     )
 

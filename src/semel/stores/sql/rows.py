@@ -198,7 +198,7 @@ def effect_state(rows: Rows) -> tuple[str | None, Fence | None, Micros | None, M
     )
 
 
-def told(rows: Rows) -> Micros:
+def now_in(rows: Rows) -> Micros:
     """The store's clock, in the last column of the last row."""
     if not rows or not rows[-1]:
         raise StoreCorrupt("the store did not tell the time")
@@ -238,7 +238,7 @@ def recipe(rows: Rows) -> tuple[str, str | None, Micros | None, Micros]:
     )
 
 
-def agreed(rows: Rows) -> tuple[str, Micros]:
+def terms_and_now(rows: Rows) -> tuple[str, Micros]:
     """What terms say, and now."""
     said, now = _only(rows, 2)
     return _text(said, "said"), _time(now, "now")

@@ -1,9 +1,13 @@
-"""One operation's way to a database server, without I/O: shared by stores and colours."""
+"""A plan's statements, sent again where that is safe: without I/O, for all servers and colours.
+
+A connection that fails throws a `StatementFault` into the generator; it decides whether the
+statement is sent again or the caller gets an error.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeVar
 
 from semel.core.operations.requests import StoreOperation
 from semel.errors import SemelError
@@ -13,13 +17,11 @@ R = TypeVar("R")
 Q = TypeVar("Q")
 A = TypeVar("A")
 
-Errand: TypeAlias = Generator[Statement, Rows, R]
 
-
-class Fault(Exception):
+class StatementFault(Exception):
     """One statement failed.
 
-    ``doubt``: it may have been applied all the same. ``broken``: the connection is of no more use.
+    ``doubt``: it may have been applied all the same. ``broken``: the connection must be closed.
     ``tries``: how often the statement may be sent in all before giving up.
     """
 
@@ -33,23 +35,25 @@ class Fault(Exception):
 
     @property
     def refused(self) -> bool:
-        """The server itself said no."""
+        """Whether the server itself answered with an error."""
         return False
 
     @property
     def contagious(self) -> bool:
-        """What ended this connection has probably ended the others: the next try opens one."""
+        """Whether the idle connections are probably lost too: then the next try opens a new one."""
         return self.broken and self.tries > 1
 
 
-class Verdict(Protocol):
-    """What the caller of the store is told of a fault."""
+class ToStoreError(Protocol):
+    """Makes the error that the caller of the store gets for a fault."""
 
-    def __call__(self, fault: Fault, /, *, doubt: bool) -> SemelError: ...
+    def __call__(self, fault: StatementFault, /, *, doubt: bool) -> SemelError: ...
 
 
-def errand(op: StoreOperation[R], verdict: Verdict, *, doubt: bool = False) -> Errand[R]:
-    """The statements of ``op``; a `Fault` is thrown in at the statement that failed.
+def retried_statements(
+    op: StoreOperation[R], store_error: ToStoreError, *, doubt: bool = False
+) -> Generator[Statement, Rows, R]:
+    """The statements of ``op``; a `StatementFault` is thrown in at the statement that failed.
 
     Every statement is idempotent per fence, so one whose answer was lost is simply sent again.
     ``doubt``: it was sent before, and may have been applied.
@@ -61,10 +65,10 @@ def errand(op: StoreOperation[R], verdict: Verdict, *, doubt: bool = False) -> E
         tries += 1
         try:
             rows = yield statement
-        except Fault as fault:
+        except StatementFault as fault:
             doubt = doubt or fault.doubt
             if tries >= fault.tries:
-                raise verdict(fault, doubt=doubt) from None
+                raise store_error(fault, doubt=doubt) from None
             continue
         doubt, tries = True, 0
         try:
@@ -75,13 +79,13 @@ def errand(op: StoreOperation[R], verdict: Verdict, *, doubt: bool = False) -> E
 
 
 def drive(steps: Generator[Q, A, R], execute: Callable[[Q], A]) -> R:
-    """Run an errand, or one of its statements, to its end, blocking: faults are thrown in."""
+    """Run ``steps`` to their end, blocking; faults are thrown in."""
     try:
         asked = next(steps)
         while True:
             try:
                 answer = execute(asked)
-            except Fault as fault:
+            except StatementFault as fault:
                 asked = steps.throw(fault)
             else:
                 asked = steps.send(answer)
@@ -97,7 +101,7 @@ async def adrive(steps: Generator[Q, A, R], execute: Callable[[Q], Awaitable[A]]
         while True:
             try:
                 answer = await execute(asked)
-            except Fault as fault:
+            except StatementFault as fault:
                 asked = steps.throw(fault)
             else:
                 asked = steps.send(answer)

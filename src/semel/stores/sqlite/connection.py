@@ -141,7 +141,7 @@ def _journal_mode(connection: sqlite3.Connection, deadline: float) -> str:
 
 def upgrade(connection: sqlite3.Connection, timeout: float, now: Micros) -> int:
     """Bring the schema up to date; of many processes that start at once, one does the work."""
-    found = _drive(connection, migration.standing(), now)
+    found = _drive(connection, migration.schema_version(), now)
     if not migration.pending(DIALECT, found):
         return found.version
     begin(connection, timeout)

@@ -20,39 +20,39 @@ from psycopg.pq.abc import PGresult
 
 from semel.errors import ConfigurationError
 from semel.stores.open_transactions import ENDED, OVER, SHARED, in_event_loop, refused
-from semel.stores.postgres.connection import Link
+from semel.stores.postgres.connection import PostgresConnection
 
 RV = TypeVar("RV")
 
 
-class Turn:
+class ConnectionTurn:
     """Whose turn it is on one libpq connection, which stands no two at once.
 
     Ending the transaction is taking a last turn: whoever comes later is refused, and somebody who
     is in the middle of a statement is noticed.
     """
 
-    def __init__(self, link: Link) -> None:
-        self.link = link
+    def __init__(self, conn: PostgresConnection) -> None:
+        self.conn = conn
         self.over = False
-        self.astray = False
+        self.ended_by_handler = False
         """The handler ended the transaction itself."""
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
     @property
     def status(self) -> int:
-        return self.link._pgconn.transaction_status
+        return self.conn._pgconn.transaction_status
 
     @property
-    def foreign(self) -> bool:
+    def forked(self) -> bool:
         """In a forked child: the socket is still the parent's."""
         return os.getpid() != self._pid
 
     def check(self) -> None:
-        if self.over or self.foreign:
+        if self.over or self.forked:
             raise ConfigurationError(OVER)
-        if self.astray:
+        if self.ended_by_handler:
             raise ConfigurationError(ENDED)
 
     def take(self) -> None:
@@ -71,19 +71,21 @@ class Turn:
         try:
             yield
         finally:
-            self.astray = self.astray or self.status == pq.TransactionStatus.IDLE
+            self.ended_by_handler = (
+                self.ended_by_handler or self.status == pq.TransactionStatus.IDLE
+            )
             self.give()
-        if self.astray:
+        if self.ended_by_handler:
             raise ConfigurationError(ENDED)
 
     def end(self) -> bool:
         """Nobody uses the connection from now on; False when somebody is in the middle of it."""
         self.over = True
-        return not self.foreign and self._lock.acquire(blocking=False)
+        return not self.forked and self._lock.acquire(blocking=False)
 
     def listen(self, connection: BaseConnection[Any]) -> None:
         """Hear what the server says first: a commit that no standby confirmed is told so."""
-        pgconn, ours = self.link._pgconn, self.link._noticed
+        pgconn, ours = self.conn._pgconn, self.conn._noticed
         theirs = pgconn.notice_handler
 
         def both(notice: PGresult) -> None:
@@ -94,17 +96,17 @@ class Turn:
         pgconn.notice_handler = both
         connection.prepare_threshold = None  # its names would meet those of the one before
 
-    def hush(self) -> None:
+    def unhook(self) -> None:
         """Back to semel's own ears."""
-        self.link._pgconn.notice_handler = self.link._noticed
-        self.link._pgconn.notify_handler = None
+        self.conn._pgconn.notice_handler = self.conn._noticed
+        self.conn._pgconn.notify_handler = None
 
 
-class HandedConnection(Connection[Any]):
+class PostgresHandlerConnection(Connection[Any]):
     """For threads."""
 
-    def __init__(self, turn: Turn) -> None:
-        super().__init__(turn.link._pgconn)
+    def __init__(self, turn: ConnectionTurn) -> None:
+        super().__init__(turn.conn._pgconn)
         self._turn = turn
         turn.listen(self)
 
@@ -149,11 +151,11 @@ class HandedConnection(Connection[Any]):
         raise refused("`with connection`")
 
 
-class HandedAsyncConnection(AsyncConnection[Any]):
+class AsyncPostgresHandlerConnection(AsyncConnection[Any]):
     """For event loops."""
 
-    def __init__(self, turn: Turn) -> None:
-        super().__init__(turn.link._pgconn)
+    def __init__(self, turn: ConnectionTurn) -> None:
+        super().__init__(turn.conn._pgconn)
         self._turn = turn
         turn.listen(self)
 
@@ -198,13 +200,13 @@ class HandedAsyncConnection(AsyncConnection[Any]):
         raise refused("`async with connection`")
 
 
-class Handout:
+class HandlerConnections:
     """The connections of one transaction: one for each colour, made when first asked for."""
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: ConnectionTurn) -> None:
         self._turn = turn
-        self._blocking: HandedConnection | None = None
-        self._awaited: HandedAsyncConnection | None = None
+        self._blocking: PostgresHandlerConnection | None = None
+        self._awaited: AsyncPostgresHandlerConnection | None = None
         self.used = False
 
     @property
@@ -213,13 +215,17 @@ class Handout:
         self.used = True
         if in_event_loop():
             if self._awaited is None:
-                self._awaited = HandedAsyncConnection(self._turn)
+                self._awaited = AsyncPostgresHandlerConnection(self._turn)
             return self._awaited
         if self._blocking is None:
-            self._blocking = HandedConnection(self._turn)
+            self._blocking = PostgresHandlerConnection(self._turn)
         return self._blocking
 
-    def another(self, awaited: bool) -> HandedConnection | HandedAsyncConnection:
+    def another(self, awaited: bool) -> PostgresHandlerConnection | AsyncPostgresHandlerConnection:
         """One that is not the handler's own, for a session."""
         self.used = True
-        return HandedAsyncConnection(self._turn) if awaited else HandedConnection(self._turn)
+        return (
+            AsyncPostgresHandlerConnection(self._turn)
+            if awaited
+            else PostgresHandlerConnection(self._turn)
+        )

@@ -9,9 +9,9 @@ import pytest
 from semel.core.operations.requests import Claimed, StoreOperation
 from semel.errors import StoreUnavailable
 from semel.stores.postgres.batch_columns import KINDS
-from semel.stores.postgres.errors import verdict
-from semel.stores.sql.batcher_async import AwaitedLanes
-from semel.stores.sql.batching import LEADERS
+from semel.stores.postgres.errors import store_error
+from semel.stores.sql.batcher_async import AsyncBatcher
+from semel.stores.sql.batching import MAX_SINGLES
 from semel.stores.sql.plans import Rows, Statement
 from tests.stores.together import SOON, claim, never_overdue
 from tests.waiting import PATIENCE, turns
@@ -43,32 +43,32 @@ class Silent:
     def abandon(self) -> None: ...
 
 
-def lanes_of(pool: Silent, timeout: float = PATIENCE) -> AwaitedLanes:
-    return AwaitedLanes(pool, KINDS, verdict, timeout)
+def lanes_of(pool: Silent, timeout: float = PATIENCE) -> AsyncBatcher:
+    return AsyncBatcher(pool, KINDS, store_error, timeout)
 
 
-async def crowded(pool: Silent, lanes: AwaitedLanes) -> Sequence[asyncio.Future[Any]]:
+async def crowded(pool: Silent, batcher: AsyncBatcher) -> Sequence[asyncio.Future[Any]]:
     """From here on everybody goes in batches: one is under way, and its two callers are told."""
-    first = [asyncio.ensure_future(lanes.perform(claim())) for _ in range(LEADERS + 2)]
+    first = [asyncio.ensure_future(batcher.perform(claim())) for _ in range(MAX_SINGLES + 2)]
     await turns()
     pool.gate.set()
-    await asyncio.wait(first[:LEADERS])
+    await asyncio.wait(first[:MAX_SINGLES])
     await turns()
     assert len(pool.batches) == 1
     pool.gate.clear()
     pool.alone.clear()
-    return first[LEADERS:]
+    return first[MAX_SINGLES:]
 
 
 async def test_of_those_who_ask_at_once_few_go_alone() -> None:
     pool = Silent()
-    lanes = lanes_of(pool)
-    asked = [asyncio.ensure_future(each) for each in [lanes.perform(claim()) for _ in range(30)]]
+    batcher = lanes_of(pool)
+    asked = [asyncio.ensure_future(each) for each in [batcher.perform(claim()) for _ in range(30)]]
     await turns()
     pool.gate.set()
-    await asyncio.wait(asked[:LEADERS])
+    await asyncio.wait(asked[:MAX_SINGLES])
     await turns()
-    assert (len(pool.alone), len(pool.batches)) == (LEADERS, 1)
+    assert (len(pool.alone), len(pool.batches)) == (MAX_SINGLES, 1)
 
 
 async def test_who_is_in_a_batch_without_an_answer_is_told_in_time_that_it_may_be_done(
@@ -76,8 +76,8 @@ async def test_who_is_in_a_batch_without_an_answer_is_told_in_time_that_it_may_b
 ) -> None:
     never_overdue(monkeypatch)
     pool = Silent()
-    lanes = lanes_of(pool, SOON)
-    asked = [asyncio.ensure_future(lanes.perform(claim())) for _ in range(LEADERS + 5)]
+    batcher = lanes_of(pool, SOON)
+    asked = [asyncio.ensure_future(batcher.perform(claim())) for _ in range(MAX_SINGLES + 5)]
     await turns()
     pool.gate.set()
     ended = await asyncio.gather(*asked, return_exceptions=True)
@@ -91,11 +91,11 @@ async def test_who_waits_behind_it_is_told_in_time_that_it_is_not_done_and_is_ne
 ) -> None:
     never_overdue(monkeypatch)
     pool = Silent()
-    lanes = lanes_of(pool)
-    first = await crowded(pool, lanes)
-    lanes._timeout = SOON
+    batcher = lanes_of(pool)
+    first = await crowded(pool, batcher)
+    batcher._timeout = SOON
     ended = await asyncio.gather(
-        *[lanes.perform(claim()) for _ in range(5)], return_exceptions=True
+        *[batcher.perform(claim()) for _ in range(5)], return_exceptions=True
     )
     assert [getattr(each, "applied", ...) for each in ended] == [False] * 5
     pool.batches[0].set_result([])
@@ -106,9 +106,9 @@ async def test_who_waits_behind_it_is_told_in_time_that_it_is_not_done_and_is_ne
 
 async def test_who_leaves_before_it_is_sent_again_alone_is_not_sent() -> None:
     pool = Silent()
-    lanes = lanes_of(pool)
-    first = await crowded(pool, lanes)
-    asked = [asyncio.ensure_future(lanes.perform(claim())) for _ in range(4)]
+    batcher = lanes_of(pool)
+    first = await crowded(pool, batcher)
+    asked = [asyncio.ensure_future(batcher.perform(claim())) for _ in range(4)]
     pool.batches[0].set_result([])  # those of the first go alone, and wait at the gate
     await turns()
     assert len(pool.batches) == 2
@@ -125,8 +125,8 @@ async def test_who_leaves_before_it_is_sent_again_alone_is_not_sent() -> None:
 
 async def test_a_batch_whose_answer_is_lost_is_sent_again_in_doubt() -> None:
     pool = Silent()
-    lanes = lanes_of(pool)
-    first = await crowded(pool, lanes)
+    batcher = lanes_of(pool)
+    first = await crowded(pool, batcher)
     pool.gate.set()
     pool.batches[0].cancel()
     assert await asyncio.gather(*first) == [REPLY] * 2

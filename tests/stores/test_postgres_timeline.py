@@ -8,32 +8,32 @@ from psycopg.conninfo import conninfo_to_dict
 
 from semel.core.operations.requests import Claimed
 from semel.stores.postgres import PostgresBackend
-from semel.stores.postgres.errors import Fault
-from semel.stores.postgres.failover import Lineage
+from semel.stores.postgres.errors import PostgresFault
+from semel.stores.postgres.failover import FailoverTimeline
 from tests.stores.contract import claim, new_fence, new_identity
 
 HOSTS = "host=a,b,c port=1,2,3 password='a secret' target_session_attrs=read-write"
 
 
 def test_a_later_timeline_is_followed_and_an_earlier_one_refused() -> None:
-    lineage = Lineage(HOSTS)
-    lineage.judge(7, 1, "a", "1")
-    lineage.judge(7, 3, "b", "2")
-    lineage.judge(7, 3, "b", "2")
-    with pytest.raises(Fault, match="timeline 1, but 3 was seen") as refused:
-        lineage.judge(7, 1, "a", "1")
+    timeline = FailoverTimeline(HOSTS)
+    timeline.check(7, 1, "a", "1")
+    timeline.check(7, 3, "b", "2")
+    timeline.check(7, 3, "b", "2")
+    with pytest.raises(PostgresFault, match="timeline 1, but 3 was seen") as refused:
+        timeline.check(7, 1, "a", "1")
     assert refused.value.doubt is False
     assert refused.value.tries > 2
 
 
 def test_another_database_is_a_new_start() -> None:
     """Somebody has moved it to a new server, by a dump: its timelines begin anew."""
-    lineage = Lineage(HOSTS)
-    lineage.judge(7, 3, "a", "1")
-    lineage.judge(8, 1, "a", "1")
-    lineage.judge(8, 2, "a", "1")
-    with pytest.raises(Fault):
-        lineage.judge(8, 1, "a", "1")
+    timeline = FailoverTimeline(HOSTS)
+    timeline.check(7, 3, "a", "1")
+    timeline.check(8, 1, "a", "1")
+    timeline.check(8, 2, "a", "1")
+    with pytest.raises(PostgresFault):
+        timeline.check(8, 1, "a", "1")
 
 
 @pytest.mark.parametrize(
@@ -53,11 +53,11 @@ def test_another_database_is_a_new_start() -> None:
 def test_who_was_refused_is_tried_last(
     conninfo: str, refused: tuple[str, str], hosts: str | None, ports: str | None
 ) -> None:
-    lineage = Lineage(conninfo)
-    lineage.judge(7, 2, "z", "9")
-    with pytest.raises(Fault):
-        lineage.judge(7, 1, *refused)
-    params, before = conninfo_to_dict(lineage.conninfo), conninfo_to_dict(conninfo)
+    timeline = FailoverTimeline(conninfo)
+    timeline.check(7, 2, "z", "9")
+    with pytest.raises(PostgresFault):
+        timeline.check(7, 1, *refused)
+    params, before = conninfo_to_dict(timeline.conninfo), conninfo_to_dict(conninfo)
     assert (params.pop("host", None), params.pop("port", None)) == (hosts, ports)
     assert params == {name: v for name, v in before.items() if name not in ("host", "port")}
 

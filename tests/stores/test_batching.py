@@ -13,14 +13,20 @@ from semel.stores.mysql import batch_columns as mysql_kinds
 from semel.stores.mysql import errors as mysql_faults
 from semel.stores.postgres import batch_columns as postgres_kinds
 from semel.stores.postgres import errors as postgres_faults
-from semel.stores.sql.batch_columns import BIG, Kind
-from semel.stores.sql.batching import ROWS, Again, Job, Queue
+from semel.stores.sql.batching import (
+    MAX_BATCHED,
+    MAX_ROWS,
+    BatchJob,
+    BatchKind,
+    BatchQueue,
+    Unanswered,
+)
 from semel.stores.sql.plans import plan
 from semel.stores.sql.rows import written
-from semel.stores.sql.statement_retry import Fault, Verdict, errand
+from semel.stores.sql.statement_retry import StatementFault, ToStoreError, retried_statements
 from tests.stores.together import claim, complete, rival
 
-Kinds = Mapping[type[StoreOperation[Any]], Kind]
+Kinds = Mapping[type[StoreOperation[Any]], BatchKind]
 
 
 @pytest.fixture(params=[postgres_kinds, mysql_kinds], ids=["postgres", "mysql"])
@@ -30,18 +36,18 @@ def kinds(request: pytest.FixtureRequest) -> Kinds:
 
 
 @pytest.fixture(params=[postgres_faults, mysql_faults], ids=["postgres", "mysql"])
-def verdict(request: pytest.FixtureRequest) -> Verdict:
-    found: Verdict = request.param.verdict
+def store_error(request: pytest.FixtureRequest) -> ToStoreError:
+    found: ToStoreError = request.param.store_error
     return found
 
 
-class Note(Job):
+class Note(BatchJob):
     """A job that keeps what it was told."""
 
     __slots__ = ("told",)
     told: object
 
-    def withdrawn(self) -> bool:
+    def abandoned(self) -> bool:
         return hasattr(self, "told")
 
     def answer(self, reply: object) -> None:
@@ -50,34 +56,34 @@ class Note(Job):
     def fail(self, error: Exception) -> None:
         self.told = error
 
-    def send_alone(self, again: Again) -> None:
+    def send_alone(self, again: Unanswered) -> None:
         self.told = again
 
 
-def queued(kinds: Kinds, ops: Sequence[StoreOperation[Any]]) -> Queue[Note]:
-    queue = Queue[Note](kinds[type(ops[0])])
+def queued(kinds: Kinds, ops: Sequence[StoreOperation[Any]]) -> BatchQueue[Note]:
+    queue = BatchQueue[Note](kinds[type(ops[0])])
     for op in ops:
-        queue.add(Note(op, 1.0, queue.kind.weight(op)))
+        queue.add(Note(op, 1.0, queue.kind.size(op)))
     return queue
 
 
 def test_a_batch_has_one_row_for_each_identity_and_a_bounded_number_of_them(kinds: Kinds) -> None:
-    ops = [claim() for _ in range(ROWS + 10)]
+    ops = [claim() for _ in range(MAX_ROWS + 10)]
     queue = queued(kinds, [op for op in ops for _ in range(3)])
     first, second = queue.take(), queue.take()
     assert not queue
-    assert len({job.identity for job in first}) == ROWS
-    assert {job.identity for job in second} >= {op.identity for op in ops[ROWS:]}
-    ordered = sorted(ops[:ROWS], key=lambda op: op.identity)
-    assert first.statement() == kinds[Claim].gather(ordered)
+    assert len({job.identity for job in first}) == MAX_ROWS
+    assert {job.identity for job in second} >= {op.identity for op in ops[MAX_ROWS:]}
+    ordered = sorted(ops[:MAX_ROWS], key=lambda op: op.identity)
+    assert first.statement() == kinds[Claim].statement_for(ordered)
 
 
 def test_a_batch_is_in_the_order_of_identities(kinds: Kinds) -> None:
-    ops = [complete(claim()) for _ in range(ROWS)]
+    ops = [complete(claim()) for _ in range(MAX_ROWS)]
     ordered = sorted(ops, key=lambda op: op.identity)
     arriving = queued(kinds, ops).take().statement()
-    assert arriving == kinds[Complete].gather(ordered)
-    assert arriving != kinds[Complete].gather(ordered[::-1])
+    assert arriving == kinds[Complete].statement_for(ordered)
+    assert arriving != kinds[Complete].statement_for(ordered[::-1])
 
 
 def test_two_completions_of_one_record_never_share_a_batch(kinds: Kinds) -> None:
@@ -87,16 +93,16 @@ def test_two_completions_of_one_record_never_share_a_batch(kinds: Kinds) -> None
 
 
 def test_a_batch_has_a_bounded_weight_and_skips_who_has_left(kinds: Kinds) -> None:
-    ops = [complete(claim(), bytes(BIG)) for _ in range(ROWS)]
+    ops = [complete(claim(), bytes(MAX_BATCHED)) for _ in range(MAX_ROWS)]
     queue = queued(kinds, ops)
     sizes: list[int] = []
     while batch := queue.take():
         sizes.append(len(batch))
-    assert sum(sizes) == ROWS
+    assert sum(sizes) == MAX_ROWS
     assert 1 < max(sizes) <= 16
     queue = queued(kinds, ops[:4])
     for job in list(queue._jobs)[1:3]:
-        job.answer(Again())
+        job.answer(Unanswered())
     assert [job.op for job in queue.take()] == [ops[0], ops[3]]
     assert len(queue.take()) == 0
 
@@ -110,7 +116,7 @@ def test_columns_made_for_all_at_once_say_what_each_would_say_alone(kinds: Kinds
     assert_said_alike(kinds[Complete], [complete(claim()), *done])
 
 
-def assert_said_alike(kind: Kind, ops: Sequence[Any]) -> None:
+def assert_said_alike(kind: BatchKind, ops: Sequence[Any]) -> None:
     for name, column in kind.columns(ops).items():
         alone = [kind.columns([op])[name] for op in ops]
         if isinstance(column, bytes):  # past the header of the array
@@ -129,43 +135,45 @@ def test_who_cannot_be_written_goes_alone_and_spoils_no_other(kinds: Kinds) -> N
     batch = queued(kinds, [good[0], bad, rival(bad), good[1]]).take()
     unwritable = [job for job in batch if job.identity == bad.identity]
     ordered = sorted(good, key=lambda op: op.identity)
-    assert batch.statement() == kinds[Claim].gather(ordered)
-    assert [job.told for job in unwritable] == [Again(doubt=False)] * 2
-    assert not any(job.withdrawn() for job in batch)
+    assert batch.statement() == kinds[Claim].statement_for(ordered)
+    assert [job.told for job in unwritable] == [Unanswered(doubt=False)] * 2
+    assert not any(job.abandoned() for job in batch)
     assert len(batch) == 2
     assert queued(kinds, [bad, bad]).take().statement() is None
 
 
 @pytest.mark.parametrize(("taken", "applied"), [(False, False), (True, None)])
 def test_who_was_in_a_batch_may_have_been_sent_and_who_was_not_was_not(
-    verdict: Verdict, taken: bool, applied: bool | None
+    store_error: ToStoreError, taken: bool, applied: bool | None
 ) -> None:
     queue = queued(postgres_kinds.KINDS, [claim()])
     job = next(iter(queue._jobs))
     if taken:
         queue.take()
-    job.expire(verdict)
+    job.expire(store_error)
     assert isinstance(job.told, StoreUnavailable)
     assert job.told.applied is applied
 
 
-def test_a_doubt_from_the_batch_stays_when_going_alone_fails_surely(verdict: Verdict) -> None:
+def test_a_doubt_from_the_batch_stays_when_going_alone_fails_surely(
+    store_error: ToStoreError,
+) -> None:
     """Sent, connection lost, server gone: nobody may say that it surely did not happen."""
     batch = queued(postgres_kinds.KINDS, [claim(), claim()]).take()
-    batch.fail(Fault("the server hung up", doubt=True, tries=2), verdict)
-    assert [job.told for job in batch] == [Again(doubt=True)] * 2
-    alone = errand(claim(), verdict, doubt=True)
+    batch.fail(StatementFault("the server hung up", doubt=True, tries=2), store_error)
+    assert [job.told for job in batch] == [Unanswered(doubt=True)] * 2
+    alone = retried_statements(claim(), store_error, doubt=True)
     next(alone)
     with pytest.raises(StoreUnavailable) as unavailable:
-        alone.throw(Fault("cannot connect"))
+        alone.throw(StatementFault("cannot connect"))
     assert unavailable.value.applied is None
 
 
 def test_when_no_connection_is_to_be_had_each_is_told_so_and_nobody_tries_alone(
-    verdict: Verdict,
+    store_error: ToStoreError,
 ) -> None:
     batch = queued(postgres_kinds.KINDS, [claim(), claim()]).take()
-    batch.fail(Fault("cannot connect"), verdict)
+    batch.fail(StatementFault("cannot connect"), store_error)
     errors = [job.told for job in batch]
     assert [type(error) for error in errors] == [StoreUnavailable] * 2
     assert errors[0] is not errors[1]

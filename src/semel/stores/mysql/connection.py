@@ -1,4 +1,4 @@
-"""One blocking connection: a packet out, its result sets in, up to a deadline."""
+"""One blocking connection, by PyMySQL: a packet out, its result sets in, up to a deadline."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any, Final, TypeVar
 import pymysql
 from pymysql.constants import CLIENT
 
-from semel.stores.mysql.errors import Fault, judged
+from semel.stores.mysql.errors import MysqlFault, driver_fault
 from semel.stores.mysql.protocol import (
-    Manners,
     ResultSet,
+    ServerProfile,
     check_schema,
     exchange,
-    greet,
-    obstacle,
+    handshake,
+    unsendable,
 )
-from semel.stores.mysql.settings import Settings
+from semel.stores.mysql.settings import MysqlSettings
 from semel.stores.sql.plans import Rows, Statement
 from semel.stores.sql.statement_retry import drive
 
@@ -31,11 +31,11 @@ FLAGS: Final = CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS
 """Several statements in a packet; a row that was set to what it was counts as changed."""
 CHUNK: Final = 64 * 1024
 A_DAY: Final = 86_400.0
-"""A socket takes no infinity."""
+"""The longest time-out: a socket takes no infinity."""
 
 
 class _Reader:
-    """In the place of PyMySQL's: its time-outs are those of one read, however many there are."""
+    """Reads up to one deadline. PyMySQL's own reader has a time-out for each of many reads."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -45,7 +45,7 @@ class _Reader:
     def read(self, size: int) -> bytes:
         held = self._held
         while len(held) < size:
-            self._sock.settimeout(left(self.deadline))
+            self._sock.settimeout(seconds_left(self.deadline))
             chunk = self._sock.recv(max(CHUNK, size - len(held)))
             if not chunk:
                 break
@@ -58,15 +58,15 @@ class _Reader:
         self._held.clear()
 
 
-def left(deadline: float) -> float:
+def seconds_left(deadline: float) -> float:
     seconds = deadline - monotonic()
     if seconds <= 0:
         raise TimeoutError("the time limit is past")
     return min(seconds, A_DAY)
 
 
-def dial(settings: Settings) -> Any:
-    """A connection of PyMySQL's, by a socket of ours: where it is refused, it closes none."""
+def connect(settings: MysqlSettings) -> Any:
+    """A connection of PyMySQL's over a socket of ours, which is closed if the server refuses it."""
     connection: Any = pymysql.Connection(
         user=settings.user,
         password=settings.password,
@@ -75,11 +75,11 @@ def dial(settings: Settings) -> Any:
         database=settings.database,
         charset="utf8mb4",
         ssl=settings.tls,
-        ssl_disabled=settings.tls is None,  # or else it encrypts where it can, checking nothing
+        ssl_disabled=settings.tls is None,  # else PyMySQL encrypts without checking anything
         client_flag=FLAGS,
         read_timeout=settings.timeout,
         write_timeout=settings.timeout,
-        autocommit=None,  # it is set with all the rest
+        autocommit=None,  # the handshake sets it
         defer_connect=True,
     )
     sock = _socket(settings)
@@ -92,7 +92,7 @@ def dial(settings: Settings) -> Any:
     return connection
 
 
-def _socket(settings: Settings) -> socket.socket:
+def _socket(settings: MysqlSettings) -> socket.socket:
     if settings.socket is None:
         sock = socket.create_connection((settings.host, settings.port), settings.timeout)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -108,26 +108,25 @@ def _socket(settings: Settings) -> socket.socket:
     return sock
 
 
-class Link:
+class MysqlConnection:
     """A connection to a primary that is ready for packets."""
 
-    __slots__ = ("_done", "_manners", "_pid", "_reader", "_settings", "connection")
+    __slots__ = ("_pid", "_reader", "_server", "_settings", "connection")
 
-    def __init__(self, connection: Any, settings: Settings) -> None:
+    def __init__(self, connection: Any, settings: MysqlSettings) -> None:
         self.connection = connection
         self._settings = settings
         self._reader = connection._rfile = _Reader(connection._sock)
         self._pid = os.getpid()
-        self._manners = Manners(CHUNK, 0.0, apart=False)
-        self._done = 0
+        self._server = ServerProfile(CHUNK, 0.0, separately=False)
 
-    def greet(self, deadline: float, *, warn: bool) -> None:
-        self._manners = self._drive(greet(self._settings, warn=warn), deadline)
+    def handshake(self, deadline: float, *, warn: bool) -> None:
+        self._server = self._drive(handshake(self._settings, warn=warn), deadline)
 
     def run(self, statement: Statement, deadline: float) -> Rows:
-        if monotonic() >= self._manners.check_at:
-            self.greet(deadline, warn=False)
-        return self._drive(exchange(statement, apart=self._manners.apart), deadline)
+        if monotonic() >= self._server.check_at:
+            self.handshake(deadline, warn=False)
+        return self._drive(exchange(statement, separately=self._server.separately), deadline)
 
     def check_schema(self, deadline: float) -> None:
         self._drive(check_schema(), deadline)
@@ -137,32 +136,29 @@ class Link:
 
     def ask(self, text: str, deadline: float) -> list[ResultSet]:
         """One round trip."""
-        if fault := obstacle(text, self._manners.most, deadline):
+        if fault := unsendable(text, self._server.max_packet, deadline):
             raise fault
+        results: list[ResultSet] = []
+        done = 0
         try:
             self._reader.deadline = deadline
-            self.connection._write_timeout = left(deadline)
-            return self._results(text)
+            self.connection._write_timeout = seconds_left(deadline)
+            with self.connection.cursor() as cursor:
+                cursor.execute(text)
+                while True:
+                    if cursor.description is not None:
+                        names = [column[0] for column in cursor.description]
+                        results.append((names, cursor.fetchall()))
+                    done += 1
+                    if not cursor.nextset():
+                        return results
         except Exception as error:
             if monotonic() >= deadline:
-                raise Fault("no answer within the time limit", doubt=True) from None
-            raise judged(error, self._done) from None
-
-    def _results(self, text: str) -> list[ResultSet]:
-        results: list[ResultSet] = []
-        self._done = 0
-        with self.connection.cursor() as cursor:
-            cursor.execute(text)
-            while True:
-                if cursor.description is not None:
-                    names = [column[0] for column in cursor.description]
-                    results.append((names, cursor.fetchall()))
-                self._done += 1
-                if not cursor.nextset():
-                    return results
+                raise MysqlFault("no answer within the time limit", doubt=True) from None
+            raise driver_fault(error, done) from None
 
     def alive(self) -> bool:
-        """An idle connection has something to read when the server has hung up."""
+        """Whether an idle connection is open: it has something to read when the server hung up."""
         poll = select.poll()
         poll.register(self.connection._sock, select.POLLIN)
         return not poll.poll(0)
