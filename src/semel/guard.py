@@ -210,9 +210,9 @@ class Guard:
         payload is a mistake. The result must be JSON; it is kept and returned to every later
         call. What an HTTP client would be refused with is raised as `semel.Refused`.
         """
-        from semel.once import Job
+        from semel.once import OnceCall
 
-        return Job(self, key, name, payload, tenant, policy).run(function)
+        return OnceCall(self, key, name, payload, tenant, policy).run(function)
 
     async def aonce(
         self,
@@ -225,9 +225,9 @@ class Guard:
         policy: Policy | None = None,
     ) -> Once:
         """`once` for a coroutine function; it is carried through when the caller is cancelled."""
-        from semel.once import Job
+        from semel.once import OnceCall
 
-        return await Job(self, key, name, payload, tenant, policy).arun(function)
+        return await OnceCall(self, key, name, payload, tenant, policy).arun(function)
 
     # ── effects and probes ────────────────────────────────────────────────────────────────────────
 
