@@ -38,21 +38,21 @@ class Settings:
     """What can be said about a guard without code."""
 
     store: str | None = None
+    policy: Policy | None = None
+    routes: tuple[Route, ...] = ()
     migrate: bool = False
-    max_waiters: int = 8
-    drain: timedelta = timedelta(seconds=30)
     name: str = ""
-    status: str = "/semel/status"
-    maintenance: timedelta | None = timedelta(seconds=60)
+    secrets: Mapping[str, str] | None = field(default=None, repr=False)
+    encryption: Encryption | None = None
+    limits: Limits | None = None
     replay_cache: timedelta | None = None
     replay_bodies: int = 0
     replay_shared: str | None = field(default=None, repr=False)
+    status: str = "/semel/status"
+    max_waiters: int = 8
+    drain: timedelta = timedelta(seconds=30)
+    maintenance: timedelta | None = timedelta(seconds=60)
     breaker: timedelta | None = timedelta(seconds=10)
-    limits: Limits | None = None
-    secrets: Mapping[str, str] | None = field(default=None, repr=False)
-    encryption: Encryption | None = None
-    policy: Policy | None = None
-    routes: tuple[Route, ...] = ()
 
 
 def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:

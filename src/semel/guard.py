@@ -55,11 +55,23 @@ SHORTEST_RETENTION = timedelta(hours=1)
 class Guard:
     """Makes the state-changing requests of an application take effect once.
 
-    ``store`` is a URL (``sqlite:///semel.db``, ``postgresql://…``, ``memory://``) or a backend.
-    ``tenant`` names the verified caller of a request; ``tenant=None`` says out loud that there is
-    only one. ``policy`` holds for every route without one of its own. ``name`` tells apart guards
-    of several applications on one store. ``on_event`` is told what happens: a function of a
-    `semel.Event`, or several.
+    Everyday options:
+
+    - ``store``: a URL (``sqlite:///semel.db``, ``postgresql://…``, ``memory://``) or a backend.
+    - ``tenant``: names the verified caller of a request. ``None`` says that there is only one.
+    - ``policy``: holds for every route without one of its own. ``routes``: policies by path.
+    - ``migrate``: bring the store's schema up to date on first use.
+    - ``name``: the application, where several share one store.
+    - ``on_event``: a function that is told what happens, a `semel.Event` each; or several.
+
+    What is stored, and how much: ``secrets`` seal fingerprints, ``encryption`` encrypts requests
+    and answers, ``limits`` bound what one tenant may ask for.
+
+    Answers repeated from memory: ``replay_cache``, ``replay_bodies``, ``replay_shared``.
+
+    The process: ``status`` is the path of accepted requests, ``max_waiters`` and ``drain`` bound
+    who waits, ``maintenance`` is the time between two rounds (None: workers alone look after the
+    records), ``breaker`` the longest pause between two trials of a store that is out.
     """
 
     runtime: Runtime
@@ -72,20 +84,23 @@ class Guard:
         tenant: Tenant,
         policy: Policy | None = None,
         routes: Sequence[Route] = (),
-        secrets: Mapping[str, bytes | str] | None = None,
         migrate: bool = False,
-        max_waiters: int = 8,
-        drain: timedelta = timedelta(seconds=30),
         name: str = "",
-        status: str = "/semel/status",
-        maintenance: timedelta | None = timedelta(seconds=60),
+        on_event: Subscriber | Sequence[Subscriber] | None = None,
+        # What is stored, and how much
+        secrets: Mapping[str, bytes | str] | None = None,
+        encryption: Encryption | None = None,
+        limits: Limits | None = None,
+        # Answers repeated from memory
         replay_cache: timedelta | None = None,
         replay_bodies: int = 0,
         replay_shared: str | None = None,
-        encryption: Encryption | None = None,
-        limits: Limits | None = None,
+        # The process
+        status: str = "/semel/status",
+        max_waiters: int = 8,
+        drain: timedelta = timedelta(seconds=30),
+        maintenance: timedelta | None = timedelta(seconds=60),
         breaker: timedelta | None = timedelta(seconds=10),
-        on_event: Subscriber | Sequence[Subscriber] | None = None,
     ) -> None:
         if tenant is not None and not callable(tenant):
             raise ConfigurationError("tenant= takes a function of the request, or None")
@@ -127,29 +142,15 @@ class Guard:
     @classmethod
     def from_settings(cls, *, tenant: Tenant, path: Path | None = None, **options: Any) -> Self:
         """A guard as ``SEMEL_*`` variables and ``semel.toml`` describe it; ``options`` win."""
+        from dataclasses import fields
+
         from semel.config import load
 
         settings = load(path)
-        said: dict[str, Any] = {
-            "policy": settings.policy,
-            "routes": settings.routes,
-            "secrets": settings.secrets,
-            "migrate": settings.migrate,
-            "max_waiters": settings.max_waiters,
-            "drain": settings.drain,
-            "name": settings.name,
-            "status": settings.status,
-            "maintenance": settings.maintenance,
-            "replay_cache": settings.replay_cache,
-            "replay_bodies": settings.replay_bodies,
-            "replay_shared": settings.replay_shared,
-            "encryption": settings.encryption,
-            "limits": settings.limits,
-            "breaker": settings.breaker,
-        }
-        if settings.store is not None:
-            said["store"] = settings.store
-        return cls(tenant=tenant, **{**said, **options})
+        found = {setting.name: getattr(settings, setting.name) for setting in fields(settings)}
+        if settings.store is None:
+            del found["store"]
+        return cls(tenant=tenant, **{**found, **options})
 
     # ── adapters ──────────────────────────────────────────────────────────────────────────────────
 
@@ -210,9 +211,9 @@ class Guard:
         payload is a mistake. The result must be JSON; it is kept and returned to every later
         call. What an HTTP client would be refused with is raised as `semel.Refused`.
         """
-        from semel.once import Job
+        from semel.once import OnceCall
 
-        return Job(self, key, name, payload, tenant, policy).run(function)
+        return OnceCall(self, key, name, payload, tenant, policy).run(function)
 
     async def aonce(
         self,
@@ -225,9 +226,9 @@ class Guard:
         policy: Policy | None = None,
     ) -> Once:
         """`once` for a coroutine function; it is carried through when the caller is cancelled."""
-        from semel.once import Job
+        from semel.once import OnceCall
 
-        return await Job(self, key, name, payload, tenant, policy).arun(function)
+        return await OnceCall(self, key, name, payload, tenant, policy).arun(function)
 
     # ── effects and probes ────────────────────────────────────────────────────────────────────────
 

@@ -37,7 +37,7 @@ class Once:
     replayed: bool
 
 
-class Job:
+class OnceCall:
     """One call of `once`: who asks, with which key, for what."""
 
     def __init__(

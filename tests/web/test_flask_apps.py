@@ -210,7 +210,7 @@ class TestTransactions:
             _ = operation.identity
 
 
-VECTORS = json.loads((Path(__file__).parents[1] / "unit" / "vectors" / "identity.json").read_text())
+VECTORS = json.loads((Path(__file__).parents[1] / "core" / "vectors" / "identity.json").read_text())
 
 
 @pytest.mark.parametrize(

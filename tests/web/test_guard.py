@@ -1,4 +1,4 @@
-"""The guard as one object per application; threads and forks: `tests/process/test_runtime.py`."""
+"""The guard as one object per application; threads and forks: `tests/runtime/test_runtime.py`."""
 
 from functools import partial
 from pathlib import Path

@@ -35,7 +35,7 @@ from tests.web.drive import KEY, AsgiDriver, Ask, Wire, call, scope_of
 JSON = ("content-type", "application/json")
 
 VECTORS: dict[str, list[dict[str, Any]]] = json.loads(
-    (Path(__file__).parents[1] / "unit" / "vectors" / "identity.json").read_text()
+    (Path(__file__).parents[1] / "core" / "vectors" / "identity.json").read_text()
 )
 
 

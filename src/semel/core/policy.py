@@ -26,10 +26,24 @@ recovery point, so that a worker can go on after a crash; or by a worker from th
 
 @frozen
 class Policy:
-    """What a route does with keys. Make one with `ietf`, `stripe`, `accepted` or `payments`."""
+    """What a route does with keys. Make one with `ietf`, `stripe`, `accepted` or `payments`.
+
+    The everyday options come first; most routes need no others. docs/reference/policies.md says
+    what each one does.
+    """
 
     name: str
+    # Everyday
     required: bool = False
+    mode: Mode = "leased"
+    in_flight: Literal["refuse", "accept", "wait"] = "refuse"
+    wait: timedelta = timedelta(seconds=10)
+    retention: timedelta = timedelta(hours=24)
+    fingerprint: FingerprintRule = FingerprintRule()
+    keep: Collection[int] | Callable[[Response], bool] | None = None
+    after_error: Fate = "release"
+    probe: Callable[..., Any] | None = None
+    # Keys, and what they are counted by
     key: KeyFormat = "opaque"
     strict: bool = False
     personal_data: Literal["warn", "refuse", "allow"] = "warn"
@@ -37,37 +51,34 @@ class Policy:
     safe_methods: Literal["ignore", "refuse"] = "ignore"
     scope: Literal["route", "tenant"] = "route"
     session: Callable[[Request], str | None] | None = None
+    # Times
     lease: timedelta = timedelta(seconds=60)
     max_run: timedelta = timedelta(minutes=15)
-    retention: timedelta = timedelta(hours=24)
     tombstone: timedelta | None = None
-    mode: Mode = "leased"
-    in_flight: Literal["refuse", "accept", "wait"] = "refuse"
-    wait: timedelta = timedelta(seconds=10)
     retry_after: timedelta = timedelta(seconds=1)
-    mismatch_status: int = 422
-    keep: Collection[int] | Callable[[Response], bool] | None = None
-    after_error: Fate = "release"
+    max_request_age: timedelta | None = None
+    made_at: Callable[[Request], datetime | None] | None = None
+    # Outcomes nobody knows
     after_doubt: Literal["unknown", "keep"] = "unknown"
     after_lapse: Literal["unknown", "release", "resume"] = "unknown"
     effects: Literal["none", "transactional"] | None = None
-    probe: Callable[..., Any] | None = None
     render: Callable[..., Any] | None = None
     reconcile_after: timedelta = timedelta(minutes=1)
     give_up_after: timedelta = timedelta(days=3)
+    # Requests that a worker runs
     abandon_after: timedelta = timedelta(hours=1)
     carry: Collection[str] = ()
     principal: Callable[[Request], Any] | None = None
-    fingerprint: FingerprintRule = FingerprintRule()
+    # Answers and their replay
+    mismatch_status: int = 422
     max_request_body: int = 16 * 1024 * 1024
     max_response_body: int = 16 * 1024 * 1024
-    max_request_age: timedelta | None = None
-    made_at: Callable[[Request], datetime | None] | None = None
     response: Literal["buffer", "stream"] = "buffer"
     schema_version: str | None = None
     on_replay: Callable[..., Any] | None = None
     after_retire: Literal["refuse", "replay"] = "refuse"
     replay_header: str = "Idempotent-Replayed"
+    # While settings change
     previous: Policy | None = None
 
     lease_micros: Micros = derived()
@@ -157,7 +168,17 @@ class Policy:
 class PolicyOptions(TypedDict, total=False):
     """The options every policy factory takes; `Policy` has their defaults."""
 
+    # Everyday
     required: bool
+    mode: Mode
+    in_flight: Literal["refuse", "accept", "wait"]
+    wait: timedelta
+    retention: timedelta
+    fingerprint: FingerprintRule
+    keep: Collection[int] | Callable[[Response], bool] | None
+    after_error: Fate
+    probe: Callable[..., Any] | None
+    # Keys, and what they are counted by
     key: KeyFormat
     strict: bool
     personal_data: Literal["warn", "refuse", "allow"]
@@ -165,37 +186,34 @@ class PolicyOptions(TypedDict, total=False):
     safe_methods: Literal["ignore", "refuse"]
     scope: Literal["route", "tenant"]
     session: Callable[[Request], str | None] | None
+    # Times
     lease: timedelta
     max_run: timedelta
-    retention: timedelta
     tombstone: timedelta | None
-    mode: Mode
-    in_flight: Literal["refuse", "accept", "wait"]
-    wait: timedelta
     retry_after: timedelta
-    mismatch_status: int
-    keep: Collection[int] | Callable[[Response], bool] | None
-    after_error: Fate
+    max_request_age: timedelta | None
+    made_at: Callable[[Request], datetime | None] | None
+    # Outcomes nobody knows
     after_doubt: Literal["unknown", "keep"]
     after_lapse: Literal["unknown", "release", "resume"]
     effects: Literal["none", "transactional"] | None
-    probe: Callable[..., Any] | None
     render: Callable[..., Any] | None
     reconcile_after: timedelta
     give_up_after: timedelta
+    # Requests that a worker runs
     abandon_after: timedelta
     carry: Collection[str]
     principal: Callable[[Request], Any] | None
-    fingerprint: FingerprintRule
+    # Answers and their replay
+    mismatch_status: int
     max_request_body: int
     max_response_body: int
-    max_request_age: timedelta | None
-    made_at: Callable[[Request], datetime | None] | None
     response: Literal["buffer", "stream"]
     schema_version: str | None
     on_replay: Callable[..., Any] | None
     after_retire: Literal["refuse", "replay"]
     replay_header: str
+    # While settings change
     previous: Policy | None
 
 

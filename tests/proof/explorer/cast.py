@@ -14,10 +14,10 @@ from semel.core.records import Case, Fence, Micros
 from semel.core.unknown.probe import Doubt, reconcile
 from semel.core.unknown.settlement import in_doubt
 from semel.stores.memory.rows import Row
+from tests.core.whole import adopted, exchange, varied, workers_run
 from tests.proof.explorer.handlers import fence_of, operation, plain, run_of
 from tests.proof.explorer.plays import Node, Play, Script, Tree
 from tests.proof.explorer.worlds import SECOND, World, ask_provider
-from tests.unit.whole import adopted, exchange, varied, workers_run
 
 LETTERS: Final = "ABCDEFGH"
 

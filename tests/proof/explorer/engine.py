@@ -37,6 +37,7 @@ from semel.core.operations.requests import (
 from semel.core.records import Fence, Identity
 from semel.core.records import State as RecordState
 from semel.core.request import keys
+from tests.core.whole import Drain
 from tests.proof.explorer import promises
 from tests.proof.explorer.handlers import (
     CALL,
@@ -55,7 +56,6 @@ from tests.proof.explorer.state import (
     with_actor,
 )
 from tests.proof.explorer.worlds import LEASE, OURS, ROUTE, World
-from tests.unit.whole import Drain
 
 Move: TypeAlias = tuple[str, Callable[[], State]]
 

@@ -24,6 +24,7 @@ from semel.core.operations.requests import (
 from semel.core.records import Fence, Record
 from semel.core.records import State as RecordState
 from semel.core.stored import snapshot
+from tests.core.whole import Discard
 from tests.proof.explorer import promises
 from tests.proof.explorer.cast import Cast
 from tests.proof.explorer.plays import Node, Token
@@ -39,7 +40,6 @@ from tests.proof.explorer.state import (
 )
 from tests.proof.explorer.store import Shelf
 from tests.proof.explorer.worlds import KNOWN, LEASE, World
-from tests.unit.whole import Discard
 
 HORIZON: Final = 15 * LEASE
 """After which a process gives up a write it pursues (`runtime/write_retries.py`)."""

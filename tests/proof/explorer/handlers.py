@@ -23,8 +23,8 @@ from semel.core.unknown import evidence
 from semel.core.unknown.evidence import Evidence
 from semel.errors import NotExecuted, OutcomeUnknown
 from semel.web.exchange import too_late
+from tests.core.whole import Invoke
 from tests.proof.explorer.plays import Script, Stopped
-from tests.unit.whole import Invoke
 
 MADE: Final = b"x-made"
 CALL: Final = "charge"

@@ -44,9 +44,9 @@ from semel.core.unknown import settlement
 from semel.core.unknown.evidence import Absent
 from semel.stores.memory import maintenance, records
 from semel.stores.memory.rows import WRITES, Row, allowed, nothing, proved
+from tests.core import whole
 from tests.proof.explorer import cast, worlds
 from tests.proof.explorer.worlds import BY_NAME, World
-from tests.unit import whole
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 

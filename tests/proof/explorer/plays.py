@@ -15,7 +15,7 @@ from semel.core.flow import Flow, Interrupted
 from semel.core.operations.handler import Abandoned
 from semel.core.operations.requests import FlowOperation
 from semel.errors import StoreUnavailable
-from tests.unit.whole import Invoke
+from tests.core.whole import Invoke
 
 Token: TypeAlias = tuple[str, Any]
 """What a flow is fed: ("reply", value), ("made", maker) for a value that has no equality and is

@@ -12,8 +12,8 @@ from semel.core.operations.maintenance import RouteScope
 from semel.core.policy import Policy, RoutePlan, accepted, ietf, payments, stripe
 from semel.core.terms import Terms
 from semel.core.unknown.evidence import Evidence
+from tests.core.world import call
 from tests.proof.explorer.handlers import fence_of
-from tests.unit.world import call
 
 SECOND: Final = 1_000_000
 LEASE: Final = 60 * SECOND

@@ -2,7 +2,7 @@
 
 `failures` reads the frames of an exception by them. A frame that is not on a way listed here, a
 version that was not read, or a variable that is gone proves nothing, and the call is in doubt.
-`tests/unit/test_client_internals.py` fails when a newer version changes what was read: read it
+`tests/core/test_client_internals.py` fails when a newer version changes what was read: read it
 again, then raise the bound.
 """
 

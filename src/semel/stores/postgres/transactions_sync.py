@@ -42,7 +42,11 @@ class PostgresTransactionState:
     """What both colours share: the connection, who uses it, and how the transaction stands."""
 
     def __init__(
-        self, conn: PostgresConnection, identity: Identity | None, hold: HeldIdentity, shelf: LazySessions
+        self,
+        conn: PostgresConnection,
+        identity: Identity | None,
+        hold: HeldIdentity,
+        shelf: LazySessions,
     ) -> None:
         self._conn = conn
         self._turn = ConnectionTurn(conn)

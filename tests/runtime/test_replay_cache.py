@@ -28,7 +28,7 @@ from semel.core.records import Record, Request, Response, State
 from semel.errors import ConfigurationError, StoreCorrupt
 from semel.runtime import replay_cache
 from semel.runtime.replay_cache import LONGEST, ReplayCache, outlast, uptime
-from tests.unit.world import SECOND, World, answered, call
+from tests.core.world import SECOND, World, answered, call
 
 MINUTE = timedelta(minutes=1)
 

@@ -48,8 +48,8 @@ from semel.core.records import Fence, OnLapse, Response
 from semel.core.request.fingerprint import FingerprintRule
 from semel.core.stored import snapshot
 from semel.errors import NotExecuted, OutcomeUnknown, StoreUnavailable
-from tests.unit.whole import Discard, Drain, Invoke, exchange, varied
-from tests.unit.world import SECOND, World, answered, call
+from tests.core.whole import Discard, Drain, Invoke, exchange, varied
+from tests.core.world import SECOND, World, answered, call
 
 R = TypeVar("R")
 

@@ -17,8 +17,8 @@ from semel.core.recovery import points as steps
 from semel.core.recovery.journal import Journal, PointKind
 from semel.core.unknown.evidence import Absent, Evidence, Happened, inquiry
 from semel.errors import LeaseLost, NotExecuted, OutcomeUnknown, StoreUnavailable
+from tests.core.script import Script, a_record
 from tests.servers.ports import bound_somewhere
-from tests.unit.script import Script, a_record
 
 IDENTITY, FENCE = Identity(b"i" * 32), Fence(b"f" * 16)
 ORIGIN = Origin("", "POST", "/rides", "key")

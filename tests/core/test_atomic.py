@@ -24,9 +24,9 @@ from semel.core.operations.requests import (
 from semel.core.policy import Policy, ietf, payments
 from semel.core.records import Fence, OnLapse, Record, Response, State
 from semel.errors import ConfigurationError, StoreUnavailable
-from tests.unit.script import Script
-from tests.unit.whole import Invoke, exchange
-from tests.unit.world import answered, call
+from tests.core.script import Script
+from tests.core.whole import Invoke, exchange
+from tests.core.world import answered, call
 
 CLAIMED = Claimed(60_000_000, 0, 0)
 KEPT = Applied(State.COMPLETED, 0, None, 99)

@@ -13,8 +13,8 @@ from semel.core.operations.requests import Release, Renew, Suspend
 from semel.core.policy import Policy, accepted, ietf, payments, stripe
 from semel.core.recovery.journal import Journal, PointKind
 from semel.errors import OperationChanged, OutcomeUnknown
-from tests.unit.whole import varied, workers_run
-from tests.unit.world import answered, call
+from tests.core.whole import varied, workers_run
+from tests.core.world import answered, call
 
 OPERATION = ietf(mode="resumable")
 ACTED = Journal().reaching("charge", PointKind.CALL, 1)

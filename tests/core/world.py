@@ -27,7 +27,7 @@ from semel.core.policy import Policy, RoutePlan, ietf
 from semel.core.records import Fence, Headers, HeaderView, Record, Request, Response
 from semel.errors import StoreUnavailable
 from semel.stores.memory import MemoryBackend
-from tests.unit.whole import Discard, Drain, Invoke, exchange
+from tests.core.whole import Discard, Drain, Invoke, exchange
 
 R = TypeVar("R")
 

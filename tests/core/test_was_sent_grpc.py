@@ -16,8 +16,8 @@ import pytest
 
 from semel.core.exchange.outcome import is_ambiguous, says_not_executed
 from semel.core.recovery.was_sent import ANSWERED_CODES, WasSent, classify
+from tests.core.provider import Provider, turn_away
 from tests.servers.ports import bound_somewhere
-from tests.unit.provider import Provider, turn_away
 from tests.waiting import PATIENCE
 
 METHOD = "/shop.Till/Charge"

@@ -11,8 +11,8 @@ from semel.core.flow import run
 from semel.core.operations.requests import ReadRecipe
 from semel.core.policy import Policy, ietf
 from semel.errors import SettingsChanged
+from tests.core.world import SECOND, World
 from tests.terms import terms
-from tests.unit.world import SECOND, World
 
 OLD = ietf(scope="tenant")
 NEW = ietf()

@@ -30,7 +30,7 @@ from semel.core.unknown.settlement import (
     Witness,
     settle,
 )
-from tests.unit.script import Script, a_record
+from tests.core.script import Script, a_record
 
 FENCE, SEEN, NOW = Fence(b"f" * 16), Fence(b"s" * 16), 100
 POLICY = accepted()

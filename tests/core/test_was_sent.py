@@ -36,9 +36,9 @@ import semel
 from semel.core.exchange.outcome import is_ambiguous, says_not_executed
 from semel.core.recovery.client_internals import is_on_a_way
 from semel.core.recovery.was_sent import WasSent, classify
+from tests.core import provider as acts
+from tests.core.provider import Act, Provider, answer, deaf_port, say
 from tests.servers.ports import bound_somewhere
-from tests.unit import provider as acts
-from tests.unit.provider import Act, Provider, answer, deaf_port, say
 from tests.waiting import PATIENCE
 
 NOT_SENT, ANSWERED, AMBIGUOUS = WasSent.NOT_SENT, WasSent.ANSWERED, WasSent.AMBIGUOUS
