@@ -24,9 +24,9 @@ from rich.console import Console
 
 from semel.demo.scenes import SCENES, provider_times_out
 from semel.demo.stage import Outcome, Stage
+from tests.cli.commandline import run
 from tests.docs.story import curl
 from tests.forms import in_proof
-from tests.ops.commandline import run
 from tests.waiting import PATIENCE, until
 
 STAGING = Path(__file__).parent / "staging"
