@@ -16,7 +16,7 @@ import requests
 import semel.client.aiohttp
 import semel.client.httpx
 import semel.client.requests
-from semel.client import Entry, Resumed
+from semel.client import JournaledCall, Resumed
 from tests.client.quick import QUICK as QUICK
 
 
@@ -33,7 +33,7 @@ class Reply:
 class Client(Protocol):
     def post(self, url: str, **arguments: Any) -> Reply: ...
     def resume(self) -> list[Resumed[Any]]: ...
-    def pending(self) -> list[Entry]: ...
+    def pending(self) -> list[JournaledCall]: ...
 
 
 class Blocking:
@@ -48,8 +48,8 @@ class Blocking:
         done: list[Resumed[Any]] = self._client.resume()
         return done
 
-    def pending(self) -> list[Entry]:
-        found: list[Entry] = self._client.pending()
+    def pending(self) -> list[JournaledCall]:
+        found: list[JournaledCall] = self._client.pending()
         return found
 
 
@@ -69,7 +69,7 @@ class Awaiting:
     def resume(self) -> list[Resumed[Any]]:
         return self._run(self._client.resume())  # type: ignore[no-any-return]
 
-    def pending(self) -> list[Entry]:
+    def pending(self) -> list[JournaledCall]:
         return self._run(self._client.pending())  # type: ignore[no-any-return]
 
 
@@ -80,7 +80,7 @@ Opened = Iterator[Client]
 def by_httpx(journal: Any, patience: float, **options: Any) -> Opened:
     with (
         httpx.Client(trust_env=False, timeout=patience) as http,
-        semel.client.httpx.Client(http, journal=journal, **options) as client,
+        semel.client.httpx.HttpxClient(http, journal=journal, **options) as client,
     ):
         yield Blocking(client)
 
@@ -89,7 +89,7 @@ def by_httpx(journal: Any, patience: float, **options: Any) -> Opened:
 def by_httpx2(journal: Any, patience: float, **options: Any) -> Opened:
     with (
         httpx2.Client(trust_env=False, timeout=patience) as http,
-        semel.client.httpx.Client(http, journal=journal, **options) as client,
+        semel.client.httpx.HttpxClient(http, journal=journal, **options) as client,
     ):
         yield Blocking(client)
 
@@ -102,7 +102,7 @@ def by_requests(journal: Any, patience: float, **options: Any) -> Opened:
 
     with requests.Session() as session:
         session.trust_env = False
-        with semel.client.requests.Client(session, journal=journal, **options) as client:
+        with semel.client.requests.RequestsClient(session, journal=journal, **options) as client:
             yield Patient(client)
 
 
@@ -110,7 +110,7 @@ def by_requests(journal: Any, patience: float, **options: Any) -> Opened:
 def by_awaited_httpx(journal: Any, patience: float, **options: Any) -> Opened:
     with asyncio.Runner() as runner:
         http = httpx.AsyncClient(trust_env=False, timeout=patience)
-        client = semel.client.httpx.AsyncClient(http, journal=journal, **options)
+        client = semel.client.httpx.AsyncHttpxClient(http, journal=journal, **options)
         try:
             yield Awaiting(client, runner.run)
         finally:
@@ -125,7 +125,7 @@ def by_aiohttp(journal: Any, patience: float, **options: Any) -> Opened:
 
     with asyncio.Runner() as runner:
         session = runner.run(opened())
-        client = semel.client.aiohttp.AsyncClient(session, journal=journal, **options)
+        client = semel.client.aiohttp.AiohttpClient(session, journal=journal, **options)
         try:
             yield Awaiting(client, runner.run)
         finally:

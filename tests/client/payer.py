@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 
 import semel.client.httpx
-from semel.client import Entry, Journal
-from semel.client.model import Answer, Call, Send
+from semel.client import CallJournal, JournaledCall
+from semel.client.model import CallAnswer, LogicalCall, SendRequest
 from semel.core.operations.requests import FlowOperation
 from tests.client.quick import QUICK
 from tests.waiting import PATIENCE
@@ -26,14 +26,14 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Dying(Journal):
+class Dying(CallJournal):
     """Dies at one of its writes."""
 
     def __init__(self, path: str, when: str) -> None:
         super().__init__(path)
         self._when = when
 
-    def begin(self, call: Call) -> Call | Entry:
+    def begin(self, call: LogicalCall) -> LogicalCall | JournaledCall:
         if self._when == "before the journal":
             die()
         begun = super().begin(call)
@@ -41,27 +41,27 @@ class Dying(Journal):
             die()
         return begun
 
-    def conclude(self, call: Call, answer: Answer) -> None:
+    def record_answer(self, call: LogicalCall, answer: CallAnswer) -> None:
         if self._when == "after the answer":
             die()
-        super().conclude(call, answer)
+        super().record_answer(call, answer)
 
 
-class JournalLast(semel.client.httpx.Client[httpx.Response]):
+class JournalLast(semel.client.httpx.HttpxClient[httpx.Response]):
     """The mistake that the journal is there to avoid."""
 
-    def _begun(self, call: Call) -> Call:
+    def _begin(self, call: LogicalCall) -> LogicalCall:
         return call
 
     def _perform(self, op: FlowOperation[Any]) -> Any:
         reply = super()._perform(op)
-        if isinstance(op, Send):
+        if isinstance(op, SendRequest):
             self.journal.begin(op.call)
         return reply
 
 
 def main(url: str, path: str, order: str, when: str) -> None:
-    kind = JournalLast if when == "journal last" else semel.client.httpx.Client
+    kind = JournalLast if when == "journal last" else semel.client.httpx.HttpxClient
     with httpx.Client(trust_env=False, timeout=PATIENCE) as http, Dying(path, when) as journal:
         client = kind(
             http,

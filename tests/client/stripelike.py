@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE
 
 
 @dataclass
-class Kept:
+class KeptAnswer:
     """What is known of a key."""
 
     body: bytes
@@ -32,7 +32,7 @@ class StripeLike:
         self.charges: list[str] = []
         self.keys: list[str] = []
         self.paths: list[str] = []
-        self.kept: dict[str, Kept] = {}
+        self.kept: dict[str, KeptAnswer] = {}
         self.lock = threading.Lock()
         self.busy = threading.Event()
         """Somebody was told that a request with the key is under way."""
@@ -84,7 +84,7 @@ class StripeLike:
             self.keys.append(key)
             kept, is_new = self.kept.get(key), key not in self.kept
             if is_new:
-                kept = self.kept[key] = Kept(body)
+                kept = self.kept[key] = KeptAnswer(body)
         assert kept is not None
         if json.loads(kept.body) != json.loads(body):
             return 400, {"error": {"type": "idempotency_error"}}, {}
@@ -97,7 +97,7 @@ class StripeLike:
         return kept.status, kept.answer, {"Idempotent-Replayed": "true"}
 
     def _charge(
-        self, key: str, kept: Kept, order: dict[str, Any]
+        self, key: str, kept: KeptAnswer, order: dict[str, Any]
     ) -> tuple[int, Any, Mapping[str, str]]:
         how = order.get("how")
         if how == "try again":  # before anything was done: the key stays free

@@ -17,37 +17,37 @@ from semel.client import (
     Budget,
     BudgetSpent,
     CallError,
+    CallOutcomeUnknown,
+    CallRefused,
     KeyExpired,
     KeyReused,
-    OutcomeUnknown,
-    Refused,
     Unanswered,
 )
 from semel.client.call import complete
 from semel.client.model import (
-    Answer,
-    Ask,
-    Call,
-    Conclude,
-    Failed,
-    Hold,
-    LetGo,
-    Point,
-    Rest,
-    Send,
-    Tried,
-    Withdraw,
+    AskStatus,
+    CallAnswer,
+    ExtendHold,
+    ForgetCall,
+    LogicalCall,
+    NoAnswer,
+    RecordAnswer,
+    RecordStatusUrl,
+    ReleaseCall,
+    SendRequest,
+    Sleep,
+    TryResult,
 )
 from semel.core.flow import run
 from semel.core.operations.requests import FlowOperation
 from tests.client.answers import KEY, accepted, answer, call, problem
 
-LOST = Failed(TimeoutError("no answer"), sent=True)
-UNSENT = Failed(ConnectionRefusedError("nobody there"), sent=False)
+LOST = NoAnswer(TimeoutError("no answer"), sent=True)
+UNSENT = NoAnswer(ConnectionRefusedError("nobody there"), sent=False)
 PAID = answer(201, {"paid": 1})
 STATUS = "https://api.example:8443/semel/status/9f"
 
-Result = Answer | Failed | BaseException
+Result = CallAnswer | NoAnswer | BaseException
 
 
 class World:
@@ -58,25 +58,25 @@ class World:
         self._trying = trying
         self.now = 100.0
         self.done: list[FlowOperation[Any]] = []
-        self.draw: Callable[[Rest], float] = lambda rest: rest.most
+        self.draw: Callable[[Sleep], float] = lambda rest: rest.most
 
     def __call__(self, op: FlowOperation[Any]) -> Any:
         self.done.append(op)
         match op:
-            case Send() | Ask():
+            case SendRequest() | AskStatus():
                 return self._try()
-            case Rest():
+            case Sleep():
                 self.now += self.draw(op)
             case _:
                 pass
         return None
 
-    def _try(self) -> Tried:
+    def _try(self) -> TryResult:
         self.now += self._trying
         result = next(self._script)
         if isinstance(result, BaseException):
             raise result
-        return Tried(result, self.now, 1_000.0 + self.now)
+        return TryResult(result, self.now, 1_000.0 + self.now)
 
     def kinds(self) -> list[str]:
         return [type(op).__name__ for op in self.done]
@@ -88,7 +88,9 @@ class World:
 BUDGET = Budget(4, timedelta(seconds=30), timedelta(seconds=1), timedelta(seconds=8))
 
 
-def play(*script: Result, made: Call | None = None, budget: Budget = BUDGET) -> tuple[World, Any]:
+def play(
+    *script: Result, made: LogicalCall | None = None, budget: Budget = BUDGET
+) -> tuple[World, Any]:
     """The world afterwards, and what the call came to."""
     world = World(*script)
     try:
@@ -100,47 +102,47 @@ def play(*script: Result, made: Call | None = None, budget: Budget = BUDGET) -> 
 def test_an_answer_is_journaled_before_the_caller_has_it() -> None:
     world, came = play(PAID)
     assert came is PAID
-    assert world.done == [Send(call()), Conclude(call(), PAID)]
+    assert world.done == [SendRequest(call()), RecordAnswer(call(), PAID)]
 
 
 def test_every_try_is_the_same_call() -> None:
     world, came = play(LOST, answer(503), PAID)
     assert came is PAID
-    assert [op.call for op in world.all(Send)] == [call()] * 3
+    assert [op.call for op in world.all(SendRequest)] == [call()] * 3
 
 
 def test_pauses_double_up_to_the_longest() -> None:
     budget = Budget(5, timedelta(seconds=60), timedelta(seconds=1), timedelta(seconds=3))
     world, _ = play(*[UNSENT] * 4, PAID, budget=budget)
-    assert [(op.least, op.most) for op in world.all(Rest)] == [(0, 1), (0, 2), (0, 3), (0, 3)]
+    assert [(op.least, op.most) for op in world.all(Sleep)] == [(0, 1), (0, 2), (0, 3), (0, 3)]
 
 
 def test_a_retry_after_is_the_least_that_is_waited() -> None:
     world, _ = play(answer(429, retry_after="5"), PAID)
-    assert [(op.least, op.most) for op in world.all(Rest)] == [(5, 6)]
+    assert [(op.least, op.most) for op in world.all(Sleep)] == [(5, 6)]
 
 
 def test_a_retry_after_beyond_the_budget_ends_the_call_at_once() -> None:
     world, error = play(answer(503, retry_after="3600"))
     assert isinstance(error, Unanswered)
     assert error.retry_after == 3600
-    assert world.kinds() == ["Send", "LetGo"]
+    assert world.kinds() == ["SendRequest", "ReleaseCall"]
 
 
 def test_tries_that_failed_are_counted_and_waiting_is_not() -> None:
     busy = problem("in-flight", retry_after=1)
     world, came = play(*[busy] * 6, PAID)
     assert came is PAID
-    assert {(op.least, op.most) for op in world.all(Rest)} == {(1, 2)}
+    assert {(op.least, op.most) for op in world.all(Sleep)} == {(1, 2)}
     world, error = play(*[LOST] * 4)
     assert isinstance(error, Unanswered)
-    assert (error.tries, len(world.all(Send))) == (4, 4)
+    assert (error.tries, len(world.all(SendRequest))) == (4, 4)
 
 
 def test_a_call_is_held_for_as_long_as_it_waits() -> None:
     world, _ = play(answer(429, retry_after="5"), PAID)
-    assert [op.seconds for op in world.all(Hold)] == [6]
-    assert world.kinds() == ["Send", "Hold", "Rest", "Send", "Conclude"]
+    assert [op.seconds for op in world.all(ExtendHold)] == [6]
+    assert world.kinds() == ["SendRequest", "ExtendHold", "Sleep", "SendRequest", "RecordAnswer"]
 
 
 # ── 202 ───────────────────────────────────────────────────────────────────────────────────────────
@@ -150,32 +152,32 @@ def test_an_accepted_call_is_asked_for_at_its_status() -> None:
     kept = answer(201, {"paid": 1}, idempotent_replayed="true")
     world, came = play(accepted(), accepted(), kept)
     assert came is kept
-    assert [op.url for op in world.all(Ask)] == [STATUS, STATUS]
-    assert [op.url for op in world.all(Point)] == [STATUS]
-    assert len(world.all(Send)) == 1
+    assert [op.url for op in world.all(AskStatus)] == [STATUS, STATUS]
+    assert [op.url for op in world.all(RecordStatusUrl)] == [STATUS]
+    assert len(world.all(SendRequest)) == 1
 
 
 def test_a_resumed_call_looks_at_its_status_first() -> None:
     kept = answer(201, idempotent_replayed="true")
     world, came = play(kept, made=call(status_url=STATUS, resumed=True))
     assert came is kept
-    assert not world.all(Send)
+    assert not world.all(SendRequest)
 
 
 def test_after_a_time_out_the_status_is_looked_up_where_there_is_one() -> None:
     kept = answer(201, idempotent_replayed="true")
     world, came = play(accepted(), LOST, kept)
     assert came is kept
-    assert len(world.all(Send)) == 1
+    assert len(world.all(SendRequest)) == 1
 
 
 @pytest.mark.parametrize(
     "told", [problem("attempt-failed", retry_after=1), problem("no-such-operation"), answer(404)]
 )
-def test_a_status_that_does_not_help_means_sending_again(told: Answer) -> None:
+def test_a_status_that_does_not_help_means_sending_again(told: CallAnswer) -> None:
     world, came = play(accepted(), told, PAID)
     assert came is PAID
-    assert len(world.all(Send)) == 2
+    assert len(world.all(SendRequest)) == 2
 
 
 # ── errors ────────────────────────────────────────────────────────────────────────────────────────
@@ -187,37 +189,37 @@ def test_a_status_that_does_not_help_means_sending_again(told: Answer) -> None:
         (problem("key-reused"), KeyReused),
         (problem("key-expired"), KeyExpired),
         (problem("body-not-kept"), AnswerLost),
-        (problem("missing-key"), Refused),
+        (problem("missing-key"), CallRefused),
     ],
 )
-def test_a_refusal_ends_the_call_for_good(told: Answer, kind: type[Refused]) -> None:
+def test_a_refusal_ends_the_call_for_good(told: CallAnswer, kind: type[CallRefused]) -> None:
     world, error = play(told)
     assert type(error) is kind
     assert not error.pending
     assert error.status == told.status
     assert error.code in told.body.decode()
-    assert world.kinds() == ["Send", "Conclude"]
+    assert world.kinds() == ["SendRequest", "RecordAnswer"]
 
 
 def test_an_outcome_nobody_knows_stays_pending() -> None:
     world, error = play(problem("outcome-unknown"))
-    assert isinstance(error, OutcomeUnknown)
+    assert isinstance(error, CallOutcomeUnknown)
     assert error.pending
-    assert world.kinds() == ["Send", "LetGo"]
+    assert world.kinds() == ["SendRequest", "ReleaseCall"]
 
 
 def test_being_shut_out_is_an_answer_unless_something_may_have_happened_before() -> None:
     """A token that has expired between two tries says nothing about the first."""
     _, came = play(answer(401))
-    assert isinstance(came, Answer)
+    assert isinstance(came, CallAnswer)
     _, came = play(UNSENT, answer(401))
-    assert isinstance(came, Answer)
+    assert isinstance(came, CallAnswer)
     for script in ([LOST, answer(401)], [answer(500), problem("tenant-missing")]):
         world, error = play(*script)
-        assert isinstance(error, OutcomeUnknown)
-        assert world.kinds()[-1] == "LetGo"
+        assert isinstance(error, CallOutcomeUnknown)
+        assert world.kinds()[-1] == "ReleaseCall"
     _, error = play(answer(403), made=call(resumed=True))
-    assert isinstance(error, OutcomeUnknown)
+    assert isinstance(error, CallOutcomeUnknown)
 
 
 def test_a_spent_budget_says_whether_it_may_have_happened() -> None:
@@ -261,23 +263,23 @@ def test_a_bug_before_anything_was_sent_takes_the_call_back() -> None:
     bug = KeyError("credentials")
     world, error = play(UNSENT, bug)
     assert error is bug
-    assert world.kinds()[-1] == "Withdraw"
+    assert world.kinds()[-1] == "ForgetCall"
 
 
 def test_a_bug_after_something_was_sent_leaves_the_call_pending() -> None:
     bug = KeyError("credentials")
     world, error = play(LOST, bug)
-    assert isinstance(error, OutcomeUnknown)
+    assert isinstance(error, CallOutcomeUnknown)
     assert error.__cause__ is bug
-    assert world.kinds()[-1] == "LetGo"
-    assert not world.all(Withdraw)
+    assert world.kinds()[-1] == "ReleaseCall"
+    assert not world.all(ForgetCall)
 
 
 def test_an_interrupted_call_stays_pending() -> None:
     world = World(LOST, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         run(complete(call(), BUDGET, world.now), world)
-    assert world.kinds()[-1] == "LetGo"
+    assert world.kinds()[-1] == "ReleaseCall"
 
 
 # ── whatever happens ──────────────────────────────────────────────────────────────────────────────
@@ -295,7 +297,7 @@ results = st.sampled_from(
 
 @given(st.lists(results, min_size=1), st.randoms(use_true_random=False), st.booleans())
 def test_every_call_ends_once_within_its_budget(
-    script: list[Answer | Failed], random: Any, resumed: bool
+    script: list[CallAnswer | NoAnswer], random: Any, resumed: bool
 ) -> None:
     def forever() -> Iterator[Result]:
         while True:
@@ -310,11 +312,11 @@ def test_every_call_ends_once_within_its_budget(
         run(complete(made, BUDGET, 100.0), world)
     except CallError as error:
         pending = error.pending
-    assert world.kinds()[-1] == ("LetGo" if pending else "Conclude")
-    assert len(world.all(Conclude, LetGo, Withdraw)) == 1
+    assert world.kinds()[-1] == ("ReleaseCall" if pending else "RecordAnswer")
+    assert len(world.all(RecordAnswer, ReleaseCall, ForgetCall)) == 1
     spent = world.now - 100.0
     assert spent <= BUDGET.within.total_seconds() + 2 * 0.1 + 1e-6
-    assert all(op.call == made for op in world.all(Send, Ask))
+    assert all(op.call == made for op in world.all(SendRequest, AskStatus))
 
 
 @given(st.lists(st.sampled_from([LOST, UNSENT, answer(500), answer(429)]), min_size=4, max_size=4))
@@ -322,4 +324,4 @@ def test_no_more_tries_fail_than_the_budget_has(script: list[Result]) -> None:
     world = World(*script)
     with suppress(BudgetSpent):
         run(complete(call(), BUDGET, world.now), world)
-    assert len(world.all(Send)) <= BUDGET.tries
+    assert len(world.all(SendRequest)) <= BUDGET.tries

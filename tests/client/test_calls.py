@@ -24,11 +24,11 @@ import semel.client.requests
 from semel.client import (
     Budget,
     BudgetSpent,
-    Call,
-    Entry,
-    Journal,
+    CallJournal,
+    CallOutcomeUnknown,
+    JournaledCall,
     KeyExpired,
-    OutcomeUnknown,
+    LogicalCall,
     Unanswered,
 )
 from semel.errors import ConfigurationError, StoreUnavailable
@@ -49,7 +49,7 @@ def stripe() -> Iterator[StripeLike]:
         yield server
 
 
-def opened(kind: str, journal: Path | Journal | None, **options: Any) -> Any:
+def opened(kind: str, journal: Path | CallJournal | None, **options: Any) -> Any:
     return KINDS[kind](journal, PATIENCE, **{"budget": QUICK, **options})
 
 
@@ -150,7 +150,7 @@ def test_what_cannot_be_kept_or_sent_is_refused(
 def test_a_method_that_changes_nothing_needs_no_such_client(journal: Path) -> None:
     with (
         httpx.Client() as http,
-        semel.client.httpx.Client(http, journal=journal) as client,
+        semel.client.httpx.HttpxClient(http, journal=journal) as client,
         pytest.raises(ConfigurationError, match="changes nothing"),
     ):
         client.request("get", "http://127.0.0.1/")
@@ -160,9 +160,9 @@ def test_wrong_options_are_refused() -> None:
     with httpx.Client() as http:
         for options in ({"keep_headers": "X-Order"}, {"resume_within": timedelta(minutes=1)}):
             with pytest.raises(ConfigurationError):
-                semel.client.httpx.Client(http, journal=None, **options)
+                semel.client.httpx.HttpxClient(http, journal=None, **options)
         with pytest.raises(ConfigurationError, match="journal="):
-            semel.client.httpx.Client(http, journal=None).pending()
+            semel.client.httpx.HttpxClient(http, journal=None).pending()
 
 
 @EVERY_KIND
@@ -196,7 +196,7 @@ def test_a_clients_own_parameters_are_added_once(order: str, stripe: StripeLike)
     base, sale = stripe.url.removesuffix("charges"), {"order": order, "how": "try again"}
     with (
         httpx.Client(base_url=base, params={"v": "2"}, trust_env=False, timeout=PATIENCE) as http,
-        semel.client.httpx.Client(http, journal=None, budget=QUICK) as client,
+        semel.client.httpx.HttpxClient(http, journal=None, budget=QUICK) as client,
     ):
         client.post("charges", params={"of": order}, json=sale)
     assert stripe.paths[-3:] == [f"/v1/charges?v=2&of={order}"] * 3
@@ -205,7 +205,7 @@ def test_a_clients_own_parameters_are_added_once(order: str, stripe: StripeLike)
 def test_a_sessions_own_parameters_are_added_once(order: str, stripe: StripeLike) -> None:
     with requests.Session() as session:
         session.params, session.trust_env = {"v": "2"}, False
-        with semel.client.requests.Client(session, journal=None, budget=QUICK) as client:
+        with semel.client.requests.RequestsClient(session, journal=None, budget=QUICK) as client:
             client.post(stripe.url, params={"of": order}, json={"order": order, "how": "try again"})
     assert [sorted(path.partition("?")[2].split("&")) for path in stripe.paths[-3:]] == [
         [f"of={order}", "v=2"]
@@ -216,7 +216,7 @@ async def test_a_base_address_is_the_sessions(order: str, stripe: StripeLike) ->
     base = stripe.url.removesuffix("charges")
     async with (
         aiohttp.ClientSession(base) as session,
-        semel.client.aiohttp.AsyncClient(session, journal=None, budget=QUICK) as client,
+        semel.client.aiohttp.AiohttpClient(session, journal=None, budget=QUICK) as client,
     ):
         await client.post("charges", params={"of": order}, json={"order": order})
     assert stripe.paths[-1] == f"/v1/charges?of={order}"
@@ -231,7 +231,7 @@ def test_credentials_are_asked_for_on_every_try_and_never_written(
 ) -> None:
     given: list[str] = []
 
-    def credentials(call: semel.client.Call) -> dict[str, str]:
+    def credentials(call: semel.client.LogicalCall) -> dict[str, str]:
         given.append(f"hush-{len(given)}")
         return {"Authorization": given[-1]}
 
@@ -249,7 +249,7 @@ def test_credentials_are_asked_for_on_every_try_and_never_written(
 
 @pytest.mark.parametrize("kind", ["awaited httpx", "aiohttp"])
 def test_credentials_may_be_awaited(kind: str, order: str, stripe: StripeLike) -> None:
-    async def credentials(call: semel.client.Call) -> dict[str, str]:
+    async def credentials(call: semel.client.LogicalCall) -> dict[str, str]:
         return {"Idempotency-Key": "not by this way", "X-Token": call.name}
 
     with opened(kind, None, credentials=credentials) as client:
@@ -349,7 +349,7 @@ def fail_on(response: Any, **_: Any) -> None:
 def hooked_httpx(journal: Path) -> Generator[Any]:
     with (
         httpx.Client(trust_env=False, event_hooks={"response": [fail_on]}, timeout=None) as http,
-        semel.client.httpx.Client(http, journal=journal, budget=QUICK) as client,
+        semel.client.httpx.HttpxClient(http, journal=journal, budget=QUICK) as client,
     ):
         yield client
 
@@ -358,7 +358,7 @@ def hooked_httpx(journal: Path) -> Generator[Any]:
 def hooked_requests(journal: Path) -> Generator[Any]:
     with requests.Session() as session:
         session.hooks["response"].append(fail_on)
-        with semel.client.requests.Client(session, journal=journal, budget=QUICK) as client:
+        with semel.client.requests.RequestsClient(session, journal=journal, budget=QUICK) as client:
             yield client
 
 
@@ -371,7 +371,7 @@ def test_a_hook_that_fails_after_the_answer_leaves_the_call_pending(
 ) -> None:
     """It was sent, and executed: to take it back would have it paid twice."""
     with hooked(journal) as client:
-        with pytest.raises(OutcomeUnknown) as raised:
+        with pytest.raises(CallOutcomeUnknown) as raised:
             client.post(stripe.url, json={"order": order})
         assert isinstance(raised.value.__cause__, KeyError)
         assert [entry.held for entry in client.pending()] == [False]
@@ -383,7 +383,7 @@ def test_a_hook_that_fails_after_the_answer_leaves_the_call_pending(
 
 @BOTH_COLOURS
 def test_what_cannot_be_journaled_is_not_sent(kind: str, journal: Path, stripe: StripeLike) -> None:
-    opened_journal = Journal(journal, timeout=0.05)
+    opened_journal = CallJournal(journal, timeout=0.05)
     opened_journal.pending()
     other = sqlite3.connect(journal, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -399,8 +399,8 @@ def test_what_cannot_be_journaled_is_not_sent(kind: str, journal: Path, stripe: 
 def test_an_answer_that_cannot_be_journaled_is_still_an_answer(
     kind: str, journal: Path, stripe: StripeLike, order: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Full(Journal):
-        def conclude(self, *_: object) -> None:
+    class Full(CallJournal):
+        def record_answer(self, *_: object) -> None:
             raise StoreUnavailable("no space left")
 
     with Full(journal) as full, opened(kind, full) as client:
@@ -414,7 +414,7 @@ def test_an_answer_that_cannot_be_journaled_is_still_an_answer(
 def test_a_bug_in_ones_own_function_takes_the_call_back(
     kind: str, journal: Path, stripe: StripeLike
 ) -> None:
-    def credentials(call: semel.client.Call) -> dict[str, str]:
+    def credentials(call: semel.client.LogicalCall) -> dict[str, str]:
         raise LookupError("no token")
 
     with opened(kind, journal, credentials=credentials) as client:
@@ -428,11 +428,11 @@ def test_a_bug_after_a_try_leaves_the_call_pending(
 ) -> None:
     tokens = ["the only one"]
 
-    def credentials(call: semel.client.Call) -> dict[str, str]:
+    def credentials(call: semel.client.LogicalCall) -> dict[str, str]:
         return {"Authorization": tokens.pop()}
 
     with opened("requests", journal, credentials=credentials) as client:
-        with pytest.raises(OutcomeUnknown) as raised:
+        with pytest.raises(CallOutcomeUnknown) as raised:
             client.post(stripe.url, json={"order": order, "how": "broken"})
         assert type(raised.value.__cause__) is IndexError
         assert [entry.held for entry in client.pending()] == [False]
@@ -444,7 +444,7 @@ async def test_a_cancelled_call_stays_pending(
     stripe.busy.clear()
     async with (
         httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as http,
-        semel.client.httpx.AsyncClient(http, journal=journal, budget=QUICK) as client,
+        semel.client.httpx.AsyncHttpxClient(http, journal=journal, budget=QUICK) as client,
     ):
         sale = {"order": order, "how": "slow"}
         task = asyncio.create_task(client.post(stripe.url, json=sale, name=order))
@@ -465,7 +465,7 @@ async def test_many_calls_at_once_each_have_their_own_key(
 ) -> None:
     async with (
         aiohttp.ClientSession() as session,
-        semel.client.aiohttp.AsyncClient(session, journal=journal, budget=QUICK) as client,
+        semel.client.aiohttp.AiohttpClient(session, journal=journal, budget=QUICK) as client,
     ):
         orders = [f"{order}-{number}" for number in range(20)]
         before = len(set(stripe.keys))
@@ -477,8 +477,10 @@ async def test_many_calls_at_once_each_have_their_own_key(
 
 
 def test_a_journal_of_ones_own_is_left_open(journal: Path) -> None:
-    with requests.Session() as session, Journal(journal) as shared:
-        with semel.client.requests.Client(session, journal=shared, budget=Budget()) as client:
+    with requests.Session() as session, CallJournal(journal) as shared:
+        with semel.client.requests.RequestsClient(
+            session, journal=shared, budget=Budget()
+        ) as client:
             client.pending()
         connection = shared._open().connection
         assert connection.execute("SELECT 1").fetchone()[0] == 1
@@ -490,19 +492,19 @@ def test_a_call_cancelled_while_it_is_written_down_is_free_to_be_resumed(
     """The thread that writes goes on without its task."""
     writing, go_on = threading.Event(), threading.Event()
 
-    class Slow(Journal):
-        def begin(self, call: Call) -> Call | Entry:
+    class Slow(CallJournal):
+        def begin(self, call: LogicalCall) -> LogicalCall | JournaledCall:
             writing.set()
             assert go_on.wait(PATIENCE)
             return super().begin(call)
 
-        def let_go(self, call: Call) -> None:
-            super().let_go(call)
+        def release(self, call: LogicalCall) -> None:
+            super().release(call)
             free.set()
 
     async def cancelled() -> None:
         async with aiohttp.ClientSession() as session:
-            client = semel.client.aiohttp.AsyncClient(session, journal=slow, budget=QUICK)
+            client = semel.client.aiohttp.AiohttpClient(session, journal=slow, budget=QUICK)
             call = asyncio.create_task(client.post(stripe.url, json={"order": "cancelled"}))
             assert await asyncio.to_thread(writing.wait, PATIENCE)
             call.cancel()

@@ -20,10 +20,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semel.client import Entry, Journal
+from semel.client import CallJournal, JournaledCall
 from semel.client.journal import VERSION
-from semel.client.journal_holders import is_dead, this_process
-from semel.client.model import Call
+from semel.client.journal_rows import is_dead, this_process
+from semel.client.model import LogicalCall
 from semel.errors import ConfigurationError, SchemaError, SemelError, StoreCorrupt, StoreUnavailable
 from tests.client.answers import answer, call
 
@@ -36,21 +36,21 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def journal(path: Path) -> Iterator[Journal]:
-    with Journal(path) as opened:
+def journal(path: Path) -> Iterator[CallJournal]:
+    with CallJournal(path) as opened:
         yield opened
 
 
-def begun(journal: Journal, **changes: Any) -> Call:
+def begun(journal: CallJournal, **changes: Any) -> LogicalCall:
     made = journal.begin(call(**changes))
-    assert isinstance(made, Call)
+    assert isinstance(made, LogicalCall)
     return made
 
 
 # ── what is written ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_call_comes_back_as_it_was_written(journal: Journal) -> None:
+def test_a_call_comes_back_as_it_was_written(journal: CallJournal) -> None:
     made = begun(journal, private=(("Authorization", "Bearer hush"),), omitted=("authorization",))
     (entry,) = journal.pending()
     assert entry.held
@@ -65,7 +65,7 @@ def test_a_call_comes_back_as_it_was_written(journal: Journal) -> None:
     assert (again.omitted, again.private) == (("authorization",), ())
 
 
-def test_only_headers_that_may_be_kept_reach_the_disk(journal: Journal, path: Path) -> None:
+def test_only_headers_that_may_be_kept_reach_the_disk(journal: CallJournal, path: Path) -> None:
     begun(journal, private=(("Authorization", "Bearer hush"),), omitted=("authorization",))
     written = b"".join(each.read_bytes() for each in path.parent.iterdir())
     assert b"0198c0de" in written
@@ -73,9 +73,9 @@ def test_only_headers_that_may_be_kept_reach_the_disk(journal: Journal, path: Pa
 
 
 def test_a_finished_call_keeps_its_answer_and_forgets_its_request(
-    journal: Journal, path: Path
+    journal: CallJournal, path: Path
 ) -> None:
-    journal.conclude(begun(journal, body=b'{"card": "4242"}' * 1000), PAID)
+    journal.record_answer(begun(journal, body=b'{"card": "4242"}' * 1000), PAID)
     assert journal.pending() == []
     (entry,) = journal.finished()
     assert entry.answer is not None
@@ -86,23 +86,23 @@ def test_a_finished_call_keeps_its_answer_and_forgets_its_request(
 
 
 def test_of_a_large_answer_only_the_size_is_kept(path: Path) -> None:
-    with Journal(path, keep_answers=3) as journal:
-        journal.conclude(begun(journal), PAID)
+    with CallJournal(path, keep_answers=3) as journal:
+        journal.record_answer(begun(journal), PAID)
         (entry,) = journal.finished()
     assert entry.answer is not None
     assert (entry.answer.body, entry.answer.size) == (None, len(PAID.body))
 
 
 def test_finished_calls_are_forgotten_in_time_and_pending_ones_never(path: Path) -> None:
-    with Journal(path, keep=timedelta(microseconds=1)) as journal:
+    with CallJournal(path, keep=timedelta(microseconds=1)) as journal:
         begun(journal, key="pending-for-ever-0")
         for number in range(5):
-            journal.conclude(begun(journal, key=f"finished-number-{number}"), PAID)
+            journal.record_answer(begun(journal, key=f"finished-number-{number}"), PAID)
         assert len(journal.finished()) == 1
         assert [entry.call.key for entry in journal.pending()] == ["pending-for-ever-0"]
 
 
-def test_it_is_durable_before_begin_returns(journal: Journal) -> None:
+def test_it_is_durable_before_begin_returns(journal: CallJournal) -> None:
     """WAL with FULL: each commit is on the disk; NORMAL would lose some in a power cut."""
     begun(journal)
     connection = journal._open().connection
@@ -114,23 +114,23 @@ def test_it_is_durable_before_begin_returns(journal: Journal) -> None:
 # ── a key a second time ───────────────────────────────────────────────────────────────────────────
 
 
-def test_the_same_key_finds_the_same_call(journal: Journal) -> None:
+def test_the_same_key_finds_the_same_call(journal: CallJournal) -> None:
     """Written otherwise, JSON still means the same."""
     made = begun(journal)
     again = journal.begin(call(body=b'{ "amount":1.0 }', name="another name"))
-    assert isinstance(again, Entry)
+    assert isinstance(again, JournaledCall)
     assert not again.is_other
     assert (again.call.row, again.call.body) == (made.row, made.body)
 
 
-def test_the_same_key_for_something_else_is_noticed(journal: Journal) -> None:
+def test_the_same_key_for_something_else_is_noticed(journal: CallJournal) -> None:
     begun(journal)
     again = journal.begin(call(body=b'{"amount": 2}'))
-    assert isinstance(again, Entry)
+    assert isinstance(again, JournaledCall)
     assert again.is_other
 
 
-def test_a_key_counts_where_it_is_used(journal: Journal) -> None:
+def test_a_key_counts_where_it_is_used(journal: CallJournal) -> None:
     rows = {begun(journal, url=f"https://api.example/{n}").row for n in range(2)}
     assert len(rows | {begun(journal, method="PATCH", url="https://api.example/0").row}) == 3
 
@@ -138,14 +138,14 @@ def test_a_key_counts_where_it_is_used(journal: Journal) -> None:
 # ── holding ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_held_is_not_taken(journal: Journal) -> None:
+def test_what_is_held_is_not_taken(journal: CallJournal) -> None:
     begun(journal)
     (entry,) = journal.pending()
     assert journal.take(entry) is None
 
 
-def test_what_was_let_go_is_taken_once(journal: Journal) -> None:
-    journal.let_go(begun(journal))
+def test_what_was_let_go_is_taken_once(journal: CallJournal) -> None:
+    journal.release(begun(journal))
     (entry,) = journal.pending()
     assert not entry.held
     taken = journal.take(entry)
@@ -157,36 +157,36 @@ def test_what_was_let_go_is_taken_once(journal: Journal) -> None:
 def test_of_two_that_see_it_free_at_once_one_takes_it(path: Path) -> None:
     """The second takes it between the first one's look and its hold."""
 
-    class Slow(Journal):
+    class Slow(CallJournal):
         def _is_held(self, row: Any) -> bool:
             held = super()._is_held(row)
             if self is first:
                 won.append(second.take(entry))
             return held
 
-    won: list[Call | None] = []
-    with Slow(path) as first, Journal(path) as second:
-        second.let_go(begun(second))
+    won: list[LogicalCall | None] = []
+    with Slow(path) as first, CallJournal(path) as second:
+        second.release(begun(second))
         (entry,) = second.pending()
         assert first.take(entry) is None
     assert len(won) == 1
     assert won[0] is not None
 
 
-def test_only_the_holder_lets_go(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_holder_lets_go(journal: CallJournal, monkeypatch: pytest.MonkeyPatch) -> None:
     made = begun(journal)
     monkeypatch.setattr("semel.client.journal.this_process", lambda: "somewhere 1 1")
-    journal.let_go(made)
+    journal.release(made)
     (entry,) = journal.pending()
     assert entry.held
 
 
 def test_a_hold_of_a_silent_process_ends_with_time(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
+    journal: CallJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that cannot be looked at from here: on another machine, in another container."""
     monkeypatch.setattr("semel.client.journal.this_process", lambda: "elsewhere 1 1")
-    journal.hold(begun(journal), 100.0)
+    journal.extend_hold(begun(journal), 100.0)
     real = time.time()
     for later, held in ((0, True), (100, True), (200, False)):
         monkeypatch.setattr(time, "time", lambda later=later: real + later)
@@ -195,18 +195,18 @@ def test_a_hold_of_a_silent_process_ends_with_time(
 
 
 def test_a_hold_is_made_longer_in_time_however_short_the_pauses_are(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
+    journal: CallJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, real = begun(journal), time.time()
     for later in range(0, 200, 20):
         monkeypatch.setattr(time, "time", lambda later=later: real + later)
         (entry,) = journal.pending()
         assert entry.held
-        journal.hold(made, 20.0)
+        journal.extend_hold(made, 20.0)
 
 
 def test_a_process_that_ended_holds_nothing_before_its_parent_looks() -> None:
-    script = "from semel.client.journal_holders import this_process; print(this_process())"
+    script = "from semel.client.journal_rows import this_process; print(this_process())"
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         name = child.stdout.read().decode().strip()
@@ -215,7 +215,7 @@ def test_a_process_that_ended_holds_nothing_before_its_parent_looks() -> None:
 
 
 def test_a_dead_process_holds_nothing() -> None:
-    script = "from semel.client.journal_holders import this_process; print(this_process())"
+    script = "from semel.client.journal_rows import this_process; print(this_process())"
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert is_dead(said.stdout.strip())
     assert not is_dead(this_process())
@@ -233,9 +233,9 @@ def test_another_process_with_the_same_number_is_another_one() -> None:
 
 FORKED = """
 import os, sys
-from semel.client import Journal
+from semel.client import CallJournal
 from tests.client.answers import call
-journal = Journal(sys.argv[1])
+journal = CallJournal(sys.argv[1])
 journal.begin(call(key="made-by-the-parent"))
 if (child := os.fork()) == 0:
     journal.begin(call(key="made-by-the-child"))
@@ -261,7 +261,7 @@ def test_a_forked_child_writes_by_a_connection_of_its_own(path: Path) -> None:
 # ── the file ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_nobody_else_may_read_it(journal: Journal, path: Path) -> None:
+def test_nobody_else_may_read_it(journal: CallJournal, path: Path) -> None:
     begun(journal)
     modes = {stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
     assert modes == {0o600}
@@ -270,17 +270,17 @@ def test_nobody_else_may_read_it(journal: Journal, path: Path) -> None:
 def test_a_file_that_others_may_read_is_refused(path: Path) -> None:
     path.touch()
     path.chmod(0o640)
-    with Journal(path) as journal, pytest.raises(ConfigurationError, match="chmod 600"):
+    with CallJournal(path) as journal, pytest.raises(ConfigurationError, match="chmod 600"):
         journal.pending()
 
 
 def test_opening_does_not_touch_the_disk(path: Path) -> None:
-    Journal(path).close()
+    CallJournal(path).close()
     assert not path.exists()
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with Journal(tmp_path / "no" / "calls.db") as journal, pytest.raises(ConfigurationError):
+    with CallJournal(tmp_path / "no" / "calls.db") as journal, pytest.raises(ConfigurationError):
         journal.pending()
 
 
@@ -289,12 +289,12 @@ def test_somebody_elses_database_is_left_alone(path: Path) -> None:
     other.execute("CREATE TABLE customers (name TEXT)")
     other.close()
     path.chmod(0o600)
-    with Journal(path) as journal, pytest.raises(ConfigurationError, match="no journal"):
+    with CallJournal(path) as journal, pytest.raises(ConfigurationError, match="no journal"):
         journal.begin(call())
     assert b"CREATE TABLE customers" in path.read_bytes()
 
 
-def test_a_journal_of_another_version_is_refused(journal: Journal) -> None:
+def test_a_journal_of_another_version_is_refused(journal: CallJournal) -> None:
     begun(journal)
     journal._open().connection.execute(f"PRAGMA user_version = {VERSION + 1}")
     journal.close()
@@ -303,7 +303,7 @@ def test_a_journal_of_another_version_is_refused(journal: Journal) -> None:
 
 
 def test_a_locked_journal_sends_nothing(path: Path) -> None:
-    with Journal(path, timeout=0.05) as journal:
+    with CallJournal(path, timeout=0.05) as journal:
         begun(journal)
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
@@ -320,20 +320,22 @@ def test_a_locked_journal_sends_nothing(path: Path) -> None:
 class Written:
     """A journal's file with pending and finished calls, and what they are."""
 
-    def __init__(self, octets: bytes, pending: list[Entry], finished: list[Entry]) -> None:
+    def __init__(
+        self, octets: bytes, pending: list[JournaledCall], finished: list[JournaledCall]
+    ) -> None:
         self.octets, self.pending, self.finished = octets, pending, finished
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     path = tmp_path_factory.mktemp("journal") / "calls.db"
-    with Journal(path) as journal:
+    with CallJournal(path) as journal:
         for number in range(12):
             made = begun(journal, key=f"key-number-{number:04}", body=b"%d" % number * 300)
             if number % 3:
-                journal.let_go(made)
+                journal.release(made)
             else:
-                journal.conclude(made, PAID)
+                journal.record_answer(made, PAID)
         pending, finished = journal.pending(), journal.finished()
     return Written(path.read_bytes(), pending, finished)
 
@@ -355,7 +357,7 @@ def test_no_damage_loses_or_changes_a_call_in_silence(
         path = folder / "calls.db"
         path.touch(0o600)
         path.write_bytes(damaged)
-        with Journal(path) as journal:
+        with CallJournal(path) as journal:
             try:
                 read = journal.pending(), journal.finished()
             except SemelError:
@@ -366,7 +368,7 @@ def test_no_damage_loses_or_changes_a_call_in_silence(
         shutil.rmtree(folder)
 
 
-def seen(entry: Entry) -> tuple[object, ...]:
+def seen(entry: JournaledCall) -> tuple[object, ...]:
     """All that matters of a call. A hold or a status address only costs or saves a question."""
     made = entry.call
     parts = (made.key, made.name, made.method, made.url, made.headers, made.body, made.omitted)
@@ -385,7 +387,7 @@ def test_a_row_that_is_gone_is_missed(path: Path, written: Written, leaf: int) -
         octets[at + 3 : at + 5] = (cells - 1).to_bytes(2)
     path.touch(0o600)
     path.write_bytes(octets)
-    with Journal(path) as journal, pytest.raises(StoreCorrupt, match="damaged"):
+    with CallJournal(path) as journal, pytest.raises(StoreCorrupt, match="damaged"):
         journal.pending()
 
 
@@ -393,15 +395,15 @@ def test_a_row_that_is_gone_is_missed(path: Path, written: Written, leaf: int) -
 def test_a_schema_that_was_changed_is_damage(path: Path, written: Written, octets: bytes) -> None:
     path.touch(0o600)
     path.write_bytes(written.octets.replace(b"headers TEXT", octets))
-    with Journal(path) as journal, pytest.raises(StoreCorrupt, match="damaged"):
+    with CallJournal(path) as journal, pytest.raises(StoreCorrupt, match="damaged"):
         journal.pending()
 
 
 @pytest.mark.parametrize("column", ["body", "headers", "url", "created_at"])
-def test_a_value_that_was_changed_is_not_sent(journal: Journal, column: str) -> None:
+def test_a_value_that_was_changed_is_not_sent(journal: CallJournal, column: str) -> None:
     """SQLite itself would not notice."""
     made = begun(journal)
-    journal.let_go(made)
+    journal.release(made)
     (entry,) = journal.pending()
     changed = {"body": b'{"amount": 9}', "headers": json.dumps([]), "created_at": 2e9}
     journal._open().connection.execute(
@@ -417,6 +419,6 @@ def test_a_value_that_was_changed_is_not_sent(journal: Journal, column: str) -> 
 def test_an_empty_file_is_a_new_journal(path: Path) -> None:
     """As SQLite leaves it when a process dies while making one."""
     path.touch(0o600)
-    with Journal(path) as journal:
+    with CallJournal(path) as journal:
         assert journal.pending() == []
     assert path.stat().st_size > 0

@@ -13,8 +13,8 @@ import pytest
 
 import semel.client
 import semel.client.httpx
-from semel.client import Budget, Journal, errors
-from semel.client.base import KEPT_HEADERS, Caller, Options
+from semel.client import Budget, CallJournal, errors
+from semel.client.base import KEPT_HEADERS, BaseClient, ClientOptions
 from semel.client.journal import APPLICATION, VERSION
 from tests.docs.pages import page, plain
 
@@ -61,15 +61,15 @@ def test_the_public_names_are_exactly_these_and_documented() -> None:
         "AnswerLost",
         "Budget",
         "BudgetSpent",
-        "Call",
         "CallError",
-        "Entry",
-        "Journal",
-        "Kept",
+        "CallJournal",
+        "CallOutcomeUnknown",
+        "CallRefused",
+        "JournaledCall",
+        "KeptAnswer",
         "KeyExpired",
         "KeyReused",
-        "OutcomeUnknown",
-        "Refused",
+        "LogicalCall",
         "Resumed",
         "Unanswered",
         "new_key",
@@ -83,15 +83,15 @@ def test_the_public_names_are_exactly_these_and_documented() -> None:
 
 
 def test_every_option_is_listed_with_its_default() -> None:
-    assert documented("Options") == defaults(Caller)
-    assert list(documented("Options")) == list(Options.__annotations__)
+    assert documented("Options") == defaults(BaseClient)
+    assert list(documented("Options")) == list(ClientOptions.__annotations__)
 
 
 def test_the_budget_and_the_journal_are_what_the_page_says() -> None:
     given = Budget()
     fields = ("tries", "within", "first_pause", "longest_pause")
     assert documented("Budget") == {name: spoken(getattr(given, name)) for name in fields}
-    assert documented("Journal") == defaults(Journal)
+    assert documented("Journal") == defaults(CallJournal)
 
 
 def test_the_tree_of_errors_is_that_of_the_module() -> None:
@@ -111,7 +111,7 @@ def test_the_headers_that_are_kept_are_listed() -> None:
 
 def test_the_table_of_the_file_is_what_the_page_says(tmp_path: Path) -> None:
     path = tmp_path / "calls.db"
-    with Journal(path) as journal:
+    with CallJournal(path) as journal:
         journal.pending()
         columns = [
             row["name"]

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.client.model import Answer
+from semel.client.model import CallAnswer
 from semel.client.responses import (
-    Again,
-    End,
-    Refusal,
+    AccessDenied,
+    FinalAnswer,
+    InProgress,
+    RefusalKind,
     SendInstead,
-    ShutOut,
-    UnderWay,
-    Why,
-    read,
-    read_status,
+    ServerRefusal,
+    TryAgain,
+    meaning_of,
+    status_meaning,
 )
 from semel.core.exchange.problems import CATALOGUE
 from tests.client.answers import accepted, answer, call, problem
@@ -26,67 +26,75 @@ from tests.client.answers import accepted, answer, call, problem
 STATUS = "https://api.example:8443/semel/status/9f"
 
 
-def stripe(status: int, kind: str, code: str | None = None, **headers: str) -> Answer:
+def stripe(status: int, kind: str, code: str | None = None, **headers: str) -> CallAnswer:
     return answer(status, {"error": {"type": kind, "code": code}}, **headers)
 
 
-END, SHUT_OUT = End(), ShutOut()
+END, SHUT_OUT = FinalAnswer(), AccessDenied()
 
-SEMELS: list[tuple[Answer, object]] = [
-    (problem("key-reused"), Refusal(Why.KEY_REUSED, "key-reused")),
-    (problem("key-reused", status=400), Refusal(Why.KEY_REUSED, "key-reused")),
-    (problem("in-flight", retry_after=1), UnderWay(None, 1.0)),
-    (problem("attempt-failed", retry_after=1), Again(1.0, executed=False)),
-    (problem("outcome-unknown"), Refusal(Why.OUTCOME_UNKNOWN, "outcome-unknown")),
-    (problem("outcome-unknown", status=500), Refusal(Why.OUTCOME_UNKNOWN, "outcome-unknown")),
-    (problem("outcome-unknown", retryable=True, retry_after=2_000_000), UnderWay(None, 2.0)),
-    (problem("key-expired"), Refusal(Why.KEY_EXPIRED, "key-expired")),
-    (problem("replay-impossible"), Refusal(Why.ANSWER_LOST, "replay-impossible")),
-    (problem("body-not-kept"), Refusal(Why.ANSWER_LOST, "body-not-kept")),
-    (problem("missing-key"), Refusal(Why.REFUSED, "missing-key")),
-    (problem("abandoned"), Refusal(Why.REFUSED, "abandoned")),
-    (problem("misconfigured"), Refusal(Why.REFUSED, "misconfigured")),
+SEMELS: list[tuple[CallAnswer, object]] = [
+    (problem("key-reused"), ServerRefusal(RefusalKind.KEY_REUSED, "key-reused")),
+    (problem("key-reused", status=400), ServerRefusal(RefusalKind.KEY_REUSED, "key-reused")),
+    (problem("in-flight", retry_after=1), InProgress(None, 1.0)),
+    (problem("attempt-failed", retry_after=1), TryAgain(1.0, executed=False)),
+    (problem("outcome-unknown"), ServerRefusal(RefusalKind.OUTCOME_UNKNOWN, "outcome-unknown")),
+    (
+        problem("outcome-unknown", status=500),
+        ServerRefusal(RefusalKind.OUTCOME_UNKNOWN, "outcome-unknown"),
+    ),
+    (problem("outcome-unknown", retryable=True, retry_after=2_000_000), InProgress(None, 2.0)),
+    (problem("key-expired"), ServerRefusal(RefusalKind.KEY_EXPIRED, "key-expired")),
+    (problem("replay-impossible"), ServerRefusal(RefusalKind.ANSWER_LOST, "replay-impossible")),
+    (problem("body-not-kept"), ServerRefusal(RefusalKind.ANSWER_LOST, "body-not-kept")),
+    (problem("missing-key"), ServerRefusal(RefusalKind.REFUSED, "missing-key")),
+    (problem("abandoned"), ServerRefusal(RefusalKind.REFUSED, "abandoned")),
+    (problem("misconfigured"), ServerRefusal(RefusalKind.REFUSED, "misconfigured")),
     (problem("tenant-missing"), SHUT_OUT),
-    (problem("store-unavailable", retry_after=1), Again(1.0, executed=False)),
-    (problem("not-executed"), Again(None, executed=False)),
-    (problem("completion-not-durable"), Again(None, executed=True)),
-    (problem("handler-failed"), Again(None, executed=True)),
+    (problem("store-unavailable", retry_after=1), TryAgain(1.0, executed=False)),
+    (problem("not-executed"), TryAgain(None, executed=False)),
+    (problem("completion-not-durable"), TryAgain(None, executed=True)),
+    (problem("handler-failed"), TryAgain(None, executed=True)),
     (problem("handler-failed", retryable=False), END),
-    (accepted(), UnderWay(STATUS, 1.0)),
+    (accepted(), InProgress(STATUS, 1.0)),
 ]
-STRIPES: list[tuple[Answer, object]] = [
-    (stripe(400, "idempotency_error"), Refusal(Why.KEY_REUSED, "key-reused")),
-    (stripe(409, "idempotency_error", "idempotency_key_in_use"), UnderWay(None, None)),
-    (stripe(409, "invalid_request_error", "lock_timeout"), UnderWay(None, None)),
+STRIPES: list[tuple[CallAnswer, object]] = [
+    (stripe(400, "idempotency_error"), ServerRefusal(RefusalKind.KEY_REUSED, "key-reused")),
+    (stripe(409, "idempotency_error", "idempotency_key_in_use"), InProgress(None, None)),
+    (stripe(409, "invalid_request_error", "lock_timeout"), InProgress(None, None)),
     (stripe(402, "card_error", "card_declined"), END),
-    (stripe(500, "api_error"), Again(None, executed=True)),
+    (stripe(500, "api_error"), TryAgain(None, executed=True)),
     (stripe(500, "api_error", stripe_should_retry="false"), END),
     (stripe(500, "api_error", idempotent_replayed="true"), END),
-    (stripe(409, "invalid_request_error", stripe_should_retry="true"), Again(None, executed=True)),
-    (stripe(429, "rate_limit", retry_after="3"), Again(3.0, executed=False)),
+    (
+        stripe(409, "invalid_request_error", stripe_should_retry="true"),
+        TryAgain(None, executed=True),
+    ),
+    (stripe(429, "rate_limit", retry_after="3"), TryAgain(3.0, executed=False)),
 ]
-OTHERS: list[tuple[Answer, object]] = [
+OTHERS: list[tuple[CallAnswer, object]] = [
     *((answer(status), END) for status in (200, 201, 202, 204, 301, 303, 400, 404, 409, 422)),
     *((answer(status), END) for status in (501, 505)),
     *((answer(status), SHUT_OUT) for status in (401, 403, 407)),
-    *((answer(status), Again(None, executed=True)) for status in (500, 502, 503, 504)),
-    *((answer(status), Again(None, executed=False)) for status in (408, 425, 429)),
-    (answer(409, retry_after="2"), UnderWay(None, 2.0)),
+    *((answer(status), TryAgain(None, executed=True)) for status in (500, 502, 503, 504)),
+    *((answer(status), TryAgain(None, executed=False)) for status in (408, 425, 429)),
+    (answer(409, retry_after="2"), InProgress(None, 2.0)),
     (answer(500, {"retryable": False}), END),
-    (answer(409, {"retryable": True}), Again(None, executed=True)),
+    (answer(409, {"retryable": True}), TryAgain(None, executed=True)),
     # The examples of the IETF draft.
     (
         answer(422, {"title": "Idempotency-Key is already used"}),
-        Refusal(Why.KEY_REUSED, "key-reused"),
+        ServerRefusal(RefusalKind.KEY_REUSED, "key-reused"),
     ),
     (
         answer(409, {"title": "A request is outstanding for this Idempotency-Key"}),
-        UnderWay(None, None),
+        InProgress(None, None),
     ),
-    # Kept: the same key would only bring it again.
+    # KeptAnswer: the same key would only bring it again.
     (answer(500, idempotency_expires="Mon, 16 Nov 2026 12:00:00 GMT"), END),
     (answer(503, {"retryable": True}, idempotent_replayed="true"), END),
     # An application's own: no address to ask, or one in its own words.
+    (answer(202, {"status": [], "location": "/jobs/1"}, location="/jobs/1"), END),
+    (answer(409, {"error": {"type": [], "code": {}}}), END),
     (answer(202, {"status": "pending"}), END),
     (answer(202, {"status": "queued", "location": "/jobs/1"}, location="/jobs/1"), END),
     (accepted(idempotent_replayed="true"), END),
@@ -99,23 +107,23 @@ OTHERS: list[tuple[Answer, object]] = [
 
 
 @pytest.mark.parametrize(("given", "means"), [*SEMELS, *STRIPES, *OTHERS])
-def test_an_answer_means(given: Answer, means: object) -> None:
-    assert read(call(), given, 0.0) == means
+def test_an_answer_means(given: CallAnswer, means: object) -> None:
+    assert meaning_of(call(), given, 0.0) == means
 
 
 @pytest.mark.parametrize("base", ["https://a.example/#", "https://a.example/p/", "/p/"])
 @pytest.mark.parametrize("end", ["", "/"])
 def test_a_problem_is_known_wherever_its_page_is(base: str, end: str) -> None:
     given = answer(410, {"code": "key-expired", "type": f"{base}key-expired{end}"})
-    assert read(call(), given, 0.0) == Refusal(Why.KEY_EXPIRED, "key-expired")
+    assert meaning_of(call(), given, 0.0) == ServerRefusal(RefusalKind.KEY_EXPIRED, "key-expired")
 
 
 @pytest.mark.parametrize("code", CATALOGUE)
 def test_every_problem_is_repeated_exactly_where_it_says_so(code: str) -> None:
     """Whatever is added to the catalogue later: what is not retryable is not sent again."""
     for retryable in (True, False):
-        reading = read(call(), problem(code, retryable=retryable), 0.0)
-        assert isinstance(reading, Again | UnderWay) is retryable
+        reading = meaning_of(call(), problem(code, retryable=retryable), 0.0)
+        assert isinstance(reading, TryAgain | InProgress) is retryable
 
 
 @pytest.mark.parametrize(
@@ -130,27 +138,27 @@ def test_every_problem_is_repeated_exactly_where_it_says_so(code: str) -> None:
     ],
 )
 def test_a_status_is_never_asked_for_at_another_server(location: str) -> None:
-    assert read(call(), accepted(location), 0.0) == UnderWay(None, 1.0)
+    assert meaning_of(call(), accepted(location), 0.0) == InProgress(None, 1.0)
 
 
 @pytest.mark.parametrize(
     ("given", "means"),
     [
-        (accepted(), UnderWay(STATUS, 1.0)),
+        (accepted(), InProgress(STATUS, 1.0)),
         (answer(201, {"paid": 1}, idempotent_replayed="true"), END),
         (answer(500, idempotent_replayed="true"), END),
-        (problem("outcome-unknown"), Refusal(Why.OUTCOME_UNKNOWN, "outcome-unknown")),
-        (problem("key-expired"), Refusal(Why.KEY_EXPIRED, "key-expired")),
+        (problem("outcome-unknown"), ServerRefusal(RefusalKind.OUTCOME_UNKNOWN, "outcome-unknown")),
+        (problem("key-expired"), ServerRefusal(RefusalKind.KEY_EXPIRED, "key-expired")),
         (problem("attempt-failed", retry_after=1), SendInstead()),
         (problem("no-such-operation"), SendInstead()),
-        (problem("store-unavailable", retry_after=1), Again(1.0, executed=False)),
-        (answer(502), Again(None, executed=True)),
+        (problem("store-unavailable", retry_after=1), TryAgain(1.0, executed=False)),
+        (answer(502), TryAgain(None, executed=True)),
         # Whatever answers there, it is not the call's answer.
         *((answer(status), SendInstead()) for status in (200, 204, 302, 401, 404)),
     ],
 )
-def test_the_status_resource_means(given: Answer, means: object) -> None:
-    assert read_status(call(), given, 0.0) == means
+def test_the_status_resource_means(given: CallAnswer, means: object) -> None:
+    assert status_meaning(call(), given, 0.0) == means
 
 
 json_values: st.SearchStrategy[Any] = st.recursive(
@@ -173,13 +181,16 @@ def test_no_answer_however_odd_breaks_the_reading(
     status: int, document: Any, headers: dict[str, str]
 ) -> None:
     given = answer(status, document)
-    odd = Answer(status, {**given.headers, **headers}, given.body)
-    for reader in (read, read_status):
+    odd = CallAnswer(status, {**given.headers, **headers}, given.body)
+    for reader in (meaning_of, status_meaning):
         reading: object = reader(call(), odd, 0.0)
-        assert isinstance(reading, End | Refusal | UnderWay | Again | ShutOut | SendInstead)
+        assert isinstance(
+            reading,
+            FinalAnswer | ServerRefusal | InProgress | TryAgain | AccessDenied | SendInstead,
+        )
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 100_000, b"1" * 5_000])
 def test_a_body_that_is_no_json_is_judged_by_its_status(body: bytes) -> None:
-    odd = Answer(503, {"content-type": "application/problem+json"}, body)
-    assert read(call(), odd, 0.0) == Again(None, executed=True)
+    odd = CallAnswer(503, {"content-type": "application/problem+json"}, body)
+    assert meaning_of(call(), odd, 0.0) == TryAgain(None, executed=True)

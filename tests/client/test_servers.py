@@ -12,10 +12,10 @@ import pytest
 
 from semel.client import (
     AnswerLost,
+    CallOutcomeUnknown,
+    CallRefused,
     KeyExpired,
     KeyReused,
-    OutcomeUnknown,
-    Refused,
     Unanswered,
 )
 from semel.client.keys import KeyMaker
@@ -159,13 +159,13 @@ def test_a_key_that_is_too_old_is_never_run(client: Client, shop: Shop, order: s
 def test_an_outcome_that_the_server_does_not_know_stays_pending(
     client: Client, shop: Shop, order: str
 ) -> None:
-    with pytest.raises(OutcomeUnknown) as raised:
+    with pytest.raises(CallOutcomeUnknown) as raised:
         pay(client, f"{shop.url}/payments", order, "in doubt")
     assert raised.value.status == 409  # after the framework's own 500, which is tried again
     (entry,) = client.pending()
     assert (entry.call.name, entry.held) == (order, False)
     (done,) = client.resume()
-    assert isinstance(done.error, OutcomeUnknown)
+    assert isinstance(done.error, CallOutcomeUnknown)
     assert done.error.status == 409
     assert len(shop.effects.of(order)) == 1
     forget(client)
@@ -180,7 +180,7 @@ def forget(client: Any) -> None:
 def test_a_request_that_was_refused_was_not_executed(
     client: Client, shop: Shop, order: str
 ) -> None:
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(CallRefused) as raised:
         pay(client, f"{shop.url}/strict", order)
     assert raised.value.code == "malformed-key"
     assert not isinstance(raised.value, KeyReused | KeyExpired | AnswerLost)

@@ -33,9 +33,9 @@ from semel.stores import open_backend
 from semel.stores.base import Backend
 from semel.worker.flow_runner import PATIENCE
 from semel.worker.maintenance import INTERVAL
+from tests.cli import commandline
 from tests.docs.pages import page
 from tests.docs.story import Command, commands
-from tests.ops import commandline
 from tests.servers import MariadbServer
 from tests.terms import terms
 

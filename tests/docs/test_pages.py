@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import semel
-from semel.client.base import Options as ClientOptions
+from semel.client.base import ClientOptions
 from semel.config import _SCALARS
 from semel.core.exchange.problems import CATALOGUE
 from semel.core.policy import OPTION_NAMES

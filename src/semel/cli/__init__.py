@@ -1,9 +1,11 @@
 """The `semel` command.
 
-    main       the entry point; says what is missing
-    commands   the commands, and their common options
-    output     sentences and tables for people, JSON for programs
-    targets    applications, guards and records that a command names
+    main       the entry point; says what is not installed
+    commands   the group of all commands; migrate, demo, worker
+    output     how commands print and end: sentences, tables, JSON, exit codes
+    targets    the guard, application and records that arguments name
+    views      records and effects as JSON documents and as lines
+    checkup    the part of doctor that reads records
 
-One module for each command; `checkup` belongs to doctor, `keys_shown` to keys.
+Each other module is the command of its name.
 """

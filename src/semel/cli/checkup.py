@@ -1,7 +1,7 @@
-"""What a guard's settings and a store's records tell about each other. Nothing is changed.
+"""The part of ``semel doctor`` that reads records: settings, maintenance, workers, run times.
 
-Identities are digests, so the first records in their order are as good a sample as any: a check
-costs the same on ten records and on ten million.
+Nothing is changed. Identities are digests, so the first records in their order are a fair sample: a
+check costs the same on ten records and on ten million.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _UNSETTLED: Final = (State.PENDING, State.IN_PROGRESS, State.UNKNOWN)
 
 
 def checkup(guard: Guard, app: Any = None) -> tuple[Finding, ...]:
-    """All that settings and records tell, worst things not first: each says what to do."""
+    """All findings about settings and records; each says what to do."""
     store, routes = guard.backend.blocking(), KnownRoutes(guard, app)
     unsettled = store.perform(Scan(_UNSETTLED, MOST))
     sample = store.perform(Scan(tuple(State), SAMPLE))
@@ -69,7 +69,10 @@ def checkup(guard: Guard, app: Any = None) -> tuple[Finding, ...]:
 
 
 def _retentions(guard: Guard, app: Any) -> Iterator[Finding]:
-    for where, policy in _first_of_each(_named(guard, app)):
+    first: dict[int, tuple[str, Policy]] = {}
+    for where, policy in _named(guard, app).items():
+        first.setdefault(id(policy), (where, policy))
+    for where, policy in first.values():
         if policy.retention < SHORTEST_RETENTION:
             yield Finding(
                 "warning",
@@ -79,7 +82,7 @@ def _retentions(guard: Guard, app: Any) -> Iterator[Finding]:
 
 
 def _named(guard: Guard, app: Any) -> dict[str, Policy]:
-    """The policies that hold, each by where it does."""
+    """The policies in use, each by the place where it is set."""
     from semel.web.inventory import inventory
 
     named = {"the guard's policy": guard.policy}
@@ -90,16 +93,8 @@ def _named(guard: Guard, app: Any) -> dict[str, Policy]:
     return named
 
 
-def _first_of_each(named: dict[str, Policy]) -> Iterator[tuple[str, Policy]]:
-    seen: set[int] = set()
-    for where, policy in named.items():
-        if id(policy) not in seen:
-            seen.add(id(policy))
-            yield where, policy
-
-
 def _settings(guard: Guard, routes: KnownRoutes) -> Iterator[Finding]:
-    """What the store will refuse when an application starts with these settings."""
+    """Settings that the store will refuse when an application starts with them."""
     store = guard.backend.blocking()
     for label, policy in routes.policies().items():
         name = recorded_as(guard.name, label)
@@ -109,7 +104,7 @@ def _settings(guard: Guard, routes: KnownRoutes) -> Iterator[Finding]:
 
 
 def _endpoints(app: Any) -> Iterator[Finding]:
-    """What the application's routes do that keys do not go together with."""
+    """Routes of the application that do something which does not work with keys."""
     from semel.web.inventory import COMMITS_LATE, entries, explained, leaves_out
 
     for entry in () if app is None else entries(app):
@@ -124,10 +119,14 @@ def _endpoints(app: Any) -> Iterator[Finding]:
 
 
 def _maintenance(guard: Guard, unsettled: Scanned, sample: Scanned) -> Iterator[Finding]:
-    """By what it left undone: a worker's maintenance leaves no other trace."""
+    """Whether maintenance runs, by the work it left: it leaves no other trace."""
     now, interval = unsettled.now, guard.maintenance or INTERVAL
-    lapsed = [each for each in unsettled.glimpses if _swept(each, now, MISSED * interval)]
-    late = [each for each in sample.glimpses if _reaped(each, sample.now)]
+    lapsed = [each for each in unsettled.glimpses if _unswept(each, now, MISSED * interval)]
+    late = [
+        each
+        for each in sample.glimpses
+        if each.state not in _UNSETTLED and _overdue(each.due_at, sample.now, LATE)
+    ]
     if not lapsed and not late:
         return
     leader = guard.backend.blocking().perform(WhoLeads(LEADER))
@@ -138,7 +137,10 @@ def _maintenance(guard: Guard, unsettled: Scanned, sample: Scanned) -> Iterator[
         text = f"maintenance comes round, but is behind: {left}; look for errors in its log"
         yield Finding("warning", text)
     else:
-        last = "never came" if leader.until is None else f"was last due {_ago(leader)} ago"
+        last = "never came"
+        if leader.until is not None:
+            ago = timedelta(seconds=(leader.now - leader.until) // 1_000_000)
+            last = f"was last due {ago} ago"
         yield Finding(
             "error",
             f"nobody looks after the records: {left}, and maintenance {last}; leave "
@@ -146,18 +148,10 @@ def _maintenance(guard: Guard, unsettled: Scanned, sample: Scanned) -> Iterator[
         )
 
 
-def _ago(leader: Any) -> timedelta:
-    return timedelta(seconds=(leader.now - leader.until) // 1_000_000)
-
-
-def _swept(seen: Glimpse, now: Micros, grace: timedelta) -> bool:
-    """In progress, its lease long past, and not the completer's: the sweeper should have come."""
-    sweepers = seen.state is State.IN_PROGRESS and seen.on_lapse is not OnLapse.RESUME
-    return sweepers and _overdue(seen.leased_until, now, grace)
-
-
-def _reaped(seen: Glimpse, now: Micros) -> bool:
-    return seen.state not in _UNSETTLED and _overdue(seen.due_at, now, LATE)
+def _unswept(seen: Glimpse, now: Micros, grace: timedelta) -> bool:
+    """In progress with a lease long past, and not resumable: the sweeper should have taken it."""
+    sweepable = seen.state is State.IN_PROGRESS and seen.on_lapse is not OnLapse.RESUME
+    return sweepable and _overdue(seen.leased_until, now, grace)
 
 
 def _overdue(due: Micros | None, now: Micros, grace: timedelta) -> bool:
@@ -238,7 +232,7 @@ def _effects(guard: Guard) -> Iterator[Finding]:
 
 
 def _readable(guard: Guard) -> Iterator[Finding]:
-    """Answers that retries will need: encrypted with a key that is not at hand, or damaged."""
+    """Answers that cannot be decoded: encrypted with a missing key, or damaged."""
     listed = guard.backend.blocking().perform(Browse((State.COMPLETED,), ANSWERS)).cases
     wrong: dict[str, int] = defaultdict(int)
     for case in listed:
@@ -262,7 +256,7 @@ def _many(found: list[Glimpse] | list[Effect] | tuple[Effect, ...]) -> str:
 
 
 def _runs(routes: KnownRoutes, sample: Scanned) -> Iterator[Finding]:
-    """From the first claim to the answer, beside what its policy allows."""
+    """How long handlers run, compared with lease and max_run of their policy."""
     runs: dict[tuple[timedelta, timedelta], list[tuple[timedelta, str]]] = defaultdict(list)
     for seen in sample.glimpses:
         policy, took = routes.policy(seen.terms), _took(seen)
@@ -271,11 +265,11 @@ def _runs(routes: KnownRoutes, sample: Scanned) -> Iterator[Finding]:
             runs[policy.lease, policy.max_run].append((took, where))
     for (lease, max_run), times in runs.items():
         if len(times) >= ENOUGH:
-            yield from _beside(lease, max_run, sorted(times))
+            yield from _compare(lease, max_run, sorted(times))
 
 
 def _took(seen: Glimpse) -> timedelta | None:
-    """How long it ran; None where that cannot be told: settled by evidence, deferred, replaced."""
+    """How long it ran; None if that is unknown: settled by evidence, deferred, replaced."""
     terms = seen.terms
     if seen.state is not State.COMPLETED or seen.expires_at is None or seen.reason is not None:
         return None
@@ -285,7 +279,7 @@ def _took(seen: Glimpse) -> timedelta | None:
     return None if took < 0 else timedelta(microseconds=took)
 
 
-def _beside(
+def _compare(
     lease: timedelta, max_run: timedelta, times: list[tuple[timedelta, str]]
 ) -> Iterator[Finding]:
     slow, where = times[int(len(times) * 0.99)]

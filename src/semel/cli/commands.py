@@ -1,7 +1,7 @@
 """The commands of `semel`: tables and sentences for people, ``--json`` for programs.
 
-What a command needs it imports when it runs: `semel --help`, and every completion of a shell, read
-the modules of the command line only. How they speak and end is in `telling`.
+A command imports what it needs when it runs: `semel --help`, and the completion of a shell, load
+only the modules of the command line. How commands print and end is in `output`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,16 @@ from semel.cli.doctor import doctor
 from semel.cli.keys import keys
 from semel.cli.ledger import ledger
 from semel.cli.outbox import outbox
-from semel.cli.output import FAILED, MISUSED, fail, one_sentence, patience, print_json, say
-from semel.cli.rotate import erase, rotate
+from semel.cli.output import (
+    FAILED,
+    MISUSED,
+    as_json,
+    errors_as_sentences,
+    fail,
+    print_json,
+    say,
+    waiting_for,
+)
 from semel.cli.routes import routes
 from semel.cli.unknown import unknown
 
@@ -30,7 +38,7 @@ _TEN_YEARS: Final = 10 * 365 * 24 * 3600
 
 
 class _Seconds(click.FloatRange):
-    """A duration that is one: "nan" is within every range."""
+    """A duration; refuses "nan", which click accepts in every range."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         seconds = super().convert(value, param, ctx)
@@ -55,7 +63,7 @@ def semel(context: click.Context) -> None:
 
 @semel.command()
 @click.argument("url", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@as_json
 def migrate(url: str | None, as_json: bool) -> None:
     """Bring the schema of the store at URL up to date.
 
@@ -65,12 +73,12 @@ def migrate(url: str | None, as_json: bool) -> None:
     from semel.config import load
     from semel.stores import open_backend
 
-    with one_sentence():
+    with errors_as_sentences():
         store = url or load().store
         if store is None:
             fail("which store? Give its URL, or set SEMEL_STORE", MISUSED)
         backend = open_backend(store)
-        with patience(f"migrating {backend.url}"):
+        with waiting_for(f"migrating {backend.url}"):
             version = backend.migrate()
     if as_json:
         print_json({"store": backend.url, "version": version})
@@ -146,13 +154,11 @@ def worker(context: click.Context, /, **given: Any) -> None:
     run at once, on as many machines. SIGTERM and SIGINT let it finish what is under way; a second
     one ends it at once.
     """
-    from semel.cli.worker import Orders, run
+    from semel.cli.worker import WorkerOptions, run
 
-    with one_sentence():
-        context.exit(run(Orders(**given)))
+    with errors_as_sentences():
+        context.exit(run(WorkerOptions(**given)))
 
 
 for each in (doctor, routes, keys, unknown, dlq, outbox, ledger, audit):
     semel.add_command(each)
-for each in (rotate, erase):
-    keys.add_command(each)

@@ -1,4 +1,4 @@
-"""``semel dlq``: dead letters, that is, what nobody will try or ask about again by itself."""
+"""``semel dlq``: dead letters, which nothing tries or asks about again by itself."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import click
 
 from semel.cli.output import (
     FAILED,
+    as_json,
+    errors_as_sentences,
     fail,
     moment,
-    on_a_guard,
-    one_sentence,
     print_json,
     say,
     say_table,
-    signed,
+    yes,
 )
-from semel.cli.targets import operator
-from semel.cli.unknown import told
+from semel.cli.targets import SHORT, Target, on_a_guard, signed
 
 if TYPE_CHECKING:
     from semel.core.records import Case, Effect
@@ -31,19 +30,18 @@ def dlq() -> None:
 
 @dlq.command("list")
 @on_a_guard
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def list_(guard: str | None, store: str | None, app: str | None, as_json: bool) -> None:
+@as_json
+def list_(target: Target, as_json: bool) -> None:
     """List the dead letters."""
-    from semel.cli.keys_shown import effect
+    from semel.cli.views import case_document, effect_document
 
-    with one_sentence():
-        opened = operator(guard, store, app)
+    with errors_as_sentences():
+        opened = target.operator()
         effects = list(opened.list_dead())
         records = [case for case, _ in opened.list_unknown(dead=True)]
     if as_json:
-        return print_json(
-            {"effects": list(map(effect, effects)), "records": list(map(told, records))}
-        )
+        found = {"effects": list(map(effect_document, effects))}
+        return print_json(found | {"records": list(map(case_document, records))})
     if not effects and not records:
         return say("there are no dead letters")
     rows = [*map(_effect_row, effects), *map(_record_row, records)]
@@ -59,7 +57,7 @@ def _effect_row(effect: Effect) -> tuple[str, ...]:
 def _record_row(case: Case) -> tuple[str, ...]:
     where = f"{case.origin.method} {case.origin.path}"
     since = moment(case.record.created_at) or "-"
-    identity = case.record.identity.hex()[:16]
+    identity = case.record.identity.hex()[:SHORT]
     return ("record", identity, where, str(case.tries), since, case.record.reason or "")
 
 
@@ -67,15 +65,13 @@ def _record_row(case: Case) -> tuple[str, ...]:
 @click.argument("key")
 @on_a_guard
 @signed
-def retry(
-    key: str, guard: str | None, store: str | None, app: str | None, by: str, reason: str
-) -> None:
+def retry(target: Target, key: str, by: str, reason: str) -> None:
     """Deliver the effect KEY again, from now on and with all its tries.
 
     For a record, use semel unknown probe.
     """
-    with one_sentence():
-        if not operator(guard, store, app).retry_dead(key, by=by, reason=reason):
+    with errors_as_sentences():
+        if not target.operator().retry_dead(key, by=by, reason=reason):
             fail("there is no such dead effect", FAILED)
     say("it is tried again")
 
@@ -84,23 +80,15 @@ def retry(
 @click.argument("key")
 @on_a_guard
 @signed
-@click.option("--yes", is_flag=True, help="Do not ask.")
-def drop(
-    key: str,
-    guard: str | None,
-    store: str | None,
-    app: str | None,
-    by: str,
-    reason: str,
-    yes: bool,
-) -> None:
+@yes
+def drop(target: Target, key: str, by: str, reason: str, yes: bool) -> None:
     """Delete the effect KEY: it will never be delivered.
 
     For a record, use semel unknown settle or semel unknown bury.
     """
     if not yes:
         click.confirm("The effect will never be delivered. Delete it?", abort=True, err=True)
-    with one_sentence():
-        if not operator(guard, store, app).drop_dead(key, by=by, reason=reason):
+    with errors_as_sentences():
+        if not target.operator().drop_dead(key, by=by, reason=reason):
             fail("there is no such dead effect", FAILED)
     say("deleted")

@@ -1,9 +1,9 @@
-"""`semel doctor`: is this store fit for use, are the settings, and does anybody look after it?"""
+"""``semel doctor``: whether a store and its settings are fit for use, and maintenance runs."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -11,22 +11,21 @@ from semel.cli.output import (
     DONE,
     FAILED,
     MISUSED,
-    Painted,
-    Piece,
+    Coloured,
+    as_json,
+    errors_as_sentences,
     fail,
-    one_sentence,
-    open_guard,
     print_json,
     say,
     say_table,
 )
+from semel.cli.targets import Target, app_at
 
 if TYPE_CHECKING:
-    from semel.guard import Guard
-    from semel.stores.base import Backend, Capabilities, Finding
+    from semel.stores.base import Backend, Finding
 
 _APART: Final = 5.0
-"""Seconds between two clocks that are worth a word."""
+"""Seconds that two clocks may differ without a warning."""
 WRONG: Final = ("refused", "error")
 """With one of these, the exit code is 1."""
 
@@ -39,11 +38,13 @@ _LACKING: Final = {
 
 
 def examine(backend: Backend) -> tuple[Finding, ...]:
-    """Ask the store itself, and whatever is known to go wrong with its kind."""
+    """Examine the store: what it cannot promise, its settings, and whether it answers."""
     from semel.errors import SemelError
     from semel.stores.base import Examined, Finding
 
-    findings = _limits(backend.capabilities)
+    able = backend.capabilities
+    lacking = [text for name, text in _LACKING.items() if not getattr(able, name)]
+    findings = tuple([Finding("limit", text) for text in lacking])
     try:
         if isinstance(backend, Examined):
             findings += backend.examine()
@@ -54,24 +55,17 @@ def examine(backend: Backend) -> tuple[Finding, ...]:
 
 
 def fit(findings: tuple[Finding, ...]) -> bool:
-    """Whether semel works with it, and keeps what it promises."""
+    """Whether semel works with the store, and keeps what it promises."""
     return all(finding.severity not in WRONG for finding in findings)
 
 
-def _limits(able: Capabilities) -> tuple[Finding, ...]:
-    from semel.stores.base import Finding
-
-    lacking = (text for name, text in _LACKING.items() if not getattr(able, name))
-    return tuple(Finding("limit", text) for text in lacking)
-
-
 def _reached(backend: Backend) -> tuple[Finding, ...]:
-    """It answers, its schema is this program's, and its clock is near this machine's."""
+    """Ask the store for a record that does not exist, and compare its clock with this machine's."""
     from semel.core.operations.requests import Read
     from semel.core.records import Identity
     from semel.stores.base import Finding
 
-    found = backend.blocking().perform(Read(Identity(bytes(32))))  # which no request has
+    found = backend.blocking().perform(Read(Identity(bytes(32))))
     apart = time.time() - found.now / 1_000_000
     if abs(apart) < _APART:
         return ()
@@ -86,7 +80,7 @@ def _reached(backend: Backend) -> tuple[Finding, ...]:
 @click.argument("url", required=False)
 @click.option("--guard", help="The application's guard, say shop:guard: its settings count then.")
 @click.option("--app", help="The application, for policies on endpoints, say shop:app.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@as_json
 @click.pass_context
 def doctor(
     context: click.Context, url: str | None, guard: str | None, app: str | None, as_json: bool
@@ -100,50 +94,42 @@ def doctor(
     but SQLite makes its file where there is none. The exit code is 1 when something is refused or
     wrong.
     """
-    with one_sentence():
-        findings, where = _examined(_opened(url, guard), app)
-    _tell(where, findings, as_json)
+    from semel.config import load
+
+    with errors_as_sentences():
+        if guard is None and url is None and load().store is None:
+            fail("which store? Give its URL or --guard, or set SEMEL_STORE", MISUSED)
+        findings, where = _examine_all(Target(guard, url, app))
+    if as_json:
+        listed = [{"severity": each.severity, "text": each.text} for each in findings]
+        print_json({"store": where, "fit": fit(findings), "findings": listed})
+    else:
+        say(f"{where}: ", Coloured(*_FIT if fit(findings) else _NOT_FIT))
+        if findings:
+            rows = [(_COLOURED.get(each.severity, each.severity), each.text) for each in findings]
+            say_table(None, rows)
     context.exit(DONE if fit(findings) else FAILED)
 
 
-def _opened(url: str | None, guard: str | None) -> Guard:
-    from semel.config import load
-
-    if guard is None and url is None and load().store is None:
-        fail("which store? Give its URL or --guard, or set SEMEL_STORE", MISUSED)
-    return open_guard(guard, url)
-
-
-def _examined(guard: Guard, app: str | None) -> tuple[tuple[Finding, ...], str]:
+def _examine_all(target: Target) -> tuple[tuple[Finding, ...], str]:
+    """The findings about the store and, if it is fit, about its records; and its URL."""
     from semel.cli.checkup import checkup
-    from semel.cli.targets import app_at
 
+    guard = target.open_guard()
     backend = guard.backend
     try:
         findings = examine(backend)
         if fit(findings):
-            findings += checkup(guard, None if app is None else app_at(app))
+            findings += checkup(guard, None if target.app is None else app_at(target.app))
     finally:
         backend.close()
     return findings, backend.url
 
 
-_COLOURS: Final = {"refused": "bad", "error": "bad", "warning": "doubtful"}
-
-
-def _tell(where: str, findings: tuple[Finding, ...], as_json: bool) -> None:
-    if as_json:
-        listed: list[dict[str, Any]] = [
-            {"severity": each.severity, "text": each.text} for each in findings
-        ]
-        print_json({"store": where, "fit": fit(findings), "findings": listed})
-        return
-    verdict = Painted("fit for use", "good") if fit(findings) else Painted("not fit for use", "bad")
-    say(f"{where}: ", verdict)
-    if findings:
-        rows = [(_severity(each.severity), each.text) for each in findings]
-        say_table(None, rows)
-
-
-def _severity(word: str) -> Piece:
-    return Painted(word, _COLOURS[word]) if word in _COLOURS else word
+_FIT: Final = ("fit for use", "good")
+_NOT_FIT: Final = ("not fit for use", "bad")
+_COLOURED: Final = {
+    "refused": Coloured("refused", "bad"),
+    "error": Coloured("error", "bad"),
+    "warning": Coloured("warning", "doubtful"),
+}

@@ -1,4 +1,4 @@
-"""``semel keys``: the records of keys; list, show, evict."""
+"""``semel keys``: the records of keys; list, show, evict, rotate, erase."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ import click
 from semel.cli.output import (
     FAILED,
     MISUSED,
-    Painted,
+    Coloured,
     Piece,
     ago,
+    as_json,
     counted,
+    errors_as_sentences,
     fail,
-    moment,
-    on_a_guard,
-    one_sentence,
-    patience,
     print_json,
+    progress,
     say,
     say_table,
-    signed,
+    waiting_for,
+    yes,
 )
-from semel.cli.targets import SHORT, found, identity_of, operator
+from semel.cli.targets import SHORT, Target, find_record, identity_of, on_a_guard, signed
 
 if TYPE_CHECKING:
+    from semel.core.maintenance import Erasure
     from semel.core.operations.requests import Recalled, Written
     from semel.core.records import Glimpse, Identity, Micros, State
     from semel.operators.operator import Operator
-    from semel.operators.records import Page, Wanted
+    from semel.operators.records import Page
+    from semel.operators.rotation import Rotation
 
 STATES: Final = (
     *("pending", "in_progress", "completed", "failed_retryable", "unknown", "expired"),
@@ -40,7 +42,7 @@ LOOK: Final = 20_000
 
 
 def age(text: str) -> int:
-    """A duration as settings write it; microseconds."""
+    """Read a duration as settings write it; in microseconds."""
     from semel.errors import ConfigurationError
     from semel.stores.options import duration
 
@@ -77,11 +79,11 @@ def keys() -> None:
     show_default=True,
     help="Records to look at, at most.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@as_json
 def list_(
-    guard: str | None,
-    store: str | None,
-    app: str | None,
+    target: Target,
+    states: tuple[str, ...],
+    method: str | None,
     limit: int,
     after: str | None,
     look: int,
@@ -93,40 +95,36 @@ def list_(
     Unsettled ones are found at once, however many others there are. Any other list looks at --look
     records and says where to go on.
     """
-    from semel.operators.records import page
-
-    with one_sentence():
-        opened = operator(guard, store, app)
-        behind = None if after is None else identity_of(opened, after)
-        came = page(opened._guard.backend, _wanted(**filters), limit, behind, look)
-    if as_json:
-        return print_json(
-            {
-                "records": [told(each) for each in came.glimpses],
-                "looked_at": came.looked,
-                "after": None if came.after is None else came.after.hex(),
-            }
-        )
-    return _print(came)
-
-
-def _wanted(states: tuple[str, ...], method: str | None, **others: Any) -> Wanted:
+    from semel.cli.views import glimpse_document
     from semel.core.records import State
-    from semel.operators.records import Wanted
+    from semel.operators.records import Wanted, page
 
-    asked = tuple(map(State, states)) or tuple(State)
-    return Wanted(asked, method=None if method is None else method.upper(), **others)
+    with errors_as_sentences():
+        opened = target.operator()
+        behind = None if after is None else identity_of(opened, after)
+        asked = tuple(map(State, states)) or tuple(State)
+        wanted = Wanted(asked, method=None if method is None else method.upper(), **filters)
+        found = page(opened._guard.backend, wanted, limit, behind, look)
+    if not as_json:
+        return _print(found)
+    return print_json(
+        {
+            "records": [glimpse_document(each) for each in found.glimpses],
+            "looked_at": found.looked,
+            "after": None if found.after is None else found.after.hex(),
+        }
+    )
 
 
-def _print(came: Page) -> None:
-    if came.glimpses:
+def _print(page: Page) -> None:
+    if page.glimpses:
         head = ("IDENTITY", "STATE", "AGE", "NEXT", "TENANT", "WHERE", "KEY", "BYTES", "REASON")
-        say_table(head, (_row(each, came.now) for each in came.glimpses))
-    elif came.after is None:
+        say_table(head, (_row(each, page.now) for each in page.glimpses))
+    elif page.after is None:
         say("there are no such records")
-    if came.after is not None:
+    if page.after is not None:
         # On standard error: a pipe gets rows and nothing else.
-        note = f"looked at {came.looked} records; go on with --after {came.after.hex()}"
+        note = f"looked at {page.looked} records; go on with --after {page.after.hex()}"
         say(note, err=True)
 
 
@@ -136,7 +134,7 @@ def _row(seen: Glimpse, now: Micros) -> tuple[Piece, ...]:
     origin = seen.origin
     return (
         seen.identity.hex()[:SHORT],
-        _coloured(seen, now),
+        _state(seen, now),
         ago(seen.created_at, now),
         _next(seen.due_at, now),
         origin.tenant,
@@ -153,33 +151,10 @@ def _next(due_at: Micros | None, now: Micros) -> str:
     return f"in {ago(now, due_at)}" if due_at > now else "due"
 
 
-def _coloured(seen: Glimpse, now: Micros) -> Piece:
+def _state(seen: Glimpse, now: Micros) -> Piece:
     lapsed = seen.state == "in_progress" and seen.leased_until is not None
     doubtful = seen.state == "unknown" or (lapsed and (seen.leased_until or 0) <= now)
-    return Painted(seen.state.value, "doubtful") if doubtful else seen.state.value
-
-
-def told(seen: Glimpse) -> dict[str, Any]:
-    """A record of a list, for programs. The key is masked: who has it could send requests."""
-    from semel.core.request.keys import mask
-
-    origin = seen.origin
-    return {
-        "identity": seen.identity.hex(),
-        "state": seen.state.value,
-        "tenant": origin.tenant,
-        "method": origin.method,
-        "path": origin.path,
-        "key": mask(origin.key),
-        "created_at": moment(seen.created_at),
-        "leased_until": moment(seen.leased_until),
-        "expires_at": moment(seen.expires_at),
-        "forget_at": moment(seen.forget_at),
-        "next_at": moment(seen.due_at),
-        "tries": seen.tries,
-        "reason": seen.reason,
-        "stored_bytes": seen.size,
-    }
+    return Coloured(seen.state.value, "doubtful") if doubtful else seen.state.value
 
 
 # ── show ──────────────────────────────────────────────────────────────────────────────────────────
@@ -193,32 +168,20 @@ def told(seen: Glimpse) -> dict[str, Any]:
 @click.option("--path", help="With --key.")
 @click.option("--tenant", default="", help="With --key; none if not said.")
 @click.option("--body", is_flag=True, help="Print the kept answer too: headers and body.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def show(
-    identity: str | None,
-    guard: str | None,
-    store: str | None,
-    app: str | None,
-    body: bool,
-    as_json: bool,
-    **address: Any,
-) -> None:
+@as_json
+def show(target: Target, identity: str | None, body: bool, as_json: bool, **address: Any) -> None:
     """Show one record: its state and times, its answer, its points and effects.
 
     IDENTITY is what the list shows, or the whole of it; eight digits or more are enough. Neither
     the key nor the answer's body is printed, unless --body asks for the latter.
     """
-    from semel.cli.keys_shown import document, lines
+    from semel.cli.views import print_document, record_document
 
-    with one_sentence():
-        opened = operator(guard, store, app)
+    with errors_as_sentences():
+        opened = target.operator()
         recalled = _named(opened, identity, **address)
-        shown = document(opened, recalled, body=body)
-    if as_json:
-        print_json(shown)
-    else:
-        for line in lines(shown):
-            say(line)
+        document = record_document(opened, recalled, body=body)
+    print_document(document, as_json)
 
 
 def _named(
@@ -229,12 +192,13 @@ def _named(
     path: str | None,
     tenant: str,
 ) -> Recalled:
+    """The record with that identity, or of that key at that place."""
     from semel.operators.operator import Address
 
     if (identity is None) == (key is None):
         fail("which record? Give IDENTITY, or --key and --path", MISUSED)
     if identity is not None:
-        return found(opened, identity)
+        return find_record(opened, identity)
     if path is None or not path.startswith("/"):
         fail("--key needs the --path that it was used at, which begins with '/'", MISUSED)
     recalled = opened.find(Address(tenant, method, path, key or ""))
@@ -250,16 +214,10 @@ def _named(
 @signed
 @click.option("--force", is_flag=True, help="Unknown ones too: their keys are expired from now on.")
 @click.option("--free", is_flag=True, help="With --force: a retry runs again. It may run twice.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@yes
+@as_json
 def evict(
-    identities: tuple[str, ...],
-    guard: str | None,
-    store: str | None,
-    app: str | None,
-    yes: bool,
-    as_json: bool,
-    **how: Any,
+    target: Target, identities: tuple[str, ...], yes: bool, as_json: bool, **how: Any
 ) -> None:
     """Remove settled records: the next request with such a key runs again.
 
@@ -270,17 +228,17 @@ def evict(
         fail("--free is for unknown records: it needs --force", MISUSED)
     if "-" in identities and not yes:
         fail("with identities on standard input nobody can be asked: say --yes", MISUSED)
-    with one_sentence():
-        opened = operator(guard, store, app)
+    with errors_as_sentences():
+        opened = target.operator()
         chosen = [identity_of(opened, text) for text in _texts(identities)]
     if not yes:
         _confirm(chosen, how)
-    came = [_evicted(opened, each, as_json, **how) for each in counted("evicting", chosen)]
-    with one_sentence(), patience("waiting until no process repeats their answers"):
+    results = [_evicted(opened, each, as_json, **how) for each in counted("evicting", chosen)]
+    with errors_as_sentences(), waiting_for("waiting until no process repeats their answers"):
         opened.wait_out()
     if as_json:
-        print_json(came)
-    if not all(each["evicted"] for each in came):
+        print_json(results)
+    if not all(each["evicted"] for each in results):
         raise SystemExit(FAILED)
 
 
@@ -304,7 +262,7 @@ def _confirm(chosen: list[Identity], how: dict[str, Any]) -> None:
 def _evicted(
     opened: Operator, identity: Identity, as_json: bool, force: bool, **how: Any
 ) -> dict[str, Any]:
-    with one_sentence():
+    with errors_as_sentences():
         evicted, said = _evict(opened, identity, force, **how)
     if not as_json:
         say(f"{identity.hex()[:SHORT]}: {said}", err=not evicted)
@@ -324,22 +282,20 @@ def _evict(
     if doubtful and not force:
         return False, f"not evicted: {_IN_DOUBT}"
     if record.lapsed(recalled.now):
-        doubtful = _lapsed(opened, recalled) is State.UNKNOWN
+        doubtful = _lapse(opened, recalled) is State.UNKNOWN
     if not doubtful:
-        return _came_to(opened.evict(identity, by=by, reason=reason, wait=False), "evicted")
+        return _eviction(opened.evict(identity, by=by, reason=reason, wait=False), "evicted")
     written = opened.bury(identity, by=by, reason=reason, free=free)
-    return _came_to(written, "evicted" if free else "evicted: its key is expired")
+    return _eviction(written, "evicted" if free else "evicted: its key is expired")
 
 
-def _lapsed(opened: Operator, recalled: Recalled) -> State | None:
-    """What becomes of it as its next request would have it; a resumable one stays as it is."""
+def _lapse(opened: Operator, recalled: Recalled) -> State | None:
+    """The state after the lapse, as its next request would make it; a resumable one stays."""
     from semel.core.operations.requests import Applied, Lapse
     from semel.core.records import OnLapse
 
     record = recalled.case.record
-    if record.on_lapse is OnLapse.RESUME:
-        return record.state
-    if recalled.case.terms is None:
+    if record.on_lapse is OnLapse.RESUME or recalled.case.terms is None:
         return record.state
     op = Lapse(record.identity, record.fence, recalled.case.terms.retention)
     written = opened._ask(op)
@@ -351,10 +307,75 @@ _IN_DOUBT: Final = (
 )
 
 
-def _came_to(written: Written | None, said: str) -> tuple[bool, str]:
+def _eviction(written: Written | None, said: str) -> tuple[bool, str]:
     from semel.core.operations.requests import Lost
 
     if not isinstance(written, Lost):
         return True, said
     state = "gone" if written.record is None else written.record.state.value
     return False, f"not evicted: it is {state}"
+
+
+# ── rotate and erase ──────────────────────────────────────────────────────────────────────────────
+
+
+@keys.command()
+@on_a_guard
+@signed
+@as_json
+def rotate(target: Target, by: str, reason: str, as_json: bool) -> None:
+    """Encrypt anew, under the current key, what is stored under others or in clear.
+
+    Safe beside traffic. Ended in the middle, it is simply run again. Exit code 1 when something
+    remains that is not under the current key.
+    """
+    with errors_as_sentences(), progress() as show_line:
+
+        def report(so_far: Rotation) -> None:
+            show_line(f"{so_far.resealed} encrypted anew, {so_far.remaining} left for later")
+
+        done = target.operator().rotate(by=by, reason=reason, progress=report)
+    if as_json:
+        names = ("resealed", "remaining", "unreadable", "reason")
+        print_json({name: getattr(done, name) for name in names})
+    else:
+        said = f"{done.resealed} values encrypted anew, {done.remaining} remain"
+        if done.unreadable:
+            said += f"; {done.unreadable} cannot be read, the first of which {done.reason}"
+        elif done.remaining:
+            said += ": run it again"
+        say(said)
+    if done.remaining:
+        raise SystemExit(FAILED)
+
+
+@keys.command()
+@on_a_guard
+@click.option("--tenant", required=True, help="Whose records.")
+@signed
+@yes
+@as_json
+def erase(target: Target, tenant: str, by: str, reason: str, yes: bool, as_json: bool) -> None:
+    """Erase what is kept of a tenant: answers, requests, journals, keys, paths, digests.
+
+    Retries of what was erased are refused (410) and never run again. What is unsettled is left, and
+    the exit code is 1: settle it, then run this again. Reads the whole table, in small steps.
+    """
+    if not yes:
+        click.confirm(f"Erase what is kept of the tenant {tenant!r}?", abort=True, err=True)
+    with errors_as_sentences(), progress() as show_line:
+
+        def report(so_far: Erasure) -> None:
+            reached = b"" if so_far.after is None else so_far.after
+            share = int.from_bytes(reached[:2].ljust(2, b"\0"), "big") * 100 // 65_536
+            show_line(f"{share} %: {so_far.erased} records erased")
+
+        done = target.operator().erase(tenant, by=by, reason=reason, progress=report)
+    if as_json:
+        print_json({"erased": done.erased, "left": [each.hex() for each in done.left]})
+    else:
+        say(f"{done.erased} records erased, {len(done.left)} unsettled ones left")
+        for each in done.left:
+            say(each.hex())
+    if done.left:
+        raise SystemExit(FAILED)

@@ -13,17 +13,18 @@ import click
 
 from semel.cli.output import (
     FAILED,
+    as_json,
     counted,
-    on_a_guard,
-    one_sentence,
-    open_guard,
+    errors_as_sentences,
     print_json,
     say,
     say_table,
 )
+from semel.cli.targets import Target, on_a_guard
+from semel.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from semel.operators.ledger import Difference, Entry, Ours, Report
+    from semel.operators.ledger import Entry, Ours, Report
 
 
 @click.command()
@@ -38,11 +39,9 @@ if TYPE_CHECKING:
 @click.option("--key-field", default="key", show_default=True, help="Where entries have our key.")
 @click.option("--since", type=click.DateTime(), help="What we made from then on must be there.")
 @click.option("--until", type=click.DateTime(), help="What we made before then must be there. UTC.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@as_json
 def ledger(
-    guard: str | None,
-    store: str | None,
-    app: str | None,
+    target: Target,
     provider: Path,
     name: str,
     key_field: str,
@@ -53,10 +52,10 @@ def ledger(
     """Compare a provider's entries with our calls and effects; exit code 1 where they differ."""
     from semel.operators.ledger import compare
 
-    with one_sentence():
+    with errors_as_sentences():
         report = compare(
-            open_guard(guard, store),
-            counted("entries", read(provider, key_field), every=1000),
+            target.open_guard(),
+            counted("entries", _entries(provider, key_field), every=1000),
             name=name,
             since=_utc(since),
             until=_utc(until),
@@ -69,24 +68,19 @@ def ledger(
         raise SystemExit(FAILED)
 
 
-def read(path: Path, key_field: str) -> Iterator[Entry]:
-    """The entries of a file, one at a time; ConfigurationError where a line is none."""
-    from semel.errors import ConfigurationError
+def _entries(path: Path, key_field: str) -> Iterator[Entry]:
+    """The entries of a file, one at a time.
+
+    A file that cannot be read is a wrong setting, exit code 2: never that of a difference.
+    """
     from semel.operators.ledger import Entry
 
-    for number, line in enumerate(_readable(path), start=1):
-        key = line.pop(key_field, None)
-        if not isinstance(key, str) or not key:
-            raise ConfigurationError(f"{path}: entry {number} has no {key_field!r}")
-        yield Entry(key, line)
-
-
-def _readable(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines; what is none of it ends in a sentence, never in the exit code of a difference."""
-    from semel.errors import ConfigurationError
-
     try:
-        yield from _lines(path)
+        for number, line in enumerate(_lines(path), start=1):
+            key = line.pop(key_field, None)
+            if not isinstance(key, str) or not key:
+                raise ConfigurationError(f"{path}: entry {number} has no {key_field!r}")
+            yield Entry(key, line)
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path} is not UTF-8: {error.reason}") from error
     except (csv.Error, RecursionError, OSError) as error:
@@ -94,7 +88,6 @@ def _readable(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    from semel.errors import ConfigurationError
 
     with path.open(encoding="utf-8-sig", newline="") as file:
         if path.suffix == ".csv":
@@ -118,14 +111,10 @@ def _utc(moment: datetime | None) -> datetime | None:
 def _document(report: Report) -> dict[str, Any]:
     return {
         "matched": report.matched,
-        "missing_here": [_entry(each) for each in report.missing_here],
+        "missing_here": [{"key": each.key, **each.fields} for each in report.missing_here],
         "missing_there": [_ours(each) for each in report.missing_there],
-        "differing": [_difference(each) for each in report.differing],
+        "differing": [{**_ours(each.ours), "what": each.what} for each in report.differing],
     }
-
-
-def _entry(entry: Entry) -> dict[str, Any]:
-    return {"key": entry.key, **entry.fields}
 
 
 def _ours(ours: Ours) -> dict[str, Any]:
@@ -133,18 +122,13 @@ def _ours(ours: Ours) -> dict[str, Any]:
     return {"key": ours.key, "identity": identity, "standing": ours.standing.value}
 
 
-def _difference(found: Difference) -> dict[str, Any]:
-    return {**_ours(found.ours), "what": found.what}
-
-
 def _print(report: Report) -> None:
-    rows = [("missing here", each.key, _fields(each)) for each in report.missing_here]
+    rows = [
+        ("missing here", each.key, ", ".join(f"{name}={it}" for name, it in each.fields.items()))
+        for each in report.missing_here
+    ]
     rows += [("missing there", each.key, each.standing.value) for each in report.missing_there]
     rows += [("differing", each.entry.key, each.what) for each in report.differing]
     if rows:
         say_table(("WHAT", "KEY", "DETAIL"), rows)
     say(f"{report.matched} agree, {len(rows)} differ")
-
-
-def _fields(entry: Entry) -> str:
-    return ", ".join(f"{name}={value}" for name, value in entry.fields.items())

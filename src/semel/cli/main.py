@@ -1,4 +1,4 @@
-"""The `semel` command's door. It imports nothing that may be missing, so that it can say so."""
+"""The entry point of `semel`. It imports nothing that may be missing, so that it can say so."""
 
 from __future__ import annotations
 
@@ -25,17 +25,13 @@ def main() -> None:
     except OSError as error:
         if error.errno not in _UNWRITTEN:
             raise
-        _give_up_output()
+        # What is left in the buffer would fail again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(f"semel: cannot write: {error.strerror}")
 
 
 _UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What a full disk says to whoever writes there; a pipe that is closed is click's affair."""
-
-
-def _give_up_output() -> None:
-    """What is left in the buffer would fail again when Python ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+"""Errors of a full or broken disk; click handles a closed pipe."""
 
 
 if __name__ == "__main__":

@@ -8,22 +8,21 @@ import click
 
 from semel.cli.output import (
     FAILED,
-    Painted,
+    Coloured,
     Piece,
     ago,
+    as_json,
+    errors_as_sentences,
     fail,
-    on_a_guard,
-    one_sentence,
-    open_guard,
     print_json,
     say,
     say_table,
 )
+from semel.cli.targets import Target, on_a_guard
 
 if TYPE_CHECKING:
     from semel.core.operations.outbox import Effects
     from semel.core.records import Effect, Micros
-    from semel.guard import Guard
     from semel.stores.base import Store
 
 SHELVES: Final = ("waiting", "dead", "delivered")
@@ -52,26 +51,19 @@ def outbox() -> None:
     show_default=True,
     help="Effects to look at, at most.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def list_(
-    guard: str | None,
-    store: str | None,
-    app: str | None,
-    state: str,
-    as_json: bool,
-    **given: Any,
-) -> None:
+@as_json
+def list_(target: Target, state: str, as_json: bool, **given: Any) -> None:
     """List effects, a page at a time, in the order of their keys.
 
     Dead ones are retried or dropped by semel dlq.
     """
-    from semel.cli.keys_shown import effect
+    from semel.cli.views import effect_document
 
-    with one_sentence():
-        found, after, looked, now = _page(_store(open_guard(guard, store)), state, **given)
+    with errors_as_sentences():
+        found, after, looked, now = _page(_store(target), state, **given)
     if as_json:
-        told = [effect(each) for each in found]
-        return print_json({"effects": told, "looked_at": looked, "after": after})
+        effects = [effect_document(each) for each in found]
+        return print_json({"effects": effects, "looked_at": looked, "after": after})
     if found:
         head = ("KEY", "NAME", "AGE", "NEXT", "TRIES", "ERROR")
         say_table(head, (_row(each, now) for each in found))
@@ -82,9 +74,10 @@ def list_(
     return None
 
 
-def _store(guard: Guard) -> Store:
+def _store(target: Target) -> Store:
     from semel.errors import ConfigurationError
 
+    guard = target.open_guard()
     if not guard.backend.capabilities.outbox:
         raise ConfigurationError(f"{guard.backend.url} has no outbox")
     return guard.backend.blocking()
@@ -93,26 +86,26 @@ def _store(guard: Guard) -> Store:
 def _page(
     store: Store, state: str, *, limit: int, after: str | None, look: int, **wanted: Any
 ) -> tuple[list[Effect], str | None, int, Micros]:
-    """What fits, where to go on, how many were looked at, and the store's time."""
+    """The effects that fit, where to go on, how many were looked at, and the store's time."""
     from semel.core.operations.outbox import BrowseEffects, Shelf
 
     found: list[Effect] = []
     looked = 0
     while True:
         size = min(_STEP, look - looked)
-        came: Effects = store.perform(BrowseEffects(Shelf(state), size, after))
-        looked += len(came.effects)
-        for each in came.effects:
-            if not _fits(each, came.now, **wanted):
+        page: Effects = store.perform(BrowseEffects(Shelf(state), size, after))
+        looked += len(page.effects)
+        for each in page.effects:
+            if not _fits(each, page.now, **wanted):
                 continue
             if len(found) == limit:
-                return found, found[-1].key, looked, came.now
+                return found, found[-1].key, looked, page.now
             found.append(each)
-        if len(came.effects) < size:
-            return found, None, looked, came.now
-        after = came.effects[-1].key
+        if len(page.effects) < size:
+            return found, None, looked, page.now
+        after = page.effects[-1].key
         if looked >= look:
-            return found, after, looked, came.now
+            return found, after, looked, page.now
 
 
 def _fits(each: Effect, now: Micros, name: str | None, due: bool, tried: int | None) -> bool:
@@ -122,20 +115,13 @@ def _fits(each: Effect, now: Micros, name: str | None, due: bool, tried: int | N
 
 
 def _row(each: Effect, now: Micros) -> tuple[Piece, ...]:
-    tries = str(each.tries)
-    return (
-        each.key,
-        each.name,
-        ago(each.created_at, now),
-        _next(each, now),
-        tries,
-        each.error or "",
-    )
+    age, tries = ago(each.created_at, now), str(each.tries)
+    return (each.key, each.name, age, _next(each, now), tries, each.error or "")
 
 
 def _next(each: Effect, now: Micros) -> Piece:
     if each.dead_at is not None:
-        return Painted("dead", "bad")
+        return Coloured("dead", "bad")
     if each.delivered_at is not None:
         return f"delivered {ago(each.delivered_at, now)} ago"
     if each.leased_until is not None and each.leased_until > now:
@@ -147,23 +133,17 @@ def _next(each: Effect, now: Micros) -> Piece:
 @click.argument("key")
 @on_a_guard
 @click.option("--body", is_flag=True, help="Print the payload too.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def show(
-    key: str, guard: str | None, store: str | None, app: str | None, body: bool, as_json: bool
-) -> None:
+@as_json
+def show(target: Target, key: str, body: bool, as_json: bool) -> None:
     """Show the effect KEY, without its payload unless --body asks for it."""
-    from semel.cli.keys_shown import effect, lines
+    from semel.cli.views import effect_document, print_document
     from semel.core.operations.outbox import FindEffect
 
-    with one_sentence():
-        found = _store(open_guard(guard, store)).perform(FindEffect(key)).effects
+    with errors_as_sentences():
+        found = _store(target).perform(FindEffect(key)).effects
         if not found:
             fail("there is no such effect", FAILED)
-    shown = effect(found[0])
+    shown = effect_document(found[0])
     if body:
         shown["payload"] = found[0].payload.decode("utf-8", "replace")
-    if as_json:
-        print_json(shown)
-    else:
-        for line in lines(shown):
-            say(line)
+    print_document(shown, as_json)

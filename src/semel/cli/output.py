@@ -1,4 +1,4 @@
-"""How commands speak: one sentence for an error, tables for people, JSON for programs.
+"""How commands print: one sentence for an error, tables for people, JSON for programs.
 
 Exit codes, of every command:
 
@@ -7,17 +7,15 @@ Exit codes, of every command:
     error
 2   the command line or a setting is wrong: nothing was done
 
-Tenants, paths, reasons and answers were written by others. A terminal obeys what it is shown: an
-escape sequence moves the cursor, a line break forges a row, a mark of direction turns text around.
-So all commands print through `say`, `say_table` and `print_json`, which show such characters
-instead of sending them.
+Tenants, paths, reasons and answers come from outside. A terminal obeys what it is sent: an escape
+sequence moves the cursor, a line break forges a row, a direction mark turns text around. So all
+commands print through `say`, `say_table` and `print_json`, which escape such characters.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -31,11 +29,9 @@ from semel.errors import ConfigurationError, SchemaError, SemelError
 
 if TYPE_CHECKING:
     from semel.core.records import Micros
-    from semel.guard import Guard
 
 DONE, FAILED, MISUSED = 0, 1, 2
 
-F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
@@ -44,14 +40,14 @@ T = TypeVar("T")
 COLOURS: Final = {"good": "green", "bad": "red", "doubtful": "yellow"}
 
 
-class Painted(NamedTuple):
-    """Text with a colour, which it gets when it is printed and only on a terminal."""
+class Coloured(NamedTuple):
+    """Text that is printed in a colour, on a terminal only; ``colour`` is a key of `COLOURS`."""
 
     text: str
-    how: str
+    colour: str
 
 
-Piece: TypeAlias = str | Painted
+Piece: TypeAlias = str | Coloured
 
 
 def say(*pieces: Piece, err: bool = False) -> None:
@@ -76,36 +72,32 @@ def print_json(document: object, indent: int | None = 2) -> None:
 
 
 def visible(text: str) -> str:
-    """``text`` with every character that a terminal would not simply show as its escape."""
+    """``text`` with the escape of every character that a terminal would not simply show."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else _escape(each) for each in text)
-
-
-def _escape(character: str) -> str:
-    return repr(character)[1:-1]
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def _styled(piece: Piece) -> str:
-    if isinstance(piece, Painted):
-        return click.style(visible(piece.text), fg=COLOURS[piece.how])
+    if isinstance(piece, Coloured):
+        return click.style(visible(piece.text), fg=COLOURS[piece.colour])
     return visible(piece)
 
 
 def _width(piece: Piece) -> int:
-    return len(visible(piece.text if isinstance(piece, Painted) else piece))
+    return len(visible(piece.text if isinstance(piece, Coloured) else piece))
 
 
 def show_errors_visibly() -> None:
     """Escape what Python itself prints: tracebacks, and log lines that no handler takes."""
-    sys.excepthook = _print_traceback
+
+    def print_traceback(*error: Any) -> None:
+        for line in "".join(traceback.format_exception(*error)).rstrip("\n").split("\n"):
+            say(line, err=True)
+
+    sys.excepthook = print_traceback
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_VisibleLines())
-
-
-def _print_traceback(*error: Any) -> None:
-    for line in "".join(traceback.format_exception(*error)).rstrip("\n").split("\n"):
-        say(line, err=True)
 
 
 class _VisibleLines(logging.Formatter):
@@ -114,94 +106,30 @@ class _VisibleLines(logging.Formatter):
 
 
 def fail(sentence: str, code: int) -> NoReturn:
+    """End the command with a sentence on standard error."""
     say(f"semel: {sentence}", err=True)
     raise SystemExit(code)
 
 
 @contextmanager
-def one_sentence() -> Generator[None, None, None]:
-    """Semel's own errors are told, not traced."""
+def errors_as_sentences() -> Generator[None, None, None]:
+    """Print semel's own errors as a sentence, without a traceback, and end the command."""
     try:
         yield
-    except SchemaError as error:
-        fail(str(error), FAILED)
-    except ConfigurationError as error:
-        fail(str(error), MISUSED)
     except SemelError as error:
-        fail(str(error), FAILED)
+        misused = isinstance(error, ConfigurationError) and not isinstance(error, SchemaError)
+        fail(str(error), MISUSED if misused else FAILED)
 
 
-# ── what a command is about ───────────────────────────────────────────────────────────────────────
-
-
-def on_a_guard(command: F) -> F:
-    """The options that say whose records a command is about."""
-    options = (
-        click.option("--guard", help="The application's guard, say shop:guard."),
-        click.option("--store", help="The store's URL, instead of a guard."),
-        click.option("--app", help="The application, for policies on endpoints, say shop:app."),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def open_guard(guard: str | None, store: str | None) -> Guard:
-    """The guard named, or one that is as the settings say, on the store named or theirs."""
-    from semel.cli.targets import guard_at
-    from semel.config import load
-    from semel.guard import Guard
-
-    if guard is not None and store is not None:
-        raise ConfigurationError("give --guard or --store, not both")
-    if guard is not None:
-        return guard_at(guard)
-    url = load().store if store is None else store
-    if url is None:
-        raise ConfigurationError("whose records? Give --guard or --store, or set SEMEL_STORE")
-    _demand_file(url)
-    return Guard.from_settings(tenant=None, store=url)
-
-
-def _demand_file(url: str) -> None:
-    """A SQLite file is made when it is opened: a misspelt one would look as if all were well."""
-    from semel.stores import scheme
-
-    if scheme(url) != "sqlite":
-        return
-    from semel.stores.sqlite.backend import parse
-
-    path, _ = parse(url)
-    if not path.exists():
-        raise ConfigurationError(f"there is no file {path}; `semel migrate {url}` would make it")
-
-
-def signed(command: F) -> F:
-    """The options that say who does something, and why: every such act is put on record."""
-    options = (
-        click.option("--by", default=whoever, help="Who does it; the user logged in if not said."),
-        click.option("--reason", required=True, help="Why, and how it is known."),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def whoever() -> str:
-    """Who is at the keyboard, as the operating system knows."""
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a user id without a name
-        return f"uid {os.getuid()}"
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+yes = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 # ── for people ────────────────────────────────────────────────────────────────────────────────────
 
 
 def moment(at: Micros | None) -> str | None:
-    """A time of the store's, for programs and for people."""
+    """A time of the store, in ISO 8601 and UTC."""
     if at is None:
         return None
     return datetime.fromtimestamp(at // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -218,9 +146,9 @@ def ago(at: Micros, now: Micros) -> str:
 
 @contextmanager
 def progress() -> Generator[Callable[[str], None], None, None]:
-    """One line of standard error that is written over, and wiped in the end.
+    """Show one line on standard error that is overwritten, and wiped in the end.
 
-    Only on a terminal: what is written to a file or a pipe has no use for it.
+    Only on a terminal: a file or a pipe gets nothing.
     """
     shown, widest = sys.stderr.isatty(), 0
 
@@ -238,7 +166,7 @@ def progress() -> Generator[Callable[[str], None], None, None]:
 
 
 def counted(what: str, things: Iterable[T], every: int = 1) -> Iterator[T]:
-    """Tell how far it has come."""
+    """The things, with a count on the progress line."""
     with progress() as tell:
         for number, thing in enumerate(things, start=1):
             if number % every == 0:
@@ -247,8 +175,8 @@ def counted(what: str, things: Iterable[T], every: int = 1) -> Iterator[T]:
 
 
 @contextmanager
-def patience(what: str) -> Generator[None, None, None]:
-    """Say what is being waited for, until it is there."""
+def waiting_for(what: str) -> Generator[None, None, None]:
+    """Show what the command waits for, while it waits."""
     with progress() as tell:
         tell(f"{what} ...")
         yield

@@ -1,4 +1,4 @@
-"""``semel routes``: every route of an application that changes something, and its word on keys."""
+"""``semel routes``: the routes of an application that change something, and whether keys count."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import click
 from semel.cli.output import (
     FAILED,
     MISUSED,
-    Painted,
+    Coloured,
     Piece,
+    as_json,
+    errors_as_sentences,
     fail,
-    one_sentence,
     print_json,
     say,
     say_table,
@@ -38,12 +39,12 @@ _COLOURS: Final = {
 
 
 @frozen
-class Audited:
-    """One method of one route.
+class RouteKeys:
+    """One method of one route, and what it does with keys.
 
-    enforces: a request without a key is refused. accepts: keys are honoured, and somebody said so
-    for this route. exempt: somebody said that it needs none. default: keys are honoured only
-    because the guard's default is so. ignores: a retry runs again.
+    enforces: a request without a key is refused. accepts: keys count, by a policy for this route.
+    exempt: a policy says that it needs none. default: keys count only by the guard's default.
+    ignores: a retry runs again.
     """
 
     method: str
@@ -73,7 +74,7 @@ class Audited:
     help="A route that needs no key; * stands for anything. Repeatable.",
 )
 @click.option("--allow-default", is_flag=True, help="The guard's optional default is enough.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@as_json
 def routes(
     app: str,
     guard: str | None,
@@ -88,10 +89,12 @@ def routes(
     ignores keys, or takes them only because of an optional default that nobody said for it.
     """
     waived = [_waiver(text) for text in ignored]
-    with one_sentence():
+    with errors_as_sentences():
         found = audit(*_opened(app, guard, factory), waived)
     if as_json:
-        _print_json(found, allow_default)
+        covered = all(each.covered(allow_default) for each in found)
+        listed = [_document(each, allow_default) for each in found]
+        print_json({"covered": covered, "routes": listed})
     else:
         _print(found, allow_default)
     for method, path in waived:
@@ -123,23 +126,23 @@ def _opened(app: str, guard: str | None, factory: bool) -> tuple[Any, Guard | No
         raise ConfigurationError(f"{app}() did not make an application: {said}") from error
 
 
-# ── what is found ─────────────────────────────────────────────────────────────────────────────────
+# ── the routes ────────────────────────────────────────────────────────────────────────────────────
 
 
-def audit(app: Any, guard: Guard | None, waived: Sequence[tuple[str, str]] = ()) -> list[Audited]:
+def audit(app: Any, guard: Guard | None, waived: Sequence[tuple[str, str]] = ()) -> list[RouteKeys]:
     """Every route of ``app`` that changes something, in the order of its router."""
     from semel.core.policy import SAFE_METHODS
     from semel.web.inventory import inventory
 
     every = inventory(app, guard) or _without_a_router(app, guard)
-    return [_audited(each, waived) for each in every if each.method not in SAFE_METHODS]
-
-
-def _audited(each: RouteMethod, waived: Sequence[tuple[str, str]]) -> Audited:
-    dropped = any(_fits(each.method, each.path, waiver) for waiver in waived)
-    keys = _keys(each)
-    late = () if keys in ("exempt", "ignores") else each.late
-    return Audited(each.method, each.path, keys, each.said, each.policy, dropped, late)
+    found: list[RouteKeys] = []
+    for each in every:
+        if each.method not in SAFE_METHODS:
+            keys, place = _keys(each), (each.method, each.path)
+            ignored = any(_fits(*place, waiver) for waiver in waived)
+            late = () if keys in ("exempt", "ignores") else each.late
+            found.append(RouteKeys(*place, keys, each.said, each.policy, ignored, late))
+    return found
 
 
 def _fits(method: str, path: str, waiver: tuple[str, str]) -> bool:
@@ -160,11 +163,15 @@ def _keys(each: RouteMethod) -> Keys:
 
 
 def _without_a_router(app: Any, guard: Guard | None) -> list[RouteMethod]:
-    """What is known of a bare application: what its guard lists, and the default for the rest."""
+    """The routes of an application without a router: those its guard lists, and its default."""
     from semel.errors import ConfigurationError
+    from semel.guard import Guard
     from semel.web.inventory import RouteMethod
+    from semel.web.tags import layers
 
-    guard = guard or _guard_around(app)
+    if guard is None:
+        guards = (getattr(layer, "guard", None) for layer in layers(app))
+        guard = next((each for each in guards if isinstance(each, Guard)), None)
     if guard is None:
         raise ConfigurationError(
             "neither routes nor a guard were found in it: name the application that has routes, or "
@@ -174,18 +181,10 @@ def _without_a_router(app: Any, guard: Guard | None) -> list[RouteMethod]:
     return [*listed, RouteMethod("*", "/{path:path}", guard.policy, "default")]
 
 
-def _guard_around(app: Any) -> Guard | None:
-    from semel.guard import Guard
-    from semel.web.tags import layers
-
-    guards = (getattr(layer, "guard", None) for layer in layers(app))
-    return next((guard for guard in guards if isinstance(guard, Guard)), None)
+# ── output ────────────────────────────────────────────────────────────────────────────────────────
 
 
-# ── what is told ──────────────────────────────────────────────────────────────────────────────────
-
-
-def _print(found: Sequence[Audited], allow_default: bool) -> None:
+def _print(found: Sequence[RouteKeys], allow_default: bool) -> None:
     if not found:
         say("no route changes anything")
         return
@@ -219,22 +218,13 @@ _SAID: Final = {
 }
 
 
-def _row(each: Audited) -> tuple[Piece, ...]:
-    keys = "needs none" if each.waived else Painted(each.keys, _COLOURS[each.keys])
+def _row(each: RouteKeys) -> tuple[Piece, ...]:
+    keys = "needs none" if each.waived else Coloured(each.keys, _COLOURS[each.keys])
     policy = "-" if each.policy is None else each.policy.name
     return (each.method, each.path, keys, _SAID.get(each.said, each.said), policy)
 
 
-def _print_json(found: Sequence[Audited], allow_default: bool) -> None:
-    print_json(
-        {
-            "covered": all(each.covered(allow_default) for each in found),
-            "routes": [_told(each, allow_default) for each in found],
-        }
-    )
-
-
-def _told(each: Audited, allow_default: bool) -> dict[str, Any]:
+def _document(each: RouteKeys, allow_default: bool) -> dict[str, Any]:
     policy = each.policy
     return {
         "method": each.method,

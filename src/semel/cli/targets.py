@@ -1,27 +1,132 @@
-"""What a command is pointed at: ``module:name``, as servers take their applications."""
+"""What a command works on: the guard, application and records that its arguments name.
+
+Guards and applications are named ``module:name``, as servers take them. A record is named by the
+first digits of its identity.
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from traceback import extract_tb
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from semel.cli.output import FAILED, MISUSED, fail, open_guard
+import click
+
+from semel.cli.output import FAILED, MISUSED, fail
+from semel.core.frozen import frozen
 from semel.errors import ConfigurationError
-from semel.guard import Guard
 
 if TYPE_CHECKING:
     from semel.core.operations.requests import Recalled
     from semel.core.records import Identity
+    from semel.guard import Guard
     from semel.operators.operator import Operator
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SHORT: Final = 16
+"""Digits of an identity that tables show."""
+LEAST: Final = 8
+"""Digits of an identity that are enough for a command, if no other record begins so."""
+_NO_RECORD: Final = "there is no such record"
+
+
+# ── options ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen
+class Target:
+    """Whose records a command works on: the values of --guard, --store and --app."""
+
+    guard: str | None
+    store: str | None
+    app: str | None
+
+    def open_guard(self) -> Guard:
+        """The guard named; else one from the settings, on the store named or theirs."""
+        from semel.config import load
+        from semel.guard import Guard
+
+        if self.guard is not None and self.store is not None:
+            raise ConfigurationError("give --guard or --store, not both")
+        if self.guard is not None:
+            return guard_at(self.guard)
+        url = load().store if self.store is None else self.store
+        if url is None:
+            raise ConfigurationError("whose records? Give --guard or --store, or set SEMEL_STORE")
+        _require_file(url)
+        return Guard.from_settings(tenant=None, store=url)
+
+    def operator(self) -> Operator:
+        from semel.operators.operator import Operator
+
+        return Operator(self.open_guard(), None if self.app is None else app_at(self.app))
+
+
+def on_a_guard(command: F) -> F:
+    """Add --guard, --store and --app; the command gets them as its first argument, a `Target`."""
+
+    @wraps(command)
+    def with_target(
+        *, guard: str | None, store: str | None, app: str | None, **given: Any
+    ) -> object:
+        return command(Target(guard, store, app), **given)
+
+    decorated: Any = with_target
+    for option in (
+        click.option("--app", help="The application, for policies on endpoints, say shop:app."),
+        click.option("--store", help="The store's URL, instead of a guard."),
+        click.option("--guard", help="The application's guard, say shop:guard."),
+    ):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]
+
+
+def signed(command: F) -> F:
+    """Add --by and --reason: every act of an operator is put on record with them."""
+    reason = click.option("--reason", required=True, help="Why, and how it is known.")
+    by = click.option(
+        "--by", default=current_user, help="Who does it; the user logged in if not said."
+    )
+    return by(reason(command))
+
+
+def current_user() -> str:
+    """The user's name, as the operating system knows it."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a user id without a name
+        return f"uid {os.getuid()}"
+
+
+def _require_file(url: str) -> None:
+    """Refuse a SQLite file that is not there: opening would make it and hide a misspelt name."""
+    from semel.stores import scheme
+
+    if scheme(url) != "sqlite":
+        return
+    from semel.stores.sqlite.backend import parse
+
+    path, _ = parse(url)
+    if not path.exists():
+        raise ConfigurationError(f"there is no file {path}; `semel migrate {url}` would make it")
+
+
+# ── module:name ───────────────────────────────────────────────────────────────────────────────────
 
 
 def guard_at(target: str) -> Guard:
     """The guard of an application, say ``shop:guard``."""
-    found = at(target)
+    from semel.guard import Guard
+
+    found = _at(target)
     if not isinstance(found, Guard):
         raise ConfigurationError(f"{target} is no semel.Guard, but of type {type(found).__name__}")
     return found
@@ -29,18 +134,18 @@ def guard_at(target: str) -> Guard:
 
 def app_at(target: str) -> Any:
     """An ASGI or WSGI application, say ``shop:app``."""
-    found = at(target)
+    found = _at(target)
     if not callable(found):
         raise ConfigurationError(f"{target} is no application, but of type {type(found).__name__}")
     return found
 
 
-def at(target: str) -> Any:
-    """What ``module:name`` leads to; modules of the working folder come first."""
+def _at(target: str) -> Any:
+    """The object at ``module:name``; modules of the working folder come first."""
     module, _, name = target.partition(":")
     if not module or not name:
         raise ConfigurationError(f"{target!r} must be written module:name, such as shop:guard")
-    found: Any = _imported(module)
+    found: Any = _import(module)
     for part in name.split("."):
         if not hasattr(found, part):
             raise ConfigurationError(f"{module} has no {name!r}")
@@ -48,60 +153,37 @@ def at(target: str) -> Any:
     return found
 
 
-def _imported(module: str) -> Any:
+def _import(module: str) -> Any:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        _set_up_django()
+        if "DJANGO_SETTINGS_MODULE" in os.environ:
+            import django
+
+            django.setup()  # a project's modules cannot be imported before this
         return importlib.import_module(module)
-    except ModuleNotFoundError as missing:
-        if missing.name is not None and f"{module}.".startswith(f"{missing.name}."):
-            raise ConfigurationError(
-                f"there is no module {module!r} in {here} or among what is installed"
-            ) from missing
-        raise _broken(module, missing) from missing
     except Exception as error:
-        raise _broken(module, error) from error
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{module}.".startswith(f"{missing}."):
+            said = f"there is no module {module!r} in {here} or among what is installed"
+        else:
+            *_, last = extract_tb(error.__traceback__)
+            text = " ".join(str(error).split())
+            said = (
+                f"{module} cannot be imported: {type(error).__name__}: {text} "
+                f"({last.filename}:{last.lineno})"
+            )
+        raise ConfigurationError(said) from error
 
 
-def _set_up_django() -> None:
-    """A project's modules cannot be imported before its applications are loaded."""
-    if "DJANGO_SETTINGS_MODULE" in os.environ:
-        import django
-
-        django.setup()
+# ── records ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _broken(module: str, error: Exception) -> ConfigurationError:
-    *_, last = extract_tb(error.__traceback__)
-    said = " ".join(str(error).split())
-    place = f"{last.filename}:{last.lineno}"
-    return ConfigurationError(
-        f"{module} cannot be imported: {type(error).__name__}: {said} ({place})"
-    )
-
-
-# --- records that people name: by the digits of an identity, or by where a key was used
-
-SHORT: Final = 16
-"""Digits of an identity that tables show."""
-LEAST: Final = 8
-"""Digits that commands take for it, where no other begins so."""
-
-
-def operator(guard: str | None, store: str | None, app: str | None) -> Operator:
-    """Whoever looks after the records that the options name."""
-    from semel.cli.targets import app_at
-    from semel.operators.operator import Operator
-
-    return Operator(open_guard(guard, store), None if app is None else app_at(app))
-
-
-def found(operator: Operator, text: str) -> Recalled:
+def find_record(operator: Operator, text: str) -> Recalled:
     """The record whose identity is, or begins with, ``text``."""
     recalled = operator.find(identity_of(operator, text))
-    return recalled if recalled is not None else fail(_NONE, FAILED)
+    return recalled if recalled is not None else fail(_NO_RECORD, FAILED)
 
 
 def identity_of(operator: Operator, text: str) -> Identity:
@@ -118,8 +200,5 @@ def identity_of(operator: Operator, text: str) -> Identity:
         fail(f"IDENTITY needs {LEAST} digits or more", MISUSED)
     identities = beginning(operator._guard.backend, digits)
     if len(identities) != 1:
-        fail("several records begin so: give more digits" if identities else _NONE, FAILED)
+        fail("several records begin so: give more digits" if identities else _NO_RECORD, FAILED)
     return identities[0]
-
-
-_NONE: Final = "there is no such record"

@@ -13,16 +13,16 @@ from semel.cli.output import (
     FAILED,
     MISUSED,
     ago,
+    as_json,
+    errors_as_sentences,
     fail,
     moment,
-    on_a_guard,
-    one_sentence,
     print_json,
     say,
     say_table,
-    signed,
+    yes,
 )
-from semel.cli.targets import SHORT, found, operator
+from semel.cli.targets import SHORT, Target, find_record, on_a_guard, signed
 
 if TYPE_CHECKING:
     from semel.core.records import Case, Micros
@@ -41,13 +41,15 @@ def unknown() -> None:
 @unknown.command("list")
 @on_a_guard
 @click.option("--dead", is_flag=True, help="Only those that nobody will ask about again.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def list_(guard: str | None, store: str | None, app: str | None, dead: bool, as_json: bool) -> None:
+@as_json
+def list_(target: Target, dead: bool, as_json: bool) -> None:
     """List the records in doubt, lapsed ones included."""
-    with one_sentence():
-        listed = list(operator(guard, store, app).list_unknown(dead=dead))
+    from semel.cli.views import case_document
+
+    with errors_as_sentences():
+        listed = list(target.operator().list_unknown(dead=dead))
     if as_json:
-        return print_json([told(case) for case, _ in listed])
+        return print_json([case_document(case) for case, _ in listed])
     if not listed:
         return say("nothing is unknown")
     head = ("IDENTITY", "STATE", "AGE", "TRIES", "NEXT", "TENANT", "WHERE", "KEY", "REASON")
@@ -73,73 +75,39 @@ def _row(case: Case, now: Micros) -> tuple[str, ...]:
     )
 
 
-def told(case: Case) -> dict[str, Any]:
-    """A case for programs. The key is masked: whoever has it could send requests with it."""
-    from semel.cli.keys_shown import whose
-    from semel.core.request.keys import mask
-    from semel.core.unknown.settlement import in_doubt
-
-    record, origin = case.record, case.origin
-    return {
-        "identity": record.identity.hex(),
-        "state": record.state.value,
-        **whose(case),
-        "tenant": origin.tenant,
-        "method": origin.method,
-        "path": origin.path,
-        "key": mask(origin.key),
-        "in_doubt": in_doubt(case),
-        "reason": record.reason,
-        "created_at": moment(record.created_at),
-        "leased_until": moment(record.leased_until),
-        "tries": case.tries,
-        "next_probe_at": moment(case.due_at),
-    }
-
-
 @unknown.command()
 @click.argument("identity")
 @on_a_guard
 @click.option("--call", help="Print the downstream key of this call, say charge.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def show(
-    identity: str,
-    guard: str | None,
-    store: str | None,
-    app: str | None,
-    call: str | None,
-    as_json: bool,
-) -> None:
+@as_json
+def show(target: Target, identity: str, call: str | None, as_json: bool) -> None:
     """Show one record: where its key was used, how far it came, what is in doubt.
 
     IDENTITY is what the list shows, or the whole of it.
     """
-    with one_sentence():
-        case = found(operator(guard, store, app), identity).case
-        document = told(case) | _history(case, call)
+    from semel.cli.views import case_document
+
+    with errors_as_sentences():
+        case = find_record(target.operator(), identity).case
+        document = case_document(case) | _points(case, call)
     if as_json:
         return print_json(document)
     for name, value in document.items():
-        say(f"{name.replace('_', ' ')}: {_line(value)}")
+        text = (", ".join(value) or None) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType]
+        say(f"{name.replace('_', ' ')}: {'-' if text is None else text}")
     return None
 
 
-def _history(case: Case, call: str | None) -> dict[str, Any]:
+def _points(case: Case, call: str | None) -> dict[str, Any]:
     from semel.core.recovery import journal
     from semel.core.unknown.evidence import inquiry_about
     from semel.core.unknown.settlement import in_doubt
 
     points = journal.decode(case.journal).points
-    history = [f"{p.kind} {p.name}{'' if p.done else ': begun'}" for p in points]
+    lines = [f"{p.kind} {p.name}{'' if p.done else ': begun'}" for p in points]
     name = call or in_doubt(case)
     key = None if name is None else inquiry_about(case, name).downstream_key()
-    return {"points": history, "downstream_key": key}
-
-
-def _line(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "-"  # pyright: ignore[reportUnknownArgumentType]
-    return "-" if value is None else str(value)
+    return {"points": lines, "downstream_key": key}
 
 
 # ── asking ────────────────────────────────────────────────────────────────────────────────────────
@@ -148,33 +116,36 @@ def _line(value: Any) -> str:
 @unknown.command()
 @click.argument("identity")
 @on_a_guard
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def probe(
-    identity: str, guard: str | None, store: str | None, app: str | None, as_json: bool
-) -> None:
+@as_json
+def probe(target: Target, identity: str, as_json: bool) -> None:
     """Ask the record's probe now, and settle it by the answer.
 
     Exit code 1 when it is unknown still.
     """
+    with errors_as_sentences():
+        operator = target.operator()
+        result = operator.probe_now(find_record(operator, identity).case.record.identity)
+    _report(result, as_json)
+
+
+def _report(result: Inspection | None, as_json: bool) -> None:
+    """Print whether the record was settled; exit code 1 if it was not."""
     from semel.core.unknown.settlement import Settled
 
-    with one_sentence():
-        asker = operator(guard, store, app)
-        came = asker.probe_now(found(asker, identity).case.record.identity)
+    settled = isinstance(result, Settled)
     if as_json:
-        print_json({"settled": isinstance(came, Settled), "said": said(came)})
+        print_json({"settled": settled, "said": _sentence(result)})
     else:
-        say(said(came))
-    if not isinstance(came, Settled):
+        say(_sentence(result))
+    if not settled:
         raise SystemExit(FAILED)
 
 
-def said(came: Inspection | None) -> str:
-    """What came of it, in a sentence."""
+def _sentence(result: Inspection | None) -> str:
     from semel.core.unknown.probe import GivenUp
     from semel.core.unknown.settlement import Passed, Running, Settled, Undecided, Unusable
 
-    match came:
+    match result:
         case None | Passed(state=None):
             return "there is no such record any more"
         case Settled(state):
@@ -206,48 +177,35 @@ def said(came: Inspection | None) -> str:
 @click.option("--content-type", default="application/json", show_default=True)
 @click.option("--provider-id", help="The provider's name for it.")
 @signed
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def settle(
-    identity: str, guard: str | None, store: str | None, app: str | None, **given: Any
-) -> None:
+@yes
+@as_json
+def settle(target: Target, identity: str, **given: Any) -> None:
     """Settle a record by what you have found out.
 
     IDENTITY is what the list shows, or the whole of it. A call that was settled wrongly is settled
     anew with --call, while its operation has come to no other point. Exit code 1 when it was not
     settled.
     """
-    from semel.core.unknown.settlement import Settled
-
-    _demand_a_verdict(**given)
-    with one_sentence():
-        settler = operator(guard, store, app)
-        case = found(settler, identity).case
-        evidence = _evidence(case, **given)
-    if not given["yes"]:
-        say(_warning(case, evidence, given["call"]), err=True)
-        click.confirm("Settle it?", abort=True, err=True)
-    with one_sentence():
-        said_by = {name: given[name] for name in ("by", "reason", "call")}
-        came = settler.settle(case.record.identity, evidence, **said_by)
-    if given["as_json"]:
-        print_json({"settled": isinstance(came, Settled), "said": said(came)})
-    else:
-        say(said(came))
-    if not isinstance(came, Settled):
-        raise SystemExit(FAILED)
-
-
-def _demand_a_verdict(*, happened: bool, absent: bool, final: bool, **_: Any) -> None:
-    if happened == absent:
+    if given["happened"] == given["absent"]:
         fail("say --happened, or --absent --final", MISUSED)
-    if absent and not final:
+    if given["absent"] and not given["final"]:
         fail(
             "--absent needs --final: that it is not there now does not prove that it will not "
             "come. Be sure that no process still runs it and nothing is on its way, or void it at "
             "the provider first",
             MISUSED,
         )
+    with errors_as_sentences():
+        operator = target.operator()
+        case = find_record(operator, identity).case
+        evidence = _evidence(case, **given)
+    if not given["yes"]:
+        say(_warning(case, evidence, given["call"]), err=True)
+        click.confirm("Settle it?", abort=True, err=True)
+    with errors_as_sentences():
+        signature = {name: given[name] for name in ("by", "reason", "call")}
+        result = operator.settle(case.record.identity, evidence, **signature)
+    _report(result, given["as_json"])
 
 
 def _evidence(
@@ -274,30 +232,24 @@ def _evidence(
             "or settle one of its calls anew with --call",
             MISUSED,
         )
-    text = None if body is None else _read(body)
+    text = None
+    if body is not None:
+        text = sys.stdin.buffer.read() if str(body) == "-" else body.read_bytes()
     if call is not None and text is None:
         fail(f"the operation goes on with the result of {call!r}: give it with --body", MISUSED)
     if text is not None and (call is not None or case.origin.method == ONCE):
-        return Happened(_json(text), provider_id)
+        try:
+            return Happened(json.loads(text), provider_id)
+        except ValueError as error:
+            fail(f"--body must be JSON here, the result of a function: {error}", MISUSED)
     if text is None:
         return Happened(None if status is None else Response(status, (), b""), provider_id)
     headers = ((b"content-type", content_type.encode("latin-1", "replace")),)
     return Happened(Response(status or 200, headers, text), provider_id)
 
 
-def _read(path: Path) -> bytes:
-    return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-
-
-def _json(text: bytes) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        fail(f"--body must be JSON here, the result of a function: {error}", MISUSED)
-
-
 def _warning(case: Case, evidence: Evidence, call: str | None) -> str:
-    """What settling will do, before it is done."""
+    """What settling will do."""
     from semel.core.unknown.evidence import Happened
     from semel.core.unknown.settlement import call_in_doubt
 
@@ -318,29 +270,20 @@ def _warning(case: Case, evidence: Evidence, call: str | None) -> str:
 @on_a_guard
 @click.option("--free", is_flag=True, help="Leave no tombstone: a retry runs it again.")
 @signed
-@click.option("--yes", is_flag=True, help="Do not ask.")
-def bury(
-    identity: str,
-    guard: str | None,
-    store: str | None,
-    app: str | None,
-    free: bool,
-    by: str,
-    reason: str,
-    yes: bool,
-) -> None:
+@yes
+def bury(target: Target, identity: str, free: bool, by: str, reason: str, yes: bool) -> None:
     """Give a record up of which nothing will ever be known: its key is expired from now on."""
     from semel.core.operations.requests import Applied
 
-    with one_sentence():
-        burier = operator(guard, store, app)
-        case = found(burier, identity).case
+    with errors_as_sentences():
+        operator = target.operator()
+        case = find_record(operator, identity).case
     if not yes:
         then = "A retry may then have it happen twice." if free else "Retries are refused (410)."
         say(f"{case.origin.method} {case.origin.path}: given up. {then}", err=True)
         click.confirm("Give it up?", abort=True, err=True)
-    with one_sentence():
-        written = burier.bury(case.record.identity, by=by, reason=reason, free=free)
+    with errors_as_sentences():
+        written = operator.bury(case.record.identity, by=by, reason=reason, free=free)
     if not isinstance(written, Applied):
         fail("not given up: it is not unknown", FAILED)
     say("given up")

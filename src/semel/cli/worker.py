@@ -1,4 +1,4 @@
-"""``semel worker``: the loops of a guard, as one process among as many as are wanted."""
+"""``semel worker``: runs the loops of a guard; many such processes may run at once."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from semel.worker.wake_up import Bell, bell_for
 from semel.worker.worker import DELIVER, LOOPS, MAINTAIN, RUN, Worker
 
 _BACKSTOP: Final = 10.0
-"""Seconds after which a process that is done ends, though a coroutine will not."""
+"""Seconds after which a process that is done ends, even if a coroutine does not."""
 
 
 @frozen
-class Orders:
-    """The command line; durations in seconds."""
+class WorkerOptions:
+    """The options of the command line; durations in seconds."""
 
     guard: str
     app: str | None
@@ -45,61 +45,52 @@ class Orders:
     as_json: bool
 
 
-def run(orders: Orders) -> int:
-    """Work until told to stop; the exit code."""
-    guard = guard_at(orders.guard)
-    app = None if orders.app is None else app_at(orders.app)
-    voice = Voice(orders.as_json)
-    loops = loops_of(guard, app, orders, voice)
-    bell = None if orders.once else bell_for(guard.backend, orders.listen_url)
+def run(options: WorkerOptions) -> int:
+    """Work until a signal says stop; return the exit code."""
+    guard = guard_at(options.guard)
+    app = None if options.app is None else app_at(options.app)
+    log = WorkerLog(options.as_json)
+    loops = loops_of(guard, app, options, log)
+    bell = None if options.once else bell_for(guard.backend, options.listen_url)
     guard.start()
-    voice.start(guard, loops, orders.once)
-    code = asyncio.run(_work(guard, loops, bell, orders, voice))
+    log.start(guard, loops, options.once)
+    code = asyncio.run(_work(guard, loops, bell, options, log))
     sys.stdout.flush()
     return code
 
 
-def loops_of(guard: Guard, app: Any, orders: Orders, voice: Voice) -> list[tuple[str, Loop]]:
-    """The loops that were asked for; without a word, all that this guard has work for."""
-    asked = _names(orders.only)
+def loops_of(
+    guard: Guard, app: Any, options: WorkerOptions, log: WorkerLog
+) -> list[tuple[str, Loop]]:
+    """The loops that --only names; without it, all that this guard has work for."""
+    asked = dict.fromkeys(name.strip() for name in (options.only or "").split(","))
+    for name in asked if options.only is not None else ():
+        if name not in LOOPS:
+            raise ConfigurationError(f"--only takes {', '.join(LOOPS)}; not {name!r}")
     loops: list[tuple[str, Loop]] = []
-    for name in asked or LOOPS:
-        lacking = _lacking(name, guard, app)
+    for name in LOOPS if options.only is None else asked:
+        lacking = None
+        if name == DELIVER and not guard.registry.deliverers:
+            lacking = "the guard has no deliverers: guard.effect"
+        elif name == RUN and app is None:
+            lacking = "which application? Give --app"
         if lacking is None:
-            loops.append((name, _loop(name, guard, app, orders, voice)))
-        elif asked:
+            loops.append((name, _loop(name, guard, app, options, log)))
+        elif options.only is not None:
             raise ConfigurationError(f"--only {name}: {lacking}")
     return loops
 
 
-def _names(only: str | None) -> tuple[str, ...]:
-    if only is None:
-        return ()
-    names = tuple(name.strip() for name in only.split(","))
-    for name in names:
-        if name not in LOOPS:
-            raise ConfigurationError(f"--only takes {', '.join(LOOPS)}; not {name!r}")
-    return tuple(dict.fromkeys(names))
-
-
-def _lacking(name: str, guard: Guard, app: Any) -> str | None:
-    if name == DELIVER:
-        return None if guard.registry.deliverers else "the guard has no deliverers: guard.effect"
-    if name == RUN and app is None:
-        return "which application? Give --app"
-    return None
-
-
-def _loop(name: str, guard: Guard, app: Any, orders: Orders, voice: Voice) -> Loop:
+def _loop(name: str, guard: Guard, app: Any, options: WorkerOptions, log: WorkerLog) -> Loop:
     if name == DELIVER:
         return Deliveries(
             guard,
-            concurrency=orders.concurrency,
-            lease=timedelta(seconds=orders.lease),
-            report=partial(voice.round, DELIVER),
+            concurrency=options.concurrency,
+            lease=timedelta(seconds=options.lease),
+            report=partial(log.round, DELIVER),
         )
     if name == RUN:
-        return Runs(guard, app, report=partial(voice.round, RUN))
+        return Runs(guard, app, report=partial(log.round, RUN))
     return Maintenance(guard) if name == MAINTAIN else Reconciler(guard, app)
 
 
@@ -107,41 +98,41 @@ async def _work(
     guard: Guard,
     loops: Sequence[tuple[str, Loop]],
     bell: Bell | None,
-    orders: Orders,
-    voice: Voice,
+    options: WorkerOptions,
+    log: WorkerLog,
 ) -> int:
     worker = Worker(
         loops,
         bell=bell,
-        poll=timedelta(seconds=orders.poll),
-        drain=timedelta(seconds=orders.drain),
-        on_round=voice.round,
-        on_failure=voice.failure,
+        poll=timedelta(seconds=options.poll),
+        drain=timedelta(seconds=options.drain),
+        on_round=log.round,
+        on_failure=log.failure,
     )
-    _heed_signals(worker, voice)
+    _heed_signals(worker, log)
     try:
-        whole = await _once(worker, voice) if orders.once else await worker.run()
+        whole = await _once(worker, log) if options.once else await worker.run()
     finally:
         await worker.aclose()
         await guard.aclose()
-    voice.end(whole, orders)
-    # A coroutine that takes no notice of being cancelled would keep the process for ever.
+    log.end(whole, options)
+    # A coroutine that ignores its cancellation would keep the process for ever.
     backstop = threading.Timer(_BACKSTOP, os._exit, (DONE if whole else FAILED,))
     backstop.daemon = True
     backstop.start()
     return DONE if whole else FAILED
 
 
-async def _once(worker: Worker, voice: Voice) -> bool:
+async def _once(worker: Worker, log: WorkerLog) -> bool:
     try:
         await worker.run_once()
     except SemelError as error:
-        voice.failure("a round", error)
+        log.failure("a round", error)
         return False
     return True
 
 
-def _heed_signals(worker: Worker, voice: Voice) -> None:
+def _heed_signals(worker: Worker, log: WorkerLog) -> None:
     """The first signal stops gracefully, the second at once."""
     loop = asyncio.get_running_loop()
     heard: list[int] = []
@@ -151,15 +142,15 @@ def _heed_signals(worker: Worker, voice: Voice) -> None:
             sys.stdout.flush()
             os._exit(128 + number)
         heard.append(number)
-        voice.stopping(signal.Signals(number).name)
+        log.stopping(signal.Signals(number).name)
         worker.stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, heed, number)
 
 
-class Voice:
-    """What the worker says: lines for people, or one JSON object per line."""
+class WorkerLog:
+    """Prints what the worker does: lines for people, or one JSON object per line."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
@@ -196,10 +187,10 @@ class Voice:
             {"event": "stopping", "signal": signal_name},
         )
 
-    def end(self, whole: bool, orders: Orders) -> None:
-        said = "done" if orders.once and whole else "stopped"
-        if not whole and not orders.once:
-            said = f"stopped with work under way after {orders.drain:g} s; others will take it up"
+    def end(self, whole: bool, options: WorkerOptions) -> None:
+        said = "done" if options.once and whole else "stopped"
+        if not whole and not options.once:
+            said = f"stopped with work under way after {options.drain:g} s; others will take it up"
         self._say(said, {"event": "end", "whole": whole})
 
     def _say(self, line: str, event: dict[str, Any]) -> None:

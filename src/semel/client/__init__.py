@@ -1,7 +1,28 @@
-"""A client's side of it: one key for each logical call, the same on every try, and no call lost.
+"""The client: one key for each logical call, the same on every try, and no call lost.
 
-`semel.client.httpx`, `semel.client.requests` and `semel.client.aiohttp` wrap the HTTP client that
-you have; what they share is here.
+A *logical call* is one thing that you want to happen once: "charge order 17". On the wire it may
+be many requests, because connections break and servers are busy.
+
+- **Its key.** The call gets one key before the first try, and keeps it. The bytes of its body are
+  made once as well. So a server that honours keys sees the same request each time, and executes it
+  once. A new key would be a new operation: nothing here ever makes a second one for a call.
+- **Its journal.** The call is written to a file before the first byte is sent, and its answer
+  before the caller gets it. A process that dies in between leaves a *pending* call. `resume` sends
+  it again, with its key. A process *holds* the calls that it works on, so that two processes do not
+  work on one; a hold ends with its process, or by time. Should two work on one call all the same,
+  the key still makes it one effect.
+- **Its doubt.** A try that was surely not sent, or that the server says it did not execute, leaves
+  no trace. Any other failed try leaves doubt: it may have been executed. Doubt never goes away
+  while the call has no answer. It decides which error the caller gets, and it is why a call in
+  doubt stays pending, even when this side has a bug.
+- **Its budget.** Tries that fail are counted, and tries and pauses together have a time limit.
+  Pauses grow, and are random, so that many clients do not come back at the same moment. When the
+  budget is spent the call stays pending, for a later `resume`. A server forgets keys after a day or
+  so: a call that is older than ``resume_within`` is reported and not sent.
+
+`call` is the whole course of a call as one generator, without I/O; `responses` decides what an
+answer means. `clients` drives it, blocking and in asyncio. `httpx`, `requests` and `aiohttp` wrap
+the HTTP client that you have.
 """
 
 from __future__ import annotations
@@ -11,31 +32,31 @@ from semel.client.errors import (
     AnswerLost,
     BudgetSpent,
     CallError,
+    CallOutcomeUnknown,
+    CallRefused,
     KeyExpired,
     KeyReused,
-    OutcomeUnknown,
-    Refused,
     Unanswered,
 )
-from semel.client.journal import Journal
-from semel.client.journal_rows import Entry, Kept
+from semel.client.journal import CallJournal
+from semel.client.journal_rows import JournaledCall, KeptAnswer
 from semel.client.keys import new_key
-from semel.client.model import Call
+from semel.client.model import LogicalCall
 from semel.client.retry_budget import Budget
 
 __all__ = [
     "AnswerLost",
     "Budget",
     "BudgetSpent",
-    "Call",
     "CallError",
-    "Entry",
-    "Journal",
-    "Kept",
+    "CallJournal",
+    "CallOutcomeUnknown",
+    "CallRefused",
+    "JournaledCall",
+    "KeptAnswer",
     "KeyExpired",
     "KeyReused",
-    "OutcomeUnknown",
-    "Refused",
+    "LogicalCall",
     "Resumed",
     "Unanswered",
     "new_key",

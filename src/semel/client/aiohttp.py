@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Unpack, cast
 
-from semel.client.base import Headers, JournalLike, Options, Prepared, one_shot
-from semel.client.client_async import AwaitingCaller
-from semel.client.model import Answer, Call
+from semel.client.base import ClientOptions, Headers, JournalLike, PreparedRequest, one_shot
+from semel.client.clients import AsyncClient
+from semel.client.model import CallAnswer, LogicalCall
 from semel.errors import ConfigurationError
 
 try:
@@ -19,24 +19,28 @@ except ImportError as missing:
         "semel.client.aiohttp needs aiohttp: pip install 'semel[aiohttp]'"
     ) from missing
 
-__all__ = ["AsyncClient"]
+__all__ = ["AiohttpClient"]
 
 
-class AsyncClient(AwaitingCaller[aiohttp.ClientResponse]):
+class AiohttpClient(AsyncClient[aiohttp.ClientResponse]):
     """Calls through your own `aiohttp.ClientSession`; an answer is read whole before you get it."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, *, journal: JournalLike, **options: Unpack[Options]
+        self,
+        session: aiohttp.ClientSession,
+        *,
+        journal: JournalLike,
+        **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(journal=journal, **options)
         self._session = session
 
-    async def _prepare(self, method: str, url: str, **arguments: Any) -> Prepared:
+    async def _prepare(self, method: str, url: str, **arguments: Any) -> PreparedRequest:
         return await _prepared(self._session, method, url, **arguments)
 
     async def _exchange(
-        self, call: Call, method: str, url: str, headers: Headers, body: bytes
-    ) -> Answer:
+        self, call: LogicalCall, method: str, url: str, headers: Headers, body: bytes
+    ) -> CallAnswer:
         response = await self._session.request(
             method,
             URL(url, encoded=True),
@@ -49,7 +53,7 @@ class AsyncClient(AwaitingCaller[aiohttp.ClientResponse]):
         # Read to its end the connection is free again; released, it could not be read once more.
         read = await response.read()
         lowered = {name.lower(): text for name, text in response.headers.items()}
-        return Answer(response.status, lowered, read, response)
+        return CallAnswer(response.status, lowered, read, response)
 
     def _own_headers(self) -> Iterable[str]:
         return list(self._session.headers)
@@ -65,7 +69,7 @@ async def _prepared(
     json: Any = None,
     headers: Any = None,
     **options: Any,
-) -> Prepared:
+) -> PreparedRequest:
     if set(options) - {"timeout"}:
         raise TypeError(f"unknown arguments: {', '.join(sorted(options))}")
     whole = session._build_url(url)
@@ -73,40 +77,34 @@ async def _prepared(
         whole = whole.extend_query(params)
     if json is not None and data is not None:
         raise ConfigurationError("give json= or data=, not both")
-    body, media = await _body(data) if json is None else _json(session, json)
+    media: str | None
+    if json is not None:
+        body, media = session.json_serialize(json).encode(), "application/json"
+    else:
+        body, media = await _body(data)
     merged = {str(name): str(text) for name, text in dict(headers or {}).items()}
     if media and "content-type" not in {name.lower() for name in merged}:
         merged["Content-Type"] = media
-    return Prepared(method, str(whole), tuple(merged.items()), body, options)
-
-
-def _json(session: aiohttp.ClientSession, given: Any) -> tuple[bytes, str]:
-    return session.json_serialize(given).encode(), "application/json"
+    return PreparedRequest(method, str(whole), tuple(merged.items()), body, options)
 
 
 async def _body(data: Any) -> tuple[bytes, str | None]:
-    """The bytes, and what type they are."""
-    if data is None:
-        return b"", None
-    if isinstance(data, bytes):
-        return data, None
+    """The bytes of a body, and their type."""
+    if data is None or isinstance(data, bytes):
+        return data or b"", None
     if isinstance(data, str):
         return data.encode(), "text/plain; charset=utf-8"
-    if isinstance(data, aiohttp.FormData):
-        return await _collected(data)
     if isinstance(data, Mapping | list | tuple):
-        return await _collected(aiohttp.FormData(cast(Any, data)))
-    raise one_shot(data)
-
-
-async def _collected(form: aiohttp.FormData) -> tuple[bytes, str]:
-    payload, collected = form(), _Collected()
+        data = aiohttp.FormData(cast(Any, data))
+    if not isinstance(data, aiohttp.FormData):
+        raise one_shot(data)
+    payload, collected = data(), _Collected()
     await payload.write(collected)
     return bytes(collected.octets), payload.headers["Content-Type"]
 
 
 class _Collected(AbstractStreamWriter):
-    """Takes what would be sent."""
+    """Collects the bytes that would be sent."""
 
     def __init__(self) -> None:
         self.octets = bytearray()
@@ -118,7 +116,7 @@ class _Collected(AbstractStreamWriter):
         self.octets += chunk
 
     async def drain(self) -> None:
-        """Nobody has to be waited for."""
+        """Do nothing: memory is never full."""
 
     def enable_compression(self, encoding: str = "deflate", strategy: int | None = None) -> None:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What the clients of every HTTP library share, in either colour: options, and what a call is."""
+"""What all clients share, blocking or not: options, checks, and how a call begins and is noted."""
 
 from __future__ import annotations
 
@@ -9,23 +9,20 @@ from os import PathLike
 from typing import Any, Final, Generic, TypeAlias, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
-from semel.backoff import between
 from semel.client.errors import KeyExpired, KeyReused
-from semel.client.journal import Journal
-from semel.client.journal_rows import Entry
+from semel.client.journal import CallJournal
 from semel.client.keys import checked, header_value, new_key
 from semel.client.model import (
-    Answer,
-    Call,
-    Conclude,
-    Failed,
-    Hold,
-    LetGo,
+    CallAnswer,
+    ExtendHold,
+    ForgetCall,
+    LogicalCall,
+    NoAnswer,
     Pairs,
-    Point,
-    Rest,
-    Tried,
-    Withdraw,
+    RecordAnswer,
+    RecordStatusUrl,
+    ReleaseCall,
+    TryResult,
 )
 from semel.client.retry_budget import Budget
 from semel.core.frozen import frozen, replace
@@ -43,21 +40,21 @@ KEPT_HEADERS: Final = frozenset(
     }
 )
 """Headers that are safe to keep; of others the journal has only the names."""
-BY_THE_LIBRARY: Final = frozenset({"authorization", "proxy-authorization", "cookie"})
-"""Headers that a library adds while sending, by its `auth` and its cookies."""
+ADDED_BY_LIBRARY: Final = frozenset({"authorization", "proxy-authorization", "cookie"})
+"""Headers that an HTTP library adds when it sends, from its `auth` and its cookies."""
 CLOCK_CORRECTION: Final = 60.0
-"""Seconds that a clock may be set back without making the age of a call a guess."""
+"""Seconds that a clock may be set back before the age of a call is unknown."""
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "QUERY"})
 
 Headers: TypeAlias = Mapping[str, str]
-JournalLike: TypeAlias = Journal | str | PathLike[str] | None
+JournalLike: TypeAlias = CallJournal | str | PathLike[str] | None
 
 
-class Options(TypedDict, total=False):
-    """What every client can be told beside its journal; see `Caller`."""
+class ClientOptions(TypedDict, total=False):
+    """The options of every client beside its journal; see `BaseClient`."""
 
     budget: Budget
-    credentials: Callable[[Call], Any]
+    credentials: Callable[[LogicalCall], Any]
     keep_headers: Iterable[str]
     resume_within: timedelta
     header: str
@@ -66,7 +63,7 @@ class Options(TypedDict, total=False):
 
 
 @frozen
-class Prepared:
+class PreparedRequest:
     """A request whose body is bytes, with the headers that were given for it alone."""
 
     method: str
@@ -75,25 +72,37 @@ class Prepared:
     body: bytes
     options: Mapping[str, Any]
 
+    def check(self, max_body: int) -> None:
+        """Refuse what must not be journaled or sent."""
+        if self.method in SAFE_METHODS:
+            raise ConfigurationError(f"{self.method} changes nothing: send it without this client")
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigurationError("the address must be a whole one, with http:// or https://")
+        if parts.username is not None or parts.password is not None:
+            raise ConfigurationError("the journal keeps addresses: give credentials another way")
+        if len(self.body) > max_body:
+            raise ConfigurationError(f"the body is larger than max_body, {max_body} bytes")
+
 
 @frozen
 class Resumed(Generic[R]):
-    """What became of a call that was taken up again: a response, or an error."""
+    """The result of a call that was sent again: a response, or an error."""
 
-    call: Call
+    call: LogicalCall
     response: R | None
     error: SemelError | None
 
 
-class Caller(Generic[R]):
-    """The options of a client, and what it does without waiting for anybody."""
+class BaseClient(Generic[R]):
+    """The options of a client, and all that it does without waiting."""
 
     def __init__(
         self,
         *,
         journal: JournalLike,
         budget: Budget = Budget(),  # noqa: B008 - frozen
-        credentials: Callable[[Call], Any] | None = None,
+        credentials: Callable[[LogicalCall], Any] | None = None,
         keep_headers: Iterable[str] = (),
         resume_within: timedelta = timedelta(hours=23),
         header: str = "Idempotency-Key",
@@ -104,16 +113,22 @@ class Caller(Generic[R]):
             raise ConfigurationError("resume_within must be longer than the budget's within")
         if isinstance(keep_headers, str):
             raise ConfigurationError("keep_headers= takes several names, not one text")
-        self._owns_journal = not isinstance(journal, Journal)
-        self._journal = _opened(journal)
+        if journal is None or isinstance(journal, CallJournal):
+            self._journal, self._owns_journal = journal, False
+        else:
+            self._journal, self._owns_journal = CallJournal(journal), True
         self._budget, self._credentials = budget, credentials
         self._kept = KEPT_HEADERS | {name.lower() for name in keep_headers}
         self._resume_within = resume_within.total_seconds()
         self._header, self._quoted, self._max_body = header, quoted, max_body
 
+    def _own_headers(self) -> Iterable[str]:
+        """Names of the headers that the HTTP client adds to every request."""
+        raise NotImplementedError
+
     @property
-    def journal(self) -> Journal:
-        """The journal; an error where there is none."""
+    def journal(self) -> CallJournal:
+        """The journal; an error if there is none."""
         if self._journal is None:
             raise ConfigurationError("this client has no journal: give it one with journal=")
         return self._journal
@@ -124,19 +139,26 @@ class Caller(Generic[R]):
 
     # ── one call ──────────────────────────────────────────────────────────────────────────────────
 
-    def _call(self, prepared: Prepared, key: str | None, name: str) -> Call:
+    def _call(self, prepared: PreparedRequest, key: str | None, name: str) -> LogicalCall:
         """The call, checked: from here on neither its key nor its bytes change."""
-        _check(prepared, self._max_body)
+        prepared.check(self._max_body)
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ConfigurationError("the name of a call must be text that can be stored") from None
         is_key = self._header.lower().__eq__
-        theirs = [pair for pair in prepared.headers if not is_key(pair[0].lower())]
-        private = [pair for pair in theirs if pair[0].lower() not in self._kept]
-        given = [text for name, text in prepared.headers if is_key(name.lower())]
-        return Call(
-            key=self._key(given if key is None else [key, *given]),
-            name=_storable(name),
+        given = [text for each, text in prepared.headers if is_key(each.lower())]
+        keys = given if key is None else [key, *given]
+        if len(keys) > 1:
+            raise ConfigurationError(f"a call has one key: give key= or {self._header}, once")
+        others = [pair for pair in prepared.headers if not is_key(pair[0].lower())]
+        private = [pair for pair in others if pair[0].lower() not in self._kept]
+        return LogicalCall(
+            key=checked(keys[0], quoted=self._quoted) if keys else new_key(),
+            name=name,
             method=prepared.method,
             url=prepared.url,
-            headers=tuple([pair for pair in theirs if pair not in private]),
+            headers=tuple([pair for pair in others if pair not in private]),
             body=prepared.body,
             created_at=time.time(),
             omitted=tuple(sorted({pair[0].lower() for pair in private})),
@@ -144,41 +166,34 @@ class Caller(Generic[R]):
             options=prepared.options,
         )
 
-    def _key(self, given: list[str]) -> str:
-        if len(given) > 1:
-            raise ConfigurationError(f"a call has one key: give key= or {self._header}, once")
-        return checked(given[0], quoted=self._quoted) if given else new_key()
-
-    def _begun(self, call: Call) -> Call:
-        """The call as it goes on: written down, or what its key stands for already."""
+    def _begin(self, call: LogicalCall) -> LogicalCall:
+        """Journal the call. A caller's own key, used before, continues the call from its row."""
         begun = call if self._journal is None else self._journal.begin(call)
-        if isinstance(begun, Call):
+        if isinstance(begun, LogicalCall):
             return begun
-        return self._continued(call, begun)
-
-    def _continued(self, call: Call, entry: Entry) -> Call:
-        """A key of the caller's own, a second time: the same call, so it goes on from its row."""
-        known = entry.call
-        if entry.is_other:
+        if begun.is_other:
             said = "the journal has this key for another request; nothing was sent"
             raise KeyReused(said, call, None, "key-reused")
+        known = begun.call
         self._check_age(known)
-        if entry.answer is not None:  # its bytes are forgotten, and these mean the same
+        if begun.answer is not None:  # the row has no request any more; this one means the same
             known = replace(known, body=call.body, headers=call.headers)
         return replace(known, private=call.private, options=call.options, resumed=True)
 
-    def _check_age(self, call: Call) -> None:
+    def _check_age(self, call: LogicalCall) -> None:
+        """Refuse a call whose key the server may have forgotten: it would be a new operation."""
         age = time.time() - call.created_at
+        said = None
         if age > self._resume_within:
             said = "it is older than servers are trusted to remember keys; nothing was sent"
-            raise KeyExpired(said, call, None, "key-expired")
-        if age < -CLOCK_CORRECTION:
+        elif age < -CLOCK_CORRECTION:
             said = "by the clock it is not made yet: nobody knows how old it is; nothing was sent"
+        if said is not None:
             raise KeyExpired(said, call, None, "key-expired")
 
-    def _check_headers(self, call: Call, given: Iterable[str]) -> None:
+    def _check_headers(self, call: LogicalCall, given: Iterable[str]) -> None:
         """A resumed call must have all the headers it had, from somewhere."""
-        there = {name.lower() for name in given} | BY_THE_LIBRARY
+        there = {name.lower() for name in given} | ADDED_BY_LIBRARY
         missing = [name for name in call.omitted if name not in there]
         if missing:
             raise ConfigurationError(
@@ -186,95 +201,69 @@ class Caller(Generic[R]):
                 "credentials= nor the HTTP client gives it; nothing was sent"
             )
 
-    def _headers(self, call: Call, more: Headers) -> dict[str, str]:
-        """The headers of a try, but for the library's own; of one name the last counts."""
+    def _request(
+        self, call: LogicalCall, status_url: str | None, credentials: Headers
+    ) -> tuple[str, str, Headers, bytes]:
+        """Method, address, headers and body of a try; without a key if it asks for the status.
+
+        The headers are without the library's own; of one name the last counts.
+        """
+        if status_url is not None:
+            return "GET", status_url, credentials, b""
         merged: dict[str, tuple[str, str]] = {}
-        for name, text in (*call.headers, *call.private, *more.items()):
+        for name, text in (*call.headers, *call.private, *credentials.items()):
             merged[name.lower()] = (name, text)
         merged[self._header.lower()] = (self._header, header_value(call.key, quoted=self._quoted))
-        return dict(merged.values())
+        return call.method, call.url, dict(merged.values()), call.body
 
-    def _journaled(self, op: FlowOperation[Any]) -> None:
-        """Note something in the journal.
+    def _write_journal(self, op: FlowOperation[Any]) -> None:
+        """Perform an operation on the journal.
 
-        A call, once begun, does not fail over a note: the worst is that it stays pending, and is
-        resumed with its key.
+        A call that has begun does not fail because of it: the worst is that it stays pending, and
+        is resumed with its key.
         """
-        if self._journal is None:
+        journal = self._journal
+        if journal is None:
             return
         try:
-            _note(self._journal, op)
+            match op:
+                case ExtendHold(call, seconds):
+                    journal.extend_hold(call, seconds)
+                case RecordStatusUrl(call, url):
+                    journal.record_status_url(call, url)
+                case RecordAnswer(call, answer):
+                    journal.record_answer(call, answer)
+                case ReleaseCall(call):
+                    journal.release(call)
+                case ForgetCall(call):
+                    journal.forget(call)
+                case _:
+                    raise TypeError(f"nobody performs {type(op).__name__}")
         except StoreError as error:
             import logging  # most processes never need it here
 
             logging.getLogger("semel").warning("the journal was not written: %s", error)
 
 
-def _opened(journal: JournalLike) -> Journal | None:
-    return journal if journal is None or isinstance(journal, Journal) else Journal(journal)
-
-
-def _note(journal: Journal, op: FlowOperation[Any]) -> None:
-    match op:
-        case Hold(call, seconds):
-            journal.hold(call, seconds)
-        case Point(call, url):
-            journal.point(call, url)
-        case Conclude(call, answer):
-            journal.conclude(call, answer)
-        case LetGo(call):
-            journal.let_go(call)
-        case Withdraw(call):
-            journal.forget(call)
-        case _:
-            raise TypeError(f"nobody performs {type(op).__name__}")
-
-
-# ── what is refused before anything is written or sent ────────────────────────────────────────────
-
-
-def _check(prepared: Prepared, max_body: int) -> None:
-    if prepared.method in SAFE_METHODS:
-        raise ConfigurationError(f"{prepared.method} changes nothing: send it without this client")
-    parts = urlsplit(prepared.url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigurationError("the address must be a whole one, with http:// or https://")
-    if parts.username is not None or parts.password is not None:
-        raise ConfigurationError("the journal keeps addresses: give credentials another way")
-    if len(prepared.body) > max_body:
-        raise ConfigurationError(f"the body is larger than max_body, {max_body} bytes")
-
-
-def _storable(name: str) -> str:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise ConfigurationError("the name of a call must be text that can be stored") from None
-    return name
-
-
 def one_shot(body: object) -> ConfigurationError:
-    """For a body that could not be sent twice."""
+    """The error for a body that cannot be sent twice."""
     return ConfigurationError(
         f"a body of type {type(body).__name__} can be read once only, but a call may be sent "
         "several times: give bytes"
     )
 
 
-# ── tries ─────────────────────────────────────────────────────────────────────────────────────────
+def try_result(result: CallAnswer | Exception) -> TryResult:
+    """The result of a try, with its time.
 
-
-def failed(error: Exception) -> Failed:
-    """The failure of a try; an answer that a hook of the caller's made an error of is raised."""
-    found = classify(error)
-    if found is WasSent.ANSWERED:
-        raise error
-    return Failed(error, sent=found is not WasSent.NOT_SENT, is_bug=found is None)
-
-
-def tried(result: Answer | Failed) -> Tried:
-    return Tried(result, time.monotonic(), time.time())
-
-
-def somewhere_between(op: Rest) -> float:
-    return between(op.least, op.most)
+    An exception that a hook of the caller made from an answer is raised: it was answered.
+    """
+    found: CallAnswer | NoAnswer
+    if isinstance(result, Exception):
+        sent = classify(result)
+        if sent is WasSent.ANSWERED:
+            raise result
+        found = NoAnswer(result, sent=sent is not WasSent.NOT_SENT, is_bug=sent is None)
+    else:
+        found = result
+    return TryResult(found, time.monotonic(), time.time())

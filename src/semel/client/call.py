@@ -1,4 +1,9 @@
-"""One logical call from its first try to its answer: decided here once, for every HTTP library."""
+"""The course of one logical call, from its first try to its answer, for every HTTP library.
+
+`complete` is a generator without I/O: it yields operations (`model`) and gets their results.
+``_Progress.doubt`` is the heart of it: once a try may have been executed, it stays True. See the
+package's docstring.
+"""
 
 from __future__ import annotations
 
@@ -8,187 +13,180 @@ from semel.client.errors import (
     AnswerLost,
     BudgetSpent,
     CallError,
+    CallOutcomeUnknown,
+    CallRefused,
     KeyExpired,
     KeyReused,
-    OutcomeUnknown,
-    Refused,
     Unanswered,
 )
 from semel.client.model import (
-    Answer,
-    Ask,
-    Call,
-    Conclude,
-    Failed,
-    Hold,
-    LetGo,
-    Point,
-    Rest,
-    Send,
-    Tried,
-    Withdraw,
+    AskStatus,
+    CallAnswer,
+    ExtendHold,
+    ForgetCall,
+    LogicalCall,
+    NoAnswer,
+    RecordAnswer,
+    RecordStatusUrl,
+    ReleaseCall,
+    SendRequest,
+    Sleep,
+    TryResult,
 )
 from semel.client.responses import (
-    Again,
-    End,
-    Reading,
-    Refusal,
+    AccessDenied,
+    AnswerMeaning,
+    FinalAnswer,
+    InProgress,
+    RefusalKind,
     SendInstead,
-    ShutOut,
-    UnderWay,
-    Why,
-    read,
-    read_status,
+    ServerRefusal,
+    TryAgain,
+    meaning_of,
+    status_meaning,
 )
 from semel.client.retry_budget import Budget
 from semel.core.flow import Flow, Interrupted, ask
 
-_ERRORS: dict[Why, type[Refused]] = {
-    Why.KEY_REUSED: KeyReused,
-    Why.KEY_EXPIRED: KeyExpired,
-    Why.ANSWER_LOST: AnswerLost,
-    Why.REFUSED: Refused,
-}
-_SAID: dict[Why, str] = {
-    Why.KEY_REUSED: "the key was used for another request before",
-    Why.KEY_EXPIRED: "the server no longer knows what became of the key",
-    Why.ANSWER_LOST: "it was executed once, and its answer cannot be had again",
-    Why.REFUSED: "the server refused it",
+_ERRORS: dict[RefusalKind, tuple[type[CallRefused], str]] = {
+    RefusalKind.KEY_REUSED: (KeyReused, "the key was used for another request before"),
+    RefusalKind.KEY_EXPIRED: (KeyExpired, "the server no longer knows what became of the key"),
+    RefusalKind.ANSWER_LOST: (
+        AnswerLost,
+        "it was executed once, and its answer cannot be had again",
+    ),
+    RefusalKind.REFUSED: (CallRefused, "the server refused it"),
 }
 
 
 class _Progress:
-    """What a call has spent, and whether any of its tries may have been executed."""
+    """What a call has spent, and whether one of its tries may have been executed."""
 
-    def __init__(self, call: Call, budget: Budget, started: float) -> None:
+    def __init__(self, call: LogicalCall, budget: Budget, started: float) -> None:
         self.call, self.budget = call, budget
         self.doubt = call.resumed
         self.failures = self.waits = 0
         self.status_url = call.status_url
-        self.last: Tried | None = None
+        self.last: TryResult | None = None
         self._started = started
 
-    def elapsed(self, now: float) -> float:
-        return now - self._started
+    @property
+    def elapsed(self) -> float:
+        """Seconds from the start to the end of the last try."""
+        return 0.0 if self.last is None else self.last.now - self._started
 
-    def spent(self, after: float | None) -> BudgetSpent:
+    def spent(self, retry_after: float | None) -> BudgetSpent:
+        """The error for a call whose budget is spent."""
         result = None if self.last is None else self.last.result
+        doubt = "and it may have happened" if self.doubt else "and nothing was executed"
         error = (Unanswered if self.doubt else BudgetSpent)(
-            "the budget is spent, and it may have happened"
-            if self.doubt
-            else "the budget is spent, and nothing was executed",
+            f"the budget is spent, {doubt}",
             self.call,
-            result if isinstance(result, Answer) else None,
+            result if isinstance(result, CallAnswer) else None,
             tries=self.failures + self.waits,
-            elapsed=0.0 if self.last is None else self.elapsed(self.last.now),
-            retry_after=after,
+            elapsed=self.elapsed,
+            retry_after=retry_after,
         )
-        error.__cause__ = result.error if isinstance(result, Failed) else None
+        error.__cause__ = result.error if isinstance(result, NoAnswer) else None
         return error
 
 
-def complete(call: Call, budget: Budget, started: float) -> Flow[Answer]:
+def complete(call: LogicalCall, budget: Budget, started: float) -> Flow[CallAnswer]:
     """Send, wait, look, send again: until there is an answer, a refusal, or no budget left."""
     progress = _Progress(call, budget, started)
     try:
-        return (yield from _to_the_end(progress))
+        return (yield from _until_answered(progress))
     except CallError as error:
         if error.pending:
-            yield from ask(LetGo(call))
+            yield from ask(ReleaseCall(call))
         raise
     except Interrupted:
-        yield from ask(LetGo(call))  # it may have been sent: it stays pending
+        yield from ask(ReleaseCall(call))  # it may have been sent: it stays pending
         raise
-    except Exception as error:
-        yield from _not_ours(progress, error)
-        raise
+    except Exception as error:  # a bug in a function of the caller
+        if not progress.doubt:
+            yield from ask(ForgetCall(call))  # never sent, and not sent later either
+            raise
+        yield from ask(ReleaseCall(call))
+        said = "a try failed on this side, and it may have been sent"
+        raise CallOutcomeUnknown(said, call) from error
 
 
-def _not_ours(progress: _Progress, error: Exception) -> Flow[None]:
-    """A bug, in a function of the caller's. What was never sent is not sent later either."""
-    call = progress.call
-    if not progress.doubt:
-        yield from ask(Withdraw(call))
-        return
-    yield from ask(LetGo(call))
-    raise OutcomeUnknown("a try failed on this side, and it may have been sent", call) from error
-
-
-def _to_the_end(progress: _Progress) -> Flow[Answer]:
+def _until_answered(progress: _Progress) -> Flow[CallAnswer]:
     while True:
-        answer, reading = yield from _try(progress)
-        match reading:
-            case End():
-                return (yield from _concluded(progress.call, answer))
-            case Refusal() | ShutOut():
-                return (yield from _refused(progress, answer, reading))
-            case UnderWay():
-                yield from _wait(progress, reading)
-            case Again():
-                yield from _back_off(progress, reading)
+        answer, meaning = yield from _try(progress)
+        match meaning:
+            case FinalAnswer():
+                yield from ask(RecordAnswer(progress.call, answer))
+                return answer
+            case ServerRefusal() | AccessDenied():
+                return (yield from _refused(progress, answer, meaning))
+            case InProgress():
+                yield from _wait(progress, meaning)
+            case TryAgain():
+                yield from _back_off(progress, meaning)
             case _:
-                assert_never(reading)
+                assert_never(meaning)
 
 
-def _try(progress: _Progress) -> Flow[tuple[Answer, Reading]]:
-    """One try that came to anything: at the status resource where there is one, else by sending."""
+def _try(progress: _Progress) -> Flow[tuple[CallAnswer, AnswerMeaning]]:
+    """Try until there is an answer: ask the status resource if there is one, else send."""
     call = progress.call
     while True:
         url = progress.status_url
-        tried = yield from ask(Send(call) if url is None else Ask(call, url))
+        tried = yield from ask(SendRequest(call) if url is None else AskStatus(call, url))
         progress.last = tried
         result = tried.result
-        if isinstance(result, Failed):
+        if isinstance(result, NoAnswer):
             progress.doubt = progress.doubt or (result.sent and url is None)
             if result.is_bug:
                 raise result.error
-            yield from _back_off(progress, Again(None, executed=False))
+            yield from _back_off(progress, TryAgain(None, executed=False))
             continue
-        reading = (read if url is None else read_status)(call, result, tried.wall)
-        if not isinstance(reading, SendInstead):
-            return result, reading
+        meaning = (meaning_of if url is None else status_meaning)(call, result, tried.wall)
+        if not isinstance(meaning, SendInstead):
+            return result, meaning
         progress.status_url = None
 
 
-def _concluded(call: Call, answer: Answer) -> Flow[Answer]:
-    yield from ask(Conclude(call, answer))
-    return answer
-
-
-def _refused(progress: _Progress, answer: Answer, reading: Refusal | ShutOut) -> Flow[Answer]:
+def _refused(
+    progress: _Progress, answer: CallAnswer, meaning: ServerRefusal | AccessDenied
+) -> Flow[CallAnswer]:
+    """Raise the error for a refusal; a refused access is an answer if nothing was sent before."""
     call = progress.call
-    if isinstance(reading, ShutOut):
-        if not progress.doubt:
-            return (yield from _concluded(call, answer))
-        raise OutcomeUnknown("an earlier try may have happened; now it is shut out", call, answer)
-    if reading.why is Why.OUTCOME_UNKNOWN:
-        raise OutcomeUnknown("the server does not know whether it happened", call, answer)
-    yield from ask(Conclude(call, answer))
-    said = f"{_SAID[reading.why]}: {reading.code}"
-    raise _ERRORS[reading.why](said, call, answer, reading.code)
+    if isinstance(meaning, AccessDenied):
+        if progress.doubt:
+            said = "an earlier try may have happened; now it is shut out"
+            raise CallOutcomeUnknown(said, call, answer)
+        yield from ask(RecordAnswer(call, answer))
+        return answer
+    if meaning.kind is RefusalKind.OUTCOME_UNKNOWN:
+        raise CallOutcomeUnknown("the server does not know whether it happened", call, answer)
+    yield from ask(RecordAnswer(call, answer))
+    error, said = _ERRORS[meaning.kind]
+    raise error(f"{said}: {meaning.code}", call, answer, meaning.code)
 
 
-def _wait(progress: _Progress, reading: UnderWay) -> Flow[None]:
+def _wait(progress: _Progress, meaning: InProgress) -> Flow[None]:
     progress.doubt = True
-    if reading.status_url is not None and reading.status_url != progress.status_url:
-        progress.status_url = reading.status_url
-        yield from ask(Point(progress.call, reading.status_url))
-    yield from _rest(progress, progress.waits, reading.after)
+    if meaning.status_url is not None and meaning.status_url != progress.status_url:
+        progress.status_url = meaning.status_url
+        yield from ask(RecordStatusUrl(progress.call, meaning.status_url))
+    yield from _pause(progress, progress.waits, meaning.after)
     progress.waits += 1
 
 
-def _back_off(progress: _Progress, reading: Again) -> Flow[None]:
-    progress.doubt = progress.doubt or reading.executed
+def _back_off(progress: _Progress, meaning: TryAgain) -> Flow[None]:
+    progress.doubt = progress.doubt or meaning.executed
     progress.failures += 1
     if progress.failures >= progress.budget.tries:
-        raise progress.spent(reading.after)
-    yield from _rest(progress, progress.failures - 1, reading.after)
+        raise progress.spent(meaning.after)
+    yield from _pause(progress, progress.failures - 1, meaning.after)
 
 
-def _rest(progress: _Progress, attempt: int, after: float | None) -> Flow[None]:
-    now = 0.0 if progress.last is None else progress.last.now
-    pause = progress.budget.pause(attempt, progress.elapsed(now), after)
+def _pause(progress: _Progress, attempt: int, retry_after: float | None) -> Flow[None]:
+    pause = progress.budget.pause(attempt, progress.elapsed, retry_after)
     if pause is None:
-        raise progress.spent(after)
-    yield from ask(Hold(progress.call, pause[1]))
-    yield from ask(Rest(*pause))
+        raise progress.spent(retry_after)
+    yield from ask(ExtendHold(progress.call, pause[1]))
+    yield from ask(Sleep(*pause))

@@ -1,18 +1,18 @@
-"""What a call can end with, other than an answer::
+"""How a call can end without its answer::
 
     SemelError
-    └── CallError              one logical call; has its key, and says whether it is still pending
-        ├── Refused            the server refused it, and no repetition changes that
-        │   ├── KeyReused      the key was used for another request
-        │   ├── KeyExpired     the key is too old: its answer is no longer kept
-        │   └── AnswerLost     it was executed once; its answer cannot be had again
-        ├── OutcomeUnknown     it may have happened; only evidence can tell (a semel.OutcomeUnknown)
-        └── BudgetSpent        tries or time ran out, and surely nothing was executed
-            └── Unanswered     tries or time ran out; it may have happened (a semel.OutcomeUnknown)
+    └── CallError               one logical call; has its key, and says whether it is still pending
+        ├── CallRefused         the server refused it, and no repetition changes that
+        │   ├── KeyReused       the key was used for another request
+        │   ├── KeyExpired      the key is too old: its answer is no longer kept
+        │   └── AnswerLost      it was executed once; its answer cannot be had again
+        ├── CallOutcomeUnknown  it may have happened; only evidence can tell (semel.OutcomeUnknown)
+        └── BudgetSpent         tries or time ran out, and surely nothing was executed
+            └── Unanswered      tries or time ran out; it may have happened (semel.OutcomeUnknown)
 
-Messages show a key masked; the attribute ``key`` has the real one. Those in doubt are also
-`semel.OutcomeUnknown`, so that a guarded handler that makes the call is not taken to have done
-nothing.
+Messages show a key masked; the attribute ``key`` has the real one. Both errors in doubt are also
+`semel.OutcomeUnknown`. So a guarded handler that makes the call and raises one of them is recorded
+as unknown, not as "nothing happened".
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from __future__ import annotations
 from typing import Any
 
 from semel import errors
-from semel.client.model import Answer, Call
+from semel.client.model import CallAnswer, LogicalCall
 from semel.core.request.keys import mask
 
 __all__ = [
     "AnswerLost",
     "BudgetSpent",
     "CallError",
+    "CallOutcomeUnknown",
+    "CallRefused",
     "KeyExpired",
     "KeyReused",
-    "OutcomeUnknown",
-    "Refused",
     "Unanswered",
 ]
 
 
 class CallError(errors.SemelError):
-    """One logical call did not come to its answer.
+    """One logical call ended without its answer.
 
-    ``pending``: it is still in the journal, and `resume` will take it up again.
+    ``pending``: it is still in the journal, and `resume` will send it again.
     ``response``: the HTTP library's last answer, if there was one.
     """
 
     pending = False
 
-    def __init__(self, message: str, call: Call, answer: Answer | None = None) -> None:
+    def __init__(self, message: str, call: LogicalCall, answer: CallAnswer | None = None) -> None:
         super().__init__(f"{message} ({call.place}, key {mask(call.key)})")
         self.call = call
         self.key = call.key
@@ -52,47 +52,47 @@ class CallError(errors.SemelError):
         self.response: Any = None if answer is None else answer.native
 
 
-class Refused(CallError):
-    """The server refused the call; ``code`` is that of the problem."""
+class CallRefused(CallError):
+    """The server refused the call; ``code`` is the code of its problem document."""
 
     def __init__(
-        self, message: str, call: Call, answer: Answer | None = None, code: str = ""
+        self, message: str, call: LogicalCall, answer: CallAnswer | None = None, code: str = ""
     ) -> None:
         super().__init__(message, call, answer)
         self.code = code
 
 
-class KeyReused(Refused):
+class KeyReused(CallRefused):
     """The key was first used with another request. Nothing was executed for this one."""
 
 
-class KeyExpired(Refused):
+class KeyExpired(CallRefused):
     """The key is too old for its answer to be known. Nothing was executed by this try.
 
     Look whether the operation happened before you make a new key.
     """
 
 
-class AnswerLost(Refused):
+class AnswerLost(CallRefused):
     """The operation was executed once and is not run again; read its result where it lives."""
 
 
-class OutcomeUnknown(CallError, errors.OutcomeUnknown):
+class CallOutcomeUnknown(CallError, errors.OutcomeUnknown):
     """It may have happened, and this client cannot find out now. Never make a new key for it."""
 
     pending = True
 
 
 class BudgetSpent(CallError):
-    """Tries or time ran out. ``__cause__`` is the last failure, where there was no answer."""
+    """Tries or time ran out. ``__cause__`` is the last failure, if there was no answer."""
 
     pending = True
 
     def __init__(
         self,
         message: str,
-        call: Call,
-        answer: Answer | None = None,
+        call: LogicalCall,
+        answer: CallAnswer | None = None,
         *,
         tries: int = 0,
         elapsed: float = 0.0,

@@ -1,7 +1,7 @@
-"""The journal: calls are written down before they are sent, so that a crash forgets none.
+"""The journal: each call is written to a file before it is sent, so that a crash forgets none.
 
-One SQLite file (WAL, synchronous=FULL), which several processes may share. It holds requests, so
-only its owner may read it.
+The file is SQLite (WAL, synchronous=FULL), and several processes may share it. It holds requests,
+so only its owner may read it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from semel.client import journal_rows
-from semel.client.journal_holders import is_dead, this_process
-from semel.client.journal_rows import Entry, Row
-from semel.client.model import Answer, Call
+from semel.client.journal_rows import JournaledCall, Row, is_dead, this_process
+from semel.client.model import CallAnswer, LogicalCall
 from semel.core.frozen import replace
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreError, StoreUnavailable
 
@@ -29,24 +28,24 @@ APPLICATION: Final = 0x53454D4A
 """SQLite's application_id: "SEMJ"."""
 VERSION: Final = 1
 LEASE: Final = 60.0
-"""Seconds that a call is held at least; longer while it waits."""
+"""Seconds that a call is held at least; a call that waits is held longer."""
 _PURGED: Final = 100
-"""Rows that one finished call may take along."""
+"""Old rows that are deleted, at most, whenever a call is finished."""
 _HEADER: Final = 512
 """Bytes of the smallest page: no database is smaller."""
 _SQL: Final = Path(__file__).with_name("sql")
 
 
 @cache
-def _query(name: str) -> str:
+def _statement(name: str) -> str:
     return (_SQL / f"{name}.sql").read_text(encoding="utf-8")
 
 
-class Journal:
-    """A journal in a file. Opens on first use, again in a forked child, and may be shared.
+class CallJournal:
+    """A journal in a file. It opens on first use, and again in a forked child; it may be shared.
 
     ``keep``: how long finished calls are remembered. ``keep_answers``: the largest body of an
-    answer that is kept with them, in bytes; of a larger one only its size is.
+    answer that is kept with them, in bytes; of a larger body only its size is kept.
     """
 
     def __init__(
@@ -66,16 +65,20 @@ class Journal:
 
     # ── for people and programs ───────────────────────────────────────────────────────────────────
 
-    def pending(self) -> list[Entry]:
+    def pending(self) -> list[JournaledCall]:
         """All calls without an answer, oldest first, held ones included."""
-        return [journal_rows.entry(row, held=self._is_held(row)) for row in self._rows("pending")]
+        return [
+            journal_rows.read_row(row, held=self._is_held(row)) for row in self._query("pending")
+        ]
 
-    def finished(self, limit: int = 100) -> list[Entry]:
-        """The latest calls that are finished, with what is kept of their answers."""
-        return [journal_rows.entry(row, held=False) for row in self._rows("finished", limit=limit)]
+    def finished(self, limit: int = 100) -> list[JournaledCall]:
+        """The calls that were finished last, with what is kept of their answers."""
+        return [
+            journal_rows.read_row(row, held=False) for row in self._query("finished", limit=limit)
+        ]
 
-    def forget(self, call: Call) -> None:
-        """Strike a call, whatever became of it: nobody will resume it."""
+    def forget(self, call: LogicalCall) -> None:
+        """Delete a call, whatever its outcome: nobody will resume it."""
         self._write("forget", id=call.row)
 
     def close(self) -> None:
@@ -92,50 +95,55 @@ class Journal:
 
     # ── for the client ────────────────────────────────────────────────────────────────────────────
 
-    def begin(self, call: Call) -> Call | Entry:
-        """The call, written down; or what its key stands for already."""
-        written = journal_rows.request(call)
+    def begin(self, call: LogicalCall) -> LogicalCall | JournaledCall:
+        """Write the call, and hold it; or return the call that already has its key."""
+        written = journal_rows.request_columns(call)
         held = {"held_by": this_process(), "held_until": time.time() + LEASE}
         for row in self._write("begin", **written, **held):
             return replace(call, row=row["id"])
-        found = self._rows("find", method=call.method, url=call.url, key=call.key)
+        found = self._query("find", method=call.method, url=call.url, key=call.key)
         if not found:
             return self.begin(call)  # forgotten in between
         is_other = found[0]["fingerprint"] != written["fingerprint"]
         return replace(
-            journal_rows.entry(found[0], held=self._is_held(found[0])), is_other=is_other
+            journal_rows.read_row(found[0], held=self._is_held(found[0])), is_other=is_other
         )
 
-    def take(self, entry: Entry) -> Call | None:
-        """Hold a pending call that nobody alive holds; None: somebody does, or it is finished."""
+    def take(self, entry: JournaledCall) -> LogicalCall | None:
+        """Hold a pending call that no living process holds; None if one does, or it is finished."""
         call = entry.call
-        found = self._rows("find", method=call.method, url=call.url, key=call.key)
+        found = self._query("find", method=call.method, url=call.url, key=call.key)
         if not found or found[0]["finished_at"] is not None or self._is_held(found[0]):
             return None
         row = found[0]
         seen = {"id": row["id"], "seen_by": row["held_by"], "seen_until": row["held_until"]}
         held = {"held_by": this_process(), "held_until": time.time() + LEASE}
         taken = self._write("take", **seen, **held)
-        return replace(journal_rows.entry(row, held=True).call, resumed=True) if taken else None
+        return replace(journal_rows.read_row(row, held=True).call, resumed=True) if taken else None
 
-    def hold(self, call: Call, seconds: float) -> None:
+    def extend_hold(self, call: LogicalCall, seconds: float) -> None:
+        """Hold the call for so many seconds and a lease more; never shortens a hold."""
         needed = time.time() + seconds + LEASE / 2
         held = {"held_by": this_process(), "held_until": needed + LEASE / 2}
         self._write("hold", id=call.row, needed=needed, **held)
 
-    def let_go(self, call: Call) -> None:
-        self._write("let_go", id=call.row, held_by=this_process())
+    def release(self, call: LogicalCall) -> None:
+        """End this process's hold; the call stays pending."""
+        self._write("release", id=call.row, held_by=this_process())
 
-    def point(self, call: Call, url: str) -> None:
-        self._write("point", id=call.row, status_url=url)
+    def record_status_url(self, call: LogicalCall, url: str) -> None:
+        self._write("status_url", id=call.row, status_url=url)
 
-    def conclude(self, call: Call, answer: Answer) -> None:
+    def record_answer(self, call: LogicalCall, answer: CallAnswer) -> None:
+        """Finish the call with its answer; delete some calls that were finished long ago."""
         now = time.time()
         kept = answer.body if len(answer.body) <= self._keep_answers else None
-        with self._transaction() as connection:
-            connection.execute(_query("conclude"), journal_rows.answer(call, answer, kept, now))
+        with self._using() as connection, _transaction(connection):
+            connection.execute(
+                _statement("finish"), journal_rows.answer_columns(call, answer, kept, now)
+            )
             before = now - self._keep.total_seconds()
-            connection.execute(_query("purge"), {"before": before, "limit": _PURGED})
+            connection.execute(_statement("purge"), {"before": before, "limit": _PURGED})
 
     def _is_held(self, row: Row) -> bool:
         holder, until = row["held_by"], row["held_until"]
@@ -145,25 +153,13 @@ class Journal:
 
     # ── the file ──────────────────────────────────────────────────────────────────────────────────
 
-    def _rows(self, query: str, **values: Any) -> list[Row]:
+    def _query(self, query: str, **values: Any) -> list[Row]:
         with self._using() as connection:
-            return [dict(row) for row in connection.execute(_query(query), values)]
+            return [dict(row) for row in connection.execute(_statement(query), values)]
 
     def _write(self, query: str, **values: Any) -> list[Row]:
-        with self._transaction() as connection:
-            return [dict(row) for row in connection.execute(_query(query), values)]
-
-    @contextmanager
-    def _transaction(self) -> Generator[sqlite3.Connection]:
-        with self._using() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
-                raise
+        with self._using() as connection, _transaction(connection):
+            return [dict(row) for row in connection.execute(_statement(query), values)]
 
     @contextmanager
     def _using(self) -> Generator[sqlite3.Connection]:
@@ -172,14 +168,14 @@ class Journal:
             try:
                 yield opened.connection
             except _ERRORS as error:
-                raise _named(error, self.path) from error
+                raise _mapped(error, self.path) from error
 
     def _open(self) -> _Opened:
         opened = self._opened
         if opened is not None and opened.pid == os.getpid():
             return opened
         if opened is not None:
-            # A parent's connection must not be used here, nor closed: SQLite would tidy up.
+            # A parent's connection must be neither used nor closed here: SQLite would tidy up.
             _INHERITED.append(opened)
             self._opening = threading.Lock()
         with self._opening:
@@ -199,55 +195,61 @@ class _Opened:
             self.connection = sqlite3.connect(
                 path, timeout=timeout, isolation_level=None, check_same_thread=False
             )
-            self.connection.row_factory = sqlite3.Row
         except sqlite3.Error as error:
-            raise _named(error, path) from error
+            raise _mapped(error, path) from error
         try:
-            _prepare(self.connection, path, time.monotonic() + timeout)
+            self.connection.row_factory = sqlite3.Row
+            self._prepare(path, time.monotonic() + timeout)
         except _ERRORS as error:
             self.connection.close()
-            raise _named(error, path) from error
+            raise _mapped(error, path) from error
         except BaseException:
             self.connection.close()
             raise
 
+    def _prepare(self, path: Path, deadline: float) -> None:
+        """Set the file up, or check that it is a whole journal of this version."""
+        mode = _journal_mode(self.connection, deadline)
+        self.connection.execute("PRAGMA synchronous = FULL")
+        self.connection.execute("PRAGMA secure_delete = ON")
+        if mode != "wal":
+            raise ConfigurationError(f"{path} cannot be used: is it on a network file system?")
+        with _transaction(self.connection):
+            _create_or_check(self.connection, path)
+
 
 _INHERITED: list[_Opened] = []
 _ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
-"""What the driver raises; the second where a damaged file puts odd bytes into its message."""
+"""What the driver raises; the second if a damaged file puts odd bytes into its message."""
 
 
-def _make_private(path: Path) -> None:
-    """The file, for its owner only; SQLite gives its companions the same mode."""
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-        mode = path.stat().st_mode
-    except OSError as error:
-        raise ConfigurationError(
-            f"the journal {path} cannot be opened: {error.strerror}"
-        ) from error
-    if 0 < path.stat().st_size < _HEADER:
-        raise _damaged(path)  # SQLite would take the stump for an empty file, and begin anew
-    if stat.S_IMODE(mode) & 0o077:
-        raise ConfigurationError(
-            f"the journal {path} holds requests, and others may read it: chmod 600 {path}"
-        )
-
-
-def _prepare(connection: sqlite3.Connection, path: Path, deadline: float) -> None:
-    mode = _journal_mode(connection, deadline)
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA secure_delete = ON")
-    if mode != "wal":
-        raise ConfigurationError(f"{path} cannot be used: is it on a network file system?")
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Generator[None]:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        _make_or_check(connection, path)
+        yield
         connection.execute("COMMIT")
     except BaseException:
         with suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
         raise
+
+
+def _make_private(path: Path) -> None:
+    """Create the file for its owner only; SQLite gives its companions the same mode."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        found = path.stat()
+    except OSError as error:
+        raise ConfigurationError(
+            f"the journal {path} cannot be opened: {error.strerror}"
+        ) from error
+    if 0 < found.st_size < _HEADER:
+        raise _damaged(path)  # SQLite would take the stump for an empty file, and begin anew
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise ConfigurationError(
+            f"the journal {path} holds requests, and others may read it: chmod 600 {path}"
+        )
 
 
 def _journal_mode(connection: sqlite3.Connection, deadline: float) -> str:
@@ -261,7 +263,7 @@ def _journal_mode(connection: sqlite3.Connection, deadline: float) -> str:
             time.sleep(0.005)
 
 
-def _make_or_check(connection: sqlite3.Connection, path: Path) -> None:
+def _create_or_check(connection: sqlite3.Connection, path: Path) -> None:
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -283,7 +285,7 @@ def _make_or_check(connection: sqlite3.Connection, path: Path) -> None:
 
 def _schema() -> list[str]:
     """The statements, as SQLite remembers them: from CREATE on."""
-    parts = _query("schema").split(";\n")
+    parts = _statement("schema").split(";\n")
     return [part[part.index("CREATE") :] for part in parts if "CREATE" in part]
 
 
@@ -294,10 +296,10 @@ def _damaged(path: Path) -> StoreCorrupt:
     )
 
 
-def _named(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> StoreError:
-    """Driver errors by their meaning; a damaged file is not an outage that passes."""
+def _mapped(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> StoreError:
+    """The error of semel for one of the driver; a damaged file is not an outage that passes."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
-    # Errors of the driver's own have no code: it could not decode what SQLite gave it.
+    # The driver's own errors have no code: it could not decode what SQLite gave it.
     if code in (sqlite3.SQLITE_OK, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return _damaged(path)
     return StoreUnavailable(f"the journal {path} cannot be written or read: {error}")

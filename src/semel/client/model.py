@@ -1,4 +1,4 @@
-"""What a logical call is, what comes of a try, and what a call's flow asks of the world."""
+"""A logical call, the result of a try, and the operations that the flow of a call yields."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ _NONE: Final[Mapping[str, Any]] = {}
 
 
 @frozen
-class Call:
+class LogicalCall:
     """One logical call: it has one key and one body, however often it is sent."""
 
     key: str
     name: str
-    """What its caller calls it; for people, and to find it again."""
+    """The caller's name for it, to find it in the journal."""
     method: str
     url: str
     headers: Pairs
-    """Those that the journal keeps."""
+    """The headers that the journal keeps."""
     body: bytes
     created_at: float
     """Seconds since 1970, by this machine's clock."""
     omitted: tuple[str, ...] = ()
     """Names of the headers that the journal does not keep."""
     private: Pairs = ()
-    """Those headers, where this process was given them."""
+    """Those headers with their values, if this process was given them."""
     options: Mapping[str, Any] = _NONE
-    """What only the HTTP library reads, such as a time-out; not journaled."""
+    """Options of the HTTP library, such as a time-out; not journaled."""
     status_url: str | None = None
-    """Where the server said that the call's status can be asked for."""
+    """Where the server offers the status of the call."""
     resumed: bool = False
     """Another try may have been sent before, by this process or another."""
     row: int | None = None
@@ -43,7 +43,7 @@ class Call:
 
     @property
     def place(self) -> str:
-        """Method and address without the query, which may hold what is nobody's business."""
+        """Method and address, without the query: it may hold secrets."""
         parts = urlsplit(self.url)
         return f"{self.method} {parts.scheme}://{parts.netloc}{parts.path}"
 
@@ -59,11 +59,11 @@ def origin(url: str) -> str:
     return f"{parts.scheme}://{(parts.hostname or '').lower()}:{port}"
 
 
-# ── what comes of a try ───────────────────────────────────────────────────────────────────────────
+# ── the result of a try ───────────────────────────────────────────────────────────────────────────
 
 
 @frozen
-class Answer:
+class CallAnswer:
     """A whole answer. ``native`` is the HTTP library's own object, which the caller gets."""
 
     status: int
@@ -74,20 +74,20 @@ class Answer:
 
 
 @frozen
-class Failed:
-    """No answer; ``sent`` is False only where it is proved that nothing was sent."""
+class NoAnswer:
+    """A try without an answer. ``sent`` is False only if nothing was sent, proved."""
 
     error: Exception
     sent: bool
     is_bug: bool = False
-    """No failure of a request's: a hook of the caller's raised it, before or after it was sent."""
+    """Not a failure of the request: a hook of the caller raised it, before or after sending."""
 
 
 @frozen
-class Tried:
-    """A try's result and its moment: by a clock that only goes forward, and by the wall's."""
+class TryResult:
+    """The result of a try, with its time by the monotonic clock and by the wall clock."""
 
-    result: Answer | Failed
+    result: CallAnswer | NoAnswer
     now: float
     wall: float
 
@@ -96,22 +96,22 @@ class Tried:
 
 
 @frozen
-class Send(FlowOperation[Tried]):
+class SendRequest(FlowOperation[TryResult]):
     """Send the request, with its key."""
 
-    call: Call
+    call: LogicalCall
 
 
 @frozen
-class Ask(FlowOperation[Tried]):
+class AskStatus(FlowOperation[TryResult]):
     """Get the status resource, without a key."""
 
-    call: Call
+    call: LogicalCall
     url: str
 
 
 @frozen
-class Rest(FlowOperation[None]):
+class Sleep(FlowOperation[None]):
     """Wait for a random time between the two, in seconds."""
 
     least: float
@@ -119,40 +119,40 @@ class Rest(FlowOperation[None]):
 
 
 @frozen
-class Hold(FlowOperation[None]):
-    """Let nobody else resume the call for so many seconds."""
+class ExtendHold(FlowOperation[None]):
+    """Let no other process resume the call for so many seconds."""
 
-    call: Call
+    call: LogicalCall
     seconds: float
 
 
 @frozen
-class Point(FlowOperation[None]):
-    """Journal where the call's status can be asked for."""
+class RecordStatusUrl(FlowOperation[None]):
+    """Journal where the server offers the status of the call."""
 
-    call: Call
+    call: LogicalCall
     url: str
 
 
 @frozen
-class Conclude(FlowOperation[None]):
+class RecordAnswer(FlowOperation[None]):
     """Journal the final answer."""
 
     finishing: ClassVar[bool] = True
-    call: Call
-    answer: Answer
+    call: LogicalCall
+    answer: CallAnswer
 
 
 @frozen
-class LetGo(FlowOperation[None]):
-    """Leave the call pending, for anybody to resume."""
+class ReleaseCall(FlowOperation[None]):
+    """Leave the call pending, for any process to resume."""
 
     finishing: ClassVar[bool] = True
-    call: Call
+    call: LogicalCall
 
 
 @frozen
-class Withdraw(FlowOperation[None]):
-    """Strike the call from the journal: it was never sent, and is not to be."""
+class ForgetCall(FlowOperation[None]):
+    """Delete the call from the journal: it was never sent and must not be."""
 
-    call: Call
+    call: LogicalCall

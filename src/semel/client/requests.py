@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Unpack
 
-from semel.client.base import Headers, JournalLike, Options, Prepared, one_shot
-from semel.client.client_sync import BlockingCaller
-from semel.client.model import Answer, Call, Pairs
+from semel.client.base import ClientOptions, Headers, JournalLike, PreparedRequest, one_shot
+from semel.client.clients import SyncClient
+from semel.client.model import CallAnswer, LogicalCall
 from semel.errors import ConfigurationError
 
 try:
@@ -18,13 +18,13 @@ except ImportError as missing:
         "semel.client.requests needs requests: pip install 'semel[requests]'"
     ) from missing
 
-__all__ = ["Client"]
+__all__ = ["RequestsClient"]
 
 _PATIENCE = 30.0
-"""Seconds. requests alone would wait for ever."""
+"""Seconds; requests itself has no time-out."""
 
 
-class Client(BlockingCaller[requests.Response]):
+class RequestsClient(SyncClient[requests.Response]):
     """Calls through your own `requests.Session`, with its authentication, proxies and adapters.
 
     Each try waits 30 seconds for the connection and for each part of the answer, unless
@@ -32,15 +32,17 @@ class Client(BlockingCaller[requests.Response]):
     """
 
     def __init__(
-        self, session: requests.Session, *, journal: JournalLike, **options: Unpack[Options]
+        self, session: requests.Session, *, journal: JournalLike, **options: Unpack[ClientOptions]
     ) -> None:
         super().__init__(journal=journal, **options)
         self._session = session
 
-    def _prepare(self, method: str, url: str, **arguments: Any) -> Prepared:
+    def _prepare(self, method: str, url: str, **arguments: Any) -> PreparedRequest:
         return _prepared(self._session, method, url, **arguments)
 
-    def _exchange(self, call: Call, method: str, url: str, headers: Headers, body: bytes) -> Answer:
+    def _exchange(
+        self, call: LogicalCall, method: str, url: str, headers: Headers, body: bytes
+    ) -> CallAnswer:
         request = requests.Request(method, url, headers=dict(headers), data=body or None)
         prepared = self._session.prepare_request(request)
         prepared.url = url  # the session's own parameters are in it already
@@ -50,18 +52,18 @@ class Client(BlockingCaller[requests.Response]):
         if not _is_whole(response):
             raise requests.ConnectionError("the answer was cut short in its headers")
         lowered = {name.lower(): text for name, text in response.headers.items()}
-        return Answer(response.status_code, lowered, response.content, response)
+        return CallAnswer(response.status_code, lowered, response.content, response)
 
     def _own_headers(self) -> Iterable[str]:
         return list(self._session.headers)
 
 
 def _is_whole(response: requests.Response) -> bool:
-    """Whether the headers came to their end.
+    """Whether the headers are complete.
 
-    `http.client` takes headers that end with the connection for whole ones, and the body, whose
-    length was not heard of, for an empty one. Nothing tells these from an answer that really is
-    empty and ends with its connection; servers say the length of those.
+    `http.client` accepts headers that end with the connection, and then takes the body, whose
+    length it does not know, for an empty one. Such an answer looks like one that really is empty
+    and ends with its connection; but servers state the length of those.
     """
     if response.status_code in (204, 304):
         return True
@@ -83,30 +85,25 @@ def _prepared(
     files: Any = None,
     headers: Any = None,
     timeout: Any = _PATIENCE,
-) -> Prepared:
+) -> PreparedRequest:
     request = requests.Request(
         method, url, headers=headers, params=params, data=data, json=json, files=files
     )
     prepared = session.prepare_request(request)
-    given = _given(prepared, headers)
-    return Prepared(method, prepared.url or url, given, _body(prepared), {"timeout": timeout})
-
-
-def _body(prepared: requests.PreparedRequest) -> bytes:
-    body: Any = prepared.body
-    if body is None:
-        return b""
+    body: Any = b"" if prepared.body is None else prepared.body
     if not isinstance(body, str | bytes):
         raise one_shot(body)
-    return body.encode() if isinstance(body, str) else body
-
-
-def _given(prepared: requests.PreparedRequest, headers: Any) -> Pairs:
-    """The headers of this call alone, and the type of its body; the session adds its own again."""
+    # The headers of this call alone, and the type of its body: the session adds its own again.
     merged: Any = CaseInsensitiveDict(headers or {})
     if "Content-Type" in prepared.headers:
         merged["Content-Type"] = prepared.headers["Content-Type"]
-    return tuple([(name, _text(text)) for name, text in merged.items() if text is not None])
+    return PreparedRequest(
+        method,
+        prepared.url or url,
+        tuple([(name, _text(text)) for name, text in merged.items() if text is not None]),
+        body.encode() if isinstance(body, str) else body,
+        {"timeout": timeout},
+    )
 
 
 def _text(value: str | bytes) -> str:

@@ -1,7 +1,7 @@
-"""What an answer means for a call: the end of it, a refusal, still under way, or try again.
+"""What an answer means for a call: its end, a refusal, still in progress, or try again.
 
-Read are semel's problem documents and 202s, Stripe's errors and headers, and what RFC 9110 says of
-statuses. An answer that the server says it has kept is final, whatever its status: the same key
+It reads semel's problem documents and 202s, Stripe's errors and headers, and the statuses of
+RFC 9110. An answer that the server says it has kept is final, whatever its status: the same key
 would only bring it again.
 """
 
@@ -14,13 +14,13 @@ from enum import Enum
 from typing import Any, Final, TypeAlias, cast
 from urllib.parse import urljoin
 
-from semel.client.model import Answer, Call, origin
+from semel.client.model import CallAnswer, LogicalCall, origin
 from semel.client.retry_budget import retry_after
 from semel.core.exchange.problems import CATALOGUE
 from semel.core.frozen import frozen
 
 
-class Why(Enum):
+class RefusalKind(Enum):
     """Which error a refusal becomes."""
 
     KEY_REUSED = "key reused"
@@ -31,125 +31,122 @@ class Why(Enum):
 
 
 @frozen
-class End:
+class FinalAnswer:
     """The answer to the call, good or bad."""
 
 
 @frozen
-class Refusal:
+class ServerRefusal:
     """The end of the call without its answer."""
 
-    why: Why
+    kind: RefusalKind
     code: str
 
 
 @frozen
-class UnderWay:
-    """Somebody is at it. ``status_url``: where that can be asked for."""
+class InProgress:
+    """The server works on it. ``status_url``: where it offers the status."""
 
     status_url: str | None
     after: float | None
 
 
 @frozen
-class Again:
-    """Send the request again. ``executed`` is False where the server says that nothing was."""
+class TryAgain:
+    """Send the request again. ``executed`` is False if the server says that nothing was."""
 
     after: float | None
     executed: bool
 
 
 @frozen
-class ShutOut:
-    """Not let in: final for a call that was never sent before, else nobody can tell."""
+class AccessDenied:
+    """Not let in. Final for a call that was never sent before; else its outcome is unknown."""
 
 
-Reading: TypeAlias = End | Refusal | UnderWay | Again | ShutOut
+@frozen
+class SendInstead:
+    """The status resource does not help: send the request itself."""
 
-_REFUSALS: Final[Mapping[str, Why]] = {
-    "key-reused": Why.KEY_REUSED,
-    "key-expired": Why.KEY_EXPIRED,
-    "outcome-unknown": Why.OUTCOME_UNKNOWN,
-    "body-not-kept": Why.ANSWER_LOST,
-    "replay-impossible": Why.ANSWER_LOST,
+
+AnswerMeaning: TypeAlias = FinalAnswer | ServerRefusal | InProgress | TryAgain | AccessDenied
+_Document: TypeAlias = Mapping[str, Any]
+
+_REFUSALS: Final[Mapping[str, RefusalKind]] = {
+    "key-reused": RefusalKind.KEY_REUSED,
+    "key-expired": RefusalKind.KEY_EXPIRED,
+    "outcome-unknown": RefusalKind.OUTCOME_UNKNOWN,
+    "body-not-kept": RefusalKind.ANSWER_LOST,
+    "replay-impossible": RefusalKind.ANSWER_LOST,
 }
 _OUTCOMES: Final = frozenset({"handler-failed"})
-"""A problem that is the handler's own outcome, not a refusal to run it."""
+"""Problems that are the handler's own outcome, not a refusal to run it."""
 _WAITING: Final = frozenset({"in-flight", "outcome-unknown"})
 _NOT_EXECUTED: Final = frozenset(
     {"attempt-failed", "malformed-body", "not-executed", "store-unavailable"}
 )
-_SHUT_OUT: Final = frozenset({401, 403, 407})
+_DENIED: Final = frozenset({401, 403, 407})
 _NOT_RUN: Final = frozenset({408, 425, 429})
 _NEVER: Final = frozenset({501, 505})
 """5xx that no repetition changes."""
-_LAST: Final = re.compile(r"(?<=[/#])[a-z-]+(?=/?$)")
-_STATES: Final = frozenset({"pending", "in_progress", "unknown"})
-_IN_USE: Final = frozenset({"idempotency_key_in_use", "lock_timeout"})
+_LAST_WORD: Final = re.compile(r"(?<=[/#])[a-z-]+(?=/?$)")
+_STATES: Final = ("pending", "in_progress", "unknown")
+_IN_USE: Final = ("idempotency_key_in_use", "lock_timeout")
+"""Tuples: what a server sends there may not be hashable."""
 
 
-def read(call: Call, answer: Answer, wall: float) -> Reading:
+def meaning_of(call: LogicalCall, answer: CallAnswer, wall: float) -> AnswerMeaning:
     """What the answer to the request itself means."""
     document = _document(answer)
     after = retry_after(answer.headers.get("retry-after"), answer.headers.get("date"), wall)
     if is_kept(answer):
-        return End()
+        return FinalAnswer()
     if answer.status == 202:
         return _accepted(call, answer, document, after)
     if answer.status < 400:
-        return End()
+        return FinalAnswer()
     code = code_of(document)
     if code is not None:
         return _by_code(code, document, answer, after)
-    if _is_key_reused(answer, document):
-        return Refusal(Why.KEY_REUSED, "key-reused")
-    return _by_hint(answer, document, after) or _by_status(answer, document, after)
+    return _by_others(answer, document, after)
 
 
-def is_kept(answer: Answer) -> bool:
+def status_meaning(
+    call: LogicalCall, answer: CallAnswer, wall: float
+) -> AnswerMeaning | SendInstead:
+    """What an answer of the status resource means. Only semel's own words count there."""
+    if is_kept(answer):
+        return FinalAnswer()
+    meaning = meaning_of(call, answer, wall)
+    if answer.status == 202 and isinstance(meaning, InProgress):
+        return meaning
+    code = code_of(_document(answer))
+    if isinstance(meaning, ServerRefusal) and code != "no-such-operation":
+        return meaning
+    if isinstance(meaning, TryAgain) and code != "attempt-failed":
+        return meaning
+    return SendInstead()
+
+
+def is_kept(answer: CallAnswer) -> bool:
     """Whether the server says that it repeats, or will repeat, this very answer."""
     headers = answer.headers
     return headers.get("idempotent-replayed") == "true" or "idempotency-expires" in headers
 
 
-def code_of(document: Mapping[str, Any]) -> str | None:
-    """The code of a problem document of semel's; None of anybody else's.
+def code_of(document: _Document) -> str | None:
+    """The code of a problem document of semel; None for any other document.
 
     Its type ends with the code, wherever the server's version has its documentation.
     """
-    code, named = document.get("code"), _LAST.search(str(document.get("type")))
+    code, named = document.get("code"), _LAST_WORD.search(str(document.get("type")))
     if named is None or code != named[0] or code not in CATALOGUE:
         return None
     return str(code)
 
 
-def _document(answer: Answer) -> Mapping[str, Any]:
-    """The JSON object of a problem, an error or a 202; empty where there is none."""
-    if answer.status < 400 and answer.status != 202:
-        return {}
-    media = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media != "application/json" and not media.endswith("+json"):
-        return {}
-    try:
-        read: Any = json.loads(answer.body)
-    except (ValueError, RecursionError):
-        return {}
-    return _object(read)
-
-
-def _accepted(
-    call: Call, answer: Answer, document: Mapping[str, Any], after: float | None
-) -> Reading:
-    """semel's 202 means "ask there"; any other 202 is the application's answer."""
-    location = answer.headers.get("location")
-    ours = document.get("status") in _STATES and document.get("location") == location
-    if location is None or not ours:
-        return End()
-    return UnderWay(same_origin(call, location), after)
-
-
-def same_origin(call: Call, location: str) -> str | None:
-    """The address, if it is the server's own: credentials are not carried elsewhere."""
+def same_origin(call: LogicalCall, location: str) -> str | None:
+    """The address, if it is on the call's server: credentials must not go elsewhere."""
     try:
         address = urljoin(call.url, location)
         return address if origin(address) == call.origin else None
@@ -157,93 +154,69 @@ def same_origin(call: Call, location: str) -> str | None:
         return None
 
 
+def _document(answer: CallAnswer) -> _Document:
+    """The JSON object of a problem, an error or a 202; empty if there is none."""
+    media = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+    is_json = media == "application/json" or media.endswith("+json")
+    if not is_json or (answer.status < 400 and answer.status != 202):
+        return {}
+    try:
+        return _object(json.loads(answer.body))
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _object(value: Any) -> _Document:
+    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
+
+
+def _accepted(
+    call: LogicalCall, answer: CallAnswer, document: _Document, after: float | None
+) -> AnswerMeaning:
+    """semel's 202 means "ask there"; any other 202 is the application's answer."""
+    location = answer.headers.get("location")
+    ours = document.get("status") in _STATES and document.get("location") == location
+    if location is None or not ours:
+        return FinalAnswer()
+    return InProgress(same_origin(call, location), after)
+
+
 def _by_code(
-    code: str, document: Mapping[str, Any], answer: Answer, after: float | None
-) -> Reading:
-    retryable = document.get("retryable") is True
-    if retryable and code in _WAITING:
-        return UnderWay(None, after)
-    if retryable:
-        unexecuted = code in _NOT_EXECUTED or answer.status in _NOT_RUN
-        return Again(after, executed=not unexecuted)
+    code: str, document: _Document, answer: CallAnswer, after: float | None
+) -> AnswerMeaning:
+    """What a problem of semel means."""
+    if document.get("retryable") is True:
+        if code in _WAITING:
+            return InProgress(None, after)
+        not_executed = code in _NOT_EXECUTED or answer.status in _NOT_RUN
+        return TryAgain(after, executed=not not_executed)
     if code in _OUTCOMES:
-        return End()
-    if answer.status in _SHUT_OUT:
-        return ShutOut()
-    return Refusal(_REFUSALS.get(code, Why.REFUSED), code)
+        return FinalAnswer()
+    if answer.status in _DENIED:
+        return AccessDenied()
+    return ServerRefusal(_REFUSALS.get(code, RefusalKind.REFUSED), code)
 
 
-def _is_key_reused(answer: Answer, document: Mapping[str, Any]) -> bool:
-    """Stripe's 400, and the 422 of the IETF draft's example."""
-    if answer.status in (400, 409, 422) and _error(document).get("type") == "idempotency_error":
-        return _error(document).get("code") not in _IN_USE
-    return answer.status == 422 and "idempotency-key" in str(document.get("title")).lower()
-
-
-def _error(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _object(document.get("error"))
-
-
-def _object(read: Any) -> Mapping[str, Any]:
-    return cast(dict[str, Any], read) if isinstance(read, dict) else {}
-
-
-def _by_hint(answer: Answer, document: Mapping[str, Any], after: float | None) -> Reading | None:
-    """By what the server says about retries, where it says anything."""
-    executed = answer.status not in _NOT_RUN
-    match answer.headers.get("stripe-should-retry"):
-        case "true":
-            return Again(after, executed)
-        case "false":
-            return End()
-        case _:
-            pass
-    match document.get("retryable"):
-        case True:
-            return Again(after, executed)
-        case False:
-            return End()
-        case _:
-            return None
-
-
-def _by_status(answer: Answer, document: Mapping[str, Any], after: float | None) -> Reading:
-    status = answer.status
-    if status in _SHUT_OUT:
-        return ShutOut()
-    if status in _NOT_RUN:
-        return Again(after, executed=False)
-    if status == 409 and (after is not None or _says_in_use(document)):
-        return UnderWay(None, after)
-    if status >= 500 and status not in _NEVER:
-        return Again(after, executed=True)
-    return End()
-
-
-def _says_in_use(document: Mapping[str, Any]) -> bool:
-    """Stripe's codes, and the title in the IETF draft's example."""
+def _by_others(answer: CallAnswer, document: _Document, after: float | None) -> AnswerMeaning:
+    """What an error of another server means: Stripe's, the IETF draft's, then by its status."""
+    status, error = answer.status, _object(document.get("error"))
+    in_use = error.get("code") in _IN_USE
     titled = "idempotency-key" in str(document.get("title")).lower()
-    return titled or _error(document).get("code") in _IN_USE
-
-
-# ── the status resource ───────────────────────────────────────────────────────────────────────────
-
-
-@frozen
-class SendInstead:
-    """The status tells nothing that helps: send the request itself."""
-
-
-def read_status(call: Call, answer: Answer, wall: float) -> Reading | SendInstead:
-    """What the answer of the status resource means. Only what is semel's own word counts there."""
-    if is_kept(answer):
-        return End()
-    reading = read(call, answer, wall)
-    if answer.status == 202 and isinstance(reading, UnderWay):
-        return reading
-    code = code_of(_document(answer))
-    if isinstance(reading, Refusal) and code != "no-such-operation":
-        return reading
-    if isinstance(reading, Again) and code != "attempt-failed":
-        return reading
-    return SendInstead()
+    stripes = error.get("type") == "idempotency_error" and status in (400, 409, 422)
+    if (not in_use) if stripes else (status == 422 and titled):
+        return ServerRefusal(RefusalKind.KEY_REUSED, "key-reused")
+    stripe_retry = {"true": True, "false": False}.get(answer.headers.get("stripe-should-retry", ""))
+    for retry in (stripe_retry, document.get("retryable")):
+        if retry is True:
+            return TryAgain(after, executed=status not in _NOT_RUN)
+        if retry is False:
+            return FinalAnswer()
+    if status in _DENIED:
+        return AccessDenied()
+    if status in _NOT_RUN:
+        return TryAgain(after, executed=False)
+    if status == 409 and (after is not None or titled or in_use):
+        return InProgress(None, after)
+    if status >= 500 and status not in _NEVER:
+        return TryAgain(after, executed=True)
+    return FinalAnswer()

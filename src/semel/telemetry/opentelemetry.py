@@ -1,7 +1,7 @@
 """Metrics and span attributes for OpenTelemetry: ``Guard(..., on_event=OpenTelemetry())``.
 
-Needs the extra ``otel``: the API alone. What becomes of the numbers is up to the SDK that the
-application has set up; without one, nothing does.
+Needs the extra ``otel``, which is the API alone. The SDK that the application has set up exports
+the numbers; without one they go nowhere.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from semel.errors import ConfigurationError
 from semel.runtime.events import Event
-from semel.telemetry.metering import tenants_by, updates
-from semel.telemetry.metrics import BUCKETS, MEASURES, Measure
+from semel.telemetry.metrics import BUCKETS, MEASURES, Measure, tenants_by, updates
 
 try:
     from opentelemetry import trace
@@ -21,13 +20,13 @@ except ImportError as error:
     raise ConfigurationError("metrics for OpenTelemetry need: pip install 'semel[otel]'") from error
 
 _ON_SPANS: Final = ("outcome", "replayed", "route", "policy", "lost_fence", "from_memory")
-"""What the current span is told of an exchange, with ``semel.`` before it."""
+"""Fields of an exchange that become attributes of the current span, after ``semel.``."""
 
 
 class OpenTelemetry:
-    """Counts with ``meter``, or that of the global provider, and tells the current span.
+    """Counts with ``meter``, or the global provider's, and sets attributes of the current span.
 
-    ``tenants``: see `semel.telemetry.metering.tenants_by`. ``spans=False`` leaves spans alone.
+    ``tenants``: see `semel.telemetry.metrics.tenants_by`. ``spans=False`` leaves spans alone.
     """
 
     inline = True  # the current span is that of the request only while it is answered
@@ -50,15 +49,12 @@ class OpenTelemetry:
                 continue  # a gauge that is not set again is not exported again
             attributes = dict(zip(measure.labels, labels, strict=True))
             self._instruments[measure.name](value, attributes)
-        if self._spans and event.name == "exchange":
-            _tell_span(event)
-
-
-def _tell_span(event: Event) -> None:
-    span = trace.get_current_span()
-    if span.is_recording():
-        known = ((name, event.get(name)) for name in _ON_SPANS)
-        span.set_attributes({f"semel.{name}": each for name, each in known if each is not None})
+        if not self._spans or event.name != "exchange":
+            return
+        span = trace.get_current_span()
+        if span.is_recording():
+            known = ((name, event.get(name)) for name in _ON_SPANS)
+            span.set_attributes({f"semel.{name}": each for name, each in known if each is not None})
 
 
 def _instrument(meter: Meter, measure: Measure) -> Any:

@@ -13,8 +13,7 @@ from weakref import WeakKeyDictionary
 
 from semel.errors import ConfigurationError
 from semel.runtime.events import Event
-from semel.telemetry.metering import tenants_by, updates
-from semel.telemetry.metrics import BUCKETS, MEASURES, Labels, Measure
+from semel.telemetry.metrics import BUCKETS, MEASURES, Labels, Measure, tenants_by, updates
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -30,16 +29,16 @@ _MODES: Final[dict[str, Any]] = {
     "breaker.open": "livemax",
     "maintenance.leader": "livemax",
 }
-"""How gauges of several processes become one: only who counts the depths knows them."""
+"""How the gauges of several processes become one; only the leader knows the depths."""
 
 _known: WeakKeyDictionary[CollectorRegistry, dict[str, Any]] = WeakKeyDictionary()
-"""What a registry has already: it takes each name once, and several guards share it."""
+"""The collectors of each registry: it takes each name once, and several guards share it."""
 
 
 class Prometheus:
     """Keeps the metrics of one guard, or of several, in ``registry``.
 
-    ``tenants``: see `semel.telemetry.metering.tenants_by`.
+    ``tenants``: see `semel.telemetry.metrics.tenants_by`.
     """
 
     inline = True
@@ -67,22 +66,18 @@ class Prometheus:
                 child.observe(value)
 
     def _set(self, measure: Measure, labels: Labels, value: float | None) -> None:
-        """Not kept like other children: another guard's `Prometheus` may have taken it away."""
+        """Set or remove a gauge; not cached, since another `Prometheus` may have removed it."""
         collector = self._collectors[measure.name]
         if value is not None:
             (collector.labels(*labels) if labels else collector).set(value)
-        elif not _several_processes():  # of those the latest value stands, whoever said it
-            collector.remove(*labels)
+        elif not any(name.upper() == "PROMETHEUS_MULTIPROC_DIR" for name in os.environ):
+            collector.remove(*labels)  # with several processes the latest value of any stands
 
     def _child(self, measure: Measure, labels: Labels) -> Any:
         collector = self._collectors[measure.name]
         child = collector.labels(*labels) if labels else collector
         self._children[measure.name, labels] = child
         return child
-
-
-def _several_processes() -> bool:
-    return any(name.upper() == "PROMETHEUS_MULTIPROC_DIR" for name in os.environ)
 
 
 def _registered(registry: CollectorRegistry) -> dict[str, Any]:

@@ -1,4 +1,4 @@
--- forget: strike a call.
+-- forget: delete a call.
 -- takes: id
 -- gives: nothing
 -- why: it was never sent, or somebody has decided about it.

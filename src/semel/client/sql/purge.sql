@@ -1,4 +1,4 @@
--- purge: strike calls that were finished long ago.
+-- purge: delete calls that were finished long ago.
 -- takes: before limit
 -- gives: nothing
 -- why: a bounded number at a time, so that no call waits for it. What is pending is never purged.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ops.test_demo import AMPLE, PROCESS, environment, play
+from tests.demo.test_demo import AMPLE, PROCESS, environment, play
 from tests.servers.child import ROOT
 from tests.waiting import PATIENCE
 

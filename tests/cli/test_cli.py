@@ -14,8 +14,8 @@ from click.testing import CliRunner
 import semel
 from semel.cli import commands
 from semel.cli.output import counted
+from tests.cli.commandline import Done, one_sentence, process, run
 from tests.docs.pages import page
-from tests.ops.commandline import Done, one_sentence, process, run
 from tests.waiting import PATIENCE
 
 

@@ -23,8 +23,8 @@ from semel.core.exchange.problems import CATALOGUE as PROBLEMS
 from semel.runtime.event_catalogue import CATALOGUE
 from semel.telemetry.metrics import MEASURES, Measure
 from tests.docs.pages import page
-from tests.ops.promql import NotPromql, Query, read
 from tests.servers import AppServer, uvicorn
+from tests.telemetry.promql import NotPromql, Query, read
 from tests.waiting import until
 from tests.web.client import Client, new_key
 
@@ -196,7 +196,7 @@ def test_the_dashboard_shows_every_metric() -> None:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AppServer]:
     store = f"sqlite:///{tmp_path_factory.mktemp('store')}/semel.db"
-    with uvicorn("tests.ops.served_metrics:app", env={"SEMEL_TEST_STORE": store}) as started:
+    with uvicorn("tests.telemetry.served_metrics:app", env={"SEMEL_TEST_STORE": store}) as started:
         yield started
 
 

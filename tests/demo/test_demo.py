@@ -23,9 +23,9 @@ import pytest
 
 from examples.demo.printer import Printer, SceneResult
 from examples.demo.scenes import SCENES, provider_times_out
+from tests.cli.commandline import run
 from tests.docs.story import curl
 from tests.forms import in_proof
-from tests.ops.commandline import run
 from tests.waiting import PATIENCE, until
 
 STAGING = Path(__file__).parent / "staging"

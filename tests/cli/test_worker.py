@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from semel.cli import worker
-from tests.ops.commandline import Done, one_sentence, process, run
+from tests.cli.commandline import Done, one_sentence, process, run
 
 SHOP = "tests.effects.shop"
 

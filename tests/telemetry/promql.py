@@ -3,7 +3,7 @@
 promtool would be the judge, and is not to be had as a wheel. This knows the part of the language
 that is used here, and is stricter than Prometheus in nothing that matters: selectors with matchers,
 ranges and offsets, functions that want a range or none, aggregations, binary operators.
-`tests.ops.scraped` evaluates it.
+`tests.telemetry.scraped` evaluates it.
 """
 
 from __future__ import annotations

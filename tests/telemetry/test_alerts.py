@@ -2,7 +2,7 @@
 
 The metrics are those of a real guard to which it happens; only time is not waited for: neither that
 between scrapes, nor the store's, nor what a request is said to have taken. What Prometheus would
-make of them is worked out by `tests.ops.scraped`.
+make of them is worked out by `tests.telemetry.scraped`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from semel.telemetry.prometheus import Prometheus
 from semel.web import request_events
 from semel.worker.deliveries import Deliveries
 from semel.worker.maintenance import Maintenance
-from tests.ops.scraped import Scraped
-from tests.ops.test_monitoring import RULES
 from tests.stores.harness import FakeClock
+from tests.telemetry.scraped import Scraped
+from tests.telemetry.test_monitoring import RULES
 from tests.waiting import until
 from tests.web.client import new_key
 from tests.web.faults import Fault, FaultyBackend

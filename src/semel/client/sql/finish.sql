@@ -1,7 +1,7 @@
--- conclude: keep the answer, forget the request.
+-- finish: keep the answer, delete the request.
 -- takes: id finished_at answer_status answer_size answer_body seal
 -- gives: nothing
--- why: whoever has the answer may write it down, whoever holds the call: it is the same answer.
+-- why: any process that has the answer may write it, whoever holds the call: it is the same answer.
 UPDATE call
 SET finished_at = :finished_at, answer_status = :answer_status, answer_size = :answer_size,
     answer_body = :answer_body, seal = :seal, headers = NULL, body = NULL, status_url = NULL,

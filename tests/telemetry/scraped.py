@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from prometheus_client import CollectorRegistry
 
-from tests.ops.promql import Aggregation, Binary, Call, Number, Part, Selector, read, seconds
+from tests.telemetry.promql import Aggregation, Binary, Call, Number, Part, Selector, read, seconds
 
 Labels: TypeAlias = frozenset[tuple[str, str]]
 Vector: TypeAlias = dict[Labels, float]

@@ -1,4 +1,4 @@
--- point: where the status of a call can be asked for.
+-- status_url: where the server offers the status of a call.
 -- takes: id status_url
 -- gives: nothing
 -- why: a resumed call asks there first.

@@ -13,7 +13,7 @@ from semel.cli.doctor import examine, fit
 from semel.stores.memory import MemoryBackend
 from semel.stores.sql import migration
 from semel.stores.sql.migration import NEEDED
-from tests.ops.commandline import run
+from tests.cli.commandline import run
 from tests.servers import MariadbServer, ValkeyServer
 from tests.stores.harness import database_of
 

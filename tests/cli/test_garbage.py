@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.ops.commandline import one_sentence, run
-from tests.ops.test_worker import SHOP, refused, sqlite
+from tests.cli.commandline import one_sentence, run
+from tests.cli.test_worker import SHOP, refused, sqlite
 
 
 @pytest.mark.parametrize("option", ["--lease", "--poll", "--drain"])

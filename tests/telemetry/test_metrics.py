@@ -18,8 +18,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 import semel
 from semel.runtime.event_catalogue import CATALOGUE
 from semel.runtime.events import Event, Events
-from semel.telemetry.metering import tenants_by, updates
-from semel.telemetry.metrics import BUCKETS, MEASURES, PREFIX
+from semel.telemetry.metrics import BUCKETS, MEASURES, PREFIX, tenants_by, updates
 from semel.telemetry.opentelemetry import OpenTelemetry
 from semel.telemetry.prometheus import Prometheus
 

@@ -1,4 +1,7 @@
-"""One record as people and programs see it: what is kept of it, never its key."""
+"""Records, effects and audit entries as dictionaries for JSON, and as lines for people.
+
+A key is masked everywhere: with the real one, requests could be sent.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from semel.cli.output import moment
+from semel.cli.output import moment, print_json, say
 from semel.core.operations.outbox import FindEffect, Shelf
 from semel.core.records import Effect
 from semel.core.recovery import journal
@@ -18,23 +21,24 @@ from semel.errors import StoreError
 from semel.operators.operator import effects
 
 if TYPE_CHECKING:
+    from semel.core.operations.audit import AuditEntry
     from semel.core.operations.requests import Recalled
-    from semel.core.records import Case, Record
+    from semel.core.records import Case, Glimpse, Record
     from semel.guard import Guard
     from semel.operators.operator import Operator
 
 LOOK: Final = 5_000
-"""Effects to look at, on each shelf, for those of one record: no index leads to them."""
+"""Effects to look at, on each shelf, to find those of one record: there is no index."""
 
 
-def document(opened: Operator, recalled: Recalled, *, body: bool) -> dict[str, Any]:
-    """All that is kept of a record, by names that stay; what was done to it, in this life of it."""
+def record_document(opened: Operator, recalled: Recalled, *, body: bool) -> dict[str, Any]:
+    """All that is kept of a record, and what operators did to it since it was created."""
     case, record, origin = recalled.case, recalled.case.record, recalled.case.origin
     return {
         "identity": record.identity.hex(),
         "state": record.state.value,
         "lapsed": record.lapsed(recalled.now),
-        **whose(case),
+        **_owner(case),
         "tenant": origin.tenant,
         "method": origin.method,
         "path": origin.path,
@@ -53,8 +57,8 @@ def document(opened: Operator, recalled: Recalled, *, body: bool) -> dict[str, A
         "reason": record.reason,
         **_journal(case),
         "request_bytes": None if case.request is None else len(case.request),
-        "answer": answer(record, body=body),
-        "effects": [effect(each) for each in effects_of(opened._guard, record)],
+        "answer": _answer(record, body=body),
+        "effects": [effect_document(each) for each in _effects_of(opened._guard, record)],
         "acts": [
             {"at": moment(each.at), "verb": each.verb, "by": each.by, "reason": each.reason}
             for each in opened.audit(identity=record.identity, since=record.created_at)
@@ -62,41 +66,93 @@ def document(opened: Operator, recalled: Recalled, *, body: bool) -> dict[str, A
     }
 
 
-def whose(case: Case) -> dict[str, str | None]:
-    """The application and the route of a record; None where its terms are not on record."""
+def glimpse_document(seen: Glimpse) -> dict[str, Any]:
+    """A record of a list."""
+    origin = seen.origin
+    return {
+        "identity": seen.identity.hex(),
+        "state": seen.state.value,
+        "tenant": origin.tenant,
+        "method": origin.method,
+        "path": origin.path,
+        "key": keys.mask(origin.key),
+        "created_at": moment(seen.created_at),
+        "leased_until": moment(seen.leased_until),
+        "expires_at": moment(seen.expires_at),
+        "forget_at": moment(seen.forget_at),
+        "next_at": moment(seen.due_at),
+        "tries": seen.tries,
+        "reason": seen.reason,
+        "stored_bytes": seen.size,
+    }
+
+
+def case_document(case: Case) -> dict[str, Any]:
+    """A record whose outcome is unknown."""
+    record, origin = case.record, case.origin
+    return {
+        "identity": record.identity.hex(),
+        "state": record.state.value,
+        **_owner(case),
+        "tenant": origin.tenant,
+        "method": origin.method,
+        "path": origin.path,
+        "key": keys.mask(origin.key),
+        "in_doubt": in_doubt(case),
+        "reason": record.reason,
+        "created_at": moment(record.created_at),
+        "leased_until": moment(record.leased_until),
+        "tries": case.tries,
+        "next_probe_at": moment(case.due_at),
+    }
+
+
+def audit_document(entry: AuditEntry) -> dict[str, Any]:
+    """What an operator did."""
+    return {
+        "at": moment(entry.at),
+        "verb": entry.verb,
+        "by": entry.by,
+        "reason": entry.reason,
+        "identity": None if entry.identity is None else entry.identity.hex(),
+        "subject": entry.subject,
+        "before": entry.before,
+        "after": entry.after,
+    }
+
+
+def _owner(case: Case) -> dict[str, str | None]:
+    """The application and the route of a record; None if its terms are not on record."""
     terms = case.terms
     if terms is None:
         return {"application": None, "route": None}
     return {"application": terms.application, "route": terms.route}
 
 
-def answer(record: Record, *, body: bool) -> dict[str, Any] | None:
-    """What is kept of the answer; its headers and body where they are asked for."""
+def _answer(record: Record, *, body: bool) -> dict[str, Any] | None:
+    """What is kept of the answer; its headers and body if ``body`` is True."""
     if record.snapshot is None:
         return None
     try:
         kept = snapshot.decode(record.snapshot)
     except StoreError as error:  # damaged, or encrypted with a key that is not at hand
         return {"unreadable": str(error)}
-    told: dict[str, Any] = {
+    what = "whole"
+    if kept.open:
+        what = "open receipt"
+    elif kept.body is None:
+        what = "receipt" if kept.whole else "receipt of a truncated answer"
+    document: dict[str, Any] = {
         "status": kept.status,
-        "kept": _kept(kept),
+        "kept": what,
         "bytes": kept.size or len(kept.body or b""),
         "schema_version": kept.schema_version,
     }
-    return told | _content(kept) if body else told
-
-
-def _kept(kept: snapshot.Snapshot) -> str:
-    if kept.open:
-        return "open receipt"
-    if kept.body is None:
-        return "receipt" if kept.whole else "receipt of a truncated answer"
-    return "whole"
+    return document | _content(kept) if body else document
 
 
 def _content(kept: snapshot.Snapshot) -> dict[str, Any]:
-    """Headers, and the body as text where it is some, else in base64."""
+    """Headers, and the body as text, or in base64 if it is no UTF-8."""
     headers = [f"{name.decode('latin-1')}: {text.decode('latin-1')}" for name, text in kept.headers]
     if kept.body is None:
         return {"headers": headers, "body": None}
@@ -107,7 +163,7 @@ def _content(kept: snapshot.Snapshot) -> dict[str, Any]:
 
 
 def _journal(case: Case) -> dict[str, Any]:
-    """How far an operation came."""
+    """The recovery points of an operation."""
     try:
         points = [
             {"name": point.name, "kind": point.kind.value, "done": point.done}
@@ -118,11 +174,11 @@ def _journal(case: Case) -> dict[str, Any]:
         return {"in_doubt": None, "points": [], "unreadable": str(error)}
 
 
-def effects_of(guard: Guard, record: Record) -> list[Effect]:
-    """Those that wait or are dead among the first `LOOK`, and delivered ones by their names.
+def _effects_of(guard: Guard, record: Record) -> list[Effect]:
+    """The effects of a record: waiting or dead ones among the first `LOOK`, others by name.
 
-    There is no index from records to effects: every effect would pay for it, for the sake of an
-    operator who comes once a week. Their keys are derived, so the names a guard delivers find them.
+    There is no index from records to effects: every effect would pay for it, and operators need it
+    rarely. Keys of effects are derived, so each name that the guard delivers leads to one.
     """
     if not guard.backend.capabilities.outbox:
         return []
@@ -138,19 +194,14 @@ def effects_of(guard: Guard, record: Record) -> list[Effect]:
     return sorted(found.values(), key=lambda each: (each.created_at, each.key))
 
 
-def shelf_of(effect: Effect) -> Shelf:
-    if effect.dead_at is not None:
-        return Shelf.DEAD
-    return Shelf.WAITING if effect.delivered_at is None else Shelf.DELIVERED
-
-
-def effect(found: Effect) -> dict[str, Any]:
-    """An effect for programs; not its payload, which is the application's."""
+def effect_document(found: Effect) -> dict[str, Any]:
+    """An effect, without its payload, which is the application's."""
+    settled = Shelf.WAITING if found.delivered_at is None else Shelf.DELIVERED
     return {
         "key": found.key,
         "name": found.name,
         "application": found.application,
-        "state": shelf_of(found).value,
+        "state": (settled if found.dead_at is None else Shelf.DEAD).value,
         "identity": None if found.identity is None else found.identity.hex(),
         "order": found.order,
         "tries": found.tries,
@@ -168,34 +219,40 @@ def effect(found: Effect) -> dict[str, Any]:
 # ── for people ────────────────────────────────────────────────────────────────────────────────────
 
 
-def lines(shown: dict[str, Any]) -> Iterator[str]:
-    """``name: value``; what is a list or has parts, below its name."""
+def print_document(document: dict[str, Any], as_json: bool) -> None:
+    """Print one record or effect: as JSON, or as lines ``name: value``."""
+    if as_json:
+        return print_json(document)
+    for line in _lines(document):
+        say(line)
+    return None
+
+
+def _lines(shown: dict[str, Any]) -> Iterator[str]:
+    """``name: value``; the parts of a list or a table follow below its name."""
     for name, value in shown.items():
         label = name.replace("_", " ")
         if isinstance(value, dict):
             yield f"{label}:"
             parts = cast("dict[str, Any]", value)
-            yield from (f"  {line}" for line in lines(parts))
+            yield from (f"  {line}" for line in _lines(parts))
         elif isinstance(value, list) and value:
             yield f"{label}:"
             yield from (f"  {_brief(each)}" for each in value)  # pyright: ignore[reportUnknownVariableType]
+        elif isinstance(value, bool):
+            yield f"{label}: {'yes' if value else 'no'}"
         else:
-            yield f"{label}: {_word(value)}"
+            yield f"{label}: {'-' if value is None or value == [] else value}"
 
 
 def _brief(value: Any) -> str:
+    """An act, a point or an effect in one line."""
     if not isinstance(value, dict):
         return str(value)
-    said = cast("dict[str, Any]", value)
-    if "verb" in said:
-        return f"{said['at']} {said['verb']} by {said['by']}: {said['reason']}"
-    if "kind" in said:
-        return f"{said['kind']} {said['name']}{'' if said['done'] else ': begun'}"
-    tries = f", {said['tries']} tries" if said["tries"] else ""
-    return f"{said['name']} {said['key']}: {said['state']}{tries}"
-
-
-def _word(value: Any) -> str:
-    if value is None or value == []:
-        return "-"
-    return {True: "yes", False: "no"}.get(value, str(value)) if type(value) is bool else str(value)
+    part = cast("dict[str, Any]", value)
+    if "verb" in part:
+        return f"{part['at']} {part['verb']} by {part['by']}: {part['reason']}"
+    if "kind" in part:
+        return f"{part['kind']} {part['name']}{'' if part['done'] else ': begun'}"
+    tries = f", {part['tries']} tries" if part["tries"] else ""
+    return f"{part['name']} {part['key']}: {part['state']}{tries}"
