@@ -271,12 +271,12 @@ def _browse(op: Browse, keys: Keys) -> Plan[DueRecords]:
         for page in _pages(identities):
             if len(listed) < op.limit:
                 cases = yield from _cases(keys, page)
-                listed += [case for case, _ in cases if _is_listed(op, case)]
+                listed += [
+                    case
+                    for case, _ in cases
+                    if case.record.state in op.states and not (op.dead and case.due_at is not None)
+                ]
     return DueRecords(tuple(listed[: op.limit]), replies.clock(time))
-
-
-def _is_listed(op: Browse, case: Case) -> bool:
-    return case.record.state in op.states and not (op.dead and case.due_at is not None)
 
 
 def _scan(op: Scan, keys: Keys) -> Plan[Scanned]:
