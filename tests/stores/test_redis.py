@@ -1,4 +1,4 @@
-"""What is true of the Redis store alone; what all stores share is in the contract suite."""
+"""Properties of the Redis store alone; the contract suite tests what all stores share."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ from tests.terms import terms
 from tests.waiting import PATIENCE, auntil, until
 
 SOON = 0.3
-"""A deadline that a test can afford to see pass. What must succeed is asked for again."""
+"""Seconds of a deadline that a test waits for. What must succeed is tried again."""
 HOUR = 3600.0
 
 COLOURS = pytest.mark.parametrize("colour", ["sync", "async"])
@@ -118,7 +118,7 @@ def in_doubt(harness: Harness, op: StoreOperation[Any]) -> None:
 
 
 def replied(harness: Harness, op: StoreOperation[Any]) -> Any:
-    """The reply; asked for again, with the same fence, where a short time limit was too short."""
+    """The reply; tried again with the same fence where a short time limit was too short."""
 
     def ask() -> object:
         try:
@@ -576,7 +576,7 @@ def test_a_flushed_store_refuses_the_completion_of_what_it_lost(
         assert reply.record is None
 
 
-# ── links that break ──────────────────────────────────────────────────────────────────────────────
+# ── connections that break ────────────────────────────────────────────────────────────────────────
 
 
 @COLOURS
@@ -875,7 +875,7 @@ def test_one_store_serves_several_loops_each_over_a_link_of_its_own(
             runner.run(backend.aclose())
 
 
-# ── together ──────────────────────────────────────────────────────────────────────────────────────
+# ── pipelines ─────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_what_is_asked_at_once_travels_together(
@@ -911,7 +911,7 @@ def test_an_error_of_one_does_not_touch_the_others(
 
 
 def test_one_alone_does_not_wait_to_be_joined(valkey: ValkeyServer, prefix: str) -> None:
-    """A turn of the loop, and the round trip: no timer is set but the deadline's."""
+    """It takes one turn of the loop and one round trip: the only timer is that of the deadline."""
     timers: list[float] = []
 
     async def one() -> None:
@@ -1083,7 +1083,7 @@ def test_loops_that_come_and_go_each_have_a_link(own_server: ValkeyServer) -> No
         assert isinstance(asyncio.run(one()), Claimed)
 
 
-# ── rounds ────────────────────────────────────────────────────────────────────────────────────────
+# ── maintenance ───────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_backlog_past_its_deadline_hides_no_work(valkey: ValkeyServer, prefix: str) -> None:

@@ -1,4 +1,4 @@
-"""What is true of the Redis store on a cluster alone."""
+"""Properties of the Redis store on a cluster alone."""
 
 from __future__ import annotations
 
@@ -515,7 +515,7 @@ def test_while_a_node_is_down_and_has_no_replica_the_others_go_on(
         assert isinstance(replied(harness, claim(in_bucket(77), new_fence())), Claimed)
 
 
-# ── rounds ────────────────────────────────────────────────────────────────────────────────────────
+# ── maintenance ───────────────────────────────────────────────────────────────────────────────────
 
 
 @COLOURS

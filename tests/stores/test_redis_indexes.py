@@ -1,4 +1,4 @@
-"""In Redis, every record is in the one index of its duty, whatever was done to it."""
+"""In Redis, every record is in exactly one index, that of its duty, after every operation."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ from tests.stores.contract import (
     reach,
 )
 from tests.stores.harness import CLEAR, TRAVEL, Harness, own_redis
+from tests.stores.test_redis import keys_of
 
 
 @pytest.fixture
@@ -49,11 +50,6 @@ def prefix(valkey: ValkeyServer) -> Iterator[str]:
     name = f"own{os.urandom(6).hex()}"
     yield name
     valkey.ask("EVAL", CLEAR, 0, f"{name}:*")
-
-
-def keys_of(server: ValkeyServer, prefix: str) -> list[bytes]:
-    found: list[bytes] = server.ask("KEYS", f"{prefix}:*")
-    return found
 
 
 DUTIES = {
@@ -69,7 +65,7 @@ ENDS = {
     b"failed_retryable": b"forget_at",
     b"expired": b"forget_at",
 }
-"""When somebody must look at it; of the others anybody may choose."""
+"""The field that says when a record of this state is due; in other states it is not fixed."""
 
 
 def audit(server: ValkeyServer, prefix: str) -> int:
@@ -151,7 +147,7 @@ def test_after_every_round_each_record_is_in_the_index_of_its_duty(
                 assert audit(valkey, prefix) == left
 
 
-# ── between the look and the deed ─────────────────────────────────────────────────────────────────
+# ── between finding and changing ──────────────────────────────────────────────────────────────────
 
 
 def interrupted(

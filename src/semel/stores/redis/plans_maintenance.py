@@ -197,7 +197,7 @@ def _is_due(work: Work, case: Case, now: Micros) -> bool:
 # ── lists ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Page(NamedTuple):
+class IdentityPage(NamedTuple):
     """The next records of a list. ``until``: where the following page begins; None: nowhere."""
 
     identities: list[Identity]
@@ -207,7 +207,7 @@ class Page(NamedTuple):
 
 def next_page(
     keys: Keys, after: Identity | None, limit: int, duties: Sequence[str] = DUTIES
-) -> Plan[Page]:
+) -> Plan[IdentityPage]:
     """Read these indexes bucket by bucket, which is the order of identities, until it is full."""
     first = 0 if after is None else bucket_of(after)
     (time,) = yield _clock(first)
@@ -217,7 +217,7 @@ def next_page(
         seen += yield from _members(keys, duties, groups.pop(0), after)
     page = seen[:limit]
     until = page[-1] if page and (groups or len(seen) > len(page)) else None
-    return Page(page, until, replies.clock(time))
+    return IdentityPage(page, until, replies.clock(time))
 
 
 def _bucket_groups(keys: Keys, duties: Sequence[str], first: int) -> Plan[list[list[int]]]:
@@ -271,12 +271,12 @@ def _browse(op: Browse, keys: Keys) -> Plan[DueRecords]:
         for page in _pages(identities):
             if len(listed) < op.limit:
                 cases = yield from _cases(keys, page)
-                listed += [case for case, _ in cases if _is_listed(op, case)]
+                listed += [
+                    case
+                    for case, _ in cases
+                    if case.record.state in op.states and not (op.dead and case.due_at is not None)
+                ]
     return DueRecords(tuple(listed[: op.limit]), replies.clock(time))
-
-
-def _is_listed(op: Browse, case: Case) -> bool:
-    return case.record.state in op.states and not (op.dead and case.due_at is not None)
 
 
 def _scan(op: Scan, keys: Keys) -> Plan[Scanned]:

@@ -60,7 +60,7 @@ class SyncBatch(CommandBatch):
 class RedisConnection:
     """One connection, shared by threads; it opens when there is something to send.
 
-    ``_led``: some thread leads. ``_stale``: the next pipeline goes over a new connection.
+    ``_led``: some thread leads. ``stale``: the next pipeline goes over a new connection.
     """
 
     def __init__(self, settings: RedisSettings, keys: Keys, address: NodeAddress) -> None:
@@ -69,7 +69,7 @@ class RedisConnection:
         self._address = address
         self._lock = threading.Lock()
         self._queue: list[SyncBatch] = []
-        self._led = self._stale = self._closing = False
+        self._led = self._closing = self.stale = False
         self._socket: socket.socket | None = None
         self._check_at = 0.0
         self._replies = ReplyQueue(address)
@@ -95,12 +95,9 @@ class RedisConnection:
             if not self._led:
                 self._disconnect()
 
-    def mark_stale(self) -> None:
-        self._stale = True
-
     def _disconnect(self) -> None:
         sock, self._socket = self._socket, None
-        self._stale = False
+        self.stale = False
         self._replies = ReplyQueue(self._address)
         if sock is not None:
             sock.close()
@@ -148,7 +145,7 @@ class RedisConnection:
 
     def _exchange(self, batches: Sequence[SyncBatch], deadline: float) -> None:
         sock = self._socket
-        if sock is None or self._stale or _is_closed(sock):
+        if sock is None or self.stale or _is_closed(sock):
             self._disconnect()
             sock = self._socket = open_socket(self._settings, self._address, deadline)
             self._check_at = 0.0
@@ -315,7 +312,7 @@ class RedisPool:
         if faults := [each for each in outcomes if isinstance(each, RedisFault)]:
             self._topology.suspect(faults)
             if any(fault.broken for fault in faults):
-                connection.mark_stale()
+                connection.stale = True
         return outcomes
 
     def _refresh(self, deadline: float) -> RedisFault | None:

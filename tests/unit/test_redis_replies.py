@@ -1,4 +1,4 @@
-"""A completed record from Redis is read in one look; what that makes is what the long way makes."""
+"""The fast parser of completed records makes what the general parser makes."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def outcome(read: Any) -> object:
 
 
 def both_ways(identity: Identity, row: list[Any]) -> tuple[object, object]:
-    def long_way() -> object:
+    def general() -> object:
         made = replies._row(identity, row)
         return None if made is None else rows.record(made)
 
-    return outcome(lambda: replies.record(identity, row)), outcome(long_way)
+    return outcome(lambda: replies.record(identity, row)), outcome(general)
 
 
 @given(COMPLETED)
 @example(SOUND)
 def test_a_completed_record_is_the_same_both_ways(row: list[Any]) -> None:
-    short, long = both_ways(IDENTITY, row)
-    assert short == long
-    assert short is not StoreCorrupt
+    fast, general = both_ways(IDENTITY, row)
+    assert fast == general
+    assert fast is not StoreCorrupt
 
 
 @given(COMPLETED, st.lists(st.tuples(st.integers(0, 11), DAMAGE), max_size=3))
@@ -60,8 +60,8 @@ def test_what_is_wrong_with_a_record_is_seen_both_ways(
 ) -> None:
     for place, other in damage:
         row[place] = other
-    short, long = both_ways(IDENTITY, row)
-    assert short == long
+    fast, general = both_ways(IDENTITY, row)
+    assert fast == general
 
 
 def test_an_identity_of_another_length_is_refused_both_ways() -> None:
@@ -69,7 +69,7 @@ def test_an_identity_of_another_length_is_refused_both_ways() -> None:
 
 
 def test_a_completion_is_the_same_with_its_time_as_number_and_as_text() -> None:
-    """The first time a script tells what it has just counted, later what is stored."""
+    """A script first answers the number it computed, and later the text that is stored."""
     first = replies.written(IDENTITY, [1, 5, b"completed", None, 9])
     again = replies.written(IDENTITY, [1, 5, b"completed", None, b"9"])
     assert first == again == Applied(State.COMPLETED, 5, None, 9)
