@@ -85,11 +85,11 @@ def request_ride(order: Order, request: Request) -> JSONResponse:
 
 def create_ride(rider: str, order: Order) -> dict[str, Any]:
     """Its id is drawn once: a run that resumes gets the one in the journal."""
-    ride = {"id": uuid4().hex, "rider": rider, "charge": 1450, "status": "requested"}
+    ride = {"id": uuid4().hex, "rider": rider, "fare": 1450, "status": "requested"}
     execute(
-        "INSERT INTO rides (id, rider, pickup, destination, charge, status)"
+        "INSERT INTO rides (id, rider, pickup, destination, fare, status)"
         " VALUES (?, ?, ?, ?, ?, 'requested')",
-        *(ride["id"], rider, order.pickup, order.destination, ride["charge"]),
+        *(ride["id"], rider, order.pickup, order.destination, ride["fare"]),
     )
     return ride
 
@@ -111,7 +111,7 @@ def settle_ride(ride: dict[str, Any], charge: dict[str, Any]) -> dict[str, Any]:
         "UPDATE rides SET status = ?, charge = ? WHERE id = ?", status, charge["id"], ride["id"]
     )
     if status == "booked":
-        semel.operation().effect("receipt", {"ride": ride["id"], "amount": ride["charge"]})
+        semel.operation().effect("receipt", {"ride": ride["id"], "amount": ride["fare"]})
     return ride | {"status": status, "charge": charge["id"]}
 
 

@@ -22,7 +22,7 @@ class Gateway:
 
     def charge(self, key: str, ride: dict[str, Any], card: str) -> dict[str, Any]:
         """Charged, declined, or voided when somebody called the charge off before."""
-        asked = {"ride": ride["id"], "amount": ride["charge"], "card": card}
+        asked = {"ride": ride["id"], "amount": ride["fare"], "card": card}
         return self._post("/charges", key, asked)
 
     def call_off(self, key: str) -> dict[str, Any]:
