@@ -25,7 +25,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "examples.django.shop.callers.authenticate",
-    "semel.frameworks.django.Middleware",  # below whatever authenticates
+    "semel.frameworks.django.SemelMiddleware",  # below whatever authenticates
 ]
 SEMEL_GUARD = "examples.django.shop.guards.guard"
 

@@ -14,7 +14,7 @@ from flask import Flask, abort, g, jsonify, request
 from flask.typing import ResponseReturnValue
 
 import semel
-from semel.frameworks.flask import Semel, transaction
+from semel.frameworks.flask import install, transaction
 
 FOLDER = Path(os.environ.get("SHOP_FOLDER", "."))
 STORE = os.environ.get("SEMEL_STORE", f"sqlite:///{FOLDER / 'semel.db'}")
@@ -22,7 +22,7 @@ CALLERS = {"Bearer alice": "alice", "Bearer bob": "bob"}
 
 app = Flask(__name__)
 guard = semel.Guard(STORE, tenant=lambda _: g.caller)
-Semel(app, guard)
+install(app, guard)
 
 
 @app.before_request

@@ -5,6 +5,7 @@ import os
 import sqlite3
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,7 +18,7 @@ from litestar.middleware import AbstractAuthenticationMiddleware, Authentication
 from litestar.params import JSONBody
 
 import semel
-from semel.frameworks.litestar import SemelPlugin, transaction
+from semel.frameworks.litestar import install, transaction
 
 FOLDER = Path(os.environ.get("SHOP_FOLDER", "."))
 STORE = os.environ.get("SEMEL_STORE", f"sqlite:///{FOLDER / 'semel.db'}")
@@ -134,6 +135,6 @@ def make_table() -> None:
 app = Litestar(
     [Payments, transfer, place_order, count_orders, note],
     middleware=[Bearer],
-    plugins=[SemelPlugin(guard)],
+    on_app_init=[partial(install, guard=guard)],
     on_startup=[make_table],
 )

@@ -172,9 +172,9 @@ class Guard:
         Its OpenAPI document tells of the header, its format and the refusals. ``dependencies``:
         those of the route that tells how accepted requests are doing.
         """
-        from semel.frameworks.fastapi import protect
+        from semel.frameworks.fastapi import install
 
-        protect(app, self, dependencies)
+        install(app, self, dependencies=dependencies)
 
     def route(self, policy: Policy) -> Callable[[F], F]:
         """Tag an endpoint with a policy of its own; the adapter finds it through the router.

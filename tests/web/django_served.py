@@ -48,7 +48,7 @@ settings.configure(
     INSTALLED_APPS=["semel.frameworks.django"],
     MIDDLEWARE=[
         *([f"{__name__}.outer"] if os.environ.get("OUTER") else []),
-        "semel.frameworks.django.Middleware",
+        "semel.frameworks.django.SemelMiddleware",
     ],
     ROOT_URLCONF=__name__,
     SEMEL_GUARD=f"{__name__}.guard",

@@ -20,7 +20,7 @@ import semel
 from tests.web.drive import AsgiDriver, Driver, WsgiDriver
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="semel-")
-GUARD = "semel.frameworks.django.Middleware"
+GUARD = "semel.frameworks.django.SemelMiddleware"
 
 guard: semel.Guard
 """What SEMEL_GUARD names: that of the test."""

@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 import semel
-from semel.frameworks.flask import Semel
+from semel.frameworks.flask import install
 
 PEOPLE = {"Bearer ann": "ann", "Bearer ben": "ben"}
 
@@ -21,7 +21,7 @@ class Shop:
     def __init__(self, store: str = "memory://", **options: Any) -> None:
         self.app = flask.Flask("shop")
         self.guard = semel.Guard(store, tenant=lambda _: flask.g.user, **options)
-        self.semel = Semel(self.app, self.guard)
+        install(self.app, self.guard)
         self.ran: list[Any] = []
         self.app.before_request(self._authenticate)
 

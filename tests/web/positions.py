@@ -7,6 +7,7 @@ the effects log.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -24,8 +25,8 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 import semel
-from semel.frameworks.flask import Semel
-from semel.frameworks.litestar import SemelPlugin
+from semel.frameworks.flask import install as install_flask
+from semel.frameworks.litestar import install as install_litestar
 from semel.web.asgi_types import AsgiApp
 from semel.web.wsgi import Environ, StartResponse
 from tests.web.drive import KEY, AsgiDriver, Driver, WsgiDriver
@@ -185,7 +186,7 @@ def litestar(act: Act, guard: semel.Guard, effects: Effects) -> AsgiApp:
 
     app = Litestar(
         [handle],
-        plugins=[SemelPlugin(guard)],
+        on_app_init=[partial(install_litestar, guard=guard)],
         exception_handlers=dict.fromkeys(MAPPED, mapped) if act.mapped else {},
         openapi_config=None,
         logging_config=None,
@@ -243,7 +244,7 @@ def flask(act: Act, guard: semel.Guard, effects: Effects) -> Any:
 
 def flask_extension(act: Act, guard: semel.Guard, effects: Effects) -> Any:
     app = flask_app(act, effects)
-    Semel(app, guard)
+    install_flask(app, guard)
     return app
 
 
@@ -259,7 +260,7 @@ ASGI: dict[str, Build] = {
     "around BaseHTTPMiddleware": around_base_http,
     "inside BaseHTTPMiddleware": inside_base_http,
 }
-WSGI: dict[str, Build] = {"wsgi": bare, "flask": flask, "flask, Semel": flask_extension}
+WSGI: dict[str, Build] = {"wsgi": bare, "flask": flask, "flask, installed": flask_extension}
 ALL = {**ASGI, **WSGI}
 
 

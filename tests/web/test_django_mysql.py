@@ -23,7 +23,7 @@ settings.configure(
     ALLOWED_HOSTS=["*"],
     DATABASES={"default": {"ENGINE": "django.db.backends.mysql", **json.loads(sys.argv[1])}},
     INSTALLED_APPS=["semel.frameworks.django"],
-    MIDDLEWARE=["semel.frameworks.django.Middleware"],
+    MIDDLEWARE=["semel.frameworks.django.SemelMiddleware"],
     SEMEL_GUARD="__main__.guard",
     ROOT_URLCONF="__main__",
 )

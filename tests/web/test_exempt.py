@@ -17,7 +17,7 @@ from starlette.routing import Mount, Route
 
 import semel
 from semel.cli.routes import audit
-from semel.frameworks.flask import Semel
+from semel.frameworks.flask import install
 from tests.web.conftest import MakeGuard
 
 KEY = {"Idempotency-Key": "9b2f6a1e-7c1d-4b3a-8f00-0123456789ab"}
@@ -93,7 +93,7 @@ async def test_an_exempt_route_asks_for_no_key_and_keeps_none(
 def test_an_exempt_view_of_flask_asks_for_no_key(make_guard: MakeGuard) -> None:
     guard = make_guard(tenant=None, policy=STRICT)
     app = flask.Flask("shop")
-    Semel(app, guard=guard)
+    install(app, guard)
 
     @app.post("/search")
     @guard.route(semel.exempt())

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 import semel
-from semel.frameworks.flask import Semel, operation
+from semel.frameworks.flask import install, operation
 from tests.ears import listen
 from tests.web.flask_shop import Shop, new_key, replayed
 
@@ -57,7 +57,7 @@ class TestWhereTheClaimIsMade:
 
     def test_what_was_registered_after_the_extension_counts_too(self) -> None:
         app, guard = flask.Flask("late"), semel.Guard("memory://", tenant=lambda _: flask.g.user)
-        Semel(app, guard)
+        install(app, guard)
         bills = flask.Blueprint("bills", "bills")
 
         @bills.before_request

@@ -14,7 +14,7 @@ from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 import semel
 from semel.core.request import keys
-from semel.frameworks.flask import Semel, operation, session, transaction
+from semel.frameworks.flask import guarded, install, operation, session, transaction
 from semel.web.inventory import inventory
 from semel.worker.stored_runs import Runs
 from tests.web.drive import KEY, Ask, WsgiDriver
@@ -33,7 +33,7 @@ class TestTheDecorator:
         """As with login decorators, which know the caller only inside."""
         app, ran = flask.Flask("basic"), []
         guard = semel.Guard("memory://", tenant=lambda _: flask.g.get("user"))
-        extension = Semel(app, guard)
+        install(app, guard)
 
         def login_required(view: Callable[..., Any]) -> Callable[..., Any]:
             from functools import wraps
@@ -47,7 +47,7 @@ class TestTheDecorator:
 
         @app.post("/pay/<int:number>")
         @login_required
-        @extension.view(semel.ietf(required=True))
+        @guarded(guard, semel.ietf(required=True))
         def pay(number: int) -> Any:
             ran.append(flask.g.user)
             return {"paid": number}, 201
@@ -66,7 +66,7 @@ class TestTheDecorator:
 
     def test_on_async_views_and_methods_of_views(self, shop: Shop) -> None:
         class Bills(flask.views.MethodView):
-            @shop.semel.view(semel.ietf(required=True))
+            @guarded(shop.guard, semel.ietf(required=True))
             async def post(self) -> str:
                 shop.ran.append(operation.identity)
                 return "billed"
@@ -78,21 +78,20 @@ class TestTheDecorator:
 
     def test_needs_no_application_yet(self) -> None:
         guard = semel.Guard("memory://", tenant=None)
-        extension = Semel(guard=guard)
         bills = flask.Blueprint("bills", "bills")
 
         @bills.post("/pay")
-        @extension.view(semel.ietf(required=True))
+        @guarded(guard, semel.ietf(required=True))
         def pay() -> str:
             return "paid"
 
         def create_app() -> flask.Flask:
             app = flask.Flask("made")
-            extension.init_app(app)
+            install(app, guard)
             app.register_blueprint(bills)
             return app
 
-        for app in (create_app(), create_app()):  # several applications, one extension
+        for app in (create_app(), create_app()):  # several applications, one guard
             assert app.test_client().post("/pay").status_code == 400
         key = {"Idempotency-Key": new_key()}
         assert replayed(create_app().test_client().post("/pay", headers=key)) == "false"
@@ -103,10 +102,10 @@ class TestTheDecorator:
 class TestApplications:
     def test_each_may_have_a_guard_of_its_own(self) -> None:
         guards = [semel.Guard("memory://", tenant=None) for _ in range(2)]
-        extension, clients = Semel(), []
+        clients = []
         for guard in guards:
             app = flask.Flask("one")
-            extension.init_app(app, guard)
+            install(app, guard)
             app.add_url_rule("/pay", "pay", lambda: "paid", methods=["POST"])
             clients.append(app.test_client())
         key = {"Idempotency-Key": new_key()}
@@ -115,20 +114,26 @@ class TestApplications:
         for guard in guards:
             guard.close()
 
-    def test_without_a_guard_it_says_so(self) -> None:
-        with pytest.raises(semel.ConfigurationError, match="guard"):
-            Semel().init_app(flask.Flask("none"))
+    @pytest.mark.parametrize("installed", [False, True])
+    def test_a_decorated_view_refuses_without_its_own_guard(self, installed: bool) -> None:
+        app, guard = flask.Flask("none"), semel.Guard("memory://", tenant=None)
+        if installed:
+            install(app, semel.Guard("memory://", tenant=None))
+        app.testing = True
+        app.add_url_rule("/pay", "pay", guarded(guard)(lambda: "paid"), methods=["POST"])
+        with pytest.raises(semel.ConfigurationError, match=r"not guarded by the guard of"):
+            app.test_client().post("/pay", headers={"Idempotency-Key": new_key()})
 
     def test_twice_around_one_application_is_a_mistake(self, shop: Shop) -> None:
         with pytest.raises(semel.ConfigurationError, match="already"):
-            Semel(shop.app, shop.guard)
+            install(shop.app, shop.guard)
 
     def test_a_key_is_the_same_to_the_extension_and_to_a_guard_around(self) -> None:
         guard = semel.Guard("memory://", tenant=None)
         apps = [flask.Flask("within"), flask.Flask("around")]
         for app in apps:
             app.add_url_rule("/pay/<path:who>", "pay", lambda who: who, methods=["POST"])
-        Semel(apps[0], guard)
+        install(apps[0], guard)
         apps[1].wsgi_app = guard.wsgi(apps[1].wsgi_app)  # type: ignore[method-assign]
         key, where = {"Idempotency-Key": new_key()}, "/pay/caf%C3%A9%2Fann?sum=5"
         told = [
@@ -141,7 +146,7 @@ class TestApplications:
 
     def test_inside_a_guard_around_the_application_nothing_is_claimed_twice(self) -> None:
         app, guard = flask.Flask("both"), semel.Guard("memory://", tenant=None)
-        Semel(app, guard)
+        install(app, guard)
         app.wsgi_app = guard.wsgi(app.wsgi_app)  # type: ignore[method-assign]
         app.add_url_rule("/pay", "pay", lambda: "paid", methods=["POST"])
         key = {"Idempotency-Key": new_key()}
@@ -221,7 +226,7 @@ VECTORS = json.loads((Path(__file__).parents[1] / "core" / "vectors" / "identity
 def test_a_view_has_the_identity_of_the_shared_vectors(vector: dict[str, Any]) -> None:
     """As every adapter: so a key is the same to all of them."""
     app, guard = flask.Flask("paths"), semel.Guard("memory://", tenant=lambda _: "t1")
-    Semel(app, guard)
+    install(app, guard)
     app.url_map.merge_slashes = False
     seen: list[bytes] = []
 
@@ -253,7 +258,7 @@ class TestTheInventory:
             def patch(self) -> str:
                 return "changed"
 
-        @Semel().view(semel.ietf())
+        @guarded(tagging, semel.ietf())
         def pay(number: int) -> str:
             return "paid"
 
@@ -265,7 +270,7 @@ class TestTheInventory:
         return app
 
     def test_of_an_application_with_the_extension(self, app: flask.Flask) -> None:
-        Semel(app, semel.Guard("memory://", tenant=None))
+        install(app, semel.Guard("memory://", tenant=None))
         assert self.listed(app) == {
             "POST /bills/": ("tag", "enforces"),
             "PATCH /bills/": ("default", "accepts"),
@@ -297,7 +302,7 @@ async def test_a_worker_runs_what_was_accepted_as_its_caller(asks: str) -> None:
 
     by_request = who if asks == "semel's request" else lambda _: who(flask.request)
     guard = semel.Guard("memory://", tenant=by_request)
-    Semel(app, guard)
+    install(app, guard)
 
     @app.post("/pay")
     @guard.route(semel.accepted(required=True, mode="deferred"))

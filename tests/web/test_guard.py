@@ -1,15 +1,16 @@
 """The guard as one object per application; threads and forks: `tests/runtime/test_runtime.py`."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from flask import Flask
+from litestar import Litestar
+from litestar.config.app import AppConfig
 
 import semel
-from semel.frameworks.flask import Semel
-from semel.frameworks.litestar import SemelPlugin
+from semel.frameworks import fastapi, flask, litestar
 from semel.web.wsgi import WsgiMiddleware
 from tests.web.colours import once, wsgi
 from tests.web.conftest import MakeGuard
@@ -45,8 +46,16 @@ def test_a_guard_is_a_guard(made: Any) -> None:
         made(None, guard="sqlite:///semel.db")
 
 
-@pytest.mark.parametrize("made", [SemelPlugin, partial(Semel, Flask("shop"))])
+@pytest.mark.parametrize(
+    ("module", "app"), [(fastapi, FastAPI()), (flask, Flask("shop")), (litestar, AppConfig())]
+)
 @pytest.mark.parametrize("guard", [None, "sqlite:///semel.db"])
-def test_so_it_is_for_extensions(made: Any, guard: Any) -> None:
-    with pytest.raises(semel.ConfigurationError, match=r"needs a semel\.Guard"):
-        made(guard)
+def test_install_takes_a_guard_in_every_framework(module: Any, app: Any, guard: Any) -> None:
+    with pytest.raises(semel.ConfigurationError, match=r"guard= takes a semel\.Guard, not"):
+        module.install(app, guard)
+
+
+def test_litestar_is_guarded_while_it_is_made(make_guard: MakeGuard) -> None:
+    made: Any = Litestar([])
+    with pytest.raises(semel.ConfigurationError, match="while it is made"):
+        litestar.install(made, make_guard())

@@ -25,7 +25,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 import semel
-from semel.frameworks.flask import Semel
+from semel.frameworks.flask import install
 from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
 from tests.web.client import new_key
 from tests.web.conftest import MakeGuard
@@ -391,7 +391,7 @@ def test_nor_in_flask(how: str, then: Any, make_guard: MakeGuard) -> None:
         raise ValueError
 
     if how == "extension":
-        Semel(app, guard)
+        install(app, guard)
     else:
         app.wsgi_app = guard.wsgi(app.wsgi_app)  # type: ignore[method-assign]
     send, ask = WsgiDriver(app), Ask(key=new_key())

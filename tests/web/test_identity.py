@@ -26,7 +26,7 @@ from starlette.routing import Route
 
 import semel
 from semel.core.request import keys
-from semel.frameworks.flask import Semel
+from semel.frameworks.flask import install
 from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
 from tests.web.colours import COLOURS, Said, asgi, driver
 from tests.web.conftest import MakeGuard
@@ -453,7 +453,7 @@ def test_a_tenant_that_must_be_awaited_is_refused_where_nothing_is(make_guard: M
     with pytest.raises(semel.ConfigurationError, match="coroutine function"):
         guard.wsgi(lambda environ, start_response: ())
     with pytest.raises(semel.ConfigurationError, match="coroutine function"):
-        Semel(Flask("shop"), guard)
+        install(Flask("shop"), guard)
 
 
 @pytest.mark.parametrize("same", [(7, "7"), (b"t", "t")])

@@ -19,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 import semel
-from semel.frameworks.flask import Semel
+from semel.frameworks.flask import install
 from semel.web.inventory import RouteMethod, inventory
 from tests.web.conftest import MakeGuard
 
@@ -220,7 +220,7 @@ def test_what_is_dispatched_to_before_flask_is_not_guarded_by_its_extension(
     make_guard: MakeGuard,
 ) -> None:
     app, other = flask("shop"), flask("other")
-    Semel(app, make_guard(policy=STRICT))
+    install(app, make_guard(policy=STRICT))
     plain = app.wsgi_app
     mounts: dict[str, Any] = {"/other": other.wsgi_app, "/bare": bare, "/again": plain}
     again = ("POST", "/again/pay", "default", "enforces")

@@ -1,4 +1,4 @@
-"""SemelPlugin: guards and dependencies run for every request, then the claim, the handler once."""
+"""Litestar: guards and dependencies run for every request, then the claim, the handler once."""
 
 import asyncio
 import sqlite3
@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,7 +33,7 @@ from litestar.response import Stream
 from litestar.testing import TestClient
 
 import semel
-from semel.frameworks.litestar import SemelPlugin, transaction
+from semel.frameworks.litestar import install, transaction
 from semel.worker.stored_runs import Runs
 from tests.waiting import PATIENCE
 from tests.web.conftest import MakeGuard
@@ -102,7 +103,7 @@ def threaded(request: Caller) -> dict[str, Any]:
 @semel.Guard("memory://", tenant=None).route(STRICT)
 def blocking(request: Caller) -> dict[str, Any]:
     seen.append("run")
-    return {"user": request.user, "key": semel.operation().identity.hex()}
+    return {"user": request.user, "key": semel.async_operation().identity.hex()}
 
 
 class Accounts(Controller):
@@ -140,7 +141,9 @@ def user_of(request: semel.Request) -> Any:
 @pytest.fixture
 def app(make_guard: MakeGuard) -> Litestar:
     return Litestar(
-        HANDLERS, middleware=[Bearer], plugins=[SemelPlugin(make_guard(tenant=user_of))]
+        HANDLERS,
+        middleware=[Bearer],
+        on_app_init=[partial(install, guard=make_guard(tenant=user_of))],
     )
 
 
@@ -233,7 +236,7 @@ async def test_the_transaction_is_a_dependency(make_guard: MakeGuard, tmp_path: 
 
     with sqlite3.connect(file) as connection:
         connection.execute("CREATE TABLE orders (amount INTEGER)")
-    app = Litestar([order], plugins=[SemelPlugin(guard)])
+    app = Litestar([order], on_app_init=[partial(install, guard=guard)])
     async with client(app) as http:
         answers = [await http.post(f"/orders/{amount}") for amount in (1, 1, 500)]
     assert [(a.status_code, replayed(a)) for a in answers] == [
@@ -255,7 +258,7 @@ async def test_a_deferred_request_is_run_and_told_of(make_guard: MakeGuard, tmp_
         seen.append("run")
         return "done"
 
-    app = Litestar([report], middleware=[Bearer], plugins=[SemelPlugin(guard)])
+    app = Litestar([report], middleware=[Bearer], on_app_init=[partial(install, guard=guard)])
     async with client(app) as http:
         at = (await http.post("/report")).headers["location"]
         assert (await http.get(at, headers={"authorization": "no"})).status_code == 401
@@ -273,11 +276,11 @@ async def test_a_wrong_setting_stops_the_start_and_the_end_closes_the_store(
     make_guard: MakeGuard, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path / 'semel.db'}"
-    async with Litestar([], plugins=[SemelPlugin(make_guard(url))]).lifespan():
+    async with Litestar([], on_app_init=[partial(install, guard=make_guard(url))]).lifespan():
         pass
     other = make_guard(url, policy=semel.ietf(scope="tenant"))
     with pytest.raises(ExceptionGroup) as caught:
-        async with Litestar([], plugins=[SemelPlugin(other)]).lifespan():
+        async with Litestar([], on_app_init=[partial(install, guard=other)]).lifespan():
             pass
     assert caught.group_contains(semel.SettingsChanged)
 
@@ -334,8 +337,8 @@ def deep(make_guard: MakeGuard) -> Litestar:
         before_request=first_look,
         exception_handlers={ValueError: taken},
     )
-    plugins = [SemelPlugin(make_guard())]
-    return Litestar([Router("/out", route_handlers=[inner])], plugins=plugins)
+    hooks = [partial(install, guard=make_guard())]
+    return Litestar([Router("/out", route_handlers=[inner])], on_app_init=hooks)
 
 
 @pytest.mark.parametrize(

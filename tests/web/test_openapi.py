@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -14,7 +15,7 @@ from litestar.testing import AsyncTestClient
 import semel
 from semel.core.exchange.problems import CATALOGUE
 from semel.frameworks.fastapi import document
-from semel.frameworks.litestar import SemelPlugin
+from semel.frameworks.litestar import install
 from semel.web.openapi import key_schema, refusals
 from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, call
@@ -129,7 +130,7 @@ async def test_litestar_tells_the_same(make_guard: MakeGuard) -> None:
     async def note() -> dict[str, int]:
         return {}
 
-    app = Litestar([pay, note], plugins=[SemelPlugin(make_guard())])
+    app = Litestar([pay, note], on_app_init=[partial(install, guard=make_guard())])
     async with AsyncTestClient(app) as client:
         made = (await client.get("/schema/openapi.json")).json()
     assert_valid(made)

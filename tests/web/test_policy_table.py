@@ -47,7 +47,7 @@ class Row(NamedTuple):
 
 
 FRAMEWORKS = frozenset(positions.ALL) - {"asgi", "wsgi"}
-NOT_SILENT = frozenset({"flask", "flask, Semel", "litestar"})
+NOT_SILENT = frozenset({"flask", "flask, installed", "litestar"})
 SEEN = frozenset({"fastapi, add_middleware", "fastapi, guard.fastapi"})
 
 
@@ -134,7 +134,7 @@ ROWS: dict[str, Row] = {
         "receipt",
         "unknown",
         # Elsewhere the exception comes out of a task group, with a cancellation behind it.
-        frozenset({"asgi", "wsgi", "flask", "flask, Semel"}),
+        frozenset({"asgi", "wsgi", "flask", "flask, installed"}),
     ),
     "returns without an answer": Row(
         Act(silent=True), "release", "keep", "unknown", frozenset(positions.ALL) - NOT_SILENT - SEEN

@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 import semel
-from semel.frameworks.flask import Semel
-from semel.frameworks.litestar import SemelPlugin
+from semel.frameworks.flask import install as install_flask
+from semel.frameworks.litestar import install as install_litestar
 from tests.web.client import Reply, new_key
 from tests.web.conftest import MakeGuard
 from tests.web.drive import AsgiDriver, Ask, WsgiDriver
@@ -67,7 +68,7 @@ def litestar(guard: semel.Guard, how: str) -> Any:
             raise LitestarError("out of stock", status_code=409)
         return LitestarResponse("out of stock", status_code=409)
 
-    return Litestar([order], plugins=[SemelPlugin(guard)])
+    return Litestar([order], on_app_init=[partial(install_litestar, guard=guard)])
 
 
 def flask_(guard: semel.Guard, how: str) -> Any:
@@ -80,7 +81,7 @@ def flask_(guard: semel.Guard, how: str) -> Any:
             flask.abort(409, "out of stock")
         return "out of stock", 409
 
-    Semel(app, guard)
+    install_flask(app, guard)
     return app
 
 

@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from fastapi import routing as fastapi_routing
 from litestar import Litestar, post
 
 import semel
-from semel.frameworks.flask import Semel
-from semel.frameworks.litestar import SemelPlugin
+from semel.frameworks.flask import install as install_flask
+from semel.frameworks.litestar import install as install_litestar
 from semel.web.framework_internals import watch_fastapi
 from tests.web.client import Reply, new_key
 from tests.web.conftest import MakeGuard
@@ -179,7 +180,9 @@ def test_an_answer_that_litestar_cannot_write_is_in_doubt(
         charges.append(100)
         return {"when": object()}
 
-    app: Any = Litestar([pay], plugins=[SemelPlugin(make_guard())], openapi_config=None)
+    app: Any = Litestar(
+        [pay], on_app_init=[partial(install_litestar, guard=make_guard())], openapi_config=None
+    )
     assert_in_doubt(AsgiDriver(app, runner), charges)
 
 
@@ -189,7 +192,7 @@ def test_an_answer_that_litestar_cannot_write_is_in_doubt(
 def flask_around(how: str, app: flask.Flask, guard: semel.Guard) -> Any:
     if how == "from outside":
         return guard.wsgi(app)
-    Semel(app, guard)
+    install_flask(app, guard)
     return app
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any, ClassVar
 
 import flask
@@ -31,8 +32,9 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.test import Client
 
 import semel
-from semel.frameworks.flask import Semel
-from semel.frameworks.litestar import SemelPlugin
+from semel.frameworks.flask import guarded
+from semel.frameworks.flask import install as install_flask
+from semel.frameworks.litestar import install as install_litestar
 from semel.guard import MAX_BOUND
 from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
 from tests.ears import listen
@@ -503,7 +505,7 @@ def test_where_flask_ignores_a_slash_at_the_end_one_key_runs_once(
     app.url_map.strict_slashes = False
     app.add_url_rule(path, view_func=named(runs), methods=["POST"])
     if installed == "extension":
-        Semel(app, guard)
+        install_flask(app, guard)
     client = Client(app if installed == "extension" else guard.wsgi(app))
     headers = {"Idempotency-Key": new_key()}
     codes = [client.post(each, headers=headers).status_code for each in ("/pay", "/pay/")]
@@ -582,7 +584,9 @@ def test_it_is_told_when_the_application_starts(
     if installed == "litestar":
         handler = litestar_put("/paid", sync_to_thread=False)(guard.route(REQUIRED)(named(runs)))
         options: Any = {"openapi_config": None, "logging_config": None}
-        app: Any = Litestar([handler], plugins=[SemelPlugin(guard)], **options)
+        app: Any = Litestar(
+            [handler], on_app_init=[partial(install_litestar, guard=guard)], **options
+        )
     else:
         app = with_a_put(guard, runs, FastAPI())
         if installed == "middleware":
@@ -630,7 +634,7 @@ def test_without_a_start_it_is_told_by_the_first_keyed_request(
     app = flask_app(guard, Runs(), flask.Flask("shop"))
     app.add_url_rule("/paid", "paid", guard.route(REQUIRED)(named(Runs())), methods=["PUT"])
     if installed == "extension":
-        Semel(app, guard)
+        install_flask(app, guard)
     client = Client(app if installed == "extension" else guard.wsgi(app))
     assert "PUT /paid" not in caplog.text
     client.post("/pay", headers={"Idempotency-Key": new_key()})
@@ -641,8 +645,8 @@ def test_a_decorated_view_of_flasks_refuses_a_method_that_its_policy_leaves_out(
     make_guard: MakeGuard,
 ) -> None:
     runs, guard, app = Runs(), make_guard(), flask.Flask("shop")
-    extension = Semel(app, guard)
-    app.add_url_rule("/pay", "pay", extension.view(REQUIRED)(named(runs)), methods=["PUT"])
+    install_flask(app, guard)
+    app.add_url_rule("/pay", "pay", guarded(guard, REQUIRED)(named(runs)), methods=["PUT"])
     assert Client(app).put("/pay", headers={"Idempotency-Key": new_key()}).status_code == 500
     assert runs.count == 0
 
@@ -810,7 +814,7 @@ def test_tags_on_what_flask_calls_are_found(
         view = guard.route(semel.ietf())(made) if how == "view" else made
     app.add_url_rule("/x", view_func=view, methods=["POST"])
     if installed == "extension":
-        Semel(app, guard)
+        install_flask(app, guard)
     client = Client(app if installed == "extension" else guard.wsgi(app))
     key = {"Idempotency-Key": new_key()}
     answers = [client.post("/x", headers=headers).text for headers in ({}, key, key)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, cast
 
 import httpx
@@ -17,7 +18,7 @@ from starlette.routing import Route
 from werkzeug.test import Client
 
 import semel
-from semel.frameworks.litestar import SemelPlugin
+from semel.frameworks.litestar import install
 
 HEADERS = {"Idempotency-Key": "a-key-of-enough-length"}
 
@@ -84,10 +85,10 @@ def both_ways(guard: semel.Guard) -> dict[str, Callable[[], Any]]:
 
     def litestar() -> Any:
         both = DefineMiddleware(cast("Any", semel.Middleware), guard=guard)
-        return Litestar([pay], middleware=[both], plugins=[SemelPlugin(guard)])
+        return Litestar([pay], middleware=[both], on_app_init=[partial(install, guard=guard)])
 
     def around_litestar() -> Any:
-        return guard.asgi(cast("Any", Litestar([pay], plugins=[SemelPlugin(guard)])))
+        return guard.asgi(cast("Any", Litestar([pay], on_app_init=[partial(install, guard=guard)])))
 
     @post("/pay")
     async def pay() -> None: ...

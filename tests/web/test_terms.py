@@ -30,7 +30,7 @@ from semel.core.operations.maintenance import Browse
 from semel.core.operations.requests import Recall, Recalled
 from semel.core.records import Case, Identity, State
 from semel.core.unknown.settlement import Settled
-from semel.frameworks.flask import Semel
+from semel.frameworks.flask import install
 from semel.outbox import signatures
 from semel.web.inventory import KnownRoutes
 from semel.worker.deliveries import Deliveries
@@ -333,7 +333,7 @@ def guarded_around(shop: Shop, app: flask.Flask) -> Any:
 
 
 def guarded_within(shop: Shop, app: flask.Flask) -> Any:
-    Semel(app, guard=shop.guard)
+    install(app, shop.guard)
     return app
 
 

@@ -1,4 +1,4 @@
-"""FastAPI: keys are claimed after its dependencies, and told of in its OpenAPI document."""
+"""FastAPI: keys are claimed after dependencies; its OpenAPI document describes them."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,38 +30,32 @@ class FastapiMiddleware(GatedMiddleware):
     """Guards a FastAPI application: dependencies first, then the claim, then the endpoint."""
 
     def make_wait(self, scope: Scope) -> bool:
-        """A plain route of Starlette's has no dependencies: there the claim comes first."""
+        """False for a plain route of Starlette: it has no dependencies, so it is claimed first."""
         dependant: Any = getattr(find_route(self.app, scope), "dependant", None)
         if dependant is None or dependant.call is None:
             return False
         if not is_gated(dependant.call):
             # FastAPI calls whatever stands here, after all dependencies are solved.
-            dependant.call = gated(dependant.call, _turned_back)
-            warn_of_late_commits(scope["path"], dependant)
+            dependant.call = gated(dependant.call, lambda status: FastapiResponse(None, status))
+            for name in late_commits(dependant):
+                log.warning("semel: %s: %s", scope["path"], COMMITS_LATE.format(name))
         return True
 
 
-def warn_of_late_commits(path: str, dependant: Any) -> None:
-    """Say, once for each route, that an answer is kept before its dependency commits."""
-    for name in late_commits(dependant):
-        log.warning("semel: %s: %s", path, COMMITS_LATE.format(name))
+def install(app: FastAPI, guard: "Guard", *, dependencies: Sequence[Any] = ()) -> None:
+    """Guard a FastAPI application; ``guard.fastapi(app)`` is the same.
 
-
-def _turned_back(status: int) -> FastapiResponse:
-    return FastapiResponse(status_code=status)
-
-
-def protect(app: FastAPI, guard: "Guard", dependencies: Sequence[Any] = ()) -> None:
-    """What `Guard.fastapi` does."""
+    ``dependencies``: those of the route that tells how accepted requests are doing.
+    """
+    pipeline = Pipeline(guard, app, find_tag)
     refuse_second(FastapiMiddleware, app)
     app.add_middleware(FastapiMiddleware, guard=guard)
-    pipeline = Pipeline(guard, app, find_tag)
 
     async def status(request: Request) -> FastapiResponse:
-        told = await status_at(pipeline, request.scope)
-        response = FastapiResponse(told.body, told.status)
+        state = await status_at(pipeline, request.scope)
+        response = FastapiResponse(state.body, state.status)
         # These and no others: FastAPI would say the length a second time.
-        response.raw_headers = list(measured(told).headers)
+        response.raw_headers = list(measured(state).headers)
         return response
 
     app.add_api_route(
@@ -75,7 +69,7 @@ def protect(app: FastAPI, guard: "Guard", dependencies: Sequence[Any] = ()) -> N
 
 
 def document(app: FastAPI, guard: "Guard") -> None:
-    """Add keys to an application's OpenAPI document; for one that is mounted in a guarded one."""
+    """Describe keys in the OpenAPI document of an application mounted in a guarded one."""
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -89,10 +83,10 @@ def document(app: FastAPI, guard: "Guard") -> None:
 
 
 async def transaction() -> Any:
-    """A dependency: the connection of the operation that runs, in ``mode="atomic"``."""
+    """A dependency: the connection of the open transaction, in ``mode="atomic"``."""
     return StandIn("transaction")
 
 
 async def session() -> Any:
-    """A dependency: its SQLAlchemy Session, or AsyncSession in a coroutine."""
+    """A dependency: the open transaction as a Session of SQLAlchemy, or as an AsyncSession."""
     return StandIn("session")

@@ -1,8 +1,8 @@
-"""The Flask extension: keys are claimed at the view call, after Flask's own authentication.
+"""Flask: keys are claimed at the call of the view.
 
-``before_request`` functions have run by then, so ``tenant=`` sees whom they found; what they answer
-themselves is not kept. ``after_request`` functions, the session and teardown run on every answer,
-replays included: they are around the exchange, not in it.
+``before_request`` functions have run by then: ``tenant=`` sees whom they authenticated, and what
+they answer themselves is not kept. ``after_request`` functions, the session and teardown run for
+every answer, replays included: they are around the exchange, not in it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,21 @@ from semel.core.exchange.answers import Answer, Outcome
 from semel.core.flow import run
 from semel.core.frozen import replace
 from semel.core.policy import SAFE_METHODS, Policy
-from semel.core.records import Headers, Request, Response
+from semel.core.records import Headers, Response
 from semel.errors import ConfigurationError, SemelError
 from semel.runtime.operation import fitting_operation, note, watched
 from semel.runtime.transactions import Transact
 from semel.web.body import Body, SpooledBody, reader, size_of
 from semel.web.pipeline import refuse_awaiting
 from semel.web.policy_in_force import demand_method
-from semel.web.routes import Place, place, without_slash
+from semel.web.routes import place, without_slash
 from semel.web.tags import Tagged, any_tags, find_flask_tag, rule_path, tag, tagged_view
-from semel.web.view_sync import Asked, Face, Parts, Stream, Views
+from semel.web.view_sync import (
+    GuardedViews,
+    ResponseAdapter,
+    ResponseParts,
+    ViewRequest,
+)
 from semel.web.wsgi import octets, read_body, request_of
 
 try:
@@ -43,74 +48,66 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-__all__ = ["Semel", "operation", "session", "transaction"]
+__all__ = ["guarded", "install", "operation", "session", "transaction"]
 
 NAME: Final = "semel"
-"""Of the extension among the application's."""
+"""The name of the guard among the application's extensions."""
 CLAIMS: Final = "__semel_claims__"
-"""On a view that makes the claim itself, where `Semel.view` stands."""
+"""On a view that makes the claim itself: it is `guarded`."""
 _COPY: Final = "semel.copy"
 
 operation: Any = LocalProxy(fitting_operation)
-"""The running operation, as `semel.operation()` tells it."""
+"""The running operation, as `semel.operation()` gives it."""
 transaction: Any = LocalProxy(lambda: fitting_operation().transaction)
-"""The open transaction, as a connection: in atomic mode that of the view, in a phase its own."""
+"""The connection of the open transaction: of the view in atomic mode, or of a phase."""
 session: Any = LocalProxy(lambda: fitting_operation().session)
 """The open transaction, as a SQLAlchemy session."""
 
 
-class Semel:
-    """Guards the views of Flask applications: ``Semel(app, guard)``, or ``init_app`` later."""
-
-    def __init__(self, app: flask.Flask | None = None, guard: Guard | None = None) -> None:
-        self._guard = guard
-        if app is not None:
-            self.init_app(app)
-
-    def init_app(self, app: flask.Flask, guard: Guard | None = None) -> None:
-        """Guard ``app``, by a guard of its own or by the one this extension was made with."""
-        guard = guard or self._guard
-        if guard is None or not hasattr(guard, "backend"):
-            raise ConfigurationError("Semel(app, guard) needs a semel.Guard")
-        if NAME in app.extensions:
-            raise ConfigurationError(f"{app.name} is guarded already by a Semel extension")
-        app.extensions[NAME] = Guarded(app, guard)
-
-    def view(self, policy: Policy) -> Callable[[F], F]:
-        """Claim where this stands, instead of around the whole view: below a login decorator."""
-        if self._guard is not None:
-            self._guard.bind(policy)
-
-        def decorate(function: F) -> F:
-            @wraps(function)
-            def guarded(*arguments: Any, **named: Any) -> Any:
-                return _guarded().decorated(policy, function, arguments, named)
-
-            setattr(guarded, CLAIMS, True)
-            return cast("F", tag(policy)(guarded))
-
-        return decorate
+def install(app: flask.Flask, guard: Guard) -> None:
+    """Guard the views of an application; in an application factory, each one that it makes."""
+    if NAME in app.extensions:
+        raise ConfigurationError(f"{app.name} is guarded already")
+    app.extensions[NAME] = InstalledGuard(app, guard)
 
 
-def _guarded() -> Guarded:
-    found = flask.current_app.extensions.get(NAME)
-    if not isinstance(found, Guarded):
-        name = flask.current_app.name
-        raise ConfigurationError(f"{name} is not guarded: call init_app of its Semel extension")
-    return found
+def guarded(guard: Guard, policy: Policy | None = None) -> Callable[[F], F]:
+    """Claim keys where this stands, instead of around the whole view: below a login decorator.
+
+    The application must be guarded by the same guard (`install`).
+    """
+    own = guard.policy if policy is None else policy
+    guard.bind(own)  # what this guard cannot do is refused here, and not at every request
+
+    def decorate(view: F) -> F:
+        @wraps(view)
+        def claimed(*arguments: Any, **named: Any) -> Any:
+            app = flask.current_app
+            found = app.extensions.get(NAME)
+            if not isinstance(found, InstalledGuard) or found.guard is not guard:
+                raise ConfigurationError(
+                    f"{app.name} is not guarded by the guard of {view.__qualname__}: call "
+                    "semel.frameworks.flask.install(app, guard)"
+                )
+            return found.call_decorated(own, view, arguments, named)
+
+        setattr(claimed, CLAIMS, True)
+        return cast("F", tag(own)(claimed))
+
+    return decorate
 
 
-class Guarded:
+class InstalledGuard:
     """One application and its guard."""
 
     def __init__(self, app: flask.Flask, guard: Guard) -> None:
-        refuse_awaiting(guard)
         self.app = app
         self.guard = guard
+        self._responses = _FlaskResponses(app)
+        self._views = _FlaskViews(guard, self._responses, self._find)
+        refuse_awaiting(guard)
         guard.stand_around(app)
-        self._face = _Face(app)
-        self._views = _Views(guard, self._face, self._find)
-        self._own: dict[Callable[..., Any], _Views] = {}
+        self._own: dict[Callable[..., Any], _FlaskViews] = {}
         self._dispatch = app.dispatch_request
         # Where Flask calls a view: behind all that is registered to run before, whenever it was.
         app.dispatch_request = self.dispatch  # type: ignore[method-assign]
@@ -118,43 +115,49 @@ class Guarded:
         app.add_url_rule(f"{guard.status}/<name>", "semel_status", self.status)
 
     def dispatch(self, *context: Any) -> Any:
-        """Flask's own dispatch, as the handler of an exchange where the request takes part.
+        """Flask's own dispatch, within an exchange if the request takes part.
 
-        ``context``: what later versions of Flask give it.
+        ``context``: what later versions of Flask pass to it.
         """
-        if self._stands_aside(flask.request):
+        request = flask.request
+        # A key on a safe method may be refused, so such a request is looked at.
+        safe = request.method in SAFE_METHODS and "HTTP_IDEMPOTENCY_KEY" not in request.environ
+        if request.routing_exception is not None or safe or self._claims_itself(request):
             return self._dispatch(*context)
         return self._views.call(
-            self._asked(), lambda: self._answered(lambda: self._dispatch(*context))
+            _view_request(), lambda: self._response(lambda: self._dispatch(*context))
         )
 
-    def decorated(
+    def call_decorated(
         self,
         policy: Policy,
         function: Callable[..., Any],
         arguments: tuple[Any, ...],
         named: dict[str, Any],
     ) -> Any:
+        """Call a view that is `guarded` within an exchange."""
         demand_method(function, policy, flask.request.method, self.guard.report_unguarded)
         views = self._own.get(function)
         if views is None:
-            views = _Views(self.guard, self._face, lambda _, raw: Tagged(policy, _label(raw)))
+            views = _FlaskViews(
+                self.guard, self._responses, lambda _, raw: Tagged(policy, _label(raw))
+            )
             self._own[function] = views
         called = self.app.ensure_sync(function)
         return views.call(
-            self._asked(), lambda: self._answered(lambda: called(*arguments, **named))
+            _view_request(), lambda: self._response(lambda: called(*arguments, **named))
         )
 
     def status(self, name: str) -> flask.Response:
-        """How a request that was accepted is doing: behind the application's authentication."""
-        request, where = _told()
-        flow = self._views.pipeline.status(request, where)
+        """The state of an accepted request. The application's authentication has run."""
+        given = _view_request()
+        flow = self._views.pipeline.status(given.request, given.place)
         if flow is None:
             flask.abort(404)
-        return self._face.whole(run(flow, Transact(self.guard.backend).perform), None)
+        return self._responses.make(run(flow, Transact(self.guard.backend).perform), None)
 
-    def _answered(self, view: Callable[[], Any]) -> flask.Response:
-        """What a view answers, or an error handler of the application's instead of it."""
+    def _response(self, view: Callable[[], Any]) -> flask.Response:
+        """What the view returns, or what an error handler makes of its exception."""
         try:
             with watched():
                 made = view()
@@ -162,14 +165,6 @@ class Guarded:
         except Exception as error:
             note(error)
             return self.app.make_response(cast("Any", self.app.handle_user_exception(error)))
-
-    def _stands_aside(self, request: flask.Request) -> bool:
-        """No view is called, or none that changes anything, or one that claims by itself."""
-        if request.routing_exception is not None:
-            return True
-        # A key on a safe method may be refused.
-        keyed = "HTTP_IDEMPOTENCY_KEY" in request.environ
-        return (request.method in SAFE_METHODS and not keyed) or self._claims_itself(request)
 
     def _claims_itself(self, request: flask.Request) -> bool:
         view: Any = self.app.view_functions.get(request.endpoint or "")
@@ -183,27 +178,24 @@ class Guarded:
             return tagged_view(self.app, raw.url_rule, raw.method)
         return find_flask_tag(self.app, raw)
 
-    # ── the request ───────────────────────────────────────────────────────────────────────────────
-
     def _copy(self, sender: object, **_: object) -> None:
-        """Before anybody reads of the body: reading a form, as CSRF protection does, uses it up."""
+        """Remember the body as it is read: parsing a form, as CSRF protection does, uses it up."""
         environ = flask.request.environ
         if "HTTP_IDEMPOTENCY_KEY" in environ and flask.request.method not in SAFE_METHODS:
-            environ[_COPY] = environ["wsgi.input"] = Copied(environ["wsgi.input"])
-
-    def _asked(self) -> Asked:
-        request, where = _told()
-        return Asked(request, where, flask.request.environ, _body)
+            environ[_COPY] = environ["wsgi.input"] = CopiedBody(environ["wsgi.input"])
 
 
-def _told() -> tuple[Request, Place]:
+def _view_request() -> ViewRequest:
+    """The current request as semel reads it."""
     request = flask.request
     environ = request.environ
     where = place(octets(environ, "SCRIPT_NAME"), octets(environ, "PATH_INFO"))
     if request.url_rule is not None and not request.url_rule.strict_slashes:
         where = without_slash(where)
     raw = cast("Any", request)._get_current_object()
-    return replace(request_of(environ, where.path), raw=raw), where
+    return ViewRequest(
+        replace(request_of(environ, where.path), raw=raw), where, environ, _read_body
+    )
 
 
 def _label(raw: Any) -> str:
@@ -211,12 +203,12 @@ def _label(raw: Any) -> str:
     return f"{raw.method} {raw.path if rule is None else rule_path(rule)}"
 
 
-def _body(policy: Policy) -> Body | Response:
-    """All of the body, and the request as if nobody had read of it."""
+def _read_body(policy: Policy) -> Body | Response:
+    """The whole body. The view can still read it from the request."""
     request = flask.request
     environ = request.environ
     _ = request.stream  # refuses what is over the application's own limit
-    copy: Copied | None = environ.get(_COPY)
+    copy: CopiedBody | None = environ.get(_COPY)
     body = read_body(policy, environ) if copy is None else copy.finish(policy, environ)
     if not isinstance(body, Response):
         environ["wsgi.input"], environ["CONTENT_LENGTH"] = reader(body), str(size_of(body))
@@ -224,8 +216,8 @@ def _body(policy: Policy) -> Body | Response:
     return body
 
 
-class Copied(io.RawIOBase):
-    """A request's body that is remembered as it is read."""
+class CopiedBody(io.RawIOBase):
+    """A request body that is remembered as it is read."""
 
     def __init__(self, source: Any) -> None:
         self._source = source
@@ -241,44 +233,43 @@ class Copied(io.RawIOBase):
         return len(piece)
 
     def finish(self, policy: Policy, environ: dict[str, Any]) -> Body | Response:
-        """What was read of it, and the rest."""
+        """The whole body: what was read of it, and the rest."""
         return read_body(policy, {**environ, "wsgi.input": self._source}, self._read)
 
 
 # ── the response ──────────────────────────────────────────────────────────────────────────────────
 
 
-class _Views(Views[flask.Response]):
-    def _said(self, answer: Answer, made: flask.Response | None) -> flask.Response:
-        """An exception that nobody handled goes on to Flask, unless it is kept as an answer.
+class _FlaskViews(GuardedViews[flask.Response]):
+    def _response_of(self, answer: Answer, made: flask.Response | None) -> flask.Response:
+        """Raise what nobody handled, unless it is kept as an answer.
 
-        There it is logged, told of and torn down with, as in every other view; what semel itself
-        raises has an answer of its own.
+        Flask logs it and runs its teardown, as for every other view. What semel itself raises has
+        an answer of its own.
         """
         error, settled = answer.error, answer.outcome in (Outcome.RELEASED, Outcome.SUSPENDED)
         if answer.reraise and settled and not isinstance(error, SemelError) and error is not None:
             if made is not None:
                 made.close()
             raise error
-        return super()._said(answer, made)
+        return super()._response_of(answer, made)
 
 
-class _Face(Face[flask.Response]):
-    """Responses of one application's own class."""
+class _FlaskResponses(ResponseAdapter[flask.Response]):
+    """Responses of the application's own class."""
 
     def __init__(self, app: flask.Flask) -> None:
         self._app = app
 
-    def apart(self, response: flask.Response) -> Parts[Any]:
-        # As a server would get it: files are opened, text is encoded, lengths are counted.
-        environ = flask.request.environ
-        pieces, _, headers = response.get_wsgi_response(environ)
+    def take_apart(self, response: flask.Response) -> ResponseParts[Any]:
+        # As a server gets it: files are opened, text is encoded, lengths are counted.
+        pieces, _, headers = response.get_wsgi_response(flask.request.environ)
         lines = tuple((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers)
-        return Parts(response.status_code, lines, pieces)
+        return ResponseParts(response.status_code, lines, pieces)
 
-    def whole(self, response: Response, made: flask.Response | None) -> flask.Response:
+    def make(self, response: Response, made: flask.Response | None) -> flask.Response:
         if made is None:
-            return self._made(response.status, response.headers, response.body)
+            return self.make_stream(response.status, response.headers, response.body)
         # The view's own object: what it is to do when it has been sent must not be lost. Its body
         # has been read.
         close = getattr(made.response, "close", None)
@@ -288,18 +279,13 @@ class _Face(Face[flask.Response]):
         made.direct_passthrough, made.response = False, [response.body]
         return made
 
-    def flowing(
-        self, status: int, headers: Headers, pieces: Stream[flask.Response]
-    ) -> flask.Response:
-        return self._made(status, headers, pieces)
+    def make_stream(self, status: int, headers: Headers, pieces: Any) -> flask.Response:
+        answer = self._app.response_class(pieces, status)
+        answer.headers = _lines(headers)  # these and no others: Werkzeug would add a Content-Type
+        return answer
 
     def close(self, response: flask.Response) -> None:
         response.close()
-
-    def _made(self, status: int, headers: Headers, body: Any) -> flask.Response:
-        answer = self._app.response_class(body, status)
-        answer.headers = _lines(headers)  # these and no others: Werkzeug would add a Content-Type
-        return answer
 
 
 def _lines(headers: Headers) -> Lines:

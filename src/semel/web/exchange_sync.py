@@ -1,4 +1,7 @@
-"""An exchange whose operations block: for WSGI, views in threads, and functions."""
+"""An exchange whose operations block: for WSGI, views in threads, and functions.
+
+It runs in the caller's thread from the claim to the write that settles the record.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from semel.core.exchange.answers import Answer
 from semel.core.exchange.settle import Flowing, end_stream, settle
 from semel.core.flow import run
 from semel.core.operations.handler import Apart, Await, HandlerOutcome, Pause, Pursue, Render
-from semel.core.operations.requests import Claimed, FlowOperation, StoreOperation
+from semel.core.operations.requests import FlowOperation, StoreOperation
 from semel.errors import StoreUnavailable
 from semel.runtime.transactions import Transact
 from semel.web import request_events
@@ -41,36 +44,33 @@ class BlockingExchange(WebExchange):
     # ── the two halves ────────────────────────────────────────────────────────────────────────────
 
     def serve(self) -> Answer | Flowing:
-        """Both halves, with the application between them."""
+        """Claim, call the application, settle; a stream is settled at its end (`end_stream`)."""
         entry = run(self.claiming(), self.perform)
         if isinstance(entry, Answer):
-            return self._told(entry)
-        outcome = self._outcome(entry)
-        reached = run(settle(self, outcome, self.run), self.perform)
-        return self._told(reached) if isinstance(reached, Answer) else reached
-
-    def _outcome(self, entry: Claimed) -> HandlerOutcome:
+            self.tell(entry)
+            return entry
         in_time = self.begin(entry)
         if self.transact is not None:
             self.run.transaction = self.transact.transaction
         outcome = self.call() if in_time else too_late()
         self.ended()
-        return outcome
+        reached = run(settle(self, outcome, self.run), self.perform)
+        if isinstance(reached, Answer):
+            self.tell(reached)
+        return reached
 
     def call(self) -> HandlerOutcome:
         """Call the application; whatever it raises is an outcome."""
         raise NotImplementedError
 
     def end_stream(self, stream: Flowing, drained: Drained) -> Answer:
-        """The body of a streamed answer has flowed past."""
-        return self._told(run(end_stream(self, stream, drained, self.run), self.perform))
-
-    def _told(self, answer: Answer) -> Answer:
+        """Settle the record of a streamed answer, after its body."""
+        answer = run(end_stream(self, stream, drained, self.run), self.perform)
         self.tell(answer)
         return answer
 
     def end(self) -> None:
-        """The answer is there, or nothing is: nothing stays open or leased."""
+        """Close the transaction and give up the lease: nothing stays open."""
         if self.transact is not None:
             self.transact.end()
         self.let_go()
@@ -81,7 +81,10 @@ class BlockingExchange(WebExchange):
     # ── its operations ────────────────────────────────────────────────────────────────────────────
 
     def perform(self, op: FlowOperation[R]) -> R:
-        """One operation of either half; what is not needed by most is not called."""
+        """Perform one operation of the claim or of the settlement.
+
+        Listeners, limits and the breaker are called only if there is something for them.
+        """
         account, asked = self.account, time.monotonic()
         began = 0.0 if account is None else request_events.now()
         try:

@@ -1,9 +1,9 @@
-"""How frameworks call endpoints: hooks on them, so that a run knows what its endpoint came to.
+"""Hooks on private names of frameworks: a run learns whether its endpoint returned or raised.
 
-A guard around a whole application sees only what leaves it. An exception that leaves it may have
-been raised by the endpoint, or after the endpoint returned, when no answer could be made of what it
-returned. Where a framework no longer has what is hooked here, every exception is taken for the
-second kind: in doubt the endpoint has acted. `tests/web/test_returned.py` fails then.
+A guard around a whole application sees only what leaves it. An exception may come from the
+endpoint, or from after it, when no answer could be made of what it returned. If a framework no
+longer has what is hooked here, every exception counts as the second kind: in doubt, the endpoint
+has acted. `tests/web/test_returned.py` fails then.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _WATCHED: Final = "__semel_watched__"
 
 
 def watch_fastapi() -> bool:
-    """Hear of endpoints that return, in every FastAPI application; False when that cannot be done.
+    """Note when endpoints return, in every FastAPI application; False if that is impossible.
 
-    Read in FastAPI 0.162.4: ``run_endpoint_function`` is a function of its own for those who
-    measure endpoints, and what handles a request looks it up by its name.
+    Read in FastAPI 0.162.4: ``run_endpoint_function`` is a function of its own, and the
+    request handler looks it up by its name.
     """
     routing: Any = sys.modules.get("fastapi.routing")
     if routing is None:
@@ -50,10 +50,9 @@ def watch_fastapi() -> bool:
 
 
 def _at_its_gate(plain: Any) -> Any:
-    """``run_endpoint_function``, which calls no endpoint around the gate of its request.
+    """``run_endpoint_function``, which refuses an endpoint that is not the one at the gate.
 
-    A tagged one that its policy does not rule may be called for a safe method: that is told, for
-    in a thread nobody sees it.
+    For a tagged endpoint it notes the method of the request, because in a thread it is not seen.
     """
     from semel.web.gate import passed_by  # which needs asyncio, as FastAPI does
 
@@ -86,32 +85,26 @@ def _names(code: CodeType | None, name: str) -> bool:
 
 
 def watch_app(app: Any) -> None:
-    """Hear of what endpoints come to, in the application that is inside of what is guarded."""
+    """Hook the application inside of what is guarded, by the packages of its class."""
     for layer in layers(app):
         kinds = packages_of(layer)
         for package, watch in _WATCHES.items():
-            if package in kinds and not watch(layer):
-                _warn_of_hidden(package)
+            if package in kinds and not watch(layer) and package not in _warned:
+                _warned.add(package)
+                log.warning(
+                    "semel: this version of %s is not known: it answers 500 to any exception, and "
+                    "a guard cannot see which, so a handler that timed out is judged as one that "
+                    "failed. Use semel.payments(), or raise semel.OutcomeUnknown where a call may "
+                    "have been made",
+                    package,
+                )
 
 
 _warned: set[str] = set()
 
 
-def _warn_of_hidden(package: str) -> None:
-    """Say once that a time-out in a handler looks like any 500 there."""
-    if package in _warned:
-        return
-    _warned.add(package)
-    log.warning(
-        "semel: this version of %s is not known: it answers 500 to any exception, and a guard "
-        "cannot see which, so a handler that timed out is judged as one that failed. Use "
-        "semel.payments(), or raise semel.OutcomeUnknown where a call may have been made",
-        package,
-    )
-
-
 def _watch_flask(flask: Any) -> bool:
-    """Flask and Quart: what calls the view, and what answers whatever was raised on the way."""
+    """Flask and Quart: hook what calls the view, and what answers its exceptions."""
     if not hasattr(flask, "dispatch_request") or not hasattr(flask, "handle_user_exception"):
         return False
     if not hasattr(flask.dispatch_request, _WATCHED):
@@ -121,9 +114,9 @@ def _watch_flask(flask: Any) -> bool:
 
 
 def _watch_falcon(falcon: Any) -> bool:
-    """Read in Falcon 4.4: every exception is handed to one method, which finds its handler.
+    """Falcon (read in 4.4): one method gets every exception and finds its handler.
 
-    Of the class: its instances have slots.
+    It is hooked on the class, because instances have slots.
     """
     kind: Any = next((it for it in type(falcon).__mro__ if "_handle_exception" in vars(it)), None)
     if kind is None:
@@ -134,7 +127,7 @@ def _watch_falcon(falcon: Any) -> bool:
 
 
 def _watch_blacksheep(blacksheep: Any) -> bool:
-    """Read in BlackSheep 2.6: every exception of a handler is handed to one method."""
+    """BlackSheep (read in 2.6): one method gets every exception of a handler."""
     plain: Any = getattr(blacksheep, "handle_request_handler_exception", None)
     if plain is None:
         return False
@@ -144,7 +137,7 @@ def _watch_blacksheep(blacksheep: Any) -> bool:
 
 
 def _noting(plain: Any) -> Any:
-    """A function that answers exceptions, with a word to the current run of each."""
+    """A function that answers exceptions, and notes each of them in the current run."""
 
     @functools.wraps(plain)
     def answer(*given: Any, **named: Any) -> Any:
@@ -158,19 +151,19 @@ def _noting(plain: Any) -> Any:
 
 
 def _watch_cherrypy(_: Any) -> bool:
-    """Two of its hooks are run where exceptions are answered: unexpected ones, and its own."""
+    """CherryPy: two of its hooks run where exceptions are answered, unexpected ones and its own."""
     cherrypy: Any = sys.modules.get("cherrypy")
     if cherrypy is None:
         return False
+
+    def note_handled() -> None:
+        error = sys.exception()
+        if error is not None:
+            note(error)
+
     for hook in ("before_error_response", "before_finalize"):
-        cherrypy.config.update({f"hooks.{hook}.semel": _note_handled})
+        cherrypy.config.update({f"hooks.{hook}.semel": note_handled})
     return True
-
-
-def _note_handled() -> None:
-    error = sys.exception()
-    if error is not None:
-        note(error)
 
 
 _WATCHES: Final = {
@@ -183,7 +176,7 @@ _WATCHES: Final = {
 
 
 def _watched(plain: Any, *, whole: bool = True) -> Any:
-    """``plain``, in its colour, with a word to the current run of what came of it."""
+    """``plain``, sync or async as it is, which notes in the current run how it ended."""
 
     async def awaited(*given: Any, **named: Any) -> Any:
         with watched(whole=whole):

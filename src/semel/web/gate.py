@@ -1,9 +1,10 @@
-"""A gate before the endpoint: dependencies run for every request, the endpoint behind it once.
+"""A gate before the endpoint: dependencies run for every request, the endpoint only once.
 
-Frameworks authenticate callers and read arguments between their routers and their endpoints. So
-the application is started first. What wraps its endpoint (`gated`) waits at the gate until the key
-is claimed; where there is another answer it turns back, and what the application still says is
-dropped. What it answers without coming to the gate, such as a 401, leaves as it is.
+FastAPI and Litestar authenticate callers and read arguments between the router and the endpoint.
+So the application is called first, and what wraps its endpoint (`gated`) waits at the gate until
+the key is claimed. If there is another answer, the endpoint is turned back: it does not run, and
+what the application still sends is dropped. What the application answers without reaching the
+gate, such as a 401, is sent as it is. `gated` has the side of the server.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from semel.web.tags import every_route
 
 @frozen
 class TurnedBack:
-    """There is another answer, of this status: the endpoint is not run."""
+    """The endpoint is not run: another answer, of this status, is sent."""
 
     status: int
 
 
-Verdict: TypeAlias = Run | TurnedBack | None
-"""None: the request takes no part after all, and the endpoint runs as without a guard."""
+GateVerdict: TypeAlias = Run | TurnedBack | None
+"""A run: the endpoint runs in it. None: the request takes no part, as without a guard."""
 
 
 class EndpointGate:
@@ -42,17 +43,17 @@ class EndpointGate:
         self._loop = asyncio.get_running_loop()
         self.app = app
         self.called = False
-        """The endpoint is a generator: it was called, and nothing of it has run."""
+        """The endpoint is a generator that was called and has not begun to run."""
         self.in_thread = False
-        """The endpoint waits in a thread of its framework's, of which there are few."""
+        """The endpoint waits in a thread of the framework, which has few."""
         self.reached: Promise[None] = Promise()
-        self.verdict: Promise[Verdict] = Promise()
+        self.verdict: Promise[GateVerdict] = Promise()
 
-    async def arrive(self) -> Verdict:
+    async def arrive(self) -> GateVerdict:
         self.reached.keep(None)
         return await self.verdict.wait()
 
-    def arrive_from_thread(self) -> Verdict:
+    def arrive_from_thread(self) -> GateVerdict:
         self.in_thread = True
         return asyncio.run_coroutine_threadsafe(self.arrive(), self._loop).result()
 
@@ -61,15 +62,15 @@ _gate: ContextVar[EndpointGate | None] = ContextVar("semel_gate", default=None)
 
 
 def at_gate(gate: EndpointGate | None) -> Callable[[], None]:
-    """Make this the gate of the current context; the result undoes that."""
+    """Make this the gate of the current context; call the result to undo it."""
     before = _gate.set(gate)
     return lambda: _gate.reset(before)
 
 
 def passed_by(dependant: Any) -> bool:
-    """Whether FastAPI calls another endpoint than the one that was made to wait for its request.
+    """Whether FastAPI calls another endpoint than the one that waits for this request.
 
-    Of the same application: a dependency may ask another one, which has nothing to do with it.
+    Only endpoints of the same application count: a dependency may send a request to another one.
     """
     gate = _gate.get()
     if gate is None or gate.called or gate.reached.kept or is_gated(dependant.call):
@@ -87,11 +88,14 @@ def is_gated(endpoint: Any) -> bool:
 
 
 def gated(endpoint: Callable[..., Any], turned_back: Callable[[int], Any]) -> Callable[..., Any]:
-    """``endpoint``, waiting at the gate of its request; in a thread it waits there.
+    """``endpoint``, which waits at the gate of its request, in the thread where it is called.
 
-    ``turned_back`` makes an empty response of the framework's own.
+    ``turned_back`` makes an empty response of the framework.
     """
-    kind = inspect.unwrap(_function(endpoint))
+    kind: Any = endpoint
+    while isinstance(kind, functools.partial):
+        kind = kind.func  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    kind = inspect.unwrap(kind)
     if inspect.isasyncgenfunction(kind):
         wrapped = _gated_async_generator(endpoint)
     elif inspect.isgeneratorfunction(kind):
@@ -101,12 +105,6 @@ def gated(endpoint: Callable[..., Any], turned_back: Callable[[int], Any]) -> Ca
     wrapped = functools.wraps(endpoint)(wrapped)
     setattr(wrapped, _GATED, True)
     return wrapped
-
-
-def _function(endpoint: Any) -> Any:
-    while isinstance(endpoint, functools.partial):
-        endpoint = endpoint.func  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return endpoint  # pyright: ignore[reportUnknownVariableType]
 
 
 def _gated_function(
@@ -191,16 +189,16 @@ def _in_event_loop() -> bool:
 
 
 def _entered(run: Run | None, named: Mapping[str, Any]) -> dict[str, Any]:
-    """The context becomes the run's, and its arguments what they stand for."""
+    """Enter the run, and replace stand-ins among the arguments by what they stand for."""
     if run is not None:
         run.occupy()
     return {name: real(value) for name, value in named.items()}
 
 
 class StandIn:
-    """Given to dependencies before there is a transaction; its endpoint gets the real one.
+    """Stands for the transaction, or the session, that opens after the dependencies.
 
-    Kept by a dependency for later, it hands on what is asked of it.
+    The endpoint gets the real one. A dependency may keep the stand-in and use it later.
     """
 
     def __init__(self, what: str) -> None:

@@ -1,4 +1,4 @@
-"""The ASGI adapter with a gate before the endpoint; see `gate`."""
+"""The ASGI adapter with a gate before the endpoint, for FastAPI and Litestar: see `gate`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from semel.web.asgi_exchange import AsgiExchange, body_messages, keepable, send_
 from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
 from semel.web.body import Body, SpooledBody
 from semel.web.exchange import too_late
-from semel.web.gate import EndpointGate, TurnedBack, Verdict, at_gate
+from semel.web.gate import EndpointGate, GateVerdict, TurnedBack, at_gate
 from semel.web.pipeline import MARK, Pipeline
 from semel.web.routes import Place
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 class GatedExchange(AsgiExchange):
     """One keyed request to an application that waits before its endpoint.
 
-    The application is called first. Until its key is claimed it talks to the server as without a
-    guard, and hears of it when the server cancels.
+    Until the key is claimed, the application talks to the server as without a guard, and is
+    cancelled when the server cancels.
     """
 
     __slots__ = (
-        *("_all_read", "_let_through", "_over", "_oversize", "_read", "_said"),
+        *("_all_read", "_let_through", "_over", "_oversize", "_read", "_sent_status"),
         *("_taken", "_threads"),
         "gate",
     )
@@ -66,14 +66,14 @@ class GatedExchange(AsgiExchange):
         self._taken = 0
         """How much of the body the application has read on its way to the gate."""
         self._all_read = self._oversize = self._let_through = self._over = False
-        self._said = 503
+        self._sent_status = 503
         self._threads = threads
-        """Those that hold a thread of the framework's while they wait for another's answer."""
+        """The exchanges that hold a thread of the framework while they wait for an answer."""
 
     # ── the server's side ─────────────────────────────────────────────────────────────────────────
 
     async def approach(self) -> bool:
-        """Start the application; whether it has come to the gate, and not to an end before."""
+        """Start the application; True when it reaches the gate, False when it ends before."""
         self.prepare()
         task = self.spawn(self._call_app())
         self._task = weakref.ref(task)
@@ -85,7 +85,7 @@ class GatedExchange(AsgiExchange):
         return not self._over
 
     async def rest(self) -> Body | Response | None:
-        """The whole body, of which the application may have left something unread."""
+        """The whole body: what the application has read, and the rest."""
         if self._oversize:
             return refuse("body-too-large")
         if self._all_read:
@@ -93,7 +93,7 @@ class GatedExchange(AsgiExchange):
         return await read_rest(self.policy, self._receive, self._read)
 
     async def serve(self) -> None:
-        """Both halves, with the endpoint between them."""
+        """Claim, let the endpoint run, and wait until its record is settled."""
         try:
             reached = await self._claimed()
         except BaseException:
@@ -108,7 +108,7 @@ class GatedExchange(AsgiExchange):
         self.raise_again()
 
     async def _claimed(self) -> Answer | None:
-        """Let the application through to its endpoint, or find the answer that is sent instead."""
+        """Let the application through to its endpoint, or return the answer sent instead."""
         entry = await self.claim()
         if isinstance(entry, Answer):
             return entry
@@ -127,13 +127,13 @@ class GatedExchange(AsgiExchange):
         return None
 
     def answer(self, answer: Answer) -> Awaitable[None]:
-        """Send on behalf of the guard, and remember what an application turned back is told."""
+        """Send an answer of the guard; the application that is turned back gets its status."""
         if answer.response is not None:
-            self._said = answer.response.status
+            self._sent_status = answer.response.status
         return super().answer(answer)
 
     async def attend(self, op: FlowOperation[Any]) -> Any:
-        """Of those that hold a thread while they wait there are ``max_waiters`` at most."""
+        """At most ``max_waiters`` exchanges hold a thread while they wait."""
         if not isinstance(op, Await) or not self.gate.in_thread:
             return await super().attend(op)
         if len(self._threads) >= self.runtime.max_waiters:
@@ -145,22 +145,22 @@ class GatedExchange(AsgiExchange):
             self._threads.remove(self)
 
     async def refuse(self, response: Response | None) -> None:
-        """Turn back; without a response when the client has left."""
+        """Send a refusal and turn back. None: the client has left."""
         if response is not None:
-            self._said = response.status
+            self._sent_status = response.status
             await send_response(response, self._send)
         self.turn_back()
 
     def wave_through(self) -> None:
-        """The request takes no part."""
+        """The request takes no part: its endpoint runs as without a guard."""
         self.gate.verdict.keep(None)
 
     def turn_back(self) -> None:
-        """Whoever still waits at the gate turns back; the first verdict counts."""
-        self.gate.verdict.keep(TurnedBack(self._said))
+        """The endpoint does not run, unless it was let through: the first verdict counts."""
+        self.gate.verdict.keep(TurnedBack(self._sent_status))
 
     async def run_out(self) -> None:
-        """See to the end of an application that is not guarded: it hears of a cancellation."""
+        """Wait for an application that is not guarded. Cancelled, it cancels the application."""
         try:
             await self._done
         except asyncio.CancelledError:
@@ -189,15 +189,12 @@ class GatedExchange(AsgiExchange):
             return await super().app_receive()
         message = await self._receive()
         if message["type"] == "http.request" and not self.gate.verdict.kept:
-            self._note(message)
+            self._all_read = not message.get("more_body", False)
+            self._oversize = self._read.size > self.policy.max_request_body
+            if not self._oversize:  # else it is refused at the gate, and need not be kept
+                self._read.write(message.get("body", b""))
+                self._taken = self._read.size
         return message
-
-    def _note(self, message: Message) -> None:
-        self._all_read = not message.get("more_body", False)
-        self._oversize = self._read.size > self.policy.max_request_body
-        if not self._oversize:  # else it is refused at the gate, and need not be kept
-            self._read.write(message.get("body", b""))
-            self._taken = self._read.size
 
     async def app_send(self, message: Message) -> None:
         verdict = await self._verdict()
@@ -206,29 +203,32 @@ class GatedExchange(AsgiExchange):
         elif verdict is None:
             await self._send(message)
 
-    async def _verdict(self) -> Verdict:
-        """None on the way to the gate; there an application neither speaks nor reads."""
+    async def _verdict(self) -> GateVerdict:
+        """None before the gate. At the gate it waits: the application sends and reads nothing."""
         if self.gate.called or self.gate.reached.kept:
             return await self.gate.arrive()
         return None
 
 
 class GatedMiddleware(Middleware):
-    """Guards an application whose endpoints can be made to wait; the others as ever."""
+    """Guards an application whose endpoints can be made to wait at a gate.
+
+    Other endpoints are claimed before the application is called, as by `Middleware`.
+    """
 
     claims_late: ClassVar[bool] = True
 
     def __init__(self, app: AsgiApp, guard: Guard) -> None:
         super().__init__(app, guard)
         self._threads: list[object] = []
-        """Those that hold a thread of the framework's while they wait for another's answer."""
+        """The exchanges that hold a thread of the framework while they wait for an answer."""
 
     def make_wait(self, scope: Scope) -> bool:
-        """Whether the endpoint that will answer waits at the gate."""
+        """Make the endpoint that will answer wait at the gate; False if it cannot."""
         raise NotImplementedError
 
     async def _status(self, scope: Scope) -> Response | None:
-        """Told by a route of its own, behind the application's authentication."""
+        """None: a route of the application serves it, behind its authentication."""
         return None
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -253,7 +253,7 @@ class GatedMiddleware(Middleware):
         return await (ex.serve() if opened else ex.run_out())
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A request that a dependency makes of its own application does not wait at its gate."""
+        """A request that a dependency sends to its own application does not wait at a gate."""
         leave = at_gate(None)
         try:
             await self.app(scope, receive, send)
@@ -261,7 +261,7 @@ class GatedMiddleware(Middleware):
             leave()
 
     async def _opened(self, ex: GatedExchange, where: Place) -> bool:
-        """Whether it is to be served; False when it is answered, or takes no part."""
+        """Admit and open. False when the request is answered already, or takes no part."""
         pipeline, scope = self._pipeline, ex.scope
         _, request = asked(scope)  # with what dependencies have done
         ex.request = request
@@ -288,5 +288,5 @@ class GatedMiddleware(Middleware):
 
 
 async def status_at(pipeline: Pipeline, scope: Scope) -> Response:
-    """What the route that tells of accepted requests answers."""
+    """The answer of the route that tells how accepted requests are doing."""
     return await tell_status(pipeline, scope) or refuse("no-such-operation")

@@ -1,7 +1,8 @@
-"""The routes of an application, and what each of them says about keys.
+"""The routes of an application, and the policy of each.
 
 ``inventory(app)`` needs no running server and no store: it reads routers, as `tags` does for one
-request. Each framework has a reader that yields its routes; what is said of them is found once.
+request. Each framework has a reader that yields its routes; policies are found the same way for
+all of them.
 """
 
 from __future__ import annotations
@@ -85,19 +86,19 @@ class RouteEntry:
 
 
 @frozen
-class _Spot:
+class _Position:
     """Where a reader is: below which path, and behind which guard, if any."""
 
     path: str = ""
     guard: Guard | None = None
     base: str = ""
 
-    def below(self, path: str) -> _Spot:
-        return _Spot(self.path + path, self.guard, self.base)
+    def below(self, path: str) -> _Position:
+        return _Position(self.path + path, self.guard, self.base)
 
-    def behind(self, guard: Guard | None) -> _Spot:
+    def behind(self, guard: Guard | None) -> _Position:
         """Of several guards, the outermost one guards."""
-        return self if self.guard or guard is None else _Spot(self.path, guard, self.path)
+        return self if self.guard or guard is None else _Position(self.path, guard, self.path)
 
     def entry(
         self, method: str, path: str, endpoint: Any, policy: Policy | None = None
@@ -106,16 +107,16 @@ class _Spot:
 
 
 def entries(app: Any) -> Iterator[RouteEntry]:
-    """What the routers of ``app`` tell."""
-    return _entries(app, _Spot())
+    """Every route in the routers of ``app``."""
+    return _entries(app, _Position())
 
 
 def inventory(app: Any, guard: Guard | None = None) -> list[RouteMethod]:
-    """Every route of ``app`` by method, in the order of its router; HEAD and OPTIONS left out.
+    """Every route of ``app`` by method, in the order of its router, without HEAD and OPTIONS.
 
-    ``guard``: one that is known to stand around it, out of its own sight.
+    ``guard``: one that stands around the application, which the routers do not show.
     """
-    return [_listed(entry) for entry in _entries(app, _Spot(guard=guard))]
+    return [_listed(entry) for entry in _entries(app, _Position(guard=guard))]
 
 
 def _listed(entry: RouteEntry) -> RouteMethod:
@@ -144,7 +145,7 @@ _SAMPLE: Final = "q7vz"
 
 
 def _sample(path: str) -> str:
-    """A path that the route would answer, to be compared with listed ones."""
+    """A path that the route would answer, to compare with listed routes."""
 
     def value(found: re.Match[str]) -> str:
         return next((_SAMPLES[kind] for kind in found.groups() if kind in _SAMPLES), _SAMPLE)
@@ -154,17 +155,16 @@ def _sample(path: str) -> str:
 
 # ── readers ───────────────────────────────────────────────────────────────────────────────────────
 
-Reader = Callable[[Any, "_Spot"], Iterable[RouteEntry]]
+Reader = Callable[[Any, "_Position"], Iterable[RouteEntry]]
 
 
-def _entries(app: Any, at: _Spot) -> Iterator[RouteEntry]:
-    """Look below whatever wraps the application for the one that has routes."""
+def _entries(app: Any, at: _Position) -> Iterator[RouteEntry]:
+    """Look below middleware for the application that has routes."""
     for _ in range(32):
         bound = getattr(app, "__self__", None)
-        if hasattr(
-            bound, "url_map"
-        ):  # Flask's own ``wsgi_app``: what that is wrapped in is not met
-            yield from _flask(bound, at.behind(_extension_of(bound)))
+        if hasattr(bound, "url_map"):
+            # Flask's own ``wsgi_app``: what wraps that does not see these requests.
+            yield from _flask(bound, at.behind(_installed_in(bound)))
             return
         app = app if bound is None else bound
         at = at.behind(_guard_of(app))
@@ -182,14 +182,14 @@ def _entries(app: Any, at: _Spot) -> Iterator[RouteEntry]:
             return
 
 
-def _whole(app: Any, at: _Spot) -> Iterator[RouteEntry]:
-    """The routes of what answers below a path, all of it where they cannot be read."""
+def _whole(app: Any, at: _Position) -> Iterator[RouteEntry]:
+    """The routes of an application; one for all paths where they cannot be read."""
     found = list(_entries(app, at))
     yield from found or [at.behind(_guard_of(app)).entry("*", "/{path:path}", app)]
 
 
 def _guard_of(app: Any) -> Guard | None:
-    """On a middleware of ours, or among those that an application is told to put around itself."""
+    """The guard of a middleware of ours, or of one that the application will put around itself."""
     from semel.guard import Guard
 
     entries = (*_sequence(app, "user_middleware"), *_sequence(app, "middleware"))
@@ -200,25 +200,20 @@ def _guard_of(app: Any) -> Guard | None:
 
 
 def _around_flask(app: Any) -> Iterator[Guard | None]:
-    """Those that its ``wsgi_app`` is wrapped in, outermost first, then that of an extension."""
+    """The guards around its ``wsgi_app``, outermost first, then the installed one."""
     for layer in layers(getattr(app, "wsgi_app", None)):
         if layer is not app:
             yield getattr(layer, "guard", None)
-    yield _extension_of(app)
+    yield _installed_in(app)
 
 
-def _extension_of(app: Any) -> Guard | None:
+def _installed_in(app: Any) -> Guard | None:
     return getattr(_named(app, "extensions").get("semel"), "guard", None)
 
 
 def _named(app: Any, name: str) -> dict[str, Any]:
     found: Any = getattr(app, name, None)
     return found if hasattr(found, "items") else {}
-
-
-def _guard_below(app: Any) -> Guard | None:
-    """Among the middlewares of a single route."""
-    return next((guard for layer in layers(app) if (guard := _guard_of(layer))), None)
 
 
 def _sequence(app: Any, name: str) -> Iterable[Any]:
@@ -237,7 +232,7 @@ def _reader_of(app: Any) -> Reader | None:
     return _starlette if hasattr(routes, "__iter__") else None
 
 
-def _starlette(app: Any, at: _Spot) -> Iterator[RouteEntry]:
+def _starlette(app: Any, at: _Position) -> Iterator[RouteEntry]:
     """Starlette and FastAPI."""
     yield from _routes(app.routes, at)
     last = getattr(getattr(app, "router", app), "default", None)
@@ -245,7 +240,7 @@ def _starlette(app: Any, at: _Spot) -> Iterator[RouteEntry]:
         yield from _whole(last, at)  # what answers where no route does
 
 
-def _routes(routes: Iterable[Any], at: _Spot) -> Iterator[RouteEntry]:
+def _routes(routes: Iterable[Any], at: _Position) -> Iterator[RouteEntry]:
     for given in routes:
         route = getattr(given, "starlette_route", None) or given
         path = path_of(route)
@@ -256,14 +251,15 @@ def _routes(routes: Iterable[Any], at: _Spot) -> Iterator[RouteEntry]:
         elif endpoint is None:
             yield from _mounted(route, at.below(path))
         elif hasattr(route, "path_regex") and not _is_websocket(route):
-            own = _guard_below(getattr(route, "app", None))
-            spot = at if at.guard or own is None else _Spot(at.path, own, at.base)
+            inside = layers(getattr(route, "app", None))  # the middlewares of a single route
+            own = next((guard for layer in inside if (guard := _guard_of(layer))), None)
+            spot = at if at.guard or own is None else _Position(at.path, own, at.base)
             late = tuple(late_commits(getattr(route, "dependant", None)))
             for method in _methods(getattr(route, "methods", None), endpoint):
                 yield replace(spot.entry(method, path, endpoint), late=late)
 
 
-def _mounted(route: Any, at: _Spot) -> Iterator[RouteEntry]:
+def _mounted(route: Any, at: _Position) -> Iterator[RouteEntry]:
     app = getattr(route, "app", None)
     found = list(_entries(app, at))
     if found or app is None or hasattr(app, "lookup_path"):  # static files change nothing
@@ -277,7 +273,7 @@ def _is_websocket(route: Any) -> bool:
 
 
 def _methods(methods: Iterable[str] | None, endpoint: Any) -> list[str]:
-    """Of a class that answers by its methods those that it has."""
+    """The methods of a route; of a class that answers by its methods, those that it has."""
     if methods is None and isinstance(endpoint, type):
         methods = [name for name in _VERBS if hasattr(endpoint, name.lower())]
     return sorted(set(methods or ("*",)) - {"HEAD", "OPTIONS"})
@@ -286,30 +282,25 @@ def _methods(methods: Iterable[str] | None, endpoint: Any) -> list[str]:
 _VERBS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "QUERY")
 
 
-def _litestar(app: Any, at: _Spot) -> Iterator[RouteEntry]:
+def _litestar(app: Any, at: _Position) -> Iterator[RouteEntry]:
     for route in app.routes:
         handlers: dict[str, Any] = getattr(route, "route_handler_map", None) or {}
         for method in _methods(handlers, None) if handlers else ():
             handler = handler_in(handlers[method])
             yield at.entry(method, route.path, handler.fn, litestar_policy(handler, method))
-        if hasattr(route, "route_handler") and not handlers and not _is_websocket(route):
-            yield from _mounted_asgi(route, at)
+        if not hasattr(route, "route_handler") or handlers or _is_websocket(route):
+            continue
+        handler, path = route.route_handler, route.path.rstrip("/")  # an ASGI application
+        if getattr(handler, "is_mount", False) and not getattr(handler, "is_static", False):
+            yield from _whole(handler.fn, at.below(path))
+        elif not getattr(handler, "is_static", False):
+            yield at.entry("*", path, handler.fn)
 
 
-def _mounted_asgi(route: Any, at: _Spot) -> Iterator[RouteEntry]:
-    handler, path = route.route_handler, route.path.rstrip("/")
-    if getattr(handler, "is_static", False):
-        return
-    if getattr(handler, "is_mount", False):
-        yield from _whole(handler.fn, at.below(path))
-    else:
-        yield at.entry("*", path, handler.fn)
-
-
-def _flask_wrapped(app: Any, at: _Spot) -> Iterator[RouteEntry]:
-    """Flask, and what is dispatched to before it is asked, which no extension of it guards."""
+def _flask_wrapped(app: Any, at: _Position) -> Iterator[RouteEntry]:
+    """Flask, and what its ``wsgi_app`` dispatches to before, where `install` guards nothing."""
     wrapped = app.wsgi_app
-    around = _Spot(at.path) if at.guard in _around_flask(app) else at
+    around = _Position(at.path) if at.guard in _around_flask(app) else at
     for _ in range(32):
         around = around.behind(getattr(wrapped, "guard", None))
         for mount, mounted in _named(wrapped, "mounts").items():
@@ -318,7 +309,7 @@ def _flask_wrapped(app: Any, at: _Spot) -> Iterator[RouteEntry]:
     yield from _flask(app, at)
 
 
-def _flask(app: Any, at: _Spot) -> Iterator[RouteEntry]:
+def _flask(app: Any, at: _Position) -> Iterator[RouteEntry]:
     for rule in app.url_map.iter_rules():
         view = app.view_functions.get(rule.endpoint)
         endpoint = view if hasattr(view, TAG) else getattr(view, "view_class", view)
@@ -326,24 +317,24 @@ def _flask(app: Any, at: _Spot) -> Iterator[RouteEntry]:
             yield at.entry(method, rule_path(rule), endpoint)
 
 
-def _django(app: Any, at: _Spot) -> Iterator[RouteEntry]:
-    """Of the whole project: a handler of Django's has no routes of its own."""
+def _django(app: Any, at: _Position) -> Iterator[RouteEntry]:
+    """All routes of the project: a handler of Django has none of its own."""
     from semel.frameworks.django.routes import routes
 
     yield from routes(at.guard, at.path)
 
 
-# --- tagged routes that no key protects, found where all routes are known: at start-up
+# --- tagged routes that no key protects, found at start-up
 #
-# Most of them refuse their requests (`ruling`). Their operator should hear of it before those come.
+# Most of them refuse their requests (`policy_in_force`). The operator is warned before those come.
 
 Endpoint = Callable[..., Any]
 
 
 def tell_unguarded(apps: Iterable[Any], tagged: Sequence[Endpoint], all_there: bool) -> None:
-    """Say which endpoints of ``apps`` and of those that a guard has tagged are not guarded.
+    """Warn of endpoints, of ``apps`` or tagged by a guard, that are not guarded.
 
-    ``all_there``: no more applications are to come, in which the others may be found.
+    ``all_there``: no more applications will come, in which the others could be.
     """
     try:
         known = [entry for app in apps for entry in entries(app)]
@@ -359,19 +350,15 @@ def tell_unguarded(apps: Iterable[Any], tagged: Sequence[Endpoint], all_there: b
         log.error(
             "semel: these answer requests without their tags: %s. Put @guard.route() below the "
             "framework's own decorator, next to the function",
-            _names(untagged),
+            ", ".join(map(name_of, untagged)),
         )
     elsewhere = [each for each in lost if each not in untagged]
     if all_there and known and elsewhere:
         log.warning(
             "semel: tagged by guard.route(), and found in no application that this guard stands "
             "around: %s. Reached around the guard, they refuse",
-            _names(elsewhere),
+            ", ".join(map(name_of, elsewhere)),
         )
-
-
-def _names(endpoints: Sequence[Endpoint]) -> str:
-    return ", ".join(map(name_of, endpoints))
 
 
 def leaves_out(entry: RouteEntry) -> bool:
@@ -391,7 +378,7 @@ def explained(entry: RouteEntry) -> str:
 
 
 def _endpoints(entry: RouteEntry) -> Iterator[Any]:
-    """What answers, below all that wraps it."""
+    """The endpoint, and what it wraps."""
     for each in (entry.endpoint, tag_holder(entry.endpoint, entry.method)):
         for _ in range(32):
             yield each
@@ -400,7 +387,7 @@ def _endpoints(entry: RouteEntry) -> Iterator[Any]:
                 break
 
 
-# --- fastAPI's dependencies that commit when the answer of their request has been kept and sent
+# --- dependencies of FastAPI that commit after the answer is kept and sent
 
 COMMITS_LATE: Final = (
     "the dependency {0} commits after its yield, when the answer has been kept and sent: a commit "
@@ -411,8 +398,8 @@ COMMITS_LATE: Final = (
 def late_commits(dependant: Any) -> list[str]:
     """The dependencies that seem to commit after their ``yield``, at the end of the request.
 
-    By the names in their code, so it is a hint. FastAPI before 0.121 knows no other scope.
-    ``dependant``: FastAPI's word for an endpoint and all that it depends on.
+    It is a hint, by the names in their code. FastAPI before 0.121 has no other scope.
+    ``dependant``: FastAPI's object for an endpoint and its dependencies.
     """
     found: list[str] = []
     for each in getattr(dependant, "dependencies", ()):
@@ -429,17 +416,17 @@ def late_commits(dependant: Any) -> list[str]:
 _COMMITS: Final = frozenset({"commit", "begin"})
 
 
-# --- the routes that a process knows by name, with their policies; others' records it leaves alone
+# --- the routes that a process knows by name; it leaves the records of others alone
 
 ONCE_ROUTE = "once {}"
-"""The route of a function done `once` under a policy of its own, by its name."""
+"""The route of a function that runs `once` under a policy of its own, by its name."""
 
 
 class KnownRoutes:
-    """Of one application: the guard's own policy, its listed routes, and the tags on endpoints.
+    """The policies of one application: the guard's own, of listed routes, and of tags.
 
-    ``app`` is the application, guarded or not; without it the tags are not found, and the records
-    of those endpoints are nobody's here.
+    ``app`` is the application, guarded or not. Without it no tags are found, and the records of
+    tagged endpoints are left alone.
     """
 
     def __init__(self, guard: Guard, app: Any = None) -> None:
@@ -449,12 +436,12 @@ class KnownRoutes:
         self._policies |= {route.label: route.policy for route in reversed(guard.routes)}
 
     def known(self) -> RouteScope:
-        """For a store, to list what is known and nothing else."""
+        """For a store, to list the records of these routes and no others."""
         functions = map(ONCE_ROUTE.format, self._guard.registry.probes)
         return RouteScope(self._guard.name, (*self._policies, *functions))
 
     def policies(self) -> dict[str, Policy]:
-        """All that have a policy, by their names."""
+        """The policies, by the names of their routes."""
         return self._policies
 
     def knows(self, terms: Terms | None) -> bool:
@@ -465,9 +452,9 @@ class KnownRoutes:
         return application == known.application and route in known.routes
 
     def policy(self, terms: Terms | None) -> Policy | None:
-        """That of a record's route now; None where there is no such route here.
+        """The policy of a record's route now; None if there is no such route here.
 
-        What it was promised is in its own terms; this says who can be asked, and how it is run.
+        Its promises are in its own terms. The policy says who can be asked, and how it runs.
         """
         if terms is None or terms.application != self._guard.name:
             return None
@@ -475,23 +462,18 @@ class KnownRoutes:
 
 
 def _tagged(guard: Guard, app: Any) -> Iterator[tuple[str, Policy]]:
-    """Of two endpoints that go by one name neither is known: the wrong one might be asked."""
+    """The tags by route. Two endpoints of one name are left out: the wrong one might be asked."""
     found: dict[str, Policy] = {}
     twice: set[str] = set()
     for entry in () if app is None else entries(app):
         policy = entry.policy or policy_of(entry.endpoint, entry.method)
         if policy is None or entry.guard not in (guard, None):
             continue
-        for label in _labels(entry, policy):
+        # A route may answer every method: its policy says which take part.
+        methods = sorted(policy.methods) if entry.method == "*" else [entry.method]
+        for label in (replace(entry, method=method).label for method in methods):
             if found.setdefault(label, policy) is not policy:
                 twice.add(label)
     for label in sorted(twice):
         log.warning("semel: two endpoints are called %s: their records are left alone", label)
     return iter([(at, guard.bind(found[at])) for at in found if at not in twice])
-
-
-def _labels(entry: RouteEntry, policy: Policy) -> list[str]:
-    """A route may answer every method; the policy says which take part."""
-    if entry.method != "*":
-        return [entry.label]
-    return [entry.label.replace("*", method, 1) for method in sorted(policy.methods)]

@@ -1,4 +1,4 @@
-"""The exchange of a coroutine function that is done `once`: see `functions`."""
+"""The exchange of a coroutine function that runs `once`: see `once_sync`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AsyncFunctionExchange(AsyncExchange):
         self._function = function
 
     async def answered(self) -> Answer:
-        """Both halves. The function and the write that settles its record are one task."""
+        """Claim, call the function, settle. The last two are one task, carried through."""
         entry = await self.claim()
         if isinstance(entry, Answer):
             self.tell(entry)
@@ -44,7 +44,13 @@ class AsyncFunctionExchange(AsyncExchange):
         return await asyncio.shield(self.spawn(self._run(in_time)))
 
     async def _run(self, in_time: bool) -> Answer:
-        outcome = await self._outcome() if in_time else too_late()
+        outcome: HandlerOutcome = too_late()
+        if in_time:
+            self.run.enter()
+            try:
+                outcome = returned(await self._function())
+            except BaseException as error:
+                outcome = raised(error)
         try:
             reached = await self.drive(self.settling(outcome))
             if isinstance(reached, Flowing):
@@ -53,10 +59,3 @@ class AsyncFunctionExchange(AsyncExchange):
             return reached
         finally:
             await self.end()
-
-    async def _outcome(self) -> HandlerOutcome:
-        self.run.enter()
-        try:
-            return returned(await self._function())
-        except BaseException as error:
-            return raised(error)

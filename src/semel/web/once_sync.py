@@ -1,4 +1,4 @@
-"""The exchange of a function that is done `once`."""
+"""The exchange of a function that runs `once`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HEADERS: Final = ((b"content-type", b"application/json"),)
 
 
 def returned(value: Any) -> HandlerOutcome:
-    """What a function returned, as an answer."""
+    """The result of a function, as the answer of a handler."""
     try:
         body = json.dumps(value, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -43,17 +43,13 @@ class FunctionExchange(BlockingExchange):
     __slots__ = ("_function",)
 
     def __init__(
-        self,
-        runtime: Runtime,
-        plan: RoutePlan,
-        request: Request,
-        function: Callable[[], Any],
+        self, runtime: Runtime, plan: RoutePlan, request: Request, function: Callable[[], Any]
     ) -> None:
         super().__init__(runtime, plan, request)
         self._function = function
 
     def answered(self) -> Answer:
-        """Both halves, with the function between them."""
+        """Claim, call the function, settle."""
         reached = self.serve()
         if isinstance(reached, Flowing):
             raise AssertionError("a function does not stream")

@@ -1,6 +1,6 @@
-"""What an OpenAPI document (3.0 or 3.1) says of routes that take keys.
+"""Describes routes that take keys in an OpenAPI document (3.0 or 3.1).
 
-The same for every framework: plain dictionaries, made from a route's policy.
+It is the same for every framework: plain dictionaries, made from a route's policy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def describe(document: MutableMapping[str, Any], app: Any, guard: Guard) -> None
     """Add the header, its answers and their headers to every operation that takes keys."""
     described = False
     for entry in inventory(app, guard):
-        path: Any = document.get("paths", {}).get(_template(entry.path), {})
+        template = re.sub(r"\{(\w+):\w+\}", r"{\1}", entry.path)  # without convertors
+        path: Any = document.get("paths", {}).get(template, {})
         operation: Any = path.get(entry.method.lower())
         if operation is None or entry.policy is None or entry.coverage == "ignores":
             continue
@@ -43,53 +44,61 @@ def describe(document: MutableMapping[str, Any], app: Any, guard: Guard) -> None
         components.setdefault("schemas", {})[PROBLEM] = problem_schema()
 
 
-def _template(path: str) -> str:
-    """OpenAPI's form of a path, without the convertors of its parameters."""
-    return re.sub(r"\{(\w+):\w+\}", r"{\1}", path)
-
-
 def extend(operation: MutableMapping[str, Any], policy: Policy, guard: Guard) -> None:
-    """Add all that one operation's policy says; what is said already stays."""
-    _add_parameter(operation.setdefault("parameters", []), policy)
-    responses: Any = operation.setdefault("responses", {})
-    for status, response in responses.items():
-        if str(status).startswith("2"):
-            response.setdefault("headers", {}).update(answer_headers(policy))
-    for status, codes in refusals(policy, guard).items():
-        response = responses.setdefault(status, {"description": _phrase(status, codes)})
-        response.setdefault("content", {})["application/problem+json"] = _content(codes)
-        if status in _LATER:
-            response.setdefault("headers", {})["Retry-After"] = _RETRY_AFTER
-    if policy.in_flight == "accept":
-        responses.setdefault("202", _accepted())
-
-
-def _add_parameter(parameters: list[Any], policy: Policy) -> None:
-    """An endpoint that reads the header itself has announced it: once is enough."""
+    """Describe keys in one operation; what the document says already stays."""
+    parameters: list[Any] = operation.setdefault("parameters", [])
+    # An endpoint that reads the header itself has announced it: once is enough.
     parameters[:] = [
         given
         for given in parameters
         if (given.get("in"), given.get("name", "").lower()) != ("header", HEADER.lower())
     ]
     parameters.append(parameter(policy))
+    responses: Any = operation.setdefault("responses", {})
+    for status, response in responses.items():
+        if str(status).startswith("2"):
+            response.setdefault("headers", {}).update(answer_headers(policy))
+    for status, codes in refusals(policy, guard).items():
+        titles = ", ".join(CATALOGUE[code].title for code in codes)
+        phrase = f"{HTTPStatus(int(status)).phrase}: {titles}."
+        response = responses.setdefault(status, {"description": phrase})
+        code = {"type": "object", "properties": {"code": {"type": "string", "enum": codes}}}
+        schema = {"allOf": [{"$ref": f"#/components/schemas/{PROBLEM}"}, code]}
+        response.setdefault("content", {})["application/problem+json"] = {"schema": schema}
+        if status in _LATER:
+            response.setdefault("headers", {})["Retry-After"] = _RETRY_AFTER
+    if policy.in_flight == "accept":
+        where = {"description": "Where to ask for the answer.", "schema": {"type": "string"}}
+        accepted = {
+            "description": "Accepted: the operation is under way.",
+            "headers": {"Location": where, "Retry-After": _RETRY_AFTER},
+        }
+        responses.setdefault("202", accepted)
 
 
 def parameter(policy: Policy) -> dict[str, Any]:
     """The header, in the format that the route asks for."""
+    what = "A UUID of version 4 or 7" if policy.key == "uuid" else "A string of your own making"
+    need = "Required" if policy.required else "Optional"
     return {
         "name": HEADER,
         "in": "header",
         "required": policy.required,
-        "description": _explained(policy),
+        "description": (
+            f"{need}. {what}, one for each operation: a retry with the same key and the same "
+            "request gets the first answer and has no second effect. An answer is kept for "
+            f"{_duration_in_words(policy.retention)}."
+        ),
         "schema": key_schema(policy),
     }
 
 
 def key_schema(policy: Policy) -> dict[str, Any]:
-    """A client's check before it sends; the server takes the key quoted too."""
+    """What a client can check before it sends. The server takes the key quoted, too."""
     if policy.key == "uuid":
         pattern = f'^"{_UUID}"$' if policy.strict else f"^{_UUID}$"
-        return {"type": "string", "pattern": pattern, **({} if policy.strict else _IS_UUID)}
+        form = {} if policy.strict else {"format": "uuid"}
+        return {"type": "string", "pattern": pattern, **form}
     shortest = MIN_KEY_LENGTH if policy.key == "opaque" else 1
     if policy.strict:
         sizes = {"minLength": shortest + 2, "maxLength": MAX_HEADER_BYTES}
@@ -97,20 +106,7 @@ def key_schema(policy: Policy) -> dict[str, Any]:
     return {"type": "string", "minLength": shortest, "maxLength": MAX_KEY_LENGTH}
 
 
-_IS_UUID: Final = {"format": "uuid"}
-
-
-def _explained(policy: Policy) -> str:
-    what = "A UUID of version 4 or 7" if policy.key == "uuid" else "A string of your own making"
-    need = "Required" if policy.required else "Optional"
-    return (
-        f"{need}. {what}, one for each operation: a retry with the same key and the same request "
-        "gets the first answer and has no second effect. An answer is kept for "
-        f"{_spoken(policy.retention)}."
-    )
-
-
-def _spoken(duration: timedelta) -> str:
+def _duration_in_words(duration: timedelta) -> str:
     seconds = duration // timedelta(seconds=1)
     for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
         if seconds % size == 0 and seconds >= 2 * size:
@@ -163,25 +159,8 @@ _RETRY_AFTER: Final[Mapping[str, Any]] = {
 }
 
 
-def _phrase(status: str, codes: list[str]) -> str:
-    return f"{HTTPStatus(int(status)).phrase}: {', '.join(CATALOGUE[c].title for c in codes)}."
-
-
-def _content(codes: list[str]) -> dict[str, Any]:
-    code = {"type": "object", "properties": {"code": {"type": "string", "enum": codes}}}
-    return {"schema": {"allOf": [{"$ref": f"#/components/schemas/{PROBLEM}"}, code]}}
-
-
-def _accepted() -> dict[str, Any]:
-    where = {"description": "Where to ask for the answer.", "schema": {"type": "string"}}
-    return {
-        "description": "Accepted: the operation is under way.",
-        "headers": {"Location": where, "Retry-After": _RETRY_AFTER},
-    }
-
-
 def answer_headers(policy: Policy) -> dict[str, Any]:
-    """What semel adds to the answers of a route."""
+    """The headers that semel adds to the answers of a route."""
     return {
         policy.replay_header: {
             "description": "`true` when this is an earlier answer to the same key.",

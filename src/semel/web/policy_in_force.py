@@ -1,9 +1,8 @@
-"""Which policy rules the request of the current context, as its guard has found.
+"""The policy that a guard has applied to the current request; tagged endpoints check it.
 
-A guard asks a router which endpoint will answer. Middleware further in may still send the request
-elsewhere, and an application may have no guard at all. So a tagged endpoint looks here before it
-runs, and refuses where its own policy is not the one that was applied: it never runs around its
-guard.
+A guard asks the router which endpoint will answer. Middleware further in may still send the
+request elsewhere, and an application may have no guard at all. So a tagged endpoint checks before
+it runs that its own policy was applied, and refuses if not: it never runs around its guard.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ from semel.runtime.operation import entered, watched
 from semel.web.tags import packages_of
 
 LISTED: Final = object()
-"""The policy is that of a listed route, which comes before any tag."""
+"""The policy of a listed route, which comes before any tag."""
 DEFAULT: Final = object()
-"""No policy was found for the route: the guard's own rules."""
+"""No policy was found for the route: the guard's own holds."""
 LEFT_OUT: Final = object()
 """A tag was found whose policy does not name the method of the request."""
 SAFE: Final = object()
 """A safe method, which takes no part in any policy."""
 
 ruled_by: ContextVar[object] = ContextVar("semel_ruled_by", default=None)
-"""The policy of a tag, or one of those above; None: no guard has seen the request."""
+"""The policy of a tag, or one of the markers above; None: no guard has seen the request."""
 
 Report = Callable[[str], None]
-"""Is told of an endpoint that refused, by its name."""
+"""Gets the name of an endpoint that refused."""
 
 
 def enforced(endpoint: Any, policy: Policy, report: Report) -> Any:
     """``endpoint``, which runs under ``policy`` or not at all.
 
-    Of a class its handlers of the policy's methods do so; a safe method takes no part.
+    In a class, the handlers of the policy's methods are wrapped. Safe methods take no part.
     """
     if isinstance(endpoint, type):
         for name in map(str.lower, policy.methods):
@@ -53,7 +52,7 @@ def enforced(endpoint: Any, policy: Policy, report: Report) -> Any:
 
 
 def _enforced(endpoint: Callable[..., Any], policy: Policy, report: Report) -> Any:
-    """In the colour of the endpoint: frameworks look at that to decide how to call it."""
+    """Wrapped as a coroutine, a generator or a function: frameworks look at the difference."""
 
     def check(given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         by = ruled_by.get()
@@ -77,7 +76,7 @@ def _enforced(endpoint: Callable[..., Any], policy: Policy, report: Report) -> A
         with watched():
             return endpoint(*given, **named)
 
-    if not _is_function(endpoint):
+    if not isinstance(endpoint, functools.partial) and not inspect.isroutine(endpoint):
         # An object that is called, such as an ASGI application: frameworks tell it from a function.
         return _AsyncObject(endpoint, check) if is_async(endpoint) else _Object(endpoint, check)
     iterates = inspect.isgeneratorfunction(endpoint) or inspect.isasyncgenfunction(endpoint)
@@ -86,29 +85,25 @@ def _enforced(endpoint: Callable[..., Any], policy: Policy, report: Report) -> A
 
 
 def demand_method(endpoint: Any, policy: Policy, method: str | None, report: Report) -> None:
-    """Refuse a method that the policy on an endpoint leaves out, where it could be meant."""
+    """Refuse a method that the policy on an endpoint leaves out, unless it is safe."""
     if policy.methods and method not in policy.methods and method not in SAFE_METHODS:
         refuse_unguarded(endpoint, LEFT_OUT, report)
 
 
 def refuse_unguarded(endpoint: Any, by: object, report: Report) -> NoReturn:
-    """Tell that a request was to be run around its policy, and do not run it."""
+    """Report that a request would run around its policy, and refuse it."""
     name = name_of(endpoint)
     report(name)
     raise Unguarded(_explained(name, by))
 
 
 def name_of(endpoint: Any) -> str:
-    """What an endpoint is called; an object goes by its class."""
+    """The name of an endpoint; of an object, that of its class."""
     return str(getattr(endpoint, "__qualname__", type(endpoint).__qualname__))
 
 
-def _is_function(endpoint: Any) -> bool:
-    return isinstance(endpoint, functools.partial) or inspect.isroutine(endpoint)
-
-
 class _Object:
-    """An endpoint that is no function; all else of it is as it was."""
+    """An endpoint that is an object; its attributes stay as they are."""
 
     def __init__(self, endpoint: Callable[..., Any], check: Callable[..., None]) -> None:
         self.__wrapped__ = endpoint
@@ -166,7 +161,7 @@ def _method(given: tuple[Any, ...], named: Mapping[str, Any]) -> str | None:
 
 
 def _scope(given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-    """Where it is an ASGI application that is called for a request: whatever that is."""
+    """The ASGI scope, if an ASGI application is called for a request."""
     first: Any = given[0] if given else named.get("scope")
     if not hasattr(first, "setdefault"):
         return None  # Starlette's request is a mapping too, but nobody can write in it
@@ -181,30 +176,28 @@ _CALLERS: Final = frozenset({"fastapi.routing", "litestar.routes.http"})
 
 
 def method_of_caller() -> str | None:
-    """FastAPI and Litestar give a request to those who ask for it; they know it all the same.
+    """The method of the request in the frames of FastAPI or Litestar.
 
-    Read in FastAPI 0.162 and Litestar 2. Where there is none, nobody is let through.
+    They pass the request only to endpoints that ask for it. Read in FastAPI 0.162 and Litestar 2.
+    None where no request is found: then the endpoint refuses.
     """
     frame: FrameType | None = sys._getframe(1)
     for _ in range(16):
         if frame is None:
             return None
-        found = frame.f_locals.get("request") if _is_caller(frame) else None
+        is_caller = frame.f_globals.get("__name__") in _CALLERS
+        found = frame.f_locals.get("request") if is_caller else None
         if found is not None and _is_request(found):
             return str(found.method).upper()
         frame = frame.f_back
     return None
 
 
-def _is_caller(frame: FrameType) -> bool:
-    return frame.f_globals.get("__name__") in _CALLERS
-
-
 _FRAMEWORKS: Final = frozenset({"blacksheep", "django", "litestar", "rest_framework", "starlette"})
 
 
 def _is_request(it: Any) -> bool:
-    """A request of a framework's; what looks like one may be a body that a client has sent."""
+    """Whether it is a request of a framework: a body sent by a client may look like one."""
     if packages_of(it).isdisjoint(_FRAMEWORKS) or not isinstance(getattr(it, "method", None), str):
         return False
     return hasattr(it, "scope") or hasattr(it, "META")

@@ -1,7 +1,7 @@
-"""Policies on endpoints: a tag, found through the application's own router.
+"""Policies on endpoints: tags, found through the application's own router.
 
-So a policy stands where its endpoint is written. Routers are asked by what they offer, without
-importing the frameworks they belong to.
+So a policy stands where its endpoint is written. Routers are read by the attributes they have,
+without importing their frameworks.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ F = TypeVar("F")
 
 TAG: Final = "__semel_policy__"
 _TELLS: Final = "__semel_tells__"
-"""On an endpoint that tells when it is entered."""
+"""On an endpoint that reports when it is entered."""
 OPT: Final = "semel"
-"""Under which name Litestar's ``opt`` holds a policy."""
+"""The name of a policy in Litestar's ``opt``."""
 
 _NINJA_HOOK: Final = "_ninja_contribute_to_operation"
-"""Django Ninja (read in 1.7) calls what a function has here when an operation is made of it."""
+"""Django Ninja (read in 1.7) calls these functions when it makes an operation of an endpoint."""
 NINJA: Final = (
     "semel cannot guard operations of Django Ninja, which authenticate by themselves: a key would "
     "be claimed, and its answer repeated, before that. Call guard.once in the operation instead"
 )
 
 _tags: set[bool] = set()
-"""Not empty once an endpoint of this process is tagged; without any, no router need be asked."""
+"""Not empty once an endpoint of this process is tagged; until then no router is asked."""
 
 
 def tag(policy: Policy, *, tells: bool = False) -> Callable[[F], F]:
-    """A decorator that remembers ``policy`` on an endpoint.
+    """A decorator that puts ``policy`` on an endpoint.
 
-    ``tells``: it tells when it is entered (`ruling.enforced`); else it claims by itself.
+    ``tells``: the endpoint reports when it is entered (`policy_in_force.enforced`); else it claims
+    by itself.
     """
 
     def remember(endpoint: F) -> F:
         setattr(endpoint, TAG, policy)
         setattr(endpoint, _TELLS, tells)
-        setattr(endpoint, _NINJA_HOOK, [_refuse_ninja])
+        setattr(endpoint, _NINJA_HOOK, [refuse_ninja])
         _tags.add(True)
         return endpoint
 
+    def refuse_ninja(operation: Any) -> None:
+        raise ConfigurationError(NINJA)
+
     return remember
-
-
-def _refuse_ninja(operation: Any) -> None:
-    raise ConfigurationError(NINJA)
 
 
 def any_tags() -> bool:
@@ -71,7 +71,7 @@ class Tagged:
 
 
 def find_tag(app: Any, scope: Mapping[str, Any]) -> Tagged | None:
-    """Ask the application's router which endpoint will answer, and look for a tag on it."""
+    """The tag of the endpoint that will answer, found through the application's router."""
     routes = None
     if "litestar" in sys.modules:
         routes = _routes_of(app)
@@ -96,12 +96,12 @@ def _tagged(endpoint: Any, method: str, path: str) -> Tagged | None:
 
 
 def tells(endpoint: Any, method: str) -> bool:
-    """Whether an endpoint tells when it is entered."""
+    """Whether an endpoint reports when it is entered."""
     return bool(getattr(tag_holder(endpoint, method), _TELLS, False))
 
 
 def find_route(app: Any, scope: Mapping[str, Any]) -> Any:
-    """The route of Starlette's or FastAPI's that will answer, if any."""
+    """The route of Starlette or FastAPI that will answer, if any."""
     return _find(_all_routes(app, scope) or (), scope, "")[0]
 
 
@@ -112,27 +112,25 @@ def _all_routes(app: Any, scope: Mapping[str, Any]) -> Iterable[Any] | None:
 
 
 def every_route(app: Any) -> Iterator[Any]:
-    """All routes of Starlette's or FastAPI's, with those that are mounted or included."""
-    return _every(_routes_of(app) or ())
-
-
-def _every(routes: Iterable[Any]) -> Iterator[Any]:
-    for given in routes:
+    """All routes of Starlette or FastAPI, with those that are mounted or included."""
+    waiting = list(_routes_of(app) or ())
+    while waiting:
+        given = waiting.pop(0)
         route = getattr(given, "starlette_route", None) or given
         yield route
-        yield from _every(below(route) or ())
+        waiting[:0] = below(route) or ()
 
 
 ROUTERS_OWN: Final = frozenset({307, 308, 404, 405})
-"""With which a router answers where it has no endpoint: with a redirect to one, too."""
+"""Statuses that a router answers where it has no endpoint, or redirects to one."""
 
 
 def router_answered(scope: Mapping[str, Any], root: str) -> bool:
-    """Whether a router of Starlette's or Litestar's has found no endpoint, and answered by itself.
+    """Whether a router of Starlette or Litestar has found no endpoint, and answered by itself.
 
-    Both note in the scope that they were asked, and the endpoint that they have found. Where that
-    is missing, or the scope is that of something mounted (``root`` was its prefix before), or the
-    application has a handler for just this, something may have run: only what is sure counts.
+    Both note in the scope that they were asked, and the endpoint that they have found. Something
+    may have run where that is missing, where the scope is of something mounted (``root`` was its
+    prefix before), or where the application has a handler for just this: then it is False.
     """
     if "litestar_app" in scope:
         return "route_handler" not in scope and not _litestar_handles(scope["litestar_app"])
@@ -144,7 +142,7 @@ def router_answered(scope: Mapping[str, Any], root: str) -> bool:
 
 
 def _starlette_handles(router: Any, scope: Mapping[str, Any]) -> bool:
-    """Whether the application has its own answer where there is no endpoint; it may act."""
+    """Whether the application has its own handler for a missing endpoint; it may act."""
     if getattr(router, "default", None) != getattr(router, "not_found", None):
         return True
     _, by_status = scope.get("starlette.exception_handlers", ({}, {}))
@@ -157,16 +155,16 @@ def _litestar_handles(app: Any) -> bool:
 
 
 def flask_router_answered(environ: Mapping[str, Any]) -> bool:
-    """Whether Flask has found no view, and answered that by itself: its request says so."""
+    """Whether Flask has found no view, and answered by itself."""
     request: Any = environ.get("werkzeug.request")
     error = getattr(request, "routing_exception", None)
     return error is not None and not _handled(error)
 
 
 def _handled(error: Any) -> bool:
-    """Whether the application has a handler of its own for just this, which may have acted.
+    """Whether the application has a handler for just this error, which may have acted.
 
-    One for all errors gives them their form.
+    A handler for all errors only gives them their form.
     """
     flask: Any = sys.modules.get("flask")
     if flask is None or not flask.has_app_context():
@@ -176,7 +174,7 @@ def _handled(error: Any) -> bool:
 
 
 def find_flask_tag(app: Any, environ: Mapping[str, Any]) -> Tagged | None:
-    """The same for Flask, given as the application or as its ``wsgi_app``."""
+    """`find_tag` for Flask, given as the application or as its ``wsgi_app``."""
     if not _tags:
         return None
     flask = _flask_of(app)
@@ -188,7 +186,7 @@ def find_flask_tag(app: Any, environ: Mapping[str, Any]) -> Tagged | None:
 
 
 def _flask_rule(flask: Any, environ: Mapping[str, Any]) -> Any:
-    """The rule that fits, found in Flask's own way: hosts are its settings' affair."""
+    """The rule that fits, found by Flask itself, with its settings for hosts."""
     try:
         request = flask.request_class(environ, populate_request=False)
         rule, _ = flask.create_url_adapter(request).match(return_rule=True)
@@ -224,7 +222,7 @@ def tagged_view(flask: Any, rule: Any, method: str) -> Tagged | None:
 
 
 def _warn_once() -> None:
-    """A tag that nobody finds would leave its endpoint under the default policy in silence."""
+    """Warn once of tags that cannot be found: their endpoints are under the default policy."""
     if not _warned:
         _warned.append(True)
         log.warning(
@@ -237,7 +235,7 @@ _warned: list[bool] = []
 
 
 def _routes_of(app: Any) -> Iterable[Any] | None:
-    """Middleware keeps what it wraps in ``.app``; somewhere inside is the one with routes."""
+    """The routes of the application inside: middleware keeps what it wraps in ``.app``."""
     for _ in range(32):
         routes: Any = getattr(app, "routes", None)
         if routes is not None:
@@ -265,19 +263,19 @@ def _find(routes: Iterable[Any], scope: Mapping[str, Any], prefix: str) -> tuple
 
 
 def path_of(route: Any) -> str:
-    """Its path; of one that stands for a host, the host's name."""
+    """The path of a route; of a route for a host, the host's name."""
     path: str = getattr(route, "path", "") or getattr(route, "host", "") or ""
     return path
 
 
 def rule_path(rule: Any) -> str:
-    """The path of a rule of Flask's, behind its host or subdomain, if it has one."""
+    """The path of a rule of Flask, after its host or subdomain, if it has one."""
     place = rule.host or rule.subdomain or ""
     return f"{place}{rule.rule}"
 
 
 def below(route: Any) -> Iterable[Any] | None:
-    """The routes inside one: of a mounted application, or of a router that FastAPI included."""
+    """The routes inside a route: of a mounted application, or of an included router."""
     included = getattr(route, "effective_candidates", None)
     if included is not None:
         candidates: Iterable[Any] = included()
@@ -294,7 +292,7 @@ def policy_of(endpoint: Any, method: str) -> Policy | None:
 
 
 def tag_holder(endpoint: Any, method: str) -> Any:
-    """What the tag is on: the function, also below a `partial`, the class, or its method."""
+    """What carries the tag: the function, also below a `partial`, the class, or its method."""
     endpoint = getattr(endpoint, "func", endpoint)
     if isinstance(endpoint, type) and not hasattr(endpoint, TAG):
         return getattr(endpoint, method.lower(), None)
@@ -305,10 +303,9 @@ def tag_holder(endpoint: Any, method: str) -> Any:
 
 
 def litestar_handler(app: Any, scope: Mapping[str, Any]) -> Any:
-    """Litestar's own word for an endpoint; None where Litestar is not, or has none to answer.
+    """The handler of Litestar that will answer; None without Litestar, or without a handler.
 
-    Its middlewares stand behind its router, which leaves word in the scope. From outside the
-    router is asked.
+    Behind the router, the scope names it. Outside, the router is asked.
     """
     handler = scope.get("route_handler")
     if handler is not None:
@@ -324,7 +321,7 @@ def litestar_handler(app: Any, scope: Mapping[str, Any]) -> Any:
 
 
 def litestar_of(app: Any) -> Any:
-    """The application of Litestar's that is inside; None where there is none."""
+    """The application of Litestar that is inside; None if there is none."""
     for _ in range(32):
         if app is None or hasattr(app, "asgi_router"):
             return app
@@ -333,7 +330,7 @@ def litestar_of(app: Any) -> Any:
 
 
 def litestar_handlers(app: Any) -> Iterator[Any]:
-    """All that answer requests."""
+    """All handlers of a Litestar application."""
     for route in app.routes:
         handlers: Mapping[str, Any] = getattr(route, "route_handler_map", None) or {}
         yield from map(handler_in, handlers.values())
@@ -363,7 +360,7 @@ def litestar_policy(handler: Any, method: str) -> Policy | None:
 
 
 def layers(app: Any) -> Iterator[Any]:
-    """From the outside in: middleware keeps what it wraps in ``.app``.
+    """The application and what it wraps, from the outside in: middleware has it in ``.app``.
 
     A bound method, such as Flask's ``wsgi_app``, stands for its application.
     """
@@ -376,5 +373,5 @@ def layers(app: Any) -> Iterator[Any]:
 
 
 def packages_of(it: object) -> set[str]:
-    """The packages that its class and the bases of that come from: a subclass may be anybody's."""
+    """The packages of its class and of all base classes: a subclass may be in any package."""
     return {kind.__module__.partition(".")[0] for kind in type(it).__mro__}

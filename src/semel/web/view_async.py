@@ -1,4 +1,4 @@
-"""The exchange around a framework's view, awaited: see `views`.
+"""The exchange around a framework's view, in an event loop: see `view_sync`.
 
 The view runs in a task of its own, so that a client that hangs up, or a server that cancels, ends
 neither the view nor the write that settles its record.
@@ -24,12 +24,12 @@ from semel.core.operations.handler import (
 from semel.core.policy import RoutePlan
 from semel.core.records import Headers, Request, Response
 from semel.log import log
-from semel.web.body import Body, SpooledBody, Tally, close, unkeepable
+from semel.web.body import SpooledBody, Tally, close, unkeepable
 from semel.web.exchange import WebExchange, too_late
 from semel.web.exchange_async import AsyncExchange
 from semel.web.pipeline import MARK, FindTag, Pipeline, spoken
 from semel.web.policy_in_force import ruled_by
-from semel.web.view_sync import Asked, Maker, Parts, said
+from semel.web.view_sync import ResponseMaker, ResponseParts, ViewRequest, sent_response
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -38,83 +38,81 @@ if TYPE_CHECKING:
 F = TypeVar("F")
 
 
-class AwaitedFace(Maker[F], Protocol[F]):
-    """How one framework's responses are read and made, in an event loop."""
+class AsyncResponseAdapter(ResponseMaker[F], Protocol[F]):
+    """Reads and makes responses of one framework, in an event loop."""
 
-    async def apart(self, response: F) -> Parts[AsyncIterable[bytes]]:
-        """May raise what making the body raises."""
+    async def take_apart(self, response: F) -> ResponseParts[AsyncIterable[bytes]]:
+        """The parts of a response. Raises what making the body raises."""
         ...
 
-    def flowing(self, status: int, headers: Headers, pieces: AwaitedStream[F]) -> F:
-        """A streamed answer; ``pieces.aclose`` is to be called when the server is done with it."""
+    def make_stream(self, status: int, headers: Headers, pieces: AsyncStreamedBody[F]) -> F:
+        """A streamed response. The server must call ``pieces.aclose`` when it is done."""
         ...
 
 
-class AwaitedViews(Generic[F]):
-    """The views of one framework's application, guarded."""
+class AsyncGuardedViews(Generic[F]):
+    """The guarded views of one application."""
 
-    def __init__(self, guard: Guard, face: AwaitedFace[F], find_tag: FindTag) -> None:
+    def __init__(self, guard: Guard, responses: AsyncResponseAdapter[F], find_tag: FindTag) -> None:
         self.guard = guard
         self.pipeline = Pipeline(guard, None, find_tag)
-        self._face = face
+        self._responses = responses
 
     async def admit(self, ex: WebExchange) -> Response | bool:
-        """Whether a request takes part; for frameworks whose user may only be asked in a thread."""
+        """Whether a request takes part. Django overrides it: it asks for the user in a thread."""
         pipeline = self.pipeline
         keyed = "idempotency-key" in ex.request.headers
-        said = await pipeline.ask(ex.request) if pipeline.awaits and keyed else None
-        return pipeline.admit(ex, said)
+        tenant = await pipeline.ask(ex.request) if pipeline.awaits and keyed else None
+        return pipeline.admit(ex, tenant)
 
-    async def call(self, asked: Asked, view: Callable[[], Awaitable[F]]) -> F:
-        """The view's answer, or the one there is instead of it."""
+    async def call(self, given: ViewRequest, view: Callable[[], Awaitable[F]]) -> F:
+        """The view's response, or the one that is sent instead of it."""
         before = ruled_by.get()
         try:
-            return await self._call_view(asked, view)
+            return await self._call(given, view)
         finally:
             ruled_by.set(before)
 
-    async def _call_view(self, asked: Asked, view: Callable[[], Awaitable[F]]) -> F:
-        pipeline, face, runtime = self.pipeline, self._face, self.guard.runtime
-        plan = pipeline.plan(runtime, asked.request, asked.place)
-        ex = AwaitedViewExchange(runtime, plan, asked.request, view, face)
+    async def _call(self, given: ViewRequest, view: Callable[[], Awaitable[F]]) -> F:
+        pipeline, responses, runtime = self.pipeline, self._responses, self.guard.runtime
+        plan = pipeline.plan(runtime, given.request, given.place)
+        ex = AsyncViewExchange(runtime, plan, given.request, view, responses)
         admitted = await self.admit(ex)
         if isinstance(admitted, Response):
-            return face.whole(admitted, None)
-        if not admitted or pipeline.covers(ex, asked.marks.get(MARK)):
+            return responses.make(admitted, None)
+        if not admitted or pipeline.covers(ex, given.marks.get(MARK)):
             return await view()
-        body = asked.read(plan.policy)
+        body = given.read(plan.policy)
         if isinstance(body, Response):
-            return face.whole(pipeline.turned_away(body, ex), None)
-        answer = await self._open(ex, body, asked)
+            return responses.make(pipeline.turned_away(body, ex), None)
+        opening = (ex, given.place, body, given.marks)
+        if isinstance(body, bytes):
+            answer = pipeline.open(*opening)
+        else:  # a large body takes long to fingerprint
+            answer = await asyncio.to_thread(pipeline.open, *opening)
         if answer is not None:
             close(body)
-            return self._said(answer, None)
-        asked.marks[MARK] = ex.identity
-        return await self._exchange(ex)
-
-    async def _open(self, ex: AwaitedViewExchange[F], body: Body, asked: Asked) -> Answer | None:
-        given = (ex, asked.place, body, asked.marks)
-        if isinstance(body, bytes):  # else it takes long to fingerprint
-            return self.pipeline.open(*given)
-        return await asyncio.to_thread(self.pipeline.open, *given)
-
-    async def _exchange(self, ex: AwaitedViewExchange[F]) -> F:
+            return self._response_of(answer, None)
+        given.marks[MARK] = ex.identity
         reached = await ex.serve()
         if isinstance(reached, Flowing):
-            return self._face.flowing(ex.status, reached.headers, AwaitedStream(ex, reached))
+            return self._responses.make_stream(
+                ex.status, reached.headers, AsyncStreamedBody(ex, reached)
+            )
         made = ex.take()
         ex.close()
-        return self._said(reached, made)
+        return self._response_of(reached, made)
 
-    def _said(self, answer: Answer, made: F | None) -> F:
-        return said(self._face, spoken(answer), made)
+    def _response_of(self, answer: Answer, made: F | None) -> F:
+        """The framework's response for an answer; ``made`` is the view's own."""
+        return sent_response(self._responses, spoken(answer), made)
 
 
-class AwaitedViewExchange(AsyncExchange, Generic[F]):
+class AsyncViewExchange(AsyncExchange, Generic[F]):
     """One keyed request to a view in an event loop, and what the view answers."""
 
     __slots__ = (
-        *("_begun", "_error", "_face", "_headers", "_made", "_rest", "_view"),
+        *("_begun", "_error", "_responses", "_headers", "_made", "_rest", "_view"),
         "status",
     )
 
@@ -124,11 +122,11 @@ class AwaitedViewExchange(AsyncExchange, Generic[F]):
         plan: RoutePlan,
         request: Request,
         view: Callable[[], Awaitable[F]],
-        face: AwaitedFace[F],
+        responses: AsyncResponseAdapter[F],
     ) -> None:
         super().__init__(runtime, plan, request)
         self._view = view
-        self._face = face
+        self._responses = responses
         self._begun = SpooledBody()
         self._rest: AsyncIterator[bytes] | None = None
         self._headers: Headers = ()
@@ -151,12 +149,12 @@ class AwaitedViewExchange(AsyncExchange, Generic[F]):
             raise
 
     def _left(self, task: asyncio.Task[Answer | Flowing]) -> None:
-        """Nobody is there to send it to."""
+        """The client has left before the answer was there."""
         if task.cancelled() or task.exception() is not None:
             return
         reached = task.result()
         if isinstance(reached, Flowing):
-            self.spawn(AwaitedStream(self, reached).run_out())
+            self.spawn(AsyncStreamedBody(self, reached).run_out())
             return
         self.close()
         if isinstance(self._error, Exception):
@@ -176,37 +174,32 @@ class AwaitedViewExchange(AsyncExchange, Generic[F]):
                 await self.end()
 
     async def _outcome(self) -> HandlerOutcome:
-        self.run.occupy()
+        """Call the view and read its answer, until it is whole or too large to keep."""
+        run = self.run
+        run.occupy()
         try:
-            return await self._answered()
+            self._made = await self._view()
+            parts = await self._responses.take_apart(self._made)
+            self.status, self._headers = parts.status, parts.headers
+            behind = run.error_behind(self.status)
+            self._rest = aiter(parts.pieces)
+            async for piece in self._rest:
+                self._begun.write(piece)
+                if unkeepable(self.policy, self._begun):
+                    return Streaming(self.status, self._headers, behind)
+            response = Response(self.status, self._headers, self._begun.whole())
+            return Returned(response, behind, run.has_raised(self.status))
         except BaseException as error:
             self._error = error
-            return self._failed(error)
-
-    async def _answered(self) -> HandlerOutcome:
-        run = self.run
-        self._made = await self._view()
-        parts = await self._face.apart(self._made)
-        self.status, self._headers = parts.status, parts.headers
-        behind = run.error_behind(self.status)
-        self._rest = aiter(parts.pieces)
-        async for piece in self._rest:
-            self._begun.write(piece)
-            if unkeepable(self.policy, self._begun):
-                return Streaming(self.status, self._headers, behind)
-        response = Response(self.status, self._headers, self._begun.whole())
-        return Returned(response, behind, run.has_raised(self.status))
-
-    def _failed(self, error: BaseException) -> HandlerOutcome:
-        """Begun but not finished: what was begun is the outcome, and it is not whole."""
-        if self._made is not None:
-            self.run.returned = True
-        if self._begun.size:
+            if self._made is not None:
+                run.returned = True
+            if not self._begun.size:
+                return Raised(error) if isinstance(error, Exception) else Abandoned(error)
+            # Begun but not finished: what was begun is the outcome, and it is not whole.
             return Streaming(self.status, self._headers, error)
-        return Raised(error) if isinstance(error, Exception) else Abandoned(error)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The answer from its start, as it comes; the rest of it is still part of the run."""
+        """The body from its start. Reading the rest is still part of the run."""
         for piece in self._begun.pieces():
             yield piece
         if self._error is not None:
@@ -222,23 +215,23 @@ class AwaitedViewExchange(AsyncExchange, Generic[F]):
             yield piece
 
     def take(self) -> F | None:
-        """The view's own response, which is now the caller's to send or to close."""
+        """Hand over the view's own response: the caller sends or closes it."""
         made, self._made = self._made, None
         return made
 
     def close(self) -> None:
-        """Nothing of the answer is sent any more, and nothing of the request read."""
+        """Release the response and the request body: neither is used any more."""
         self._begun.close()
         close(self.body)
         made = self.take()
         if made is not None:
-            self._face.close(made)
+            self._responses.close(made)
 
 
-class AwaitedStream(Generic[F]):
-    """A streamed answer on its way out; when it has ended its record is closed."""
+class AsyncStreamedBody(Generic[F]):
+    """The body of a streamed answer. Its record is closed when the body ends."""
 
-    def __init__(self, ex: AwaitedViewExchange[F], flowing: Flowing) -> None:
+    def __init__(self, ex: AsyncViewExchange[F], flowing: Flowing) -> None:
         if ex.account is not None:
             ex.account.status = ex.status
         self._ex = ex
@@ -266,25 +259,26 @@ class AwaitedStream(Generic[F]):
         return piece
 
     async def run_out(self) -> None:
-        """Nobody is left to send it to: let the view run out."""
+        """Let the view run to its end: nobody is left to send the body to."""
         with suppress(Exception):
             async for _ in self:
                 pass
 
     async def aclose(self) -> None:
-        """The server is done with it; before its end when the client has left."""
+        """The server is done, maybe before the end, because the client has left."""
         if not self._over:
             await self._end(whole=False, error=None)
 
     def close(self) -> None:
-        """The same from any thread, for who cannot wait for it."""
+        """`aclose` from any thread, without waiting for it."""
+
+        def break_off() -> None:
+            if not self._over:
+                self._start_end(whole=False, error=None)
+
         if not self._over:
             with suppress(RuntimeError):  # a loop that is closed: the open receipt lapses
-                self._loop.call_soon_threadsafe(self._break_off)
-
-    def _break_off(self) -> None:
-        if not self._over:
-            self._start_end(whole=False, error=None)
+                self._loop.call_soon_threadsafe(break_off)
 
     def __del__(self) -> None:
         if not self._over:
@@ -294,7 +288,7 @@ class AwaitedStream(Generic[F]):
         await asyncio.shield(self._start_end(whole=whole, error=error))
 
     def _start_end(self, *, whole: bool, error: BaseException | None) -> asyncio.Task[None]:
-        """In a task, since whoever asked may be cancelled already."""
+        """End in a task of its own: the caller may be cancelled already."""
         self._over = True
         return self._ex.spawn(self._conclude(self._tally.drained(whole=whole, error=error)))
 

@@ -1,7 +1,8 @@
-"""The exchange around a framework's view: after its own authentication, in its own terms.
+"""The exchange around a framework's view, in a thread: Flask's and Django's views.
 
-A framework says how a request is read (`Asked`) and how its responses are taken apart and made
-(`Face`). Here is the blocking colour; `views_awaited` has the other.
+The claim comes after the framework's own authentication. A framework says how a request is read
+(`ViewRequest`) and how its responses are taken apart and made (`ResponseAdapter`). `view_async` is
+the same in an event loop.
 """
 
 from __future__ import annotations
@@ -32,87 +33,84 @@ P = TypeVar("P", covariant=True)
 
 
 @frozen
-class Asked:
-    """A request as a view meets it."""
+class ViewRequest:
+    """A request at the call of its view."""
 
     request: Request
     """``raw`` is the framework's own request: there ``tenant=`` finds whom it authenticated."""
     place: Place
     marks: MutableMapping[str, Any]
-    """The ASGI scope or WSGI environ, where guards leave word for one another."""
+    """The ASGI scope or WSGI environ. A guard notes there which request it runs."""
     read: Callable[[Policy], Body | Response]
     """The whole body, which the view must still be able to read; or a refusal."""
 
 
 @frozen
-class Parts(Generic[P]):
-    """A framework's response taken apart; ``pieces``: its body, iterated in the view's colour."""
+class ResponseParts(Generic[P]):
+    """A framework's response taken apart; ``pieces`` is its body, sync or async iterable."""
 
     status: int
     headers: Headers
     pieces: P
 
 
-class Maker(Protocol[F]):
-    """How one framework's responses are made, in either colour."""
+class ResponseMaker(Protocol[F]):
+    """Makes responses of one framework: the same in threads and in event loops."""
 
-    def whole(self, response: Response, made: F | None) -> F:
-        """An answer. It may be ``made``, the view's own, where only headers are to be changed."""
+    def make(self, response: Response, made: F | None) -> F:
+        """A response of the framework. It may be ``made``, the view's own, with other headers."""
         ...
 
     def close(self, response: F) -> None:
-        """The view's own response is not sent, or has been."""
+        """Release the view's own response: it was sent, or will not be."""
         ...
 
 
-class Face(Maker[F], Protocol[F]):
-    """How one framework's responses are read and made."""
+class ResponseAdapter(ResponseMaker[F], Protocol[F]):
+    """Reads and makes responses of one framework."""
 
-    def apart(self, response: F) -> Parts[Iterable[bytes]]:
-        """May raise what making the body raises."""
+    def take_apart(self, response: F) -> ResponseParts[Iterable[bytes]]:
+        """The parts of a response. Raises what making the body raises."""
         ...
 
-    def flowing(self, status: int, headers: Headers, pieces: Stream[F]) -> F:
-        """A streamed answer; ``pieces.close`` is to be called when the server is done with it."""
+    def make_stream(self, status: int, headers: Headers, pieces: StreamedBody[F]) -> F:
+        """A streamed response. The server must call ``pieces.close`` when it is done."""
         ...
 
 
-class Views(Generic[F]):
-    """The views of one framework's application, guarded."""
+class GuardedViews(Generic[F]):
+    """The guarded views of one application."""
 
-    def __init__(self, guard: Guard, face: Face[F], find_tag: FindTag) -> None:
+    def __init__(self, guard: Guard, responses: ResponseAdapter[F], find_tag: FindTag) -> None:
         self.guard = guard
         self.pipeline = Pipeline(guard, None, find_tag)
-        self._face = face
+        self._responses = responses
 
-    def call(self, asked: Asked, view: Callable[[], F]) -> F:
-        """The view's answer, or the one there is instead of it."""
+    def call(self, given: ViewRequest, view: Callable[[], F]) -> F:
+        """The view's response, or the one that is sent instead of it."""
         before = ruled_by.get()
         try:
-            return self._call(asked, view)
+            return self._call(given, view)
         finally:
             ruled_by.set(before)
 
-    def _call(self, asked: Asked, view: Callable[[], F]) -> F:
-        pipeline, face, runtime = self.pipeline, self._face, self.guard.runtime
-        plan = pipeline.plan(runtime, asked.request, asked.place)
-        ex = ViewExchange(runtime, plan, asked.request, view, face)
+    def _call(self, given: ViewRequest, view: Callable[[], F]) -> F:
+        pipeline, responses, runtime = self.pipeline, self._responses, self.guard.runtime
+        plan = pipeline.plan(runtime, given.request, given.place)
+        ex = ViewExchange(runtime, plan, given.request, view, responses)
         admitted = pipeline.admit(ex)
         if isinstance(admitted, Response):
-            return face.whole(admitted, None)
-        if not admitted or pipeline.covers(ex, asked.marks.get(MARK)):
+            return responses.make(admitted, None)
+        if not admitted or pipeline.covers(ex, given.marks.get(MARK)):
             return view()
-        body = asked.read(plan.policy)
+        body = given.read(plan.policy)
         if isinstance(body, Response):
-            return face.whole(pipeline.turned_away(body, ex), None)
-        answer = pipeline.open(ex, asked.place, body, asked.marks)
+            return responses.make(pipeline.turned_away(body, ex), None)
+        answer = pipeline.open(ex, given.place, body, given.marks)
         if answer is not None:
             close(body)
-            return self._said(answer, None)
-        asked.marks[MARK] = ex.identity
-        return self._exchange(ex)
-
-    def _exchange(self, ex: ViewExchange[F]) -> F:
+            return self._response_of(answer, None)
+        given.marks[MARK] = ex.identity
         try:
             reached = ex.serve()
         except BaseException:
@@ -120,21 +118,24 @@ class Views(Generic[F]):
             ex.close()
             raise
         if isinstance(reached, Flowing):
-            return self._face.flowing(ex.status, reached.headers, Stream(ex, reached))
+            return self._responses.make_stream(
+                ex.status, reached.headers, StreamedBody(ex, reached)
+            )
         ex.end()
         made = ex.take()
         ex.close()
-        return self._said(reached, made)
+        return self._response_of(reached, made)
 
-    def _said(self, answer: Answer, made: F | None) -> F:
-        return said(self._face, spoken(answer), made)
+    def _response_of(self, answer: Answer, made: F | None) -> F:
+        """The framework's response for an answer; ``made`` is the view's own."""
+        return sent_response(self._responses, spoken(answer), made)
 
 
-def said(face: Maker[F], response: Response | None, made: F | None) -> F:
-    """The framework's response; the view's own is closed where another is sent."""
-    sent = face.whole(refuse("not-executed") if response is None else response, made)
+def sent_response(responses: ResponseMaker[F], response: Response | None, made: F | None) -> F:
+    """The framework's response. The view's own is closed if another one is sent."""
+    sent = responses.make(refuse("not-executed") if response is None else response, made)
     if made is not None and sent is not made:
-        face.close(made)
+        responses.close(made)
     return sent
 
 
@@ -142,7 +143,7 @@ class ViewExchange(BlockingExchange, Generic[F]):
     """One keyed request to a view, and what the view answers."""
 
     __slots__ = (
-        *("_begun", "_error", "_face", "_headers", "_made", "_rest", "_view"),
+        *("_begun", "_error", "_responses", "_headers", "_made", "_rest", "_view"),
         "status",
     )
 
@@ -152,11 +153,11 @@ class ViewExchange(BlockingExchange, Generic[F]):
         plan: RoutePlan,
         request: Request,
         view: Callable[[], F],
-        face: Face[F],
+        responses: ResponseAdapter[F],
     ) -> None:
         super().__init__(runtime, plan, request)
         self._view = view
-        self._face = face
+        self._responses = responses
         self._begun = SpooledBody()
         self._rest: Iterator[bytes] = iter(())
         self._headers: Headers = ()
@@ -165,41 +166,34 @@ class ViewExchange(BlockingExchange, Generic[F]):
         self._made: F | None = None
 
     def call(self) -> HandlerOutcome:
-        """Call the view, and read its answer."""
-        leave = self.run.enter()
+        """Call the view and read its answer, until it is whole or too large to keep."""
+        run = self.run
+        leave = run.enter()
         try:
-            return self._answered()
-        except Exception as error:
-            return self._failed(error, Raised(error))
+            self._made = self._view()
+            parts = self._responses.take_apart(self._made)
+            self.status, self._headers = parts.status, parts.headers
+            behind = run.error_behind(self.status)
+            self._rest = iter(parts.pieces)
+            for piece in self._rest:
+                self._begun.write(piece)
+                if unkeepable(self.policy, self._begun):
+                    return Streaming(self.status, self._headers, behind)
+            response = Response(self.status, self._headers, self._begun.whole())
+            return Returned(response, behind, run.has_raised(self.status))
         except BaseException as error:
-            return self._failed(error, Abandoned(error))
+            if self._made is not None:
+                run.returned = True
+            if not self._begun.size:
+                return Raised(error) if isinstance(error, Exception) else Abandoned(error)
+            # Begun but not finished: what was begun is the outcome, and it is not whole.
+            self._error = error
+            return Streaming(self.status, self._headers, error)
         finally:
             leave()
 
-    def _answered(self) -> HandlerOutcome:
-        self._made = self._view()
-        parts = self._face.apart(self._made)
-        self.status, self._headers = parts.status, parts.headers
-        behind = self.run.error_behind(self.status)
-        self._rest = iter(parts.pieces)
-        for piece in self._rest:
-            self._begun.write(piece)
-            if unkeepable(self.policy, self._begun):
-                return Streaming(self.status, self._headers, behind)
-        response = Response(self.status, self._headers, self._begun.whole())
-        return Returned(response, behind, self.run.has_raised(self.status))
-
-    def _failed(self, error: BaseException, nothing_begun: HandlerOutcome) -> HandlerOutcome:
-        """Begun but not finished: what was begun is the outcome, and it is not whole."""
-        if self._made is not None:
-            self.run.returned = True
-        if not self._begun.size:
-            return nothing_begun
-        self._error = error
-        return Streaming(self.status, self._headers, error)
-
     def pieces(self) -> Iterator[bytes]:
-        """The answer from its start, as it comes; the rest of it is still part of the run."""
+        """The body from its start. Reading the rest is still part of the run."""
         yield from self._begun.pieces()
         if self._error is not None:
             raise self._error
@@ -214,21 +208,21 @@ class ViewExchange(BlockingExchange, Generic[F]):
             yield piece
 
     def take(self) -> F | None:
-        """The view's own response, which is now the caller's to send or to close."""
+        """Hand over the view's own response: the caller sends or closes it."""
         made, self._made = self._made, None
         return made
 
     def close(self) -> None:
-        """Nothing of the answer is sent any more, and nothing of the request read."""
+        """Release the response and the request body: neither is used any more."""
         self._begun.close()
         close(self.body)
         made = self.take()
         if made is not None:
-            self._face.close(made)
+            self._responses.close(made)
 
 
-class Stream(Generic[F]):
-    """A streamed answer on its way out; when it has ended its record is closed."""
+class StreamedBody(Generic[F]):
+    """The body of a streamed answer. Its record is closed when the body ends."""
 
     def __init__(self, ex: ViewExchange[F], flowing: Flowing) -> None:
         if ex.account is not None:
@@ -257,7 +251,7 @@ class Stream(Generic[F]):
         return piece
 
     def close(self) -> None:
-        """The server is done with it; before its end when the client has left."""
+        """The server is done, maybe before the end, because the client has left."""
         if not self._over:
             self._end(whole=False, error=None)
 

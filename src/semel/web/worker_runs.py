@@ -1,8 +1,8 @@
-"""A stored request sent through its application again, by a worker.
+"""A worker sends a stored request through its application again.
 
-The way is that of the first time: the outermost application, authentication included. A `WorkerRun`
-travels with it in the ASGI scope or the WSGI environ, where no client can put anything; by it
-authentication knows the caller (`principal`) and the guard knows that the record is held already.
+The request takes the same way as the first time, authentication included. A `WorkerRun` is in its
+ASGI scope or WSGI environ, where no client can put anything. From it, authentication learns the
+caller (`principal`), and the guard learns that the record is held already.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from semel.core.stored.requests import StoredRequest
 WORKER_RUN: Final = "semel.worker_run"
 
 _MADE_HERE: Final = (b"content-length", b"transfer-encoding", b"idempotency-key")
-"""Headers that a second one of, though ``carry=`` may name it, would spoil."""
+"""Headers that are made here, so a stored one of the same name is left out."""
 
 
 def principal(request: Any) -> Any:
@@ -34,8 +34,8 @@ def principal(request: Any) -> Any:
 
 def find_worker_run(request: Any) -> WorkerRun | None:
     if type(request) is dict:  # what servers give: the only one on the way of every request
-        told: object = request.get(WORKER_RUN)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-        return told if isinstance(told, WorkerRun) else None
+        run: object = request.get(WORKER_RUN)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        return run if isinstance(run, WorkerRun) else None
     for place in (request, *(getattr(request, name, None) for name in ("scope", "raw", "environ"))):
         if isinstance(place, Mapping):
             found: object = place.get(WORKER_RUN)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
@@ -46,7 +46,7 @@ def find_worker_run(request: Any) -> WorkerRun | None:
 
 
 def asgi_scope(run: WorkerRun, state: Any = None) -> dict[str, Any]:
-    """The request as a server would announce it."""
+    """The stored request as the scope that a server would make."""
     request = run.request
     root = _decoded(request.root)
     return {
@@ -68,9 +68,9 @@ def asgi_scope(run: WorkerRun, state: Any = None) -> dict[str, Any]:
 
 
 async def run_asgi(app: Any, run: WorkerRun, state: Any = None) -> None:
-    """Send it through; what comes back went to the record, so it is dropped here.
+    """Send the request through an ASGI application. Its answer is dropped: the record has it.
 
-    Nobody hangs up before it is answered: frameworks stop a handler whose client has left.
+    The client seems to stay until the answer: frameworks stop a handler whose client has left.
     """
     import asyncio  # here, because a WSGI process need not load it
 
@@ -120,13 +120,10 @@ def wsgi_environ(run: WorkerRun) -> dict[str, Any]:
 
 
 def run_wsgi(app: Any, run: WorkerRun) -> None:
-    """The same, for a WSGI application; blocks."""
-
-    def write(piece: bytes) -> None:
-        """Nobody is there to read it."""
+    """`run_asgi` for a WSGI application; blocks."""
 
     def start_response(*_: Any) -> Any:
-        return write
+        return lambda piece: None  # nobody is there to read it
 
     body: Iterable[bytes] = app(wsgi_environ(run), start_response)
     try:

@@ -1,8 +1,9 @@
-"""The WSGI adapter: the same exchange, blocking, in the server's own thread."""
+"""The WSGI adapter: an exchange that blocks in the server's own thread."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
 from semel.core.exchange.answers import Answer
@@ -43,11 +44,11 @@ WsgiApp: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 _PIECE: Final = 64 * 1024
 _LONGEST_LENGTH: Final = 20
-"""Digits of a Content-Length that are looked at."""
+"""The longest Content-Length that is read, in digits."""
 _TELL_A_CUT: Final = frozenset(("cheroot", "gevent", "gunicorn", "werkzeug"))
-"""Servers that were seen to raise where a body without a Content-Length is cut off.
+"""Servers that raise when a body without a Content-Length is cut off.
 
-Others may call what came the whole body, as Granian does: then half a request would be executed.
+Others, such as Granian, may take what came for the whole body: half a request would be executed.
 """
 
 
@@ -97,7 +98,7 @@ class WsgiMiddleware:
         return ex.respond()
 
     def _status(self, environ: Environ) -> Response | None:
-        """What the status resource says; None where the address is not one of it."""
+        """The answer of the status resource; None for other addresses."""
         if self.guard.status not in environ.get("PATH_INFO", ""):
             return None
         where = place(octets(environ, "SCRIPT_NAME"), octets(environ, "PATH_INFO"))
@@ -141,7 +142,7 @@ class WsgiExchange(BlockingExchange):
         self._reader: IO[bytes] | None = None
 
     def respond(self) -> Iterable[bytes]:
-        """Both halves; the body, whose ``close`` runs the application's own clean-up."""
+        """Claim, call, settle. The body that is returned cleans up in its ``close``."""
         try:
             reached = self.serve()
             if isinstance(reached, Flowing):
@@ -166,39 +167,31 @@ class WsgiExchange(BlockingExchange):
         self._environ = {**self._environ, **own}
         self._leave = self.run.enter()
         try:
-            return self._answered()
-        except Exception as error:
-            return self._failed(error, Raised(error))
+            self._iterable = self._app(self._environ, self._start)
+            self._rest = iter(self._iterable)
+            for piece in self._rest:
+                self._begun.write(piece)
+                if unkeepable(self.policy, self._begun):
+                    return Streaming(self._status, self._headers, self._behind)
+            if not self._status_line:
+                raise RuntimeError("the application returned without an answer")
+            response = Response(self._status, self._headers, self._begun.whole())
+            behind = self.run.error_behind(self._status) or self._behind
+            raised = self._raised or self.run.has_raised(self._status)
+            return Returned(response, behind, raised, self._by_router)
         except BaseException as error:
-            return self._failed(error, Abandoned(error))
-
-    def _answered(self) -> HandlerOutcome:
-        self._iterable = self._app(self._environ, self._start)
-        self._rest = iter(self._iterable)
-        for piece in self._rest:
-            self._begun.write(piece)
-            if unkeepable(self.policy, self._begun):
-                return Streaming(self._status, self._headers, self._behind)
-        if not self._status_line:
-            raise RuntimeError("the application returned without an answer")
-        response = Response(self._status, self._headers, self._begun.whole())
-        behind = self.run.error_behind(self._status) or self._behind
-        raised = self._raised or self.run.has_raised(self._status)
-        return Returned(response, behind, raised, self._by_router)
-
-    def _failed(self, error: BaseException, nothing_begun: HandlerOutcome) -> HandlerOutcome:
-        """Begun but not finished: what was begun is the outcome, and it is not whole.
-
-        An answer begins with its first byte: before that a server takes the head back (PEP 3333).
-        """
-        if not self._begun.size:
-            return nothing_begun
-        self._error = error
-        return Streaming(self._status, self._headers, error)
+            # An answer begins with its first byte: before it, a server takes the head back
+            # (PEP 3333).
+            if not self._begun.size:
+                return Raised(error) if isinstance(error, Exception) else Abandoned(error)
+            # Begun but not finished: what was begun is the outcome, and it is not whole.
+            self._error = error
+            return Streaming(self._status, self._headers, error)
 
     def _start(
         self, status: str, headers: list[tuple[str, str]], exc_info: Any = None
     ) -> Callable[[bytes], object]:
+        """The ``start_response`` that the application calls."""
         if self._status_line and exc_info is None:
             raise RuntimeError("the application started its answer twice")
         if exc_info and self._begun.size:
@@ -223,20 +216,15 @@ class WsgiExchange(BlockingExchange):
         tally = Tally()
         write = self._start_response(self._status_line, _as_text(headers))
         try:
-            for piece in self._flowing():
+            for piece in chain(self._begun.pieces(), self._rest if self._error is None else ()):
                 tally.add(piece)
                 write(piece)
         except BaseException as error:
             self._error = error
         return tally.drained(whole=self._error is None, error=self._error)
 
-    def _flowing(self) -> Iterator[bytes]:
-        yield from self._begun.pieces()
-        if self._error is None:
-            yield from self._rest
-
     def close(self) -> None:
-        """What the server would do at the end of the answer; frameworks run their clean-up here."""
+        """Release bodies, and close the application's answer: frameworks clean up there."""
         self._begun.close()
         close(self.body)
         if self._reader is not None:
@@ -247,7 +235,7 @@ class WsgiExchange(BlockingExchange):
 
 
 class _Body:
-    """An answer that runs the application's own clean-up once the server is done with it."""
+    """A WSGI body that cleans up when the server closes it."""
 
     def __init__(self, pieces: Iterable[bytes], close: Callable[[], None]) -> None:
         self._pieces = pieces
@@ -263,7 +251,7 @@ def _answer(answer: Answer, start_response: StartResponse) -> Iterable[bytes]:
 
 
 def octets(environ: Environ, name: str) -> bytes:
-    """A value of the environ as the bytes that came."""
+    """A value of the environ as the bytes that the client sent."""
     value: str = environ.get(name, "")
     return value.encode("latin-1")
 
@@ -295,7 +283,7 @@ def _headers(environ: Environ) -> Iterator[tuple[bytes, bytes]]:
 def read_body(
     policy: Policy, environ: Environ, begun: SpooledBody | None = None
 ) -> Body | Response:
-    """The whole body, or a refusal: too large, or nobody can tell that it is whole.
+    """The whole body, or a refusal: it is too large, or may be cut off.
 
     ``begun`` is what was read of it already.
     """
@@ -320,10 +308,10 @@ def read_body(
 
 
 def content_length(environ: Environ) -> int | Response | None:
-    """How much to read; None means to the end of the stream, where the server is known to tell it.
+    """How much to read. None: to the end of the stream, on servers that report a cut.
 
-    A request of HTTP/1 has a body where one of two headers says so (RFC 9112, 6.3); in later
-    versions any may have one.
+    In HTTP/1 a request has a body only if one of two headers says so (RFC 9112, 6.3); in later
+    versions any request may have one.
     """
     stated: str = environ.get("CONTENT_LENGTH") or ""
     if stated.isdecimal():
@@ -331,14 +319,11 @@ def content_length(environ: Environ) -> int | Response | None:
         return int(stated[:_LONGEST_LENGTH])
     if stated:
         return refuse("malformed-body", detail="The Content-Length is not a number.")
-    if environ.get("wsgi.input_terminated") and _server(environ) in _TELL_A_CUT:
+    server = str(environ.get("SERVER_SOFTWARE", "")).partition("/")[0].lower()
+    if environ.get("wsgi.input_terminated") and server in _TELL_A_CUT:
         return None
     in_http_1 = str(environ.get("SERVER_PROTOCOL")).startswith("HTTP/1.")
     return 0 if in_http_1 and "HTTP_TRANSFER_ENCODING" not in environ else refuse("length-required")
-
-
-def _server(environ: Environ) -> str:
-    return str(environ.get("SERVER_SOFTWARE", "")).partition("/")[0].lower()
 
 
 def _as_text(headers: Headers) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ import fastapi
 import flask
 from fastapi.responses import Response, StreamingResponse
 
-from semel.frameworks.flask import Semel
+from semel.frameworks.flask import install
 from tests.proof.crash.shop import STREAMED, Shop, answer, pieces
 
 
@@ -29,7 +29,7 @@ def of_fastapi(shop: Shop) -> fastapi.FastAPI:
 
 def of_flask(shop: Shop) -> flask.Flask:
     app = flask.Flask("shop")
-    Semel(app, shop.guard)
+    install(app, shop.guard)
 
     def order(route: str) -> flask.Response:
         nonce = shop.done(route, flask.request.get_data(as_text=True))

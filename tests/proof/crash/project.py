@@ -27,7 +27,7 @@ settings.configure(
     ALLOWED_HOSTS=["*"],
     DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
     INSTALLED_APPS=["semel.frameworks.django"],
-    MIDDLEWARE=["semel.frameworks.django.Middleware"],
+    MIDDLEWARE=["semel.frameworks.django.SemelMiddleware"],
     ROOT_URLCONF=__name__,
     SEMEL_GUARD=f"{__name__}.guard",
     USE_TZ=True,

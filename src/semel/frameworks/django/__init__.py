@@ -1,13 +1,24 @@
 """Django: ``semel.frameworks.django`` is an application for INSTALLED_APPS.
 
-::
+Django is put together by its settings, so these lines are its ``install(app, guard)``::
 
-    middleware   Middleware, for settings.MIDDLEWARE, after AuthenticationMiddleware
+    INSTALLED_APPS = [..., "semel.frameworks.django"]  # its migrations make semel's tables
+    MIDDLEWARE = [
+        ...,
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+        "semel.frameworks.django.SemelMiddleware",  # below whatever authenticates
+    ]
+    SEMEL_GUARD = "shop.guards.guard"
+
+The files::
+
+    middleware   SemelMiddleware, for settings.MIDDLEWARE, after AuthenticationMiddleware
     decorator    guarded, for views that authenticate by themselves: Django REST framework's
     requests     Django's requests as semel reads them, with their bodies
-    responses    Django's responses taken apart and made
-    routes       tags of views, found through the URL resolver
-    apps         the application: its checks; migrations make semel's tables
+    responses    Django's responses, taken apart and made
+    routes       the view that answers a request, its policy, and all views of a project
+    apps         the application: its checks
+    migrations   semel's tables
 """
 
 from __future__ import annotations
@@ -22,8 +33,8 @@ except ImportError as missing:
     ) from missing
 
 from semel.frameworks.django.decorator import guarded
-from semel.frameworks.django.middleware import Middleware
+from semel.frameworks.django.middleware import SemelMiddleware
 
-__all__ = ["Middleware", "guarded"]
+__all__ = ["SemelMiddleware", "guarded"]
 
 del _django

@@ -1,4 +1,4 @@
-"""The application: its migrations make semel's tables, its checks read the settings."""
+"""The Django application and its system checks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.apps import AppConfig
 from django.conf import settings
 from django.core import checks
 
-_MIDDLEWARE: Final = "semel.frameworks.django.Middleware"
+_MIDDLEWARE: Final = "semel.frameworks.django.SemelMiddleware"
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 
 
@@ -25,23 +25,21 @@ class SemelConfig(AppConfig):
 
 
 def check_middleware(app_configs: Any = None, **_: Any) -> list[checks.CheckMessage]:
-    """Whoever is to be authenticated must be, before a key is claimed."""
-    order = list(settings.MIDDLEWARE)
-    if _MIDDLEWARE not in order:
+    """E001: a key would be claimed before its caller is authenticated."""
+    order = [name for name in settings.MIDDLEWARE if name in (_MIDDLEWARE, _AUTHENTICATION)]
+    if _AUTHENTICATION not in order or order[0] != _MIDDLEWARE:
         return []
-    if _AUTHENTICATION in order and order.index(_AUTHENTICATION) > order.index(_MIDDLEWARE):
-        return [
-            checks.Error(
-                f"{_MIDDLEWARE} comes before {_AUTHENTICATION}: keys would be claimed for nobody.",
-                hint="Put it below AuthenticationMiddleware in MIDDLEWARE.",
-                id="semel.E001",
-            )
-        ]
-    return []
+    return [
+        checks.Error(
+            f"{_MIDDLEWARE} comes before {_AUTHENTICATION}: keys would be claimed for nobody.",
+            hint="Put it below AuthenticationMiddleware in MIDDLEWARE.",
+            id="semel.E001",
+        )
+    ]
 
 
 def check_views(app_configs: Any = None, **_: Any) -> list[checks.CheckMessage]:
-    """Tagged views that no key protects."""
+    """W002 and W003: tagged views that no key protects."""
     from semel.frameworks.django.routes import routes
     from semel.web.inventory import explained, leaves_out
 

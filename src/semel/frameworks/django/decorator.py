@@ -1,8 +1,8 @@
-"""The decorator: keys are claimed where it stands, for views that authenticate by themselves."""
+"""`guarded`: keys are claimed where it stands, for views that authenticate by themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -15,15 +15,15 @@ from django.http.response import HttpResponseBase
 
 from semel.core.exchange.problems import refuse
 from semel.core.policy import SAFE_METHODS, Policy
-from semel.frameworks.django.middleware import DjangoViews, in_transaction
-from semel.frameworks.django.requests import asked, plain, rewind, takes_no_part
-from semel.frameworks.django.responses import AwaitedDjangoFace, DjangoFace
+from semel.frameworks.django.middleware import AsyncDjangoViews, in_transaction
+from semel.frameworks.django.requests import plain, rewind, takes_no_part, view_request
+from semel.frameworks.django.responses import AsyncDjangoResponses, DjangoResponses
 from semel.frameworks.django.routes import CLAIMS, is_async, label_of
 from semel.runtime.operation import note, watched
 from semel.web.pipeline import refuse_awaiting
 from semel.web.policy_in_force import demand_method
 from semel.web.tags import Tagged, tag
-from semel.web.view_sync import Views
+from semel.web.view_sync import GuardedViews
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -54,14 +54,14 @@ def guarded(guard: Guard, policy: Policy | None = None) -> Callable[[V], V]:
 
     def decorate(view: V) -> V:
         if isinstance(view, type):
-            return cast("V", _class(guard, bound, view))
-        return cast("V", _function(guard, bound, view))
+            return cast("V", _guard_class(guard, bound, view))
+        return cast("V", _guard_view(guard, bound, view))
 
     return decorate
 
 
-def _class(guard: Guard, policy: Policy, kind: type) -> type:
-    """Its handlers, and those that its subclasses write in their place."""
+def _guard_class(guard: Guard, policy: Policy, kind: type) -> type:
+    """Guard the handlers of a class, and those that its subclasses write in their place."""
     _wrap_handlers(guard, policy, kind)
     base: Any = kind
     theirs: Any = kind.__dict__.get("__init_subclass__")
@@ -78,7 +78,7 @@ def _class(guard: Guard, policy: Policy, kind: type) -> type:
 
 
 def _wrap_handlers(guard: Guard, policy: Policy, kind: type) -> None:
-    """One by one in REST framework, where ``dispatch`` is what authenticates.
+    """Guard ``dispatch``; in REST framework, where that authenticates, each handler instead.
 
     A method with `guarded` of its own keeps it; the nearest class that is decorated counts.
     """
@@ -91,13 +91,13 @@ def _wrap_handlers(guard: Guard, policy: Policy, kind: type) -> None:
         if by_class is None and hasattr(method, CLAIMS):
             continue
         inner = method if by_class is None else method.__wrapped__
-        made = _function(guard, policy, inner, by_class=True)
+        made = _guard_view(guard, policy, inner, by_class=True)
         setattr(made, _BY_CLASS, (guard, policy))
         setattr(kind, name, made)
 
 
 def _handlers(kind: type) -> set[str]:
-    """What may change something: by name, and what ``@action`` made an action of a viewset."""
+    """The methods that may change something: by name, and those that ``@action`` marks."""
     names = set(_HANDLERS)
     for each in dir(kind):
         mapping: Any = getattr(getattr(kind, each, None), "mapping", None)
@@ -107,10 +107,13 @@ def _handlers(kind: type) -> set[str]:
     return names
 
 
-def _function(
+def _guard_view(
     guard: Guard, policy: Policy, view: Callable[..., Any], *, by_class: bool = False
 ) -> Callable[..., Any]:
-    """``by_class``: its class is decorated, of which methods may be left out."""
+    """A view, or a method of one, that claims keys.
+
+    ``by_class``: its class is decorated, whose policy may leave methods out.
+    """
 
     def demand(method: str | None) -> None:
         if not by_class:
@@ -120,18 +123,20 @@ def _function(
         return Tagged(policy, label_of(raw.method, raw.resolver_match))
 
     if is_async(view):
-        awaited = DjangoViews(guard, AwaitedDjangoFace(), find_tag)
-        made: Any = _awaited(awaited, view, demand)
+        views = AsyncDjangoViews(guard, AsyncDjangoResponses(), find_tag)
+        made: Any = _guard_coroutine(views, view, demand)
     else:
         refuse_awaiting(guard)
-        made = _blocking(Views[HttpResponseBase](guard, DjangoFace(), find_tag), view, demand)
+        made = _guard_function(
+            GuardedViews[HttpResponseBase](guard, DjangoResponses(), find_tag), view, demand
+        )
     setattr(made, CLAIMS, guard)
     made._non_atomic_requests = _EVERY
     return cast("Callable[..., Any]", tag(policy)(made))
 
 
-def _blocking(
-    views: Views[HttpResponseBase], view: Callable[..., Any], demand: Demand
+def _guard_function(
+    views: GuardedViews[HttpResponseBase], view: Callable[..., Any], demand: Demand
 ) -> Callable[..., Any]:
     @wraps(view)
     def claimed(*arguments: Any, **named: Any) -> Any:
@@ -142,14 +147,25 @@ def _blocking(
         if takes_no_part(plain(request)):
             return _atomic(view)(*arguments, **named)
         if in_transaction():
-            return DjangoFace().whole(refuse("misconfigured"), None)
-        answered = _answered(request, _atomic(view), arguments, named)
-        return views.call(asked(request), answered)
+            return DjangoResponses().make(refuse("misconfigured"), None)
+        atomic_view = _atomic(view)
+
+        def call_view() -> HttpResponseBase:
+            rewind(request)
+            try:
+                with _entered(request), watched():
+                    response = atomic_view(*arguments, **named)
+                return _rendered(request, response)
+            except Exception as error:
+                note(error)
+                return _for_exception(request, error)
+
+        return views.call(view_request(request), call_view)
 
     return claimed
 
 
-def _awaited(views: Any, view: Callable[..., Any], demand: Demand) -> Callable[..., Any]:
+def _guard_coroutine(views: Any, view: Callable[..., Any], demand: Demand) -> Callable[..., Any]:
     @wraps(view)
     async def claimed(*arguments: Any, **named: Any) -> Any:
         request = _request(arguments)
@@ -158,58 +174,35 @@ def _awaited(views: Any, view: Callable[..., Any], demand: Demand) -> Callable[.
         demand(request.method)
         if takes_no_part(plain(request)):
             return await view(*arguments, **named)
-        return await views.call(asked(request), _aanswered(request, view, arguments, named))
+
+        async def call_view() -> HttpResponseBase:
+            rewind(request)
+            try:
+                with _entered(request), watched():
+                    response = await view(*arguments, **named)
+                return await sync_to_async(_rendered)(request, response)
+            except Exception as error:
+                note(error)
+                return await sync_to_async(_for_exception, thread_sensitive=False)(request, error)
+
+        return await views.call(view_request(request), call_view)
 
     return claimed
 
 
 def _request(arguments: tuple[Any, ...]) -> Any:
-    """The first that is one: before it, a method has its view."""
+    """The first argument that is a request: a method has its view before it."""
     return next(it for it in arguments if isinstance(plain(it), HttpRequest))
 
 
 # ── what the view answers ─────────────────────────────────────────────────────────────────────────
 
 
-def _answered(
-    request: Any, view: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]
-) -> Callable[[], HttpResponseBase]:
-    """Exceptions become answers here, as they would further out: a 404 is kept like any other."""
-
-    def call() -> HttpResponseBase:
-        rewind(request)
-        try:
-            with _entered(request), watched():
-                response = view(*arguments, **named)
-            return _rendered(request, response)
-        except Exception as error:
-            note(error)
-            return _for_exception(request, error)
-
-    return call
-
-
-def _aanswered(
-    request: Any, view: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]
-) -> Callable[[], Awaitable[HttpResponseBase]]:
-    async def call() -> HttpResponseBase:
-        rewind(request)
-        try:
-            with _entered(request), watched():
-                response = await view(*arguments, **named)
-            return await sync_to_async(_rendered)(request, response)
-        except Exception as error:
-            note(error)
-            return await sync_to_async(_for_exception, thread_sensitive=False)(request, error)
-
-    return call
-
-
 @contextmanager
 def _entered(request: Any) -> Generator[None]:
-    """Meanwhile a guarded method that is called with the request is a method, and no view.
+    """While the view runs, other guarded methods of its class claim nothing.
 
-    So one that overrides another gets from ``super()`` what it would get without a guard.
+    So a method that calls ``super()`` gets what it would get without a guard.
     """
     inner: Any = plain(request)
     setattr(inner, _ENTERED, True)
@@ -251,7 +244,7 @@ def _rendered(request: Any, response: Any) -> HttpResponseBase:
 
 
 class _Every(set[str]):
-    """Of all databases: Django would commit after the answer was kept. See `_atomic`."""
+    """Names every database: Django would commit after the answer is kept. See `_atomic`."""
 
     def __contains__(self, alias: object) -> bool:
         return True
@@ -261,9 +254,9 @@ _EVERY: Final = _Every()
 
 
 def _atomic(view: Callable[..., Any]) -> Callable[..., Any]:
-    """ATOMIC_REQUESTS, within the exchange: what is kept must have been committed."""
+    """Apply ATOMIC_REQUESTS within the exchange: an answer is kept after the commit."""
     free: set[str] = getattr(view, "_non_atomic_requests", set())
-    for alias, told in connections.settings.items():
-        if told["ATOMIC_REQUESTS"] and alias not in free:
+    for alias, options in connections.settings.items():
+        if options["ATOMIC_REQUESTS"] and alias not in free:
             view = transaction.atomic(using=alias)(view)
     return view

@@ -1,4 +1,4 @@
-"""The middleware: keys are claimed after Django's authentication, around the view."""
+"""`SemelMiddleware`: keys are claimed after Django's authentication, around the view."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from semel.core.exchange.admit import Refusal
 from semel.core.exchange.problems import refuse
 from semel.core.flow import Flow, arun, run
 from semel.core.policy import Policy
-from semel.core.records import Request, Response
+from semel.core.records import Response
 from semel.errors import NotExecuted
-from semel.frameworks.django.requests import SEEN, RequestBody, asked, rewind, takes_no_part
-from semel.frameworks.django.responses import AwaitedDjangoFace, DjangoFace
+from semel.frameworks.django.requests import SEEN, RequestBody, rewind, takes_no_part, view_request
+from semel.frameworks.django.responses import AsyncDjangoResponses, DjangoResponses
 from semel.frameworks.django.routes import (
     authenticates_itself,
     claims_itself,
@@ -51,10 +51,9 @@ from semel.web.exchange import WebExchange
 from semel.web.exchange_async import start_task
 from semel.web.pipeline import OUTER, own_run, refuse_awaiting
 from semel.web.request_events import tell_refusal
-from semel.web.routes import Place
 from semel.web.tags import NINJA
-from semel.web.view_async import AwaitedViews
-from semel.web.view_sync import Asked, Views
+from semel.web.view_async import AsyncGuardedViews
+from semel.web.view_sync import GuardedViews, ViewRequest
 
 SETTING: Final = "SEMEL_GUARD"
 
@@ -70,7 +69,7 @@ def guard_of_settings() -> Guard:
     return found
 
 
-class Middleware:
+class SemelMiddleware:
     """Guards the views of a project. In MIDDLEWARE it comes after AuthenticationMiddleware."""
 
     sync_capable = True
@@ -79,25 +78,30 @@ class Middleware:
     def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
         self.get_response = get_response
         self.guard = guard_of_settings()
-        self._views = Views[HttpResponseBase](self.guard, DjangoFace(), find_django_tag)
-        self._awaited = DjangoViews(self.guard, AwaitedDjangoFace(), find_django_tag)
+        self._views = GuardedViews[HttpResponseBase](self.guard, DjangoResponses(), find_django_tag)
+        self._async_views = AsyncDjangoViews(self.guard, AsyncDjangoResponses(), find_django_tag)
         self._is_async = is_async(get_response)
         if self._is_async:
             markcoroutinefunction(self)
         else:
             refuse_awaiting(self.guard)
-        # In its own colour: for one of the other Django would use a thread, for every request.
-        self.process_view: Any = self._aprocess_view if self._is_async else self._process_view
-        self.process_template_response: Any = self._areturned if self._is_async else self._returned
+        # Coroutines under ASGI: for a plain function Django would use a thread, for every request.
+        # Django wants them bound.
+        self.process_view: Any = self._process_view
+        self.process_template_response: Any = self._note_unrendered
+        if self._is_async:
+            self.process_view = self._aprocess_view
+            self.process_template_response = self._anote_unrendered
 
     def __call__(self, request: HttpRequest) -> Any:
         setattr(request, OUTER, current_run())
         if self._is_async:
             return self._acall(request)
         if self.guard.status in request.path_info:
-            flow = self._views.pipeline.status(*_told(request))
+            given = view_request(request)
+            flow = self._views.pipeline.status(given.request, given.place)
             if flow is not None:
-                return _made(run(flow, Transact(self.guard.backend).perform))
+                return _response(run(flow, Transact(self.guard.backend).perform))
         if takes_no_part(request) or (refused := self._left_to_view(request)) is PASS:
             return self.get_response(request)
         if refused is CLAIMS:
@@ -106,22 +110,23 @@ class Middleware:
         if refused is not None:
             return refused
         if in_transaction():
-            return _made(refuse("misconfigured"))
-        return self._views.call(asked(request), lambda: self._answered(request))
+            return _response(refuse("misconfigured"))
 
-    def _answered(self, request: HttpRequest) -> HttpResponseBase:
-        rewind(request)
-        try:
-            response: HttpResponseBase = self.get_response(request)
-        finally:
-            _note_return(request)
-        return response
+        def call_view() -> HttpResponseBase:
+            rewind(request)
+            try:
+                response: HttpResponseBase = self.get_response(request)
+            finally:
+                _note_return(request)
+            return response
+
+        return self._views.call(view_request(request), call_view)
 
     async def _acall(self, request: HttpRequest) -> Any:
         if self.guard.status in request.path_info:
-            flow = await self._status(*_told(request))
+            flow = await self._status(view_request(request))
             if flow is not None:
-                return _made(await arun(flow, AsyncTransact(self.guard.backend).perform))
+                return _response(await arun(flow, AsyncTransact(self.guard.backend).perform))
         if takes_no_part(request) or (refused := self._left_to_view(request)) is PASS:
             return await self.get_response(request)
         if refused is CLAIMS:
@@ -130,7 +135,7 @@ class Middleware:
         if refused is not None:
             return refused
 
-        async def answered() -> HttpResponseBase:
+        async def call_view() -> HttpResponseBase:
             rewind(request)
             try:
                 response: HttpResponseBase = await self.get_response(request)
@@ -138,16 +143,21 @@ class Middleware:
                 _note_return(request)
             return response
 
-        return await self._awaited.call(asked(request), answered)
+        return await self._async_views.call(view_request(request), call_view)
 
-    async def _status(self, request: Request, place: Place) -> Flow[Response] | None:
-        pipeline = self._awaited.pipeline
+    async def _status(self, given: ViewRequest) -> Flow[Response] | None:
+        pipeline = self._async_views.pipeline
         if pipeline.awaits:
-            return pipeline.status(request, place, await pipeline.ask(request))
-        return await sync_to_async(pipeline.status)(request, place)
+            tenant = await pipeline.ask(given.request)
+            return pipeline.status(given.request, given.place, tenant)
+        return await sync_to_async(pipeline.status)(given.request, given.place)
 
     def _left_to_view(self, request: HttpRequest) -> Any:
-        """CLAIMS where the view makes the claim itself; a refusal where it would have to."""
+        """What becomes of a request whose view authenticates by itself.
+
+        PASS: it goes on untouched. CLAIMS: the view makes the claim. A response: it is refused.
+        None: the claim is made here.
+        """
         match = resolved(request)
         setattr(request, SEEN, match)
         if match is None:
@@ -155,23 +165,23 @@ class Middleware:
         method = request.method or ""
         if claims_itself(match.func, method):
             policy = policy_at(match.func, method) or self.guard.policy
-            body = None
+            refused = None
             if "HTTP_IDEMPOTENCY_KEY" in request.META:
-                body = RequestBody(request).keep(policy)
-            if body is None:
-                _leave_open(match.func)
+                refused = RequestBody(request).keep(policy)
+            if refused is None:
+                _leave_transactions_to(match.func)
                 return CLAIMS
             label = label_of(method, match)
-            tell_refusal(self.guard.events, Refusal(body), policy, method, label)
-            return _made(body)
+            tell_refusal(self.guard.events, Refusal(refused), policy, method, label)
+            return _response(refused)
         if authenticates_itself(match.func):
             return self._unclaimed(request, match)
         return None
 
     def _unclaimed(self, request: HttpRequest, match: Any) -> Any:
-        """A view of Django REST framework's that nobody decorated, or one of Django Ninja's.
+        """Refuse a key for a view of REST framework without `guarded`, or of Django Ninja.
 
-        Claimed here, its answers would be repeated to whoever knows a key; ignored, a key would
+        Claimed here, its answers would be repeated to whoever knows a key. Ignored, the key would
         protect from nothing.
         """
         method = request.method or ""
@@ -180,7 +190,7 @@ class Middleware:
             return PASS
         why = NINJA if is_ninja(match.func) else _UNDECORATED
         log.error("semel: %s: %s", match.view_name or match.route, why)
-        return _made(refuse("misconfigured"))
+        return _response(refuse("misconfigured"))
 
     def _process_view(
         self, request: HttpRequest, view: Any, arguments: Any, named: Any
@@ -199,24 +209,22 @@ class Middleware:
         if method not in policy.methods or not _keyed(request, policy):
             return None
         log.error(
-            "semel: middleware below semel.frameworks.django.Middleware changes which view "
+            "semel: middleware below semel.frameworks.django.SemelMiddleware changes which view "
             "answers %s: put it above, so that the key is claimed for that view",
             request.path,
         )
         self.process_exception(request, NotExecuted("another view was to answer"))
-        return _made(refuse("misconfigured"))
+        return _response(refuse("misconfigured"))
+
+    def _note_unrendered(self, request: HttpRequest, response: HttpResponseBase) -> Any:
+        """A view has returned a response that Django has yet to render."""
+        return response if own_run(request) is None else returned(response)
 
     async def _aprocess_view(self, *given: Any) -> HttpResponseBase | None:
         return self._process_view(*given)
 
-    def _returned(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-        """A view has returned a response that Django has yet to render."""
-        return response if own_run(request) is None else returned(response)
-
-    async def _areturned(
-        self, request: HttpRequest, response: HttpResponseBase
-    ) -> HttpResponseBase:
-        return self._returned(request, response)
+    async def _anote_unrendered(self, *given: Any) -> Any:
+        return self._note_unrendered(*given)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> None:
         """Django, or another middleware, is about to turn it into an answer."""
@@ -224,16 +232,17 @@ class Middleware:
 
 
 def note_exception(request: HttpRequest, exception: BaseException) -> None:
+    """The view of a request has raised: its run learns of it."""
     setattr(request, _CALLED, False)
     running = own_run(request)
     if running is not None:
         running.note(exception)
 
 
-def _hear_first() -> None:
-    """Hear of exceptions before middleware nearer to the view answers them.
+def _watch_exceptions() -> None:
+    """Learn of exceptions before middleware nearer to the view answers them.
 
-    Read in Django 5.2 and 6.1. Without it, `Middleware.process_exception` hears of the others.
+    Read in Django 5.2 and 6.1. Without it, `SemelMiddleware.process_exception` hears of the others.
     """
     plain: Any = getattr(BaseHandler, "process_exception_by_middleware", None)
     if plain is None or hasattr(plain, "__semel_watched__"):
@@ -249,13 +258,13 @@ def _hear_first() -> None:
     setattr(BaseHandler, "process_exception_by_middleware", made)  # noqa: B010
 
 
-_hear_first()
+_watch_exceptions()
 
 
 def in_transaction() -> bool:
-    """Whether one is open around the guard, so that its commit may fail after the answer is kept.
+    """Whether a transaction is open around the guard, which could fail after the answer is kept.
 
-    That of a test case is not: nothing of a test is to stay.
+    The transaction of a test case does not count: nothing of a test stays.
     """
     if current_run() is not None:
         return False  # within another guarded view, whose transaction it may be
@@ -276,10 +285,10 @@ def _keyed(request: HttpRequest, policy: Policy) -> bool:
 
 
 class _WhereClaimed(set[str]):
-    """The databases whose ATOMIC_REQUESTS do not hold around a view; all, where it claims.
+    """The databases whose ATOMIC_REQUESTS Django must not apply: all, where the view claims.
 
-    One callable answers all methods of a class, of which some may be `guarded`: those hold the
-    transaction within.
+    One callable answers all methods of a class, and some may be `guarded`: those open the
+    transaction inside the exchange.
     """
 
     def __contains__(self, alias: object) -> bool:
@@ -289,10 +298,10 @@ class _WhereClaimed(set[str]):
 _within: Final = ContextVar("semel_transactions_within", default=False)
 
 
-def _leave_open(view: Any) -> None:
-    told: set[str] = getattr(view, "_non_atomic_requests", set())
-    if type(told) is set:
-        view._non_atomic_requests = _WhereClaimed(told)
+def _leave_transactions_to(view: Any) -> None:
+    databases: set[str] = getattr(view, "_non_atomic_requests", set())
+    if type(databases) is set:
+        view._non_atomic_requests = _WhereClaimed(databases)
 
 
 @contextmanager
@@ -325,17 +334,16 @@ CLAIMS: Final = object()
 """The view makes the claim itself."""
 
 
-def _told(request: HttpRequest) -> tuple[Any, Any]:
-    given = asked(request)
-    return given.request, given.place
+def _response(response: Response) -> HttpResponseBase:
+    return DjangoResponses().make(response, None)
 
 
-def _made(response: Response) -> HttpResponseBase:
-    return DjangoFace().whole(response, None)
+class AsyncDjangoViews(AsyncGuardedViews[HttpResponseBase]):
+    """Django's views in an event loop.
 
-
-class DjangoViews(AwaitedViews[HttpResponseBase]):
-    """In an event loop: what belongs to threads stays in one thread for the whole exchange."""
+    An exchange has a task and a thread of its own, because Django ends those of a request with its
+    client. Database connections belong to their thread: they are closed when it ends.
+    """
 
     async def admit(self, ex: WebExchange) -> Response | bool:
         if self.pipeline.awaits or "idempotency-key" not in ex.request.headers:
@@ -344,25 +352,22 @@ class DjangoViews(AwaitedViews[HttpResponseBase]):
         return await sync_to_async(self.pipeline.admit)(ex)
 
     async def call(
-        self, asked: Asked, view: Callable[[], Awaitable[HttpResponseBase]]
+        self, given: ViewRequest, view: Callable[[], Awaitable[HttpResponseBase]]
     ) -> HttpResponseBase:
-        """In a task and a thread of its own: Django ends those of a request with its client."""
-        return await asyncio.shield(
-            start_task(self._apart(asked, view), self.guard.runtime.running)
-        )
+        task = start_task(self._call_in_own_thread(given, view), self.guard.runtime.running)
+        return await asyncio.shield(task)
 
-    async def _apart(
-        self, asked: Asked, view: Callable[[], Awaitable[HttpResponseBase]]
+    async def _call_in_own_thread(
+        self, given: ViewRequest, view: Callable[[], Awaitable[HttpResponseBase]]
     ) -> HttpResponseBase:
         context = ThreadSensitiveContext()
         SyncToAsync.thread_sensitive_context.set(context)  # in this task alone
         if not testing():  # a test's transaction is in its own thread
             AsyncToSync.executors.current = None
         try:
-            return await super().call(asked, view)
+            return await super().call(given, view)
         finally:
             thread = SyncToAsync.context_to_thread_executor.pop(context, None)
             if thread is not None:
-                # Connections belong to their thread, which ends here.
                 await asyncio.get_running_loop().run_in_executor(thread, connections.close_all)
                 thread.shutdown(wait=False)

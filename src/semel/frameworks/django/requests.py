@@ -15,7 +15,7 @@ from semel.frameworks.django.routes import one_path
 from semel.log import log
 from semel.web.body import Body, SpooledBody
 from semel.web.routes import Place, place
-from semel.web.view_sync import Asked
+from semel.web.view_sync import ViewRequest
 
 _PIECE: Final = 64 * 1024
 SEEN: Final = "_semel_match"
@@ -39,29 +39,35 @@ def takes_no_part(request: HttpRequest) -> bool:
     return request.method in SAFE_METHODS and "HTTP_IDEMPOTENCY_KEY" not in request.META
 
 
-def asked(request: Any) -> Asked:
-    """``request``: Django's, or the one of Django REST framework with whom that authenticated."""
+def view_request(request: Any) -> ViewRequest:
+    """A request as semel reads it.
+
+    ``request`` is Django's, or the one of Django REST framework, which knows the user.
+    """
     inner: Any = plain(request)
-    told, where = _told(inner)
+    read, where = _read_head(inner)
     match = getattr(inner, SEEN, None) or inner.resolver_match
     below = inner.path_info if match is None else one_path(inner, match)
     if below != inner.path_info:
         where = place(unquote_to_bytes(where.root), below.encode("utf-8", "surrogatepass"))
     if below.startswith("//"):  # to Django it is another path
-        told = replace(told, escaped=where.root + quote(below, errors="surrogatepass"))
+        read = replace(read, escaped=where.root + quote(below, errors="surrogatepass"))
     marks = inner.scope if hasattr(inner, "scope") else inner.META
-    return Asked(replace(told, raw=request, path=where.path), where, marks, RequestBody(inner).read)
+    return ViewRequest(
+        replace(read, raw=request, path=where.path), where, marks, RequestBody(inner).read
+    )
 
 
-def _told(request: Any) -> tuple[Request, Place]:
+def _read_head(request: Any) -> tuple[Request, Place]:
+    """All but the body, by the ASGI scope or the WSGI environ."""
     if hasattr(request, "scope"):
         from semel.web import asgi
 
-        where, told = asgi.asked(request.scope)
-        query: Any = told.query
+        where, read = asgi.asked(request.scope)
+        query: Any = read.query
         if isinstance(query, str):  # Django's own test client sends it so
-            told = replace(told, query=query.encode())
-        return told, where
+            read = replace(read, query=query.encode())
+        return read, where
     from semel.web.wsgi import request_of
 
     where = _place(request.META)
@@ -69,24 +75,21 @@ def _told(request: Any) -> tuple[Request, Place]:
 
 
 def _place(environ: dict[str, Any]) -> Place:
-    """Django has decoded the path already, and what was no UTF-8 it has percent-encoded again.
+    """Where a WSGI request goes.
 
-    So a percent sign may be one that was sent or one that Django made: there the server's own note
-    of the address tells.
+    Django has decoded the path, and percent-encoded again what was no UTF-8. So a percent sign may
+    be the client's or Django's: then the server's own copy of the address is read.
     """
     root: str = environ["SCRIPT_NAME"]
     below: str = environ["PATH_INFO"]
     noted = environ.get("RAW_URI") or environ.get("REQUEST_URI")
     if "%" in root + below and noted:
-        octets, prefix = unquote_to_bytes(_path_of(noted)), root.encode()
+        path = noted.partition("?")[0]
+        path = path if path.startswith("/") else urlsplit(path).path
+        octets, prefix = unquote_to_bytes(path), root.encode()
         if (octets + b"/").startswith(prefix.rstrip(b"/") + b"/"):
             return place(prefix, octets[len(prefix) :])
     return place(root.encode(), below.encode())
-
-
-def _path_of(address: str) -> str:
-    path = address.partition("?")[0]
-    return path if path.startswith("/") else urlsplit(path).path
 
 
 class RequestBody:
@@ -96,13 +99,13 @@ class RequestBody:
         self._request = request
 
     def read(self, policy: Policy) -> Body | Response:
-        """The whole of it; the request is left as if nobody had read of it."""
+        """The whole body. The view can still read it from the request."""
         kept = getattr(self._request, _KEPT, None)
         body = self._read(policy.max_request_body) if kept is None else kept
         return body if isinstance(body, Response) else body.small()
 
     def keep(self, policy: Policy) -> Response | None:
-        """Before anybody can use it up, as parsers do; a refusal where it is too large."""
+        """Keep the body before a parser uses it up; a refusal if it cannot be kept."""
         body = self._read(policy.max_request_body)
         if isinstance(body, Response):
             return body
@@ -111,14 +114,16 @@ class RequestBody:
 
     def _read(self, limit: int) -> SpooledBody | Response:
         request, body = self._request, SpooledBody()
-        if self._is_chunked():
+        stated = str(request.META.get("CONTENT_LENGTH") or "")
+        chunked = "HTTP_TRANSFER_ENCODING" in request.META and not hasattr(request, "scope")
+        if chunked and not stated:  # under WSGI, Django takes it for an empty body
             return refuse("length-required")
         if hasattr(request, "_body"):
             body.write(request._body)
         elif request._read_started:
             log.error(
-                "semel: the body of %s was read before its key could be claimed: put "
-                "semel.frameworks.django.Middleware into MIDDLEWARE, above whatever reads bodies",
+                "semel: the body of %s was read before its key could be claimed: put semel."
+                "frameworks.django.SemelMiddleware into MIDDLEWARE, above whatever reads bodies",
                 request.path,
             )
             return refuse("misconfigured")
@@ -130,23 +135,12 @@ class RequestBody:
             setattr(request, _STREAM, request._stream)
         if body.size > limit:
             return refuse("body-too-large")
-        return refuse("malformed-body") if self._is_short(body) else body
-
-    def _is_chunked(self) -> bool:
-        """Under WSGI, Django takes a body without a Content-Length for an empty one."""
-        environ = self._request.META
-        if hasattr(self._request, "scope") or environ.get("CONTENT_LENGTH"):
-            return False
-        return "HTTP_TRANSFER_ENCODING" in environ
-
-    def _is_short(self, body: SpooledBody) -> bool:
-        """The client left before its end."""
-        stated = str(self._request.META.get("CONTENT_LENGTH") or "")
-        return stated.isdecimal() and body.size < int(stated[:20])
+        cut = stated.isdecimal() and body.size < int(stated[:20])  # the client left
+        return refuse("malformed-body") if cut else body
 
 
 def rewind(request: Any) -> None:
-    """To the start of a body that was kept: comparing it has read it through."""
+    """Go back to the start of a kept body: comparing it has read it through."""
     inner: Any = plain(request)
     stream = getattr(inner, _STREAM, None)
     if stream is not None and inner._stream is stream and not inner._read_started:

@@ -1,4 +1,4 @@
-"""Django's responses taken apart and made."""
+"""Django's responses, taken apart and made."""
 
 from __future__ import annotations
 
@@ -10,56 +10,53 @@ from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 from semel.core.records import Headers, Response
-from semel.web.view_async import AwaitedStream
-from semel.web.view_sync import Parts, Stream
+from semel.web.view_async import AsyncStreamedBody
+from semel.web.view_sync import ResponseParts, StreamedBody
 
 
-class _Making:
-    """The same in both colours."""
+class _DjangoResponseMaker:
+    """Makes responses: the same in threads and in event loops."""
 
-    def whole(self, response: Response, made: HttpResponseBase | None) -> HttpResponseBase:
-        if made is not None and _is(made, response):
+    def make(self, response: Response, made: HttpResponseBase | None) -> HttpResponseBase:
+        same = made is not None and not made.streaming and made.status_code == response.status
+        if made is not None and same and getattr(made, "content", b"") == response.body:
             return _with_headers(made, response.headers)
         return _with_headers(HttpResponse(response.body, status=response.status), response.headers)
 
-    def flowing(self, status: int, headers: Headers, pieces: Any) -> HttpResponseBase:
+    def make_stream(self, status: int, headers: Headers, pieces: Any) -> HttpResponseBase:
         return _with_headers(StreamingHttpResponse(pieces, status=status), headers)
 
     def close(self, response: HttpResponseBase) -> None:
-        """What it would do itself, but for telling the world that the request is over."""
+        """Release what the response holds, without Django's signal that the request is over."""
         theirs: Any = response
         closers: list[Any] = theirs._resource_closers
         while closers:
             closers.pop(0)()
 
 
-class DjangoFace(_Making):
+class DjangoResponses(_DjangoResponseMaker):
     """In threads."""
 
-    def apart(self, response: HttpResponseBase) -> Parts[Iterable[bytes]]:
-        pieces: Any = response
-        return Parts(response.status_code, _headers(response), _pieces(pieces))
+    def take_apart(self, response: Any) -> ResponseParts[Iterable[bytes]]:
+        pieces: Iterable[bytes] = response if response.streaming else (response.content,)
+        return ResponseParts(response.status_code, _headers(response), pieces)
 
-    def flowing(
-        self, status: int, headers: Headers, pieces: Stream[HttpResponseBase]
+    def make_stream(
+        self, status: int, headers: Headers, pieces: StreamedBody[HttpResponseBase]
     ) -> HttpResponseBase:
-        return super().flowing(status, headers, pieces)
+        return super().make_stream(status, headers, pieces)
 
 
-class AwaitedDjangoFace(_Making):
+class AsyncDjangoResponses(_DjangoResponseMaker):
     """In event loops."""
 
-    async def apart(self, response: HttpResponseBase) -> Parts[AsyncIterable[bytes]]:
-        return Parts(response.status_code, _headers(response), _awaited_pieces(response))
+    async def take_apart(self, response: HttpResponseBase) -> ResponseParts[AsyncIterable[bytes]]:
+        return ResponseParts(response.status_code, _headers(response), _awaited_pieces(response))
 
-    def flowing(
-        self, status: int, headers: Headers, pieces: AwaitedStream[HttpResponseBase]
+    def make_stream(
+        self, status: int, headers: Headers, pieces: AsyncStreamedBody[HttpResponseBase]
     ) -> HttpResponseBase:
-        return super().flowing(status, headers, pieces)
-
-
-def _pieces(response: Any) -> Iterable[bytes]:
-    return response if response.streaming else (response.content,)
+        return super().make_stream(status, headers, pieces)
 
 
 async def _awaited_pieces(response: Any) -> AsyncIterator[bytes]:
@@ -77,36 +74,24 @@ async def _awaited_pieces(response: Any) -> AsyncIterator[bytes]:
 def _headers(response: HttpResponseBase) -> Headers:
     lines = [(name.lower(), value) for name, value in response.items()]
     cookies = (("set-cookie", cookie.OutputString()) for cookie in response.cookies.values())
-    return tuple((name.encode("ascii"), _encoded(value)) for name, value in (*lines, *cookies))
-
-
-def _encoded(value: str | bytes) -> bytes:
-    return value if isinstance(value, bytes) else value.encode("latin-1")
-
-
-def _is(made: HttpResponseBase, response: Response) -> bool:
-    if made.streaming or made.status_code != response.status:
-        return False
-    content: bytes = getattr(made, "content", b"")
-    return content == response.body
+    both: tuple[tuple[str, str | bytes], ...] = (*lines, *cookies)
+    return tuple(
+        (name.encode("ascii"), value if isinstance(value, bytes) else value.encode("latin-1"))
+        for name, value in both
+    )
 
 
 def _with_headers(response: HttpResponseBase, headers: Headers) -> HttpResponseBase:
-    """These and no others: Django would add a Content-Type."""
-    told: dict[str, str] = {}
+    """The response with these headers and no others: Django would add a Content-Type."""
+    wanted: dict[str, str] = {}
     for line, value in headers:
         name, text = line.decode("latin-1").lower(), value.decode("latin-1")
         if name == "set-cookie":
             response.cookies.load(text)
         else:
-            told[name] = f"{told[name]}, {text}" if name in told else text
-    for name in [name for name, _ in response.items() if name.lower() not in told]:
+            wanted[name] = f"{wanted[name]}, {text}" if name in wanted else text
+    for name in [name for name, _ in response.items() if name.lower() not in wanted]:
         del response[name]
-    for name, text in told.items():
-        response[_shown(name)] = text
+    for name, text in wanted.items():
+        response["-".join(part.capitalize() for part in name.split("-"))] = text
     return response
-
-
-def _shown(name: str) -> str:
-    """As Django's own headers are written."""
-    return "-".join(part.capitalize() for part in name.split("-"))

@@ -1,4 +1,4 @@
-"""Views of Django's: which one will answer, what tags it carries, and all there are."""
+"""GuardedViews of Django's: which one will answer, what tags it carries, and all there are."""
 
 from __future__ import annotations
 
@@ -188,9 +188,9 @@ def _installed() -> Guard | None:
     """The guard of the middleware, where it is in the settings."""
     from django.conf import settings
 
-    from semel.frameworks.django.middleware import Middleware, guard_of_settings
+    from semel.frameworks.django.middleware import SemelMiddleware, guard_of_settings
 
-    named = f"{Middleware.__module__.rpartition('.')[0]}.{Middleware.__qualname__}"
+    named = f"{SemelMiddleware.__module__.rpartition('.')[0]}.{SemelMiddleware.__qualname__}"
     return guard_of_settings() if named in settings.MIDDLEWARE else None
 
 

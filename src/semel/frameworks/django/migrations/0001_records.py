@@ -6,7 +6,7 @@ from typing import ClassVar
 from django.db import migrations
 from django.db.migrations.operations.base import Operation
 
-from semel.frameworks.django.schema import BringUpToDate
+from semel.frameworks.django.migrations import BringUpToDate
 
 
 class Migration(migrations.Migration):
