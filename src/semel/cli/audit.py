@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from semel.cli.keys import age
 from semel.cli.output import as_json, errors_as_sentences, moment, print_json, say, say_table
-from semel.cli.targets import SHORT, Target, identity_of, on_a_guard
+from semel.cli.targets import SHORT, Target, age, identity_of, on_a_guard
 
 if TYPE_CHECKING:
     from semel.core.operations.audit import AuditEntry

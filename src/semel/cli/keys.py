@@ -25,7 +25,7 @@ from semel.cli.output import (
     waiting_for,
     yes,
 )
-from semel.cli.targets import SHORT, Target, find_record, identity_of, on_a_guard, signed
+from semel.cli.targets import SHORT, Target, age, find_record, identity_of, on_a_guard, signed
 
 if TYPE_CHECKING:
     from semel.core.maintenance import Erasure
@@ -35,21 +35,8 @@ if TYPE_CHECKING:
     from semel.operators.records import Page
     from semel.operators.rotation import Rotation
 
-STATES: Final = (
-    *("pending", "in_progress", "completed", "failed_retryable", "unknown", "expired"),
-)
+STATES: Final = ("pending", "in_progress", "completed", "failed_retryable", "unknown", "expired")
 LOOK: Final = 20_000
-
-
-def age(text: str) -> int:
-    """Read a duration as settings write it; in microseconds."""
-    from semel.errors import ConfigurationError
-    from semel.stores.options import duration
-
-    try:
-        return int(duration("", text).total_seconds() * 1_000_000)
-    except ConfigurationError:
-        raise click.BadParameter(f"{text!r} is no duration such as 90s, 30m or 7d") from None
 
 
 @click.group()

@@ -96,6 +96,16 @@ def signed(command: F) -> F:
     return by(reason(command))
 
 
+def age(text: str) -> int:
+    """Read a duration as settings write it; in microseconds."""
+    from semel.stores.options import duration
+
+    try:
+        return int(duration("", text).total_seconds() * 1_000_000)
+    except ConfigurationError:
+        raise click.BadParameter(f"{text!r} is no duration such as 90s, 30m or 7d") from None
+
+
 def current_user() -> str:
     """The user's name, as the operating system knows it."""
     import getpass

@@ -1,4 +1,4 @@
-"""Keys: new ones (UUIDv7), and callers' own as they may travel in a header."""
+"""Keys: makes new ones (UUIDv7), and checks a caller's own key for its header."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from semel.errors import ConfigurationError
 
 _TAIL_BITS: Final = 74
 _STEP: Final = 1 << 32
-"""The tail grows by a random step: who knows one key cannot count to the next."""
+"""The tail grows by a random step, so that one key does not tell the next."""
 
 
 def _milliseconds() -> int:
@@ -48,21 +48,16 @@ class KeyMaker:
             if tail >> _TAIL_BITS:
                 at, tail = at + 1, self._bits(_TAIL_BITS - 1)
             self._last = at, tail
-        return _written(at, tail)
+        high, low = tail >> 62, tail & ((1 << 62) - 1)
+        text = f"{at << 80 | 7 << 76 | high << 64 | 2 << 62 | low:032x}"
+        return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
     def _bits(self, count: int) -> int:
         return int.from_bytes(self._random((count + 7) // 8)) & ((1 << count) - 1)
 
 
-def _written(milliseconds: int, tail: int) -> str:
-    high, low = tail >> 62, tail & ((1 << 62) - 1)
-    number = milliseconds << 80 | 7 << 76 | high << 64 | 2 << 62 | low
-    text = f"{number:032x}"
-    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
-
-
 new_key = KeyMaker()
-"""One for the process; `os.urandom` keeps a forked child's keys apart from its parent's."""
+"""The maker of this process; `os.urandom` makes the keys of a forked child differ."""
 
 os.register_at_fork(after_in_child=lambda: setattr(new_key, "_lock", threading.Lock()))
 
@@ -71,7 +66,7 @@ _QUOTABLE = re.compile(r"[ -~]+")
 
 
 def checked(key: str, *, quoted: bool) -> str:
-    """A caller's own key, if it can travel; the message never shows it."""
+    """Return a caller's own key if a header can carry it; the error never shows it."""
     if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY_LENGTH:
         raise ConfigurationError(f"a key is a text of 1 to {MAX_KEY_LENGTH} characters")
     if not (_QUOTABLE if quoted else _BARE).fullmatch(key):
@@ -82,7 +77,7 @@ def checked(key: str, *, quoted: bool) -> str:
 
 
 def header_value(key: str, *, quoted: bool) -> str:
-    """As the header carries it: bare, as most servers read it, or a structured-field String."""
+    """The header's value: the bare key, as most servers read it, or a structured-field String."""
     if not quoted:
         return key
     return '"' + key.replace("\\", "\\\\").replace('"', '\\"') + '"'

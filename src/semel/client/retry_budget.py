@@ -1,4 +1,4 @@
-"""How long and how often: full-jitter backoff within a budget, and Retry-After."""
+"""How long and how often a call is tried: full-jitter backoff in a budget, and Retry-After."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class Budget:
             raise ConfigurationError("a budget needs 0 < first_pause <= longest_pause <= within")
 
     def ceiling(self, attempt: int) -> float:
-        """The longest pause after so many tries before, in seconds."""
+        """The longest pause after so many tries, in seconds."""
         grown = self.first_pause.total_seconds() * 2.0 ** min(attempt, 64)
         return min(self.longest_pause.total_seconds(), grown)
 
     def pause(
         self, attempt: int, elapsed: float, retry_after: float | None
     ) -> tuple[float, float] | None:
-        """Between which the next pause lies; None: the budget does not reach so far.
+        """The shortest and longest next pause; None if the budget does not allow another.
 
-        Full jitter: from nothing up to the ceiling; where the server says how long, from that up
-        to twice as long. Less than a first pause is not worth another try; without that, the rest
-        of a budget would be spent in ever smaller pauses.
+        Full jitter: from nothing to the ceiling; after a Retry-After, from that to twice as long.
+        If less time than a first pause is left there is no other try: else the rest of a budget
+        would be spent in ever smaller pauses.
         """
         first = self.first_pause.total_seconds()
         left = self.within.total_seconds() - elapsed
@@ -57,10 +57,10 @@ class Budget:
 
 
 def retry_after(value: str | None, date: str | None, wall: float) -> float | None:
-    """The seconds that a Retry-After asks for (RFC 9110, 10.2.3); None where it says nothing.
+    """The seconds that a Retry-After asks for (RFC 9110, 10.2.3); None if it is not usable.
 
-    A moment is counted from the answer's own ``Date`` where it has one: the server's clock need
-    not be ours.
+    A date is counted from the answer's own ``Date`` if there is one: the server's clock may differ
+    from ours.
     """
     value = (value or "").strip()
     if _DIGITS.fullmatch(value):

@@ -89,7 +89,7 @@ OTHERS: list[tuple[CallAnswer, object]] = [
         answer(409, {"title": "A request is outstanding for this Idempotency-Key"}),
         InProgress(None, None),
     ),
-    # KeptAnswer: the same key would only bring it again.
+    # Kept: the same key would only bring it again.
     (answer(500, idempotency_expires="Mon, 16 Nov 2026 12:00:00 GMT"), END),
     (answer(503, {"retryable": True}, idempotent_replayed="true"), END),
     # An application's own: no address to ask, or one in its own words.
