@@ -1,7 +1,7 @@
 # The commands of this project. CI calls the same ones (.ci/run).
 #   make install   build .venv from the pinned requirements (the others do it themselves)
 #   make demo      run the demonstration             ARGS="..." is passed on
-#   make test      run the tests                     ARGS="tests/unit -k name"
+#   make test      run the tests                     ARGS="tests/core -k name"
 #   make proof     run the long campaigns            ARGS="-k name"
 #   make steadiness  run the tests again and again, some beside busy loops   ARGS="--runs 10"
 #   make check     format, lint, types, import directions

@@ -41,5 +41,5 @@ def listen(guard: semel.Guard) -> Ear:
     ear = Ear()
     made = Events(ear)
     # Whoever tells has these events already, so they are not replaced.
-    guard.events.heard, guard.events._ears = made.heard, made._ears
+    guard.events.heard, guard.events._listeners = made.heard, made._listeners
     return ear

@@ -1,7 +1,7 @@
-"""Chance, for pauses and turns; it guards nothing.
+"""Pauses between tries, and the random numbers that spread them. Nothing secret depends on them.
 
-Drawn from the system and not from the module `random`: an application may have seeded that one and
-count on its numbers, and processes forked from one another would rest for the same times.
+The numbers come from the system, not from the module `random`: an application may have seeded that
+one, and forked processes would all pause for the same times.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ def luck() -> float:
 
 
 def between(least: float, most: float) -> float:
+    """A number from ``least`` up to ``most``."""
     return least + (most - least) * luck()
 
 
-# --- pauses, and their spread in time: who failed together must not come back together
+# --- pauses: what failed together must not come back together
 
 
 def jitter() -> float:
@@ -27,5 +28,5 @@ def jitter() -> float:
 
 
 def pause_before(attempt: int) -> float:
-    """Seconds to rest before the next try at a write: short first, a second at most."""
+    """Seconds to wait before the next try at a write: short at first, one second at most."""
     return min(1.0, 0.05 * 2.0 ** min(attempt, 6))

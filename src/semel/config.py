@@ -1,8 +1,8 @@
 """Settings from the environment and from a TOML file; the guard and the commands read the same.
 
 The file is the one named by ``SEMEL_CONFIG``, else ``semel.toml`` in the working directory if
-there is one. The environment wins over the file. What is not known is an error: a misspelt setting
-must not be a setting left at its default.
+there is one. The environment wins over the file. An unknown setting is an error: a misspelt one
+must not pass for a setting left at its default.
 """
 
 from __future__ import annotations

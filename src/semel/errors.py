@@ -143,10 +143,10 @@ class RetryLater(SemelError):
 
 
 doubts: ContextVar[list[OutcomeUnknown] | None] = ContextVar("semel_doubts", default=None)
-"""Where a running handler's doubts are noted.
+"""Collects each `OutcomeUnknown` that a running handler makes.
 
-A framework may turn the exception into an ordinary 500 before an adapter sees it; the note stays,
-and an answered 5xx is then not taken for "nothing happened".
+A framework may turn the exception into an ordinary 500 before an adapter sees it. By this list the
+adapter knows that the 500 does not mean "nothing happened".
 """
 
 

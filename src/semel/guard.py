@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 F = TypeVar("F")
 
 MAX_BOUND = 1024
-"""Policies a guard remembers. An application has a few; made for every call, they are no end."""
+"""Policies a guard remembers. Most have a few; one made for each call would be one more each."""
 SHORTEST_RETENTION = timedelta(hours=1)
 """Under this a client that sleeps over a lunch break runs its request twice."""
 
@@ -108,8 +108,15 @@ class Guard:
         self.events = Events(on_event)
         """Where everything worth a number or a line of the log is told."""
         opened = with_body_cache(_backend(store, migrate), replay_bodies, replay_shared)
-        self.backend = opened if encryption is None else _sealed(opened, encryption)
-        self._secrets = _secrets(secrets)
+        self.backend = opened
+        if encryption is not None:
+            from semel.stores.encrypted import sealed
+
+            self.backend = sealed(opened, encryption)
+        self._secrets = tuple(
+            (key_id, secret.encode() if isinstance(secret, str) else secret)
+            for key_id, secret in (secrets or {}).items()
+        )
         self._bound: dict[int, tuple[Policy, Policy]] = {}
         self.hides_runs = False
         """Whether a request may be told of another that runs in a transaction nobody sees."""
@@ -406,7 +413,7 @@ class Guard:
         self.events.emit("unguarded", endpoint=endpoint)
 
     def stand_around(self, app: Any) -> None:
-        """Once its routes are all there, those that are not guarded are told."""
+        """Remember an application. Once it has all its routes, unguarded ones are reported."""
         self._apps.append(app)
 
     def _tell_unguarded(self, all_there: bool = False) -> None:
@@ -476,12 +483,6 @@ def _backend(store: str | Backend, migrate: bool) -> Backend:
     raise ConfigurationError(f"the store must be a URL or a backend, not {type(store).__name__}")
 
 
-def _sealed(backend: Backend, encryption: Encryption) -> Backend:
-    from semel.stores.encrypted import sealed
-
-    return sealed(backend, encryption)
-
-
 def _positive(maintenance: timedelta | None) -> timedelta | None:
     ok = isinstance(maintenance, timedelta) and maintenance > timedelta(0)
     if maintenance is not None and not ok:
@@ -493,11 +494,3 @@ def _status(path: str) -> str:
     if not path.startswith("/") or path.endswith("/") or "?" in path:
         raise ConfigurationError(f"status={path!r} must be a path such as '/semel/status'")
     return path
-
-
-def _secrets(secrets: Mapping[str, bytes | str] | None) -> tuple[tuple[str, bytes], ...]:
-    given = secrets or {}
-    return tuple(
-        (key_id, secret.encode() if isinstance(secret, str) else secret)
-        for key_id, secret in given.items()
-    )

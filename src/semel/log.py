@@ -1,4 +1,4 @@
-"""The logger, named ``semel``. Importing it does not load `logging`; saying something does."""
+"""The logger, named ``semel``. `logging` is loaded with the first line, not with this module."""
 
 from __future__ import annotations
 

@@ -69,14 +69,14 @@ class OnceCall:
                 answer = ex.answered()
             finally:
                 ex.end()
-        return _told(answer)
+        return _result_of(answer)
 
     async def arun(self, function: Callable[[], Awaitable[Any]]) -> Once:
         from semel.web.once_async import AsyncFunctionExchange
 
         ex = AsyncFunctionExchange(*self._given(), function)
         answer = self._open(ex)
-        return _told(await ex.answered() if answer is None else answer)
+        return _result_of(await ex.answered() if answer is None else answer)
 
     def _given(self) -> tuple[Runtime, RoutePlan, Request]:
         runtime = self._guard.runtime
@@ -100,7 +100,7 @@ class OnceCall:
         return ex.opened()
 
 
-def _told(answer: Answer) -> Once:
+def _result_of(answer: Answer) -> Once:
     """The function's result, its exception, or why it may not run."""
     if answer.reraise and answer.error is not None and not answer.zombie:
         raise answer.error

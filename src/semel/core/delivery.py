@@ -127,10 +127,10 @@ def deliver(effect: Effect, rules: Rules, fence: Fence, luck: float) -> Flow[Del
     try:
         delivery = delivery_of(effect)
     except StoreCorrupt as error:
-        return (yield from _fail(effect, fence, told(error), None))
+        return (yield from _fail(effect, fence, error_line(error), None))
     except (EncryptionKeyMissing, SchemaTooNew) as error:
         again_in = next_pause(effect.tries, rules, luck, error)
-        return (yield from _fail(effect, fence, told(error), again_in))
+        return (yield from _fail(effect, fence, error_line(error), again_in))
     try:
         reply = yield from ask(SendEffect(delivery))
     except Interrupted:
@@ -142,7 +142,7 @@ def deliver(effect: Effect, rules: Rules, fence: Fence, luck: float) -> Flow[Del
             return (yield from _record(op, DeliveryReport(Ending.DELIVERED)))
         case NotSent():
             again_in = next_pause(effect.tries, rules, luck, reply.error)
-            return (yield from _fail(effect, fence, told(reply.error), again_in))
+            return (yield from _fail(effect, fence, error_line(reply.error), again_in))
 
 
 def next_pause(tries: int, rules: Rules, luck: float, error: BaseException) -> Micros | None:
@@ -185,8 +185,8 @@ def encoded(payload: Any) -> bytes:
     return text.encode()
 
 
-def told(error: BaseException) -> str:
-    """An exception in one line, for those who look at dead letters."""
+def error_line(error: BaseException) -> str:
+    """An exception in one line, for people who look at dead letters."""
     said = " ".join(str(error).split())
     name = type(error).__name__
     return f"{name}: {said}"[:_LONGEST_ERROR] if said else name

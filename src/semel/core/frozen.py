@@ -10,7 +10,6 @@ nobody changes one, and making it takes a third of the time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final, Literal, TypeVar, dataclass_transform
 
 T = TypeVar("T")
@@ -30,7 +29,7 @@ def frozen(cls: type[T]) -> type[T]:
     Fields are not inherited, so a class may not be derived from one that has some.
     """
     made, names, defaults = _slotted(cls, _SHARED | _SEALED)
-    made.__init__ = _initialiser(made, names, defaults, _sealed_setter)
+    made.__init__ = _initialiser(made, names, defaults, _SLOT_SETTER)
     finished: type[T] = made
     return finished
 
@@ -44,7 +43,7 @@ def value(cls: type[T]) -> type[T]:
     made, names, defaults = _slotted(cls, _SHARED)
 
     def compile_first(self: Any, *given: Any, **named: Any) -> None:
-        made.__init__ = _initialiser(made, names, defaults, _plain_setter)
+        made.__init__ = _initialiser(made, names, defaults, "self.{0} = {0}")
         made.__init__(self, *given, **named)
 
     made.__init__ = compile_first
@@ -81,23 +80,18 @@ def replace(original: T, **changes: Any) -> T:
     return type(original)(**given)
 
 
-def _sealed_setter(name: str) -> str:
-    return f"set_{name}(self, {name})"  # the slot's own, since ``__setattr__`` refuses
+_SLOT_SETTER: Final = "set_{0}(self, {0})"
+"""The slot's own setter, since ``__setattr__`` refuses."""
 
 
-def _plain_setter(name: str) -> str:
-    return f"self.{name} = {name}"
-
-
-def _initialiser(
-    cls: Any, names: tuple[str, ...], defaults: dict[str, Any], setter: Callable[[str], str]
-) -> Any:
+def _initialiser(cls: Any, names: tuple[str, ...], defaults: dict[str, Any], setter: str) -> Any:
+    """``__init__``, compiled; ``setter`` is the source that sets one field."""
     scope = {f"set_{name}": cls.__dict__[name].__set__ for name in names}
     scope |= {f"default_{name}": default for name, default in defaults.items()}
     takes = "".join(
         f", {name}=default_{name}" if name in defaults else f", {name}" for name in names
     )
-    sets = "; ".join(map(setter, names)) or "pass"
+    sets = "; ".join(map(setter.format, names)) or "pass"
     if hasattr(cls, "__post_init__"):
         sets += "; self.__post_init__()"
     exec(f"def __init__(self{takes}): {sets}", scope)  # noqa: S102 - names of our own fields

@@ -69,7 +69,7 @@ def tend(pace: Pace = PACE) -> Flow[MaintenanceReport]:
 
 
 def _repeat(step: StoreOperation[Tended], pace: Pace, counts: Counter[str]) -> Flow[bool]:
-    """Whether there was more to do at the end."""
+    """Perform ``step`` until it has no more to do. True: it was cut short."""
     for number in range(pace.batches):
         if number:
             yield from ask(PauseBetweenLooks(pace.rest))

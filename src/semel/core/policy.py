@@ -111,6 +111,10 @@ class Policy:
     def __post_init__(self) -> None:
         _validate(self)
         tombstone = self.retention if self.tombstone is None else self.tombstone
+        # How old a key may be that tells its age; any, where an expired key starts anew.
+        age = self.max_request_age
+        if age is None and tombstone:
+            age = self.retention
         patience = self.wait if self.in_flight == "wait" else timedelta(0)
         resumable = self.mode == "resumable" or self.after_lapse == "resume"
         replay_name = self.replay_header.lower().encode()
@@ -120,7 +124,7 @@ class Policy:
             "lease_micros": _micros(self.lease),
             "retention_micros": _micros(self.retention),
             "tombstone_micros": _micros(tombstone),
-            "age_micros": _age(self, tombstone),
+            "age_micros": None if age is None else _micros(age),
             "patience_micros": _micros(patience),
             "retry_micros": _micros(self.retry_after),
             "reconcile_micros": _micros(self.reconcile_after),
@@ -308,13 +312,6 @@ def _micros(duration: timedelta) -> Micros:
     return duration // timedelta(microseconds=1)
 
 
-def _age(policy: Policy, tombstone: timedelta) -> Micros | None:
-    """How old a key may be that tells its age; any, where an expired key starts anew."""
-    if policy.max_request_age is not None:
-        return _micros(policy.max_request_age)
-    return _micros(policy.retention) if tombstone else None
-
-
 def _demand(ok: bool, sentence: str) -> None:
     if not ok:
         raise ConfigurationError(sentence)
@@ -323,7 +320,8 @@ def _demand(ok: bool, sentence: str) -> None:
 def _validate(policy: Policy) -> None:
     for option, allowed in _CHOICES.items():
         value = getattr(policy, option)
-        _demand(value in allowed, f"{option}={value!r} is not one of {_listed(allowed)}")
+        listed = ", ".join(sorted(map(repr, allowed)))
+        _demand(value in allowed, f"{option}={value!r} is not one of {listed}")
     for option in _POSITIVE:
         value = getattr(policy, option)
         ok = isinstance(value, timedelta) and timedelta(0) < value <= LONGEST
@@ -333,21 +331,14 @@ def _validate(policy: Policy) -> None:
         _demand(
             isinstance(value, int) and value >= 0, f"{option}={value!r} must be a size in bytes"
         )
-    _validate_durations(policy)
-    _validate_key(policy)
-    _validate_outcomes(policy)
-
-
-def _listed(values: Collection[object]) -> str:
-    return ", ".join(sorted(map(repr, values)))
-
-
-def _validate_durations(policy: Policy) -> None:
     for option in ("tombstone", "max_request_age"):
         value = getattr(policy, option)
         ok = value is None or (isinstance(value, timedelta) and timedelta(0) <= value <= LONGEST)
         _demand(ok, f"{option}={value!r} must be a timedelta of a century at most, or None")
     _demand(policy.max_run >= policy.lease, "max_run must not be shorter than lease")
+    _validate_key(policy)
+    _validate_outcomes(policy)
+    _validate_mode(policy)
 
 
 def _validate_key(policy: Policy) -> None:
@@ -389,7 +380,6 @@ def _validate_outcomes(policy: Policy) -> None:
     for option in ("keep", "key", "session", "render", "principal", "made_at"):
         plain = not is_async(getattr(policy, option))
         _demand(plain, f"{option}= must be a plain function: nothing awaits it")
-    _validate_mode(policy)
     keeps = policy.keep is None or callable(policy.keep) or _are_statuses(policy.keep)
     _demand(keeps, "keep= takes statuses or a function of the response")
 

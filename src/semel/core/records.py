@@ -98,7 +98,7 @@ class Record:
 
 @value
 class Case:
-    """A record with all that only those need who look after it."""
+    """A record with what workers, maintenance and operators need besides."""
 
     record: Record
     origin: Origin
@@ -118,7 +118,7 @@ class Case:
 
 @value
 class Glimpse:
-    """What a list shows of a record: neither its request nor its answer was read for it."""
+    """What a list shows of a record. Its request and its answer are not read for it."""
 
     identity: Identity
     state: State
@@ -198,7 +198,7 @@ class HeaderView(Mapping[str, str]):
         return () if line is None else self.repeated.get(octets, (line,))
 
     def joined(self, name: bytes) -> str | None:
-        """All lines of a header: which of several an application reads is its own affair."""
+        """All lines of a header in one: which of several the application reads is unknown."""
         line = self.first.get(name)
         if line is None:
             return None

@@ -1,7 +1,7 @@
-"""How many keys each tenant has: counted page by page by one process, noted for all of them.
+"""Counts the keys of each tenant. One process counts, page by page, and writes a note for all.
 
-The note lies beside the recipes of routes, under a name that no route has. It names the largest
-tenants only, by a digest: a store has one small row of it, however many tenants there are.
+The note is a row beside the recipes of routes, under a name that no route has. It lists only the
+largest tenants, by a digest, so it stays small however many tenants there are.
 """
 
 from __future__ import annotations

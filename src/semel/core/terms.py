@@ -1,8 +1,8 @@
-"""Terms: what a record was promised under, and whose it is. It names them for its whole life.
+"""Terms: the promises a record was made under, and the application and route it belongs to.
 
-They are kept once, beside the records, when a process first serves the route; a record has their
-number. Whoever looks after it later, perhaps a program that has other settings by then, does so
-under its own terms; and who does not know its application and its route leaves it alone.
+A process stores its terms once, when it first serves the route. Each record has their number, for
+its whole life. So a program with newer settings still treats an old record by the record's own
+terms, and leaves alone records of applications and routes that it does not know.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NO_TERMS: Final = TermsId(0)
 """Of a record that nobody knows."""
 
 EVERY_ROUTE: Final = "*"
-"""The route of all that has no policy of its own: the guard's holds there."""
+"""The route of every request without a policy of its own: the guard's policy holds there."""
 
 
 @frozen
@@ -60,7 +60,7 @@ def application_of(terms: Terms | None) -> str | None:
 
 
 def route_of(terms: Terms | None) -> tuple[str, str] | None:
-    """The application and the route of a record; None as before."""
+    """The application and the route of a record; None where its terms are not on record."""
     return None if terms is None else (terms.application, terms.route)
 
 

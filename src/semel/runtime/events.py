@@ -82,7 +82,7 @@ class Events:
         subscribers = tuple(_given(on_event))
         self.heard = bool(subscribers)
         """Whether anybody but the log wants to know."""
-        self._ears = tuple(_Ear(each) for each in subscribers)
+        self._listeners = tuple(_Listener(each) for each in subscribers)
 
     def emit(
         self,
@@ -102,13 +102,13 @@ class Events:
             _write(kind.text, level, name, fields, error)
         if self.heard:
             event = Event(name, fields, level, error)
-            for ear in self._ears:
-                ear.tell(event)
+            for listener in self._listeners:
+                listener.tell(event)
 
     def close(self) -> None:
         """Wait a moment for those who have not heard everything."""
-        for ear in self._ears:
-            ear.close()
+        for listener in self._listeners:
+            listener.close()
 
 
 def _given(on_event: Subscriber | Iterable[Subscriber] | None) -> Iterator[Subscriber]:
@@ -135,7 +135,7 @@ def _write(
     extra: dict[str, Any] = {f"semel_{field}": value for field, value in fields.items()}
     extra["semel_event"] = name
     extra["semel_error"] = None if error is None else type(error).__name__
-    shown = _Shown(fields, error=_sentence(error))
+    shown = _Shown(fields, error="-" if error is None else str(error) or type(error).__name__)
     # What semel raises itself says all in its message; of others it matters where it comes from.
     own = error is None or type(error).__module__.startswith("semel.")
     if error is not None and own and "%(error)s" not in text:
@@ -150,11 +150,7 @@ class _Shown(dict[str, Any]):
         return "-"
 
 
-def _sentence(error: BaseException | None) -> str:
-    return "-" if error is None else str(error) or type(error).__name__
-
-
-class _Ear:
+class _Listener:
     """One subscriber, and what it has not heard yet: a thread and a queue in each process."""
 
     def __init__(self, subscriber: Subscriber) -> None:

@@ -35,8 +35,8 @@ def look(runtime: Runtime) -> Health:
     try:
         runtime.backend.blocking().perform(QUESTION)
     except SemelError as error:
-        return _told(runtime, asked, error)
-    return _told(runtime, asked, None)
+        return _report(runtime, asked, error)
+    return _report(runtime, asked, None)
 
 
 async def alook(runtime: Runtime) -> Health:
@@ -45,15 +45,15 @@ async def alook(runtime: Runtime) -> Health:
     try:
         await runtime.backend.awaited().perform(QUESTION)
     except SemelError as error:
-        return _told(runtime, asked, error)
-    return _told(runtime, asked, None)
+        return _report(runtime, asked, error)
+    return _report(runtime, asked, None)
 
 
-def _told(runtime: Runtime, asked: float, error: SemelError | None) -> Health:
-    """What came of a question put then, for the breaker and for those who listen.
+def _report(runtime: Runtime, asked: float, error: SemelError | None) -> Health:
+    """Tell the breaker and the subscribers how the store answered.
 
-    An answer closes the breaker. Only a store that gave none is out; a schema that is missing is
-    another matter.
+    An answer closes the breaker. Only a store that gave no answer counts as out: a missing schema
+    is an answer.
     """
     breaker = runtime.breaker
     if error is None:

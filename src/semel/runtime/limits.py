@@ -1,7 +1,7 @@
 """How much one tenant may ask for: new keys and look-ups by time, and keys alive at once.
 
-Buckets of this process, without a trip to the store: what is over a limit costs nobody else
-anything. A look-up is whatever makes no record: a replay, a refusal, a question for the status.
+Each process has its own token buckets, so that a limit costs no trip to the store. A look-up is
+every request that makes no record: a replay, a refusal, a question for the status.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TENANTS: Final = 16_384
 """Remembered at most, in each process: about five megabytes."""
 
 CROWDED: Final = "too-many-keys"
-"""Refused for the number of keys: one that is there already makes no more of them."""
+"""The code of a refusal for too many keys. A key that is on record already is not refused."""
 
 _LONG: Final = 64
 
@@ -128,26 +128,26 @@ class Limiter:
     def __len__(self) -> int:
         return len(self._accounts)
 
-    def charge(self, tenant: str, toll: LimitCost) -> OverLimit | None:
+    def charge(self, tenant: str, cost: LimitCost) -> OverLimit | None:
         """Take a token; None: granted."""
         account = self._account(tenant)
-        if toll is LimitCost.NEW_KEY and (over := self._crowded(tenant, account)) is not None:
+        if cost is LimitCost.NEW_KEY and (over := self._crowded(tenant, account)) is not None:
             return over
-        step = self._steps[toll]
+        step = self._steps[cost]
         if step is not None:
             interval, depth = step
             now = self._clock()
-            full_at = max(account.full_at[toll], now) + interval
+            full_at = max(account.full_at[cost], now) + interval
             wait = full_at - now - depth
             if wait > _ROUNDING:
                 return OverLimit("too-fast", int(wait * 1_000_000) + 1)
-            account.full_at[toll] = full_at
-        if toll is LimitCost.NEW_KEY:
+            account.full_at[cost] = full_at
+        if cost is LimitCost.NEW_KEY:
             account.made += 1
         return None
 
     def convert(self, tenant: str) -> None:
-        """What was charged as a new key was a look-up: already done, it is charged in any case."""
+        """Charge a look-up in place of a new key. It is done already, so it is never refused."""
         account = self._account(tenant)
         account.made -= 1
         new_key, lookup = self._steps
@@ -157,12 +157,12 @@ class Limiter:
             at = max(account.full_at[LimitCost.LOOKUP], self._clock())
             account.full_at[LimitCost.LOOKUP] = at + lookup[0]
 
-    def give_back(self, tenant: str, toll: LimitCost) -> None:
-        """Nothing came of it."""
-        account, step = self._account(tenant), self._steps[toll]
+    def give_back(self, tenant: str, cost: LimitCost) -> None:
+        """Return the token: the request did nothing."""
+        account, step = self._account(tenant), self._steps[cost]
         if step is not None:
-            account.full_at[toll] -= step[0]
-        if toll is LimitCost.NEW_KEY:
+            account.full_at[cost] -= step[0]
+        if cost is LimitCost.NEW_KEY:
             account.made -= 1
 
     def count(self, active: Mapping[str, int], again_in: float) -> None:
@@ -188,15 +188,12 @@ class Limiter:
         account = self._accounts.get(name)
         if account is None:
             if len(self._accounts) >= self._room:
-                self._make_room()
+                # Half of them go.
+                accounts = list(self._accounts.items())
+                accounts.sort(key=lambda it: (max(it[1].full_at), it[1].made), reverse=True)
+                self._accounts = dict(accounts[: self._room // 2])
             account = self._accounts.setdefault(name, _Account())
         return account
-
-    def _make_room(self) -> None:
-        """Half of them go."""
-        accounts = list(self._accounts.items())
-        accounts.sort(key=lambda item: (max(item[1].full_at), item[1].made), reverse=True)
-        self._accounts = dict(accounts[: self._room // 2])
 
 
 _ROUNDING: Final = 1e-6

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class _Known:
-    """What operations of both colours know."""
+    """What `Operation` and `AsyncOperation` have in common."""
 
     __slots__ = ("_run",)
 
@@ -99,7 +99,7 @@ class Operation(_Known):
         from semel.runtime.recovery_points import Points
 
         _refuse_in_event_loop("phase")
-        return Points(self._run).phase(_deed(name, function, arguments))
+        return Points(self._run).phase(_point_call(name, function, arguments))
 
     def call(
         self,
@@ -117,7 +117,7 @@ class Operation(_Known):
         from semel.runtime.recovery_points import Points
 
         _refuse_in_event_loop("call")
-        return Points(self._run).call(_deed(name, function, arguments), repeatable)
+        return Points(self._run).call(_point_call(name, function, arguments), repeatable)
 
     def effect(
         self,
@@ -151,8 +151,8 @@ class AsyncOperation(_Known):
         """`Operation.phase`, awaited; ``function`` may be a coroutine function."""
         from semel.runtime.recovery_points import AsyncPoints
 
-        deed = _deed(name, function, arguments)
-        return self._run.making(name, AsyncPoints(self._run).phase(deed))
+        point = _point_call(name, function, arguments)
+        return self._run.making(name, AsyncPoints(self._run).phase(point))
 
     def call(
         self,
@@ -164,8 +164,8 @@ class AsyncOperation(_Known):
         """`Operation.call`, awaited; ``function`` may be a coroutine function."""
         from semel.runtime.recovery_points import AsyncPoints
 
-        deed = _deed(name, function, arguments)
-        return self._run.making(name, AsyncPoints(self._run).call(deed, repeatable))
+        point = _point_call(name, function, arguments)
+        return self._run.making(name, AsyncPoints(self._run).call(point, repeatable))
 
     def effect(
         self,
@@ -186,7 +186,7 @@ class AsyncOperation(_Known):
         return _written(op, await kept if hasattr(kept, "__await__") else kept)
 
 
-def _deed(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> PointCall:
+def _point_call(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> PointCall:
     from semel.core.recovery.points import PointCall
 
     if not name or not callable(function):
@@ -290,7 +290,7 @@ class Run(Progress):
 
     @property
     def epoch(self) -> Micros:
-        """What of that a provider's key tells; as `core.evidence.epoch_of` has it."""
+        """The part of it that goes into downstream keys, as in `core/unknown/evidence.py`."""
         return keys.ONE_LIFE if self.plan.policy.mode == "atomic" else self.created_at
 
     def held(self) -> bool:
@@ -314,7 +314,7 @@ class Run(Progress):
         return leave
 
     def occupy(self) -> tuple[Token[Run | None], Token[list[OutcomeUnknown] | None]]:
-        """The same, for a context that ends with the run."""
+        """`enter`, for a context that ends with the run and needs no undoing."""
         self._outer = sys.exception()
         return _run.set(self), doubts.set(self.doubts)
 
@@ -332,14 +332,12 @@ class Run(Progress):
         Most frameworks answer from within their ``except`` block, so that the exception is in
         sight; those that do not are made to note it.
         """
-        error = self._behind() if status >= 500 else None
+        error: BaseException | None = None
+        if status >= 500:
+            error = self._handled() or self.doubt or (self.raised[-1] if self.raised else None)
         if self.doubts and not says_not_executed(error):
             return self.doubts[-1]
         return error
-
-    def _behind(self) -> BaseException | None:
-        raised = self.raised
-        return self._handled() or self.doubt or (raised[-1] if raised else None)
 
     def _handled(self) -> BaseException | None:
         """The exception in sight; what whoever called us handles is not ours."""
@@ -379,21 +377,21 @@ def entered() -> None:
 class _Watch:
     """A call of an endpoint: its run learns that it began, and how it was left."""
 
-    __slots__ = ("_course", "_whole")
+    __slots__ = ("_progress", "_whole")
 
     def __init__(self, progress: Progress, whole: bool) -> None:
-        self._course = progress
+        self._progress = progress
         self._whole = whole
 
     def __enter__(self) -> None:
-        self._course.inside += self._whole
+        self._progress.inside += self._whole
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        self._course.inside -= self._whole
+        self._progress.inside -= self._whole
         if error is not None:
-            self._course.raised.append(error)
+            self._progress.raised.append(error)
         elif self._whole:
-            self._course.returned = True
+            self._progress.returned = True
 
 
 _NOBODY: Final = nullcontext()

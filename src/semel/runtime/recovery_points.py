@@ -40,15 +40,15 @@ def _holder(self: _Colour) -> Holder:
 
 
 def _demand_time(self: _Colour) -> None:
-    """A phase that hangs is ended with its lease: without one nobody would end it."""
+    """Refuse a phase without a lease: the end of the lease is what ends a phase that hangs."""
     if (why := self._run.lease.ended) is not None:
         raise LeaseLost(f"no phase can begin: {why}")
 
 
-def _calling(self: _Colour, deed: PointCall, repeatable: bool) -> Flow[Any]:
+def _calling(self: _Colour, point: PointCall, repeatable: bool) -> Flow[Any]:
     run, holder = self._run, _holder(self)
-    inquiry = evidence.inquiry(holder.identity, run.origin, deed.name, holder.epoch)
-    return call(holder, deed, repeatable, run.probe_for(deed.name), inquiry)
+    inquiry = evidence.inquiry(holder.identity, run.origin, point.name, holder.epoch)
+    return call(holder, point, repeatable, run.probe_for(point.name), inquiry)
 
 
 class Points:
@@ -58,10 +58,10 @@ class Points:
         self._run = run
         self._transact = Transact(run.backend, limit=run.lease.max_run)
 
-    def phase(self, deed: PointCall) -> Any:
+    def phase(self, point: PointCall) -> Any:
         written, before = set(self._run.effects), self._run.transaction
         try:
-            return run(phase(_holder(self), deed), self._perform)
+            return run(phase(_holder(self), point), self._perform)
         except BaseException:
             self._run.effects = written  # rolled back with the rest
             raise
@@ -69,8 +69,8 @@ class Points:
             self._run.transaction = before
             self._transact.end()
 
-    def call(self, deed: PointCall, repeatable: bool) -> Any:
-        return run(_calling(self, deed, repeatable), self._perform)
+    def call(self, point: PointCall, repeatable: bool) -> Any:
+        return run(_calling(self, point, repeatable), self._perform)
 
     def _perform(self, op: FlowOperation[Any]) -> Any:
         match op:
@@ -119,7 +119,7 @@ def _failed(error: BaseException) -> CannotTell:
 
 
 def checked(said: object) -> evidence.Evidence:
-    """What a probe said; anything but evidence tells nothing."""
+    """The probe's reply as evidence. Anything else counts as `CannotTell`."""
     if isinstance(said, Happened | Absent | CannotTell):
         return said
     log.error("semel: a probe must return Happened, Absent or CannotTell, not %r", type(said))
@@ -133,10 +133,10 @@ class AsyncPoints:
         self._run = run
         self._transact = AsyncTransact(run.backend, limit=run.lease.max_run)
 
-    async def phase(self, deed: PointCall) -> Any:
+    async def phase(self, point: PointCall) -> Any:
         written, before = set(self._run.effects), self._run.transaction
         try:
-            return await self._drive(phase(_holder(self), deed))
+            return await self._drive(phase(_holder(self), point))
         except BaseException:
             self._run.effects = written  # rolled back with the rest
             raise
@@ -144,11 +144,11 @@ class AsyncPoints:
             self._run.transaction = before
             await self._transact.end()
 
-    async def call(self, deed: PointCall, repeatable: bool) -> Any:
-        return await self._drive(_calling(self, deed, repeatable))
+    async def call(self, point: PointCall, repeatable: bool) -> Any:
+        return await self._drive(_calling(self, point, repeatable))
 
     async def _drive(self, flow: Flow[Any]) -> Any:
-        """Cancelled in the middle of a write, it is carried through before the caller goes on."""
+        """Run the flow. If it is cancelled in the middle of a write, finish the write first."""
         rest: list[Flow[Any]] = []
         try:
             return await arun(flow, self._perform, rest.append)

@@ -17,9 +17,8 @@ from semel.core.exchange.settings_changed import announce
 from semel.core.flow import run
 from semel.core.frozen import frozen, replace
 from semel.core.operations.requests import Found
-from semel.core.records import Identity, Micros, Record, State
+from semel.core.records import Identity, Micros, State
 from semel.core.stored import snapshot
-from semel.core.stored.snapshot import Snapshot
 from semel.errors import ConfigurationError, StoreError
 from semel.stores.base import Store, performer
 
@@ -85,16 +84,17 @@ class ReplayCache:
             kept = snapshot.decode(record.snapshot)
         except StoreError:
             return
-        size = _size(record, kept)
-        if size <= self._half:
-            self._make_room(size)
-            self._young[record.identity] = _Entry(asked, found.now, Remembered(_bare(record), kept))
-            self._taken += size
-
-    def _make_room(self, size: int) -> None:
+        # Small answers are mostly other things than their bodies.
+        headers = sum(_PAIR + len(name) + len(value) for name, value in kept.headers)
+        size = _OVERHEAD + len(record.fields) + headers + len(kept.body or b"")
+        if size > self._half:
+            return
         now = self.clock()
         if self._taken + size > self._half or self._age(self._turned, now) >= self.window:
             self._old, self._young, self._taken, self._turned = self._young, {}, 0, now
+        bare = replace(record, snapshot=None)  # without the bytes that were decoded
+        self._young[record.identity] = _Entry(asked, found.now, Remembered(bare, kept))
+        self._taken += size
 
     def answer(self, ex: Exchange) -> Answer | None:
         """What the exchange would answer; None where the store must be asked."""
@@ -110,17 +110,6 @@ class ReplayCache:
     @staticmethod
     def _age(since: float, now: float) -> Micros:
         return int((now - since) * 1_000_000)
-
-
-def _size(record: Record, kept: Snapshot) -> int:
-    """Small answers are mostly other things than their bodies."""
-    headers = sum(_PAIR + len(name) + len(value) for name, value in kept.headers)
-    return _OVERHEAD + len(record.fields) + headers + len(kept.body or b"")
-
-
-def _bare(record: Record) -> Record:
-    """Without the bytes that were decoded."""
-    return replace(record, snapshot=None)
 
 
 def outlast(store: Store, cache: ReplayCache | None) -> float:

@@ -21,7 +21,7 @@ from semel.core.operations.handler import (
     Save,
     Undo,
 )
-from semel.core.operations.requests import FlowOperation, Found, NoRecord, StoreOperation
+from semel.core.operations.requests import FlowOperation, StoreOperation
 from semel.core.records import Identity
 from semel.errors import ConfigurationError
 from semel.stores.base import AsyncTransaction, Backend, Transaction, Transactional
@@ -41,7 +41,7 @@ def transactional(backend: Backend) -> Transactional:
 
 
 def _nobody_waits(identity: Identity) -> None:
-    """For a phase, and for who only looked."""
+    """The default: nobody is told. Phases and look-ups need no more."""
 
 
 class _Transact:
@@ -74,14 +74,11 @@ class Transact(_Transact):
         if isinstance(op, StoreOperation):
             transaction = self.transaction
             return (transaction or self._backend.blocking()).perform(op)
-        return self._attend(op)
-
-    def _attend(self, op: FlowOperation[Any]) -> Any:
         match op:
             case Begin(identity):
                 return self._begin(identity)
             case Ascertain(identity):
-                return self._ascertain(identity)
+                return transactional(self._backend).ascertain(identity)
             case Apart(work):
                 return work()
             case RollBack():
@@ -112,9 +109,6 @@ class Transact(_Transact):
         self._identity = identity
         return Begun()
 
-    def _ascertain(self, identity: Identity) -> Found | NoRecord:
-        return transactional(self._backend).ascertain(identity)
-
     def end(self) -> None:
         """Roll back what is open, if anything is."""
         transaction, self.transaction = self.transaction, None
@@ -130,8 +124,8 @@ class AsyncTransact(_Transact):
     _last: tuple[FlowOperation[Any], asyncio.Task[Any]] | None = None
 
     async def perform(self, op: FlowOperation[Any]) -> Any:
-        """What must be carried through is a task: asked again, after its caller was cancelled, it
-        is the same one. Two at once would meet on the connection."""
+        """Perform ``op``. A finishing one is a task of its own, which its caller's cancellation
+        does not end. Asked for again, it is the same task: two would share the connection."""
         if not op.finishing:
             return await self._perform(op)
         import asyncio  # here, because a WSGI process need not load it
@@ -150,17 +144,14 @@ class AsyncTransact(_Transact):
         if isinstance(op, StoreOperation):
             transaction = self.transaction
             return await (transaction or self._backend.awaited()).perform(op)
-        return await self._attend(op)
-
-    async def _attend(self, op: FlowOperation[Any]) -> Any:
-        from asyncio import to_thread
-
         match op:
             case Begin(identity):
                 return await self._begin(identity)
             case Ascertain(identity):
                 return await transactional(self._backend).aascertain(identity)
             case Apart(work):
+                from asyncio import to_thread
+
                 return await to_thread(work)
             case RollBack():
                 return await self.end()

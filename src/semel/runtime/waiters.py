@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from semel.backoff import jitter
 from semel.core.operations.handler import Unwoken, Woken
-from semel.core.operations.requests import Found, NoRecord, Read
+from semel.core.operations.requests import NoRecord, Read
 from semel.core.records import Fence, Identity, Micros, State
 from semel.errors import StoreUnavailable
 from semel.runtime.events import Events
@@ -42,7 +42,7 @@ class _Slot:
         return self._gone or self._wake is not None
 
     def wake(self, wake: Wake) -> bool:
-        """False when nobody is there any more."""
+        """Wake the thread. False: it has stopped waiting."""
         with self._lock:
             if self._gone:
                 return False
@@ -80,7 +80,7 @@ class _Watch:
 
 
 class Waiters:
-    """The waiting room."""
+    """All requests of this process that wait for another one with their key."""
 
     def __init__(
         self, clock: Callable[[], float], rouse: Callable[[float], None], events: Events
@@ -118,7 +118,7 @@ class Waiters:
             timer.cancel()
 
     def hurry(self, identity: Identity) -> bool:
-        """Read this record at the next round; False when nobody waits for it."""
+        """Read this record in the next round. False: nobody waits for it."""
         with self._lock:
             watch = self.watches.get(identity)
             if watch is None:
@@ -160,8 +160,12 @@ class Waiters:
             self._later(watch)  # the transaction that will write it may still be open
         elif isinstance(reply, NoRecord):
             self._close(watch, Unwoken())
-        elif _unchanged(reply, watch.fence):
-            self._later(watch)
+        elif (
+            reply.record.state in (State.IN_PROGRESS, State.PENDING)
+            and reply.record.fence == watch.fence
+            and not reply.record.lapsed(reply.now)
+        ):
+            self._later(watch)  # unchanged
         else:
             self._close(watch, Woken(reply.record, reply.now, elected=False))
         return True
@@ -188,12 +192,6 @@ class Waiters:
             except RuntimeError:
                 continue  # the loop is closed, and its tasks with it
             electing = electing and not waiting
-
-
-def _unchanged(found: Found, fence: Fence | None) -> bool:
-    record = found.record
-    running = record.state in (State.IN_PROGRESS, State.PENDING)
-    return running and record.fence == fence and not record.lapsed(found.now)
 
 
 def _elect(wake: Wake) -> Wake:

@@ -1,4 +1,7 @@
-"""Writes that must reach the store although nobody waits for them any more."""
+"""Retries writes in the background until the store acknowledges them.
+
+The request that wanted the write is over: its client got an error, and will ask again.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _LIMIT: Final = 10_000
 _FIRST, _LONGEST = 0.1, 5.0
 
 
-class _Pursuit:
+class _Retry:
     __slots__ = ("attempt", "claim", "due", "give_up_at", "op", "seen")
 
     def __init__(
@@ -41,7 +44,7 @@ class _Pursuit:
 
     @property
     def tells_outcome(self) -> bool:
-        """Whether it must be said when it is lost; else the lapse of its lease does as well."""
+        """Whether its loss is reported. Of other writes the lapse of the lease does the work."""
         return isinstance(self.op, Complete) or self.claim is not None
 
 
@@ -52,7 +55,7 @@ class WriteRetries:
         self._clock = clock
         self._events = events
         self._lock = threading.Lock()
-        self._queue: deque[_Pursuit] = deque()
+        self._queue: deque[_Retry] = deque()
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -63,16 +66,17 @@ class WriteRetries:
         claim: Claim | None = None,
         seen: Fence | None = None,
     ) -> float:
-        """Take a write on, and what must be claimed before it; returns when it is due.
+        """Add a write, and the claim it needs first; returns when it is due.
 
-        A record that is not there, or has the fence ``seen`` still, is no answer.
+        It is tried again while there is no record, or while the record still has the fence
+        ``seen``: what the write takes back may be on its way.
         """
         now = self._clock()
         with self._lock:
             if len(self._queue) >= _LIMIT:
                 self._queue.popleft()
                 self._lost("too many unacknowledged writes, the oldest is given up")
-            self._queue.append(_Pursuit(op, claim, seen, now))
+            self._queue.append(_Retry(op, claim, seen, now))
         return now
 
     def run_once(self, store: Store) -> float:
@@ -91,12 +95,12 @@ class WriteRetries:
             return min((item.due for item in self._queue), default=float("inf"))
 
     def last_try(self, store: Callable[[], Store]) -> None:
-        """At the end of the process: each once more, then the lapse of the lease takes over."""
+        """Try each write once more as the process ends. After that the leases lapse."""
         for item in list(self._queue):
             if not self._try(item, store()):
                 break
 
-    def _try(self, item: _Pursuit, store: Store) -> bool:
+    def _try(self, item: _Retry, store: Store) -> bool:
         """One try; False when the store is out."""
         try:
             if item.claim is not None:
@@ -118,7 +122,7 @@ class WriteRetries:
             self._again(item)
         return True
 
-    def _again(self, item: _Pursuit) -> None:
+    def _again(self, item: _Retry) -> None:
         now = self._clock()
         item.attempt += 1
         pause = min(_LONGEST, _FIRST * 2 ** min(item.attempt, 10))
@@ -131,6 +135,6 @@ class WriteRetries:
     def _lost(self, why: str) -> None:
         self._events.emit("write.lost", why=why)
 
-    def _drop(self, item: _Pursuit) -> None:
+    def _drop(self, item: _Retry) -> None:
         with self._lock, contextlib.suppress(ValueError):  # it may have made room for another
             self._queue.remove(item)

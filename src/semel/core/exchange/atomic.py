@@ -207,9 +207,11 @@ def _failed(ex: Exchange, result: _Result, error: SemelError) -> Flow[Answer]:
 
 
 def _nothing_kept(ex: Exchange, result: _Result, error: SemelError) -> Flow[Answer]:
-    if not result.doubtful:
-        return _nothing_happened(ex, result.answer, error)
     answer = result.answer
+    if not result.doubtful:
+        response = refuse("not-executed", retry_after=ex.policy.retry_micros)
+        own = Outcome.STORE_ERROR
+        return replace(answer, response=response, outcome=own, error=error, reraise=False)
     if result.writes:
         answer = replace(
             answer, response=doubt(ex, ex.can_ask, status=500), outcome=Outcome.SUSPENDED
@@ -224,13 +226,6 @@ def _without_writes(ex: Exchange, result: _Result) -> StoreOperation[Written]:
     return result.op
 
 
-def _nothing_happened(ex: Exchange, answer: Answer, error: SemelError) -> Answer:
-    response = refuse("not-executed", retry_after=ex.policy.retry_micros)
-    return replace(
-        answer, response=response, outcome=Outcome.STORE_ERROR, error=error, reraise=False
-    )
-
-
 def _suspension(ex: Exchange, error: BaseException | None) -> StoreOperation[Written]:
     return concession(ex, Verdict.SUSPEND, error, Progress())
 
@@ -239,7 +234,10 @@ def _apart(ex: Exchange, op: StoreOperation[Written], answer: Answer) -> Flow[An
     """Put on record, in a transaction of its own, that nobody may run this again."""
     for attempt in range(1, _TRIES + 1):
         try:
-            yield from _claim_anew(ex)
+            # The claim went with its transaction, unless the handler itself has committed it.
+            claimed = yield from ask(claim_of(ex))
+            if isinstance(claimed, Found) and claimed.record.fence != ex.fence:
+                yield from meet(ex, claimed)
             written = yield from ask(op)
         except (SemelError, Interrupted):
             yield from ask(Pause(ex.identity, ex.fence, attempt))
@@ -249,13 +247,6 @@ def _apart(ex: Exchange, op: StoreOperation[Written], answer: Answer) -> Flow[An
             return _committed(ex, answer, written.expires_at)
     yield from ask(Pursue(op, claim_of(ex)))
     return answer if answer.outcome is not Outcome.EXECUTED else not_durable(ex, answer)
-
-
-def _claim_anew(ex: Exchange) -> Flow[None]:
-    """The claim went with its transaction, unless the handler itself has committed it."""
-    reply = yield from ask(claim_of(ex))
-    if isinstance(reply, Found) and reply.record.fence != ex.fence:
-        yield from meet(ex, reply)
 
 
 def _ascertained(ex: Exchange, result: _Result, error: SemelError) -> Flow[Answer]:

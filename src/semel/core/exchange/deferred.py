@@ -55,7 +55,7 @@ def hand_in(ex: Exchange) -> Flow[Answer]:
 
 
 def _hand_over(ex: Exchange, looks: bool) -> Flow[Accepted | Found | Stale]:
-    """As `_look`: what was met before is read, and its request not sent again."""
+    """Accept the request. A key that was probably seen before is read first: reading is cheaper."""
     if looks:
         reply = yield from ask(Read(ex.identity))
         if isinstance(reply, Found):
@@ -100,7 +100,7 @@ def _meet_deferred(ex: Exchange, record: Record, now: Micros) -> Flow[Answer | N
 
 
 def _put_back(ex: Exchange) -> Flow[None]:
-    """Into the queue. Held by nobody it would lapse, and its outcome would be called unknown."""
+    """Put it back into the queue: held by nobody, it would lapse and become unknown."""
     op = Release(ex.identity, ex.fence, ex.policy.retention_micros, "asked for again", requeue=0)
     try:
         yield from ask(op)

@@ -28,11 +28,7 @@ class Problem:
     retryable: bool
 
 
-def _catalogue(*problems: Problem) -> Mapping[str, Problem]:
-    return {problem.code: problem for problem in problems}
-
-
-CATALOGUE: Final = _catalogue(
+_PROBLEMS: Final = (
     Problem(
         "missing-key",
         400,
@@ -217,6 +213,9 @@ CATALOGUE: Final = _catalogue(
         False,
     ),
 )
+
+CATALOGUE: Final[Mapping[str, Problem]] = {problem.code: problem for problem in _PROBLEMS}
+"""Every problem, by its code."""
 
 
 def refuse(

@@ -24,7 +24,9 @@ def enrol(label: str, policy: Policy, terms: Terms) -> Flow[None]:
     terms are put on record, too: from now on there may be records that name them.
     """
     recipe, previous = _recipes(policy)
-    reply = yield from ask(Register(label, recipe, previous, _alive(policy)))
+    both = (policy, policy.previous or policy)
+    alive = max(each.retention_micros + each.tombstone_micros for each in both)
+    reply = yield from ask(Register(label, recipe, previous, alive))
     left = (reply.alive_until or 0) - reply.now
     if isinstance(reply, Conflicting):
         raise SettingsChanged(_conflict(label, recipe, previous, reply.recorded, left))
@@ -56,12 +58,6 @@ def _still_alive(label: str, previous: str | None, left: Micros) -> str:
         f"{label}: keys made with [{previous}] may still be alive; keep previous= set to that "
         f"policy for another {left // _HOUR + 1} hours"
     )
-
-
-def _alive(policy: Policy) -> Micros:
-    """How long a key lives at most, under the settings now or before."""
-    both = (policy, policy.previous or policy)
-    return max(each.retention_micros + each.tombstone_micros for each in both)
 
 
 def _conflict(label: str, recipe: str, previous: str | None, recorded: str, left: Micros) -> str:

@@ -1,4 +1,4 @@
-"""The status resource: how a request that was accepted is doing, told to its own caller only."""
+"""The status resource: tells the caller of an accepted request how it is doing, and nobody else."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PAUSE: Final = 1_000_000
 
 
 def answered(response: Response) -> Flow[Response]:
-    """An answer for which nobody need be asked."""
+    """A flow that returns ``response`` and asks for nothing."""
     yield from ()
     return response
 
@@ -60,7 +60,7 @@ def status(call: StatusCall, policy_of: PolicyOf) -> Flow[Response]:
     if policy is None or case.terms is None:
         return refuse("no-such-operation")
     asked = case.terms.probe and case.due_at is not None  # else it was given up
-    return (yield from _told(call, policy, asked, reply.case.record, reply.now))
+    return (yield from _from_record(call, policy, asked, case.record, reply.now))
 
 
 def _under_way_unseen(call: StatusCall) -> Flow[Response]:
@@ -76,7 +76,7 @@ def _under_way_unseen(call: StatusCall) -> Flow[Response]:
     return refuse("no-such-operation")
 
 
-def _told(
+def _from_record(
     call: StatusCall, policy: Policy, asked: bool, record: Record, now: Micros
 ) -> Flow[Response]:
     if record.forgettable(now):
@@ -84,7 +84,7 @@ def _told(
     if record.past_retention(now):
         return refuse("key-expired")
     if record.state is State.COMPLETED:
-        return (yield from _final(call, policy, record))
+        return (yield from _kept_answer(call, policy, record))
     if record.state is State.FAILED_RETRYABLE:
         return refuse("attempt-failed", retry_after=policy.retry_micros)
     if record.state is State.UNKNOWN and not asked:
@@ -92,7 +92,7 @@ def _told(
     return under_way(call.address, record.state, policy.retry_micros)
 
 
-def _final(call: StatusCall, policy: Policy, record: Record) -> Flow[Response]:
+def _kept_answer(call: StatusCall, policy: Policy, record: Record) -> Flow[Response]:
     if record.retired_at is not None and policy.after_retire == "refuse":
         return refuse("replay-impossible")
     try:

@@ -1,4 +1,4 @@
-"""Acts: what people, and evidence, do to records beside the way of a request.
+"""Acts: what people and evidence do to records, apart from requests.
 
 An operation that takes an `Act` writes it into the audit table in the same atomic step, so there is
 no act without its entry. Nothing ever deletes entries: they outlive records and the reaper.

@@ -1,4 +1,4 @@
-"""What a store does for those who answer for what is kept: its audit, its erasure, its encryption.
+"""Store operations for the audit, for the erasure of tenants, and for re-encryption.
 
 Like those of `core/operations/requests.py`, each is one atomic step; a list looks at a bounded
 page.

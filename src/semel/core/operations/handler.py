@@ -1,4 +1,4 @@
-"""What a handler may come to, and what a flow asks of whoever runs it, which no store answers."""
+"""The outcomes of a handler, and the operations that the driver of a flow performs, not a store."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ class Ask(FlowOperation[Any]):
 
 @value
 class Apart(FlowOperation[Any]):
-    """Do work that takes long: not in the thread of an event loop, where all others would wait."""
+    """Do work that takes long outside the thread of an event loop, so that nobody waits for it."""
 
     work: Callable[[], Any]
 

@@ -1,4 +1,4 @@
-"""What a store does for those who look after records: workers, maintenance, operators.
+"""Store operations for workers, maintenance and operators.
 
 Like those of `core/operations/requests.py`, each is one atomic step; it touches a bounded batch.
 """

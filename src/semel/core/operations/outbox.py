@@ -1,4 +1,4 @@
-"""What a store does for the outbox and for events of providers.
+"""Store operations for the outbox and for events of providers.
 
 An effect is written in the transaction that wants it, and exists if and only if that committed. A
 worker takes effects under a fence for a while; what it did not finish by then others may take.

@@ -1,6 +1,6 @@
 """Private names of HTTP clients: the ways on which a call fails before anything of it was sent.
 
-`failures` reads the frames of an exception by them. A frame that is not on a way listed here, a
+`was_sent` reads the frames of an exception by them. A frame that is not on a way listed here, a
 version that was not read, or a variable that is gone proves nothing, and the call is in doubt.
 `tests/core/test_client_internals.py` fails when a newer version changes what was read: read it
 again, then raise the bound.
@@ -170,10 +170,6 @@ Tries = Sequence[Any] | None
 """What was tried before, as the client noted it; None when that cannot be read."""
 
 
-def _nothing(_: Mapping[str, Any]) -> Tries:
-    return ()
-
-
 def _noted(found: Any) -> Tries:
     return None if not isinstance(found, Sequence) else found  # pyright: ignore[reportUnknownVariableType]
 
@@ -216,7 +212,7 @@ TRIES: Final[Mapping[Place, Callable[[Mapping[str, Any]], Tries]]] = {
     ("urllib3.connectionpool", "HTTPConnectionPool.urlopen"): _noted_by_pool,
     ("aiohttp.client", "ClientSession._request"): _history_of_aiohttp,
     ("urllib.request", "OpenerDirector.open"): _until("req", "response"),
-    **dict.fromkeys(CONNECTING | PREPARING, _nothing),
+    **dict.fromkeys(CONNECTING | PREPARING, lambda _: ()),
 }
 """How to read, from a function's variables, what it tried before. Without one there is no proof."""
 
@@ -230,17 +226,15 @@ def is_on_a_way(frame: FrameType) -> bool:
     module, function = place(frame)
     package = module.partition(".")[0]
     listed = WAYS.get(module) or WAYS.get(package, frozenset())
-    return (listed is ALL or function in listed) and _was_read(package)
+    if listed is not ALL and function not in listed:
+        return False
+    oldest, first_unread = READ[package]
+    found = version(package)
+    return found is not None and oldest <= found < first_unread
 
 
 def is_passive(frame: FrameType) -> bool:
     return place(frame)[0].partition(".")[0] in PASSIVE
-
-
-def _was_read(package: str) -> bool:
-    oldest, first_unread = READ[package]
-    found = version(package)
-    return found is not None and oldest <= found < first_unread
 
 
 def version(package: str) -> Version | None:

@@ -108,10 +108,11 @@ def decode(blob: bytes | None) -> Journal:
             demand_opened(blob, "a journal", _MAGIC)
         if magic != _MAGIC or zlib.crc32(rest) != checksum:
             raise StoreCorrupt("a journal is damaged: its checksum does not match")
-        return Journal(tuple(_point(*entry) for entry in json.loads(rest)))
+        return Journal(
+            tuple(
+                Point(name, PointKind(kind), bool(result), result[0] if result else None)
+                for name, kind, *result in json.loads(rest)
+            )
+        )
     except (struct.error, ValueError, TypeError, KeyError, RecursionError) as error:
         raise StoreCorrupt(f"a journal cannot be read: {error}") from error
-
-
-def _point(name: str, kind: str, *result: Any) -> Point:
-    return Point(name, PointKind(kind), bool(result), result[0] if result else None)

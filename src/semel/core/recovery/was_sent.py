@@ -262,7 +262,11 @@ def _kind(error: BaseException) -> WasSent | None:
         case By.CODE:
             return WasSent.ANSWERED if _code(error) in ANSWERED_CODES else WasSent.AMBIGUOUS
         case By.WITHIN:
-            return _kind_within(error)
+            inner = next(_within(error), None)
+            if inner is not None:
+                return _kind(inner)
+            # Nothing inside: urllib's own, else in doubt.
+            return None if _package(type(error)) == "urllib" else WasSent.AMBIGUOUS
         case rule:
             return rule
 
@@ -290,14 +294,6 @@ def _kind_of_system(error: BaseException) -> WasSent | None:
         return WasSent.AMBIGUOUS
     rule = _rule(error)
     return rule if isinstance(rule, WasSent) else None
-
-
-def _kind_within(error: BaseException) -> WasSent | None:
-    """Of an error that says "see inside". Nothing inside: urllib's own, else in doubt."""
-    inner = next(_within(error), None)
-    if inner is not None:
-        return _kind(inner)
-    return None if _package(type(error)) == "urllib" else WasSent.AMBIGUOUS
 
 
 def _within(error: BaseException) -> Iterator[BaseException]:
@@ -382,7 +378,8 @@ def _behind(link: BaseException, excuse: _Excuse) -> Iterator[tuple[BaseExceptio
 
 
 def _is_excused(link: BaseException, excuse: _Excuse) -> bool:
-    if excuse is _Excuse.SYSTEM and (_of_the_system(link) or _is_of_event_loop(link)):
+    of_event_loop = _package(type(link)) in {"anyio", "trio"} and isinstance(link, Exception)
+    if excuse is _Excuse.SYSTEM and (_of_the_system(link) or of_event_loop):
         return True
     return excuse is not _Excuse.NOTHING and not isinstance(link, (Exception, BaseExceptionGroup))
 
@@ -395,10 +392,6 @@ def _passed_on(link: BaseException, excuse: _Excuse | None) -> _Excuse:
     if _of_the_system(link):
         return _Excuse.CANCELLATION
     return excuse if isinstance(link, Exception) else _Excuse.NOTHING
-
-
-def _is_of_event_loop(error: BaseException) -> bool:
-    return _package(type(error)) in {"anyio", "trio"} and isinstance(error, Exception)
 
 
 def _members(error: BaseException) -> tuple[BaseException, ...]:
@@ -414,18 +407,17 @@ def _unproved(error: BaseException, shows_first_try: Shows) -> Iterator[BaseExce
     """The errors in sight that say "not sent", and whose frames do not show a first try."""
     proved: set[FrameType] = set()
     for link, _ in _walk(error):
-        if _kind(link) is not WasSent.NOT_SENT or (link is not error and _is_only_carried(link)):
+        # urllib3 wraps errors in others that it never raises; what is within is looked at.
+        only_carried = link.__traceback__ is None and _rule(link) is By.WITHIN
+        if _kind(link) is not WasSent.NOT_SENT or (link is not error and only_carried):
             continue
         frames = list(_frames(link))
-        if shows_first_try(frames) or _is_within(frames, proved):
+        # Caught within a call that is proved, or by packages that only carry calls.
+        inside = bool(frames) and (frames[0] in proved or all(map(internals.is_passive, frames)))
+        if shows_first_try(frames) or (inside and _is_unbroken(frames)):
             proved.update(frames)
         else:
             yield link
-
-
-def _is_only_carried(link: BaseException) -> bool:
-    """urllib3 wraps errors in others that it never raises; what is within is looked at."""
-    return link.__traceback__ is None and _rule(link) is By.WITHIN
 
 
 def _shown_by_all(package: str) -> Shows:
@@ -456,12 +448,6 @@ def _shown_by_client(frames: list[FrameType]) -> bool:
     return told and _is_unbroken(way)
 
 
-def _is_within(frames: list[FrameType], proved: set[FrameType]) -> bool:
-    """Whether it was caught within a call that is proved, or by those who only carry calls."""
-    inside = bool(frames) and (frames[0] in proved or all(map(internals.is_passive, frames)))
-    return inside and _is_unbroken(frames)
-
-
 def _is_unbroken(way: Iterable[FrameType]) -> bool:
     """Whether only known functions of clients are on the way, and none had sent anything before."""
     return all(
@@ -474,13 +460,11 @@ def _had_sent(frame: FrameType) -> bool:
     """Whether a function had sent before; so it is if what it had tried cannot be read any more."""
     read = internals.TRIES.get(internals.place(frame))
     tries = read(frame.f_locals) if read is not None else ()
-    return tries is None or any(map(_was_sent, tries))
-
-
-def _was_sent(noted: Any) -> bool:
+    if tries is None:
+        return True
     # Not `classify`: the frames of a noted error lead to the very list it is noted in.
-    error = getattr(noted, "error", None)
-    return error is None or _by_class(error) is not WasSent.NOT_SENT
+    errors = [getattr(noted, "error", None) for noted in tries]
+    return any(error is None or _by_class(error) is not WasSent.NOT_SENT for error in errors)
 
 
 def _is_own(frame: FrameType, package: str, folders: tuple[str, ...]) -> bool:

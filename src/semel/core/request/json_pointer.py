@@ -48,13 +48,13 @@ def drop(value: Value, pointers: Iterable[Pointer]) -> Value:
 
 def pick(value: Value, pointers: Iterable[Pointer]) -> Value:
     """An object of those of the fields that are there, each under its pointer."""
-    return {_label(pointer): found for pointer in pointers for found in _resolve(value, pointer)}
-
-
-def _label(pointer: Pointer) -> str:
-    # A top-level member keeps its name, for people; one that looks like a pointer does not.
-    plain = len(pointer) == 1 and not pointer[0].startswith("/")
-    return pointer[0] if plain else write_pointer(pointer)
+    picked: dict[str, Value] = {}
+    for pointer in pointers:
+        # A top-level member keeps its name, for people; one that looks like a pointer does not.
+        plain = len(pointer) == 1 and not pointer[0].startswith("/")
+        for found in _resolve(value, pointer):
+            picked[pointer[0] if plain else write_pointer(pointer)] = found
+    return picked
 
 
 def _resolve(value: Value, pointer: Pointer) -> tuple[Value, ...]:

@@ -65,14 +65,14 @@ def is_refusal(blob: bytes) -> bool:
 
 
 def is_newer(blob: bytes, magic: bytes) -> bool:
-    """A value of the same kind, of a later make: a letter, and a higher number."""
+    """Whether it is a later version of the same kind: the same letter, and a higher number."""
     return blob[:1] == magic[:1] and magic[1:] < blob[1:2] <= b"9"
 
 
 def demand_opened(blob: bytes, what: str, magic: bytes = b"") -> None:
-    """For decoders, of bytes that are not theirs: says so, if there is a better reason than damage.
+    """Raise the reason why a decoder cannot read ``blob``, if it is a better one than damage.
 
-    ``magic``: how theirs begin, if they have a mark.
+    It may be newer, refused, or still encrypted. ``magic``: how the decoder's own bytes begin.
     """
     if is_newer(blob, magic) or is_newer(blob, MAGIC):
         raise SchemaTooNew(f"{what} {NEWER}")

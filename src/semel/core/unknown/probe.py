@@ -59,7 +59,7 @@ def reconcile(
         return Passed(None if written.record is None else written.record.state, written.now)
     if reason is not None:
         return GivenUp(reason)
-    evidence = yield from _answer(doubt)
+    evidence = yield from _ask_probe(doubt)
     if isinstance(evidence, Undecided):
         return evidence
     witness = Witness("probe", doubt.name or f"{case.origin.method} {case.origin.path}")
@@ -80,17 +80,13 @@ def hopeless(doubt: Doubt) -> str | None:
         return "nobody can be asked"  # where somebody could, another version may know whom
     age = doubt.now - doubt.case.record.created_at
     give_up = doubt.terms.give_up_after
-    if age >= give_up and _asked_for(doubt.terms, doubt.case.tries) >= give_up:
+    asked_for = sum(pause(doubt.terms, each) for each in range(doubt.case.tries))  # at the least
+    if age >= give_up and asked_for >= give_up:
         return f"asked {doubt.case.tries} times, and nobody could tell"
     return None
 
 
-def _asked_for(terms: Terms, tries: int) -> Micros:
-    """For how long it has been asked about, at the least."""
-    return sum(pause(terms, each) for each in range(tries))
-
-
-def _answer(doubt: Doubt) -> Flow[Evidence | Undecided]:
+def _ask_probe(doubt: Doubt) -> Flow[Evidence | Undecided]:
     """What the probe says; one that fails, or talks nonsense, cannot tell."""
     case = doubt.case
     question = inquiry_about(case, doubt.name)

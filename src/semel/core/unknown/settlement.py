@@ -26,7 +26,7 @@ from semel.core.operations.requests import (
     Suspend,
     Written,
 )
-from semel.core.records import Case, Fence, Headers, Micros, OnLapse, Record, Response, State
+from semel.core.records import Case, Fence, Headers, Micros, OnLapse, Response, State
 from semel.core.recovery import journal
 from semel.core.recovery.journal import Journal
 from semel.core.stored import snapshot
@@ -127,7 +127,11 @@ def settle(
     terms = case.terms
     if terms is None:
         return Undecided(_NO_TERMS)
-    state = yield from _lapsed(case.record, now, terms)
+    record = case.record
+    state: State | None = record.state
+    # A resumable one is left: whoever resumes it finds its points, and asks about a call begun.
+    if record.lapsed(now) and record.on_lapse is not OnLapse.RESUME:
+        state = _state((yield from ask(Lapse(record.identity, record.fence, terms.retention))))
     if state is State.IN_PROGRESS or state is State.PENDING:
         return Running(state, case.record.leased_until or now, now)
     if state is not State.UNKNOWN:
@@ -135,7 +139,7 @@ def settle(
     op = _operation(case, evidence, terms, fence, witness, render)
     if not isinstance(op, StoreOperation):
         return op
-    return _came_to((yield from _insist(op)))
+    return _settlement_of((yield from _insist(op)))
 
 
 def settle_anew(
@@ -150,24 +154,26 @@ def settle_anew(
     if not isinstance(op, StoreOperation):
         return op
     if case.record.state is State.UNKNOWN:
-        return _came_to((yield from _insist(op)))
+        return _settlement_of((yield from _insist(op)))
     stopped = witness.says(f"stopped, to settle {call} anew").line
     written = yield from _insist(Suspend(case.record.identity, case.record.fence, stopped))
     found = yield from ask(Recall(case.record.identity))
     if not isinstance(written, Applied) or isinstance(found, NoRecord):
-        return _came_to(written)
+        return _settlement_of(written)
     op = _anew(found.case, found.now, call, evidence, fence, witness)
     if isinstance(op, StoreOperation):
-        return _came_to((yield from _insist(op)))
+        return _settlement_of((yield from _insist(op)))
     if call_in_doubt(found.case) is None:  # it had gone on just before, and is let go on
-        yield from _insist(_as_it_was(found.case, fence, witness))
+        record, points = found.case.record, found.case.journal or journal.encode(Journal())
+        said = witness.says("goes on as it was")
+        yield from _insist(SettleCall(record.identity, record.fence, fence, points, said))
     return op
 
 
 def _anew(
     case: Case, now: Micros, call: str, evidence: Evidence, fence: Fence, witness: Witness
 ) -> StoreOperation[Written] | Settlement:
-    points, state = _journal(case), case.record.state
+    points, state = _journal_of(case), case.record.state
     if case.terms is None:
         return Undecided(_NO_TERMS)
     if state not in (State.UNKNOWN, State.IN_PROGRESS):
@@ -180,12 +186,6 @@ def _anew(
         return Undecided(f"the last it came to is the {last.kind} {last.name!r}{begun}")
     doubted = replace(case, journal=journal.encode(points.doubting()))
     return _operation(doubted, evidence, case.terms, fence, witness, None)
-
-
-def _as_it_was(case: Case, fence: Fence, witness: Witness) -> SettleCall:
-    said = witness.says("goes on as it was")
-    record, points = case.record, case.journal or journal.encode(Journal())
-    return SettleCall(record.identity, record.fence, fence, points, said)
 
 
 _NO_TERMS: Final = "its terms are not on record: nobody knows how long it must be kept"
@@ -208,19 +208,11 @@ def in_doubt(case: Case) -> str | None:
 
 def call_in_doubt(case: Case) -> str | None:
     """The call that evidence must be about; None where it is about the whole handler."""
-    points = _points(case)
+    points = _journal_in_doubt(case)
     return None if points is None or points.intent is None else points.intent.name
 
 
 # ── what is written ───────────────────────────────────────────────────────────────────────────────
-
-
-def _lapsed(record: Record, now: Micros, terms: Terms) -> Flow[State | None]:
-    """The record's state, after its lapse where that is due; its fence stays the one seen."""
-    if not record.lapsed(now) or record.on_lapse is OnLapse.RESUME:
-        return record.state  # whoever resumes it finds its points, and asks about a call begun
-    written = yield from ask(Lapse(record.identity, record.fence, terms.retention))
-    return _state(written)
 
 
 def _state(written: Written) -> State | None:
@@ -229,14 +221,14 @@ def _state(written: Written) -> State | None:
     return None if written.record is None else written.record.state
 
 
-def _came_to(written: Written) -> Settlement:
+def _settlement_of(written: Written) -> Settlement:
     if isinstance(written, Applied) and written.state is not None:
         return Settled(written.state, written.now)
     return Passed(_state(written), written.now)
 
 
 def _insist(op: StoreOperation[Written]) -> Flow[Written]:
-    """An answer lost on the wire is asked for again: the fence tells our own write from others'."""
+    """Write, and write again if the reply is lost: the fence tells our own write from others'."""
     try:
         return (yield from ask(op))
     except StoreUnavailable:
@@ -266,7 +258,7 @@ def _operation(
 
 def _absent(case: Case, terms: Terms, fence: Fence, witness: Witness) -> SettleAbsent | SettleCall:
     """A retry may run; an operation that has acted before goes on without one."""
-    points, evidence = _journal(case), witness.says("absent, and final")
+    points, evidence = _journal_of(case), witness.says("absent, and final")
     left = None if points is None else points.withdrawing()
     blob = None if left is None else journal.encode(left)
     identity, seen = case.record.identity, case.record.fence
@@ -283,7 +275,7 @@ def _happened(
     witness: Witness,
     render: Render | None,
 ) -> SettleCall | SettleHappened | Unusable:
-    record, points = case.record, _points(case)
+    record, points = case.record, _journal_in_doubt(case)
     said = witness.says("happened", evidence.provider_id)
     try:
         if points is not None:
@@ -296,13 +288,13 @@ def _happened(
     return SettleHappened(record.identity, record.fence, fence, kept, *times, said)
 
 
-def _points(case: Case) -> Journal | None:
+def _journal_in_doubt(case: Case) -> Journal | None:
     """The journal of an operation whose call is in doubt; None for a plain handler."""
-    points = _journal(case)
+    points = _journal_of(case)
     return points if points is not None and points.intent is not None else None
 
 
-def _journal(case: Case) -> Journal | None:
+def _journal_of(case: Case) -> Journal | None:
     """The journal of an operation, also of one that was begun and never finished."""
     resumable = case.record.on_lapse is OnLapse.RESUME
     return journal.decode(case.journal) if resumable else None
@@ -315,7 +307,9 @@ def _snapshot(case: Case, evidence: Happened, terms: Terms, render: Render | Non
     """The answer the client should have got, or a receipt with the provider's id."""
     response = _response(case, evidence, render)
     if response is None:
-        headers = _receipt(evidence.provider_id)
+        shown = "".join(c if c.isprintable() else " " for c in evidence.provider_id or "")
+        receipt = ((PROVIDER_ID, shown[:_LONGEST].encode("latin-1", "replace")),)
+        headers = () if evidence.provider_id is None else receipt
         return Snapshot(200, headers, None, schema_version=terms.schema_version)
     return replay.kept(response, terms)
 
@@ -344,10 +338,3 @@ def _checked(response: Any) -> Response:
         if b"\n" in name + text or b"\r" in name + text or not name:
             raise ValueError("a header of the answer would break its head")
     return response
-
-
-def _receipt(provider_id: str | None) -> Headers:
-    if provider_id is None:
-        return ()
-    shown = "".join(c if c.isprintable() else " " for c in provider_id)[:_LONGEST]
-    return ((PROVIDER_ID, shown.encode("latin-1", "replace")),)

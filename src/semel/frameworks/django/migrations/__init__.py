@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db.migrations.operations.base import Operation
 
-from semel.stores.django.migration import migrate
+from semel.stores.django.database import migrate
 
 
 class BringUpToDate(Operation):
