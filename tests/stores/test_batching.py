@@ -19,7 +19,7 @@ from semel.stores.sql.batching import (
     BatchJob,
     BatchKind,
     BatchQueue,
-    Unanswered,
+    SendAlone,
 )
 from semel.stores.sql.plans import plan
 from semel.stores.sql.rows import written
@@ -56,7 +56,7 @@ class Note(BatchJob):
     def fail(self, error: Exception) -> None:
         self.told = error
 
-    def send_alone(self, again: Unanswered) -> None:
+    def send_alone(self, again: SendAlone) -> None:
         self.told = again
 
 
@@ -102,7 +102,7 @@ def test_a_batch_has_a_bounded_weight_and_skips_who_has_left(kinds: Kinds) -> No
     assert 1 < max(sizes) <= 16
     queue = queued(kinds, ops[:4])
     for job in list(queue._jobs)[1:3]:
-        job.answer(Unanswered())
+        job.answer(SendAlone())
     assert [job.op for job in queue.take()] == [ops[0], ops[3]]
     assert len(queue.take()) == 0
 
@@ -136,7 +136,7 @@ def test_who_cannot_be_written_goes_alone_and_spoils_no_other(kinds: Kinds) -> N
     unwritable = [job for job in batch if job.identity == bad.identity]
     ordered = sorted(good, key=lambda op: op.identity)
     assert batch.statement() == kinds[Claim].statement_for(ordered)
-    assert [job.told for job in unwritable] == [Unanswered(doubt=False)] * 2
+    assert [job.told for job in unwritable] == [SendAlone(doubt=False)] * 2
     assert not any(job.abandoned() for job in batch)
     assert len(batch) == 2
     assert queued(kinds, [bad, bad]).take().statement() is None
@@ -161,7 +161,7 @@ def test_a_doubt_from_the_batch_stays_when_going_alone_fails_surely(
     """Sent, connection lost, server gone: nobody may say that it surely did not happen."""
     batch = queued(postgres_kinds.KINDS, [claim(), claim()]).take()
     batch.fail(StatementFault("the server hung up", doubt=True, tries=2), store_error)
-    assert [job.told for job in batch] == [Unanswered(doubt=True)] * 2
+    assert [job.told for job in batch] == [SendAlone(doubt=True)] * 2
     alone = retried_statements(claim(), store_error, doubt=True)
     next(alone)
     with pytest.raises(StoreUnavailable) as unavailable:

@@ -35,7 +35,7 @@ from semel.stores.mysql import MysqlBackend
 from semel.stores.mysql.batch_columns import KINDS
 from semel.stores.mysql.errors import DUPLICATE, TOO_LARGE, WAITED, MysqlFault, store_error
 from semel.stores.mysql.protocol import exchange, packet
-from semel.stores.sql.batching import MAX_BATCHED, MAX_ROWS, Batch, Unanswered
+from semel.stores.sql.batching import MAX_BATCHED, MAX_ROWS, Batch, SendAlone
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.plans import Statement
 from tests.proof.floors import missing, rounds
@@ -474,7 +474,7 @@ def test_what_fails_after_the_write_is_in_doubt_and_ends_the_connection(
 def test_what_may_be_the_fault_of_one_member_sends_each_alone(fault: MysqlFault) -> None:
     batch = batch_of([claim(), claim()])
     batch.fail(fault, store_error)
-    assert [job.told for job in batch] == [Unanswered(doubt=fault.doubt)] * 2
+    assert [job.told for job in batch] == [SendAlone(doubt=fault.doubt)] * 2
 
 
 @pytest.mark.parametrize("kind", [Claim, Complete])

@@ -1,7 +1,7 @@
-"""What a handler writes with: a psycopg connection, in either colour, over semel's own transaction.
+"""The psycopg connection that a handler gets, in either colour, over semel's own transaction.
 
-Made anew for each transaction, over a libpq connection that is used by many: once the transaction
-is over, every use of it is refused, however late and from whatever thread it comes.
+It is made for one transaction, over a libpq connection that many use one after the other: once the
+transaction is over, every use of it is refused, however late and from whatever thread.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
 import psycopg
@@ -26,10 +25,10 @@ RV = TypeVar("RV")
 
 
 class ConnectionTurn:
-    """Whose turn it is on one libpq connection, which stands no two at once.
+    """Lets one user at a time use a libpq connection, which cannot serve two at once.
 
-    Ending the transaction is taking a last turn: whoever comes later is refused, and somebody who
-    is in the middle of a statement is noticed.
+    Ending the transaction takes the last turn: later users are refused, and a user in the middle
+    of a statement is noticed.
     """
 
     def __init__(self, conn: PostgresConnection) -> None:
@@ -84,7 +83,7 @@ class ConnectionTurn:
         return not self.forked and self._lock.acquire(blocking=False)
 
     def listen(self, connection: BaseConnection[Any]) -> None:
-        """Hear what the server says first: a commit that no standby confirmed is told so."""
+        """Get the server's notices first: one reports a commit that no standby confirmed."""
         pgconn, ours = self.conn._pgconn, self.conn._noticed
         theirs = pgconn.notice_handler
 
@@ -94,35 +93,20 @@ class ConnectionTurn:
                 theirs(notice)
 
         pgconn.notice_handler = both
-        connection.prepare_threshold = None  # its names would meet those of the one before
+        connection.prepare_threshold = None  # its names would clash with those of the one before
 
     def unhook(self) -> None:
-        """Back to semel's own ears."""
+        """Restore semel's own notice handler."""
         self.conn._pgconn.notice_handler = self.conn._noticed
         self.conn._pgconn.notify_handler = None
 
 
-class PostgresHandlerConnection(Connection[Any]):
-    """For threads."""
+class _HandlerConnection:
+    """What a handler may not do with its connection, in both colours: end the transaction."""
 
-    def __init__(self, turn: ConnectionTurn) -> None:
-        super().__init__(turn.conn._pgconn)
-        self._turn = turn
-        turn.listen(self)
+    _turn: ConnectionTurn
 
     def __del__(self, *_: object) -> None: ...
-
-    @property
-    def closed(self) -> bool:
-        return self._turn.over or super().closed
-
-    def wait(self, gen: PQGen[RV], *how: Any, **named: Any) -> RV:  # its releases differ in how
-        with self._turn.taken():
-            return super().wait(gen, *how, **named)
-
-    def _check_connection_ok(self) -> None:
-        self._turn.check()
-        super()._check_connection_ok()
 
     def commit(self) -> NoReturn:
         raise refused("commit()")
@@ -139,27 +123,41 @@ class PostgresHandlerConnection(Connection[Any]):
     def _set_autocommit(self, value: bool) -> NoReturn:
         raise refused("autocommit")
 
-    def __enter__(self) -> Self:
-        raise refused("`with connection`, which commits (`with connection.transaction()` does not)")
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        raise refused("`with connection`")
-
-
-class AsyncPostgresHandlerConnection(AsyncConnection[Any]):
-    """For event loops."""
+class PostgresHandlerConnection(_HandlerConnection, Connection[Any]):
+    """For threads."""
 
     def __init__(self, turn: ConnectionTurn) -> None:
         super().__init__(turn.conn._pgconn)
         self._turn = turn
         turn.listen(self)
 
-    def __del__(self, *_: object) -> None: ...
+    @property
+    def closed(self) -> bool:
+        return self._turn.over or super().closed
+
+    def wait(self, gen: PQGen[RV], *how: Any, **named: Any) -> RV:  # psycopg's releases differ
+        with self._turn.taken():
+            return super().wait(gen, *how, **named)
+
+    def _check_connection_ok(self) -> None:
+        self._turn.check()
+        super()._check_connection_ok()
+
+    def __enter__(self) -> Self:
+        raise refused("`with connection`, which commits (`with connection.transaction()` does not)")
+
+    def __exit__(self, *_: object) -> NoReturn:
+        raise refused("`with connection`")
+
+
+class AsyncPostgresHandlerConnection(_HandlerConnection, AsyncConnection[Any]):
+    """For event loops."""
+
+    def __init__(self, turn: ConnectionTurn) -> None:
+        super().__init__(turn.conn._pgconn)
+        self._turn = turn
+        turn.listen(self)
 
     @property
     def closed(self) -> bool:
@@ -173,30 +171,10 @@ class AsyncPostgresHandlerConnection(AsyncConnection[Any]):
         self._turn.check()
         super()._check_connection_ok()
 
-    async def commit(self) -> NoReturn:
-        raise refused("commit()")
-
-    async def rollback(self) -> NoReturn:
-        raise refused("rollback()")
-
-    async def close(self) -> NoReturn:
-        raise refused("close()")
-
-    async def set_autocommit(self, value: bool) -> NoReturn:
-        raise refused("autocommit")
-
-    def _set_autocommit(self, value: bool) -> NoReturn:
-        raise refused("autocommit")
-
     async def __aenter__(self) -> Self:
         raise refused("`async with connection`, which commits (connection.transaction() does not)")
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> NoReturn:
         raise refused("`async with connection`")
 
 

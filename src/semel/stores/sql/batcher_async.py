@@ -24,8 +24,8 @@ from semel.stores.sql.batching import (
     BatchJob,
     BatchKind,
     KindState,
+    SendAlone,
     SlowIdentities,
-    Unanswered,
 )
 from semel.stores.sql.plans import Rows, Statement
 from semel.stores.sql.statement_retry import ToStoreError
@@ -90,7 +90,7 @@ class AsyncBatchJob(BatchJob):
         if not self.future.done():
             self.future.set_exception(error)
 
-    def send_alone(self, why: Unanswered) -> None:
+    def send_alone(self, why: SendAlone) -> None:
         if not self.future.done():
             self.batcher.send_alone(self, why)
 
@@ -189,7 +189,7 @@ class AsyncKindBatcher(KindState[AsyncBatchJob]):
 
     # ── jobs that are sent alone, and batches ────────────────────────────────────────────────────
 
-    def send_alone(self, job: AsyncBatchJob, why: Unanswered) -> None:
+    def send_alone(self, job: AsyncBatchJob, why: SendAlone) -> None:
         """After a batch that did not answer it. Until it is answered, its identity is slow."""
         self._slow.add(job)
         self._send_single(job, why.doubt)

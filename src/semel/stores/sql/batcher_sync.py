@@ -22,8 +22,8 @@ from semel.stores.sql.batching import (
     BatchJob,
     BatchKind,
     KindState,
+    SendAlone,
     SlowIdentities,
-    Unanswered,
 )
 from semel.stores.sql.plans import Rows, Statement
 from semel.stores.sql.statement_retry import ToStoreError
@@ -62,7 +62,7 @@ class ThreadBatchJob(BatchJob):
     def fail(self, error: Exception) -> None:
         self.messages.put(error)
 
-    def send_alone(self, why: Unanswered) -> None:
+    def send_alone(self, why: SendAlone) -> None:
         self.messages.put(why)
 
 
@@ -149,7 +149,7 @@ class KindBatcher(KindState[ThreadBatchJob]):
                 if self._sender is job:  # another has to send the batch
                     self._sender = None
                     self._start_next()
-        if not isinstance(reply, Unanswered):
+        if not isinstance(reply, SendAlone):
             return reply
         with self._lock:
             self._slow.add(job)

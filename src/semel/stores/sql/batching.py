@@ -212,7 +212,7 @@ def batch_kinds(
 # --- jobs, batches and their queue
 
 
-class Unanswered(NamedTuple):
+class SendAlone(NamedTuple):
     """The batch has no answer: send the operation alone. ``doubt``: it may have been applied."""
 
     doubt: bool = False
@@ -245,7 +245,7 @@ class BatchJob:
     def fail(self, error: Exception) -> None:
         raise NotImplementedError
 
-    def send_alone(self, why: Unanswered) -> None:
+    def send_alone(self, why: SendAlone) -> None:
         raise NotImplementedError
 
 
@@ -294,7 +294,7 @@ class Batch(Generic[J]):
                 raise RuntimeError("operations that can be written one by one, but not together")
             for job in self.jobs:
                 if job.identity in bad:
-                    job.send_alone(Unanswered())
+                    job.send_alone(SendAlone())
             self._rows = {each: job for each, job in self._rows.items() if each not in bad}
             self.jobs = [job for job in self.jobs if job.identity not in bad]
         return None
@@ -309,7 +309,7 @@ class Batch(Generic[J]):
         for job in self.jobs:
             row = found.get(job.identity)
             if row is None:
-                job.send_alone(Unanswered())
+                job.send_alone(SendAlone())
                 continue
             try:
                 reply = reply_to(job.op, row)
@@ -325,7 +325,7 @@ class Batch(Generic[J]):
     def send_each_alone(self, doubt: bool) -> None:
         """With the same fence."""
         for job in self.jobs:
-            job.send_alone(Unanswered(doubt))
+            job.send_alone(SendAlone(doubt))
 
     def fail(self, error: BaseException, store_error: ToStoreError) -> None:
         """The statement failed. Where the cause may be one row, or may be gone, each goes alone.
