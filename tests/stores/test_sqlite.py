@@ -78,13 +78,13 @@ def backend(path: Path) -> Iterator[SqliteBackend]:
 @contextmanager
 def hurried(backend: SqliteBackend) -> Iterator[None]:
     """What is asked in the meantime has little time: only what meets a foreign lock may be."""
-    engine = backend._engine
-    assert engine is not None
-    backend._timeout = engine._timeout = 0.05
+    writer = backend._writer
+    assert writer is not None
+    backend._timeout = writer._timeout = 0.05
     try:
         yield
     finally:
-        backend._timeout = engine._timeout = PATIENCE
+        backend._timeout = writer._timeout = PATIENCE
 
 
 def ask(backend: SqliteBackend, op: StoreOperation[Any]) -> Any:
@@ -155,10 +155,10 @@ def test_a_memory_store_takes_no_path() -> None:
 
 
 def writers_connection(backend: SqliteBackend) -> sqlite3.Connection:
-    engine = backend._engine
-    assert engine is not None
-    assert engine._connection is not None
-    return engine._connection
+    writer = backend._writer
+    assert writer is not None
+    assert writer._connection is not None
+    return writer._connection
 
 
 def test_commits_are_set_to_be_durable(backend: SqliteBackend) -> None:
@@ -987,9 +987,9 @@ def test_readers_of_threads_that_ended_are_closed(backend: SqliteBackend) -> Non
         thread = threading.Thread(target=lambda: ask(backend, Read(new_identity())))
         thread.start()
         thread.join(PATIENCE)
-    engine = backend._engine
-    assert engine is not None
-    assert len(engine._readers) <= 1
+    writer = backend._writer
+    assert writer is not None
+    assert len(writer._readers) <= 1
 
 
 @pytest.mark.parametrize(("option", "enforced"), [("", 0), ("?foreign_keys=on", 1)])

@@ -747,7 +747,7 @@ def test_what_was_committed_is_ascertained(world: World) -> None:
 def refusals(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """To which each is added to whom SQLite's write lock was refused."""
     refused: list[Any] = []
-    attempt: Any = SqliteTransactions._attempt
+    attempt: Any = SqliteTransactions._try_begin
 
     def noted(*given: Any) -> Any:
         begun = attempt(*given)
@@ -755,7 +755,7 @@ def refusals(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             refused.append(given)
         return begun
 
-    monkeypatch.setattr(SqliteTransactions, "_attempt", noted)
+    monkeypatch.setattr(SqliteTransactions, "_try_begin", noted)
     return refused
 
 

@@ -1,8 +1,8 @@
-"""Any store, with the bodies of large answers kept nearer: in this process, and in a Redis.
+"""Any store, with the bodies of large answers cached: in this process, and in a shared Redis.
 
-A record tells its state, its fence and the head of its answer; only the body, which never changes
-while the record has that fence, is taken from here. The head proves it, so a cache that is wrong,
-empty or down costs a question to the store and nothing else.
+The record itself always comes from the store, with the head of a large answer. Only the body comes
+from a cache: it never changes while the record has the same fence, and the head proves it. So a
+cache that is wrong, empty or down costs one more question to the store and nothing else.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ R = TypeVar("R")
 _Name: TypeAlias = tuple[Identity, Fence]
 
 SHARED_FOR: Final = 3600
-"""Seconds in the shared cache. A storm of retries is shorter; the store has it for longer."""
+"""Seconds in the shared cache. A storm of retries is shorter; the store keeps the body longer."""
 
 OUT_OF_USE: Final = 5.0
-"""Seconds for which a shared cache that failed is left alone: nobody must wait for it in vain. Then
-one tries it, and the others wait for news."""
+"""Seconds for which a shared cache that failed is not used, so that no request waits for it. Then
+one request tries it."""
 
 
 @frozen
 class GetBody(StoreOperation[bytes | None]):
-    """Of the shared cache: what was put there, if it is there and whole."""
+    """For the shared cache: return the stored bytes, if they are there and whole."""
 
     identity: Identity
     fence: Fence
@@ -42,7 +42,7 @@ class GetBody(StoreOperation[bytes | None]):
 
 @frozen
 class PutBody(StoreOperation[None]):
-    """Of the shared cache: keep it for ``seconds``."""
+    """For the shared cache: keep the bytes for ``seconds``."""
 
     identity: Identity
     fence: Fence
@@ -51,7 +51,7 @@ class PutBody(StoreOperation[None]):
 
 
 class SharedBodies(Protocol):
-    """A cache that many machines share; it answers `GetBody` and `PutBody`."""
+    """A cache that many machines share; its stores perform `GetBody` and `PutBody`."""
 
     @property
     def blocking(self) -> Store: ...
@@ -65,9 +65,11 @@ class SharedBodies(Protocol):
 
 
 class LocalBodies:
-    """The bodies fetched last, up to ``room`` bytes in two halves; a full one replaces the other.
+    """The last bodies that were fetched, up to ``room`` bytes, in two generations: a full young one
+    becomes the old one.
 
-    No lock, which a fork could copy while it is held: threads that meet here may lose an entry.
+    There is no lock, because a fork could copy it while it is held. Threads that write at the same
+    time may lose an entry.
     """
 
     def __init__(self, room: int) -> None:
@@ -91,16 +93,16 @@ class LocalBodies:
 
 
 class BodyCache:
-    """What is kept beside the store; either part may be missing."""
+    """The local cache and the shared one; either may be off."""
 
     def __init__(self, room: int, shared: SharedBodies | None) -> None:
         self.local = LocalBodies(room)
         self.shared = shared
         self._useless_until: float | None = None
-        """When somebody may try again; None while all is well."""
+        """When the shared cache may be tried again; None while it works."""
 
     def fetch(self, op: Fetch) -> Flow[Fetched | NoRecord]:
-        """From the nearest place that has it; the store's own word is final."""
+        """Fetch a body from the process, else the shared cache, else the store."""
         body = self.local.get(op) or (yield from self._from_shared(op))
         if body is not None:
             return Fetched(body)
@@ -140,17 +142,17 @@ class BodyCache:
         now = monotonic()
         if now < self._useless_until:
             return False
-        self._useless_until = now + OUT_OF_USE  # this one tries
+        self._useless_until = now + OUT_OF_USE  # this caller tries, others wait
         return True
 
     def _failed(self, error: Exception) -> None:
-        if self._useless_until is None:  # else it was said before
+        if self._useless_until is None:  # log the first failure only
             log.warning("semel: the shared replay cache is out of use: %s", error)
         self._useless_until = monotonic() + OUT_OF_USE
 
 
 class _BodyCacheStore:
-    """The blocking colour."""
+    """The store for threads."""
 
     def __init__(self, inner: Store, bodies: BodyCache) -> None:
         self._inner = inner
@@ -165,11 +167,11 @@ class _BodyCacheStore:
         shared = self._bodies.shared
         if isinstance(op, GetBody | PutBody) and shared is not None:
             return shared.blocking.perform(op)
-        return self._inner.perform(_stored(op))
+        return self._inner.perform(cast("StoreOperation[Any]", op))
 
 
 class _AsyncBodyCacheStore:
-    """The awaited colour."""
+    """The store for event loops."""
 
     def __init__(self, inner: AsyncStore, bodies: BodyCache) -> None:
         self._inner = inner
@@ -184,17 +186,11 @@ class _AsyncBodyCacheStore:
         shared = self._bodies.shared
         if isinstance(op, GetBody | PutBody) and shared is not None:
             return await shared.awaited.perform(op)
-        return await self._inner.perform(_stored(op))
-
-
-def _stored(op: FlowOperation[R]) -> StoreOperation[R]:
-    if not isinstance(op, StoreOperation):
-        raise TypeError(f"no store performs {op!r}")
-    return op
+        return await self._inner.perform(cast("StoreOperation[Any]", op))
 
 
 class BodyCacheBackend(BackendWrapper):
-    """A backend like the one within, whose large answers need not travel."""
+    """A backend around another, with a cache for large answers."""
 
     def __init__(self, inner: Backend, bodies: BodyCache) -> None:
         super().__init__(inner)
@@ -218,7 +214,7 @@ class BodyCacheBackend(BackendWrapper):
 
 
 def with_body_cache(backend: Backend, room: int, shared: str | None) -> Backend:
-    """``backend``, whose large answers are kept in ``room`` bytes here and at ``shared``."""
+    """``backend`` with a cache of ``room`` bytes in this process and one at the URL ``shared``."""
     if not isinstance(room, int) or isinstance(room, bool) or room < 0:
         raise ConfigurationError("replay_bodies= takes a number of bytes, or 0 for none")
     if not room and shared is None:

@@ -1,8 +1,9 @@
-"""Any store, with what it keeps encrypted: the one place where values are sealed and opened.
+"""Any store with its values encrypted: the one place where values are encrypted and decrypted.
 
-The operations that carry requests, answers, journals or payloads go down sealed, and replies come
-up opened; so handlers, workers, operators, caches and transactions all share it, and no store knows
-of it. What does not open stays closed: `core/stored/sealed.py` says how that is told.
+Operations that carry requests, answers, journals or payloads are encrypted on their way to the
+store; replies are decrypted on their way back. Handlers, workers, operators, caches and
+transactions all use this layer, and no store knows of it. A value that cannot be decrypted is
+replaced by a refusal (`core.stored.sealed`); it never passes for an answer.
 """
 
 from __future__ import annotations
@@ -46,20 +47,21 @@ R = TypeVar("R")
 Make: TypeAlias = Callable[["Sealer", Any], Any]
 
 _ABANDONED: Final = "nobody ran it in time"
-"""The reason of records that share one answer: only there one that is bound to none is opened."""
+"""The reason of records that share one answer, which is bound to no record. Only records with this
+reason may have such an answer."""
 
 _COMMON: Final = b"common"
 
 
 def sealed(backend: Backend, encryption: Encryption) -> Backend:
-    """``backend``, encrypted."""
+    """``backend`` with its values encrypted."""
     if not isinstance(encryption, Encryption):
         raise ConfigurationError("encryption= takes semel.Encryption(keys, current=…), or None")
     return EncryptedBackend(backend, Sealer(encryption))
 
 
 class Sealer:
-    """Seals what operations carry and opens what replies bring."""
+    """Encrypts what operations carry and decrypts what replies bring."""
 
     def __init__(self, encryption: Encryption) -> None:
         self.encryption = encryption
@@ -79,18 +81,18 @@ class Sealer:
     # ── values ───────────────────────────────────────────────────────────────────────────────────
 
     def seal(self, identity: Identity, fence: Fence, part: Part, plain: bytes) -> bytes:
-        """Answers are compressed already."""
+        """Encrypt one part of a record. Answers are already compressed."""
         place, packed = _place(part, fence), part is Part.SNAPSHOT
         return self.encryption.seal(plain, b"record" + identity, place, packed=packed)
 
     def open(self, whose: Record | Exhibit, part: Part, blob: bytes) -> bytes:
-        """The plain value; raises `Unopened`."""
+        """Decrypt one part of a record; raises `Unopened`."""
         if part is Part.SNAPSHOT and is_common(blob, whose.reason):
             return self.encryption.open(blob, _COMMON, _PLACES[part])
         return self.encryption.open(blob, b"record" + whose.identity, _place(part, whose.fence))
 
     def seal_common(self, plain: bytes) -> bytes:
-        """For many records at once."""
+        """Encrypt an answer that many records share."""
         place, flags = _PLACES[Part.SNAPSHOT], sealing.COMMON
         return self.encryption.seal(plain, _COMMON, place, flags=flags, packed=True)
 
@@ -114,7 +116,7 @@ class Sealer:
         blob = record.snapshot
         if blob is None or is_head(blob):
             return record
-        # Written out: this is on the way of every replay.
+        # Written out for speed: every replay passes here.
         return Record(
             record.identity,
             record.state,
@@ -158,14 +160,14 @@ _PLACES: Final = {part: part.value.encode() for part in Part}
 
 
 def _place(part: Part, fence: Fence) -> bytes:
-    """An answer belongs to one life of a key, which its fence names; requests and journals are kept
-    when a retry takes the record over."""
+    """The associated data. An answer is bound to its fence; requests and journals are not, because
+    a retry that takes the record over keeps them."""
     place = _PLACES[part]
     return place + fence if part is Part.SNAPSHOT else place
 
 
 def is_common(blob: bytes, reason: str | None) -> bool:
-    """Whether an answer is that of many records, and this is one of those that may have it."""
+    """Whether the answer is shared by many records, and a record with this reason may have it."""
     if reason != _ABANDONED:
         return False
     parsed = sealing.parse(blob)
@@ -217,7 +219,7 @@ _DOWN: Final[Mapping[type[Any], Make]] = {
     Abandon: _abandon,
     Enqueue: _payload,
 }
-"""Every operation that carries bytes to keep; a test knows that there are no others."""
+"""Every operation that carries bytes to keep; a test proves that there are no others."""
 
 
 # ── replies ───────────────────────────────────────────────────────────────────────────────────────
@@ -244,7 +246,7 @@ def _effects(sealer: Sealer, reply: Effects) -> Effects:
 
 
 def _fetched(sealer: Sealer, reply: Fetched) -> Fetched:
-    raise TypeError("only who fetched it knows whose answer it is")
+    raise TypeError("a fetched answer needs its operation to be opened")
 
 
 _UP: Final[Mapping[type[Any], Make]] = {
@@ -260,8 +262,9 @@ _UP: Final[Mapping[type[Any], Make]] = {
 # ── stores ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _doubted(op: StoreOperation[R], reply: R) -> StoreOperation[R] | None:
-    """An answer that does not open may be a cache's: without its head only the store is asked."""
+def _fetch_anew(op: StoreOperation[R], reply: R) -> StoreOperation[R] | None:
+    """The same fetch without a head, which only the store answers: a body that cannot be decrypted
+    may come from a cache. None when the reply is good."""
     if not isinstance(reply, Fetched) or not sealing.is_refusal(reply.snapshot):
         return None
     return cast("StoreOperation[R]", replace(cast("Fetch", op), head=b""))
@@ -275,7 +278,7 @@ class _SealedStore:
     def perform(self, op: StoreOperation[R], /) -> R:
         sealer = self._sealer
         reply = sealer.up(op, self._inner.perform(sealer.down(op)))
-        if (anew := _doubted(op, reply)) is not None:
+        if (anew := _fetch_anew(op, reply)) is not None:
             return sealer.up(op, self._inner.perform(anew))
         return reply
 
@@ -288,13 +291,13 @@ class _AsyncSealedStore:
     async def perform(self, op: StoreOperation[R], /) -> R:
         sealer = self._sealer
         reply = sealer.up(op, await self._inner.perform(sealer.down(op)))
-        if (anew := _doubted(op, reply)) is not None:
+        if (anew := _fetch_anew(op, reply)) is not None:
             return sealer.up(op, await self._inner.perform(anew))
         return reply
 
 
 class _SealedTransaction(_SealedStore):
-    """The rest of a transaction is its own."""
+    """Everything but ``perform`` is the inner transaction's."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -306,14 +309,14 @@ class _AsyncSealedTransaction(_AsyncSealedStore):
 
 
 class EncryptedBackend(BackendWrapper):
-    """A backend like the one within, which keeps nothing in clear that is encrypted."""
+    """A backend around another that stores its values encrypted."""
 
     def __init__(self, inner: Backend, sealer: Sealer) -> None:
         super().__init__(inner)
         self.sealer = sealer
 
     def __getattr__(self, name: str) -> Any:
-        """A store in the caller's own transaction is sealed as well."""
+        """``on`` is wrapped: a store in the caller's own transaction encrypts as well."""
         found = super().__getattr__(name)
         return self._on(found) if name == "on" else found
 

@@ -1,8 +1,8 @@
-"""The keys that stored requests, answers, journals and payloads are encrypted with: AES-256-GCM.
+"""The keys that encrypt stored requests, answers, journals and payloads, with AES-256-GCM.
 
-Each record has a key of its own, derived from the current one and its identity. So the limit of
-random nonces (2**32 values for one key) is one of a record, which has a handful, and not one of the
-whole store, which would reach it in weeks.
+Each record has its own key, derived from the current key and the record's identity. Random nonces
+are safe for 2**32 values under one key. A record has a handful of values; a whole store under one
+key would reach the limit in weeks.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _PURPOSE: Final = b"semel record key v1\0"
 
 
 class Encryption:
-    """Keys by their ids, of which ``current`` encrypts; the others still decrypt.
+    """Keys by their ids. ``current`` encrypts; the others still decrypt.
 
-    A key has 32 bytes, as they are or in base64. ``accept_plain``: what was stored before there was
-    encryption is read, and not refused; for as long as that lasts.
+    A key has 32 bytes, raw or in base64. ``accept_plain``: values that were stored before there was
+    encryption are read instead of refused.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Encryption:
         self.current = current
         self._current = self._keys[current.encode()]
         self.prefix = sealing.prefix(current.encode())
-        """How values under the current key begin."""
+        """The first bytes of values under the current key."""
         self.accept_plain = accept_plain
 
     def __repr__(self) -> str:
@@ -56,9 +56,9 @@ class Encryption:
     def seal(
         self, plain: bytes, subject: bytes, place: bytes, *, flags: int = 0, packed: bool = False
     ) -> bytes:
-        """``subject`` has the key: an identity, say. ``place``: where exactly the value belongs.
-
-        What is encrypted cannot be compressed any more; ``packed``: that was done.
+        """Encrypt. ``subject``: whose key, such as a record's identity. ``place``: the part and
+        fence that the value is bound to. ``packed``: it is compressed already; after encryption
+        that is no longer possible.
         """
         if not packed and len(plain) > COMPRESS_OVER:
             smaller = zlib.compress(plain, 1)
@@ -69,7 +69,7 @@ class Encryption:
         return head + nonce + sealed
 
     def open(self, blob: bytes, subject: bytes, place: bytes) -> bytes:
-        """What was sealed; raises `Unopened`."""
+        """Decrypt; raises `Unopened`."""
         sealed = sealing.parse(blob)
         if sealing.is_newer(blob, sealing.MAGIC):
             raise Unopened(sealing.NEWER, newer=True)
@@ -121,15 +121,14 @@ def _id(name: str) -> bytes:
 
 
 def _key(name: str, given: bytes | str) -> bytes:
-    """The error must not show what was given."""
-    key = _decoded(given) if isinstance(given, str) else given
+    """The key as bytes. The error must not show what was given."""
+    key: bytes | str = given
+    if isinstance(given, str):
+        try:
+            urlsafe = set(given) & set("-_")
+            key = urlsafe_b64decode(given) if urlsafe else b64decode(given, validate=True)
+        except (NotBase64, ValueError):
+            key = b""
     if not isinstance(key, bytes) or len(key) != _KEY:
         raise ConfigurationError(f"encryption: the key {name!r} must have 32 bytes, or be base64")
     return key
-
-
-def _decoded(text: str) -> bytes:
-    try:
-        return urlsafe_b64decode(text) if set(text) & set("-_") else b64decode(text, validate=True)
-    except (NotBase64, ValueError):
-        return b""

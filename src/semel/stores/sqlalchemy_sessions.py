@@ -1,11 +1,11 @@
 """SQLAlchemy sessions over semel's own transaction.
 
-A session's commit only releases a savepoint and its rollback only goes back to one
-(``join_transaction_mode="create_savepoint"``); the transaction itself is semel's to end. To see to
-that, the dialects here never commit, roll back or close the connection they are given.
+A session's commit only releases a savepoint, and its rollback only goes back to one
+(``join_transaction_mode="create_savepoint"``). Only semel ends the transaction: the dialects here
+never commit, roll back or close the connection they are given.
 
-An engine is made once per backend; SQLAlchemy asks it a few questions of the server when it is
-first used. Each transaction hands its connection to the engine through a context variable.
+An engine is made once per backend, because SQLAlchemy queries the server when an engine is first
+used. Each transaction gives its connection to the engine through a context variable.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OVER = "semel_over"
 
 
 class _Guest:
-    """Leaves the transaction and the connection to their owner."""
+    """A dialect that never ends the transaction or the connection."""
 
     supports_statement_cache = True
 
@@ -97,7 +97,7 @@ _given: ContextVar[Any] = ContextVar("semel_given")
 
 
 class Engines:
-    """One for each colour, made when first asked for."""
+    """A blocking and an async engine, each made on first use."""
 
     def __init__(self, database: str) -> None:
         self._url = f"{database}+semel://"
@@ -131,10 +131,10 @@ class Engines:
 
 
 class GuestSession(Session):
-    """Connects on first use: in the awaited colour that is where awaiting is possible."""
+    """A session that connects on first use: in an event loop it can await only there."""
 
     def __init__(self, engine: sqlalchemy.Engine, connection: Any, **options: Any) -> None:
-        # Nothing can have changed what a commit within the same transaction has written.
+        # A commit only releases a savepoint: nobody else can have changed the rows since.
         super().__init__(
             join_transaction_mode="create_savepoint", expire_on_commit=False, **options
         )
@@ -160,7 +160,7 @@ class GuestSession(Session):
         return not (self.new or self.dirty or self.deleted)
 
     def semel_leave(self) -> None:
-        """Forget everything without a word to the database."""
+        """Close the session without a statement to the database."""
         self._semel_over = True
         joined = self._semel_joined
         if joined is not None and not joined.closed:
@@ -171,9 +171,9 @@ class GuestSession(Session):
 
 
 class JoinedSessions:
-    """The sessions of one transaction: one for each colour, made when first asked for.
+    """The sessions of one transaction: one blocking and one async, each made on first use.
 
-    ``connect``: makes a DBAPI connection on the transaction, for an event loop or for a thread.
+    ``connect``: makes a DBAPI connection in the transaction; True: for an event loop.
     """
 
     def __init__(self, engines: Engines, connect: Callable[[bool], Any]) -> None:
@@ -198,7 +198,7 @@ class JoinedSessions:
         return self._blocking
 
     def flush(self) -> None:
-        """In a thread without an event loop."""
+        """Flush both sessions, from a thread without an event loop."""
         if self._blocking is not None:
             self._blocking.flush()
         if self._awaited is not None and not self._guest(self._awaited).semel_is_clean():
@@ -211,7 +211,7 @@ class JoinedSessions:
             await in_thread(self._blocking.flush)
 
     def leave(self) -> None:
-        """Close the sessions and leave the transaction as it is."""
+        """Close the sessions; the transaction stays as it is."""
         sessions = [self._blocking, self._guest(self._awaited) if self._awaited else None]
         self._blocking = self._awaited = None
         for session in sessions:
@@ -230,13 +230,13 @@ class JoinedSessions:
 
 
 def _stop(connection: Any) -> None:
-    """End the thread of aiosqlite without closing what it was given."""
+    """End aiosqlite's thread without closing the connection it was given."""
     thread = getattr(connection, "_thread", None)
     if thread is None or thread.ident is None:
         return
     connection._connection = None
-    # From a thread without an event loop: aiosqlite would answer to this one, which may be closed
-    # by the time it does.
+    # From a thread without an event loop: aiosqlite would reply to this loop, which may be closed
+    # by then.
     stopping = threading.Thread(target=connection.stop, name="semel-session")
     stopping.start()
     stopping.join()

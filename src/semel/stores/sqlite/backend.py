@@ -1,8 +1,7 @@
-"""``sqlite:///file.db``: the default store, for one machine and any number of its processes.
+"""What ``sqlite:///file.db`` names: the blocking store, the async store, and forks.
 
-Claims and completions go through one writer thread per process, which commits them in groups.
-Lookups are answered in the calling thread and write nothing; so are replays of keys that this
-process has met, which are looked up first.
+Claims and completions go to the writer thread, which commits them in groups. Lookups run in the
+calling thread and write nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from semel.stores.sql.plans import claim_reply, plan
 from semel.stores.sqlite.batching import WriterJob
 from semel.stores.sqlite.connection import open_for_writing, outage, run, upgrade
 from semel.stores.sqlite.transactions import SqliteTransactions
-from semel.stores.sqlite.writer import SqliteWriter, engines, forget_engines
+from semel.stores.sqlite.writer import SqliteWriter, forget_writers, writers
 
 R = TypeVar("R")
 
@@ -56,16 +55,15 @@ DEFAULT_TIMEOUT = 5.0
 _NOT_HERE = object()
 
 LISTINGS: Final = frozenset({Due, Browse, Scan, BrowseEffects, FindEffect, WhoLeads})
-"""They may read much, and need no write lock for it; in an event loop, a thread does."""
+"""They may read much, and need no write lock. In an event loop they run in a thread."""
 _LOOKS: Final = frozenset({Fetch, Recall, *LISTINGS})
 
 
 class SqliteBackend:
     """Records in one file.
 
-    timeout: how long an operation may take in all; seconds (5).
-    foreign_keys: whether SQLite enforces them in transactions that handlers write in (off, as it is
-    in SQLite itself).
+    timeout: how long an operation may take in all, in seconds (5).
+    foreign_keys: whether SQLite enforces them in the transactions of handlers (off, as in SQLite).
     """
 
     def __init__(
@@ -83,7 +81,7 @@ class SqliteBackend:
         self._timeout = seconds("timeout", options.get("timeout", DEFAULT_TIMEOUT))
         self._clock = clock
         self._lock = threading.Lock()
-        self._engine: SqliteWriter | None = None
+        self._writer: SqliteWriter | None = None
         enforced = flag("foreign_keys", options.get("foreign_keys", False))
         self._transactions = SqliteTransactions(self._path, self._timeout, clock, enforced)
         self._forget_loops()
@@ -106,15 +104,15 @@ class SqliteBackend:
         return latest if latest is not None and latest.loop is loop else self._store_of(loop)
 
     def on(self, connection: sqlite3.Connection) -> Store:
-        """The same store inside the caller's own transaction: durable when the caller commits."""
+        """A store inside the caller's own transaction: durable when the caller commits."""
         return _JoinedStore(connection, self._clock)
 
     def begin(self, identity: Identity | None, limit: float | None = None) -> Transaction | None:
         """A transaction on the file; None when the key is, or may be, in another one.
 
-        A duplicate in this process is told at once. Who holds the file's write lock in another
-        process is waited for up to the timeout, and may then hold this very key. There is no server
-        that could end one that lies idle.
+        A duplicate in this process gets None at once. When another process holds the file's write
+        lock for the whole timeout, it may hold this very key. ``limit`` is not used: there is no
+        server that could end an idle transaction.
         """
         return self._transactions.begin(identity)
 
@@ -124,7 +122,7 @@ class SqliteBackend:
         return await self._transactions.abegin(identity)
 
     def ascertain(self, identity: Identity) -> Found | NoRecord:
-        """What a commit in doubt came to: read with the write lock."""
+        """Read the outcome of a commit in doubt, with the write lock."""
         return self._transactions.ascertain(identity)
 
     async def aascertain(self, identity: Identity) -> Found | NoRecord:
@@ -139,38 +137,38 @@ class SqliteBackend:
 
     def close(self) -> None:
         with self._lock:
-            engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.close()
+            writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
         self._transactions.close()
 
     async def aclose(self) -> None:
-        # In a thread: this loop must go on to receive what is still in flight.
+        # In a thread: this loop must still receive the replies that are under way.
         await asyncio.to_thread(self.close)
 
     # ── shared by both colours ───────────────────────────────────────────────────────────────────
 
     def answer_at_once(self, op: StoreOperation[R]) -> R | object:
-        """The answer to who only looks, or to a claim whose record exists; else ``_NOT_HERE``."""
-        engine, kind = self._engine, type(op)
-        if engine is None or not engine.ready:
+        """The reply to a read, or to a claim whose record exists; else ``_NOT_HERE``."""
+        writer, kind = self._writer, type(op)
+        if writer is None or not writer.ready:
             return _NOT_HERE
         if isinstance(op, Read):
-            record, now = engine.look(op.identity)
+            record, now = writer.look(op.identity)
             return NoRecord(now) if record is None else Found(record, now)
         if isinstance(op, Claim):
-            if not engine.contended:
+            if not writer.contended:
                 return _NOT_HERE
-            record, now = engine.look(op.identity)
+            record, now = writer.look(op.identity)
             return _NOT_HERE if record is None else claim_reply(op, record, now)
-        return engine.ask(plan(op)) if kind in _LOOKS else _NOT_HERE
+        return writer.ask(plan(op)) if kind in _LOOKS else _NOT_HERE
 
     def submit(self, *jobs: WriterJob) -> None:
-        while not (engine := self._engine or self._start()).submit(jobs):
-            # It was closed in between; the next one takes the job.
+        while not (writer := self._writer or self._start()).submit(jobs):
+            # It was closed meanwhile; the next writer takes the job.
             with self._lock:
-                if self._engine is engine:
-                    self._engine = None
+                if self._writer is writer:
+                    self._writer = None
 
     @property
     def timeout(self) -> float:
@@ -178,12 +176,12 @@ class SqliteBackend:
 
     def _start(self) -> SqliteWriter:
         with self._lock:
-            if self._engine is None:
-                self._engine = SqliteWriter(self._path, self._timeout, self._clock)
-            return self._engine
+            if self._writer is None:
+                self._writer = SqliteWriter(self._path, self._timeout, self._clock)
+            return self._writer
 
     def _forget_loops(self) -> None:
-        # Weak in the stores, which know their loop: a loop that ended must not be kept alive.
+        # Weak: a store refers to its loop, and a loop that ended must not be kept alive.
         self._loops: weakref.WeakValueDictionary[asyncio.AbstractEventLoop, _AsyncSqliteStore]
         self._loops = weakref.WeakValueDictionary()
         self._latest: Callable[[], _AsyncSqliteStore | None] = _nobody
@@ -199,7 +197,7 @@ class SqliteBackend:
     # ── around a fork ────────────────────────────────────────────────────────────────────────────
 
     def freeze(self) -> None:
-        """No engine is started from here on, and no transaction is open."""
+        """Undo open transactions, and start no writer from here on."""
         self._transactions.freeze()
         self._lock.acquire()
 
@@ -208,15 +206,15 @@ class SqliteBackend:
         self._transactions.thaw()
 
     def start_anew(self) -> None:
-        """In a forked child: the writer thread and the loops stayed with the parent."""
-        self._engine = None
+        """In a forked child: the writer thread and the loops exist only in the parent."""
+        self._writer = None
         self._transactions.start_anew()
         self._forget_loops()
         self._lock = threading.Lock()
 
 
 class _SqliteStore:
-    """The blocking colour."""
+    """The store for threads."""
 
     def __init__(self, backend: SqliteBackend) -> None:
         self._backend = backend
@@ -230,11 +228,13 @@ class _SqliteStore:
         self._backend.submit(job)
         if not mailbox.wait(self._backend.timeout):
             raise give_up(job)
-        return cast("R", result(job))
+        if job.error is not None:
+            raise job.error
+        return cast("R", job.reply)
 
 
 class _ThreadMailbox:
-    """A lock used once: the cheapest thing a thread can wait for."""
+    """A lock that is used once: the cheapest thing a thread can wait for."""
 
     __slots__ = ("_lock",)
 
@@ -250,10 +250,10 @@ class _ThreadMailbox:
 
 
 class _AsyncSqliteStore:
-    """The awaited colour in one event loop: woken once per batch, one timer for all deadlines.
+    """The store of one event loop. It wakes once per batch, and has one timer for all deadlines.
 
-    What the tasks of one turn of the loop ask for is handed over together, two turns later: whoever
-    else is about to ask comes along. A hand-over to the writer costs far more than a turn.
+    Operations of one turn of the loop are submitted together, two turns later, so that those of
+    other tasks come along: waking the writer costs far more than a turn.
     """
 
     def __init__(self, backend: SqliteBackend, loop: asyncio.AbstractEventLoop) -> None:
@@ -264,7 +264,7 @@ class _AsyncSqliteStore:
         self._timer: asyncio.TimerHandle | None = None
 
     def perform(self, op: StoreOperation[R], /) -> Awaitable[R]:
-        """A future, which is done at once where a look answers."""
+        """A future; it is already done when a read has the reply."""
         if type(op) in LISTINGS:
             return self._list(op)
         future: asyncio.Future[Any] = self.loop.create_future()
@@ -288,18 +288,18 @@ class _AsyncSqliteStore:
         return cast("R", answer)
 
     def _send(self, op: StoreOperation[Any], future: asyncio.Future[Any]) -> None:
-        """To the writer. Cancelled once it is there, the job is done: only its answer is lost."""
+        """Queue for the writer. A job that is cancelled there is still done; its reply is lost."""
         job = _LoopJob(op, self)
         job.future, job.sent_at = future, time.monotonic()
         self._waiting.append(job)
         if self._timer is None:
             self._timer = self.loop.call_later(self._backend.timeout, self._check_deadlines)
         if not self._leaving:
-            self.loop.call_soon(self.loop.call_soon, self._leave)
+            self.loop.call_soon(self.loop.call_soon, self._submit)
         self._leaving.append(job)
 
-    def _leave(self) -> None:
-        # Who was told meanwhile that it was never begun must be right.
+    def _submit(self) -> None:
+        # A job whose caller has already learnt that it was never begun must not begin.
         leaving = [job for job in self._leaving if not job.future.done()]
         self._leaving = []
         self._backend.submit(*leaving)
@@ -308,8 +308,7 @@ class _AsyncSqliteStore:
         try:
             self.loop.call_soon_threadsafe(self._settle, jobs)
         except RuntimeError:
-            # The loop is closed: the work is done, nobody is left to be told.
-            return
+            return  # the loop is closed: the work is done, and nobody waits
 
     def _settle(self, jobs: Sequence[WriterJob]) -> None:
         for job in cast("Sequence[_LoopJob]", jobs):
@@ -349,7 +348,7 @@ class _LoopJob(WriterJob):
 
 
 class _JoinedStore:
-    """Inside the caller's transaction; never batched."""
+    """A store inside the caller's transaction; it never batches."""
 
     def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
         self._connection = connection
@@ -357,7 +356,10 @@ class _JoinedStore:
 
     def perform(self, op: StoreOperation[R], /) -> R:
         connection = self._connection
-        if commits_by_itself(connection) and not connection.in_transaction:
+        # ``autocommit`` came with Python 3.12; where it is False a transaction is always open.
+        autocommit = getattr(connection, "autocommit", None)
+        by_itself = autocommit is True or connection.isolation_level is None
+        if by_itself and not connection.in_transaction:
             raise ConfigurationError("on(connection) works inside a transaction: BEGIN first")
         try:
             return run(connection, plan(op), self._clock())
@@ -365,24 +367,11 @@ class _JoinedStore:
             raise outage(error, applied=False) from error
 
 
-def commits_by_itself(connection: sqlite3.Connection) -> bool:
-    """Whether the connection opens no transaction of its own accord."""
-    # The attribute came with Python 3.12; where it is False a transaction is always open.
-    autocommit = getattr(connection, "autocommit", None)
-    return autocommit is True or connection.isolation_level is None
-
-
 def give_up(job: WriterJob) -> StoreUnavailable:
-    """What to tell a caller whose time is up."""
-    if job.engine is None:
+    """The error for a caller whose time is over."""
+    if job.writer is None:
         return StoreUnavailable("the operation was never begun", applied=False)
-    return job.engine.withdraw(job)
-
-
-def result(job: WriterJob) -> Any:
-    if job.error is not None:
-        raise job.error
-    return job.reply
+    return job.writer.withdraw(job)
 
 
 # ── the URL ───────────────────────────────────────────────────────────────────────────────────────
@@ -392,7 +381,7 @@ def parse(url: str) -> tuple[Path, dict[str, object]]:
     """The file and the options: ``sqlite:///relative.db``, ``sqlite:////absolute/path.db``."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # a bracket is taken for an address
+    except ValueError:  # a bracket that is no IPv6 address
         parts = None
     if parts is None or parts.netloc or not parts.path.startswith("/"):
         raise ConfigurationError("write sqlite:///relative.db or sqlite:////absolute/path.db")
@@ -405,12 +394,12 @@ def parse(url: str) -> tuple[Path, dict[str, object]]:
     options = dict[str, object](parse_qsl(parts.query, keep_blank_values=True))
     if unknown := sorted(options.keys() - {"timeout", "foreign_keys"}):
         raise ConfigurationError(f"unknown option of a SQLite store: {', '.join(unknown)}")
-    # Absolute from the start: a process that changes its folder must not change its store.
+    # Absolute at once: a process that changes its folder must not change its store.
     return Path(path).absolute(), options
 
 
 def _nobody() -> None:
-    """Where no loop has asked yet."""
+    """Stands for the latest store while there is none."""
 
 
 # ── the process ───────────────────────────────────────────────────────────────────────────────────
@@ -420,7 +409,7 @@ _frozen: list[SqliteBackend | SqliteWriter] = []
 
 
 def _before_fork() -> None:
-    parts: list[SqliteBackend | SqliteWriter] = [*_LIVE, *engines()]
+    parts: list[SqliteBackend | SqliteWriter] = [*_LIVE, *writers()]
     for part in parts:
         part.freeze()
         _frozen.append(part)
@@ -436,7 +425,7 @@ def _after_fork_in_child() -> None:
         part = _frozen.pop()
         if isinstance(part, SqliteBackend):
             part.start_anew()
-    forget_engines()
+    forget_writers()
 
 
 def _at_exit() -> None:

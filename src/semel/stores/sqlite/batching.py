@@ -1,9 +1,9 @@
 """Many operations in one transaction.
 
-Claims and completions, which are nearly all of the traffic, go as one statement each; when a row
-was not as expected, and for everything else, the operation's own plan decides. Asking again is
-always right, because every operation is idempotent per fence. The operations of one batch are
-concurrent (none was acknowledged before another was queued), so any order among them is legal.
+Claims and completions are nearly all of the traffic: all claims go as one statement, and so do all
+completions. When a row was not as expected, and for everything else, the operation's own plan
+runs. Sending it again is safe, because every operation is idempotent per fence. The operations of
+one batch are concurrent (none was acknowledged before another was queued), so any order is legal.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from semel.stores.sql.plans import plan
 from semel.stores.sqlite.connection import DIALECT, outage, run, spoils_transaction
 
 SIZES: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Rows per statement: each size is prepared once; a batch in between repeats its last row."""
+"""Rows per statement. Each size is prepared once; a batch in between repeats its last row."""
 
 
 class Withdrawing(Protocol):
-    """Where a job is queued."""
+    """The queue of a job."""
 
     def withdraw(self, job: WriterJob) -> StoreUnavailable: ...
 
 
 class WriterJob:
-    """One queued operation; ``reply`` or ``error`` is set before it is delivered."""
+    """One queued operation. ``reply`` or ``error`` is set before it is delivered."""
 
-    __slots__ = ("deliver_to", "engine", "error", "op", "reply", "taken", "withdrawn")
+    __slots__ = ("deliver_to", "error", "op", "reply", "taken", "withdrawn", "writer")
 
     def __init__(self, op: StoreOperation[Any], deliver_to: Mailbox) -> None:
         self.op = op
         self.deliver_to = deliver_to
-        self.engine: Withdrawing | None = None
+        self.writer: Withdrawing | None = None
         self.reply: Any = None
         self.error: BaseException | None = None
         self.taken = False
@@ -45,13 +45,13 @@ class WriterJob:
 
 
 class Mailbox(Protocol):
-    """Where finished jobs go; a mailbox gets all of its jobs of one batch in one call."""
+    """Receives finished jobs: all of its jobs of one batch in one call."""
 
     def deliver(self, jobs: Sequence[WriterJob]) -> None: ...
 
 
 def run_batch(connection: sqlite3.Connection, batch: Sequence[WriterJob], now: Micros) -> None:
-    """Set the reply or the error of each job. Raises when the transaction itself is spoilt."""
+    """Set the reply or the error of each job. Raises when the whole transaction is spoilt."""
     claims: list[WriterJob] = []
     completions: list[WriterJob] = []
     for job in batch:
@@ -62,34 +62,30 @@ def run_batch(connection: sqlite3.Connection, batch: Sequence[WriterJob], now: M
             claims.append(job)
     for jobs, many in ((claims, _CLAIM), (completions, _COMPLETE)):
         _run_many(connection, jobs, now, many)
-        # Before anything else: what took effect must not be undone by another before it is told so.
+        # At once: no later operation may undo what took effect before its reply is set.
         _run_each(connection, jobs, now)
     _run_each(connection, batch, now)
 
 
 def _run_each(connection: sqlite3.Connection, jobs: Sequence[WriterJob], now: Micros) -> None:
-    """Those that have neither reply nor error yet."""
+    """Run each job that has neither reply nor error. An error of one undoes only its statement."""
     for job in jobs:
-        if job.reply is None and job.error is None:
-            _run_one(connection, job, now)
-
-
-def _run_one(connection: sqlite3.Connection, job: WriterJob, now: Micros) -> None:
-    """One operation. An error of its own stays with it: its statement was undone, no other."""
-    try:
-        job.reply = run(connection, plan(job.op), now)
-    except sqlite3.Error as error:
-        if spoils_transaction(error):
-            raise
-        job.error = outage(error, applied=False)
-    except Exception as error:
-        job.error = error
+        if job.reply is not None or job.error is not None:
+            continue
+        try:
+            job.reply = run(connection, plan(job.op), now)
+        except sqlite3.Error as error:
+            if spoils_transaction(error):
+                raise
+            job.error = outage(error, applied=False)
+        except Exception as error:
+            job.error = error
 
 
 class _Many:
-    """How one kind of operation is done for many at once.
+    """One statement for many operations of a kind.
 
-    ``values``: the parameters of all rows. ``replies``: what is said when every row was changed.
+    ``values``: the parameters of all rows. ``replies``: the replies when every row was changed.
     """
 
     def __init__(
@@ -119,7 +115,7 @@ def _run_many(
 def _changed(
     connection: sqlite3.Connection, ops: Sequence[StoreOperation[Any]], now: Micros, many: _Many
 ) -> bool:
-    """Whether every row was; the rest of a size is filled up with the last row again."""
+    """Whether the statement changed every row. The last row is repeated to fill up the size."""
     size = next(size for size in SIZES if size >= len(ops))
     try:
         values = many.values(ops, now)
@@ -131,12 +127,12 @@ def _changed(
             raise
         return False
     except Exception:
-        # One of them cannot be written at all; alone it will say so, and the others will not.
+        # One of them cannot be written at all. Each runs alone next, and only that one fails.
         return False
 
 
-# Parameters are bound as bytearrays where they are short: for each of type bytes, sqlite3 goes
-# looking for an adapter, which takes longer than to copy and to bind it.
+# Short parameters are bound as bytearrays: for each one of type bytes sqlite3 looks for an adapter,
+# which takes longer than to copy and bind it.
 
 
 def _claim_values(ops: Sequence[Claim], now: Micros) -> list[object]:
@@ -174,7 +170,7 @@ _COMPLETED: Final = State.COMPLETED
 _ON_LAPSE: Final = {
     choice: (choice.value, "resume" if choice is OnLapse.RESUME else "lease") for choice in OnLapse
 }
-"""As it is written, and whose turn it is when the lease has run out."""
+"""The column values: the choice itself, and who acts when the lease has run out."""
 
 _CLAIM: Final = _Many("claim_many", _claim_values, _claimed)
 _COMPLETE: Final = _Many("complete_many", _complete_values, _completed)

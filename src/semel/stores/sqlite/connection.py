@@ -1,10 +1,10 @@
-"""One SQLite file: opening it durably, migrating it, running plans on it, naming its errors."""
+"""One SQLite file: opens it durably, migrates it, runs plans on it, maps its errors."""
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,48 +29,48 @@ FileId = tuple[int, int]
 
 
 class OpenFiles:
-    """The database, its log, and the index of its log: to be checked before each write.
+    """The database, its log and the log's index; `check` runs before each write.
 
-    SQLite goes on in a file that was deleted. Nobody else can read what is written there, and it is
-    gone when the last connection closes.
+    SQLite goes on writing to a file that was deleted. Nobody else can read what is written there,
+    and it is gone when the last connection closes.
     """
 
     def __init__(self, path: Path) -> None:
         self._parts = [path]
         self._opened: tuple[FileId | None, ...] = ()
         self.lost: Path | None = None
-        """The log that is gone, with commits that only this process can still read."""
+        """The log that is gone. It has commits that only this process can still read."""
 
     def opened(self) -> None:
-        """A connection is open, and with it every file."""
+        """Remember the files: a connection is open, so all of them exist."""
         found = self._parts[0].resolve()  # the log lies beside the file, not beside a link to it
         logs = [found.with_name(f"{found.name}-{part}") for part in ("wal", "shm")]
         self._parts = [self._parts[0], *logs]
         self._opened = tuple(map(_file_id, self._parts))
 
     def closed(self) -> None:
-        """The last connection takes the log with it; only the database itself has to stay."""
+        """Forget the log: the last connection deletes it. Only the database has to stay."""
         self._opened = self._opened[:1]
 
     def check(self) -> None:
-        """Refuse to go on when one was deleted or replaced; after the loss of a log, for good."""
-        moved = self.lost or next(self._moved(), None)
+        """Raise when a file was deleted or replaced; after the loss of a log, always."""
+        moved = self.lost
         if moved is None:
-            return
+            for part, opened in zip(self._parts, self._opened, strict=False):
+                if _file_id(part) != opened:
+                    moved = part
+                    break
+            else:
+                return
         if moved != self._parts[0]:
             self.lost = moved
         raise StoreUnavailable(
             f"{moved} was deleted or replaced while in use: restart", applied=False
         )
 
-    def _moved(self) -> Iterator[Path]:
-        for part, opened in zip(self._parts, self._opened, strict=False):
-            if _file_id(part) != opened:
-                yield part
-
 
 def _file_id(path: Path) -> FileId | None:
-    """Which file a path leads to now; None when there is none."""
+    """Device and inode of the file at a path; None when there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -79,7 +79,7 @@ def _file_id(path: Path) -> FileId | None:
 
 
 def connect(path: Path, timeout: float) -> sqlite3.Connection:
-    """A connection in autocommit mode. It may be closed by another thread than the one using it."""
+    """A connection in autocommit mode. Another thread may close it."""
     if sqlite3.sqlite_version_info < OLDEST:
         raise ConfigurationError(f"SQLite {sqlite3.sqlite_version} is too old: 3.37 is needed")
     try:
@@ -91,12 +91,12 @@ def connect(path: Path, timeout: float) -> sqlite3.Connection:
 
 
 def open_for_writing(path: Path, timeout: float, now: Micros) -> sqlite3.Connection:
-    """Open the file, make sure that commits are durable and that the schema is this program's."""
+    """Open the file; make sure that commits are durable and the schema is up to date."""
     connection = connect(path, timeout)
     try:
         make_durable(connection, path, time.monotonic() + timeout)
         upgrade(connection, timeout, now)
-        # From here on the writer waits for the lock in its own way: see begin().
+        # From here on `begin` waits for the lock, not SQLite.
         connection.execute("PRAGMA busy_timeout = 0")
     except sqlite3.Error as error:
         connection.close()
@@ -114,7 +114,7 @@ def open_for_reading(path: Path, timeout: float) -> sqlite3.Connection:
 
 
 def make_durable(connection: sqlite3.Connection, path: Path, deadline: float) -> None:
-    """WAL with synchronous=FULL; NORMAL would lose acknowledged commits in a power cut."""
+    """Set WAL with synchronous=FULL: NORMAL loses acknowledged commits in a power cut."""
     mode = _journal_mode(connection, deadline)
     connection.execute("PRAGMA synchronous = FULL")
     sync = connection.execute("PRAGMA synchronous").fetchone()[0]
@@ -126,7 +126,7 @@ def make_durable(connection: sqlite3.Connection, path: Path, deadline: float) ->
 
 
 def _journal_mode(connection: sqlite3.Connection, deadline: float) -> str:
-    # Processes that switch a new file at the same time get BUSY at once, without the busy timeout.
+    # Processes that switch a new file to WAL at the same time get BUSY without the busy timeout.
     while True:
         try:
             return str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
@@ -135,12 +135,12 @@ def _journal_mode(connection: sqlite3.Connection, deadline: float) -> str:
                 raise
             _rest()
         except UnicodeDecodeError as error:
-            # SQLite quotes what it cannot read, and Python cannot read the quotation.
+            # SQLite quotes the damaged bytes in its message, and Python cannot decode them.
             raise StoreCorrupt("the file is damaged: its schema is not text") from error
 
 
 def upgrade(connection: sqlite3.Connection, timeout: float, now: Micros) -> int:
-    """Bring the schema up to date; of many processes that start at once, one does the work."""
+    """Bring the schema up to date. When many processes start at once, one does the work."""
     found = _drive(connection, migration.schema_version(), now)
     if not migration.pending(DIALECT, found):
         return found.version
@@ -175,8 +175,8 @@ def _drive(
 def begin(connection: sqlite3.Connection, timeout: float) -> None:
     """Take the write lock.
 
-    SQLite's own busy handler rests up to 100 ms between tries, and a busy process leaves the lock
-    free for microseconds only: others would starve. Short random rests find the gap.
+    SQLite's own busy handler rests up to 100 ms between tries. A busy process leaves the lock free
+    for microseconds only, so others would starve. Short random rests find the gap.
     """
     deadline = time.monotonic() + timeout
     while True:
@@ -206,14 +206,14 @@ def roll_back(connection: sqlite3.Connection) -> bool:
 def execute(connection: sqlite3.Connection, statement: Statement, now: Micros) -> Rows:
     params = {**statement.params, "now": now}
     if statement.name in PARTS:
-        return _together(connection, PARTS[statement.name], params)
+        return _execute_parts(connection, PARTS[statement.name], params)
     return connection.execute(TEXTS[statement.name], params).fetchall()
 
 
-def _together(
+def _execute_parts(
     connection: sqlite3.Connection, parts: Sequence[str], params: dict[str, object]
 ) -> Rows:
-    """All of them or none, within the transaction that is open; the rows of the last."""
+    """Run all parts or none inside the open transaction; returns the rows of the last."""
     rows: Rows = []
     connection.execute("SAVEPOINT semel_parts")
     try:
@@ -229,7 +229,7 @@ def _together(
 
 
 def run(connection: sqlite3.Connection, plan: Plan[R], now: Micros) -> R:
-    """Carry out a plan; errors of SQLite come out as they are."""
+    """Carry out a plan. Errors of SQLite are raised unchanged."""
     try:
         statement = next(plan)
         while True:
@@ -243,7 +243,7 @@ def run(connection: sqlite3.Connection, plan: Plan[R], now: Micros) -> R:
 
 
 def code(error: sqlite3.Error) -> int:
-    """The primary result code; 0 for errors that Python's module makes up itself."""
+    """SQLite's primary result code; 0 for an error that Python's module raised itself."""
     return int(getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
 
 
@@ -252,12 +252,12 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 def spoils_transaction(error: sqlite3.Error) -> bool:
-    """Whether more than the one statement is in doubt (disk full, I/O error, out of memory …)."""
+    """Whether the error may affect more than its statement (disk full, I/O error …)."""
     return not isinstance(error, sqlite3.IntegrityError | sqlite3.DataError)
 
 
 def outage(error: sqlite3.Error, *, applied: bool | None) -> StoreError | SchemaError:
-    """The one place where errors of SQLite become errors of semel."""
+    """semel's error for one of SQLite. ``applied``: as in `StoreUnavailable`."""
     if code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return StoreCorrupt(f"the file is damaged: {error}")
     if isinstance(error, sqlite3.IntegrityError):

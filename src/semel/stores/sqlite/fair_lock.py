@@ -1,4 +1,4 @@
-"""One at a time, first come, first served, for threads and event loops alike."""
+"""A lock for threads and tasks alike: one holder at a time, first come, first served."""
 
 from __future__ import annotations
 
@@ -8,101 +8,102 @@ from collections import deque
 from typing import Protocol
 
 
-class _Place(Protocol):
-    def call(self) -> bool:
-        """It is your turn; False when nobody is there any more."""
+class _Waiter(Protocol):
+    def hand_over(self) -> bool:
+        """Give the lock to this waiter; False when it no longer waits."""
         ...
 
 
-class _ThreadsPlace:
+class _ThreadWaiter:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.lock.acquire()
 
-    def call(self) -> bool:
+    def hand_over(self) -> bool:
         self.lock.release()
         return True
 
 
-class _TasksPlace:
-    def __init__(self, gate: FairLock) -> None:
-        self._gate = gate
+class _TaskWaiter:
+    def __init__(self, owner: FairLock) -> None:
+        self._owner = owner
         self._loop = asyncio.get_running_loop()
         self.future: asyncio.Future[None] = self._loop.create_future()
 
-    def call(self) -> bool:
+    def hand_over(self) -> bool:
         try:
-            self._loop.call_soon_threadsafe(self._enter)
+            self._loop.call_soon_threadsafe(self._take)
         except RuntimeError:  # the loop is closed
             return False
         return True
 
-    def _enter(self) -> None:
+    def _take(self) -> None:
         if self.future.done():
-            self._gate.leave()
+            self._owner.release()
         else:
             self.future.set_result(None)
 
 
 class FairLock:
-    """A lock that both colours can wait for."""
+    """The lock goes from one holder straight to the next in line; nobody can slip in between."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._taken = False
-        self._line: deque[_Place] = deque()
+        self._line: deque[_Waiter] = deque()
 
-    def enter(self, patience: float) -> bool:
-        """Wait for at most so many seconds."""
-        place = _ThreadsPlace()
-        if self._entered(place) or place.lock.acquire(timeout=patience):
+    def acquire(self, timeout: float) -> bool:
+        """Wait for at most ``timeout`` seconds."""
+        waiter = _ThreadWaiter()
+        if self._taken_or_queued(waiter) or waiter.lock.acquire(timeout=timeout):
             return True
-        return not self._step_out(place)
+        return not self._leave_line(waiter)
 
-    async def aenter(self, patience: float) -> bool:
-        place = _TasksPlace(self)
-        if self._entered(place):
+    async def aacquire(self, timeout: float) -> bool:  # noqa: ASYNC109 - as `acquire`
+        waiter = _TaskWaiter(self)
+        if self._taken_or_queued(waiter):
             return True
         try:
-            async with asyncio.timeout(patience):
-                await place.future
+            async with asyncio.timeout(timeout):
+                await waiter.future
         except TimeoutError:
-            self._forgo(place)
+            self._give_up(waiter)
             return False
         except asyncio.CancelledError:
-            self._forgo(place)
+            self._give_up(waiter)
             raise
         return True
 
-    def leave(self) -> None:
-        """To the next in line, without letting anybody in between."""
+    def release(self) -> None:
+        """Hand the lock to the next in line who still waits."""
         while True:
             with self._lock:
                 if not self._line:
                     self._taken = False
                     return
-                place = self._line.popleft()
-            if place.call():
+                waiter = self._line.popleft()
+            if waiter.hand_over():
                 return
 
-    def _entered(self, place: _Place) -> bool:
+    def _taken_or_queued(self, waiter: _Waiter) -> bool:
+        """True: the lock was free and is now taken. False: the waiter stands in line."""
         with self._lock:
             if self._taken:
-                self._line.append(place)
+                self._line.append(waiter)
                 return False
             self._taken = True
             return True
 
-    def _step_out(self, place: _Place) -> bool:
-        """False when it has been called in the meantime."""
+    def _leave_line(self, waiter: _Waiter) -> bool:
+        """False when the lock was handed to it in the meantime."""
         with self._lock:
             try:
-                self._line.remove(place)
+                self._line.remove(waiter)
             except ValueError:
                 return False
             return True
 
-    def _forgo(self, place: _TasksPlace) -> None:
-        if not self._step_out(place) and place.future.done() and not place.future.cancelled():
-            self.leave()  # called and given up in one turn of the loop; if later, the call notices
-        place.future.cancel()
+    def _give_up(self, waiter: _TaskWaiter) -> None:
+        if not self._leave_line(waiter) and waiter.future.done() and not waiter.future.cancelled():
+            self.release()  # handed over and given up in one turn; a later hand-over notices
+        waiter.future.cancel()

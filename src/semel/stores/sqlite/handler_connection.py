@@ -1,7 +1,7 @@
-"""What a handler writes with: a connection of sqlite3's over semel's own transaction.
+"""The connection given to a handler: one of sqlite3's, inside semel's own transaction.
 
-A connection must not be closed while another thread is in the middle of a statement on it: sqlite3
-would crash. So every use takes a turn, and the end of the transaction is the last one.
+sqlite3 crashes when a connection is closed while another thread runs a statement on it. So every
+use takes the lock ``turn``, and so does the end of the transaction.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from semel.stores.open_transactions import refused
 from semel.stores.sqlite.connection import make_durable, opening_error, outage, upgrade
 
 PATIENCE: Final = 1.0
-"""Seconds in which a statement notices that it is interrupted; a function it calls may not."""
+"""Seconds to wait for an interrupted statement. One that calls a Python function may go on."""
 _LOOK: Final = 0.005
 _NO_MORE: Final = object()
 
 
 class SqliteHandlerCursor(sqlite3.Cursor):
-    """Its rows are made as they are fetched: that, too, takes a turn."""
+    """A cursor that takes the turn for every call: SQLite makes rows as they are fetched."""
 
     connection: SqliteHandlerConnection  # pyright: ignore[reportIncompatibleMethodOverride]
 
@@ -40,7 +40,7 @@ class SqliteHandlerCursor(sqlite3.Cursor):
             return super().executemany(sql, self._given(iter(seq_of_parameters)))
 
     def _given(self, parameters: Iterator[Any]) -> Iterator[Any]:
-        """The application makes these, for as long as it takes: meanwhile the turn is free."""
+        """The parameters. The turn is free while the application makes the next one."""
         turn = self.connection.turn
         while True:
             turn.release()
@@ -48,7 +48,7 @@ class SqliteHandlerCursor(sqlite3.Cursor):
                 row = next(parameters, _NO_MORE)
             finally:
                 turn.acquire()
-            _ = self.connection.in_transaction  # raises where it was closed in the meantime
+            _ = self.connection.in_transaction  # raises when it was closed meanwhile
             if row is _NO_MORE:
                 return
             yield row
@@ -78,15 +78,15 @@ class SqliteHandlerCursor(sqlite3.Cursor):
 
 
 class SqliteHandlerConnection(sqlite3.Connection):
-    """Used by any thread, one at a time; semel alone ends its transaction."""
+    """Any thread may use it, one at a time. Only semel ends its transaction."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.turn = threading.RLock()
         self._cursors: weakref.WeakSet[SqliteHandlerCursor] = weakref.WeakSet()
         super().__init__(*arguments, **options)
 
-    def take_over(self) -> bool:
-        """Take the turn from whoever has it; False when their statement cannot be stopped."""
+    def interrupt_others(self) -> bool:
+        """Interrupt the running statement and take the turn; False when it does not stop."""
         deadline = time.monotonic() + PATIENCE
         while not self.turn.acquire(timeout=_LOOK):
             if time.monotonic() > deadline:
@@ -96,10 +96,10 @@ class SqliteHandlerConnection(sqlite3.Connection):
         return True
 
     def close_cursors(self) -> None:
-        """In one's own turn. While one is in the middle of its rows an interruption goes on, which
-        would stop a ROLLBACK as well, and what it reads stays locked beyond ``close``."""
+        """Close every cursor; the caller has the turn. While a cursor has rows left, an interrupt
+        stays in force and would stop a ROLLBACK too, and its locks outlive ``close``."""
         for cursor in list(self._cursors):
-            with suppress(sqlite3.Error):  # being filled, it has none
+            with suppress(sqlite3.Error):  # a cursor that is still being made
                 sqlite3.Cursor.close(cursor)
 
     def cursor(self, factory: Any = SqliteHandlerCursor) -> Any:
@@ -110,7 +110,7 @@ class SqliteHandlerConnection(sqlite3.Connection):
             self._cursors.add(made)
             return made
 
-    # sqlite3's own would make cursors of its own.
+    # sqlite3's own methods would make cursors that take no turn.
 
     def execute(self, sql: str, parameters: Any = (), /) -> Any:
         return self.cursor().execute(sql, parameters)
@@ -160,7 +160,7 @@ class SqliteHandlerConnection(sqlite3.Connection):
 
 
 def open_for_handler(path: Path, timeout: float, clock: Clock) -> SqliteHandlerConnection:
-    """As durable as the writer's own connection; it may be used by any thread."""
+    """Open a connection for handlers, as durable as the writer's, for any thread."""
     try:
         connection = sqlite3.connect(
             path,
@@ -185,6 +185,6 @@ def open_for_handler(path: Path, timeout: float, clock: Clock) -> SqliteHandlerC
 
 
 def close(connection: sqlite3.Connection) -> None:
-    """Also one whose own ``close`` is refused."""
+    """Close a connection, even one whose own ``close`` is refused."""
     with suppress(sqlite3.Error):
         sqlite3.Connection.close(connection)

@@ -1,11 +1,11 @@
 """Transactions on a SQLite file: the application's tables and semel's are in one database.
 
-SQLite has one writer at a time: while a transaction is open, every other write to the file waits,
-those of semel's own writer included. Transactions of this process come in turn; those of other
-processes are waited for up to the time limit.
+SQLite has one writer at a time. While a transaction is open, every other write to the file waits,
+also those of semel's own writer. Transactions of this process stand in line (`FairLock`); for those
+of other processes a transaction waits up to the timeout.
 
-A connection that a handler had is closed with its transaction: nothing it set is left for the next,
-and a late use meets a closed database.
+A connection that a handler has used is closed with its transaction. So its settings do not reach
+the next handler, and a late use finds a closed database.
 """
 
 from __future__ import annotations
@@ -63,33 +63,33 @@ _FORKED = "the process forked while the transaction was open, which undid it"
 
 
 class OpenSqliteTransaction:
-    """What both colours share. Its own statements are short: the lock is held, nothing is waited
-    for; only a commit waits, for the disk."""
+    """What the blocking and the async transaction share. Its statements do not wait, since it holds
+    the write lock; only a commit waits, for the disk."""
 
     def __init__(
         self,
-        desk: SqliteTransactions,
+        transactions: SqliteTransactions,
         connection: SqliteHandlerConnection,
         identity: Identity | None,
         hold: HeldIdentity,
     ) -> None:
-        self._desk = desk
+        self._transactions = transactions
         self._connection = connection
-        self._handed = False
-        self._marked = False
+        self._used_by_handler = False
+        self._has_savepoint = False
         self._turn = connection.turn
         self._error: SemelError | None = None
         self._hold: HeldIdentity | None = hold
         self._sessions: JoinedSessions | None = None
         self.over = False
         if identity is None:
-            self._mark()
+            self._savepoint()
 
     @property
     def connection(self) -> sqlite3.Connection:
         if self.over:
             raise ConfigurationError(OVER)
-        self._handed = True
+        self._used_by_handler = True
         return self._connection
 
     @property
@@ -97,11 +97,11 @@ class OpenSqliteTransaction:
         if self.over:
             raise ConfigurationError(OVER)
         if self._sessions is None:
-            self._sessions = self._desk.shelf.open(self._for_session)
+            self._sessions = self._transactions.sessions.open(self._for_session)
         return self._sessions.session
 
     def _for_session(self, awaited: bool) -> Any:
-        self._handed = True
+        self._used_by_handler = True
         if not awaited:
             return self._connection
         try:
@@ -116,40 +116,47 @@ class OpenSqliteTransaction:
         return connection
 
     def _drop_sessions(self) -> None:
-        """Before the transaction ends, or goes back, behind their back."""
+        """Close the sessions before the transaction ends or goes back without them."""
         sessions, self._sessions = self._sessions, None
         if sessions is not None:
             with suppress(Exception):
                 sessions.leave()
 
     def _perform(self, op: StoreOperation[R]) -> R:
-        with self._own() as connection:
-            return run(connection, plan(op), self._desk.clock())
+        with self._for_own_statement() as connection:
+            return run(connection, plan(op), self._transactions.clock())
 
-    def _mark(self) -> None:
-        with self._own() as connection:
+    def _savepoint(self) -> None:
+        with self._for_own_statement() as connection:
             connection.execute("SAVEPOINT semel")
-        self._marked = True
+        self._has_savepoint = True
 
     def _undo(self) -> None:
-        with self._own() as connection:
+        with self._for_own_statement() as connection:
             _to_savepoint(connection, "ROLLBACK TO semel")
 
     @contextmanager
-    def _own(self) -> Generator[sqlite3.Connection]:
-        """For a statement of semel's own, whatever factories the application has set."""
+    def _for_own_statement(self) -> Generator[sqlite3.Connection]:
+        """The connection for a statement of semel's own, without the application's factories."""
         with self._turn:
             if self.over:
                 raise self._error or ConfigurationError(OVER)
             if not self._connection.in_transaction:
                 raise ConfigurationError(ENDED)
-            with _plain(self._connection), _judged():
-                yield self._connection
+            connection = self._connection
+            rows, texts = connection.row_factory, connection.text_factory
+            connection.row_factory, connection.text_factory = None, str
+            try:
+                yield connection
+            except sqlite3.Error as error:
+                raise outage(error, applied=False) from error
+            finally:
+                connection.row_factory, connection.text_factory = rows, texts
 
     def commit_now(self) -> SemelError | None:
-        """What went wrong, if anything did. Asked again, it says the same."""
+        """Commit; returns the error, if any. A second call returns the same."""
         if not self._turn.acquire(timeout=PATIENCE):
-            self._break_off(ConfigurationError(SHARED))
+            self._interrupt_and_end(ConfigurationError(SHARED))
             return self._error
         try:
             if not self.over:
@@ -164,29 +171,37 @@ class OpenSqliteTransaction:
         if not connection.in_transaction:
             return ConfigurationError(ENDED)
         try:
-            if self._marked:
+            if self._has_savepoint:
                 _to_savepoint(connection, "RELEASE semel")
             connection.execute("COMMIT")
         except ConfigurationError as error:
             return error
         except sqlite3.Error as error:
-            return _refused_commit(error, undone=roll_back(connection))
+            # The log may hold the commit although its sync failed. A commit that was refused
+            # before that was surely not applied.
+            undone = roll_back(connection)
+            surely = undone and (is_busy(error) or isinstance(error, sqlite3.IntegrityError))
+            refusal = StoreUnavailable(
+                f"SQLite refused the commit: {error}", applied=False if surely else None
+            )
+            refusal.__cause__ = error
+            return refusal
         return None
 
     def roll_back_now(self) -> None:
-        self._break_off(StoreUnavailable("the transaction was rolled back", applied=False))
+        self._interrupt_and_end(StoreUnavailable("the transaction was rolled back", applied=False))
 
     def sever(self, why: str) -> bool:
-        self._handed = True
-        if not self._connection.take_over():
-            return False  # a function of the application's, called by SQLite, does not return
+        self._used_by_handler = True
+        if not self._connection.interrupt_others():
+            return False  # SQLite is inside a Python function of the application
         self._turn.release()
-        self._break_off(StoreUnavailable(f"SQLite: {why}", applied=False))
+        self._interrupt_and_end(StoreUnavailable(f"SQLite: {why}", applied=False))
         return True
 
-    def _break_off(self, error: SemelError) -> None:
-        """Whoever is still in the middle of a statement is stopped."""
-        while not self._connection.take_over():
+    def _interrupt_and_end(self, error: SemelError) -> None:
+        """Interrupt a running statement, wait for it to stop, and end the transaction."""
+        while not self._connection.interrupt_others():
             pass
         try:
             if not self.over:
@@ -200,27 +215,9 @@ class OpenSqliteTransaction:
         self._hold = None
         self._connection.close_cursors()
         clean = roll_back(self._connection)
-        self._desk.give_back(
-            self, self._connection, reusable=reusable and clean and not self._handed
+        self._transactions.give_back(
+            self, self._connection, reusable=reusable and clean and not self._used_by_handler
         )
-
-
-@contextmanager
-def _plain(connection: sqlite3.Connection) -> Generator[None]:
-    rows, texts = connection.row_factory, connection.text_factory
-    connection.row_factory, connection.text_factory = None, str
-    try:
-        yield
-    finally:
-        connection.row_factory, connection.text_factory = rows, texts
-
-
-@contextmanager
-def _judged() -> Generator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise outage(error, applied=False) from error
 
 
 def _to_savepoint(connection: sqlite3.Connection, statement: str) -> None:
@@ -232,16 +229,6 @@ def _to_savepoint(connection: sqlite3.Connection, statement: str) -> None:
         raise
 
 
-def _refused_commit(error: sqlite3.Error, *, undone: bool) -> SemelError:
-    """The log may hold the commit although its sync failed; what was refused before is nothing."""
-    surely = undone and (is_busy(error) or isinstance(error, sqlite3.IntegrityError))
-    refusal = StoreUnavailable(
-        f"SQLite refused the commit: {error}", applied=False if surely else None
-    )
-    refusal.__cause__ = error
-    return refusal
-
-
 class SqliteTransaction(OpenSqliteTransaction):
     """See `semel.stores.base.Transaction`."""
 
@@ -249,7 +236,7 @@ class SqliteTransaction(OpenSqliteTransaction):
         return self._perform(op)
 
     def savepoint(self) -> None:
-        self._mark()
+        self._savepoint()
 
     def undo(self) -> None:
         self._drop_sessions()
@@ -278,7 +265,7 @@ class AsyncSqliteTransaction(OpenSqliteTransaction):
         return self._perform(op)
 
     async def savepoint(self) -> None:
-        self._mark()
+        self._savepoint()
 
     async def undo(self) -> None:
         self._drop_sessions()
@@ -289,7 +276,8 @@ class AsyncSqliteTransaction(OpenSqliteTransaction):
             await self._sessions.aflush()
 
     async def commit(self) -> None:
-        """Carried through in a task of its own; asked again, it answers with the same outcome."""
+        """Commit in a task of its own, which no cancellation stops; a second call has the same
+        outcome."""
         self._drop_sessions()
         if self._committing is None:
             self._committing = keep(in_thread(self.commit_now))
@@ -312,16 +300,16 @@ class SqliteTransactions:
         self._timeout = timeout
         self._foreign_keys = foreign_keys
         self.clock = clock
-        self.shelf = LazySessions("sqlite")
+        self.sessions = LazySessions("sqlite")
         self._reset()
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._gate = FairLock()
+        self._turns = FairLock()
         self._holds = HeldIdentities()
         self._live: set[SqliteHandlerConnection] = set()
         self._idle: SqliteHandlerConnection | None = None
-        self._anchor: sqlite3.Connection | None = None
+        self._open_reader: sqlite3.Connection | None = None
         self._files = OpenFiles(self._path)
         self._open: OpenSqliteTransaction | None = None
 
@@ -332,22 +320,22 @@ class SqliteTransactions:
         if hold is None:
             return None
         deadline = time.monotonic() + self._timeout
-        if not self._gate.enter(self._timeout):
+        if not self._turns.acquire(self._timeout):
             raise StoreUnavailable(_HELD, applied=False)
         connection = begun = None
         try:
             connection = self._take() or self._connect()
             while True:
-                begun = self._attempt(SqliteTransaction, connection, identity, hold)
+                begun = self._try_begin(SqliteTransaction, connection, identity, hold)
                 if begun is not None or _too_late(deadline, identity):
                     return begun
                 time.sleep(_rest())
         finally:
             if begun is None:
-                self._abandon(connection)
+                self._give_up(connection)
 
     def ascertain(self, identity: Identity) -> Found | NoRecord:
-        """Read with the write lock: after whatever was in doubt."""
+        """Read with the write lock, so after everything that was in doubt."""
         try:
             transaction = self.begin(None)
         except StoreUnavailable as error:
@@ -366,19 +354,19 @@ class SqliteTransactions:
         if hold is None:
             return None
         deadline = time.monotonic() + self._timeout
-        if not await self._gate.aenter(self._timeout):
+        if not await self._turns.aacquire(self._timeout):
             raise StoreUnavailable(_HELD, applied=False)
         connection = begun = None
         try:
             connection = self._take() or await self._aconnect()
             while True:
-                begun = self._attempt(AsyncSqliteTransaction, connection, identity, hold)
+                begun = self._try_begin(AsyncSqliteTransaction, connection, identity, hold)
                 if begun is not None or _too_late(deadline, identity):
                     return begun
                 await asyncio.sleep(_rest())
         finally:
             if begun is None:
-                self._abandon(connection)
+                self._give_up(connection)
 
     async def aascertain(self, identity: Identity) -> Found | NoRecord:
         try:
@@ -407,23 +395,23 @@ class SqliteTransactions:
             self._close(connection)
         if self._open is transaction:
             self._open = None
-        self._gate.leave()
+        self._turns.release()
 
     def close(self) -> None:
-        """What is idle; an open transaction closes its own connection."""
+        """Close what is idle; an open transaction closes its own connection."""
         with self._lock:
             if self._idle is not None:
                 self._close(self._idle)
                 self._idle = None
-            self._drop_anchor()
+            self._close_open_reader()
 
-    def _drop_anchor(self) -> None:
-        if self._anchor is not None:
-            close(self._anchor)
-            self._anchor = None
+    def _close_open_reader(self) -> None:
+        if self._open_reader is not None:
+            close(self._open_reader)
+            self._open_reader = None
             self._files.closed()
 
-    def _attempt(
+    def _try_begin(
         self,
         kind: type[T],
         connection: SqliteHandlerConnection,
@@ -432,7 +420,7 @@ class SqliteTransactions:
     ) -> T | None:
         """Begin; None while another process writes.
 
-        SQLite's own busy handler would rest for up to 100 ms, and hold up a loop or a fork.
+        SQLite's own busy handler would rest for up to 100 ms and block an event loop or a fork.
         """
         with self._lock:
             try:
@@ -447,10 +435,10 @@ class SqliteTransactions:
             self._open = begun
             return begun
 
-    def _abandon(self, connection: SqliteHandlerConnection | None) -> None:
+    def _give_up(self, connection: SqliteHandlerConnection | None) -> None:
         if connection is not None:
             self._keep(connection)
-        self._gate.leave()
+        self._turns.release()
 
     def _take(self) -> SqliteHandlerConnection | None:
         with self._lock:
@@ -473,13 +461,14 @@ class SqliteTransactions:
             self._check_files(None)
             connection = open_for_handler(self._path, self._timeout, self.clock)
             if self._foreign_keys:
-                # Now: within a transaction, SQLite takes no notice of it.
+                # Now: inside a transaction SQLite ignores it.
                 connection.execute("PRAGMA foreign_keys = ON")
             self._live.add(connection)
-            if self._anchor is None:
-                # Closing the last connection to a file folds its log into it, which takes long.
-                self._anchor = open_for_reading(self._path, self._timeout)
-                self._anchor.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            if self._open_reader is None:
+                # A reader stays open: closing the last connection to a file folds its log into
+                # it, which takes long.
+                self._open_reader = open_for_reading(self._path, self._timeout)
+                self._open_reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
                 self._files.opened()
         return connection
 
@@ -490,7 +479,7 @@ class SqliteTransactions:
             if connection is not None:
                 self._close(connection)
             if self._files.lost:
-                self._drop_anchor()  # as `Engine._close_all`
+                self._close_open_reader()  # SQLite then saves what the lost log holds
             raise
 
     async def _aconnect(self) -> SqliteHandlerConnection:
@@ -498,20 +487,20 @@ class SqliteTransactions:
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            opening.add_done_callback(self._opened_for_nobody)
+            opening.add_done_callback(self._keep_opened)
             raise
 
-    def _opened_for_nobody(self, opening: asyncio.Task[SqliteHandlerConnection]) -> None:
+    def _keep_opened(self, opening: asyncio.Task[SqliteHandlerConnection]) -> None:
         if not opening.cancelled() and opening.exception() is None:
             self._keep(opening.result())
 
     # ── around a fork ────────────────────────────────────────────────────────────────────────────
 
     def freeze(self) -> None:
-        """Every connection is closed and none is opened: see `Engine.freeze`.
+        """Close every connection and open none until `thaw`; see `SqliteWriter.freeze`.
 
-        A transaction that is open is undone, and says so when it is to be committed: neither the
-        file's locks nor the library's memory of them survive a fork.
+        An open transaction is undone, and its commit reports it: neither the file's locks nor the
+        library's memory of them survive a fork.
         """
         while True:
             if transaction := self._open:
@@ -523,7 +512,7 @@ class SqliteTransactions:
         for connection in list(self._live):
             self._close(connection)
         self._idle = None
-        self._drop_anchor()
+        self._close_open_reader()
 
     def thaw(self) -> None:
         self._lock.release()
@@ -536,9 +525,8 @@ T = TypeVar("T", bound=OpenSqliteTransaction)
 
 
 def _too_late(deadline: float, identity: Identity | None) -> bool:
-    """Who has held the file's write lock all the time, in another process, may hold this very key.
-
-    Without a key it is an outage.
+    """Whether the time is over. The process that held the write lock all the time may hold this
+    very key, so the caller reports it as taken. Without a key it is an outage.
     """
     if time.monotonic() < deadline:
         return False
@@ -548,5 +536,6 @@ def _too_late(deadline: float, identity: Identity | None) -> bool:
 
 
 def _rest() -> float:
-    """Short and random: a busy process leaves the lock free for microseconds only."""
+    """Seconds until the next try. A busy process leaves the lock free for microseconds only, so
+    the rests are short and random."""
     return between(0.0002, 0.002)

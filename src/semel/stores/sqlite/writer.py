@@ -1,7 +1,7 @@
 """One writer thread per process with group commit, and a reading connection per thread.
 
-Writes queue up while the disk syncs; the writer takes all that are waiting, runs them in one
-transaction and tells the callers after its COMMIT. Alone, a write waits for nobody.
+Operations queue up while the disk syncs. The writer takes all that wait, runs them in one
+transaction and replies after its COMMIT. A single operation waits for nobody.
 """
 
 from __future__ import annotations
@@ -36,15 +36,14 @@ from semel.stores.sqlite.connection import (
 R = TypeVar("R")
 
 BATCH: Final = 256
-"""Operations in one transaction at most: bounds how long the write lock is held."""
-
+"""Most operations in one transaction: it bounds how long the write lock is held."""
 
 _LOOK: Final = TEXTS["look"].replace(":identity", "?")
-"""Its parameter is bound as a bytearray: see `batch`."""
+"""Its parameter is bound as a bytearray: `batching` says why."""
 
 
 class SqliteReader:
-    """A connection that only looks; used by one thread, closed by any: both hold its lock."""
+    """A read-only connection. One thread uses it, any thread may close it: both take its lock."""
 
     def __init__(self, path: Path, timeout: float, files: OpenFiles) -> None:
         self._path = path
@@ -52,10 +51,10 @@ class SqliteReader:
         self._files = files
         self.lock = threading.Lock()
         self.cursor: sqlite3.Cursor | None = None
-        """For all looks: to make one takes longer than to look."""
+        """One for all reads: to make a cursor takes longer than to read."""
 
     def open(self) -> sqlite3.Cursor:
-        """The cursor, while the lock is held."""
+        """The cursor; the caller holds the lock."""
         if self.cursor is None:
             self._files.check()
             self.cursor = open_for_reading(self._path, self._timeout).cursor()
@@ -66,7 +65,7 @@ class SqliteReader:
             self._drop()
 
     def freeze(self) -> None:
-        """Closed, and held so until ``thaw``."""
+        """Close it, and keep it closed until ``thaw``."""
         self.lock.acquire()
         self._drop()
 
@@ -83,17 +82,17 @@ class SqliteReader:
             self._drop()
 
 
-_ENGINES: weakref.WeakSet[SqliteWriter] = weakref.WeakSet()
+_WRITERS: weakref.WeakSet[SqliteWriter] = weakref.WeakSet()
 
 
-def engines() -> list[SqliteWriter]:
-    """Every engine of this process, also one that is being closed."""
-    return list(_ENGINES)
+def writers() -> list[SqliteWriter]:
+    """Every writer of this process, also one that is closing."""
+    return list(_WRITERS)
 
 
-def forget_engines() -> None:
-    """In a forked child: their threads stayed with the parent, and they stay frozen."""
-    _ENGINES.clear()
+def forget_writers() -> None:
+    """In a forked child: the writers' threads exist only in the parent."""
+    _WRITERS.clear()
 
 
 class SqliteWriter:
@@ -116,17 +115,17 @@ class SqliteWriter:
         self._readers: weakref.WeakSet[SqliteReader] = weakref.WeakSet()
         self._frozen: list[SqliteReader] = []
         self.ready = False
-        """The file is open and its schema right, so readers may look at it."""
+        """The file is open and its schema is right, so readers may use it."""
         self.contended = False
-        """Another process has the write lock: a claim looks for its record before it queues."""
-        _ENGINES.add(self)
+        """Another process has the write lock: a claim reads its record before it queues."""
+        _WRITERS.add(self)
         self._thread = threading.Thread(target=self._work, name="semel-sqlite", daemon=True)
         self._thread.start()
 
     # ── for callers ──────────────────────────────────────────────────────────────────────────────
 
     def look(self, identity: Identity) -> tuple[Record | None, Micros]:
-        """What is committed, read in the calling thread; the whole way of a replay."""
+        """The committed record, read in the calling thread. A replay needs nothing else."""
         try:
             reader: SqliteReader = self._local.reader
         except AttributeError:
@@ -134,14 +133,14 @@ class SqliteWriter:
         try:
             with reader.lock:
                 cursor = reader.cursor or reader.open()
-                # All rows, of which there is one at most: then the look holds on to nothing.
+                # All rows, though there is one at most: an unfinished read would hold a lock.
                 rows = cursor.execute(_LOOK, (bytearray(identity),)).fetchall()
         except sqlite3.Error as error:
             raise outage(error, applied=False) from error
         return (record(rows[0]) if rows else None), self._clock()
 
     def ask(self, steps: Plan[R]) -> R:
-        """The same, by a plan."""
+        """Carry out a plan that only reads, in the calling thread."""
         reader: SqliteReader = getattr(self._local, "reader", None) or self._new_reader()
         try:
             with reader.lock:
@@ -150,12 +149,12 @@ class SqliteWriter:
             raise outage(error, applied=False) from error
 
     def submit(self, jobs: Sequence[WriterJob]) -> bool:
-        """Queue jobs; False when the engine is closing and takes nothing more."""
+        """Queue jobs; False when the writer is closing and takes no more."""
         with self._lock:
             if self._closing:
                 return False
             for job in jobs:
-                job.engine = self
+                job.writer = self
             self._jobs.extend(jobs)
             if self._idle:
                 self._idle = False
@@ -163,7 +162,7 @@ class SqliteWriter:
         return True
 
     def withdraw(self, job: WriterJob) -> StoreUnavailable:
-        """Take back a job whose caller waits no longer; what to tell the caller."""
+        """Take back a job whose caller stops waiting; returns the error for that caller."""
         with self._lock:
             job.withdrawn = not job.taken
         return StoreUnavailable(
@@ -183,7 +182,7 @@ class SqliteWriter:
         self._close_readers()
 
     def _new_reader(self) -> SqliteReader:
-        """The calling thread's own."""
+        """A reader for the calling thread."""
         reader = self._local.reader = SqliteReader(self._path, self._timeout, self._files)
         with self._lock:
             self._readers.add(reader)
@@ -198,12 +197,12 @@ class SqliteWriter:
     # ── around a fork ────────────────────────────────────────────────────────────────────────────
 
     def freeze(self) -> None:
-        """Close every connection and keep it so: SQLite's locks do not survive a fork.
+        """Close every connection and keep it closed: SQLite's locks do not survive a fork.
 
-        A child that opens the same file finds the library's memory of the parent's locks, takes
-        none of its own, and loses its writes when the parent deletes the log.
+        A forked child inherits the library's memory of the parent's locks. It would take none of
+        its own, and lose its writes when the parent deletes the log.
         """
-        # In the order in which the writer takes them.
+        # In the same order as the writer thread.
         self._writing.acquire()
         self._lock.acquire()
         self._frozen = list(self._readers)
@@ -225,12 +224,12 @@ class SqliteWriter:
             with self._writing:
                 batch = self._write_queued()
             deliver(batch)
-            # The last batch must not be kept alive while waiting for the next.
+            # Do not keep the last batch alive while waiting for the next.
             del batch
         self._drop_connection()
 
     def _wait(self) -> bool:
-        """Until something is queued; False when nothing is and the engine is closing."""
+        """Wait until something is queued; False when the queue is empty and the writer closes."""
         while True:
             with self._lock:
                 while self._jobs and self._jobs[0].withdrawn:
@@ -243,7 +242,7 @@ class SqliteWriter:
             self._wake.acquire()
 
     def _take(self) -> list[WriterJob]:
-        """All that are queued, up to a bound."""
+        """Take all queued jobs, up to `BATCH`."""
         with self._lock:
             jobs = self._jobs
             batch = [jobs.popleft() for _ in range(min(len(jobs), BATCH))]
@@ -252,12 +251,12 @@ class SqliteWriter:
         return [job for job in batch if not job.withdrawn]
 
     def _write_queued(self) -> list[WriterJob]:
-        """Take the write lock first and the jobs then: a job that only waited can be withdrawn."""
+        """Take the write lock first, then the jobs: a job that still waits can be withdrawn."""
         try:
             connection = self._opened()
             self._begin(connection)
         except sqlite3.Error as error:
-            # While others hold the lock, it is the callers' own deadlines that end their waiting.
+            # While another process holds the lock, each caller waits until its own deadline.
             return [] if is_busy(error) else self._fail_queued(outage(error, applied=False))
         except Exception as error:
             return self._fail_queued(error)
@@ -265,7 +264,7 @@ class SqliteWriter:
         try:
             self._transact(connection, batch)
         except Exception as error:
-            # A bug; but a writer that died of it would leave every later caller waiting.
+            # A bug. The thread must go on: without it every later caller would wait in vain.
             self._drop_connection()
             _fail(batch, StoreUnavailable(f"the writer failed: {error!r}"))
         return batch
@@ -286,24 +285,21 @@ class SqliteWriter:
         return batch
 
     def _opened(self) -> sqlite3.Connection:
-        """The connection, to the very files that were opened first."""
+        """The connection, after a check that it leads to the files that were opened first."""
         try:
             self._files.check()
         except StoreUnavailable:
             if self._files.lost:
-                self._close_all()
+                # If no other process has the file open, SQLite now saves what the lost log holds.
+                self.ready = False
+                self._drop_connection()
+                self._close_readers()
             raise
         if self._connection is None:
             self._connection = open_for_writing(self._path, self._timeout, self._clock())
             self._files.opened()
             self.ready = True
         return self._connection
-
-    def _close_all(self) -> None:
-        """Where nobody else has the file open, SQLite now saves what the lost log holds."""
-        self.ready = False
-        self._drop_connection()
-        self._close_readers()
 
     def _transact(self, connection: sqlite3.Connection, batch: Sequence[WriterJob]) -> None:
         try:
@@ -314,8 +310,8 @@ class SqliteWriter:
         try:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            # The log may hold the commit although its sync failed; only a lock that was not to be
-            # had is surely nothing.
+            # The log may hold the commit although its sync failed. Only when the lock could not be
+            # had was surely nothing written.
             undone = roll_back(connection) and is_busy(error)
             self._drop_connection()
             _fail(batch, outage(error, applied=False if undone else None))
@@ -323,7 +319,7 @@ class SqliteWriter:
     def _abort(
         self, connection: sqlite3.Connection, batch: Sequence[WriterJob], error: sqlite3.Error
     ) -> None:
-        """Undo the transaction; then give each operation one of its own, to fail or succeed by."""
+        """Undo the transaction, then run each operation in a transaction of its own."""
         undone = roll_back(connection)
         if not undone:
             self._drop_connection()
@@ -331,16 +327,13 @@ class SqliteWriter:
             _fail(batch, outage(error, applied=False if undone else None))
             return
         for job in batch:
-            self._write_alone(connection, job)
-
-    def _write_alone(self, connection: sqlite3.Connection, job: WriterJob) -> None:
-        job.reply = job.error = None
-        try:
-            begin(connection, self._timeout)
-        except sqlite3.Error as error:
-            _fail([job], outage(error, applied=False))
-        else:
-            self._transact(connection, [job])
+            job.reply = job.error = None
+            try:
+                begin(connection, self._timeout)
+            except sqlite3.Error as refusal:
+                _fail([job], outage(refusal, applied=False))
+            else:
+                self._transact(connection, [job])
 
     def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None
@@ -351,28 +344,24 @@ class SqliteWriter:
 
 
 def _fail(batch: Sequence[WriterJob], error: Exception) -> None:
+    """Set the error of every job. Each gets a copy: a shared one would collect all tracebacks."""
     for job in batch:
-        # Each waiter raises an exception of its own: a shared one would collect their tracebacks.
-        job.reply, job.error = None, _copy(error)
-
-
-def _copy(error: Exception) -> Exception:
-    if isinstance(error, StoreUnavailable):
-        copied: Exception = StoreUnavailable(str(error), applied=error.applied)
-    elif isinstance(error, StoreError):
-        copied = type(error)(*error.args)
-    else:
-        return error
-    copied.__cause__ = error.__cause__
-    return copied
+        copied = error
+        if isinstance(error, StoreUnavailable):
+            copied = StoreUnavailable(str(error), applied=error.applied)
+        elif isinstance(error, StoreError):
+            copied = type(error)(*error.args)
+        if copied is not error:
+            copied.__cause__ = error.__cause__
+        job.reply, job.error = None, copied
 
 
 def deliver(batch: Sequence[WriterJob]) -> None:
-    """Tell every caller, each mailbox once."""
+    """Deliver the jobs, each mailbox once."""
     mail: dict[Mailbox, list[WriterJob]] = {}
     for job in batch:
         mail.setdefault(job.deliver_to, []).append(job)
     for mailbox, jobs in mail.items():
-        # A mailbox that breaks must not take the writer with it.
+        # An error in a mailbox must not end the writer thread.
         with contextlib.suppress(Exception):
             mailbox.deliver(jobs)

@@ -14,7 +14,7 @@ from semel.core.operations.audit import BrowseAudit
 from semel.core.operations.requests import Agree, Applied, Lost, SettleAbsent
 from semel.core.records import State
 from semel.stores import open_backend
-from tests.stores import contract_custody
+from tests.stores import contract_audit
 from tests.stores.contract import RETENTION, TERMS, new_fence, reach
 from tests.stores.harness import HARNESSES, OUTBOXES, Harness, emptied, server_of
 from tests.waiting import PATIENCE, until
@@ -48,21 +48,21 @@ WITH_OUTBOX = pytest.mark.parametrize(
 """Only where the store has one."""
 
 
-class TestAuditing(contract_custody.Auditing): ...
+class TestAuditing(contract_audit.Auditing): ...
 
 
 @WITH_OUTBOX
-class TestAuditingEffects(contract_custody.AuditingEffects): ...
+class TestAuditingEffects(contract_audit.AuditingEffects): ...
 
 
-class TestErasing(contract_custody.Erasing): ...
+class TestErasing(contract_audit.Erasing): ...
 
 
-class TestResealing(contract_custody.Resealing): ...
+class TestResealing(contract_audit.Resealing): ...
 
 
 @WITH_OUTBOX
-class TestResealingEffects(contract_custody.ResealingEffects): ...
+class TestResealingEffects(contract_audit.ResealingEffects): ...
 
 
 def test_an_act_that_came_second_leaves_no_entry_however_close_it_was(postgres_url: str) -> None:
