@@ -231,7 +231,7 @@ class Guard:
 
     # ── effects and probes ────────────────────────────────────────────────────────────────────────
 
-    def effect(
+    def delivers(
         self,
         name: str,
         *,
@@ -271,7 +271,7 @@ class Guard:
 
         return register
 
-    def write_effect(
+    def enqueue(
         self,
         connection: Any,
         name: str,
@@ -283,14 +283,14 @@ class Guard:
     ) -> str:
         """Put an effect into the outbox in a transaction of the application's own.
 
-        For code that no key is behind; in a handler it is `Operation.effect`.
+        For code that no key is behind; in a handler it is `Operation.enqueue`.
         """
         from semel.outbox.outbox import write
 
         given = (self.backend, self.name, connection, name, payload)
         return write(*given, key=key, order=order, delay=delay)
 
-    async def awrite_effect(
+    async def aenqueue(
         self,
         connection: Any,
         name: str,
@@ -300,7 +300,7 @@ class Guard:
         order: str | None = None,
         delay: timedelta = timedelta(0),
     ) -> str:
-        """`write_effect` on a psycopg AsyncConnection."""
+        """`enqueue` on a psycopg AsyncConnection."""
         from semel.outbox.outbox import awrite
 
         given = (self.backend, self.name, connection, name, payload)
@@ -426,14 +426,14 @@ class Guard:
         self._tell_unguarded()
         limiter = runtime.limiter
         if limiter is not None and limiter.limits.active_keys is not None:
-            from semel.worker.tenant_counts import INTERVAL, Census
+            from semel.worker.tenant_counts import INTERVAL, TenantCounter
 
             every = self.maintenance or INTERVAL
-            yield Census(self, limiter, limiter.limits.active_keys, every)
+            yield TenantCounter(self, limiter, limiter.limits.active_keys, every)
         if self.maintenance is not None:
-            from semel.worker.maintenance import Embedded
+            from semel.worker.maintenance import EmbeddedMaintenance
 
-            yield Embedded(self, interval=self.maintenance)
+            yield EmbeddedMaintenance(self, interval=self.maintenance)
 
     def bind(self, policy: Policy) -> Policy:
         """``policy`` with this guard's secrets for fingerprints."""

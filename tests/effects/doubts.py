@@ -31,7 +31,7 @@ from semel.core.stored.snapshot import Snapshot, encode
 from semel.core.terms import EVERY_ROUTE
 from semel.guard import Guard
 from semel.stores.base import performer
-from semel.worker.flow_runner import Runner
+from semel.worker.flow_runner import FlowRunner
 from tests.stores.harness import OUTBOXES, STORES, Harness, open_harness, server_of
 
 SECOND: Micros = 1_000_000
@@ -57,7 +57,7 @@ class Scene:
         self.harness = harness
         options = {"tenant": None, "maintenance": None, "policy": policy or ietf(), **options}
         self.guard = Guard(harness.backend, **options)
-        self.runner = Runner(self.guard)
+        self.runner = FlowRunner(self.guard)
         self.fences: dict[Identity, Fence] = {}
 
     def travel(self, duration: Micros) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core.delivery import Delivery, encoded
+from semel.core.delivery import Delivery, encode_payload
 from semel.core.operations.outbox import (
     BrowseEffects,
     Enqueue,
@@ -45,10 +45,10 @@ class Outbox:
 
     def write(self, *keys: str, name: str = "paid", order: str | None = None) -> None:
         for key in keys:
-            self.store.perform(Enqueue(key, None, name, encoded(key), order))
+            self.store.perform(Enqueue(key, None, name, encode_payload(key), order))
 
     def deliverer(self, function: Callable[..., Any], name: str = "paid", **options: Any) -> None:
-        self.guard.effect(name, **{"timeout": SOON, **options})(function)
+        self.guard.delivers(name, **{"timeout": SOON, **options})(function)
 
     def loop(self, **options: Any) -> Deliveries:
         return Deliveries(self.guard, **{"luck": lambda: 0.5, **options})

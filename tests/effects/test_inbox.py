@@ -24,7 +24,7 @@ from semel.core.unknown.evidence import Absent, CannotTell, Happened
 from semel.core.unknown.webhook import witnessed
 from semel.errors import ConfigurationError, StoreUnavailable
 from semel.guard import Guard
-from semel.inbox.inbox import Event, Inbox, Stamp, inbox
+from semel.inbox.inbox import Inbox, ProviderEvent, Stamp, inbox
 from semel.outbox import signatures
 from semel.stores import open_backend
 from semel.stores.base import Backend
@@ -82,7 +82,7 @@ class TestEvidence:
         identity = scene.unknown()
         reads: list[str] = []
 
-        def counting(event: Event) -> Any:
+        def counting(event: ProviderEvent) -> Any:
             reads.append(event.id)
             return read(event)
 
@@ -169,7 +169,7 @@ class TestEvidence:
     async def test_awaited(self, quick: Scene) -> None:
         identity = quick.unknown()
 
-        async def reader(event: Event) -> Any:
+        async def reader(event: ProviderEvent) -> Any:
             return read(event)
 
         taken = bank(quick, reader)

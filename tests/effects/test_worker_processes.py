@@ -158,7 +158,7 @@ async def test_while_a_worker_lives_nobody_takes_what_it_delivers_however_long_i
     part, lease = LEASE / 3, timedelta(seconds=LEASE)
     store = Renewals(open_backend(patient(works.store)))
     with closing(semel.Guard(store, tenant=None)) as guard:
-        guard.effect("paid", timeout=100 * lease)(long)
+        guard.delivers("paid", timeout=100 * lease)(long)
         works.write("k")
         first = asyncio.create_task(Deliveries(guard, concurrency=1, lease=lease).run_once())
         await begun.wait()

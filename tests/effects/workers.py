@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from semel.core.delivery import encoded
+from semel.core.delivery import encode_payload
 from semel.core.operations.outbox import BrowseEffects, Enqueue, Shelf
 from semel.core.records import Effect
 from semel.stores import open_backend
@@ -103,7 +103,7 @@ class Works(Scoped):
     def write(
         self, key: str, do: str = "take", *, order: str | None = None, name: str = "paid"
     ) -> None:
-        payload = encoded({"do": do, "key": key})
+        payload = encode_payload({"do": do, "key": key})
         self.backend.blocking().perform(Enqueue(key, None, name, payload, order))
 
     def shelf(self, shelf: Shelf) -> list[Effect]:

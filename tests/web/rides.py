@@ -109,7 +109,7 @@ class Rides:
             await done
         if self.script.effect:
             which = name if self.script.which else ""
-            await op.effect("receipt", {"for": name}, which=which)
+            await op.enqueue("receipt", {"for": name}, which=which)
         return self.script.in_phase() or {"phase": name}
 
     def wsgi(self) -> WsgiApp:
@@ -130,7 +130,7 @@ class Rides:
         op.transaction.execute(self._insert, (name,))
         if self.script.effect:
             which = name if self.script.which else ""
-            op.effect("receipt", {"for": name}, which=which)
+            op.enqueue("receipt", {"for": name}, which=which)
         return self.script.in_phase() or {"phase": name}
 
     @property

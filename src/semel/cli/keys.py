@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from semel.core.operations.requests import Recalled, Written
     from semel.core.records import Glimpse, Identity, Micros, State
     from semel.operators.operator import Operator
-    from semel.operators.records import Page, Wanted
+    from semel.operators.records import Page, RecordFilter
 
 STATES: Final = (
     *("pending", "in_progress", "completed", "failed_retryable", "unknown", "expired"),
@@ -110,12 +110,12 @@ def list_(
     return _print(came)
 
 
-def _wanted(states: tuple[str, ...], method: str | None, **others: Any) -> Wanted:
+def _wanted(states: tuple[str, ...], method: str | None, **others: Any) -> RecordFilter:
     from semel.core.records import State
-    from semel.operators.records import Wanted
+    from semel.operators.records import RecordFilter
 
     asked = tuple(map(State, states)) or tuple(State)
-    return Wanted(asked, method=None if method is None else method.upper(), **others)
+    return RecordFilter(asked, method=None if method is None else method.upper(), **others)
 
 
 def _print(came: Page) -> None:
@@ -229,7 +229,7 @@ def _named(
     path: str | None,
     tenant: str,
 ) -> Recalled:
-    from semel.operators.operator import Address
+    from semel.operators.operator import KeyAddress
 
     if (identity is None) == (key is None):
         fail("which record? Give IDENTITY, or --key and --path", MISUSED)
@@ -237,7 +237,7 @@ def _named(
         return found(opened, identity)
     if path is None or not path.startswith("/"):
         fail("--key needs the --path that it was used at, which begins with '/'", MISUSED)
-    recalled = opened.find(Address(tenant, method, path, key or ""))
+    recalled = opened.find(KeyAddress(tenant, method, path, key or ""))
     return recalled if recalled is not None else fail("there is no such record", FAILED)
 
 

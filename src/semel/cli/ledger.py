@@ -23,7 +23,7 @@ from semel.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from semel.operators.ledger import Difference, Entry, Ours, Report
+    from semel.operators.ledger import Difference, LedgerReport, OurCall, ProviderEntry
 
 
 @click.command()
@@ -69,16 +69,16 @@ def ledger(
         raise SystemExit(FAILED)
 
 
-def read(path: Path, key_field: str) -> Iterator[Entry]:
+def read(path: Path, key_field: str) -> Iterator[ProviderEntry]:
     """The entries of a file, one at a time; ConfigurationError where a line is none."""
     from semel.errors import ConfigurationError
-    from semel.operators.ledger import Entry
+    from semel.operators.ledger import ProviderEntry
 
     for number, line in enumerate(_readable(path), start=1):
         key = line.pop(key_field, None)
         if not isinstance(key, str) or not key:
             raise ConfigurationError(f"{path}: entry {number} has no {key_field!r}")
-        yield Entry(key, line)
+        yield ProviderEntry(key, line)
 
 
 def _readable(path: Path) -> Iterator[dict[str, Any]]:
@@ -115,7 +115,7 @@ def _utc(moment: datetime | None) -> datetime | None:
     return None if moment is None else moment.replace(tzinfo=UTC)
 
 
-def _document(report: Report) -> dict[str, Any]:
+def _document(report: LedgerReport) -> dict[str, Any]:
     return {
         "matched": report.matched,
         "missing_here": [_entry(each) for each in report.missing_here],
@@ -124,11 +124,11 @@ def _document(report: Report) -> dict[str, Any]:
     }
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
+def _entry(entry: ProviderEntry) -> dict[str, Any]:
     return {"key": entry.key, **entry.fields}
 
 
-def _ours(ours: Ours) -> dict[str, Any]:
+def _ours(ours: OurCall) -> dict[str, Any]:
     identity = None if ours.identity is None else ours.identity.hex()
     return {"key": ours.key, "identity": identity, "standing": ours.standing.value}
 
@@ -137,7 +137,7 @@ def _difference(found: Difference) -> dict[str, Any]:
     return {**_ours(found.ours), "what": found.what}
 
 
-def _print(report: Report) -> None:
+def _print(report: LedgerReport) -> None:
     rows = [("missing here", each.key, _fields(each)) for each in report.missing_here]
     rows += [("missing there", each.key, each.standing.value) for each in report.missing_there]
     rows += [("differing", each.entry.key, each.what) for each in report.differing]
@@ -146,5 +146,5 @@ def _print(report: Report) -> None:
     say(f"{report.matched} agree, {len(rows)} differ")
 
 
-def _fields(entry: Entry) -> str:
+def _fields(entry: ProviderEntry) -> str:
     return ", ".join(f"{name}={value}" for name, value in entry.fields.items())

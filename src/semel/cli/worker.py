@@ -21,8 +21,8 @@ from semel.worker.deliveries import Deliveries
 from semel.worker.maintenance import Maintenance
 from semel.worker.reconciler import Reconciler
 from semel.worker.rounds import Loop, Round
-from semel.worker.stored_runs import Runs
-from semel.worker.wake_up import Bell, bell_for
+from semel.worker.stored_runs import StoredRuns
+from semel.worker.wake_up import Listener, listener_for
 from semel.worker.worker import DELIVER, LOOPS, MAINTAIN, RUN, Worker
 
 _BACKSTOP: Final = 10.0
@@ -51,10 +51,10 @@ def run(orders: Orders) -> int:
     app = None if orders.app is None else app_at(orders.app)
     voice = Voice(orders.as_json)
     loops = loops_of(guard, app, orders, voice)
-    bell = None if orders.once else bell_for(guard.backend, orders.listen_url)
+    listener = None if orders.once else listener_for(guard.backend, orders.listen_url)
     guard.start()
     voice.start(guard, loops, orders.once)
-    code = asyncio.run(_work(guard, loops, bell, orders, voice))
+    code = asyncio.run(_work(guard, loops, listener, orders, voice))
     sys.stdout.flush()
     return code
 
@@ -99,20 +99,20 @@ def _loop(name: str, guard: Guard, app: Any, orders: Orders, voice: Voice) -> Lo
             report=partial(voice.round, DELIVER),
         )
     if name == RUN:
-        return Runs(guard, app, report=partial(voice.round, RUN))
+        return StoredRuns(guard, app, report=partial(voice.round, RUN))
     return Maintenance(guard) if name == MAINTAIN else Reconciler(guard, app)
 
 
 async def _work(
     guard: Guard,
     loops: Sequence[tuple[str, Loop]],
-    bell: Bell | None,
+    listener: Listener | None,
     orders: Orders,
     voice: Voice,
 ) -> int:
     worker = Worker(
         loops,
-        bell=bell,
+        listener=listener,
         poll=timedelta(seconds=orders.poll),
         drain=timedelta(seconds=orders.drain),
         on_round=voice.round,

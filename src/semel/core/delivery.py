@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import frozen
 from semel.core.operations.handler import PauseBetweenLooks
-from semel.core.operations.outbox import Deliver, EffectWritten, Fail
+from semel.core.operations.outbox import EffectWritten, MarkDelivered, MarkFailed
 from semel.core.operations.requests import FlowOperation
 from semel.core.records import Effect, Fence, Micros
 from semel.core.stored.sealed import demand_opened
@@ -56,7 +56,7 @@ class Delivery:
 
 
 @frozen
-class Rules:
+class RetryRules:
     """How long it is tried, and how long the delivered effect is remembered."""
 
     tries: int
@@ -69,21 +69,21 @@ class Rules:
 
 
 @frozen
-class Delivered:
+class DelivererReturned:
     """The deliverer returned; ``provider_id`` is what the provider calls it."""
 
     provider_id: str | None
 
 
 @frozen
-class NotSent:
+class DelivererFailed:
     """The deliverer raised, or took too long. It may have been delivered all the same."""
 
     error: BaseException
 
 
 @frozen
-class SendEffect(FlowOperation[Delivered | NotSent]):
+class CallDeliverer(FlowOperation[DelivererReturned | DelivererFailed]):
     """Let the deliverer have it."""
 
     delivery: Delivery
@@ -92,7 +92,7 @@ class SendEffect(FlowOperation[Delivered | NotSent]):
 # ── what comes of it ──────────────────────────────────────────────────────────────────────────────
 
 
-class Ending(StrEnum):
+class DeliveryEnding(StrEnum):
     """How one try ended."""
 
     DELIVERED = "delivered"
@@ -110,15 +110,15 @@ class Ending(StrEnum):
 class DeliveryReport:
     """One try, for the log."""
 
-    ending: Ending
+    ending: DeliveryEnding
     error: str | None = None
     again_in: Micros | None = None
 
 
-Recording: TypeAlias = Deliver | Fail
+Recording: TypeAlias = MarkDelivered | MarkFailed
 
 
-def deliver(effect: Effect, rules: Rules, fence: Fence, luck: float) -> Flow[DeliveryReport]:
+def deliver(effect: Effect, rules: RetryRules, fence: Fence, luck: float) -> Flow[DeliveryReport]:
     """Deliver ``effect``, taken with ``fence``; ``luck``, from 0 to 1, spreads the next try."""
     if effect.tries > rules.tries:
         # Its last try never came to an end: it may be what took the worker down.
@@ -127,25 +127,25 @@ def deliver(effect: Effect, rules: Rules, fence: Fence, luck: float) -> Flow[Del
     try:
         delivery = delivery_of(effect)
     except StoreCorrupt as error:
-        return (yield from _fail(effect, fence, told(error), None))
+        return (yield from _fail(effect, fence, one_line(error), None))
     except (EncryptionKeyMissing, SchemaTooNew) as error:
         again_in = next_pause(effect.tries, rules, luck, error)
-        return (yield from _fail(effect, fence, told(error), again_in))
+        return (yield from _fail(effect, fence, one_line(error), again_in))
     try:
-        reply = yield from ask(SendEffect(delivery))
+        reply = yield from ask(CallDeliverer(delivery))
     except Interrupted:
         # At once, by another worker: that this one is stopped says nothing of the provider.
         return (yield from _fail(effect, fence, "the worker was stopped during the delivery", 0))
     match reply:
-        case Delivered():
-            op = Deliver(effect.key, fence, reply.provider_id, rules.keep)
-            return (yield from _record(op, DeliveryReport(Ending.DELIVERED)))
-        case NotSent():
+        case DelivererReturned():
+            op = MarkDelivered(effect.key, fence, reply.provider_id, rules.keep)
+            return (yield from _record(op, DeliveryReport(DeliveryEnding.DELIVERED)))
+        case DelivererFailed():
             again_in = next_pause(effect.tries, rules, luck, reply.error)
-            return (yield from _fail(effect, fence, told(reply.error), again_in))
+            return (yield from _fail(effect, fence, one_line(reply.error), again_in))
 
 
-def next_pause(tries: int, rules: Rules, luck: float, error: BaseException) -> Micros | None:
+def next_pause(tries: int, rules: RetryRules, luck: float, error: BaseException) -> Micros | None:
     """How long to wait after the try that failed with ``error``; None gives up.
 
     Full jitter: anything up to the pause that doubles with each try, so that what failed together
@@ -179,13 +179,13 @@ def delivery_of(effect: Effect) -> Delivery:
     )
 
 
-def encoded(payload: Any) -> bytes:
+def encode_payload(payload: Any) -> bytes:
     """A payload as the outbox keeps it; TypeError or ValueError when it is no JSON."""
     text = json.dumps(payload, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     return text.encode()
 
 
-def told(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """An exception in one line, for those who look at dead letters."""
     said = " ".join(str(error).split())
     name = type(error).__name__
@@ -195,10 +195,10 @@ def told(error: BaseException) -> str:
 def _fail(
     effect: Effect, fence: Fence, error: str, again_in: Micros | None
 ) -> Flow[DeliveryReport]:
-    ending = Ending.DEAD if again_in is None else Ending.FAILED
+    ending = DeliveryEnding.DEAD if again_in is None else DeliveryEnding.FAILED
     return (
         yield from _record(
-            Fail(effect.key, fence, error, again_in), DeliveryReport(ending, error, again_in)
+            MarkFailed(effect.key, fence, error, again_in), DeliveryReport(ending, error, again_in)
         )
     )
 
@@ -212,5 +212,5 @@ def _record(op: Recording, report: DeliveryReport) -> Flow[DeliveryReport]:
             kept: EffectWritten = yield from ask(op)
         except StoreUnavailable:
             continue
-        return report if kept.applied else DeliveryReport(Ending.OVERTAKEN, report.error)
-    return DeliveryReport(Ending.UNRECORDED, report.error)
+        return report if kept.applied else DeliveryReport(DeliveryEnding.OVERTAKEN, report.error)
+    return DeliveryReport(DeliveryEnding.UNRECORDED, report.error)

@@ -41,8 +41,8 @@ from semel.runtime.event_catalogue import ERROR, INFO, NONE, WARNING
 from semel.runtime.leases import new_fence
 from semel.web.inventory import KnownRoutes
 from semel.web.tags import tag
-from semel.worker.flow_runner import Runner
-from semel.worker.reconciler import named, tell
+from semel.worker.flow_runner import FlowRunner
+from semel.worker.reconciler import describe_record, emit_reconcile
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -72,7 +72,7 @@ Verify: TypeAlias = Callable[[HeaderView, bytes], Stamp | None]
 
 
 @frozen
-class Event:
+class ProviderEvent:
     """An event whose sender is proved."""
 
     id: str
@@ -84,7 +84,7 @@ class Event:
         return json.loads(self.body)
 
 
-Reader: TypeAlias = Callable[[Event], Any]
+Reader: TypeAlias = Callable[[ProviderEvent], Any]
 """Which record an event is about, and what it proves: (identity, evidence), or None.
 
 Of an operation with several calls, (identity, evidence, name): the call that it proves.
@@ -108,7 +108,7 @@ def inbox(
 
     ``secrets``: one, or several while they are exchanged, for signatures as Standard Webhooks has
     them; or None, and ``verify`` checks signatures of another kind. ``reader`` is a function of an
-    `Event`. ``app`` is for finding the ``render=`` of policies on endpoints, as in `Reconciler`.
+    `ProviderEvent`. ``app`` is for finding the ``render=`` of policies on endpoints.
     """
     if (secrets is None) == (verify is None):
         raise ConfigurationError("an inbox needs secrets, or verify= for another kind of signature")
@@ -142,7 +142,7 @@ class Inbox:
         self.max_body = max_body
         self._routes = KnownRoutes(guard, app)
         self._clock = clock
-        self._runner = Runner(guard)
+        self._runner = FlowRunner(guard)
 
     def receive(self, headers: GivenHeaders, body: bytes) -> Response:
         """Take in one event and say what to answer the provider."""
@@ -178,7 +178,7 @@ class Inbox:
 
     # ── in ────────────────────────────────────────────────────────────────────────────────────────
 
-    def _proved(self, headers: HeaderView, body: bytes) -> Event | Response:
+    def _proved(self, headers: HeaderView, body: bytes) -> ProviderEvent | Response:
         """The event, or a refusal that does not tell a forger what was wrong."""
         if len(body) > self.max_body:
             return too_large()
@@ -189,13 +189,13 @@ class Inbox:
             return self._refused(why)
         if stamp is None or not self._timely(stamp):
             return self._refused("forged, or old")
-        return Event(stamp.event, stamp.sent_at, headers, body)
+        return ProviderEvent(stamp.event, stamp.sent_at, headers, body)
 
     def _timely(self, stamp: Stamp) -> bool:
         named = 0 < len(stamp.event) <= _LONGEST_ID and stamp.event.isprintable()
         return named and abs(self._clock() - stamp.sent_at) <= self._tolerance
 
-    def _flow(self, event: Event) -> Flow[Reception]:
+    def _flow(self, event: ProviderEvent) -> Flow[Reception]:
         # Two applications may hear of one event; no source has a line's end in its name.
         source = f"{self._guard.name}\n{self._source}" if self._guard.name else self._source
         notice = Notice(source, event.id, self._keep)
@@ -222,10 +222,10 @@ class Inbox:
                 assert_never(came)
 
     def _taken(self, came: Taken) -> Response:
-        which = named(came.case)
+        which = describe_record(came.case)
         match came.settlement:
             case Settled(state):
-                tell(self._guard, came.case, "settled", INFO, by="webhook", state=state)
+                emit_reconcile(self._guard, came.case, "settled", INFO, by="webhook", state=state)
                 return self._say(200, "settled", NONE)
             case Passed(state):
                 if contradicts(came.evidence, state):

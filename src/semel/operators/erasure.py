@@ -14,7 +14,7 @@ from semel.core.operations.acts import Act
 from semel.core.operations.audit import Belonging, ListBelongings
 
 if TYPE_CHECKING:
-    from semel.worker.flow_runner import Runner
+    from semel.worker.flow_runner import FlowRunner
 
 PAGE: Final = 500
 """Records that are looked at in one step."""
@@ -23,7 +23,7 @@ AT_ONCE: Final = 8
 
 
 def erase(
-    runner: Runner,
+    runner: FlowRunner,
     application: str,
     tenant: str,
     said: Act,
@@ -46,5 +46,5 @@ def erase(
     return replace(done, after=None)
 
 
-def _one(runner: Runner, said: Act, each: Belonging) -> bool:
+def _one(runner: FlowRunner, said: Act, each: Belonging) -> bool:
     return runner.run(maintenance.erase(each, said))

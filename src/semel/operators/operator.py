@@ -39,8 +39,8 @@ from semel.runtime.events import short
 from semel.runtime.leases import new_fence
 from semel.runtime.replay_cache import outlast
 from semel.web.inventory import KnownRoutes
-from semel.worker.flow_runner import Runner
-from semel.worker.reconciler import UnknownRoute, doubt_of, report, tell
+from semel.worker.flow_runner import FlowRunner
+from semel.worker.reconciler import UnknownRoute, doubt_of, emit_reconcile, report_inspection
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -53,7 +53,7 @@ _KINDS: Final[tuple[Literal["route", "tenant"], ...]] = ("route", "tenant")
 
 
 @frozen
-class Address:
+class KeyAddress:
     """Where a key was used, as its client would say it."""
 
     tenant: str
@@ -68,11 +68,11 @@ class Operator:
     def __init__(self, guard: Guard, app: Any = None) -> None:
         self._guard = guard
         self._routes = KnownRoutes(guard, app)
-        self._runner = Runner(guard)
+        self._runner = FlowRunner(guard)
 
-    def find(self, what: Identity | Address) -> Recalled | None:
+    def find(self, what: Identity | KeyAddress) -> Recalled | None:
         """The record with all that is kept of it, by its identity or by where its key was used."""
-        for identity in self._identities(what) if isinstance(what, Address) else (what,):
+        for identity in self._identities(what) if isinstance(what, KeyAddress) else (what,):
             found = self._ask(Recall(identity))
             if isinstance(found, Recalled):
                 return found
@@ -107,7 +107,7 @@ class Operator:
         if isinstance(settlement, Settled):
             self._tell("settled", by, reason, identity)
             state = settlement.state.value
-            tell(self._guard, found.case, "settled", INFO, by="operator", state=state)
+            emit_reconcile(self._guard, found.case, "settled", INFO, by="operator", state=state)
         return settlement
 
     def probe_now(self, identity: Identity) -> Inspection | None:
@@ -119,7 +119,7 @@ class Operator:
         if doubt.probe is None:
             raise ConfigurationError("nobody can be asked: its route and its call have no probe")
         inspection = self._runner.run(reconcile(doubt, new_fence(), 1.0, insist=True))
-        report(self._guard, doubt, inspection)
+        report_inspection(self._guard, doubt, inspection)
         return inspection
 
     def bury(
@@ -274,7 +274,7 @@ class Operator:
     def _ask(self, op: StoreOperation[R]) -> R:
         return self._runner.perform(op)
 
-    def _identities(self, where: Address) -> Iterator[Identity]:
+    def _identities(self, where: KeyAddress) -> Iterator[Identity]:
         """What the key is called under any settings, but for such with a session."""
         path = keys.canonical_path(unquote_to_bytes(where.path))
         place = (where.tenant, where.method.upper(), path)

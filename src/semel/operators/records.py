@@ -22,7 +22,7 @@ _STEP: Final = 1000
 
 
 @frozen
-class Wanted:
+class RecordFilter:
     """Which records: all that is said must fit. A ``path`` that ends in ``*`` is a beginning."""
 
     states: tuple[State, ...] = tuple(State)
@@ -59,7 +59,11 @@ class Page:
 
 
 def page(
-    backend: Backend, wanted: Wanted, limit: int, after: Identity | None = None, look: int = 20_000
+    backend: Backend,
+    wanted: RecordFilter,
+    limit: int,
+    after: Identity | None = None,
+    look: int = 20_000,
 ) -> Page:
     """Up to ``limit`` records that fit, among the next ``look``."""
     found: list[Glimpse] = []
@@ -78,7 +82,7 @@ def page(
             return Page(tuple(found), after, looked, step.now)
 
 
-def beginning(backend: Backend, digits: str) -> list[Identity]:
+def find_by_prefix(backend: Backend, digits: str) -> list[Identity]:
     """The identities that begin with these hexadecimal digits: none, one, or the first two."""
     first = int(digits.ljust(64, "0"), 16)
     last = int(digits.ljust(64, "f"), 16)

@@ -6,7 +6,7 @@ import os
 from datetime import timedelta
 from typing import Any, Final
 
-from semel.core.delivery import encoded
+from semel.core.delivery import encode_payload
 from semel.core.operations.outbox import Enqueue
 from semel.errors import ConfigurationError
 from semel.stores.base import Backend
@@ -73,7 +73,7 @@ def _enqueue(
     if delay < timedelta(0):
         raise ValueError("delay= may not be below zero")
     micros = delay // timedelta(microseconds=1)
-    return Enqueue(_key(key), None, name, encoded(payload), order, micros, application)
+    return Enqueue(_key(key), None, name, encode_payload(payload), order, micros, application)
 
 
 def _key(given: str | None) -> str:

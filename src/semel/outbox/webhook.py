@@ -44,7 +44,7 @@ class WebhookRefused(SemelError):
 
 
 @frozen
-class Answer:
+class WebhookAnswer:
     """What came back."""
 
     status: int
@@ -53,7 +53,7 @@ class Answer:
 
 
 class Webhook:
-    """Delivers an effect as a signed HTTP POST: ``guard.effect("paid")(semel.Webhook(url, …))``.
+    """Delivers an effect as a signed HTTP POST: ``guard.delivers("paid")(semel.Webhook(url, …))``.
 
     ``secret``: ``whsec_<base64>`` or bytes; several while they are exchanged, all of them sign.
     ``source`` and ``type`` are those of the CloudEvent; the type is the effect's name unless given.
@@ -133,7 +133,7 @@ class Webhook:
         tls = self._tls = self._tls or ssl.create_default_context()
         return http.client.HTTPSConnection(host, self._url.port, timeout=timeout, context=tls)
 
-    def _judge(self, answer: Answer) -> None:
+    def _judge(self, answer: WebhookAnswer) -> None:
         if 200 <= answer.status < 300:
             return
         said = " ".join(answer.body.decode("utf-8", "replace").split())[:_QUOTED]
@@ -145,7 +145,7 @@ class Webhook:
             raise RetryLater(reason, after=after)
         raise WebhookRefused(reason)
 
-    def _asked_for(self, answer: Answer) -> timedelta | None:
+    def _asked_for(self, answer: WebhookAnswer) -> timedelta | None:
         given = answer.retry_after
         if given is None or answer.status not in _LATER:
             return None
@@ -175,7 +175,7 @@ class _Exchange:
         self._socket: socket.socket | None = None
         self._cut = False
 
-    def run(self) -> Answer:
+    def run(self) -> WebhookAnswer:
         try:
             self._connection.connect()
             # Kept here: http.client forgets it once it has read the head of a last answer.
@@ -186,7 +186,9 @@ class _Exchange:
                 raise TimeoutError("the time was up before the request was sent")
             self._connection.request("POST", self._target, self._body, dict(self._headers))
             answer = self._connection.getresponse()
-            return Answer(answer.status, answer.headers["retry-after"], answer.read(_MOST_READ))
+            return WebhookAnswer(
+                answer.status, answer.headers["retry-after"], answer.read(_MOST_READ)
+            )
         finally:
             self._connection.close()
 

@@ -114,7 +114,7 @@ class Operation(_Known):
 
         return Points(self._run).call(_deed(name, function, arguments), repeatable)
 
-    def effect(
+    def enqueue(
         self,
         name: str,
         payload: Any,
@@ -125,7 +125,7 @@ class Operation(_Known):
     ) -> str:
         """Put an effect into the outbox, within the open transaction; returns its downstream key.
 
-        A worker delivers it after the commit, by whoever `Guard.effect` registered for ``name``.
+        A worker delivers it after the commit, by whoever `Guard.delivers` registered for ``name``.
         ``which`` tells apart several of one name; the key is made of both.
         """
         op = _enqueue(self._run, name, which, payload, order, delay)
@@ -161,7 +161,7 @@ class AsyncOperation(_Known):
         deed = _deed(name, function, arguments)
         return self._run.making(name, AsyncPoints(self._run).call(deed, repeatable))
 
-    def effect(
+    def enqueue(
         self,
         name: str,
         payload: Any,
@@ -170,7 +170,7 @@ class AsyncOperation(_Known):
         order: str | None = None,
         delay: timedelta = timedelta(0),
     ) -> Coroutine[Any, Any, str]:
-        """`Operation.effect`, awaited."""
+        """`Operation.enqueue`, awaited."""
         op = _enqueue(self._run, name, which, payload, order, delay)
         return self._run.making(name, self._write(op))
 
@@ -195,7 +195,7 @@ def _enqueue(
     run: Run, name: str, which: str, payload: Any, order: str | None, delay: timedelta
 ) -> Enqueue:
     """The same one a second time is a mistake: by its key it would be taken for the first."""
-    from semel.core.delivery import encoded  # not loaded for those who write none
+    from semel.core.delivery import encode_payload  # not loaded for those who write none
     from semel.core.operations.outbox import Enqueue
 
     texts = isinstance(name, str) and isinstance(order, str | None)
@@ -204,7 +204,7 @@ def _enqueue(
             "an effect takes a name, an order that is text or None, and no delay below zero"
         )
     try:
-        body = encoded(payload)
+        body = encode_payload(payload)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"the payload of {name!r} must be JSON: {error}") from error
     identity = run.lease.identity

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from semel.core.delivery import Delivered, Delivery, NotSent
+from semel.core.delivery import DelivererFailed, DelivererReturned, Delivery
 from semel.core.frozen import is_async
 from semel.log import log
 from semel.outbox.registry import Deliverer
@@ -22,13 +22,15 @@ _GRACE: Final = 1.0
 """Seconds that a cancelled coroutine has to end; one that takes no notice is left behind."""
 
 
-class Calls:
+class DelivererCalls:
     """The deliverers that are being called in one event loop."""
 
     def __init__(self) -> None:
         self._left_behind: set[asyncio.Task[Any]] = set()
 
-    async def call(self, deliverer: Deliverer, delivery: Delivery) -> Delivered | NotSent:
+    async def call(
+        self, deliverer: Deliverer, delivery: Delivery
+    ) -> DelivererReturned | DelivererFailed:
         """Let the deliverer have it, for as long as its ``timeout`` allows.
 
         A thread cannot be stopped: past the time-out it goes on, and the next try comes with the
@@ -43,7 +45,7 @@ class Calls:
         if done:
             return task.result()
         await self._stop(task)
-        return NotSent(TimeoutError(f"not delivered within {deliverer.timeout}"))
+        return DelivererFailed(TimeoutError(f"not delivered within {deliverer.timeout}"))
 
     async def _stop(self, task: asyncio.Task[Any]) -> None:
         task.cancel()
@@ -53,14 +55,14 @@ class Calls:
             task.add_done_callback(self._left_behind.discard)
 
 
-async def _outcome(deliverer: Deliverer, delivery: Delivery) -> Delivered | NotSent:
+async def _outcome(deliverer: Deliverer, delivery: Delivery) -> DelivererReturned | DelivererFailed:
     try:
         returned = await called(deliverer.function, delivery)
     except BaseException as error:
-        # Cancelled by `Calls`, nobody looks at this any more; cancelled by itself, it is a failure
-        # like any other. SystemExit would otherwise end the worker.
-        return NotSent(error)
-    return Delivered(_provider_id(deliverer, returned))
+        # Cancelled by `DelivererCalls`, nobody reads this. Cancelled by itself, it is a failure.
+        # SystemExit would otherwise end the worker.
+        return DelivererFailed(error)
+    return DelivererReturned(_provider_id(deliverer, returned))
 
 
 async def called(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from semel.backoff import luck
-from semel.core.delivery import DeliveryReport, Ending, Rules, SendEffect, deliver
+from semel.core.delivery import CallDeliverer, DeliveryEnding, DeliveryReport, RetryRules, deliver
 from semel.core.flow import Flow, arun
 from semel.core.operations.handler import PauseBetweenLooks
 from semel.core.operations.outbox import RenewEffects, TakeEffects
@@ -21,7 +21,7 @@ from semel.outbox.registry import Deliverer
 from semel.runtime.event_catalogue import ERROR, NONE, WARNING
 from semel.runtime.leases import new_fence
 from semel.stores.base import AsyncStore
-from semel.worker.calling import Calls
+from semel.worker.calling import DelivererCalls
 from semel.worker.rounds import Round
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ _LAST_WORDS: Final = 5.0
 
 
 _LEVELS: Final = {
-    Ending.DELIVERED: NONE,
-    Ending.FAILED: WARNING,
-    Ending.DEAD: ERROR,
-    Ending.OVERTAKEN: WARNING,
-    Ending.UNRECORDED: WARNING,
+    DeliveryEnding.DELIVERED: NONE,
+    DeliveryEnding.FAILED: WARNING,
+    DeliveryEnding.DEAD: ERROR,
+    DeliveryEnding.OVERTAKEN: WARNING,
+    DeliveryEnding.UNRECORDED: WARNING,
 }
 
 
@@ -169,8 +169,8 @@ class _Crew:
         self.fences: Counter[Fence] = Counter()
         self._deliverers = guard.registry.deliverers
         self._luck = luck
-        self._calls = Calls()
-        self._endings: Counter[Ending] = Counter()
+        self._calls = DelivererCalls()
+        self._endings: Counter[DeliveryEnding] = Counter()
 
     def start(self, effects: tuple[Effect, ...], fence: Fence) -> None:
         for effect in effects:
@@ -182,7 +182,9 @@ class _Crew:
     def account(self, due_in: float | None) -> Round:
         """What was done since the last account."""
         endings, self._endings = self._endings, Counter()
-        note = ", ".join(f"{ending} {endings[ending]}" for ending in Ending if endings[ending])
+        note = ", ".join(
+            f"{ending} {endings[ending]}" for ending in DeliveryEnding if endings[ending]
+        )
         return Round(endings.total(), due_in, note)
 
     async def leave(self) -> None:
@@ -199,7 +201,7 @@ class _Crew:
             self._note(effect, await self._carry_through(flow, deliverer))
         except Exception as error:
             # A bug of a store or of ours; the lease passes, and it is tried again.
-            self._note(effect, DeliveryReport(Ending.UNRECORDED, "it broke off"), error)
+            self._note(effect, DeliveryReport(DeliveryEnding.UNRECORDED, "it broke off"), error)
         finally:
             self.fences[fence] -= 1
             self.fences += Counter()  # drops those with nothing under way
@@ -219,7 +221,7 @@ class _Crew:
 
     async def _perform(self, op: FlowOperation[Any], deliverer: Deliverer) -> Any:
         match op:
-            case SendEffect():
+            case CallDeliverer():
                 return await self._calls.call(deliverer, op.delivery)
             case PauseBetweenLooks():
                 return await asyncio.sleep(op.pause / 1_000_000)
@@ -241,11 +243,11 @@ class _Crew:
         )
 
 
-def _rules(deliverer: Deliverer) -> Rules:
+def _rules(deliverer: Deliverer) -> RetryRules:
     def micros(duration: timedelta) -> Micros:
         return duration // _MICROSECOND
 
-    return Rules(
+    return RetryRules(
         tries=deliverer.tries,
         first_pause=micros(deliverer.first_pause),
         longest_pause=micros(deliverer.longest_pause),

@@ -29,7 +29,7 @@ PATIENCE: Final = timedelta(seconds=30)
 """How long a function of the application's may take to answer."""
 
 
-class Runner:
+class FlowRunner:
     """Runs flows on a guard's store, in either colour."""
 
     def __init__(self, guard: Guard, patience: timedelta = PATIENCE) -> None:

@@ -1,7 +1,7 @@
 """Maintenance as a loop of the worker, and embedded in the application.
 
-Embedded, every process has a thread for it, and the store elects one that does the work: the others
-stand by, and one of them takes over when the leader's lease is past.
+Embedded, every process has a thread for it. The store elects one leader, which does the work; the
+others stand by, and one of them takes over when the leader's lease is past.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from semel.log import log
 from semel.runtime.event_catalogue import DEBUG, ERROR, INFO
 from semel.runtime.leases import new_fence
 from semel.runtime.threads import StandingThread
-from semel.worker.flow_runner import Runner
-from semel.worker.rounds import Round, survey, told
+from semel.worker.flow_runner import FlowRunner
+from semel.worker.rounds import Round, counts_note, survey
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -64,7 +64,7 @@ class Maintenance:
         self._guard = guard
         self._interval = interval.total_seconds()
         self._pace = pace or pace_for(guard.backend)
-        self._runner = Runner(guard)
+        self._runner = FlowRunner(guard)
 
     async def run_once(self) -> Round:
         """One round of everything."""
@@ -111,7 +111,7 @@ class Maintenance:
         )
 
     def _came_to(self, upkeep: MaintenanceReport, began: float) -> Round:
-        note, counts = told(upkeep.counts), Counter(upkeep.counts)
+        note, counts = counts_note(upkeep.counts), Counter(upkeep.counts)
         doubts, lapsed = counts[_LAPSES[0]], sum(counts[each] for each in _LAPSES)
         events = self._guard.events
         if lapsed:
@@ -135,7 +135,7 @@ class Maintenance:
         return Round(sum(upkeep.counts.values()), wait, note)
 
 
-class Embedded:
+class EmbeddedMaintenance:
     """Maintenance in a thread of the application: one leader for each store does the work."""
 
     def __init__(self, guard: Guard, *, interval: timedelta = INTERVAL) -> None:

@@ -19,8 +19,8 @@ from semel.runtime.event_catalogue import ERROR, INFO, NONE, WARNING
 from semel.runtime.events import short
 from semel.runtime.leases import new_fence
 from semel.web.inventory import KnownRoutes
-from semel.worker.flow_runner import PATIENCE, Runner
-from semel.worker.rounds import Round, told
+from semel.worker.flow_runner import PATIENCE, FlowRunner
+from semel.worker.rounds import Round, counts_note
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -52,7 +52,7 @@ class Reconciler:
     ) -> None:
         self._guard = guard
         self._routes = KnownRoutes(guard, app)
-        self._runner = Runner(guard, patience)
+        self._runner = FlowRunner(guard, patience)
         self._batch = batch
         self._at_once = at_once
         self._next_look = 0.0
@@ -68,7 +68,7 @@ class Reconciler:
         words = await self._ask_all(due.cases, due.now)
         done = {word: words.count(word) for word in words if word != "failed"}
         # What was asked about has a new time; the next look tells the earliest.
-        return Round(sum(done.values()), 0.0 if done else _AFTER_A_FAILURE, told(done))
+        return Round(sum(done.values()), 0.0 if done else _AFTER_A_FAILURE, counts_note(done))
 
     async def _look_around(self) -> None:
         """Say now and then what is due and left alone; a mistake in a deployment shows here."""
@@ -106,13 +106,15 @@ class Reconciler:
         try:
             inspection = await self._runner.arun(reconcile(doubt, new_fence(), jitter()))
         except StoreError as error:
-            tell(self._guard, case, "failed", ERROR, reason=str(error), error=error)
+            emit_reconcile(self._guard, case, "failed", ERROR, reason=str(error), error=error)
             return "failed"
-        return report(self._guard, doubt, inspection)
+        return report_inspection(self._guard, doubt, inspection)
 
     async def _give_up(self, case: Case, error: Exception) -> str:
         record = case.record
-        tell(self._guard, case, "given_up", ERROR, reason="it cannot be asked about", error=error)
+        emit_reconcile(
+            self._guard, case, "given_up", ERROR, reason="it cannot be asked about", error=error
+        )
         await self._runner.aperform(Inquire(record.identity, record.fence, case.tries, None))
         return "given_up"
 
@@ -142,26 +144,32 @@ class UnknownRoute(ConfigurationError):
         super().__init__(f"{said}: name the application that has it with --app, or app=")
 
 
-def report(guard: Guard, doubt: Doubt, inspection: Inspection, by: str = "probe") -> str:
+def report_inspection(guard: Guard, doubt: Doubt, inspection: Inspection, by: str = "probe") -> str:
     """Tell what came of a question; one word for it."""
     case = doubt.case
     match inspection:
         case Settled(state):
-            return tell(guard, case, "settled", INFO, by=by, state=state)
+            return emit_reconcile(guard, case, "settled", INFO, by=by, state=state)
         case Undecided(reason, error):
             level = INFO if error is None else ERROR
-            return tell(guard, case, "undecided", level, by=by, reason=reason, error=error)
+            return emit_reconcile(
+                guard, case, "undecided", level, by=by, reason=reason, error=error
+            )
         case Unusable(reason, error):
-            return tell(guard, case, "undecided", ERROR, by=by, reason=reason, error=error)
+            return emit_reconcile(
+                guard, case, "undecided", ERROR, by=by, reason=reason, error=error
+            )
         case GivenUp(reason):
-            return tell(guard, case, "given_up", ERROR, by=by, reason=f"a dead letter: {reason}")
+            return emit_reconcile(
+                guard, case, "given_up", ERROR, by=by, reason=f"a dead letter: {reason}"
+            )
         case Running() | Passed():
             return "passed"
         case _:
             assert_never(inspection)
 
 
-def tell(
+def emit_reconcile(
     guard: Guard,
     case: Case,
     came: str,
@@ -177,7 +185,7 @@ def tell(
         "reconcile",
         level=level,
         error=error,
-        where=where(case),
+        where=route_line(case),
         identity=short(case.record.identity),
         came=came,
         state=state,
@@ -187,10 +195,10 @@ def tell(
     return came
 
 
-def where(case: Case) -> str:
+def route_line(case: Case) -> str:
     return f"{case.origin.method} {case.origin.path}"
 
 
-def named(case: Case) -> str:
+def describe_record(case: Case) -> str:
     """A record in a line of the log: never its key."""
-    return f"{where(case)} [{short(case.record.identity)}]"
+    return f"{route_line(case)} [{short(case.record.identity)}]"

@@ -26,7 +26,7 @@ class Round:
     note: str = ""
 
 
-def told(numbers: Mapping[str, int]) -> str:
+def counts_note(numbers: Mapping[str, int]) -> str:
     """``forget 40, lapse 2`` for a line of the log; empty where nothing was done."""
     return ", ".join(f"{name} {number}" for name, number in sorted(numbers.items()) if number)
 

@@ -35,10 +35,10 @@ from semel.runtime.leases import lease_clock, new_fence
 from semel.web.inventory import KnownRoutes
 from semel.web.worker_runs import run_asgi, run_wsgi
 from semel.worker.calling import in_thread
-from semel.worker.flow_runner import Runner
+from semel.worker.flow_runner import FlowRunner
 from semel.worker.lifespan import Lifespan
-from semel.worker.reconciler import named, where
-from semel.worker.rounds import Round, told
+from semel.worker.reconciler import describe_record, route_line
+from semel.worker.rounds import Round, counts_note
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -54,11 +54,11 @@ _SHORTEST, _LONGEST = 1_000_000, 300_000_000
 """Between two runs of a deferred request: a second, five minutes."""
 
 
-class Runs:
+class StoredRuns:
     """One loop of the worker. Several workers may run it: of each request one takes hold.
 
     ``app`` is the outermost application, ASGI or WSGI; ``at_once``: how many run side by side.
-    ``report`` is told about a long round while it goes on.
+    ``report`` is counts_note about a long round while it goes on.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Runs:
         self._guard = guard
         self._app = app
         self._routes = KnownRoutes(guard, app)
-        self._runner = Runner(guard)
+        self._runner = FlowRunner(guard)
         self._batch = batch
         self._at_once = at_once
         self._report = report
@@ -184,7 +184,7 @@ class Runs:
             "run",
             level=level,
             error=error,
-            where=where(case),
+            where=route_line(case),
             identity=short(case.record.identity),
             came=came,
         )
@@ -215,7 +215,7 @@ class Runs:
             if not run.reached:
                 reason = f"raised {type(error).__name__}"
                 return await self._put_down(case, not_run(case, fence, reason, again_in), error)
-            log.error("semel: %s raised in a worker", named(case), exc_info=error)
+            log.error("semel: %s raised in a worker", describe_record(case), exc_info=error)
         return await self._came_to(case, fence, run, again_in)
 
     async def _came_to(
@@ -303,7 +303,7 @@ class _Shift:
     def account(self, due_in: float | None) -> Round:
         """What was done since the last account."""
         words, self._words = self._words, Counter()
-        return Round(words.total(), due_in, told(words))
+        return Round(words.total(), due_in, counts_note(words))
 
     def tell(self, report: Callable[[Round], None]) -> None:
         now = time.monotonic()

@@ -33,7 +33,7 @@ _FIRST: Final = 0.2
 """Seconds until the first look; until then a process knows of its own keys only."""
 
 
-class Census:
+class TenantCounter:
     """One thread for each process."""
 
     def __init__(self, guard: Guard, limiter: Limiter, cap: int, interval: timedelta) -> None:

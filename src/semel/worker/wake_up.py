@@ -23,7 +23,7 @@ EFFECT: Final = "semel_effect"
 WORK: Final = "semel_work"
 CHANNELS: Final = (EFFECT, WORK)
 
-Ring: TypeAlias = Callable[[str], None]
+Wake: TypeAlias = Callable[[str], None]
 """Told the channel on which there is something new."""
 
 LOOK_EVERY: Final = 0.05
@@ -35,15 +35,15 @@ _PATIENCE: Final = 5.0
 """Seconds for a session to open, and for a notification to ourselves to come back."""
 
 
-class Bell(Protocol):
+class Listener(Protocol):
     """Rings when there is something new."""
 
-    async def listen(self, ring: Ring) -> None:
+    async def listen(self, ring: Wake) -> None:
         """Until cancelled; returns early when it has found out that it cannot work here."""
         ...
 
 
-def bell_for(backend: Backend, listen_url: str | None = None) -> Bell | None:
+def listener_for(backend: Backend, listen_url: str | None = None) -> Listener | None:
     """The bell of a store, or None where there is none and the worker has to poll."""
     scheme = backend.url.partition(":")[0]
     if scheme == "sqlite":
@@ -51,9 +51,9 @@ def bell_for(backend: Backend, listen_url: str | None = None) -> Bell | None:
             raise ConfigurationError("a listen URL is for PostgreSQL; this store is SQLite")
         from semel.stores.sqlite.backend import parse
 
-        return SqliteBell(parse(backend.url)[0])
+        return SqliteListener(parse(backend.url)[0])
     if scheme in ("postgresql", "postgres"):
-        return PostgresBell(_conninfo(backend, listen_url))
+        return PostgresListener(_conninfo(backend, listen_url))
     return None
 
 
@@ -65,21 +65,21 @@ def _conninfo(backend: Any, listen_url: str | None) -> str:
     return conninfo
 
 
-class SqliteBell:
+class SqliteListener:
     """Looks at ``PRAGMA data_version``: it changes when any other connection has committed."""
 
     def __init__(self, path: Path, every: float = LOOK_EVERY) -> None:
         self._path = path
         self._every = every
 
-    async def listen(self, ring: Ring) -> None:
+    async def listen(self, ring: Wake) -> None:
         while True:
             with suppress(sqlite3.Error, OSError):
                 await self._watch(ring)
             # The file is not there yet, or is busy being made.
             await asyncio.sleep(1.0)
 
-    async def _watch(self, ring: Ring) -> None:
+    async def _watch(self, ring: Wake) -> None:
         # Read only: the bell never makes a file. autocommit: no snapshot is held in between.
         uri = f"{self._path.absolute().as_uri()}?mode=ro"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=0)
@@ -96,13 +96,13 @@ class SqliteBell:
             connection.close()
 
 
-class PostgresBell:
+class PostgresListener:
     """LISTEN on a session of its own, opened again whenever it is lost."""
 
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
 
-    async def listen(self, ring: Ring) -> None:
+    async def listen(self, ring: Wake) -> None:
         from psycopg import Error
 
         failures = 0
@@ -167,7 +167,7 @@ class PostgresBell:
 class _Twice:
     """Rings at once, and once more a little later."""
 
-    def __init__(self, ring: Ring) -> None:
+    def __init__(self, ring: Wake) -> None:
         self._ring = ring
         self._later: dict[str, asyncio.TimerHandle] = {}
 

@@ -11,7 +11,7 @@ from semel.backoff import jitter
 from semel.errors import ConfigurationError
 from semel.log import log
 from semel.worker.rounds import Loop, Round
-from semel.worker.wake_up import CHANNELS, EFFECT, WORK, Bell
+from semel.worker.wake_up import CHANNELS, EFFECT, WORK, Listener
 
 DELIVER, RUN, RECONCILE, MAINTAIN = "deliver", "run", "reconcile", "maintain"
 LOOPS: Final = (DELIVER, RUN, RECONCILE, MAINTAIN)
@@ -45,14 +45,14 @@ class Worker:
     """Runs each of ``loops`` whenever it has something to do, until ``stop``.
 
     ``poll``: how long a loop rests at most when nothing wakes it. ``drain``: how long work under
-    way may take once the worker is stopped. ``bell`` wakes it early.
+    way may take once the worker is stopped. ``listener`` wakes it early.
     """
 
     def __init__(
         self,
         loops: Sequence[tuple[str, Loop]],
         *,
-        bell: Bell | None = None,
+        listener: Listener | None = None,
         poll: timedelta = timedelta(seconds=5),
         drain: timedelta = timedelta(seconds=30),
         on_round: ReportRound = _silent,
@@ -61,7 +61,7 @@ class Worker:
         if not loops:
             raise ConfigurationError("a worker needs a loop to run")
         self._loops = dict(loops)
-        self._bell = bell
+        self._listener = listener
         self._poll = poll.total_seconds()
         self._drain = drain.total_seconds()
         self._on_round = on_round
@@ -93,7 +93,7 @@ class Worker:
 
     async def run(self) -> bool:
         """Until ``stop``; whether everything under way then came to its end in time."""
-        ringing = asyncio.create_task(self._listen()) if self._bell is not None else None
+        ringing = asyncio.create_task(self._listen()) if self._listener is not None else None
         rounds = {asyncio.create_task(self._keep(*pair)) for pair in self._loops.items()}
         for task in rounds:
             task.add_done_callback(self._ended)
@@ -119,9 +119,9 @@ class Worker:
                 await aclose()
 
     async def _listen(self) -> None:
-        assert self._bell is not None  # noqa: S101 - asked by `run`
+        assert self._listener is not None  # noqa: S101 - asked by `run`
         try:
-            await self._bell.listen(self.wake)
+            await self._listener.listen(self.wake)
         except Exception:
             # Polling goes on.
             log.exception("semel: waking up early does not work")

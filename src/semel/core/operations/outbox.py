@@ -82,7 +82,7 @@ class RenewEffects(StoreOperation[EffectWritten]):
 
 
 @value
-class Deliver(StoreOperation[EffectWritten]):
+class MarkDelivered(StoreOperation[EffectWritten]):
     """Acknowledge an effect, with the provider's own id for it; kept for ``retention``.
 
     Also past the lease, unless another fence has it by now. Done already by this fence: applied.
@@ -97,7 +97,7 @@ class Deliver(StoreOperation[EffectWritten]):
 
 
 @value
-class Fail(StoreOperation[EffectWritten]):
+class MarkFailed(StoreOperation[EffectWritten]):
     """A delivery failed; again after ``again_in``, or a dead letter where that is None."""
 
     finishing: ClassVar[bool] = True
