@@ -26,7 +26,7 @@ from semel.stores import open_backend
 from semel.stores.encryption import Encryption
 from semel.web.routes import Route
 from semel.worker.maintenance import LEADER
-from tests.effects.doubts import DAY, HOUR, KEY, MINUTE, SECOND, Scene, fresh_fence, scene_on
+from tests.scene import DAY, HOUR, KEY, MINUTE, SECOND, Scene, fresh_fence, scene_on
 from tests.waiting import PATIENCE
 
 

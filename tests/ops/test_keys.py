@@ -20,7 +20,7 @@ from semel.core.stored.snapshot import Snapshot, encode
 from semel.operators.records import RecordFilter, page
 from semel.stores import open_backend
 from semel.stores.base import performer
-from tests.effects.doubts import HOUR, KEY, MINUTE, NAMES, Scene, fresh_fence, scene_on
+from tests.scene import HOUR, KEY, MINUTE, NAMES, Scene, fresh_fence, scene_on
 from tests.stores.harness import Harness
 from tests.waiting import patient
 

@@ -20,9 +20,9 @@ from semel.core.recovery import journal
 from semel.core.recovery.journal import Journal
 from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
-from tests.effects.passing import into_the_past
 from tests.servers import PostgresServer
 from tests.stores.harness import Harness, open_harness
+from tests.time_travel import into_the_past
 from tests.web.client import Reply
 from tests.web.drive import AsgiDriver, Ask, Driver, WsgiDriver
 

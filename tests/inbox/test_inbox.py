@@ -28,8 +28,8 @@ from semel.inbox.inbox import Inbox, ProviderEvent, Stamp, inbox
 from semel.outbox import signatures
 from semel.stores import open_backend
 from semel.stores.base import Backend
-from tests.effects.doubts import MINUTE, Scene
-from tests.effects.served_inbox import SECRET, read
+from tests.inbox.served_inbox import SECRET, read
+from tests.scene import MINUTE, Scene
 from tests.servers import AppServer, gunicorn, uvicorn
 from tests.stores.harness import Harness
 from tests.waiting import PATIENCE, patient
@@ -397,7 +397,7 @@ def served(
     backend = open_backend(store, timeout=PATIENCE)
     scene = Scene(Harness(backend, lambda _: None, 0, "sync"))
     scene.unknown()  # which makes the schema
-    module = "tests.effects.served_inbox"
+    module = "tests.inbox.served_inbox"
     server = (
         uvicorn(f"{module}:app", env=env)
         if request.param == "uvicorn"

@@ -145,3 +145,19 @@ def scene_on(
 ) -> Iterator[Scene]:
     with open_harness(name, folder, server_of(request, name)) as harness:
         yield Scene(harness, policy, **options)
+
+
+# ── fixtures, for the conftest of each folder that uses them ──────────────────────────────────────
+
+
+@pytest.fixture(params=NAMES)
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    with scene_on(request.param, tmp_path, request) as made:
+        yield made
+
+
+@pytest.fixture
+def quick(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    """In memory, for what does not depend on the store."""
+    with scene_on("memory-sync", tmp_path, request) as made:
+        yield made

@@ -16,7 +16,7 @@ from semel.core.unknown.settlement import Passed, Settled, Undecided
 from semel.errors import ConfigurationError
 from semel.operators.operator import KeyAddress, Operator
 from tests.ears import listen
-from tests.effects.doubts import MINUTE, WITH_OUTBOX, Scene
+from tests.scene import MINUTE, WITH_OUTBOX, Scene
 
 ANSWER = Response(201, (), b"paid")
 NOBODY = Identity(b"\xfe" * 32)

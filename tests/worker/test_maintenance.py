@@ -30,11 +30,11 @@ from semel.guard import Guard
 from semel.stores import open_backend
 from semel.telemetry.prometheus import Prometheus
 from semel.worker.maintenance import LEADER, EmbeddedMaintenance, Maintenance, pace_for
-from semel.worker.rounds import told
+from semel.worker.rounds import counts_note
 from tests.ears import listen
-from tests.effects.doubts import DAY, HOUR, KEY, MINUTE, Scene, fresh_fence
-from tests.effects.passing import into_the_past
 from tests.forms import in_proof
+from tests.scene import DAY, HOUR, KEY, MINUTE, Scene, fresh_fence
+from tests.time_travel import into_the_past
 from tests.waiting import PATIENCE, patient, until
 
 PROJECT = Path(__file__).parents[2]
@@ -60,8 +60,8 @@ def deferred(scene: Scene) -> Identity:
     origin = Origin("tern", "POST", "/rides", KEY)
     terms = scene.guard.runtime.plan("*", scene.guard.policy).terms
     scene.harness.perform(Agree(terms))
-    told = (identity, fresh_fence(), "v1.raw.sha256.x", b"", origin, b"request", HOUR)
-    scene.harness.perform(Accept(*told, terms=terms.id))
+    counts_note = (identity, fresh_fence(), "v1.raw.sha256.x", b"", origin, b"request", HOUR)
+    scene.harness.perform(Accept(*counts_note, terms=terms.id))
     return identity
 
 
@@ -466,4 +466,4 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def test_counts_are_told_in_order_and_zeros_left_out() -> None:
-    assert told({"b": 1, "a": 2, "c": 0}) == "a 2, b 1"
+    assert counts_note({"b": 1, "a": 2, "c": 0}) == "a 2, b 1"

@@ -22,7 +22,7 @@ from semel.errors import ConfigurationError, GiveUp, RetryLater
 from semel.outbox.webhook import Webhook, WebhookRefused
 from semel.stores.memory import MemoryBackend
 from semel.worker.deliveries import Deliveries
-from tests.effects.receiver import Receiver, Reply, fits
+from tests.outbox.receiver import Receiver, Reply, fits
 from tests.waiting import PATIENCE, Ahead, auntil
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of quite enough bytes").decode()

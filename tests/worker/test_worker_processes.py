@@ -22,11 +22,11 @@ from semel.stores import open_backend
 from semel.stores.base import Backend
 from semel.stores.wrapper import Around
 from semel.worker.deliveries import Deliveries
-from tests.effects.passing import into_the_past
-from tests.effects.workers import LEASE, Works, ended, said
 from tests.forms import in_proof
 from tests.proof.crash.zygote import Zygote
+from tests.time_travel import into_the_past
 from tests.waiting import Ahead, auntil, patient, turns
+from tests.worker.worker_processes import LEASE, Works, ended, said
 
 R = TypeVar("R")
 

@@ -18,7 +18,7 @@ from semel.core.delivery import (
     DeliveryReport,
     RetryRules,
     deliver,
-    encoded,
+    encode_payload,
     next_pause,
 )
 from semel.core.flow import run
@@ -91,7 +91,7 @@ class World:
         return reply
 
     def write(self, key: str = "k1", order: str | None = None) -> None:
-        self.store.perform(Enqueue(key, None, "paid", encoded({"n": 1}), order))
+        self.store.perform(Enqueue(key, None, "paid", encode_payload({"n": 1}), order))
 
     def take(self, fence: Fence = FENCE, limit: int = 10) -> tuple[Effect, ...]:
         return self.store.perform(TakeEffects(fence, ("paid",), limit, LEASE)).effects
@@ -116,7 +116,9 @@ def world() -> World:
 
 def test_a_deliverer_gets_the_key_the_payload_and_which_try_it_is(world: World) -> None:
     identity = Identity(b"i" * 32)
-    world.store.perform(Enqueue("k1", identity, "paid", encoded({"é": [1, None]}), "account-7"))
+    world.store.perform(
+        Enqueue("k1", identity, "paid", encode_payload({"é": [1, None]}), "account-7")
+    )
     world.deliver()
     created_at = datetime.fromtimestamp(1_700_000_000, UTC)
     assert world.sent == [

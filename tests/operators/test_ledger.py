@@ -14,7 +14,7 @@ from semel.core.recovery import journal
 from semel.core.recovery.journal import Journal, PointKind
 from semel.errors import ConfigurationError
 from semel.operators.ledger import CallState, LedgerReport, ProviderEntry, compare
-from tests.effects.doubts import DAY, HOUR, MINUTE, WITH_OUTBOX, Scene
+from tests.scene import DAY, HOUR, MINUTE, WITH_OUTBOX, Scene
 
 
 def charged(scene: Scene, **result: Any) -> Identity:
