@@ -24,7 +24,7 @@ from semel.telemetry.prometheus import Prometheus
 from semel.worker.deliveries import Deliveries
 from semel.worker.maintenance import Maintenance
 from semel.worker.reconciler import Reconciler
-from semel.worker.rounds import Loop
+from semel.worker.worker import Loop
 from tests.web.faults import FaultyBackend
 
 backend = FaultyBackend(open_backend(os.environ.get("SEMEL_TEST_STORE", "memory://")))

@@ -11,8 +11,8 @@ import pytest
 
 import semel
 from semel.core.operations.maintenance import Due, Work
-from semel.worker.rounds import Round
 from semel.worker.stored_runs import StoredRuns
+from semel.worker.worker import Round
 from tests.stores.harness import Harness, open_harness
 from tests.waiting import Ahead, auntil, turns
 from tests.web.faulty import Faults, FaultyBackend

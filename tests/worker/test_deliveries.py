@@ -26,7 +26,7 @@ from semel.errors import ConfigurationError, GiveUp, StoreUnavailable
 from semel.runtime.leases import new_fence
 from semel.stores.memory import MemoryBackend
 from semel.worker.deliveries import Deliveries
-from semel.worker.rounds import Round
+from semel.worker.worker import Round
 from tests.waiting import PATIENCE, auntil, turns
 
 SOON = timedelta(seconds=PATIENCE)
@@ -243,7 +243,7 @@ async def test_a_coroutine_that_takes_too_long_is_stopped_and_tried_again(outbox
 async def test_a_coroutine_that_takes_no_notice_is_left_behind(
     outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("semel.worker.calling._GRACE", 0.02)
+    monkeypatch.setattr("semel.worker.deliveries._GRACE", 0.02)
     end = asyncio.Event()
 
     async def stubborn(delivery: Delivery) -> None:

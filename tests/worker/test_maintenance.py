@@ -30,7 +30,7 @@ from semel.guard import Guard
 from semel.stores import open_backend
 from semel.telemetry.prometheus import Prometheus
 from semel.worker.maintenance import LEADER, EmbeddedMaintenance, Maintenance, pace_for
-from semel.worker.rounds import counts_note
+from semel.worker.worker import counts_note
 from tests.ears import listen
 from tests.forms import in_proof
 from tests.scene import DAY, HOUR, KEY, MINUTE, Scene, fresh_fence

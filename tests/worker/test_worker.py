@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from semel.errors import ConfigurationError, StoreUnavailable
-from semel.worker.rounds import Round
 from semel.worker.wake_up import EFFECT, WORK, Wake
-from semel.worker.worker import DELIVER, MAINTAIN, RUN, Worker
+from semel.worker.worker import DELIVER, MAINTAIN, RUN, Round, Worker
 from tests.waiting import PATIENCE, Ahead, turns
 
 HOUR = timedelta(hours=1)

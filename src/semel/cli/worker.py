@@ -20,10 +20,9 @@ from semel.guard import Guard
 from semel.worker.deliveries import Deliveries
 from semel.worker.maintenance import Maintenance
 from semel.worker.reconciler import Reconciler
-from semel.worker.rounds import Loop, Round
 from semel.worker.stored_runs import StoredRuns
 from semel.worker.wake_up import Listener, listener_for
-from semel.worker.worker import DELIVER, LOOPS, MAINTAIN, RUN, Worker
+from semel.worker.worker import DELIVER, LOOPS, MAINTAIN, RUN, Loop, Round, Worker
 
 _BACKSTOP: Final = 10.0
 """Seconds after which a process that is done ends, though a coroutine will not."""

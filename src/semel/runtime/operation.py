@@ -123,7 +123,7 @@ class Operation(_Known):
         order: str | None = None,
         delay: timedelta = timedelta(0),
     ) -> str:
-        """Put an effect into the outbox, within the open transaction; returns its downstream key.
+        """Write an effect into the outbox, in the open transaction; returns its downstream key.
 
         A worker delivers it after the commit, by whoever `Guard.delivers` registered for ``name``.
         ``which`` tells apart several of one name; the key is made of both.
