@@ -50,10 +50,11 @@ class FlowRunner:
         task.add_done_callback(self._left_behind.discard)
 
     def perform(self, op: FlowOperation[R]) -> R:
+        any_op: FlowOperation[Any] = op
         reply: Any
-        match op:
+        match any_op:
             case StoreOperation():
-                reply = self._guard.backend.blocking().perform(op)
+                reply = self._guard.backend.blocking().perform(any_op)
             case Ask(probe, inquiry):
                 reply = self._call(probe, inquiry)
             case Do(function, arguments):
@@ -70,10 +71,11 @@ class FlowRunner:
         return cast("R", reply)
 
     async def aperform(self, op: FlowOperation[R]) -> R:
+        any_op: FlowOperation[Any] = op
         reply: Any
-        match op:
+        match any_op:
             case StoreOperation():
-                reply = await self._guard.backend.awaited().perform(op)
+                reply = await self._guard.backend.awaited().perform(any_op)
             case Ask(probe, inquiry):
                 reply = await self._acall(probe, inquiry)
             case Do(function, arguments):

@@ -87,7 +87,15 @@ class Maintenance:
         # Counted for subscribers alone, and not in the middle of a long piece of work.
         if self._guard.events.heard and not upkeep.more:
             depths = yield from survey(self._guard.backend.capabilities.outbox)
-            self._guard.events.emit("depths", **depths)
+            self._guard.events.emit(
+                "depths",
+                pending=depths["pending"],
+                in_progress=depths["in_progress"],
+                unknown=depths["unknown"],
+                dead=depths["dead"],
+                waiting_effects=depths["waiting_effects"],
+                dead_effects=depths["dead_effects"],
+            )
         return round_
 
     def _report(self, upkeep: MaintenanceReport, began: float) -> Round:
