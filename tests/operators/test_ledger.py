@@ -59,7 +59,7 @@ def test_what_only_we_have(scene: Scene) -> None:
     identity = charged(scene, id="ch_1")
     report = compared(scene)
     (ours,) = report.missing_there
-    assert (ours.identity, ours.standing) == (identity, CallState.MADE)
+    assert (ours.identity, ours.state) == (identity, CallState.MADE)
     assert not report.agrees
 
 
@@ -85,7 +85,7 @@ def test_what_was_released_here_and_happened_there(scene: Scene) -> None:
 def test_what_is_unknown_here_is_found_to_have_happened(scene: Scene, how: Any) -> None:
     identity = scene.unknown(**how)
     (found,) = compared(scene, entry(scene, identity)).differing
-    assert found.ours.standing is CallState.IN_DOUBT
+    assert found.ours.state is CallState.IN_DOUBT
     assert "settle it" in found.what
 
 

@@ -130,7 +130,7 @@ def _entry(entry: ProviderEntry) -> dict[str, Any]:
 
 def _ours(ours: OurCall) -> dict[str, Any]:
     identity = None if ours.identity is None else ours.identity.hex()
-    return {"key": ours.key, "identity": identity, "standing": ours.standing.value}
+    return {"key": ours.key, "identity": identity, "standing": ours.state.value}
 
 
 def _difference(found: Difference) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def _difference(found: Difference) -> dict[str, Any]:
 
 def _print(report: LedgerReport) -> None:
     rows = [("missing here", each.key, _fields(each)) for each in report.missing_here]
-    rows += [("missing there", each.key, each.standing.value) for each in report.missing_there]
+    rows += [("missing there", each.key, each.state.value) for each in report.missing_there]
     rows += [("differing", each.entry.key, each.what) for each in report.differing]
     if rows:
         say_table(("WHAT", "KEY", "DETAIL"), rows)

@@ -1,7 +1,7 @@
-"""Comparing ledgers: what a provider says it did for us, against what our records say.
+"""Compares a provider's ledger with our records.
 
 Both sides are matched by the downstream key that went with each call. The provider's entries are
-put on disk by their keys and ours stream past them, so that neither has to fit into memory.
+stored on disk by key, and ours are read one by one, so that neither has to fit into memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PAGE: Final = 500
 
 @frozen
 class ProviderEntry:
-    """One line of the provider's: the downstream key it was sent with, and what else it says."""
+    """One entry of the provider's ledger: the downstream key of the call, and its other fields."""
 
     key: str
     fields: Mapping[str, Any]
@@ -50,16 +50,16 @@ class CallState(StrEnum):
     NOT_MADE = "not made"
     """Its record was released: a retry would make the call."""
     UNRECORDED = "unrecorded"
-    """Its handler keeps no points, so that nobody here can say."""
+    """Its handler keeps no recovery points, so we cannot say."""
 
 
 @frozen
 class OurCall:
-    """One call, or one delivered effect, as we have it."""
+    """One call, or one delivered effect, in our records."""
 
     key: str
     identity: Identity | None
-    standing: CallState
+    state: CallState
     fields: Mapping[str, Any]
     created_at: Micros
 
@@ -105,23 +105,20 @@ def compare(
     if not name:
         raise ConfigurationError("which call? name= is that of op.call, or of the downstream key")
     window = (_micros(since), _micros(until))
-    with closing(_Shelves(entries)) as shelves:
+    with closing(_StoredEntries(entries)) as stored:
         matched, missing, differing = 0, list[OurCall](), list[Difference]()
         for ours in _ours(guard, name):
-            entry = shelves.take(ours.key)
+            entry = stored.take(ours.key)
             if entry is None:
-                if ours.standing is CallState.MADE and _within(ours.created_at, window):
+                if ours.state is CallState.MADE and _within(ours.created_at, window):
                     missing.append(ours)
                 continue
-            what = _standing_differs(ours) or (same or _fields_differ)(entry, ours)
+            what = _state_differs(ours) or (same or _fields_differ)(entry, ours)
             if what is None:
                 matched += 1
             else:
                 differing.append(Difference(entry, ours, what))
-        return LedgerReport(matched, tuple(shelves.left()), tuple(missing), tuple(differing))
-
-
-# ── ours ──────────────────────────────────────────────────────────────────────────────────────────
+        return LedgerReport(matched, tuple(stored.left()), tuple(missing), tuple(differing))
 
 
 def _ours(guard: Guard, name: str) -> Iterator[OurCall]:
@@ -147,16 +144,16 @@ def _of_record(case: Case, name: str) -> OurCall:
     points = journal.decode(case.journal).points
     called = next((p for p in points if p.name == name and p.kind is PointKind.CALL), None)
     if called is not None:
-        standing = CallState.MADE if called.done else CallState.IN_DOUBT
+        state = CallState.MADE if called.done else CallState.IN_DOUBT
     elif record.state is State.FAILED_RETRYABLE:
-        standing = CallState.NOT_MADE
+        state = CallState.NOT_MADE
     elif record.state is State.UNKNOWN:
-        standing = CallState.IN_DOUBT
+        state = CallState.IN_DOUBT
     else:
-        standing = CallState.UNRECORDED
+        state = CallState.UNRECORDED
     fields = _object(called.result) if called is not None else {}
     key = keys.downstream_key(record.identity, epoch_of(case), "call", name)
-    return OurCall(key, record.identity, standing, fields, record.created_at)
+    return OurCall(key, record.identity, state, fields, record.created_at)
 
 
 def _of_effect(effect: Effect) -> OurCall:
@@ -173,14 +170,11 @@ def _object(result: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", result) if isinstance(result, dict) else {}
 
 
-# ── agreeing ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def _standing_differs(ours: OurCall) -> str | None:
-    """The provider has it, and we would make it again, or do not know."""
-    if ours.standing is CallState.NOT_MADE:
+def _state_differs(ours: OurCall) -> str | None:
+    """What is wrong when the provider made the call, and we would make it again or do not know."""
+    if ours.state is CallState.NOT_MADE:
         return "released here: a retry would make it again"
-    if ours.standing is CallState.IN_DOUBT:
+    if ours.state is CallState.IN_DOUBT:
         return "unknown here: settle it as happened"
     return None
 
@@ -212,7 +206,7 @@ def _within(at: Micros, window: tuple[Micros | None, Micros | None]) -> bool:
     return (since is None or at >= since) and (until is None or at < until)
 
 
-class _Shelves:
+class _StoredEntries:
     """The provider's entries by key, in a temporary database that spills to disk."""
 
     def __init__(self, entries: Iterable[ProviderEntry]) -> None:

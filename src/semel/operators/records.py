@@ -1,8 +1,8 @@
-"""Lists of records for people: filtered, a page at a time, at a cost that is bounded.
+"""Lists records for people: filtered, by pages, at a bounded cost.
 
-What a store can find by itself (unsettled records) it does. Anything else is looked for among
-``look`` records, in the order of identities, and the page says how far that went: on a table of
-millions a list is never a walk over all of it that nobody asked for.
+The store finds unsettled records by itself. For anything else at most ``look`` records are read, in
+the order of identities, and the page says how far that went: a list never reads a whole table of
+millions.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from semel.stores.base import Backend
 
 _STEP: Final = 1000
-"""Records that are asked for at once."""
+"""Records that are read in one step."""
 
 
 @frozen
 class RecordFilter:
-    """Which records: all that is said must fit. A ``path`` that ends in ``*`` is a beginning."""
+    """Which records to list: every given field must fit. A ``path`` with ``*`` is a prefix."""
 
     states: tuple[State, ...] = tuple(State)
     tenant: str | None = None
@@ -49,7 +49,7 @@ def _is_at(path: str, wanted: str) -> bool:
 
 @frozen
 class Page:
-    """What was found; ``after``: where to go on, None when all was looked at."""
+    """The records that were found; ``after``: where to go on, None at the end of the table."""
 
     glimpses: tuple[Glimpse, ...]
     after: Identity | None

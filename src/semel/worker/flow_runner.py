@@ -51,7 +51,7 @@ class FlowRunner:
 
     def perform(self, op: FlowOperation[R]) -> R:
         any_op: FlowOperation[Any] = op
-        reply: Any
+        reply: Any = None
         match any_op:
             case StoreOperation():
                 reply = self._guard.backend.blocking().perform(any_op)
@@ -63,16 +63,16 @@ class FlowRunner:
                 except Exception as error:
                     reply = Raised(error)
             case Pursue(write, claim, seen):
-                reply = self._guard.runtime.keeper.pursue(write, claim, seen)
+                self._guard.runtime.keeper.pursue(write, claim, seen)
             case PauseBetweenLooks(pause):
-                reply = time.sleep(pause / 1_000_000)
+                time.sleep(pause / 1_000_000)
             case _:
                 raise AssertionError(f"no way to perform {op!r}")
         return cast("R", reply)
 
     async def aperform(self, op: FlowOperation[R]) -> R:
         any_op: FlowOperation[Any] = op
-        reply: Any
+        reply: Any = None
         match any_op:
             case StoreOperation():
                 reply = await self._guard.backend.awaited().perform(any_op)
@@ -84,9 +84,9 @@ class FlowRunner:
                 except Exception as error:
                     reply = Raised(error)
             case Pursue(write, claim, seen):
-                reply = self._guard.runtime.keeper.pursue(write, claim, seen)
+                self._guard.runtime.keeper.pursue(write, claim, seen)
             case PauseBetweenLooks(pause):
-                reply = await asyncio.sleep(pause / 1_000_000)
+                await asyncio.sleep(pause / 1_000_000)
             case _:
                 raise AssertionError(f"no way to perform {op!r}")
         return cast("R", reply)
