@@ -1,6 +1,6 @@
 """Canaries in the keys, bodies, answers and tokens of tests, and who looks where they may not be.
 
-What tests send through the usual makers (`tests.web.client`, `tests.web.drive`, `tests.effects`,
+What tests send through the usual makers (`tests.web.client`, `tests.web.drive`, `tests.scene`,
 `tests.stores.contract`) has a word in it that nothing else has. `watch` looks for these words in
 everything semel says, whatever its level: lines of the log with their tracebacks, the fields of
 events (from which the labels of metrics and the attributes of spans are taken), its own exceptions,
@@ -28,7 +28,7 @@ _IN_KEYS = "-ca4a-4a7e-8a4e-"
 CANARIES = (
     _IN_KEYS,
     "-40d5-43e8-bc93-",  # the key of tests.web.drive
-    "opaque-key-of-some",  # and that of tests.effects.doubts
+    "opaque-key-of-some",  # and that of tests.scene
     "a-key-of-",  # those of tests of stores and commands
     BODY,
     ANSWER,

@@ -111,11 +111,11 @@ def settle_ride(ride: dict[str, Any], charge: dict[str, Any]) -> dict[str, Any]:
         "UPDATE rides SET status = ?, charge = ? WHERE id = ?", status, charge["id"], ride["id"]
     )
     if status == "booked":
-        semel.operation().effect("receipt", {"ride": ride["id"], "amount": ride["fare"]})
+        semel.operation().enqueue("receipt", {"ride": ride["id"], "amount": ride["fare"]})
     return ride | {"status": status, "charge": charge["id"]}
 
 
-@guard.effect("receipt", first_pause=timedelta(milliseconds=100))
+@guard.delivers("receipt", first_pause=timedelta(milliseconds=100))
 def mail_receipt(delivery: semel.Delivery) -> str:
     """Done at least once, always with the same key: the provider mails the first."""
     return gateway.mail(delivery.key, delivery.payload)

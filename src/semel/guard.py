@@ -239,7 +239,7 @@ class Guard:
 
     # ── effects and probes ────────────────────────────────────────────────────────────────────────
 
-    def effect(
+    def delivers(
         self,
         name: str,
         *,
@@ -249,10 +249,10 @@ class Guard:
         timeout: timedelta = timedelta(seconds=30),
         keep: timedelta = timedelta(days=7),
     ) -> Callable[[F], F]:
-        """Say who delivers the effects called ``name``: a function of a `semel.Delivery`.
+        """Register who delivers the effects called ``name``: a function of a `semel.Delivery`.
 
-        It is tried ``tries`` times with growing, jittered pauses, then the effect is a dead letter.
-        Delivered ones are remembered for ``keep``.
+        An effect is tried ``tries`` times with growing, jittered pauses; then it is a dead letter.
+        Delivered effects are remembered for ``keep``.
         """
         able = self.backend.capabilities
         if not able.outbox or (able.shared and not able.transactions):
@@ -270,7 +270,7 @@ class Guard:
         return register
 
     def probe(self, name: str) -> Callable[[F], F]:
-        """Say who can be asked whether ``name`` happened: an operation's call, a `once`."""
+        """Register who can be asked whether ``name`` happened: an operation's call, a `once`."""
 
         def register(function: F) -> F:
             given: Any = function
@@ -279,7 +279,7 @@ class Guard:
 
         return register
 
-    def write_effect(
+    def enqueue(
         self,
         connection: Any,
         name: str,
@@ -289,16 +289,19 @@ class Guard:
         order: str | None = None,
         delay: timedelta = timedelta(0),
     ) -> str:
-        """Put an effect into the outbox in a transaction of the application's own.
+        """Write an effect into the outbox, in the transaction of ``connection``; returns its key.
 
-        For code that no key is behind; in a handler it is `Operation.effect`.
+        It exists if and only if that transaction commits; then a worker delivers it. ``key`` is the
+        downstream key of every delivery; where it exists already, nothing is written. For code
+        outside a keyed request; in a handler it is `Operation.enqueue`.
         """
-        from semel.outbox.outbox import write
+        from semel.outbox.enqueue import new_effect, store_on
 
-        given = (self.backend, self.name, connection, name, payload)
-        return write(*given, key=key, order=order, delay=delay)
+        op = new_effect(self.name, name, payload, key=key, order=order, delay=delay)
+        store_on(self.backend, connection).perform(op)
+        return op.key
 
-    async def awrite_effect(
+    async def aenqueue(
         self,
         connection: Any,
         name: str,
@@ -308,11 +311,12 @@ class Guard:
         order: str | None = None,
         delay: timedelta = timedelta(0),
     ) -> str:
-        """`write_effect` on a psycopg AsyncConnection."""
-        from semel.outbox.outbox import awrite
+        """`enqueue` on a psycopg AsyncConnection."""
+        from semel.outbox.enqueue import new_effect, store_on
 
-        given = (self.backend, self.name, connection, name, payload)
-        return await awrite(*given, key=key, order=order, delay=delay)
+        op = new_effect(self.name, name, payload, key=key, order=order, delay=delay)
+        await store_on(self.backend, connection).perform(op)
+        return op.key
 
     def inbox(
         self,
@@ -434,14 +438,14 @@ class Guard:
         self._tell_unguarded()
         limiter = runtime.limiter
         if limiter is not None and limiter.limits.active_keys is not None:
-            from semel.worker.tenant_counts import INTERVAL, Census
+            from semel.worker.tenant_counts import INTERVAL, TenantCounter
 
             every = self.maintenance or INTERVAL
-            yield Census(self, limiter, limiter.limits.active_keys, every)
+            yield TenantCounter(self, limiter, limiter.limits.active_keys, every)
         if self.maintenance is not None:
-            from semel.worker.maintenance import Embedded
+            from semel.worker.maintenance import EmbeddedMaintenance
 
-            yield Embedded(self, interval=self.maintenance)
+            yield EmbeddedMaintenance(self, interval=self.maintenance)
 
     def bind(self, policy: Policy) -> Policy:
         """``policy`` with this guard's secrets for fingerprints."""

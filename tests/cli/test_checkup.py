@@ -16,7 +16,7 @@ from fastapi import Depends, FastAPI
 from semel.cli.checkup import ENOUGH, checkup
 from semel.cli.commands import semel
 from semel.core.operations.maintenance import Lead
-from semel.core.operations.outbox import Enqueue, Fail, TakeEffects
+from semel.core.operations.outbox import Enqueue, MarkFailed, TakeEffects
 from semel.core.operations.requests import Accept, Agree, Claim, Complete
 from semel.core.policy import Policy, accepted, ietf
 from semel.core.records import Identity, OnLapse, Origin
@@ -26,7 +26,7 @@ from semel.stores import open_backend
 from semel.stores.encryption import Encryption
 from semel.web.routes import Route
 from semel.worker.maintenance import LEADER
-from tests.effects.doubts import DAY, HOUR, KEY, MINUTE, SECOND, Scene, fresh_fence, scene_on
+from tests.scene import DAY, HOUR, KEY, MINUTE, SECOND, Scene, fresh_fence, scene_on
 from tests.waiting import PATIENCE
 
 
@@ -136,7 +136,7 @@ class TestWorkers:
         fence = fresh_fence()
         scene.harness.perform(TakeEffects(fence, ("mail",), 1, MINUTE))
         assert found(scene.guard) == []
-        scene.harness.perform(Fail("a", fence, "refused", None))
+        scene.harness.perform(MarkFailed("a", fence, "refused", None))
         severity, text = one(scene.guard)
         assert (severity, "1 dead letters" in text) == ("warning", True)
 

@@ -13,14 +13,14 @@ from click.testing import CliRunner, Result
 from semel.cli.commands import semel
 from semel.core.exchange.settings_changed import announce
 from semel.core.flow import run as flow_run
-from semel.core.operations.outbox import Enqueue, Fail, TakeEffects
+from semel.core.operations.outbox import Enqueue, MarkFailed, TakeEffects
 from semel.core.operations.requests import Claim, Complete
 from semel.core.records import Identity, Origin, State
 from semel.core.stored.snapshot import Snapshot, encode
-from semel.operators.records import Wanted, page
+from semel.operators.records import RecordFilter, page
 from semel.stores import open_backend
 from semel.stores.base import performer
-from tests.effects.doubts import HOUR, KEY, MINUTE, NAMES, Scene, fresh_fence, scene_on
+from tests.scene import HOUR, KEY, MINUTE, NAMES, Scene, fresh_fence, scene_on
 from tests.stores.harness import Harness
 from tests.waiting import patient
 
@@ -121,13 +121,13 @@ def test_pages_on_every_store(name: str, tmp_path: Path, request: pytest.Fixture
     with scene_on(name, tmp_path, request) as scene:
         paid, unknown = [scene.completed() for _ in range(3)], scene.unknown()
         backend = scene.harness.backend
-        first = page(backend, Wanted(), 3)
-        rest = page(backend, Wanted(), 3, first.after)
+        first = page(backend, RecordFilter(), 3)
+        rest = page(backend, RecordFilter(), 3, first.after)
         assert [g.identity for g in (*first.glimpses, *rest.glimpses)] == sorted([*paid, unknown])
         assert rest.after is None
-        (seen,) = page(backend, Wanted((State.UNKNOWN,)), 3).glimpses
+        (seen,) = page(backend, RecordFilter((State.UNKNOWN,)), 3).glimpses
         assert seen.identity == unknown
-        few = page(backend, Wanted(tenant="nobody"), 3, look=2)
+        few = page(backend, RecordFilter(tenant="nobody"), 3, look=2)
         assert (few.glimpses, few.looked) == ((), 2)
         assert few.after is not None
 
@@ -335,7 +335,7 @@ class TestOutbox:
         fence = fresh_fence()
         taken = scene.harness.perform(TakeEffects(fence, ("mail",), 1, MINUTE)).effects
         assert [each.key for each in taken] == ["a"]
-        scene.harness.perform(Fail("a", fence, "refused", None))
+        scene.harness.perform(MarkFailed("a", fence, "refused", None))
         return scene
 
     def keys(self, box: Scene, *arguments: str) -> list[str]:

@@ -35,7 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("hostile") / "semel.db"
     guard = semel.Guard(f"sqlite:///{path}", tenant=None, maintenance=None)
 
-    @guard.effect("mail")
+    @guard.delivers("mail")
     def deliver(delivery: semel.Delivery) -> None:
         raise GiveUp(HOSTILE)
 
@@ -48,7 +48,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     with pytest.raises(semel.OutcomeUnknown):
         guard.once("key-of-the-unknown-1", doubtful, name="pay", tenant=HOSTILE)
     connection = sqlite3.connect(path)
-    guard.write_effect(connection, "mail", {"to": HOSTILE}, key="semel_mail")
+    guard.enqueue(connection, "mail", {"to": HOSTILE}, key="semel_mail")
     connection.commit()
     connection.close()
     asyncio.run(Deliveries(guard).run_once())

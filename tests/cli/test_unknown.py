@@ -17,9 +17,9 @@ from semel.core.stored import snapshot
 from semel.stores import open_backend
 from semel.web import tags
 from tests.cli.commandline import Done, run
-from tests.effects.doubts import KEY, Scene
-from tests.effects.test_ledger import charged
-from tests.effects.test_operator import dead_effect
+from tests.operators.test_ledger import charged
+from tests.operators.test_operator import dead_effect
+from tests.scene import KEY, Scene
 from tests.stores.harness import Harness
 from tests.waiting import patient
 

@@ -1,4 +1,4 @@
-"""`semel worker` on the command line: what it says, and what it refuses. See tests/effects too."""
+"""`semel worker` on the command line: what it says, and what it refuses. See tests/worker too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from semel.cli import worker
 from tests.cli.commandline import Done, one_sentence, process, run
 
-SHOP = "tests.effects.shop"
+SHOP = "tests.worker.shop"
 
 
 def sqlite(folder: Path) -> dict[str, str]:

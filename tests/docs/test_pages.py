@@ -211,7 +211,7 @@ WORDS = {
 }
 """What stands in backticks and looks like a problem's code, but is none."""
 OTHERS_OPTIONS = {
-    *("repeatable", "final", "order", "which"),  # Operation.call, Absent, Operation.effect
+    *("repeatable", "final", "order", "which"),  # Operation.call, Absent, Operation.enqueue
     "target_session_attrs",  # libpq
     "synchronous",  # SQLite
     *("opt", "cache"),  # Litestar

@@ -9,11 +9,11 @@ import pytest
 from semel.core.operations.maintenance import Reap
 from semel.core.operations.outbox import (
     BrowseEffects,
-    Deliver,
     Effects,
     Enqueue,
-    Fail,
     FindEffect,
+    MarkDelivered,
+    MarkFailed,
     NoteEvent,
     RenewEffects,
     Requeue,
@@ -50,11 +50,11 @@ def browse(harness: Harness, shelf: Shelf) -> list[str]:
 
 
 def deliver(harness: Harness, key: str, fence: Fence, provider_id: str | None = None) -> bool:
-    return harness.perform(Deliver(key, fence, provider_id, RETENTION)).applied
+    return harness.perform(MarkDelivered(key, fence, provider_id, RETENTION)).applied
 
 
 def fail(harness: Harness, key: str, fence: Fence, again_in: int | None = MINUTE) -> bool:
-    return harness.perform(Fail(key, fence, "refused", again_in)).applied
+    return harness.perform(MarkFailed(key, fence, "refused", again_in)).applied
 
 
 def dead(harness: Harness, key: str, order: str | None = None) -> Fence:
@@ -360,7 +360,7 @@ class Delivering:
         put(harness, "key")
         fence = new_fence()
         take(harness, fence)
-        assert harness.perform(Fail("key", fence, "é\0\ud800", MINUTE)).applied
+        assert harness.perform(MarkFailed("key", fence, "é\0\ud800", MINUTE)).applied
         (effect,) = harness.perform(BrowseEffects(Shelf.WAITING, ALL)).effects
         assert effect.error == "é\\x00\\ud800"
 
@@ -412,7 +412,7 @@ class DeadLetters:
         found = harness.perform(FindEffect("key"))
         assert found.effects == (taken,)
         assert near(harness, taken.leased_until, found.now + LEASE)
-        harness.perform(Fail("key", fence, "refused", None))
+        harness.perform(MarkFailed("key", fence, "refused", None))
         (seen,) = harness.perform(FindEffect("key")).effects
         assert (seen.error, seen.due_at, seen.leased_until) == ("refused", None, None)
         assert seen.dead_at is not None

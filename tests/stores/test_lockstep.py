@@ -30,11 +30,11 @@ from semel.core.operations.audit import BrowseAudit, ListBelongings
 from semel.core.operations.maintenance import Browse, Count, Due, Lead, Reap, Scan, WhoLeads, Work
 from semel.core.operations.outbox import (
     BrowseEffects,
-    Deliver,
     Effects,
     Enqueue,
-    Fail,
     FindEffect,
+    MarkDelivered,
+    MarkFailed,
     NoteEvent,
     RenewEffects,
     Requeue,
@@ -261,13 +261,13 @@ class Outbox(Lockstep):
 
     @rule(key=KEYS, who=st.integers(0, 1), units=UNITS)
     def it_is_delivered(self, key: int, who: int, units: int) -> None:
-        self.both(Deliver(self.key(key), self.fences[who], "its id", units * UNIT))
+        self.both(MarkDelivered(self.key(key), self.fences[who], "its id", units * UNIT))
         self.both(FindEffect(self.key(key)))
 
     @rule(key=KEYS, who=st.integers(0, 1), units=st.none() | st.integers(0, 3))
     def it_fails(self, key: int, who: int, units: int | None) -> None:
         again = None if units is None else units * UNIT
-        self.both(Fail(self.key(key), self.fences[who], "refused", again))
+        self.both(MarkFailed(self.key(key), self.fences[who], "refused", again))
         self.both(FindEffect(self.key(key)))
 
     @rule(key=KEYS, drop=st.booleans())
@@ -297,7 +297,7 @@ class Outbox(Lockstep):
         for _ in range(3):
             self.time_passes(10)
             for effect in perform(TakeEffects(self.fences[0], self.names, LIMIT, UNIT)).effects:
-                perform(Fail(effect.key, self.fences[0], "given up", None))
+                perform(MarkFailed(effect.key, self.fences[0], "given up", None))
         for key in map(self.key, range(3)):
             perform(Requeue(key, ACT, drop=True))
         self.time_passes(10)

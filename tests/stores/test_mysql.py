@@ -414,9 +414,9 @@ def test_transactions_of_handlers_are_refused_when_the_guard_is_made(options: An
 def test_a_deliverer_of_effects_is_refused_where_nothing_could_write_one() -> None:
     guard = semel.Guard("mysql://h/shop", tenant=None)
     with pytest.raises(ConfigurationError, match="mysql://h/shop has no outbox that"):
-        guard.effect("mail")
+        guard.delivers("mail")
     with pytest.raises(ConfigurationError, match="mysql://h/shop has no transactions"):
-        guard.write_effect(None, "mail", {})
+        guard.enqueue(None, "mail", {})
 
 
 # ── values as SQL ─────────────────────────────────────────────────────────────────────────────────

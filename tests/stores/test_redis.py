@@ -295,9 +295,9 @@ def test_a_policy_that_needs_a_transaction_is_refused_at_start(
 def test_a_deliverer_is_refused_at_start(valkey: ValkeyServer) -> None:
     guard = semel.Guard(valkey.url, tenant=None)
     with pytest.raises(ConfigurationError, match="has no outbox"):
-        guard.effect("mail")
+        guard.delivers("mail")
     with pytest.raises(ConfigurationError, match="has no transactions"):
-        guard.write_effect(None, "mail", {})
+        guard.enqueue(None, "mail", {})
     assert list(guard.operator().list_dead()) == []
 
 

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 import semel
-from semel.core.delivery import encoded
+from semel.core.delivery import encode_payload
 from semel.core.operations.outbox import Enqueue
 from semel.core.operations.requests import Claim
 from semel.stores import open_backend
@@ -24,7 +24,7 @@ from semel.telemetry.prometheus import Prometheus
 from semel.worker.deliveries import Deliveries
 from semel.worker.maintenance import Maintenance
 from semel.worker.reconciler import Reconciler
-from semel.worker.rounds import Loop
+from semel.worker.worker import Loop
 from tests.web.faults import FaultyBackend
 
 backend = FaultyBackend(open_backend(os.environ.get("SEMEL_TEST_STORE", "memory://")))
@@ -58,7 +58,7 @@ runs = 0
 gone = asyncio.Event()
 
 
-@guard.effect("mail", tries=1)
+@guard.delivers("mail", tries=1)
 async def mail(delivery: semel.Delivery) -> None:
     if delivery.payload is None:
         raise ValueError("no address")
@@ -92,7 +92,7 @@ async def begun(request: Request) -> Response:
 
 async def work(request: Request) -> Response:
     for key, payload in (("good", "ann"), ("bad", None)):
-        op = Enqueue(key, None, "mail", encoded(payload))
+        op = Enqueue(key, None, "mail", encode_payload(payload))
         await asyncio.to_thread(backend.blocking().perform, op)
     rounds: list[Loop] = [Deliveries(guard), Reconciler(guard), Maintenance(guard)]
     for loop in rounds:

@@ -17,7 +17,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import semel
-from semel.core.delivery import encoded
+from semel.core.delivery import encode_payload
 from semel.core.operations.outbox import Enqueue
 from semel.core.operations.requests import Claim, Complete, Read, StoreOperation
 from semel.core.records import Identity, Origin
@@ -75,7 +75,7 @@ class Town:
         told = Prometheus(self.registry, tenants=["ann"])
         options = {"tenant": lambda request: "ann", "maintenance": None, **options}
         guard = semel.Guard(self.store, on_event=told, **options)
-        guard.effect("mail", tries=99)(self._deliver)
+        guard.delivers("mail", tries=99)(self._deliver)
         guard.probe("doubt")(cannot_tell)
         return guard
 
@@ -102,7 +102,7 @@ class Town:
         return known[0]
 
     def mail(self) -> None:
-        op = Enqueue(new_key(), None, "mail", encoded({"to": "ann"}))
+        op = Enqueue(new_key(), None, "mail", encode_payload({"to": "ann"}))
         self.store.blocking().perform(op)
 
     def work(self) -> None:

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from semel.core.delivery import Ending
+from semel.core.delivery import DeliveryEnding
 from semel.core.exchange.answers import Outcome
 from semel.core.exchange.problems import CATALOGUE as PROBLEMS
 from semel.runtime.event_catalogue import CATALOGUE
@@ -43,7 +43,7 @@ QUERIES = [
 
 VALUES: dict[str, set[str]] = {
     "outcome": {*Outcome},
-    "ending": {*Ending},
+    "ending": {*DeliveryEnding},
     "code": {*PROBLEMS},
     "of": {*CATALOGUE["depths"].fields},
     "came": {"renewed", "lost", "overrun"},

@@ -79,7 +79,7 @@ def test_importing_semel_loads_no_event_loop_no_driver_and_no_framework() -> Non
 def test_an_operation_shows_its_handler_nothing_but_what_is_documented(kind: type) -> None:
     shown = {name for name in dir(kind) if not name.startswith("_")}
     knows = {"identity", "fence", "held", "downstream_key", "transaction", "session"}
-    assert shown == knows | {"phase", "call", "effect", "resource", "keep_for"}
+    assert shown == knows | {"phase", "call", "enqueue", "resource", "keep_for"}
 
 
 def test_asked_outside_a_keyed_request_the_error_says_so() -> None:

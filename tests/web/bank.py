@@ -207,7 +207,7 @@ def _do(step: Step) -> Any:
             cursor = operation.transaction.execute(text)
             return cursor.fetchall() if cursor.description else None
         case Put(name):
-            return operation.effect(name, {"for": name})
+            return operation.enqueue(name, {"for": name})
         case Use(function):
             return function(operation)
         case Wait(gate):
@@ -239,7 +239,7 @@ async def _ado(step: Step) -> Any:
             cursor = await _ready(operation.transaction.execute(text))
             return await _ready(cursor.fetchall()) if cursor.description else None
         case Put(name):
-            return await operation.effect(name, {"for": name})
+            return await operation.enqueue(name, {"for": name})
         case Use(function):
             return await _ready(function(operation))
         case Wait(gate):

@@ -20,9 +20,9 @@ from semel.core.recovery import journal
 from semel.core.recovery.journal import Journal
 from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
-from tests.effects.passing import into_the_past
 from tests.servers import PostgresServer
 from tests.stores.harness import Harness, open_harness
+from tests.time_travel import into_the_past
 from tests.web.client import Reply
 from tests.web.drive import AsgiDriver, Ask, Driver, WsgiDriver
 
@@ -109,7 +109,7 @@ class Rides:
             await done
         if self.script.effect:
             which = name if self.script.which else ""
-            await op.effect("receipt", {"for": name}, which=which)
+            await op.enqueue("receipt", {"for": name}, which=which)
         return self.script.in_phase() or {"phase": name}
 
     def wsgi(self) -> WsgiApp:
@@ -130,7 +130,7 @@ class Rides:
         op.transaction.execute(self._insert, (name,))
         if self.script.effect:
             which = name if self.script.which else ""
-            op.effect("receipt", {"for": name}, which=which)
+            op.enqueue("receipt", {"for": name}, which=which)
         return self.script.in_phase() or {"phase": name}
 
     @property

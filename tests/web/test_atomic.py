@@ -622,7 +622,7 @@ def test_a_leased_route_has_no_transaction_and_says_so(
 
 def put(operation: Any) -> None:
     operation.transaction.execute("INSERT INTO payment VALUES ('a')")
-    operation.effect("receipt", {})
+    operation.enqueue("receipt", {})
 
 
 def test_once_in_a_transaction(ledger: Ledger, make_guard: MakeGuard) -> None:
@@ -675,7 +675,7 @@ async def test_aonce_in_a_transaction(ledger: Ledger) -> None:
         outcome = operation.transaction.execute("INSERT INTO payment VALUES ('a')")
         if not ledger.sqlite:
             await outcome
-        await operation.effect("receipt", {})
+        await operation.enqueue("receipt", {})
         started.set()
         await go.wait()
         return "done"

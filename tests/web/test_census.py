@@ -24,7 +24,7 @@ from semel.runtime.limits import LimitCost, Limiter, Limits
 from semel.stores import open_backend
 from semel.stores.base import Backend, performer
 from semel.stores.memory import MemoryBackend
-from semel.worker.tenant_counts import Census
+from semel.worker.tenant_counts import TenantCounter
 from tests.stores.harness import FakeClock
 from tests.waiting import until
 from tests.web.client import new_key
@@ -63,10 +63,10 @@ def fill(backend: Backend, tenant: str, keys: int) -> None:
         store.perform(Claim(identity, new_fence(), "v1:x", b"", origin, 60_000_000))
 
 
-def counter(backend: Backend, cap: int = 10) -> tuple[Census, Limiter]:
+def counter(backend: Backend, cap: int = 10) -> tuple[TenantCounter, Limiter]:
     limiter = Limiter(Limits(active_keys=cap))
     guard = semel.Guard(backend, tenant=None, maintenance=None)
-    return Census(guard, limiter, cap, HOUR), limiter
+    return TenantCounter(guard, limiter, cap, HOUR), limiter
 
 
 def test_one_counts_and_all_know(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_a_fresh_note_is_not_counted_again_and_an_old_one_is() -> None:
     counter(store)[0].run_once()
     assert store.count(Count) == 1
     fill(store, "a", 5)
-    hasty = Census(counting._guard, Limiter(Limits()), 10, timedelta(microseconds=1))
+    hasty = TenantCounter(counting._guard, Limiter(Limits()), 10, timedelta(microseconds=1))
     assert hasty.run_once().active == {digest("a"): 15}
 
 

@@ -18,7 +18,7 @@ from semel.core.records import Fence, Identity
 from semel.stores.base import performer
 from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse
-from semel.worker.stored_runs import Runs
+from semel.worker.stored_runs import StoredRuns
 from tests.ears import listen
 from tests.stores.harness import Harness, open_harness, server_of
 from tests.web.client import Reply
@@ -123,7 +123,7 @@ class Office:
         return self.runner.run(self._work())
 
     async def _work(self) -> int:
-        runs = Runs(self.guard, self.app)
+        runs = StoredRuns(self.guard, self.app)
         done = (await runs.run_once()).done
         await runs.aclose()
         return done
@@ -352,7 +352,7 @@ def test_two_workers_share_the_requests(office: Office) -> None:
         office.send(replace(ASK, headers=headers, key=key, body=body))
 
     async def both() -> int:
-        workers = [Runs(office.guard, office.app) for _ in range(2)]
+        workers = [StoredRuns(office.guard, office.app) for _ in range(2)]
         rounds = await asyncio.gather(*(worker.run_once() for worker in workers))
         return sum(each.done for each in rounds)
 
@@ -390,7 +390,7 @@ def test_a_run_that_is_cut_off_around_its_guard_is_not_run_beside_itself(
     ear = listen(office.guard)
 
     async def work() -> None:
-        runs = Runs(office.guard, hurried)
+        runs = StoredRuns(office.guard, hurried)
         await runs.run_once()
         assert office.state(where) == "in_progress"
         go_on.set()
@@ -417,7 +417,7 @@ def test_a_request_that_could_not_be_put_down_is_put_down_later(
     async def outage(op: Any) -> Any:
         raise semel.StoreUnavailable("no answer")
 
-    runs = Runs(office.guard, broken)
+    runs = StoredRuns(office.guard, broken)
     office.runner.run(runs.run_once())
     while office.guard.runtime.keeper.write_retries:
         office.guard.runtime.keeper.run_once()
@@ -443,7 +443,7 @@ async def test_a_worker_sends_an_escaped_slash_as_it_came(root: str) -> None:
     scope = {**scope_of(Ask(root=root)), "path": path, "raw_path": sent}
     await guarded(scope, wire.receive, wire.send)
     assert (wire.reply().status, ran) == (202, [])
-    runs = Runs(guard, guarded)
+    runs = StoredRuns(guard, guarded)
     await runs.run_once()
     await runs.aclose()
     assert ran == [(path, sent)]

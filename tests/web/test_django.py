@@ -21,7 +21,7 @@ from semel.core.request import keys
 from semel.frameworks.django import guarded
 from semel.stores.sql.dialect import dialect
 from semel.worker.reconciler import Reconciler
-from semel.worker.stored_runs import Runs
+from semel.worker.stored_runs import StoredRuns
 from tests.ears import listen
 from tests.web.conftest import MakeGuard
 from tests.web.django_site import GUARD, Site, Urls
@@ -590,7 +590,7 @@ def test_a_deferred_request_is_run_by_a_worker_as_its_caller(
     assert json.loads(look(known).body)["status"] == "pending"
     assert look().status == 401
     assert look(("x-user", "bob")).status == 404
-    assert runner.run(Runs(guard, send.app).run_once()).done == 1
+    assert runner.run(StoredRuns(guard, send.app).run_once()).done == 1
     assert callers == ["ann"]
     told = look(known)
     assert (told.status, told.body) == (201, b"pay")

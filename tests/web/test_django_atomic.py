@@ -546,11 +546,11 @@ def test_a_stream_in_a_transaction_is_kept_whole_however_large(alias: str, begin
 @pytest.mark.parametrize("awaited", [None, anothing])
 def test_an_effect_is_written_in_the_transaction(alias: str, begin: Begin, awaited: Any) -> None:
     async def write(request: Any) -> None:
-        await semel.async_operation().effect("mail", {"to": 1})
+        await semel.async_operation().enqueue("mail", {"to": 1})
 
     def also(request: Any) -> None:
         if awaited is None:
-            semel.operation().effect("mail", {"to": 1})
+            semel.operation().enqueue("mail", {"to": 1})
         with_effects.append(1)
         if len(with_effects) == 1:
             raise RuntimeError("the first is undone")

@@ -66,7 +66,7 @@ def refused(work):
 
 def effect():
     with transaction.atomic():
-        guard.write_effect(connection, "mail", {})
+        guard.enqueue(connection, "mail", {})
 
 
 told = {"sent": [send("a-key-of-a-client-1") for _ in range(2)]}

@@ -20,7 +20,7 @@ from semel.core.operations.requests import Recall, Recalled
 from semel.core.records import State
 from semel.stores.encryption import Encryption
 from semel.worker.deliveries import Deliveries
-from semel.worker.stored_runs import Runs
+from semel.worker.stored_runs import StoredRuns
 from tests.web.colours import COLOURS, Said, asgi, driver
 from tests.web.conftest import MakeGuard
 from tests.web.drive import AsgiDriver, Ask, WsgiDriver
@@ -72,7 +72,7 @@ def everything(url: str) -> Iterator[bytes]:
 
 def test_in_a_transaction_answer_and_effect_are_encrypted_too(guard: semel.Guard, url: str) -> None:
     def pay() -> dict[str, str]:
-        semel.operation().effect("mail", {"to": SECRET})
+        semel.operation().enqueue("mail", {"to": SECRET})
         return {"paid": SECRET}
 
     ran = [guard.once(KEY, pay, name="pay", policy=ATOMIC) for _ in range(2)]
@@ -87,7 +87,7 @@ def test_the_same_awaited_and_with_an_effect_in_the_applications_own_transaction
     guard: semel.Guard, url: str
 ) -> None:
     async def pay() -> dict[str, str]:
-        await semel.async_operation().effect("mail", {"to": SECRET})
+        await semel.async_operation().enqueue("mail", {"to": SECRET})
         return {"paid": SECRET}
 
     async def twice() -> list[Any]:
@@ -98,11 +98,11 @@ def test_the_same_awaited_and_with_an_effect_in_the_applications_own_transaction
     assert asyncio.run(twice()) == [({"paid": SECRET}, False), ({"paid": SECRET}, True)]
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
-            guard.write_effect(file, "mail", {"to": SECRET}, key="own")
+            guard.enqueue(file, "mail", {"to": SECRET}, key="own")
             file.commit()
     else:
         with psycopg.connect(url) as connection:
-            guard.write_effect(connection, "mail", {"to": SECRET}, key="own")
+            guard.enqueue(connection, "mail", {"to": SECRET}, key="own")
     assert not any(SECRET.encode() in cell for cell in everything(url))
     effects = guard.backend.blocking().perform(BrowseEffects(Shelf.WAITING, 9)).effects
     assert [SECRET.encode() in effect.payload for effect in effects] == [True, True]
@@ -217,7 +217,7 @@ async def test_a_worker_without_the_key_gives_no_effect_up(
 
     for given in (Encryption({"old": OLD}, "old"), None):
         without = make_guard(sqlite_url, encryption=given)
-        without.effect("mail")(deliver)
+        without.delivers("mail")(deliver)
         await Deliveries(without).run_once()
         assert list(without.operator().list_dead()) == []
         with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as file:
@@ -225,7 +225,7 @@ async def test_a_worker_without_the_key_gives_no_effect_up(
             file.commit()
     assert sent == []
     knowing = make_guard(sqlite_url, encryption=encryption())
-    knowing.effect("mail")(deliver)
+    knowing.delivers("mail")(deliver)
     await Deliveries(knowing).run_once()
     assert sent == ["bob"]
 
@@ -243,7 +243,7 @@ async def test_a_worker_without_the_key_gives_no_request_up(
     ignorant, other = knowing(Encryption({"old": OLD}, "old"))
     assert (await _ask(app)) == 202
     assert not any(SECRET.encode() in cell for cell in everything(sqlite_url))
-    without = Runs(ignorant, other)
+    without = StoredRuns(ignorant, other)
     await without.run_once()
     await without.aclose()
     (case,) = guard.backend.blocking().perform(Browse(tuple(State), 9)).cases
@@ -251,7 +251,7 @@ async def test_a_worker_without_the_key_gives_no_request_up(
     with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as file:
         file.execute("UPDATE semel_record SET due_at = 1")
         file.commit()
-    runs = Runs(guard, app)
+    runs = StoredRuns(guard, app)
     await runs.run_once()
     await runs.aclose()
     found = guard.backend.blocking().perform(Recall(case.record.identity))

@@ -32,7 +32,7 @@ from starlette.responses import Response as StarletteResponse
 from starlette.routing import Mount
 
 import semel
-from semel.worker.stored_runs import Runs
+from semel.worker.stored_runs import StoredRuns
 from tests.ears import listen
 from tests.waiting import PATIENCE, auntil
 from tests.web.conftest import MakeGuard
@@ -746,7 +746,7 @@ async def test_a_deferred_request_is_authenticated_when_accepted_run_and_asked_a
         assert (await post.get(at, "nobody")).status_code == 401
         assert (await post.get(at, "b1")).status_code == 404
         assert (await post.get(at)).status_code == 202
-        runs = Runs(world.guard, world.app)
+        runs = StoredRuns(world.guard, world.app)
         await runs.run_once()
         await runs.aclose()
         assert world.seen == ["run"]

@@ -16,7 +16,7 @@ import semel
 from semel.core.request import keys
 from semel.frameworks.flask import guarded, install, operation, session, transaction
 from semel.web.inventory import inventory
-from semel.worker.stored_runs import Runs
+from semel.worker.stored_runs import StoredRuns
 from tests.web.drive import KEY, Ask, WsgiDriver
 from tests.web.flask_shop import PEOPLE, Shop, new_key, replayed
 
@@ -203,7 +203,7 @@ class TestTransactions:
         async def pay() -> str:
             transaction.execute("CREATE TABLE paid (amount INT)")
             transaction.execute("INSERT INTO paid VALUES (5)")
-            return str(await operation.effect("receipt", {"amount": 5}))
+            return str(await operation.enqueue("receipt", {"amount": 5}))
 
         first, again = bank.twice("/pay")
         assert (first.status_code, again.text, self.rows(tmp_path)) == (200, first.text, 1)
@@ -316,7 +316,7 @@ async def test_a_worker_runs_what_was_accepted_as_its_caller(asks: str) -> None:
     assert reply.status_code == 202
     where = reply.headers["Location"]
     assert [client.get(where, headers=h).status_code for h in (ann, ben, {})] == [202, 404, 401]
-    runs = Runs(guard, app)
+    runs = StoredRuns(guard, app)
     assert (await runs.run_once()).done == 1
     await runs.aclose()
     assert client.get(where, headers=ann).text == "paid five by ann"

@@ -34,7 +34,7 @@ from litestar.testing import TestClient
 
 import semel
 from semel.frameworks.litestar import install, transaction
-from semel.worker.stored_runs import Runs
+from semel.worker.stored_runs import StoredRuns
 from tests.waiting import PATIENCE
 from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, call
@@ -265,7 +265,7 @@ async def test_a_deferred_request_is_run_and_told_of(make_guard: MakeGuard, tmp_
         assert (await http.get(at, headers={"authorization": "b1"})).status_code == 404
         pending = await http.get(at)
         assert (pending.status_code, "retry-after" in pending.headers) == (202, True)
-        runs = Runs(guard, app)
+        runs = StoredRuns(guard, app)
         await runs.run_once()
         await runs.aclose()
         assert (await http.get(at)).text == "done"

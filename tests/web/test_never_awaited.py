@@ -56,7 +56,7 @@ def test_an_effect_that_nobody_awaited_undoes_the_run(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     guard = make_guard(f"sqlite:///{tmp_path}/shop.db")
-    replies, runs = play(lambda op: op.effect("mail", {"a": 1}), ATOMIC, guard, runner)
+    replies, runs = play(lambda op: op.enqueue("mail", {"a": 1}), ATOMIC, guard, runner)
     assert [(reply.status, reply.code) for reply in replies] == [(500, "handler-failed")] * 2
     assert len(runs) == 2
     assert shop.execute("SELECT count(*) FROM orders").fetchone() == (0,)

@@ -18,7 +18,7 @@ from semel.core.records import Fence
 from semel.core.unknown.evidence import Absent, CannotTell, Happened, Inquiry
 from semel.operators.operator import Operator
 from semel.worker.reconciler import Reconciler
-from semel.worker.stored_runs import Runs
+from semel.worker.stored_runs import StoredRuns
 from tests.web.rides import LEASE, Rides, rides_on
 
 MICROS = LEASE // timedelta(microseconds=1)
@@ -297,7 +297,7 @@ def test_the_completer_finishes_what_its_client_has_left(
 
 
 async def _round(rides: Rides) -> int:
-    runs = Runs(rides.guard, rides.app)
+    runs = StoredRuns(rides.guard, rides.app)
     try:
         return (await runs.run_once()).done
     finally:
@@ -386,7 +386,7 @@ def test_an_operation_that_no_worker_can_get_through_is_not_freed(
     rides: Rides, runner: asyncio.Runner
 ) -> None:
     fails_after_its_charge(rides)
-    broken = Runs(rides.guard, breaks_before_its_guard(rides))
+    broken = StoredRuns(rides.guard, breaks_before_its_guard(rides))
     assert runner.run(broken.run_once()).note == "put_down 1"
     assert rides.state == "in_progress"
     rides.later(timedelta(minutes=10))
@@ -399,7 +399,7 @@ def test_an_operation_that_no_worker_can_get_through_is_a_dead_letter_in_the_end
 ) -> None:
     fails_after_its_charge(rides)
     rides.harness.travel(rides.guard.policy.give_up_micros)
-    runner.run(Runs(rides.guard, breaks_before_its_guard(rides)).run_once())
+    runner.run(StoredRuns(rides.guard, breaks_before_its_guard(rides)).run_once())
     assert rides.state == "unknown"
     assert rides.case().due_at is None
 

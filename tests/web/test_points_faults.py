@@ -15,7 +15,7 @@ import semel
 from semel.core.unknown.evidence import Absent, Happened, Inquiry
 from semel.runtime.leases import Lease
 from semel.worker.reconciler import Reconciler
-from semel.worker.stored_runs import Runs
+from semel.worker.stored_runs import StoredRuns
 from tests.forms import in_proof
 from tests.web.client import Reply
 from tests.web.faulty import Faults, FaultyBackend, Mishap
@@ -88,7 +88,7 @@ def until_final(rides: Rides, runner: asyncio.Runner, key: str) -> Reply:
 
 async def _work(rides: Rides) -> None:
     await Reconciler(rides.guard, rides.app).run_once()
-    runs = Runs(rides.guard, rides.app)
+    runs = StoredRuns(rides.guard, rides.app)
     await runs.run_once()
     await runs.aclose()
 

@@ -92,7 +92,7 @@ def test_a_phase_in_a_phase_leaves_the_outer_one_whole(bench: Bench) -> None:
         with pytest.raises(semel.ConfigurationError, match="one after the other"):
             op.phase("inner", lambda: 1)
         op.transaction.execute("SELECT 1")
-        op.effect("receipt", {})
+        op.enqueue("receipt", {})
         return "done"
 
     assert bench.run(lambda op: op.phase("outer", outer)).status == 200
@@ -206,7 +206,7 @@ def test_a_result_that_is_nested_too_deep(bench: Bench) -> None:
 def test_a_payload_that_is_nested_too_deep(bench: Bench) -> None:
     def write() -> str:
         with pytest.raises(semel.ConfigurationError, match="JSON"):
-            semel.operation().effect("receipt", nested(100_000))
+            semel.operation().enqueue("receipt", nested(100_000))
         return "done"
 
     assert bench.run(lambda op: op.phase("outer", write)).status == 200

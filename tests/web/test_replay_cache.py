@@ -20,7 +20,7 @@ from semel.core.operations.maintenance import Browse
 from semel.core.operations.requests import Evict
 from semel.core.records import Identity, Request, State
 from semel.core.stored.snapshot import LARGE
-from semel.operators.operator import Address
+from semel.operators.operator import KeyAddress
 from semel.runtime.replay_cache import LONGEST, ReplayCache
 from semel.stores.base import Backend, performer
 from semel.stores.memory import MemoryBackend
@@ -239,7 +239,7 @@ def test_what_is_in_flight_is_not_evicted_and_not_said_to_be(
 ) -> None:
     guard = make_guard()
     operator = guard.operator()
-    where = Address("", "ONCE", "/work", "message-7f3a9c0e41")
+    where = KeyAddress("", "ONCE", "/work", "message-7f3a9c0e41")
     refused: list[str] = []
 
     def work() -> None:
@@ -319,7 +319,7 @@ def nodes(
 def test_what_was_evicted_is_repeated_by_no_process(nodes: Nodes) -> None:
     key, body = nodes.remembered()
     operator = nodes.tool.operator()
-    found = operator.find(Address("", "POST", "/x", key))
+    found = operator.find(KeyAddress("", "POST", "/x", key))
     assert found is not None
     operator.evict(found.case.record.identity, by="ann", reason="sent by mistake")
     anew = nodes.other.post("/x", key)
@@ -339,7 +339,7 @@ def test_evicting_again_waits_again(nodes: Nodes) -> None:
     """Whoever lost the first answer must not be told that all is done."""
     key, body = nodes.remembered()
     operator = nodes.tool.operator()
-    found = operator.find(Address("", "POST", "/x", key))
+    found = operator.find(KeyAddress("", "POST", "/x", key))
     assert found is not None
     identity, fence = found.case.record.identity, found.case.record.fence
     nodes.tool.backend.blocking().perform(Evict(identity, fence, ACT))

@@ -11,8 +11,8 @@ import pytest
 
 import semel
 from semel.core.operations.maintenance import Due, Work
-from semel.worker.rounds import Round
-from semel.worker.stored_runs import Runs
+from semel.worker.stored_runs import StoredRuns
+from semel.worker.worker import Round
 from tests.stores.harness import Harness, open_harness
 from tests.waiting import Ahead, auntil, turns
 from tests.web.faulty import Faults, FaultyBackend
@@ -21,7 +21,7 @@ from tests.web.faulty import Faults, FaultyBackend
 def under_way() -> int:
     """How many runs the loop has begun and not ended, whether or not their handlers were called."""
     coroutines: list[Any] = [task.get_coro() for task in asyncio.all_tasks()]
-    return sum(each.__qualname__ == "Runs._one" for each in coroutines)
+    return sum(each.__qualname__ == "StoredRuns._one" for each in coroutines)
 
 
 class Yard:
@@ -80,8 +80,8 @@ class Yard:
         await self.app(scope, receive, send)
         assert said[0]["status"] == 202
 
-    def runs(self, **options: Any) -> Runs:
-        return Runs(self.guard, self.app, report=self.rounds.append, **options)
+    def runs(self, **options: Any) -> StoredRuns:
+        return StoredRuns(self.guard, self.app, report=self.rounds.append, **options)
 
     async def until(self, names: list[str], *, ended: bool = True) -> None:
         await auntil(lambda: set(names) <= set(self.ended if ended else self.began))

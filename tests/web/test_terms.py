@@ -35,7 +35,7 @@ from semel.outbox import signatures
 from semel.web.inventory import KnownRoutes
 from semel.worker.deliveries import Deliveries
 from semel.worker.reconciler import Reconciler, UnknownRoute
-from semel.worker.stored_runs import Runs
+from semel.worker.stored_runs import StoredRuns
 from tests.ears import listen
 
 KEY = {"Idempotency-Key": "9b2f6a1e-7c1d-4b3a-8f00-0123456789ab"}
@@ -165,8 +165,8 @@ async def test_another_applications_worker_runs_nothing(
     billing, shipping = two("billing"), two("shipping")
     served = deferring(shipping, "/exports")
     where = (await sent(served, "/exports")).headers["location"]
-    assert await round_of(Runs(billing.guard, deferring(billing, path))) == ""
-    assert await round_of(Runs(shipping.guard, served)) == "executed 1"
+    assert await round_of(StoredRuns(billing.guard, deferring(billing, path))) == ""
+    assert await round_of(StoredRuns(shipping.guard, served)) == "executed 1"
     assert (await sent(served, where, method="GET")).text == "exported"
     assert (billing.made, shipping.made) == ([], ["/exports"])
 
@@ -194,7 +194,7 @@ async def test_effects_of_one_name_go_to_their_own_receivers(two: Callable[[str]
     def opened(name: str) -> Shop:
         shop = two(name, policy=atomic)  # type: ignore[call-arg]
 
-        @shop.guard.effect("paid")
+        @shop.guard.delivers("paid")
         async def deliver(delivery: semel.Delivery) -> None:
             got.append((name, delivery.payload))
 
@@ -203,7 +203,7 @@ async def test_effects_of_one_name_go_to_their_own_receivers(two: Callable[[str]
     shipping, billing = opened("shipping"), opened("billing")
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        await semel.async_operation().effect("paid", {"of": "shipping"})
+        await semel.async_operation().enqueue("paid", {"of": "shipping"})
         await PlainTextResponse("", 201)(scope, receive, send)
 
     assert (await sent(shipping.guard.asgi(app))).status_code == 201
@@ -445,8 +445,8 @@ async def test_an_older_worker_leaves_what_it_does_not_know(
     new, old = Shop(tmp_path), Shop(tmp_path)
     served = deferring(new, "/v2/exports")
     where = (await sent(served, "/v2/exports")).headers["location"]
-    assert await round_of(Runs(old.guard, deferring(old, *older))) == ""
-    assert await round_of(Runs(new.guard, served)) == "executed 1"
+    assert await round_of(StoredRuns(old.guard, deferring(old, *older))) == ""
+    assert await round_of(StoredRuns(new.guard, served)) == "executed 1"
     assert (await sent(served, where, method="GET")).text == "exported"
     for shop in (new, old):
         await shop.guard.aclose()
@@ -473,13 +473,13 @@ async def test_an_answer_that_is_not_the_endpoints_is_nobodys(
     served = elsewhere(shop, path)
     where = (await sent(served, "/exports")).headers["location"]
     with caplog.at_level(logging.CRITICAL):
-        await round_of(Runs(shop.guard, served))
+        await round_of(StoredRuns(shop.guard, served))
     case = shop.case()
     assert (case.record.state, shop.made) == (State.PENDING, [])
     assert (await sent(served, where, method="GET")).status_code == 202
     last_before_its_deadline(shop)
     with caplog.at_level(logging.CRITICAL):
-        await round_of(Runs(shop.guard, served))
+        await round_of(StoredRuns(shop.guard, served))
     case = shop.case()
     assert (case.record.state, case.due_at) == (State.UNKNOWN, None)
     assert "before its endpoint" in (case.record.reason or "")
@@ -534,7 +534,7 @@ async def test_a_worker_comes_by_the_host_and_the_scheme_of_the_client(
 
     served = shop.guard.asgi(app)
     await sent(served, "/exports")
-    assert await round_of(Runs(shop.guard, served)) == "executed 1"
+    assert await round_of(StoredRuns(shop.guard, served)) == "executed 1"
     assert shop.made == ["exported"]
 
 
@@ -547,7 +547,7 @@ async def test_a_worker_finds_routes_of_a_host(shop: Shop) -> None:
     inner = Router([Route("/exports", export, methods=["POST"])])
     served = shop.guard.asgi(Starlette(routes=[Host("shop.test", app=inner)]))
     await sent(served, "/exports")
-    assert await round_of(Runs(shop.guard, served)) == "executed 1"
+    assert await round_of(StoredRuns(shop.guard, served)) == "executed 1"
     assert shop.made == ["exported"]
 
 
@@ -623,7 +623,7 @@ async def test_a_call_and_an_effect_of_one_name_are_two(tmp_path: Path) -> None:
         await PlainTextResponse("", 201)(scope, receive, send)
 
     async def told(op: Any) -> None:
-        keys.append(await op.effect("notify", {"x": 1}))
+        keys.append(await op.enqueue("notify", {"x": 1}))
 
     assert (await sent(shop.guard.asgi(app))).status_code == 201
     assert len(keys) == len(set(keys)) == 2

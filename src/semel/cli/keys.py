@@ -84,13 +84,13 @@ def list_(
     """
     from semel.cli.views import glimpse_document
     from semel.core.records import State
-    from semel.operators.records import Wanted, page
+    from semel.operators.records import RecordFilter, page
 
     with errors_as_sentences():
         opened = target.operator()
         behind = None if after is None else identity_of(opened, after)
         asked = tuple(map(State, states)) or tuple(State)
-        wanted = Wanted(asked, method=None if method is None else method.upper(), **filters)
+        wanted = RecordFilter(asked, method=None if method is None else method.upper(), **filters)
         found = page(opened._guard.backend, wanted, limit, behind, look)
     if not as_json:
         return _print(found)
@@ -180,7 +180,6 @@ def _named(
     tenant: str,
 ) -> Recalled:
     """The record with that identity, or of that key at that place."""
-    from semel.operators.operator import Address
 
     if (identity is None) == (key is None):
         fail("which record? Give IDENTITY, or --key and --path", MISUSED)
@@ -188,7 +187,9 @@ def _named(
         return find_record(opened, identity)
     if path is None or not path.startswith("/"):
         fail("--key needs the --path that it was used at, which begins with '/'", MISUSED)
-    recalled = opened.find(Address(tenant, method, path, key or ""))
+    from semel.operators.operator import KeyAddress
+
+    recalled = opened.find(KeyAddress(tenant, method, path, key or ""))
     return recalled if recalled is not None else fail("there is no such record", FAILED)
 
 

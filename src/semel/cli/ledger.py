@@ -24,7 +24,7 @@ from semel.cli.targets import Target, on_a_guard
 from semel.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from semel.operators.ledger import Entry, Ours, Report
+    from semel.operators.ledger import LedgerReport, OurCall, ProviderEntry
 
 
 @click.command()
@@ -68,19 +68,19 @@ def ledger(
         raise SystemExit(FAILED)
 
 
-def _entries(path: Path, key_field: str) -> Iterator[Entry]:
+def _entries(path: Path, key_field: str) -> Iterator[ProviderEntry]:
     """The entries of a file, one at a time.
 
     A file that cannot be read is a wrong setting, exit code 2: never that of a difference.
     """
-    from semel.operators.ledger import Entry
+    from semel.operators.ledger import ProviderEntry
 
     try:
         for number, line in enumerate(_lines(path), start=1):
             key = line.pop(key_field, None)
             if not isinstance(key, str) or not key:
                 raise ConfigurationError(f"{path}: entry {number} has no {key_field!r}")
-            yield Entry(key, line)
+            yield ProviderEntry(key, line)
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path} is not UTF-8: {error.reason}") from error
     except (csv.Error, RecursionError, OSError) as error:
@@ -108,7 +108,7 @@ def _utc(moment: datetime | None) -> datetime | None:
     return None if moment is None else moment.replace(tzinfo=UTC)
 
 
-def _document(report: Report) -> dict[str, Any]:
+def _document(report: LedgerReport) -> dict[str, Any]:
     return {
         "matched": report.matched,
         "missing_here": [{"key": each.key, **each.fields} for each in report.missing_here],
@@ -117,17 +117,17 @@ def _document(report: Report) -> dict[str, Any]:
     }
 
 
-def _ours(ours: Ours) -> dict[str, Any]:
+def _ours(ours: OurCall) -> dict[str, Any]:
     identity = None if ours.identity is None else ours.identity.hex()
-    return {"key": ours.key, "identity": identity, "standing": ours.standing.value}
+    return {"key": ours.key, "identity": identity, "standing": ours.state.value}
 
 
-def _print(report: Report) -> None:
+def _print(report: LedgerReport) -> None:
     rows = [
         ("missing here", each.key, ", ".join(f"{name}={it}" for name, it in each.fields.items()))
         for each in report.missing_here
     ]
-    rows += [("missing there", each.key, each.standing.value) for each in report.missing_there]
+    rows += [("missing there", each.key, each.state.value) for each in report.missing_there]
     rows += [("differing", each.entry.key, each.what) for each in report.differing]
     if rows:
         say_table(("WHAT", "KEY", "DETAIL"), rows)

@@ -199,7 +199,7 @@ def find_record(operator: Operator, text: str) -> Recalled:
 def identity_of(operator: Operator, text: str) -> Identity:
     """The whole identity, or the only one that begins so."""
     from semel.core.records import Identity
-    from semel.operators.records import beginning
+    from semel.operators.records import find_by_prefix
 
     digits = text.lower()
     if not digits or set(digits) - set("0123456789abcdef") or len(digits) > 64:
@@ -208,7 +208,7 @@ def identity_of(operator: Operator, text: str) -> Identity:
         return Identity(bytes.fromhex(digits))
     if len(digits) < LEAST:
         fail(f"IDENTITY needs {LEAST} digits or more", MISUSED)
-    identities = beginning(operator._guard.backend, digits)
+    identities = find_by_prefix(operator._guard.backend, digits)
     if len(identities) != 1:
         fail("several records begin so: give more digits" if identities else _NO_RECORD, FAILED)
     return identities[0]

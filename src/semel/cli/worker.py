@@ -20,10 +20,9 @@ from semel.guard import Guard
 from semel.worker.deliveries import Deliveries
 from semel.worker.maintenance import Maintenance
 from semel.worker.reconciler import Reconciler
-from semel.worker.rounds import Loop, Round
-from semel.worker.stored_runs import Runs
-from semel.worker.wake_up import Bell, bell_for
-from semel.worker.worker import DELIVER, LOOPS, MAINTAIN, RUN, Worker
+from semel.worker.stored_runs import StoredRuns
+from semel.worker.wake_up import Listener, listener_for
+from semel.worker.worker import DELIVER, LOOPS, MAINTAIN, RUN, Loop, Round, Worker
 
 _BACKSTOP: Final = 10.0
 """Seconds after which a process that is done ends, even if a coroutine does not."""
@@ -51,10 +50,10 @@ def run(options: WorkerOptions) -> int:
     app = None if options.app is None else app_at(options.app)
     log = WorkerLog(options.as_json)
     loops = loops_of(guard, app, options, log)
-    bell = None if options.once else bell_for(guard.backend, options.listen_url)
+    listener = None if options.once else listener_for(guard.backend, options.listen_url)
     guard.start()
     log.start(guard, loops, options.once)
-    code = asyncio.run(_work(guard, loops, bell, options, log))
+    code = asyncio.run(_work(guard, loops, listener, options, log))
     sys.stdout.flush()
     return code
 
@@ -90,20 +89,20 @@ def _loop(name: str, guard: Guard, app: Any, options: WorkerOptions, log: Worker
             report=partial(log.round, DELIVER),
         )
     if name == RUN:
-        return Runs(guard, app, report=partial(log.round, RUN))
+        return StoredRuns(guard, app, report=partial(log.round, RUN))
     return Maintenance(guard) if name == MAINTAIN else Reconciler(guard, app)
 
 
 async def _work(
     guard: Guard,
     loops: Sequence[tuple[str, Loop]],
-    bell: Bell | None,
+    listener: Listener | None,
     options: WorkerOptions,
     log: WorkerLog,
 ) -> int:
     worker = Worker(
         loops,
-        bell=bell,
+        listener=listener,
         poll=timedelta(seconds=options.poll),
         drain=timedelta(seconds=options.drain),
         on_round=log.round,

@@ -1,8 +1,8 @@
-"""Delivering one effect: try, record what came of it, decide whether and when to try again.
+"""Delivers one effect: one try, its record, and whether and when it is tried again.
 
-A delivery happens at least once: a worker that dies between the provider's answer and its record
-leaves an effect that is sent again. So every try carries the same downstream key, and the provider,
-or whoever receives it, takes the second for the first.
+A delivery happens at least once: when a worker dies between the provider's answer and the record of
+it, the effect is delivered again. So every try carries the same downstream key, by which the
+receiver recognises the second. `semel.worker` has the whole story.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import frozen
 from semel.core.operations.handler import PauseBetweenLooks
-from semel.core.operations.outbox import Deliver, EffectWritten, Fail
+from semel.core.operations.outbox import EffectWritten, MarkDelivered, MarkFailed
 from semel.core.operations.requests import FlowOperation
 from semel.core.records import Effect, Fence, Micros
 from semel.core.stored.sealed import demand_opened
@@ -33,31 +33,31 @@ _LONGEST_ERROR: Final = 500
 """Characters kept of what an exception says."""
 
 RECORD_TRIES: Final = 9
-"""How often a result is offered to a store that does not answer: about 13 seconds in all."""
+"""How often a result is written to a store that does not answer: about 13 seconds in all."""
 _FIRST_REST: Final = _SECOND // 20
 
 
 @frozen
 class Delivery:
-    """One try at one effect, as its deliverer gets it."""
+    """One try at one effect: what its deliverer is called with."""
 
     key: str
-    """The downstream key, the same on every try: send it along, and a second try is recognised."""
+    """The downstream key, the same on every try. Send it along: it makes a second try harmless."""
     name: str
     payload: Any
-    """What was put into the outbox (JSON)."""
+    """What was enqueued (JSON)."""
     identity: bytes | None
-    """The record whose run asked for it, if one did."""
+    """The record whose run enqueued it, if one did."""
     tries: int
     """Which try this is; 1 is the first."""
     created_at: datetime
     order: str | None
-    """Effects of one order are delivered one after the other, as they were written."""
+    """Effects of one order are delivered one after the other, as they were enqueued."""
 
 
 @frozen
-class Rules:
-    """How long it is tried, and how long the delivered effect is remembered."""
+class RetryRules:
+    """How often an effect is tried, with which pauses, and how long it is kept when delivered."""
 
     tries: int
     first_pause: Micros
@@ -65,60 +65,51 @@ class Rules:
     keep: Micros
 
 
-# ── asked of whoever runs the flow ────────────────────────────────────────────────────────────────
-
-
 @frozen
-class Delivered:
+class DelivererReturned:
     """The deliverer returned; ``provider_id`` is what the provider calls it."""
 
     provider_id: str | None
 
 
 @frozen
-class NotSent:
-    """The deliverer raised, or took too long. It may have been delivered all the same."""
+class DelivererFailed:
+    """The deliverer raised, or took too long. The effect may have been delivered all the same."""
 
     error: BaseException
 
 
 @frozen
-class SendEffect(FlowOperation[Delivered | NotSent]):
-    """Let the deliverer have it."""
+class CallDeliverer(FlowOperation[DelivererReturned | DelivererFailed]):
+    """Call the deliverer."""
 
     delivery: Delivery
 
 
-# ── what comes of it ──────────────────────────────────────────────────────────────────────────────
-
-
-class Ending(StrEnum):
+class DeliveryEnding(StrEnum):
     """How one try ended."""
 
     DELIVERED = "delivered"
     FAILED = "failed"
-    """It is tried again later."""
+    """It will be tried again."""
     DEAD = "dead"
     """Nobody tries it again, unless an operator says so."""
     OVERTAKEN = "overtaken"
-    """Another worker has it by now: the lease had passed."""
+    """The lease had passed, and another worker has the effect."""
     UNRECORDED = "unrecorded"
-    """The store took no result; it is delivered again when the lease has passed."""
+    """The store did not take the result; when the lease has passed it is delivered again."""
 
 
 @frozen
 class DeliveryReport:
-    """One try, for the log."""
+    """The result of one try, for the log."""
 
-    ending: Ending
+    ending: DeliveryEnding
     error: str | None = None
     again_in: Micros | None = None
 
 
-Recording: TypeAlias = Deliver | Fail
-
-
-def deliver(effect: Effect, rules: Rules, fence: Fence, luck: float) -> Flow[DeliveryReport]:
+def deliver(effect: Effect, rules: RetryRules, fence: Fence, luck: float) -> Flow[DeliveryReport]:
     """Deliver ``effect``, taken with ``fence``; ``luck``, from 0 to 1, spreads the next try."""
     if effect.tries > rules.tries:
         # Its last try never came to an end: it may be what took the worker down.
@@ -132,20 +123,20 @@ def deliver(effect: Effect, rules: Rules, fence: Fence, luck: float) -> Flow[Del
         again_in = next_pause(effect.tries, rules, luck, error)
         return (yield from _fail(effect, fence, error_line(error), again_in))
     try:
-        reply = yield from ask(SendEffect(delivery))
+        reply = yield from ask(CallDeliverer(delivery))
     except Interrupted:
-        # At once, by another worker: that this one is stopped says nothing of the provider.
+        # Due again at once: that this worker is stopped says nothing about the provider.
         return (yield from _fail(effect, fence, "the worker was stopped during the delivery", 0))
     match reply:
-        case Delivered():
-            op = Deliver(effect.key, fence, reply.provider_id, rules.keep)
-            return (yield from _record(op, DeliveryReport(Ending.DELIVERED)))
-        case NotSent():
+        case DelivererReturned():
+            op = MarkDelivered(effect.key, fence, reply.provider_id, rules.keep)
+            return (yield from _record(op, DeliveryReport(DeliveryEnding.DELIVERED)))
+        case DelivererFailed():
             again_in = next_pause(effect.tries, rules, luck, reply.error)
             return (yield from _fail(effect, fence, error_line(reply.error), again_in))
 
 
-def next_pause(tries: int, rules: Rules, luck: float, error: BaseException) -> Micros | None:
+def next_pause(tries: int, rules: RetryRules, luck: float, error: BaseException) -> Micros | None:
     """How long to wait after the try that failed with ``error``; None gives up.
 
     Full jitter: anything up to the pause that doubles with each try, so that what failed together
@@ -162,7 +153,7 @@ def next_pause(tries: int, rules: Rules, luck: float, error: BaseException) -> M
 
 
 def delivery_of(effect: Effect) -> Delivery:
-    """What a deliverer gets to see; a payload that is no JSON is StoreCorrupt."""
+    """The delivery of an effect; raises StoreCorrupt where the payload is no JSON."""
     demand_opened(effect.payload, "the payload of an effect")
     try:
         payload = json.loads(effect.payload)
@@ -179,32 +170,32 @@ def delivery_of(effect: Effect) -> Delivery:
     )
 
 
-def encoded(payload: Any) -> bytes:
-    """A payload as the outbox keeps it; TypeError or ValueError when it is no JSON."""
+def encode_payload(payload: Any) -> bytes:
+    """A payload as the outbox stores it; raises TypeError or ValueError when it is no JSON."""
     text = json.dumps(payload, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     return text.encode()
 
 
 def error_line(error: BaseException) -> str:
-    """An exception in one line, for people who look at dead letters."""
-    said = " ".join(str(error).split())
+    """An exception in one line, for the list of dead letters."""
+    text = " ".join(str(error).split())
     name = type(error).__name__
-    return f"{name}: {said}"[:_LONGEST_ERROR] if said else name
+    return f"{name}: {text}"[:_LONGEST_ERROR] if text else name
 
 
 def _fail(
     effect: Effect, fence: Fence, error: str, again_in: Micros | None
 ) -> Flow[DeliveryReport]:
-    ending = Ending.DEAD if again_in is None else Ending.FAILED
+    ending = DeliveryEnding.DEAD if again_in is None else DeliveryEnding.FAILED
     return (
         yield from _record(
-            Fail(effect.key, fence, error, again_in), DeliveryReport(ending, error, again_in)
+            MarkFailed(effect.key, fence, error, again_in), DeliveryReport(ending, error, again_in)
         )
     )
 
 
-def _record(op: Recording, report: DeliveryReport) -> Flow[DeliveryReport]:
-    """Offer the result until the store has it; its fence makes a second offer harmless."""
+def _record(op: MarkDelivered | MarkFailed, report: DeliveryReport) -> Flow[DeliveryReport]:
+    """Write the result until the store has it; its fence makes a second write harmless."""
     for attempt in range(RECORD_TRIES):
         if attempt:
             yield from ask(PauseBetweenLooks(_FIRST_REST << attempt - 1))
@@ -212,5 +203,5 @@ def _record(op: Recording, report: DeliveryReport) -> Flow[DeliveryReport]:
             kept: EffectWritten = yield from ask(op)
         except StoreUnavailable:
             continue
-        return report if kept.applied else DeliveryReport(Ending.OVERTAKEN, report.error)
-    return DeliveryReport(Ending.UNRECORDED, report.error)
+        return report if kept.applied else DeliveryReport(DeliveryEnding.OVERTAKEN, report.error)
+    return DeliveryReport(DeliveryEnding.UNRECORDED, report.error)

@@ -1,5 +1,4 @@
-"""Webhooks of providers: proved, taken in once, and settling what they are about.
+"""The inbox: webhooks of providers, which settle unknown outcomes.
 
-inbox   what is done with an event
-http    the same under ASGI and WSGI servers
+inbox   verifies an event, takes it in once, and settles the record it is about; ASGI and WSGI
 """

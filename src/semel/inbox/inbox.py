@@ -1,4 +1,4 @@
-"""Webhooks of providers, coming in: proved, taken in once, and settling what they are about.
+"""Receives the webhooks of providers: verifies them, takes each in once, settles its record.
 
 An inbox is an ASGI application (`Inbox.asgi`), a WSGI application (`Inbox.wsgi`) and, for any other
 framework, a function of headers and body (`Inbox.receive`, `Inbox.areceive`).
@@ -6,6 +6,7 @@ framework, a function of headers and body (`Inbox.receive`, `Inbox.areceive`).
 
 from __future__ import annotations
 
+import http
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -41,39 +42,41 @@ from semel.runtime.event_catalogue import ERROR, INFO, NONE, WARNING
 from semel.runtime.leases import new_fence
 from semel.web.inventory import KnownRoutes
 from semel.web.tags import tag
-from semel.worker.flow_runner import Runner
-from semel.worker.reconciler import named, tell
+from semel.worker.flow_runner import FlowRunner
+from semel.worker.reconciler import describe_record, emit_reconcile
 
 if TYPE_CHECKING:
     from semel.guard import Guard
 
 MAX_BODY: Final = 1024 * 1024
 KEEP: Final = timedelta(days=7)
-"""Longer than providers go on sending an event again."""
+"""How long an event is remembered: longer than providers send it again."""
 
 _LONGEST_ID: Final = 255
 _RETRY: Final = 5
-"""Seconds after which a provider should come again when the store is down."""
+"""Seconds after which a provider should send again when the store is down."""
 _LONGEST_RETRY: Final = 60
+_DIGITS: Final = 20
+"""The longest Content-Length that is read as a number."""
 
 GivenHeaders: TypeAlias = Mapping[str, str] | Iterable[tuple[Any, Any]]
 
 
 @frozen
 class Stamp:
-    """What a signature proves: which event it is, and when it was sent (seconds since 1970)."""
+    """What a signature proves: the event's id, and when it was sent (seconds since 1970)."""
 
     event: str
     sent_at: float
 
 
 Verify: TypeAlias = Callable[[HeaderView, bytes], Stamp | None]
-"""Checks a signature of another kind: the stamp; None, or any exception, refuses."""
+"""Verifies a signature of another kind; None, or any exception, refuses the event."""
 
 
 @frozen
-class Event:
-    """An event whose sender is proved."""
+class ProviderEvent:
+    """An event whose signature is verified."""
 
     id: str
     sent_at: float
@@ -84,7 +87,7 @@ class Event:
         return json.loads(self.body)
 
 
-Reader: TypeAlias = Callable[[Event], Any]
+Reader: TypeAlias = Callable[[ProviderEvent], Any]
 """Which record an event is about, and what it proves: (identity, evidence), or None.
 
 Of an operation with several calls, (identity, evidence, name): the call that it proves.
@@ -108,7 +111,7 @@ def inbox(
 
     ``secrets``: one, or several while they are exchanged, for signatures as Standard Webhooks has
     them; or None, and ``verify`` checks signatures of another kind. ``reader`` is a function of an
-    `Event`. ``app`` is for finding the ``render=`` of policies on endpoints, as in `Reconciler`.
+    `ProviderEvent`. ``app`` is for finding the ``render=`` of policies on endpoints.
     """
     if (secrets is None) == (verify is None):
         raise ConfigurationError("an inbox needs secrets, or verify= for another kind of signature")
@@ -142,61 +145,79 @@ class Inbox:
         self.max_body = max_body
         self._routes = KnownRoutes(guard, app)
         self._clock = clock
-        self._runner = Runner(guard)
+        self._runner = FlowRunner(guard)
 
     def receive(self, headers: GivenHeaders, body: bytes) -> Response:
-        """Take in one event and say what to answer the provider."""
-        event = self._proved(_view(headers), body)
+        """Take in one event; returns the answer to the provider."""
+        event = self._verified(_view(headers), body)
         if isinstance(event, Response):
             return event
         try:
-            return self._answer(self._runner.run(self._flow(event)))
+            return self._answer(self._runner.run(self._take_in(event)))
         except StoreError as error:
             return self._unavailable(error)
 
     async def areceive(self, headers: GivenHeaders, body: bytes) -> Response:
         """`receive`, awaited."""
-        event = self._proved(_view(headers), body)
+        event = self._verified(_view(headers), body)
         if isinstance(event, Response):
             return event
         try:
-            return self._answer(await self._runner.arun(self._flow(event)))
+            return self._answer(await self._runner.arun(self._take_in(event)))
         except StoreError as error:
             return self._unavailable(error)
 
     async def asgi(self, scope: Any, receive: Any, send: Any) -> None:
         """The ASGI application: ``Mount("/webhooks/bank", inbox.asgi)``."""
-        from semel.inbox.http import serve_asgi
-
-        await serve_asgi(self, scope, receive, send)
+        if scope["type"] != "http":
+            raise RuntimeError(f"an inbox takes HTTP requests, not {scope['type']}")
+        if scope["method"] != "POST":
+            answer = _response(405, "send events with POST")
+        else:
+            body = await _read_asgi(self.max_body, receive)
+            if body is None:
+                return  # the provider hung up, and will send it again
+            answer = await self.areceive(scope["headers"], body)
+        headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})
 
     def wsgi(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         """The WSGI application."""
-        from semel.inbox.http import serve_wsgi
+        if environ["REQUEST_METHOD"] != "POST":
+            answer = _response(405, "send events with POST")
+        elif (body := _read_wsgi(self.max_body, environ)) is None:
+            answer = _response(413, "too large")
+        else:
+            headers = {
+                name.removeprefix("HTTP_").replace("_", "-"): text
+                for name, text in environ.items()
+                if name.startswith("HTTP_") or name in ("CONTENT_TYPE", "CONTENT_LENGTH")
+            }
+            answer = self.receive(headers, body)
+        lines = [(name.decode(), text.decode()) for name, text in answer.headers]
+        lines.append(("content-length", str(len(answer.body))))
+        start_response(f"{answer.status} {http.HTTPStatus(answer.status).phrase}", lines)
+        return [answer.body]
 
-        return serve_wsgi(self, environ, start_response)
-
-    # ── in ────────────────────────────────────────────────────────────────────────────────────────
-
-    def _proved(self, headers: HeaderView, body: bytes) -> Event | Response:
-        """The event, or a refusal that does not tell a forger what was wrong."""
+    def _verified(self, headers: HeaderView, body: bytes) -> ProviderEvent | Response:
+        """The verified event, or a refusal that does not tell a forger what was wrong."""
         if len(body) > self.max_body:
-            return too_large()
+            return _response(413, "too large")
         try:
             stamp = self._verify(headers, body)
         except Exception as error:  # verify= meets whatever strangers send
             why = str(error) if isinstance(error, ValueError) else type(error).__name__
             return self._refused(why)
-        if stamp is None or not self._timely(stamp):
+        if stamp is None or not 0 < len(stamp.event) <= _LONGEST_ID:
             return self._refused("forged, or old")
-        return Event(stamp.event, stamp.sent_at, headers, body)
+        timely = abs(self._clock() - stamp.sent_at) <= self._tolerance  # never so for a NaN
+        if not timely or not stamp.event.isprintable():
+            return self._refused("forged, or old")
+        return ProviderEvent(stamp.event, stamp.sent_at, headers, body)
 
-    def _timely(self, stamp: Stamp) -> bool:
-        named = 0 < len(stamp.event) <= _LONGEST_ID and stamp.event.isprintable()
-        return named and abs(self._clock() - stamp.sent_at) <= self._tolerance
-
-    def _flow(self, event: Event) -> Flow[Reception]:
-        # Two applications may hear of one event; no source has a line's end in its name.
+    def _take_in(self, event: ProviderEvent) -> Flow[Reception]:
+        # Two applications may get the same event; the name of a source has no line break in it.
         source = f"{self._guard.name}\n{self._source}" if self._guard.name else self._source
         notice = Notice(source, event.id, self._keep)
         read = partial(self._reader, event)
@@ -206,53 +227,51 @@ class Inbox:
         policy = self._routes.policy(case.terms)
         return None if policy is None else policy.render
 
-    # ── out ───────────────────────────────────────────────────────────────────────────────────────
-
     def _answer(self, came: Reception) -> Response:
         match came:
             case AlreadyTaken():
-                return self._say(200, "known", NONE)
+                return self._respond(200, "known", NONE)
             case Ignored(reason):
-                return self._say(200, "ignored", INFO, reason)
+                return self._respond(200, "ignored", INFO, reason)
             case Unread(error):
-                return self._say(500, "not read", ERROR, "it was not read", error=error)
+                return self._respond(500, "not read", ERROR, "it was not read", error=error)
             case Taken():
                 return self._taken(came)
             case _:
                 assert_never(came)
 
     def _taken(self, came: Taken) -> Response:
-        which = named(came.case)
+        which = describe_record(came.case)
         match came.settlement:
             case Settled(state):
-                tell(self._guard, came.case, "settled", INFO, by="webhook", state=state)
-                return self._say(200, "settled", NONE)
+                emit_reconcile(self._guard, came.case, "settled", INFO, by="webhook", state=state)
+                return self._respond(200, "settled", NONE)
             case Passed(state):
                 if contradicts(came.evidence, state):
                     why = f"{which} is {state}, and the event says otherwise: compare the ledgers"
-                    return self._say(200, "settled before", ERROR, why)
-                return self._say(200, "settled before", NONE)
+                    return self._respond(200, "settled before", ERROR, why)
+                return self._respond(200, "settled before", NONE)
             case Undecided(reason):
-                return self._say(200, "noted", INFO, f"{which} stays unknown: {reason}")
+                return self._respond(200, "noted", INFO, f"{which} stays unknown: {reason}")
             case Unusable(reason, error):
                 why = f"{which} stays unknown: {reason}"
-                return self._say(500, "not usable", ERROR, why, error=error)
+                return self._respond(500, "not usable", ERROR, why, error=error)
             case Running(_, until, now):
                 # Whoever holds the lease will say more than the event can: a whole answer. Should
                 # it die instead, the event is wanted, so it must not be taken for delivered.
                 seconds = min(_LONGEST_RETRY, max(1, -(-(until - now) // 1_000_000)))
-                return self._say(503, "still running", NONE, retry_after=seconds)
+                return self._respond(503, "still running", NONE, retry_after=seconds)
             case _:
                 assert_never(came.settlement)
 
     def _refused(self, why: str) -> Response:
-        return self._say(401, "refused", WARNING, why)
+        return self._respond(401, "refused", WARNING, why)
 
     def _unavailable(self, error: StoreError) -> Response:
         self._guard.events.emit("store.error", error=error, during="inbox", operation="take_in")
-        return self._say(503, "store unavailable", NONE, retry_after=_RETRY)
+        return self._respond(503, "store unavailable", NONE, retry_after=_RETRY)
 
-    def _say(
+    def _respond(
         self,
         status: int,
         came: str,
@@ -265,7 +284,7 @@ class Inbox:
         self._guard.events.emit(
             "inbox", level=level, error=error, source=self._source, came=came, reason=reason
         )
-        return _said(status, came, retry_after=retry_after)
+        return _response(status, came, retry_after=retry_after)
 
 
 _EXEMPT: Final = exempt()
@@ -301,16 +320,33 @@ def _octets(given: str | bytes) -> bytes:
     return given if isinstance(given, bytes) else given.encode("latin-1", "replace")
 
 
-def _said(status: int, word: str, *, retry_after: int | None = None) -> Response:
+def _response(status: int, word: str, *, retry_after: int | None = None) -> Response:
     headers: tuple[Header, ...] = ((b"content-type", b"application/json"),)
     if retry_after is not None:
         headers += ((b"retry-after", b"%d" % retry_after),)
     return Response(status, headers, json.dumps({"status": word}).encode())
 
 
-def too_large() -> Response:
-    return _said(413, "too large")
+async def _read_asgi(limit: int, receive: Any) -> bytes | None:
+    """The body, cut after one byte too many; None when the provider hung up."""
+    body = b""
+    while len(body) <= limit:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        if not message.get("more_body", False):
+            break
+    return body[: limit + 1]
 
 
-def wrong_method() -> Response:
-    return _said(405, "send events with POST")
+def _read_wsgi(limit: int, environ: dict[str, Any]) -> bytes | None:
+    """The body, cut after one byte too many; None when its length is said to be too large."""
+    length = environ.get("CONTENT_LENGTH") or ""
+    stream = environ["wsgi.input"]
+    if length.isascii() and length.isdecimal() and len(length) <= _DIGITS:
+        return stream.read(int(length)) if int(length) <= limit else None
+    if not environ.get("wsgi.input_terminated"):
+        return b""  # no length, and a stream that may never end
+    body: bytes = stream.read(limit + 1)
+    return body

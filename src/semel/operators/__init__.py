@@ -1,8 +1,7 @@
-"""What people do with records.
+"""What operators do with records.
 
-operator   look, ask, settle, give up
-records    lists of records, a page at a time
-ledger     a provider's list compared with ours
-rotation   encrypt anew under the current key
-erasure    erase a tenant
+operator   look, ask, settle, give up, evict, erase a tenant
+records    lists of records, by pages
+ledger     a provider's ledger compared with our records
+rotation   encrypts stored values again, under the current key
 """

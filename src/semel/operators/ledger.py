@@ -1,7 +1,7 @@
-"""Comparing ledgers: what a provider says it did for us, against what our records say.
+"""Compares a provider's ledger with our records.
 
 Both sides are matched by the downstream key that went with each call. The provider's entries are
-put on disk by their keys and ours stream past them, so that neither has to fit into memory.
+stored on disk by key, and ours are read one by one, so that neither has to fit into memory.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _PAGE: Final = 500
 
 
 @frozen
-class Entry:
-    """One line of the provider's: the downstream key it was sent with, and what else it says."""
+class ProviderEntry:
+    """One entry of the provider's ledger: the downstream key of the call, and its other fields."""
 
     key: str
     fields: Mapping[str, Any]
 
 
-class Standing(StrEnum):
+class CallState(StrEnum):
     """How sure we are that a call was made."""
 
     MADE = "made"
@@ -50,16 +50,16 @@ class Standing(StrEnum):
     NOT_MADE = "not made"
     """Its record was released: a retry would make the call."""
     UNRECORDED = "unrecorded"
-    """Its handler keeps no points, so that nobody here can say."""
+    """Its handler keeps no recovery points, so we cannot say."""
 
 
 @frozen
-class Ours:
-    """One call, or one delivered effect, as we have it."""
+class OurCall:
+    """One call, or one delivered effect, in our records."""
 
     key: str
     identity: Identity | None
-    standing: Standing
+    state: CallState
     fields: Mapping[str, Any]
     created_at: Micros
 
@@ -68,18 +68,18 @@ class Ours:
 class Difference:
     """The same key on both sides, and what does not agree."""
 
-    entry: Entry
-    ours: Ours
+    entry: ProviderEntry
+    ours: OurCall
     what: str
 
 
 @frozen
-class Report:
+class LedgerReport:
     """``missing_here``: the provider has it and we do not; ``missing_there``: the other way."""
 
     matched: int
-    missing_here: tuple[Entry, ...]
-    missing_there: tuple[Ours, ...]
+    missing_here: tuple[ProviderEntry, ...]
+    missing_there: tuple[OurCall, ...]
     differing: tuple[Difference, ...]
 
     @property
@@ -89,13 +89,13 @@ class Report:
 
 def compare(
     guard: Guard,
-    entries: Iterable[Entry],
+    entries: Iterable[ProviderEntry],
     *,
     name: str,
     since: datetime | None = None,
     until: datetime | None = None,
-    same: Callable[[Entry, Ours], str | None] | None = None,
-) -> Report:
+    same: Callable[[ProviderEntry, OurCall], str | None] | None = None,
+) -> LedgerReport:
     """Compare the provider's entries with our calls and effects called ``name``.
 
     What we made between ``since`` and ``until`` must be among the entries; the entries are looked
@@ -105,26 +105,23 @@ def compare(
     if not name:
         raise ConfigurationError("which call? name= is that of op.call, or of the downstream key")
     window = (_micros(since), _micros(until))
-    with closing(_Shelves(entries)) as shelves:
-        matched, missing, differing = 0, list[Ours](), list[Difference]()
+    with closing(_StoredEntries(entries)) as stored:
+        matched, missing, differing = 0, list[OurCall](), list[Difference]()
         for ours in _ours(guard, name):
-            entry = shelves.take(ours.key)
+            entry = stored.take(ours.key)
             if entry is None:
-                if ours.standing is Standing.MADE and _within(ours.created_at, window):
+                if ours.state is CallState.MADE and _within(ours.created_at, window):
                     missing.append(ours)
                 continue
-            what = _standing_differs(ours) or (same or _fields_differ)(entry, ours)
+            what = _state_differs(ours) or (same or _fields_differ)(entry, ours)
             if what is None:
                 matched += 1
             else:
                 differing.append(Difference(entry, ours, what))
-        return Report(matched, tuple(shelves.left()), tuple(missing), tuple(differing))
+        return LedgerReport(matched, tuple(stored.left()), tuple(missing), tuple(differing))
 
 
-# ── ours ──────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _ours(guard: Guard, name: str) -> Iterator[Ours]:
+def _ours(guard: Guard, name: str) -> Iterator[OurCall]:
     """Every delivered effect and every record of this application.
 
     A record's key is derived, so none is left out.
@@ -142,50 +139,47 @@ def _ours(guard: Guard, name: str) -> Iterator[Ours]:
         after = page.cases[-1].record.identity
 
 
-def _of_record(case: Case, name: str) -> Ours:
+def _of_record(case: Case, name: str) -> OurCall:
     record = case.record
     points = journal.decode(case.journal).points
     called = next((p for p in points if p.name == name and p.kind is PointKind.CALL), None)
     if called is not None:
-        standing = Standing.MADE if called.done else Standing.IN_DOUBT
+        state = CallState.MADE if called.done else CallState.IN_DOUBT
     elif record.state is State.FAILED_RETRYABLE:
-        standing = Standing.NOT_MADE
+        state = CallState.NOT_MADE
     elif record.state is State.UNKNOWN:
-        standing = Standing.IN_DOUBT
+        state = CallState.IN_DOUBT
     else:
-        standing = Standing.UNRECORDED
+        state = CallState.UNRECORDED
     fields = _object(called.result) if called is not None else {}
     key = keys.downstream_key(record.identity, epoch_of(case), "call", name)
-    return Ours(key, record.identity, standing, fields, record.created_at)
+    return OurCall(key, record.identity, state, fields, record.created_at)
 
 
-def _of_effect(effect: Effect) -> Ours:
+def _of_effect(effect: Effect) -> OurCall:
     try:
         fields = _object(json.loads(effect.payload))
     except ValueError:
         fields = dict[str, Any]()
     if effect.provider_id is not None:
         fields = {**fields, "provider_id": effect.provider_id}
-    return Ours(effect.key, effect.identity, Standing.MADE, fields, effect.created_at)
+    return OurCall(effect.key, effect.identity, CallState.MADE, fields, effect.created_at)
 
 
 def _object(result: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", result) if isinstance(result, dict) else {}
 
 
-# ── agreeing ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def _standing_differs(ours: Ours) -> str | None:
-    """The provider has it, and we would make it again, or do not know."""
-    if ours.standing is Standing.NOT_MADE:
+def _state_differs(ours: OurCall) -> str | None:
+    """What is wrong when the provider made the call, and we would make it again or do not know."""
+    if ours.state is CallState.NOT_MADE:
         return "released here: a retry would make it again"
-    if ours.standing is Standing.IN_DOUBT:
+    if ours.state is CallState.IN_DOUBT:
         return "unknown here: settle it as happened"
     return None
 
 
-def _fields_differ(entry: Entry, ours: Ours) -> str | None:
+def _fields_differ(entry: ProviderEntry, ours: OurCall) -> str | None:
     differing = [
         f"{name}: {_text(theirs)} there, {_text(ours.fields[name])} here"
         for name, theirs in entry.fields.items()
@@ -212,28 +206,28 @@ def _within(at: Micros, window: tuple[Micros | None, Micros | None]) -> bool:
     return (since is None or at >= since) and (until is None or at < until)
 
 
-class _Shelves:
+class _StoredEntries:
     """The provider's entries by key, in a temporary database that spills to disk."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[ProviderEntry]) -> None:
         self._db = sqlite3.connect("")
         self._db.execute("CREATE TABLE entry (key TEXT, fields TEXT, seen INTEGER DEFAULT 0)")
         rows = ((entry.key, json.dumps(dict(entry.fields), default=str)) for entry in entries)
         self._db.executemany("INSERT INTO entry (key, fields) VALUES (?, ?)", rows)
         self._db.execute("CREATE INDEX by_key ON entry (key)")
 
-    def take(self, key: str) -> Entry | None:
+    def take(self, key: str) -> ProviderEntry | None:
         """The entry with this key; a second one stays, and is missing here: it was made twice."""
         find = "SELECT rowid, fields FROM entry WHERE key = ? AND seen = 0 ORDER BY rowid LIMIT 1"
         row = self._db.execute(find, (key,)).fetchone()
         if row is None:
             return None
         self._db.execute("UPDATE entry SET seen = 1 WHERE rowid = ?", row[:1])
-        return Entry(key, json.loads(row[1]))
+        return ProviderEntry(key, json.loads(row[1]))
 
-    def left(self) -> Iterator[Entry]:
+    def left(self) -> Iterator[ProviderEntry]:
         rows = self._db.execute("SELECT key, fields FROM entry WHERE seen = 0 ORDER BY rowid")
-        return (Entry(key, json.loads(fields)) for key, fields in rows)
+        return (ProviderEntry(key, json.loads(fields)) for key, fields in rows)
 
     def close(self) -> None:
         self._db.close()

@@ -1,4 +1,4 @@
-"""What an operator does with records that nobody else can decide: look, ask, settle, give up.
+"""What an operator does with records: look, ask, settle, give up, evict, erase.
 
 Blocking; the commands of `semel unknown` and `semel dlq` are made of these.
 """
@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from urllib.parse import unquote_to_bytes
 
-from semel.core.frozen import frozen
+from semel.core import maintenance
+from semel.core.frozen import frozen, replace
 from semel.core.maintenance import Erasure
 from semel.core.operations.acts import Act, act
-from semel.core.operations.audit import AuditEntry, BrowseAudit
+from semel.core.operations.audit import AuditEntry, Belonging, BrowseAudit, ListBelongings
 from semel.core.operations.maintenance import Browse
 from semel.core.operations.outbox import BrowseEffects, Requeue, Shelf
 from semel.core.operations.requests import (
@@ -33,14 +35,13 @@ from semel.core.unknown.probe import Inspection, reconcile
 from semel.core.unknown.settlement import Settled, Settlement, Witness, call_in_doubt, settle_anew
 from semel.core.unknown.settlement import settle as settling
 from semel.errors import ConfigurationError
-from semel.operators import erasure
 from semel.runtime.event_catalogue import INFO
 from semel.runtime.events import short
 from semel.runtime.leases import new_fence
 from semel.runtime.replay_cache import outlast
 from semel.web.inventory import KnownRoutes
-from semel.worker.flow_runner import Runner
-from semel.worker.reconciler import UnknownRoute, doubt_of, report, tell
+from semel.worker.flow_runner import FlowRunner
+from semel.worker.reconciler import UnknownRoute, doubt_of, emit_reconcile, report_inspection
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -49,12 +50,16 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _PAGE: Final = 200
+ERASED_PAGE: Final = 500
+"""Records that an erasure looks at in one step."""
+ERASED_AT_ONCE: Final = 8
+"""Writes under way: they wait for the disk together, and leave most connections to requests."""
 _KINDS: Final[tuple[Literal["route", "tenant"], ...]] = ("route", "tenant")
 
 
 @frozen
-class Address:
-    """Where a key was used, as its client would say it."""
+class KeyAddress:
+    """Where a key was used: tenant, method, path, and the key itself."""
 
     tenant: str
     method: str
@@ -63,16 +68,16 @@ class Address:
 
 
 class Operator:
-    """Looks after a guard's records. ``app``: see `KnownRoutes`."""
+    """Does an operator's work on a guard's records. ``app``: see `KnownRoutes`."""
 
     def __init__(self, guard: Guard, app: Any = None) -> None:
         self._guard = guard
         self._routes = KnownRoutes(guard, app)
-        self._runner = Runner(guard)
+        self._runner = FlowRunner(guard)
 
-    def find(self, what: Identity | Address) -> Recalled | None:
+    def find(self, what: Identity | KeyAddress) -> Recalled | None:
         """The record with all that is kept of it, by its identity or by where its key was used."""
-        for identity in self._identities(what) if isinstance(what, Address) else (what,):
+        for identity in self._identities(what) if isinstance(what, KeyAddress) else (what,):
             found = self._ask(Recall(identity))
             if isinstance(found, Recalled):
                 return found
@@ -105,9 +110,9 @@ class Operator:
             flow = settle_anew(found.case, found.now, call, evidence, fence, witness)
         settlement = self._runner.run(flow)
         if isinstance(settlement, Settled):
-            self._tell("settled", by, reason, identity)
+            self._emit("settled", by, reason, identity)
             state = settlement.state.value
-            tell(self._guard, found.case, "settled", INFO, by="operator", state=state)
+            emit_reconcile(self._guard, found.case, "settled", INFO, by="operator", state=state)
         return settlement
 
     def probe_now(self, identity: Identity) -> Inspection | None:
@@ -119,7 +124,7 @@ class Operator:
         if doubt.probe is None:
             raise ConfigurationError("nobody can be asked: its route and its call have no probe")
         inspection = self._runner.run(reconcile(doubt, new_fence(), 1.0, insist=True))
-        report(self._guard, doubt, inspection)
+        report_inspection(self._guard, doubt, inspection)
         return inspection
 
     def bury(
@@ -138,7 +143,7 @@ class Operator:
         seen = found.case.record.fence
         written = self._ask(EvictUnknown(identity, seen, new_fence(), tombstone, said, free))
         if not isinstance(written, Lost):
-            self._tell("gave up", by, reason, identity)
+            self._emit("gave up", by, reason, identity)
         return written
 
     def evict(
@@ -146,9 +151,9 @@ class Operator:
     ) -> Written | None:
         """Remove a settled record: its key may run again. None when there is no such record.
 
-        Returns when no process repeats its answer any more: after the longest ``replay_cache``.
-        Asked again it waits again, since nobody knows how long ago the first time was. Who evicts
-        many says ``wait=False``, and calls `wait_out` behind the last.
+        It returns when no process repeats the answer: after the longest ``replay_cache``. A second
+        call waits again, since nobody knows when the first was. To evict many, give ``wait=False``
+        and call `wait_out` after the last.
         """
         said = by_operator(by, reason)
         found = self._ask(Recall(identity))
@@ -157,13 +162,13 @@ class Operator:
             written = self._ask(Evict(identity, found.case.record.fence, said))
             if isinstance(written, Lost):
                 return written
-            self._tell("evicted", by, reason, identity)
+            self._emit("evicted", by, reason, identity)
         if wait:
             self.wait_out()
         return written
 
     def wait_out(self) -> None:
-        """Return when no process repeats any more what was taken out of the world by now."""
+        """Return when no process repeats an answer that is evicted or erased by now."""
         guard = self._guard
         time.sleep(outlast(guard.backend.blocking(), guard.runtime.replays))
 
@@ -183,11 +188,30 @@ class Operator:
         """
         if not tenant:
             raise ConfigurationError("say whose records: tenant=")
-        said, whose = by_operator(by, reason), self._guard.name
-        done = erasure.erase(self._runner, whose, tenant, said, progress)
-        self._tell("erased a tenant", by, reason, None)
+        done = self._erase(tenant, by_operator(by, reason), progress)
+        self._emit("erased a tenant", by, reason, None)
         self.wait_out()
         return done
+
+    def _erase(self, tenant: str, said: Act, progress: Callable[[Erasure], None] | None) -> Erasure:
+        def erase_one(each: Belonging) -> bool:
+            return self._runner.run(maintenance.erase(each, said))
+
+        self._runner.run(maintenance.begin(tenant, said))
+        done = Erasure()
+        with ThreadPoolExecutor(ERASED_AT_ONCE) as pool:
+            while True:
+                page = self._ask(ListBelongings(tenant, ERASED_PAGE, done.after, self._guard.name))
+                erased = list(pool.map(erase_one, page.found))
+                pairs = zip(page.found, erased, strict=True)
+                left = [each.identity for each, gone in pairs if not gone]
+                done = Erasure(done.erased + erased.count(True), (*done.left, *left), page.until)
+                if page.until is None:
+                    break
+                if progress is not None:
+                    progress(done)
+        self._runner.run(maintenance.end(tenant, said, done))
+        return replace(done, after=None)
 
     def rotate(
         self, *, by: str, reason: str, progress: Callable[[Rotation], None] | None = None
@@ -196,7 +220,7 @@ class Operator:
         from semel.operators.rotation import Rotator
 
         done = Rotator(self._guard, by_operator(by, reason)).run(progress)
-        self._tell("rotated the keys", by, reason, None)
+        self._emit("rotated the keys", by, reason, None)
         return done
 
     def audit(
@@ -255,15 +279,15 @@ class Operator:
         return self._requeue("dropped an effect", key, by, reason, drop=True)
 
     def _requeue(self, act: str, key: str, by: str, reason: str, *, drop: bool) -> bool:
-        """A store takes what is done already for success; a mistyped key must not be one."""
+        """Requeue or drop a dead effect. A store reports success for an absent key: look first."""
         said = by_operator(by, reason)
         dead = next((effect for effect in self.list_dead() if effect.key == key), None)
         if dead is None or not self._ask(Requeue(key, said, drop=drop)).applied:
             return False
-        self._tell(act, by, reason, None, effect=dead.name)
+        self._emit(act, by, reason, None, effect=dead.name)
         return True
 
-    def _tell(
+    def _emit(
         self, act: str, by: str, reason: str, identity: Identity | None, effect: str | None = None
     ) -> None:
         which = "-" if identity is None else short(identity)
@@ -274,8 +298,8 @@ class Operator:
     def _ask(self, op: StoreOperation[R]) -> R:
         return self._runner.perform(op)
 
-    def _identities(self, where: Address) -> Iterator[Identity]:
-        """What the key is called under any settings, but for such with a session."""
+    def _identities(self, where: KeyAddress) -> Iterator[Identity]:
+        """The identities that the key may have, under any settings but those with a session."""
         path = keys.canonical_path(unquote_to_bytes(where.path))
         place = (where.tenant, where.method.upper(), path)
         for kind in _KINDS:
@@ -285,13 +309,13 @@ class Operator:
 
 
 def by_operator(by: str, reason: str) -> Act:
-    """The act of a person; both must say something."""
+    """The act of a person, for the audit; neither word may be empty."""
     Act(by, reason)
     return act(f"operator {by}", reason)
 
 
 def effects(guard: Guard, shelf: Shelf, name: str | None = None) -> Iterator[Effect]:
-    """All effects on a shelf, or those of one name, a page at a time; none without an outbox."""
+    """All effects on a shelf, or those of one name, read by pages; none without an outbox."""
     if not guard.backend.capabilities.outbox:
         return
     after: str | None = None

@@ -1,8 +1,8 @@
-"""Lists of records for people: filtered, a page at a time, at a cost that is bounded.
+"""Lists records for people: filtered, by pages, at a bounded cost.
 
-What a store can find by itself (unsettled records) it does. Anything else is looked for among
-``look`` records, in the order of identities, and the page says how far that went: on a table of
-millions a list is never a walk over all of it that nobody asked for.
+The store finds unsettled records by itself. For anything else at most ``look`` records are read, in
+the order of identities, and the page says how far that went: a list never reads a whole table of
+millions.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from semel.stores.base import Backend
 
 _STEP: Final = 1000
-"""Records that are asked for at once."""
+"""Records that are read in one step."""
 
 
 @frozen
-class Wanted:
-    """Which records: all that is said must fit. A ``path`` that ends in ``*`` is a beginning."""
+class RecordFilter:
+    """Which records to list: every given field must fit. A ``path`` with ``*`` is a prefix."""
 
     states: tuple[State, ...] = tuple(State)
     tenant: str | None = None
@@ -49,7 +49,7 @@ def _is_at(path: str, wanted: str) -> bool:
 
 @frozen
 class Page:
-    """What was found; ``after``: where to go on, None when all was looked at."""
+    """The records that were found; ``after``: where to go on, None at the end of the table."""
 
     glimpses: tuple[Glimpse, ...]
     after: Identity | None
@@ -59,7 +59,11 @@ class Page:
 
 
 def page(
-    backend: Backend, wanted: Wanted, limit: int, after: Identity | None = None, look: int = 20_000
+    backend: Backend,
+    wanted: RecordFilter,
+    limit: int,
+    after: Identity | None = None,
+    look: int = 20_000,
 ) -> Page:
     """Up to ``limit`` records that fit, among the next ``look``."""
     found: list[Glimpse] = []
@@ -78,7 +82,7 @@ def page(
             return Page(tuple(found), after, looked, step.now)
 
 
-def beginning(backend: Backend, digits: str) -> list[Identity]:
+def find_by_prefix(backend: Backend, digits: str) -> list[Identity]:
     """The identities that begin with these hexadecimal digits: none, one, or the first two."""
     first = int(digits.ljust(64, "0"), 16)
     last = int(digits.ljust(64, "f"), 16)

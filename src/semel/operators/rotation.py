@@ -1,8 +1,8 @@
-"""Encrypting anew: every stored value that is not under the current key comes under it.
+"""Encrypts every stored value that is not under the current key again, under that key.
 
-It goes beside traffic: a value is exchanged only while it is the very one that was read, so
-whatever a request writes meanwhile stays. Ended anywhere, it is simply begun again: what is done is
-seen by how it begins, and not read twice.
+It is safe beside traffic: a value is replaced only while it is the one that was read, so whatever a
+request writes meanwhile stays. Interrupted, it is started again: values under the current key have
+its prefix, and are skipped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PAGE: Final = 100
 AT_ONCE: Final = 8
 """Writes under way: they wait for the disk together, and leave most connections to requests."""
 
-_Came: TypeAlias = Literal["resealed", "missed", "unreadable"]
+_Result: TypeAlias = Literal["resealed", "missed", "unreadable"]
 
 
 @frozen
@@ -65,16 +65,16 @@ class Rotator:
         self._store: Store = guard.backend.inner.blocking()
         self._key = self._sealer.encryption.current
         self._prefix = self._sealer.encryption.prefix
-        self._count: Counter[_Came] = Counter()
+        self._count: Counter[_Result] = Counter()
         self._reason: str | None = None
 
     def run(self, progress: Callable[[Rotation], None] | None = None) -> Rotation:
-        """Two rounds: the second takes what was written under the eyes of the first."""
+        """Run two rounds: the second takes what was written during the first."""
         self._remark(f"begun: {self._said.reason}")
-        with ThreadPoolExecutor(AT_ONCE) as crew:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
             for _ in range(2):
-                self._count = Counter[_Came]({"resealed": self._count["resealed"]})
-                for so_far in self._round(crew):
+                self._count = Counter[_Result]({"resealed": self._count["resealed"]})
+                for so_far in self._round(pool):
                     if progress is not None:
                         progress(so_far)
                 if not self._count["missed"]:
@@ -90,17 +90,17 @@ class Rotator:
         count = self._count
         return Rotation(count["resealed"], count["missed"], count["unreadable"], self._reason)
 
-    def _round(self, crew: ThreadPoolExecutor) -> Iterator[Rotation]:
+    def _round(self, pool: ThreadPoolExecutor) -> Iterator[Rotation]:
         after: Identity | None = None
         while True:
             page = self._store.perform(ListUnlike(self._prefix, PAGE, after))
             parts = [each for found in page.found for each in self._parts(found)]
-            self._count.update(crew.map(self._exchange, parts))
+            self._count.update(pool.map(self._exchange, parts))
             yield self._so_far()
             if page.until is None:
                 break
             after = page.until
-        yield from self._effects(crew) if self._outbox else ()
+        yield from self._effects(pool) if self._outbox else ()
 
     def _parts(self, found: Exhibit) -> Iterator[Callable[[], bool]]:
         parts = {
@@ -121,7 +121,7 @@ class Rotator:
         op = Reseal(found.identity, found.fence, part, old, new)
         return isinstance(self._store.perform(op), Applied)
 
-    def _exchange(self, exchange: Callable[[], bool]) -> _Came:
+    def _exchange(self, exchange: Callable[[], bool]) -> _Result:
         try:
             return "resealed" if exchange() else "missed"
         except Unopened as error:
@@ -130,7 +130,7 @@ class Rotator:
         except StoreUnavailable:
             return "missed"  # locked by a handler's transaction, say
 
-    def _effects(self, crew: ThreadPoolExecutor) -> Iterator[Rotation]:
+    def _effects(self, pool: ThreadPoolExecutor) -> Iterator[Rotation]:
         for shelf in Shelf:
             after: str | None = None
             while True:
@@ -139,7 +139,7 @@ class Rotator:
                     each for each in page.effects if not each.payload.startswith(self._prefix)
                 ]
                 exchanges = [partial(self._reseal_effect, each) for each in others]
-                self._count.update(crew.map(self._exchange, exchanges))
+                self._count.update(pool.map(self._exchange, exchanges))
                 yield self._so_far()
                 if len(page.effects) < PAGE:
                     break

@@ -1,7 +1,10 @@
-"""Effects outside the database.
+"""The outbox: effects outside the database, written in a transaction and delivered afterwards.
 
-outbox       write an effect in the application's own transaction
-registry     who delivers which effect
+Three jobs, three words. An application *registers* who delivers effects of a name, a transaction
+*enqueues* an effect, and a worker *delivers* it (`semel.worker`, `semel.core.delivery`).
+
+registry     registering: who delivers which effect, and who is asked as a probe
+enqueue      enqueuing: an effect in the application's own transaction
 webhook      the ready deliverer for signed HTTP
-signatures   Standard Webhooks
+signatures   signatures of Standard Webhooks
 """

@@ -1,4 +1,4 @@
-"""Who delivers which effect, and who can be asked whether something happened."""
+"""What an application registers: who delivers which effect, and who is asked as a probe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ProbeFunction: TypeAlias = Callable[..., Any]
 
 @frozen
 class Deliverer:
-    """How effects of one name are delivered, and how long it is tried."""
+    """Who delivers the effects of one name, and how long it is tried."""
 
     name: str
     function: DeliverFunction
@@ -39,7 +39,7 @@ class Deliverer:
 
 
 class Registry:
-    """What a guard's application has registered."""
+    """The deliverers and probes that an application has registered at its guard."""
 
     def __init__(self) -> None:
         self.deliverers: dict[str, Deliverer] = {}

@@ -1,7 +1,7 @@
-"""Signatures of webhooks, outgoing and incoming, as Standard Webhooks has them.
+"""Signs and verifies webhooks by Standard Webhooks, for the outbox and the inbox.
 
-The signature covers message id, timestamp and body, so that none of them can be exchanged and an
-old message cannot be sent again. See https://www.standardwebhooks.com, "Signature scheme".
+The signature covers message id, timestamp and body: none of them can be changed, and an old message
+cannot be sent again. See https://www.standardwebhooks.com, "Signature scheme".
 """
 
 from __future__ import annotations
@@ -25,12 +25,22 @@ TOLERANCE: Final = timedelta(minutes=5)
 
 _VERSION: Final = "v1,"
 _MOST_SIGNATURES: Final = 16
-"""A header is not ours: it must not buy any number of comparisons."""
+"""How many are compared: a stranger's header must not cost any number of comparisons."""
 
 
 def secret(given: str | bytes) -> bytes:
     """The bytes of a secret, given as ``whsec_<base64>`` or as the bytes themselves."""
-    made = given if isinstance(given, bytes) else _decoded(given)
+    if isinstance(given, bytes):
+        made = given
+    elif not given.startswith(PREFIX):
+        raise ConfigurationError(
+            f"the secret of a webhook is written {PREFIX}<base64>, or as bytes"
+        )
+    else:
+        try:
+            made = base64.b64decode(given[len(PREFIX) :], validate=True)
+        except (binascii.Error, ValueError):
+            raise ConfigurationError(f"what follows {PREFIX} in a secret must be base64") from None
     if len(made) < SHORTEST:
         raise ConfigurationError(f"the secret of a webhook must have {SHORTEST} bytes or more")
     return made
@@ -70,39 +80,17 @@ def verify(
         return "the timestamp is no number"
     if abs(now - int(timestamp)) > tolerance.total_seconds():
         return "the timestamp is too far from now"
-    if _matches(_expected(secrets, message, int(timestamp), body), signature):
-        return None
-    return "no signature fits"
-
-
-def _expected(
-    secrets: Sequence[bytes], message: str, timestamp: int, body: bytes
-) -> tuple[bytes, ...]:
-    return tuple(_signature(each, message, timestamp, body).encode() for each in secrets)
-
-
-def _matches(expected: Sequence[bytes], header: str) -> bool:
-    """Every pair is compared, each in constant time: how long it takes tells nothing."""
+    expected = [_signature(each, message, int(timestamp), body).encode() for each in secrets]
+    # Every pair is compared, each in constant time: how long it takes tells a forger nothing.
     found = False
-    for given in header.split(" ")[:_MOST_SIGNATURES]:
+    for given in signature.split(" ")[:_MOST_SIGNATURES]:
         if given.startswith(_VERSION):
-            told = given[len(_VERSION) :].encode("utf-8", "surrogateescape")
+            theirs = given[len(_VERSION) :].encode("utf-8", "surrogateescape")
             for ours in expected:
-                found |= hmac.compare_digest(ours, told)
-    return found
+                found |= hmac.compare_digest(ours, theirs)
+    return None if found else "no signature fits"
 
 
 def _signature(secret: bytes, message: str, timestamp: int, body: bytes) -> str:
     head = f"{message}.{timestamp}.".encode("utf-8", "surrogateescape")
     return base64.b64encode(hmac.digest(secret, head + body, hashlib.sha256)).decode()
-
-
-def _decoded(given: str) -> bytes:
-    if not given.startswith(PREFIX):
-        raise ConfigurationError(
-            f"the secret of a webhook is written {PREFIX}<base64>, or as bytes"
-        )
-    try:
-        return base64.b64decode(given[len(PREFIX) :], validate=True)
-    except (binascii.Error, ValueError):
-        raise ConfigurationError(f"what follows {PREFIX} in a secret must be base64") from None

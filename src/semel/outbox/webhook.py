@@ -1,9 +1,8 @@
 """`Webhook`: the ready deliverer for signed HTTP.
 
-Signed as Standard Webhooks has it, with a CloudEvents 1.0 body. It needs nothing but the standard
-library: a request in a thread, on a connection of its own. A kept-alive connection that the other
-side just closed fails in the one way that cannot be told from a lost answer, and the rate of
-webhooks is the receivers', not ours.
+The request is signed by Standard Webhooks and has a CloudEvents 1.0 body. It needs the standard
+library only: a request in a thread, on a new connection. A kept-alive connection that the receiver
+has just closed would fail like a lost answer; and receivers limit the rate, not connections.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from semel.outbox import signatures
 from semel.worker.calling import in_thread
 
 _MOST_READ: Final = 64 * 1024
-"""Bytes read of an answer; the rest does not matter to anybody."""
+"""Bytes read of an answer; the rest is not needed."""
 _QUOTED: Final = 200
-"""Characters of a refusal kept for those who look at dead letters."""
+"""Characters of a refusal that the dead letter keeps."""
 _OURS: Final = frozenset(
     {"content-type", "content-length", "host", "user-agent", "transfer-encoding", "connection"}
     | {"webhook-id", "webhook-timestamp", "webhook-signature", "idempotency-key"}
@@ -40,12 +39,12 @@ _LATER: Final = frozenset({429, 503})
 
 
 class WebhookRefused(SemelError):
-    """The other side answered, but not with a 2xx."""
+    """The receiver answered, but not with a 2xx."""
 
 
 @frozen
-class Answer:
-    """What came back."""
+class WebhookAnswer:
+    """The receiver's answer."""
 
     status: int
     retry_after: str | None
@@ -53,7 +52,7 @@ class Answer:
 
 
 class Webhook:
-    """Delivers an effect as a signed HTTP POST: ``guard.effect("paid")(semel.Webhook(url, …))``.
+    """Delivers an effect as a signed HTTP POST: ``guard.delivers("paid")(semel.Webhook(url, …))``.
 
     ``secret``: ``whsec_<base64>`` or bytes; several while they are exchanged, all of them sign.
     ``source`` and ``type`` are those of the CloudEvent; the type is the effect's name unless given.
@@ -91,10 +90,10 @@ class Webhook:
         try:
             answer = await in_thread(exchange.run)
         except asyncio.CancelledError:
-            # Time is up. The thread hangs on the socket: without it, it ends.
+            # Time is up. The thread waits for the socket: closed, the thread ends.
             exchange.cut()
             raise
-        self._judge(answer)
+        self._check(answer)
 
     def body(self, delivery: Delivery) -> bytes:
         """The CloudEvent: the same bytes on every try."""
@@ -133,19 +132,20 @@ class Webhook:
         tls = self._tls = self._tls or ssl.create_default_context()
         return http.client.HTTPSConnection(host, self._url.port, timeout=timeout, context=tls)
 
-    def _judge(self, answer: Answer) -> None:
+    def _check(self, answer: WebhookAnswer) -> None:
+        """Raise what tells the worker to try again, to come later, or to give up."""
         if 200 <= answer.status < 300:
             return
-        said = " ".join(answer.body.decode("utf-8", "replace").split())[:_QUOTED]
-        reason = f"{self._url.hostname} answered {answer.status}{': ' if said else ''}{said}"
+        text = " ".join(answer.body.decode("utf-8", "replace").split())[:_QUOTED]
+        reason = f"{self._url.hostname} answered {answer.status}{': ' if text else ''}{text}"
         if answer.status == _GONE:
             raise GiveUp(reason)
-        after = self._asked_for(answer)
+        after = self._retry_after(answer)
         if after is not None:
             raise RetryLater(reason, after=after)
         raise WebhookRefused(reason)
 
-    def _asked_for(self, answer: Answer) -> timedelta | None:
+    def _retry_after(self, answer: WebhookAnswer) -> timedelta | None:
         given = answer.retry_after
         if given is None or answer.status not in _LATER:
             return None
@@ -159,7 +159,7 @@ class Webhook:
 
 
 class _Exchange:
-    """One request and its answer, blocking, in a thread; ``cut`` ends it from outside."""
+    """One request and its answer, blocking, in a thread; ``cut`` ends it from another thread."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class _Exchange:
         self._socket: socket.socket | None = None
         self._cut = False
 
-    def run(self) -> Answer:
+    def run(self) -> WebhookAnswer:
         try:
             self._connection.connect()
             # Kept here: http.client forgets it once it has read the head of a last answer.
@@ -186,7 +186,9 @@ class _Exchange:
                 raise TimeoutError("the time was up before the request was sent")
             self._connection.request("POST", self._target, self._body, dict(self._headers))
             answer = self._connection.getresponse()
-            return Answer(answer.status, answer.headers["retry-after"], answer.read(_MOST_READ))
+            return WebhookAnswer(
+                answer.status, answer.headers["retry-after"], answer.read(_MOST_READ)
+            )
         finally:
             self._connection.close()
 

@@ -119,7 +119,7 @@ class Operation(_Known):
         _refuse_in_event_loop("call")
         return Points(self._run).call(_point_call(name, function, arguments), repeatable)
 
-    def effect(
+    def enqueue(
         self,
         name: str,
         payload: Any,
@@ -128,9 +128,9 @@ class Operation(_Known):
         order: str | None = None,
         delay: timedelta = timedelta(0),
     ) -> str:
-        """Put an effect into the outbox, within the open transaction; returns its downstream key.
+        """Write an effect into the outbox, in the open transaction; returns its downstream key.
 
-        A worker delivers it after the commit, by whoever `Guard.effect` registered for ``name``.
+        A worker delivers it after the commit, by whoever `Guard.delivers` registered for ``name``.
         ``which`` tells apart several of one name; the key is made of both.
         """
         _refuse_in_event_loop("effect")
@@ -167,7 +167,7 @@ class AsyncOperation(_Known):
         point = _point_call(name, function, arguments)
         return self._run.making(name, AsyncPoints(self._run).call(point, repeatable))
 
-    def effect(
+    def enqueue(
         self,
         name: str,
         payload: Any,
@@ -176,7 +176,7 @@ class AsyncOperation(_Known):
         order: str | None = None,
         delay: timedelta = timedelta(0),
     ) -> Coroutine[Any, Any, str]:
-        """`Operation.effect`, awaited."""
+        """`Operation.enqueue`, awaited."""
         op = _enqueue(self._run, name, which, payload, order, delay)
         return self._run.making(name, self._write(op))
 
@@ -201,7 +201,7 @@ def _enqueue(
     run: Run, name: str, which: str, payload: Any, order: str | None, delay: timedelta
 ) -> Enqueue:
     """The same one a second time is a mistake: by its key it would be taken for the first."""
-    from semel.core.delivery import encoded  # not loaded for those who write none
+    from semel.core.delivery import encode_payload  # not loaded for those who write none
     from semel.core.operations.outbox import Enqueue
 
     texts = isinstance(name, str) and isinstance(order, str | None)
@@ -210,7 +210,7 @@ def _enqueue(
             "an effect takes a name, an order that is text or None, and no delay below zero"
         )
     try:
-        body = encoded(payload)
+        body = encode_payload(payload)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"the payload of {name!r} must be JSON: {error}") from error
     identity = run.lease.identity

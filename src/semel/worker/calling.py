@@ -1,8 +1,4 @@
-"""Calling the application's functions: coroutines in the event loop, others in their own threads.
-
-Whatever a deliverer does is a value in the end: it returned, it raised, or its time was up. What it
-raises never reaches the worker, not even `SystemExit`.
-"""
+"""Calls the application's functions: coroutines in the event loop, others in their own threads."""
 
 from __future__ import annotations
 
@@ -10,125 +6,52 @@ import asyncio
 import contextvars
 import inspect
 import threading
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
-from semel.core.delivery import Delivered, Delivery, NotSent
 from semel.core.frozen import is_async
-from semel.log import log
-from semel.outbox.registry import Deliverer
-
-_GRACE: Final = 1.0
-"""Seconds that a cancelled coroutine has to end; one that takes no notice is left behind."""
-
-
-class Calls:
-    """The deliverers that are being called in one event loop."""
-
-    def __init__(self) -> None:
-        self._left_behind: set[asyncio.Task[Any]] = set()
-
-    async def call(self, deliverer: Deliverer, delivery: Delivery) -> Delivered | NotSent:
-        """Let the deliverer have it, for as long as its ``timeout`` allows.
-
-        A thread cannot be stopped: past the time-out it goes on, and the next try comes with the
-        same downstream key.
-        """
-        task = asyncio.ensure_future(_outcome(deliverer, delivery))
-        try:
-            done, _ = await asyncio.wait({task}, timeout=deliverer.timeout.total_seconds())
-        except asyncio.CancelledError:
-            await self._stop(task)
-            raise
-        if done:
-            return task.result()
-        await self._stop(task)
-        return NotSent(TimeoutError(f"not delivered within {deliverer.timeout}"))
-
-    async def _stop(self, task: asyncio.Task[Any]) -> None:
-        task.cancel()
-        _, pending = await asyncio.wait({task}, timeout=_GRACE)
-        if pending:
-            self._left_behind.add(task)
-            task.add_done_callback(self._left_behind.discard)
-
-
-async def _outcome(deliverer: Deliverer, delivery: Delivery) -> Delivered | NotSent:
-    try:
-        returned = await called(deliverer.function, delivery)
-    except BaseException as error:
-        # Cancelled by `Calls`, nobody looks at this any more; cancelled by itself, it is a failure
-        # like any other. SystemExit would otherwise end the worker.
-        return NotSent(error)
-    return Delivered(_provider_id(deliverer, returned))
 
 
 async def called(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function of either colour returns, or raises."""
+    """Call a plain or a coroutine function; returns or raises what it does."""
     if is_async(function):
         return await function(*arguments)
     returned = await in_thread(lambda: function(*arguments))
-    return await _awaited(returned) if inspect.isawaitable(returned) else returned
-
-
-async def _awaited(returned: Awaitable[Any]) -> Any:
-    return await returned
-
-
-def _provider_id(deliverer: Deliverer, returned: object) -> str | None:
-    if returned is None or isinstance(returned, str):
-        return returned
-    # It was delivered: what it returned must not have it sent again.
-    log.warning(
-        "semel: the deliverer of %r returned %s, not the provider's id (text) or None",
-        deliverer.name,
-        type(returned).__name__,
-    )
-    return None
+    return await returned if inspect.isawaitable(returned) else returned
 
 
 async def in_thread(function: Callable[[], Any]) -> Any:
     """Run ``function`` in a new daemon thread.
 
-    No pool: threads that hang would use it up, and a process that ends would wait for them.
+    There is no pool: threads that hang would use it up, and a process that ends would wait for
+    them.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
 
-    def work() -> None:
-        try:
-            returned = context.run(function)
-        except BaseException as error:
-            _tell(loop, future, None, error)
-        else:
-            _tell(loop, future, returned, None)
-
-    threading.Thread(target=work, name="semel-delivery", daemon=True).start()
-    return await future
-
-
-def _tell(
-    loop: asyncio.AbstractEventLoop,
-    future: asyncio.Future[Any],
-    returned: object,
-    error: BaseException | None,
-) -> None:
-    def settle() -> None:
+    def settle(returned: object, error: BaseException | None) -> None:
         if future.done():
             return
         if error is None:
             future.set_result(returned)
+        elif isinstance(error, StopIteration):  # a future refuses it
+            future.set_exception(RuntimeError(f"StopIteration: {error}"))
         else:
-            future.set_exception(_raisable(error))
+            future.set_exception(error)
 
-    try:
-        loop.call_soon_threadsafe(settle)
-    except RuntimeError:
-        # The loop has ended, and with it everybody who would have cared.
-        return
+    def hand_over(returned: object, error: BaseException | None) -> None:
+        with suppress(RuntimeError):  # the loop has ended, and with it everybody who waited
+            loop.call_soon_threadsafe(settle, returned, error)
 
+    def work() -> None:
+        try:
+            returned = context.run(function)
+        except BaseException as error:
+            hand_over(None, error)
+        else:
+            hand_over(returned, None)
 
-def _raisable(error: BaseException) -> BaseException:
-    # A future refuses StopIteration.
-    return RuntimeError(f"StopIteration: {error}") if isinstance(error, StopIteration) else error
+    threading.Thread(target=work, name="semel-delivery", daemon=True).start()
+    return await future

@@ -1,7 +1,7 @@
 """Runs flows that ask a store and the application's own functions: probes, readers of webhooks.
 
-An application's function may be plain or a coroutine function. A plain one has a thread of its own,
-so that one that hangs holds up nobody; when its time is over it is left alone, not waited for.
+A function may be plain or a coroutine function. A plain one runs in a thread of its own, so that
+one that hangs holds up nobody; when its time is over it is not waited for.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 PATIENCE: Final = timedelta(seconds=30)
-"""How long a function of the application's may take to answer."""
+"""How long a function of the application may take."""
 
 
-class Runner:
-    """Runs flows on a guard's store, in either colour."""
+class FlowRunner:
+    """Runs flows on a guard's store, blocking or awaited."""
 
     def __init__(self, guard: Guard, patience: timedelta = PATIENCE) -> None:
         self._guard = guard
@@ -41,7 +41,7 @@ class Runner:
         return run(flow, self.perform)
 
     async def arun(self, flow: Flow[T]) -> T:
-        """Cancelled, the flow is told and ends by itself: it may have something to put back."""
+        """`run`, awaited. Cancelled, the flow ends by itself: it may have something to release."""
         return await arun(flow, self.aperform, self._end_alone)
 
     def _end_alone(self, rest: Flow[Any]) -> None:
@@ -50,45 +50,46 @@ class Runner:
         task.add_done_callback(self._left_behind.discard)
 
     def perform(self, op: FlowOperation[R]) -> R:
-        if isinstance(op, StoreOperation):
-            reply: R = self._guard.backend.blocking().perform(op)
-            return reply
-        return cast("R", self._attend(op))
-
-    async def aperform(self, op: FlowOperation[R]) -> R:
-        if isinstance(op, StoreOperation):
-            reply: R = await self._guard.backend.awaited().perform(op)
-            return reply
-        return cast("R", await self._aattend(op))
-
-    def _attend(self, op: FlowOperation[Any]) -> Any:
-        match op:
+        any_op: FlowOperation[Any] = op
+        reply: Any = None
+        match any_op:
+            case StoreOperation():
+                reply = self._guard.backend.blocking().perform(any_op)
             case Ask(probe, inquiry):
-                return self._call(probe, inquiry)
-            case Do(function, arguments):
-                return _did(lambda: self._call(function, *arguments))
-            case Pursue(write, claim, seen):
-                return self._guard.runtime.keeper.pursue(write, claim, seen)
-            case PauseBetweenLooks(pause):
-                return time.sleep(pause / 1_000_000)
-            case _:
-                raise AssertionError(f"no way to perform {op!r}")
-
-    async def _aattend(self, op: FlowOperation[Any]) -> Any:
-        match op:
-            case Ask(probe, inquiry):
-                return await self._acall(probe, inquiry)
+                reply = self._call(probe, inquiry)
             case Do(function, arguments):
                 try:
-                    return Did(await self._acall(function, *arguments))
+                    reply = Did(self._call(function, *arguments))
                 except Exception as error:
-                    return Raised(error)
+                    reply = Raised(error)
             case Pursue(write, claim, seen):
-                return self._guard.runtime.keeper.pursue(write, claim, seen)
+                self._guard.runtime.keeper.pursue(write, claim, seen)
             case PauseBetweenLooks(pause):
-                return await asyncio.sleep(pause / 1_000_000)
+                time.sleep(pause / 1_000_000)
             case _:
                 raise AssertionError(f"no way to perform {op!r}")
+        return cast("R", reply)
+
+    async def aperform(self, op: FlowOperation[R]) -> R:
+        any_op: FlowOperation[Any] = op
+        reply: Any = None
+        match any_op:
+            case StoreOperation():
+                reply = await self._guard.backend.awaited().perform(any_op)
+            case Ask(probe, inquiry):
+                reply = await self._acall(probe, inquiry)
+            case Do(function, arguments):
+                try:
+                    reply = Did(await self._acall(function, *arguments))
+                except Exception as error:
+                    reply = Raised(error)
+            case Pursue(write, claim, seen):
+                self._guard.runtime.keeper.pursue(write, claim, seen)
+            case PauseBetweenLooks(pause):
+                await asyncio.sleep(pause / 1_000_000)
+            case _:
+                raise AssertionError(f"no way to perform {op!r}")
+        return cast("R", reply)
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call it in a thread; a coroutine runs there too, in a loop of its own."""
@@ -103,7 +104,7 @@ class Runner:
             raise
         if done:
             return task.result()
-        # Told to end, but not waited for: it may take no notice.
+        # Cancelled, but not waited for: it may not react.
         task.cancel()
         self._left_behind.add(task)
         task.add_done_callback(self._left_behind.discard)
@@ -111,7 +112,7 @@ class Runner:
 
 
 async def _ended(rest: Flow[Any], perform: AsyncPerform) -> None:
-    # What a flow raises when it is interrupted is told to nobody: its caller has left.
+    # Nobody is left to hear what the flow raises: its caller has gone.
     with contextlib.suppress(Exception):
         await arun(rest, perform)
 
@@ -123,10 +124,3 @@ async def _answered(function: Callable[..., Any], *arguments: Any) -> Any:
         raise
     except BaseException as error:  # cancelled by itself, or SystemExit, which must not end us
         raise RuntimeError(f"it raised {type(error).__name__}") from error
-
-
-def _did(function: Callable[[], Any]) -> Did | Raised:
-    try:
-        return Did(function())
-    except Exception as error:
-        return Raised(error)

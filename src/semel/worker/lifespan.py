@@ -10,7 +10,7 @@ from semel.log import log
 
 
 class Lifespan:
-    """Starts the application before its first request, as a server does, and ends it."""
+    """Starts the application before its first request, and ends it, as a server does."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -20,9 +20,9 @@ class Lifespan:
         self._told: asyncio.Queue[str]
 
     async def begin(self) -> None:
-        """Once; an application without a lifespan is simply used.
+        """Start the application once; one without a lifespan is used as it is.
 
-        One whose start failed is never used: the next time it is started anew.
+        An application whose start failed is not used; the next call starts it again.
         """
         if self._task is not None:
             return
@@ -51,7 +51,7 @@ class Lifespan:
         try:
             await self._app(scope, self._asked.get, self._send)
         except Exception as error:
-            # As servers do: an application that knows no lifespan raises, and is used without.
+            # An application without a lifespan raises, and servers use it all the same.
             log.info("semel: the application has no lifespan: %r", error)
         finally:
             self._told.put_nowait("over")

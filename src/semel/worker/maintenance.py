@@ -1,7 +1,7 @@
 """Maintenance as a loop of the worker, and embedded in the application.
 
-Embedded, every process has a thread for it, and the store elects one that does the work: the others
-stand by, and one of them takes over when the leader's lease is past.
+Embedded, every process has a thread for it. The store elects one leader, which does the work; the
+others stand by, and one of them takes over when the leader's lease is past.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from semel.backoff import jitter
-from semel.core.flow import Flow, Interrupted, run
+from semel.core.flow import Flow, Interrupted, ask, run
 from semel.core.maintenance import ONE_WRITER, PACE, MaintenanceReport, Pace, tend
 from semel.core.operations.handler import PauseBetweenLooks
-from semel.core.operations.maintenance import Lead
+from semel.core.operations.maintenance import Lead, Scan
+from semel.core.operations.outbox import BrowseEffects, Shelf
 from semel.core.operations.requests import FlowOperation
+from semel.core.records import Identity, State
 from semel.core.states import RecordEvent as StateEvent
 from semel.errors import ConfigurationError, StoreError
 from semel.log import log
 from semel.runtime.event_catalogue import DEBUG, ERROR, INFO
 from semel.runtime.leases import new_fence
 from semel.runtime.threads import StandingThread
-from semel.worker.flow_runner import Runner
-from semel.worker.rounds import Round, survey, told
+from semel.worker.flow_runner import FlowRunner
+from semel.worker.worker import Round, counts_note
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -53,30 +55,21 @@ class Maintenance:
     """One loop of the worker. Several may run at once: what one has locked the others skip."""
 
     def __init__(
-        self,
-        guard: Guard,
-        *,
-        interval: timedelta = INTERVAL,
-        pace: Pace | None = None,
+        self, guard: Guard, *, interval: timedelta = INTERVAL, pace: Pace | None = None
     ) -> None:
         if interval <= timedelta(0):
             raise ConfigurationError("maintenance: interval= is above zero")
         self._guard = guard
         self._interval = interval.total_seconds()
         self._pace = pace or pace_for(guard.backend)
-        self._runner = Runner(guard)
+        self._runner = FlowRunner(guard)
 
     async def run_once(self) -> Round:
-        """One round of everything."""
-        began = time.monotonic()
-        upkeep = await self._runner.arun(tend(self._pace))
-        round_ = self._came_to(upkeep, began)
-        if self._counts_now(upkeep):
-            self._tell_depths(await self._runner.arun(self._survey()))
-        return round_
+        """Run one round of everything."""
+        return await self._runner.arun(self._round())
 
     def run_once_blocking(self, stopping: threading.Event) -> Round:
-        """The same, for a thread; cut short when it is to end."""
+        """Run one round in a thread; ``stopping`` cuts it short."""
 
         def perform(op: FlowOperation[R]) -> R:
             if not isinstance(op, PauseBetweenLooks):
@@ -85,33 +78,28 @@ class Maintenance:
                 raise Interrupted
             return cast("R", None)
 
+        return run(self._round(), perform)
+
+    def _round(self) -> Flow[Round]:
         began = time.monotonic()
-        upkeep = run(tend(self._pace), perform)
-        round_ = self._came_to(upkeep, began)
-        if self._counts_now(upkeep):
-            self._tell_depths(self._runner.run(self._survey()))
+        upkeep = yield from tend(self._pace)
+        round_ = self._report(upkeep, began)
+        # Counted for subscribers alone, and not in the middle of a long piece of work.
+        if self._guard.events.heard and not upkeep.more:
+            depths = yield from survey(self._guard.backend.capabilities.outbox)
+            self._guard.events.emit(
+                "depths",
+                pending=depths["pending"],
+                in_progress=depths["in_progress"],
+                unknown=depths["unknown"],
+                dead=depths["dead"],
+                waiting_effects=depths["waiting_effects"],
+                dead_effects=depths["dead_effects"],
+            )
         return round_
 
-    def _counts_now(self, upkeep: MaintenanceReport) -> bool:
-        """For those who listen, and not in the middle of a long piece of work."""
-        return self._guard.events.heard and not upkeep.more
-
-    def _survey(self) -> Flow[dict[str, int | None]]:
-        return survey(self._guard.backend.capabilities.outbox)
-
-    def _tell_depths(self, depths: dict[str, int | None]) -> None:
-        self._guard.events.emit(
-            "depths",
-            pending=depths["pending"],
-            in_progress=depths["in_progress"],
-            unknown=depths["unknown"],
-            dead=depths["dead"],
-            waiting_effects=depths["waiting_effects"],
-            dead_effects=depths["dead_effects"],
-        )
-
-    def _came_to(self, upkeep: MaintenanceReport, began: float) -> Round:
-        note, counts = told(upkeep.counts), Counter(upkeep.counts)
+    def _report(self, upkeep: MaintenanceReport, began: float) -> Round:
+        note, counts = counts_note(upkeep.counts), Counter(upkeep.counts)
         doubts, lapsed = counts[_LAPSES[0]], sum(counts[each] for each in _LAPSES)
         events = self._guard.events
         if lapsed:
@@ -135,7 +123,7 @@ class Maintenance:
         return Round(sum(upkeep.counts.values()), wait, note)
 
 
-class Embedded:
+class EmbeddedMaintenance:
     """Maintenance in a thread of the application: one leader for each store does the work."""
 
     def __init__(self, guard: Guard, *, interval: timedelta = INTERVAL) -> None:
@@ -198,3 +186,42 @@ class Embedded:
             self._guard.backend.blocking().perform(Lead(LEADER, self._fence, 0))
         except StoreError as error:
             log.info("semel: maintenance is handed over when its lease is past: %s", error)
+
+
+# ── how much waits: counted in rounds of maintenance, never on the way of a request ───────────────
+
+_PAGE: Final = 500
+_PAGES: Final = 20
+"""Counting ends after so many pages: a higher number would tell nobody more."""
+
+_STATES: Final = (State.PENDING, State.IN_PROGRESS, State.UNKNOWN)
+
+
+def survey(outbox: bool) -> Flow[dict[str, int | None]]:
+    """Count records and effects by what they wait for; no effects without an ``outbox``."""
+    counts: Counter[str] = Counter()
+    after: Identity | None = None
+    for _ in range(_PAGES):
+        page = yield from ask(Scan(_STATES, _PAGE, after))
+        for glimpse in page.glimpses:
+            counts[glimpse.state.value] += 1
+            counts["dead"] += glimpse.state is State.UNKNOWN and glimpse.due_at is None
+        after = page.until
+        if after is None:
+            break
+    depths: dict[str, int | None] = {state.value: counts[state.value] for state in _STATES}
+    depths["dead"] = counts["dead"]
+    depths["waiting_effects"] = (yield from _count_effects(Shelf.WAITING)) if outbox else None
+    depths["dead_effects"] = (yield from _count_effects(Shelf.DEAD)) if outbox else None
+    return depths
+
+
+def _count_effects(shelf: Shelf) -> Flow[int]:
+    count, after = 0, None
+    for _ in range(_PAGES):
+        page = yield from ask(BrowseEffects(shelf, _PAGE, after))
+        count += len(page.effects)
+        if len(page.effects) < _PAGE:
+            break
+        after = page.effects[-1].key
+    return count

@@ -1,4 +1,4 @@
-"""The reconciler: asks the probes about records whose outcome nobody knows, and settles them."""
+"""Asks the probes about records whose outcome is unknown, and settles them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from semel.runtime.event_catalogue import ERROR, INFO, NONE, WARNING
 from semel.runtime.events import short
 from semel.runtime.leases import new_fence
 from semel.web.inventory import KnownRoutes
-from semel.worker.flow_runner import PATIENCE, Runner
-from semel.worker.rounds import Round, told
+from semel.worker.flow_runner import PATIENCE, FlowRunner
+from semel.worker.worker import Round, counts_note
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -35,7 +35,7 @@ _NAMED: Final = 5
 
 
 class Reconciler:
-    """One loop of the worker. Several workers may run it: of each question one puts it.
+    """One loop of the worker. Several workers may run it: one of them asks about each record.
 
     ``app`` is for finding the policies on endpoints; see `KnownRoutes`. ``at_once``: how many
     probes run side by side. ``patience``: how long each may take.
@@ -52,7 +52,7 @@ class Reconciler:
     ) -> None:
         self._guard = guard
         self._routes = KnownRoutes(guard, app)
-        self._runner = Runner(guard, patience)
+        self._runner = FlowRunner(guard, patience)
         self._batch = batch
         self._at_once = at_once
         self._next_look = 0.0
@@ -65,13 +65,20 @@ class Reconciler:
         if not due.cases:
             wait = None if due.next_due is None else (due.next_due - due.now) / 1_000_000
             return Round(0, wait)
-        words = await self._ask_all(due.cases, due.now)
+        turn = asyncio.Semaphore(self._at_once)
+
+        async def one(case: Case) -> str:
+            async with turn:
+                return await self._ask(case, due.now)
+
+        asked = await asyncio.gather(*map(one, due.cases), return_exceptions=True)
+        words = [word for word in asked if isinstance(word, str)]
         done = {word: words.count(word) for word in words if word != "failed"}
         # What was asked about has a new time; the next look tells the earliest.
-        return Round(sum(done.values()), 0.0 if done else _AFTER_A_FAILURE, told(done))
+        return Round(sum(done.values()), 0.0 if done else _AFTER_A_FAILURE, counts_note(done))
 
     async def _look_around(self) -> None:
-        """Say now and then what is due and left alone; a mistake in a deployment shows here."""
+        """Emit now and then what is due on routes unknown here: it shows a wrong deployment."""
         if not self._guard.events.heard and not log.isEnabledFor(WARNING):
             return
         if (now := time.monotonic()) < self._next_look:
@@ -87,38 +94,25 @@ class Reconciler:
         level = WARNING if count else NONE
         self._guard.events.emit("left_alone", level=level, count=count, routes=routes)
 
-    async def _ask_all(self, cases: tuple[Case, ...], now: Micros) -> list[str]:
-        turn = asyncio.Semaphore(self._at_once)
-
-        async def one(case: Case) -> str:
-            async with turn:
-                return await self._ask(case, now)
-
-        words = await asyncio.gather(*map(one, cases), return_exceptions=True)
-        return [word if isinstance(word, str) else "failed" for word in words]
-
     async def _ask(self, case: Case, now: Micros) -> str:
-        """One word for what became of a case; a surprise puts it off and harms no other."""
+        """Ask about one record; returns one word for the result. An error harms no other record."""
         try:
             doubt = doubt_of(self._guard, self._routes, case, now)
-        except StoreCorrupt as error:  # its journal
-            return await self._give_up(case, error)
+        except StoreCorrupt as error:  # its journal: nobody can be asked about it
+            record, why = case.record, "it cannot be asked about"
+            emit_reconcile(self._guard, case, "given_up", ERROR, reason=why, error=error)
+            await self._runner.aperform(Inquire(record.identity, record.fence, case.tries, None))
+            return "given_up"
         try:
             inspection = await self._runner.arun(reconcile(doubt, new_fence(), jitter()))
         except StoreError as error:
-            tell(self._guard, case, "failed", ERROR, reason=str(error), error=error)
+            emit_reconcile(self._guard, case, "failed", ERROR, reason=str(error), error=error)
             return "failed"
-        return report(self._guard, doubt, inspection)
-
-    async def _give_up(self, case: Case, error: Exception) -> str:
-        record = case.record
-        tell(self._guard, case, "given_up", ERROR, reason="it cannot be asked about", error=error)
-        await self._runner.aperform(Inquire(record.identity, record.fence, case.tries, None))
-        return "given_up"
+        return report_inspection(self._guard, doubt, inspection)
 
 
 def doubt_of(guard: Guard, routes: KnownRoutes, case: Case, now: Micros) -> Doubt:
-    """All that is needed to ask about a record; `UnknownRoute` where it is not ours to ask."""
+    """All that is needed to ask about a record; raises `UnknownRoute` where it is not ours."""
     if case.terms is None or not routes.knows(case.terms):
         raise UnknownRoute(case)
     policy, name = routes.policy(case.terms), in_doubt(case)
@@ -142,26 +136,32 @@ class UnknownRoute(ConfigurationError):
         super().__init__(f"{said}: name the application that has it with --app, or app=")
 
 
-def report(guard: Guard, doubt: Doubt, inspection: Inspection, by: str = "probe") -> str:
-    """Tell what came of a question; one word for it."""
+def report_inspection(guard: Guard, doubt: Doubt, inspection: Inspection, by: str = "probe") -> str:
+    """Emit the result of a question; returns one word for it."""
     case = doubt.case
     match inspection:
         case Settled(state):
-            return tell(guard, case, "settled", INFO, by=by, state=state)
+            return emit_reconcile(guard, case, "settled", INFO, by=by, state=state)
         case Undecided(reason, error):
             level = INFO if error is None else ERROR
-            return tell(guard, case, "undecided", level, by=by, reason=reason, error=error)
+            return emit_reconcile(
+                guard, case, "undecided", level, by=by, reason=reason, error=error
+            )
         case Unusable(reason, error):
-            return tell(guard, case, "undecided", ERROR, by=by, reason=reason, error=error)
+            return emit_reconcile(
+                guard, case, "undecided", ERROR, by=by, reason=reason, error=error
+            )
         case GivenUp(reason):
-            return tell(guard, case, "given_up", ERROR, by=by, reason=f"a dead letter: {reason}")
+            return emit_reconcile(
+                guard, case, "given_up", ERROR, by=by, reason=f"a dead letter: {reason}"
+            )
         case Running() | Passed():
             return "passed"
         case _:
             assert_never(inspection)
 
 
-def tell(
+def emit_reconcile(
     guard: Guard,
     case: Case,
     came: str,
@@ -172,12 +172,12 @@ def tell(
     reason: str | None = None,
     error: BaseException | None = None,
 ) -> str:
-    """What ``by`` has found out about a record, or not; ``came`` again."""
+    """Emit what ``by`` has found out about a record; returns ``came``."""
     guard.events.emit(
         "reconcile",
         level=level,
         error=error,
-        where=where(case),
+        where=route_line(case),
         identity=short(case.record.identity),
         came=came,
         state=state,
@@ -187,10 +187,10 @@ def tell(
     return came
 
 
-def where(case: Case) -> str:
+def route_line(case: Case) -> str:
     return f"{case.origin.method} {case.origin.path}"
 
 
-def named(case: Case) -> str:
-    """A record in a line of the log: never its key."""
-    return f"{where(case)} [{short(case.record.identity)}]"
+def describe_record(case: Case) -> str:
+    """A record for a line of the log, without its key."""
+    return f"{route_line(case)} [{short(case.record.identity)}]"

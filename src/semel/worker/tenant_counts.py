@@ -1,7 +1,7 @@
-"""Keeps a process's idea of how many keys each tenant has: a thread, where a cap is set.
+"""Counts the keys of each tenant, in a thread of each process, where a cap is set.
 
-Every process looks at the last note once in an interval. Whoever finds it old, and is the first to
-say so, counts.
+Every process reads the stored count once in an interval. The first one that finds it old takes the
+lead and counts anew.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from semel.core.flow import Interrupted, run
 from semel.core.operations.handler import PauseBetweenLooks
 from semel.core.operations.maintenance import Lead
 from semel.core.operations.requests import FlowOperation, StoreOperation
-from semel.core.records import Fence, Micros
+from semel.core.records import Micros
 from semel.core.tenant_counts import CountedTenants, count, look_up
 from semel.errors import SemelError
 from semel.runtime.leases import new_fence
@@ -28,13 +28,13 @@ R = TypeVar("R")
 
 INTERVAL: Final = timedelta(seconds=60)
 _LEASE: Final[Micros] = 600_000_000
-"""How long a count may take before another process begins one too, which would be no harm."""
+"""How long a count may take before another process begins one too; two counts do no harm."""
 _FIRST: Final = 0.2
-"""Seconds until the first look; until then a process knows of its own keys only."""
+"""Seconds until the first look; until then a process knows its own keys only."""
 
 
-class Census:
-    """One thread for each process."""
+class TenantCounter:
+    """The thread that keeps a process's limiter informed."""
 
     def __init__(self, guard: Guard, limiter: Limiter, cap: int, interval: timedelta) -> None:
         self._guard = guard
@@ -51,26 +51,18 @@ class Census:
         self._thread.stop()
 
     def run_once(self) -> CountedTenants:
-        """Look at the note; where it is old, count."""
+        """Read the stored count; count anew where it is old."""
         note = run(look_up(self._cap), self._perform)
-        if self._is_old(note) and (mine := self._lead()) is not None:
-            try:
-                note = run(count(self._cap), self._perform)
-            finally:
-                self._perform(Lead(self._office, mine, 0))
+        age = None if note.counted_at is None else (note.now - note.counted_at) / 1e6
+        if age is None or age >= self._interval / 2:
+            role, fence = f"census {self._cap}", new_fence()
+            if self._perform(Lead(role, fence, _LEASE)).leading:
+                try:
+                    note = run(count(self._cap), self._perform)
+                finally:
+                    self._perform(Lead(role, fence, 0))
         self._limiter.count(note.active, self._interval)
         return note
-
-    def _is_old(self, note: CountedTenants) -> bool:
-        return note.counted_at is None or (note.now - note.counted_at) / 1e6 >= self._interval / 2
-
-    def _lead(self) -> Fence | None:
-        fence = new_fence()
-        return fence if self._perform(Lead(self._office, fence, _LEASE)).leading else None
-
-    @property
-    def _office(self) -> str:
-        return f"census {self._cap}"
 
     def _perform(self, op: FlowOperation[R]) -> R:
         if isinstance(op, StoreOperation):

@@ -1,8 +1,8 @@
-"""Waking up promptly: who tells a worker that there is something new in the store.
+"""Listeners that wake a worker as soon as the store has something new.
 
-PostgreSQL tells itself (LISTEN), on a session of its own: a transaction pooler passes nothing on.
-With SQLite, a number that changes with every commit of anybody is looked at twenty times a second.
-Where neither works the worker polls, and says so.
+PostgreSQL notifies (LISTEN), on a session of its own: a transaction pooler passes nothing on.
+SQLite has a counter that changes with every commit; it is read twenty times a second. Where neither
+works the worker polls, and logs that it does.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ EFFECT: Final = "semel_effect"
 WORK: Final = "semel_work"
 CHANNELS: Final = (EFFECT, WORK)
 
-Ring: TypeAlias = Callable[[str], None]
-"""Told the channel on which there is something new."""
+Wake: TypeAlias = Callable[[str], None]
+"""Gets the channel on which there is something new."""
 
 LOOK_EVERY: Final = 0.05
 """Seconds between two looks at SQLite's counter; a look takes some microseconds."""
 AGAIN_AFTER: Final = 0.25
-"""Seconds after a notification until the second ring: not every commit notifies (enqueue.sql)."""
+"""Seconds from a notification to the second wake-up: not every commit notifies (enqueue.sql)."""
 _LONGEST_REST: Final = 30.0
 _PATIENCE: Final = 5.0
 """Seconds for a session to open, and for a notification to ourselves to come back."""
 
 
-class Bell(Protocol):
-    """Rings when there is something new."""
+class Listener(Protocol):
+    """Wakes a worker when there is something new."""
 
-    async def listen(self, ring: Ring) -> None:
-        """Until cancelled; returns early when it has found out that it cannot work here."""
+    async def listen(self, wake: Wake) -> None:
+        """Listen until cancelled; returns early where listening cannot work."""
         ...
 
 
-def bell_for(backend: Backend, listen_url: str | None = None) -> Bell | None:
-    """The bell of a store, or None where there is none and the worker has to poll."""
+def listener_for(backend: Backend, listen_url: str | None = None) -> Listener | None:
+    """The listener of a store, or None where the worker has to poll."""
     scheme = backend.url.partition(":")[0]
     if scheme == "sqlite":
         if listen_url is not None:
             raise ConfigurationError("a listen URL is for PostgreSQL; this store is SQLite")
         from semel.stores.sqlite.backend import parse
 
-        return SqliteBell(parse(backend.url)[0])
+        return SqliteListener(parse(backend.url)[0])
     if scheme in ("postgresql", "postgres"):
-        return PostgresBell(_conninfo(backend, listen_url))
+        return PostgresListener(_conninfo(backend, listen_url))
     return None
 
 
@@ -65,22 +65,22 @@ def _conninfo(backend: Any, listen_url: str | None) -> str:
     return conninfo
 
 
-class SqliteBell:
+class SqliteListener:
     """Looks at ``PRAGMA data_version``: it changes when any other connection has committed."""
 
     def __init__(self, path: Path, every: float = LOOK_EVERY) -> None:
         self._path = path
         self._every = every
 
-    async def listen(self, ring: Ring) -> None:
+    async def listen(self, wake: Wake) -> None:
         while True:
             with suppress(sqlite3.Error, OSError):
-                await self._watch(ring)
+                await self._watch(wake)
             # The file is not there yet, or is busy being made.
             await asyncio.sleep(1.0)
 
-    async def _watch(self, ring: Ring) -> None:
-        # Read only: the bell never makes a file. autocommit: no snapshot is held in between.
+    async def _watch(self, wake: Wake) -> None:
+        # Read only: the listener never makes a file. autocommit: no snapshot is held in between.
         uri = f"{self._path.absolute().as_uri()}?mode=ro"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=0)
         try:
@@ -90,23 +90,23 @@ class SqliteBell:
                 if version != seen:
                     seen = version
                     for channel in CHANNELS:
-                        ring(channel)
+                        wake(channel)
                 await asyncio.sleep(self._every)
         finally:
             connection.close()
 
 
-class PostgresBell:
+class PostgresListener:
     """LISTEN on a session of its own, opened again whenever it is lost."""
 
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
 
-    async def listen(self, ring: Ring) -> None:
+    async def listen(self, wake: Wake) -> None:
         from psycopg import Error
 
         failures = 0
-        twice = _Twice(ring)
+        twice = _Twice(wake)
         while True:
             try:
                 async for channel in self._heard():
@@ -151,7 +151,7 @@ class PostgresBell:
         return session
 
     async def _echo(self, session: Any) -> None:
-        """Call out over another session: behind a transaction pooler it does not come back."""
+        """Notify over another session: behind a transaction pooler it does not arrive here."""
         from psycopg import AsyncConnection
 
         async with await asyncio.wait_for(
@@ -165,22 +165,22 @@ class PostgresBell:
 
 
 class _Twice:
-    """Rings at once, and once more a little later."""
+    """Wakes at once, and once more a little later."""
 
-    def __init__(self, ring: Ring) -> None:
-        self._ring = ring
+    def __init__(self, wake: Wake) -> None:
+        self._wake = wake
         self._later: dict[str, asyncio.TimerHandle] = {}
 
     def __call__(self, channel: str) -> None:
-        self._ring(channel)
+        self._wake(channel)
         if channel not in self._later:
             loop = asyncio.get_running_loop()
             self._later[channel] = loop.call_later(AGAIN_AFTER, self._again, channel)
 
     def _again(self, channel: str) -> None:
         del self._later[channel]
-        self._ring(channel)
+        self._wake(channel)
 
 
 class _NoEcho(Exception):
-    """A session that hears nothing."""
+    """The session gets no notifications."""

@@ -1,17 +1,18 @@
-"""The worker: background loops side by side, woken promptly, stopped gracefully."""
+"""Runs background loops side by side, wakes them promptly, and stops them gracefully."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from semel.backoff import jitter
+from semel.core.frozen import frozen
 from semel.errors import ConfigurationError
 from semel.log import log
-from semel.worker.rounds import Loop, Round
-from semel.worker.wake_up import CHANNELS, EFFECT, WORK, Bell
+from semel.worker.wake_up import EFFECT, WORK, Listener
 
 DELIVER, RUN, RECONCILE, MAINTAIN = "deliver", "run", "reconcile", "maintain"
 LOOPS: Final = (DELIVER, RUN, RECONCILE, MAINTAIN)
@@ -20,48 +21,70 @@ _WOKEN_BY: Final[Mapping[str, frozenset[str]]] = {
     EFFECT: frozenset({DELIVER}),
     WORK: frozenset({RUN, RECONCILE}),
 }
-"""Maintenance goes by the clock alone."""
+"""Which loops a channel wakes; maintenance goes by the clock alone."""
 
 _SHORTEST_REST: Final = 0.1
 """Seconds between rounds that did nothing, whatever they say is due: it may be another's."""
 _LONGEST_REST: Final = 30.0
 """Seconds between rounds that fail."""
 _LAST_WORDS: Final = 10.0
-"""Seconds for loops that were cancelled to put things down."""
+"""Seconds that cancelled loops have to release what they hold."""
+
+
+@frozen
+class Round:
+    """What one round of a loop did, and in how many seconds the loop has more to do.
+
+    ``next_due_in`` None: nothing is known to come, so the poll or a listener decides. Zero or less:
+    there is more at once. ``note``: what was done, for the log line of the round.
+    """
+
+    done: int
+    next_due_in: float | None = None
+    note: str = ""
+
+
+def counts_note(counts: Mapping[str, int]) -> str:
+    """``forget 40, lapse 2`` for a line of the log; empty where nothing was done."""
+    return ", ".join(f"{name} {number}" for name, number in sorted(counts.items()) if number)
+
+
+class Loop(Protocol):
+    """A background loop, one round at a time. A round that fails raises, and is tried later.
+
+    A loop whose rounds are long may have ``wake`` and ``stop``, which act in the middle of one, and
+    ``aclose``.
+    """
+
+    async def run_once(self) -> Round: ...
+
 
 ReportRound = Callable[[str, Round], None]
 ReportFailure = Callable[[str, Exception], None]
-
-
-def _silent(name: str, round_: Round) -> None:
-    """Nobody wants to know."""
-
-
-def _logged(name: str, error: Exception) -> None:
-    log.warning("semel: a round of %s failed: %s: %s", name, type(error).__name__, error)
 
 
 class Worker:
     """Runs each of ``loops`` whenever it has something to do, until ``stop``.
 
     ``poll``: how long a loop rests at most when nothing wakes it. ``drain``: how long work under
-    way may take once the worker is stopped. ``bell`` wakes it early.
+    way may take once the worker is stopped. ``listener`` wakes it early. ``on_round`` gets every
+    round that did something; ``on_failure`` gets what a round raised, which is logged without it.
     """
 
     def __init__(
         self,
         loops: Sequence[tuple[str, Loop]],
         *,
-        bell: Bell | None = None,
+        listener: Listener | None = None,
         poll: timedelta = timedelta(seconds=5),
         drain: timedelta = timedelta(seconds=30),
-        on_round: ReportRound = _silent,
-        on_failure: ReportFailure = _logged,
+        on_round: ReportRound | None = None,
+        on_failure: ReportFailure | None = None,
     ) -> None:
         if not loops:
             raise ConfigurationError("a worker needs a loop to run")
         self._loops = dict(loops)
-        self._bell = bell
+        self._listener = listener
         self._poll = poll.total_seconds()
         self._drain = drain.total_seconds()
         self._on_round = on_round
@@ -70,21 +93,21 @@ class Worker:
         self._stopped = asyncio.Event()
 
     def stop(self) -> None:
-        """Begin no more rounds; from the event loop, or a signal handler of it."""
+        """Begin no more rounds. Call it in the event loop, or in a signal handler of it."""
         self._stopped.set()
         for name, loop in self._loops.items():
             _call(loop, "stop")
             self._wakes[name].set()
 
     def wake(self, channel: str | None = None) -> None:
-        """There may be something to do, of any kind unless ``channel`` says which."""
+        """Look at once: for what ``channel`` is about, or for everything."""
         for name, loop in self._loops.items():
             if channel is None or name in _WOKEN_BY.get(channel, ()):
                 self._wakes[name].set()
                 _call(loop, "wake")
 
     async def run_once(self) -> dict[str, Round]:
-        """One round of each, one after the other."""
+        """Run one round of each loop, one after the other."""
         rounds: dict[str, Round] = {}
         for name, loop in self._loops.items():
             if not self._stopped.is_set():
@@ -92,8 +115,8 @@ class Worker:
         return rounds
 
     async def run(self) -> bool:
-        """Until ``stop``; whether everything under way then came to its end in time."""
-        ringing = asyncio.create_task(self._listen()) if self._bell is not None else None
+        """Run until ``stop``; return whether everything under way then ended in time."""
+        listening = asyncio.create_task(self._listen(self._listener)) if self._listener else None
         rounds = {asyncio.create_task(self._keep(*pair)) for pair in self._loops.items()}
         for task in rounds:
             task.add_done_callback(self._ended)
@@ -104,29 +127,29 @@ class Worker:
                 task.result()
             return not late
         finally:
-            if ringing is not None:
-                ringing.cancel()
-                await asyncio.wait({ringing}, timeout=_LAST_WORDS)
+            if listening is not None:
+                listening.cancel()
+                await asyncio.wait({listening}, timeout=_LAST_WORDS)
             for task in rounds:
                 task.cancel()
             await asyncio.wait(rounds, timeout=_LAST_WORDS)
 
     async def aclose(self) -> None:
-        """After the last round: what loops have opened, such as an application, is closed."""
+        """Close what loops have opened, such as an application. Call it after the last round."""
         for loop in self._loops.values():
             aclose: Any = getattr(loop, "aclose", None)
             if aclose is not None:
                 await aclose()
 
-    async def _listen(self) -> None:
-        assert self._bell is not None  # noqa: S101 - asked by `run`
+    async def _listen(self, listener: Listener) -> None:
         try:
-            await self._bell.listen(self.wake)
+            await listener.listen(self.wake)
         except Exception:
             # Polling goes on.
             log.exception("semel: waking up early does not work")
 
     async def _keep(self, name: str, loop: Loop) -> None:
+        """Run rounds of one loop until the worker is stopped, with rests in between."""
         failures = 0
         while not self._stopped.is_set():
             # Before the round: what comes up during it is not missed.
@@ -136,20 +159,24 @@ class Worker:
                 failures = 0
             except Exception as error:
                 failures += 1
-                self._on_failure(name, error)
+                if self._on_failure is not None:
+                    self._on_failure(name, error)
+                else:
+                    kind = type(error).__name__
+                    log.warning("semel: a round of %s failed: %s: %s", name, kind, error)
                 rest = min(_LONGEST_REST, 0.5 * 2.0 ** min(failures, 10)) * jitter()
-                await self._wait(self._stopped, rest)
+                await _wait(self._stopped, rest)
                 continue
-            await self._wait(self._wakes[name], rest)
+            await _wait(self._wakes[name], rest)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A loop that cannot even tell of its failure is over; a worker without it would idle."""
+        """Stop the worker when a loop ends by an error: without that loop it would idle."""
         if not task.cancelled() and task.exception() is not None:
             self.stop()
 
     async def _round(self, name: str, loop: Loop) -> Round:
         round_ = await loop.run_once()
-        if round_.done:
+        if round_.done and self._on_round is not None:
             self._on_round(name, round_)
         return round_
 
@@ -160,18 +187,14 @@ class Worker:
             return due  # it goes by the clock alone, and knows its interval
         return min(polled, max(due, 0.0 if round_.done else _SHORTEST_REST))
 
-    async def _wait(self, event: asyncio.Event, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(event.wait(), seconds)
-        except TimeoutError:
-            return
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
 
 
 def _call(loop: Any, verb: str) -> None:
-    """Loops whose rounds last can be woken and stopped in the middle of one."""
+    """Call ``wake`` or ``stop`` of a loop that has it."""
     method = getattr(loop, verb, None)
     if method is not None:
         method()
-
-
-__all__ = ["CHANNELS", "LOOPS", "Worker"]

@@ -44,7 +44,7 @@ def awaited(rides: Any) -> Any:
         change = "UPDATE rides SET status = ?, charge = ? WHERE id = ?"
         await execute(change, status, charge["id"], ride["id"])
         if status == "booked":
-            await semel.async_operation().effect(
+            await semel.async_operation().enqueue(
                 "receipt", {"ride": ride["id"], "amount": ride["fare"]}
             )
         return ride | {"status": status, "charge": charge["id"]}

@@ -29,7 +29,7 @@ class Time:
 
     def passes(self) -> None:
         """Enough for every lease that is held now to be past, and for all that waits to be due."""
-        from tests.effects.passing import into_the_past  # not needed by the processes
+        from tests.time_travel import into_the_past  # not needed by the processes
 
         into_the_past(self._store, STEP)
         written = self._file.with_suffix(".new")

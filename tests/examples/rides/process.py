@@ -168,7 +168,7 @@ async def _work(rides: Any) -> None:
     from semel.worker.deliveries import Deliveries
     from semel.worker.maintenance import Maintenance
     from semel.worker.reconciler import Reconciler
-    from semel.worker.stored_runs import Runs
+    from semel.worker.stored_runs import StoredRuns
     from semel.worker.worker import DELIVER, MAINTAIN, RECONCILE, RUN
     from tests.proof.crash.rounds import work
 
@@ -177,7 +177,7 @@ async def _work(rides: Any) -> None:
         guard,
         [
             (RECONCILE, Reconciler(guard, rides.app)),
-            (RUN, Runs(guard, rides.app)),
+            (RUN, StoredRuns(guard, rides.app)),
             # One at a time: each that is taken when a worker dies has one try less.
             (DELIVER, Deliveries(guard, lease=lease, concurrency=1)),
             (MAINTAIN, Maintenance(guard)),

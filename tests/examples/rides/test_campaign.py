@@ -61,7 +61,9 @@ def test_a_process_that_goes_on_after_it_was_overtaken_changes_nothing(
     assert verdict.stops.total() == 2 * len(CROSSED["where"])
 
 
-OVER = tuple(f"{when} {what} 1" for what in ("TakeEffects", "receipts", "Deliver") for when in WHEN)
+OVER = tuple(
+    f"{when} {what} 1" for what in ("TakeEffects", "receipts", "MarkDelivered") for when in WHEN
+)
 OUTBOX = Plan(workers=OVER, where=("after answer 1",) * 2, retries=0)
 """Rides that are done but for their receipts, and workers that die over those."""
 

@@ -95,15 +95,15 @@ def run(given: dict[str, Any]) -> None:
 async def _work(shop: Shop, app: Any) -> None:
     from semel.worker.maintenance import Maintenance
     from semel.worker.reconciler import Reconciler
-    from semel.worker.stored_runs import Runs
+    from semel.worker.stored_runs import StoredRuns
     from semel.worker.worker import MAINTAIN, RECONCILE, RUN
 
     guard, rival = shop.guard, shop.rival()
-    for theirs in (Reconciler(rival), Runs(rival, rival.asgi(_nobody))):
+    for theirs in (Reconciler(rival), StoredRuns(rival, rival.asgi(_nobody))):
         assert (await theirs.run_once()).done == 0, "another application's worker took part"
     loops: list[Any] = [(MAINTAIN, Maintenance(guard)), (RECONCILE, Reconciler(guard, app))]
     # Functions are run by their callers: there is no application to run requests through.
-    await work(guard, loops if app is None else [*loops, (RUN, Runs(guard, app))])
+    await work(guard, loops if app is None else [*loops, (RUN, StoredRuns(guard, app))])
 
 
 async def _nobody(scope: Any, receive: Any, send: Any) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import semel
-from semel.worker.rounds import Loop
-from semel.worker.worker import Worker
+from semel.worker.worker import Loop, Worker
 
 ROUNDS = 4
 """What one round finds out, the next may act on: settled, then resumed, then delivered."""

@@ -20,7 +20,7 @@ from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
 from semel.worker.maintenance import Maintenance
 from semel.worker.reconciler import Reconciler
-from semel.worker.stored_runs import Runs
+from semel.worker.stored_runs import StoredRuns
 from tests.stores.harness import Harness
 from tests.web.bank import Ledger
 from tests.web.client import BODY, Reply
@@ -230,7 +230,7 @@ class Stage:
         self._go(self._resumed())
 
     async def _resumed(self) -> None:
-        runs = Runs(self.guard, self.app)
+        runs = StoredRuns(self.guard, self.app)
         try:
             await runs.run_once()
         finally:

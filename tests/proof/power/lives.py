@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from semel.core.operations.maintenance import Abandon, Lead, Reap, Sweep
-from semel.core.operations.outbox import Deliver, Enqueue, NoteEvent, TakeEffects
+from semel.core.operations.outbox import Enqueue, MarkDelivered, NoteEvent, TakeEffects
 from semel.core.operations.requests import (
     Accept,
     Accepted,
@@ -258,8 +258,8 @@ class Town:
         with act("TakeEffects"):
             effects = store.perform(TakeEffects(fence, ("mail",), 20, LEASE)).effects
         for effect in effects[:10]:
-            with act("Deliver"):
-                store.perform(Deliver(effect.key, fence, "provider's", RETENTION))
+            with act("MarkDelivered"):
+                store.perform(MarkDelivered(effect.key, fence, "provider's", RETENTION))
         self._clock.travel(LEASE * self._dice.choice((1, 1, 40)))
         with act("Sweep"):
             store.perform(Sweep(50))

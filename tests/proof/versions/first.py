@@ -6,7 +6,7 @@ Made by its own code; read, and finished, by every later one.
 from __future__ import annotations
 
 from semel.core.operations.maintenance import Due, Lead, Work
-from semel.core.operations.outbox import Deliver, Enqueue, Fail, NoteEvent, TakeEffects
+from semel.core.operations.outbox import Enqueue, MarkDelivered, MarkFailed, NoteEvent, TakeEffects
 from semel.core.operations.requests import (
     Accept,
     Accepted,
@@ -116,8 +116,10 @@ def _leave_effects(store: Store) -> None:
     for name in ("delivered", "dead"):
         store.perform(Enqueue(name, identity("answered"), "mail", b'{"to": 1}'))
         store.perform(TakeEffects(fence(name), ("mail",), 1, LEASE))
-    assert store.perform(Deliver("delivered", fence("delivered"), "provider's", RETENTION)).applied
-    assert store.perform(Fail("dead", fence("dead"), "refused", None)).applied
+    assert store.perform(
+        MarkDelivered("delivered", fence("delivered"), "provider's", RETENTION)
+    ).applied
+    assert store.perform(MarkFailed("dead", fence("dead"), "refused", None)).applied
     store.perform(Enqueue("waiting", identity("answered"), "mail", b'{"to": 2}', "an order"))
 
 

@@ -121,7 +121,7 @@ class NeverAwaited(ConfigurationError):
     def __init__(self, name: str) -> None:
         super().__init__(
             f"{name!r} was made by the handler and not awaited to its end: await what op.phase(), "
-            "op.call() and op.effect() return"
+            "op.call() and op.enqueue() return"
         )
 
 

@@ -1,7 +1,8 @@
-"""Store operations for the outbox and for events of providers.
+"""The operations of the outbox, and of the inbox that notes events of providers.
 
-An effect is written in the transaction that wants it, and exists if and only if that committed. A
-worker takes effects under a fence for a while; what it did not finish by then others may take.
+A transaction enqueues an effect, which exists if and only if that transaction commits (`Enqueue`).
+A worker leases effects under a fence (`TakeEffects`, `RenewEffects`), delivers them, and records
+the result (`MarkDelivered`, `MarkFailed`). When its lease is over, another worker may take them.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Noted:
 
 @value
 class Enqueue(StoreOperation[EffectWritten]):
-    """Write an effect into the outbox, due after ``delay``; its key already there, nothing."""
+    """Write an effect into the outbox, due after ``delay``; does nothing where its key exists."""
 
     key: str
     identity: Identity | None
@@ -75,17 +76,17 @@ class TakeEffects(StoreOperation[Effects]):
 
 @value
 class RenewEffects(StoreOperation[EffectWritten]):
-    """Push away the end of the lease of everything taken with ``fence``."""
+    """Extend the lease of every effect that was taken with ``fence``."""
 
     fence: Fence
     lease: Micros
 
 
 @value
-class Deliver(StoreOperation[EffectWritten]):
-    """Acknowledge an effect, with the provider's own id for it; kept for ``retention``.
+class MarkDelivered(StoreOperation[EffectWritten]):
+    """Record a delivery, with the provider's id for it; the effect is kept for ``retention``.
 
-    Also past the lease, unless another fence has it by now. Done already by this fence: applied.
+    It is applied past the lease too, unless another fence has the effect; a second time as well.
     """
 
     finishing: ClassVar[bool] = True
@@ -97,8 +98,8 @@ class Deliver(StoreOperation[EffectWritten]):
 
 
 @value
-class Fail(StoreOperation[EffectWritten]):
-    """A delivery failed; again after ``again_in``, or a dead letter where that is None."""
+class MarkFailed(StoreOperation[EffectWritten]):
+    """Record that a delivery failed: due again after ``again_in``, or a dead letter where None."""
 
     finishing: ClassVar[bool] = True
 

@@ -10,12 +10,12 @@ from semel.core.operations.acts import Verb
 from semel.core.operations.audit import ResealEffect
 from semel.core.operations.outbox import (
     BrowseEffects,
-    Deliver,
     Effects,
     EffectWritten,
     Enqueue,
-    Fail,
     FindEffect,
+    MarkDelivered,
+    MarkFailed,
     Noted,
     NoteEvent,
     RenewEffects,
@@ -62,8 +62,8 @@ class MemoryOutbox:
             Enqueue: self._enqueue,
             TakeEffects: self._take,
             RenewEffects: self._renew,
-            Deliver: self._deliver,
-            Fail: self._fail,
+            MarkDelivered: self._deliver,
+            MarkFailed: self._fail,
             BrowseEffects: self._browse,
             FindEffect: self._find,
             Requeue: self._requeue,
@@ -136,7 +136,7 @@ class MemoryOutbox:
             self._keep(replace(slot, leased_until=now + op.lease, due_at=now + op.lease))
         return EffectWritten(bool(held), now)
 
-    def _deliver(self, op: Deliver, now: Micros) -> EffectWritten:
+    def _deliver(self, op: MarkDelivered, now: Micros) -> EffectWritten:
         slot = self._slots.get(op.key)
         if slot is None or slot.fence != op.fence:
             return EffectWritten(False, now)
@@ -150,7 +150,7 @@ class MemoryOutbox:
             )
         return EffectWritten(True, now)
 
-    def _fail(self, op: Fail, now: Micros) -> EffectWritten:
+    def _fail(self, op: MarkFailed, now: Micros) -> EffectWritten:
         slot = self._slots.get(op.key)
         if slot is None or slot.fence != op.fence or slot.state is Shelf.DELIVERED:
             return EffectWritten(False, now)

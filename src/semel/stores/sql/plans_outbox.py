@@ -7,12 +7,12 @@ from typing import Any, Final, TypeAlias
 
 from semel.core.operations.outbox import (
     BrowseEffects,
-    Deliver,
     Effects,
     EffectWritten,
     Enqueue,
-    Fail,
     FindEffect,
+    MarkDelivered,
+    MarkFailed,
     Noted,
     NoteEvent,
     RenewEffects,
@@ -70,8 +70,8 @@ def _write(name: str, key: str, params: dict[str, Any], done: Done) -> Plan[Effe
     return EffectWritten(done(state, fence, leased_until), now)
 
 
-def _deliver(op: Deliver) -> Plan[EffectWritten]:
-    params = {
+def _deliver(op: MarkDelivered) -> Plan[EffectWritten]:
+    params: dict[str, object] = {
         "fence": op.fence,
         "provider_id": None if op.provider_id is None else shown(op.provider_id),
         "retention": op.retention,
@@ -84,8 +84,8 @@ def _deliver(op: Deliver) -> Plan[EffectWritten]:
     )
 
 
-def _fail(op: Fail) -> Plan[EffectWritten]:
-    params = {
+def _fail(op: MarkFailed) -> Plan[EffectWritten]:
+    params: dict[str, object] = {
         "fence": op.fence,
         "error": shown(op.error),
         "again_in": op.again_in,
@@ -141,8 +141,8 @@ PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
     Enqueue: _enqueue,
     TakeEffects: _take_effects,
     RenewEffects: _renew_effects,
-    Deliver: _deliver,
-    Fail: _fail,
+    MarkDelivered: _deliver,
+    MarkFailed: _fail,
     BrowseEffects: _browse_effects,
     FindEffect: _find_effect,
     Requeue: _requeue,

@@ -47,7 +47,7 @@ from semel.core.unknown.settlement import (
 )
 from semel.errors import StoreCorrupt, StoreUnavailable
 from semel.operators.operator import Operator
-from tests.effects.doubts import DAY, HOUR, MINUTE, Scene, fresh_fence
+from tests.scene import DAY, HOUR, MINUTE, Scene, fresh_fence
 
 ANN = Witness("operator", "ann", "seen in the dashboard")
 ANSWER = Response(201, ((b"content-type", b"text/plain"), (b"set-cookie", b"a=1")), b"paid")

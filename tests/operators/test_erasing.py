@@ -23,7 +23,7 @@ from semel.core.operations.maintenance import Browse
 from semel.core.operations.requests import Applied, Lost
 from semel.core.records import Fence, Identity, State
 from semel.errors import ConfigurationError, StoreUnavailable
-from semel.operators import erasure
+from semel.operators import operator
 from tests.waiting import patient
 from tests.web.colours import COLOURS, Said, driver
 from tests.web.drive import Ask
@@ -64,7 +64,7 @@ def everything(url: str) -> bytes:
 def test_nothing_of_a_tenant_is_left_and_nothing_runs_again(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(erasure, "PAGE", 4)
+    monkeypatch.setattr(operator, "ERASED_PAGE", 4)
     guard = guard_on(url)
     for number in range(10):
         pay(guard, "bob", number)

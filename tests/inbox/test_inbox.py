@@ -24,12 +24,12 @@ from semel.core.unknown.evidence import Absent, CannotTell, Happened
 from semel.core.unknown.webhook import witnessed
 from semel.errors import ConfigurationError, StoreUnavailable
 from semel.guard import Guard
-from semel.inbox.inbox import Event, Inbox, Stamp, inbox
+from semel.inbox.inbox import Inbox, ProviderEvent, Stamp, inbox
 from semel.outbox import signatures
 from semel.stores import open_backend
 from semel.stores.base import Backend
-from tests.effects.doubts import MINUTE, Scene
-from tests.effects.served_inbox import SECRET, read
+from tests.inbox.served_inbox import SECRET, read
+from tests.scene import MINUTE, Scene
 from tests.servers import AppServer, gunicorn, uvicorn
 from tests.stores.harness import Harness
 from tests.waiting import PATIENCE, patient
@@ -82,7 +82,7 @@ class TestEvidence:
         identity = scene.unknown()
         reads: list[str] = []
 
-        def counting(event: Event) -> Any:
+        def counting(event: ProviderEvent) -> Any:
             reads.append(event.id)
             return read(event)
 
@@ -169,7 +169,7 @@ class TestEvidence:
     async def test_awaited(self, quick: Scene) -> None:
         identity = quick.unknown()
 
-        async def reader(event: Event) -> Any:
+        async def reader(event: ProviderEvent) -> Any:
             return read(event)
 
         taken = bank(quick, reader)
@@ -397,7 +397,7 @@ def served(
     backend = open_backend(store, timeout=PATIENCE)
     scene = Scene(Harness(backend, lambda _: None, 0, "sync"))
     scene.unknown()  # which makes the schema
-    module = "tests.effects.served_inbox"
+    module = "tests.inbox.served_inbox"
     server = (
         uvicorn(f"{module}:app", env=env)
         if request.param == "uvicorn"

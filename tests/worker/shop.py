@@ -35,7 +35,7 @@ def note(delivery: Delivery, what: str) -> None:
         os.close(log)
 
 
-@guard.effect(
+@guard.delivers(
     "paid",
     tries=TRIES,
     first_pause=timedelta(milliseconds=5),
@@ -59,7 +59,7 @@ async def paid(delivery: Delivery) -> str:
     return f"id of {delivery.key}"
 
 
-@guard.effect("blocking", tries=TRIES)
+@guard.delivers("blocking", tries=TRIES)
 def blocking(delivery: Delivery) -> None:
     note(delivery, "begun")
     while not (FOLDER / "go").exists():

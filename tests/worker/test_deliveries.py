@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core.delivery import Delivery, encoded
+from semel.core.delivery import Delivery, encode_payload
 from semel.core.operations.outbox import (
     BrowseEffects,
     Enqueue,
@@ -26,7 +26,7 @@ from semel.errors import ConfigurationError, GiveUp, StoreUnavailable
 from semel.runtime.leases import new_fence
 from semel.stores.memory import MemoryBackend
 from semel.worker.deliveries import Deliveries
-from semel.worker.rounds import Round
+from semel.worker.worker import Round
 from tests.waiting import PATIENCE, auntil, turns
 
 SOON = timedelta(seconds=PATIENCE)
@@ -45,10 +45,10 @@ class Outbox:
 
     def write(self, *keys: str, name: str = "paid", order: str | None = None) -> None:
         for key in keys:
-            self.store.perform(Enqueue(key, None, name, encoded(key), order))
+            self.store.perform(Enqueue(key, None, name, encode_payload(key), order))
 
     def deliverer(self, function: Callable[..., Any], name: str = "paid", **options: Any) -> None:
-        self.guard.effect(name, **{"timeout": SOON, **options})(function)
+        self.guard.delivers(name, **{"timeout": SOON, **options})(function)
 
     def loop(self, **options: Any) -> Deliveries:
         return Deliveries(self.guard, **{"luck": lambda: 0.5, **options})
@@ -243,7 +243,7 @@ async def test_a_coroutine_that_takes_too_long_is_stopped_and_tried_again(outbox
 async def test_a_coroutine_that_takes_no_notice_is_left_behind(
     outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("semel.worker.calling._GRACE", 0.02)
+    monkeypatch.setattr("semel.worker.deliveries._GRACE", 0.02)
     end = asyncio.Event()
 
     async def stubborn(delivery: Delivery) -> None:

@@ -31,7 +31,7 @@ from semel.core.stored.snapshot import Snapshot, encode
 from semel.core.terms import EVERY_ROUTE
 from semel.guard import Guard
 from semel.stores.base import performer
-from semel.worker.flow_runner import Runner
+from semel.worker.flow_runner import FlowRunner
 from tests.stores.harness import OUTBOXES, STORES, Harness, open_harness, server_of
 
 SECOND: Micros = 1_000_000
@@ -57,7 +57,7 @@ class Scene:
         self.harness = harness
         options = {"tenant": None, "maintenance": None, "policy": policy or ietf(), **options}
         self.guard = Guard(harness.backend, **options)
-        self.runner = Runner(self.guard)
+        self.runner = FlowRunner(self.guard)
         self.fences: dict[Identity, Fence] = {}
 
     def travel(self, duration: Micros) -> None:
@@ -145,3 +145,19 @@ def scene_on(
 ) -> Iterator[Scene]:
     with open_harness(name, folder, server_of(request, name)) as harness:
         yield Scene(harness, policy, **options)
+
+
+# ── fixtures, for the conftest of each folder that uses them ──────────────────────────────────────
+
+
+@pytest.fixture(params=NAMES)
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    with scene_on(request.param, tmp_path, request) as made:
+        yield made
+
+
+@pytest.fixture
+def quick(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    """In memory, for what does not depend on the store."""
+    with scene_on("memory-sync", tmp_path, request) as made:
+        yield made

@@ -22,11 +22,11 @@ from semel.stores import open_backend
 from semel.stores.base import Backend
 from semel.stores.wrapper import BackendWrapper
 from semel.worker.deliveries import Deliveries
-from tests.effects.passing import into_the_past
-from tests.effects.workers import LEASE, Works, ended, said
 from tests.forms import in_proof
 from tests.proof.crash.zygote import Zygote
+from tests.time_travel import into_the_past
 from tests.waiting import Ahead, auntil, patient, turns
+from tests.worker.worker_processes import LEASE, Works, ended, said
 
 R = TypeVar("R")
 
@@ -158,7 +158,7 @@ async def test_while_a_worker_lives_nobody_takes_what_it_delivers_however_long_i
     part, lease = LEASE / 3, timedelta(seconds=LEASE)
     store = Renewals(open_backend(patient(works.store)))
     with closing(semel.Guard(store, tenant=None)) as guard:
-        guard.effect("paid", timeout=100 * lease)(long)
+        guard.delivers("paid", timeout=100 * lease)(long)
         works.write("k")
         first = asyncio.create_task(Deliveries(guard, concurrency=1, lease=lease).run_once())
         await begun.wait()

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core.operations.outbox import Enqueue, Fail, TakeEffects
+from semel.core.operations.outbox import Enqueue, MarkFailed, TakeEffects
 from semel.core.operations.requests import Applied, Lost
 from semel.core.policy import ietf
 from semel.core.records import Fence, Identity, Response, State
 from semel.core.unknown.evidence import Absent, CannotTell, Happened, Inquiry
 from semel.core.unknown.settlement import Passed, Settled, Undecided
 from semel.errors import ConfigurationError
-from semel.operators.operator import Address, Operator
+from semel.operators.operator import KeyAddress, Operator
 from tests.ears import listen
-from tests.effects.doubts import MINUTE, WITH_OUTBOX, Scene
+from tests.scene import MINUTE, WITH_OUTBOX, Scene
 
 ANSWER = Response(201, (), b"paid")
 NOBODY = Identity(b"\xfe" * 32)
@@ -27,7 +27,7 @@ def dead_effect(scene: Scene, key: str) -> None:
     fence = Fence(key.encode().ljust(16)[:16])
     taken = scene.harness.perform(TakeEffects(fence, ("mail",), 1, MINUTE))
     assert [each.key for each in taken.effects] == [key]
-    scene.harness.perform(Fail(key, fence, "refused", None))
+    scene.harness.perform(MarkFailed(key, fence, "refused", None))
 
 
 class TestFinding:
@@ -40,10 +40,10 @@ class TestFinding:
         with pytest.raises(semel.OutcomeUnknown):
             quick.guard.once(key, doubtful, name="send-invoice")
         operator = Operator(quick.guard)
-        found = operator.find(Address("", "once", "/send-invoice", key))
+        found = operator.find(KeyAddress("", "once", "/send-invoice", key))
         assert found is not None
         assert operator.find(found.case.record.identity) == found
-        assert operator.find(Address("", "ONCE", "/send-invoice", "another-key-0123")) is None
+        assert operator.find(KeyAddress("", "ONCE", "/send-invoice", "another-key-0123")) is None
         assert operator.find(NOBODY) is None
 
     def test_under_the_settings_before(self, quick: Scene) -> None:
@@ -54,7 +54,7 @@ class TestFinding:
         scope = keys.Scope("ann", "POST", "/payments", "tenant")
         identity = Identity(keys.identity(scope, "0123456789abcdef"))
         addressed = Operator(quick.guard)._identities(
-            Address("ann", "post", "/payments", "0123456789abcdef")
+            KeyAddress("ann", "post", "/payments", "0123456789abcdef")
         )
         assert identity in list(addressed)
 

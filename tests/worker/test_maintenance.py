@@ -29,12 +29,12 @@ from semel.errors import ConfigurationError, StoreUnavailable
 from semel.guard import Guard
 from semel.stores import open_backend
 from semel.telemetry.prometheus import Prometheus
-from semel.worker.maintenance import LEADER, Embedded, Maintenance, pace_for
-from semel.worker.rounds import told
+from semel.worker.maintenance import LEADER, EmbeddedMaintenance, Maintenance, pace_for
+from semel.worker.worker import counts_note
 from tests.ears import listen
-from tests.effects.doubts import DAY, HOUR, KEY, MINUTE, Scene, fresh_fence
-from tests.effects.passing import into_the_past
 from tests.forms import in_proof
+from tests.scene import DAY, HOUR, KEY, MINUTE, Scene, fresh_fence
+from tests.time_travel import into_the_past
 from tests.waiting import PATIENCE, patient, until
 
 PROJECT = Path(__file__).parents[2]
@@ -60,8 +60,8 @@ def deferred(scene: Scene) -> Identity:
     origin = Origin("tern", "POST", "/rides", KEY)
     terms = scene.guard.runtime.plan("*", scene.guard.policy).terms
     scene.harness.perform(Agree(terms))
-    told = (identity, fresh_fence(), "v1.raw.sha256.x", b"", origin, b"request", HOUR)
-    scene.harness.perform(Accept(*told, terms=terms.id))
+    counts_note = (identity, fresh_fence(), "v1.raw.sha256.x", b"", origin, b"request", HOUR)
+    scene.harness.perform(Accept(*counts_note, terms=terms.id))
     return identity
 
 
@@ -224,7 +224,9 @@ class TestTheLoop:
 
 class TestEmbedded:
     def test_one_leads_and_the_others_stand_by(self, scene: Scene) -> None:
-        leader, other = (Embedded(scene.guard, interval=timedelta(minutes=1)) for _ in range(2))
+        leader, other = (
+            EmbeddedMaintenance(scene.guard, interval=timedelta(minutes=1)) for _ in range(2)
+        )
         identity = scene.held()
         leader.run_once()
         scene.travel(2 * MINUTE)  # the lease of the record is past, the leader's is not
@@ -237,7 +239,9 @@ class TestEmbedded:
         assert scene.state(identity) is State.UNKNOWN
 
     def test_another_follows_when_the_leaders_time_is_up(self, scene: Scene) -> None:
-        one, two = (Embedded(scene.guard, interval=timedelta(seconds=10)) for _ in range(2))
+        one, two = (
+            EmbeddedMaintenance(scene.guard, interval=timedelta(seconds=10)) for _ in range(2)
+        )
         one.run_once()
         scene.travel(MINUTE)
         two.run_once()
@@ -251,7 +255,7 @@ class TestEmbedded:
             Guard(quick.harness.backend, tenant=None, maintenance=None, on_event=Prometheus(each))
             for each in registries
         ]
-        one, two = (Embedded(each, interval=timedelta(seconds=10)) for each in guards)
+        one, two = (EmbeddedMaintenance(each, interval=timedelta(seconds=10)) for each in guards)
 
         def unknown(registry: CollectorRegistry) -> float | None:
             return registry.get_sample_value("api_idempotency_depth", {"of": "unknown"})
@@ -273,7 +277,7 @@ class TestEmbedded:
         guard = Guard(
             quick.harness.backend, tenant=None, maintenance=None, on_event=Prometheus(registry)
         )
-        embedded = Embedded(guard, interval=timedelta(milliseconds=20))
+        embedded = EmbeddedMaintenance(guard, interval=timedelta(milliseconds=20))
 
         def value(name: str, **labels: str) -> float | None:
             return registry.get_sample_value(f"api_idempotency_{name}", labels)
@@ -293,7 +297,9 @@ class TestEmbedded:
         assert (first.leading, rival.leading, again.leading) == (True, False, True)
 
     def test_who_stops_hands_over_at_once(self, quick: Scene) -> None:
-        one, two = (Embedded(quick.guard, interval=timedelta(seconds=1)) for _ in range(2))
+        one, two = (
+            EmbeddedMaintenance(quick.guard, interval=timedelta(seconds=1)) for _ in range(2)
+        )
         one.start()
         until(lambda: one.leading)
         one.stop()
@@ -301,7 +307,7 @@ class TestEmbedded:
         assert two.leading
 
     def test_the_thread_starts_once_works_and_ends(self, quick: Scene) -> None:
-        embedded = Embedded(quick.guard, interval=timedelta(milliseconds=20))
+        embedded = EmbeddedMaintenance(quick.guard, interval=timedelta(milliseconds=20))
         ear = listen(quick.guard)
         identity = quick.held()
         quick.travel(2 * MINUTE)
@@ -326,7 +332,7 @@ class TestEmbedded:
     def test_the_thread_outlives_a_store_that_is_down(
         self, quick: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        embedded = Embedded(quick.guard, interval=timedelta(milliseconds=20))
+        embedded = EmbeddedMaintenance(quick.guard, interval=timedelta(milliseconds=20))
         identity = quick.held()
         quick.travel(2 * MINUTE)
         errors: list[Exception] = [StoreUnavailable("down"), RuntimeError("a surprise")]
@@ -349,10 +355,10 @@ PROCESS = """
 import sys, time
 from datetime import timedelta
 import semel
-from semel.worker.maintenance import Embedded
+from semel.worker.maintenance import EmbeddedMaintenance
 
 guard = semel.Guard(sys.argv[1], tenant=None)
-embedded = Embedded(guard, interval=timedelta(minutes=10))
+embedded = EmbeddedMaintenance(guard, interval=timedelta(minutes=10))
 while True:
     embedded.run_once()
     print("leading" if embedded.leading else "standing by", flush=True)
@@ -440,9 +446,9 @@ def test_a_forked_child_gets_a_thread_of_its_own(tmp_path: Path) -> None:
 import os, sys, threading
 from datetime import timedelta
 import semel
-from semel.worker.maintenance import Embedded
+from semel.worker.maintenance import EmbeddedMaintenance
 guard = semel.Guard({url!r}, tenant=None)
-embedded = Embedded(guard, interval=timedelta(hours=1))
+embedded = EmbeddedMaintenance(guard, interval=timedelta(hours=1))
 embedded.start()
 child = os.fork()
 if child == 0:
@@ -460,4 +466,4 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def test_counts_are_told_in_order_and_zeros_left_out() -> None:
-    assert told({"b": 1, "a": 2, "c": 0}) == "a 2, b 1"
+    assert counts_note({"b": 1, "a": 2, "c": 0}) == "a 2, b 1"

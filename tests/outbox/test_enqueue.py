@@ -15,7 +15,7 @@ import pytest
 from semel.core.operations.outbox import BrowseEffects, Shelf, TakeEffects
 from semel.core.records import Effect
 from semel.errors import ConfigurationError
-from semel.outbox.outbox import awrite, write
+from semel.guard import Guard
 from semel.runtime.leases import new_fence
 from semel.stores import open_backend
 from semel.stores.base import Backend
@@ -28,6 +28,7 @@ class Shop:
     def __init__(self, url: str, connect: Callable[[], Any]) -> None:
         self.backend: Backend = open_backend(url, timeout=PATIENCE)
         self.backend.migrate()
+        self.guard = Guard(self.backend, tenant=None)
         self.connection = connection = connect()
         self._outside = connect()
         connection.execute("CREATE TABLE orders (number integer)")
@@ -48,7 +49,7 @@ class Shop:
 
     def order(self, number: int, **options: Any) -> str:
         self.connection.execute(f"INSERT INTO orders VALUES ({number})")
-        return write(self.backend, "", self.connection, "paid", {"order": number}, **options)
+        return self.guard.enqueue(self.connection, "paid", {"order": number}, **options)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -102,10 +103,11 @@ def test_it_may_wait_and_be_put_in_order(shop: Shop) -> None:
 async def test_it_joins_an_awaited_transaction(postgres_url: str) -> None:
     backend = open_backend(postgres_url, timeout=PATIENCE)
     backend.migrate()
+    guard = Guard(backend, tenant=None)
     async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
-        await awrite(backend, "", connection, "paid", 1, key="k1")
+        await guard.aenqueue(connection, "paid", 1, key="k1")
         await connection.rollback()
-        await awrite(backend, "", connection, "paid", 2, key="k2")
+        await guard.aenqueue(connection, "paid", 2, key="k2")
         await connection.commit()
     waiting = backend.blocking().perform(BrowseEffects(Shelf.WAITING, 9)).effects
     assert [effect.key for effect in waiting] == ["k2"]
@@ -128,11 +130,11 @@ async def test_it_joins_an_awaited_transaction(postgres_url: str) -> None:
 def test_what_cannot_be_delivered_is_not_written(
     tmp_path: Path, change: dict[str, Any], error: type[Exception]
 ) -> None:
-    backend = open_backend(f"sqlite:///{tmp_path / 'x.db'}")
+    guard = Guard(f"sqlite:///{tmp_path / 'x.db'}", tenant=None)
     with pytest.raises(error):
-        write(backend, "", None, **{"name": "paid", "payload": 1, **change})
+        guard.enqueue(None, **{"name": "paid", "payload": 1, **change})
 
 
 def test_a_store_without_transactions_says_so() -> None:
     with pytest.raises(ConfigurationError, match="no transactions"):
-        write(open_backend("memory://"), "", None, "paid", 1)
+        Guard("memory://", tenant=None).enqueue(None, "paid", 1)

@@ -15,7 +15,7 @@ from semel.errors import ConfigurationError
 from semel.runtime.leases import new_fence
 from semel.stores import open_backend
 from semel.stores.base import Backend
-from semel.worker.wake_up import AGAIN_AFTER, EFFECT, LOOK_EVERY, WORK, Bell, bell_for
+from semel.worker.wake_up import AGAIN_AFTER, EFFECT, LOOK_EVERY, WORK, Listener, listener_for
 from tests.servers import PostgresServer
 from tests.waiting import PATIENCE, Ahead, turns
 
@@ -36,7 +36,7 @@ class Heard:
         self._rang.clear()
 
     async def connected(self) -> None:
-        """A bell rings everything once when it begins to listen."""
+        """A listener rings everything once when it begins to listen."""
         while not {EFFECT, WORK} <= set(self.channels):
             await self.something()
         self.channels.clear()
@@ -50,10 +50,10 @@ def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def listening(bell: Bell | None) -> AsyncIterator[Heard]:
-    assert bell is not None
+async def listening(listener: Listener | None) -> AsyncIterator[Heard]:
+    assert listener is not None
     heard = Heard()
-    task = asyncio.create_task(bell.listen(heard))
+    task = asyncio.create_task(listener.listen(heard))
     try:
         async with asyncio.timeout(PATIENCE):
             yield heard
@@ -74,7 +74,7 @@ async def test_sqlite_rings_for_every_commit_and_for_nothing_else(tmp_path: Path
     """A look that takes nothing must not ring: the worker would wake itself for ever."""
     backend = open_backend(f"sqlite:///{tmp_path / 'semel.db'}", timeout=PATIENCE)
     backend.migrate()
-    async with listening(bell_for(backend)) as heard:
+    async with listening(listener_for(backend)) as heard:
         clock = Ahead()
         await heard.connected()
         write(backend, "k1")
@@ -92,7 +92,7 @@ async def test_sqlite_rings_for_every_commit_and_for_nothing_else(tmp_path: Path
 
 async def test_sqlite_is_listened_to_once_its_file_is_there(tmp_path: Path) -> None:
     backend = open_backend(f"sqlite:///{tmp_path / 'semel.db'}", timeout=PATIENCE)
-    async with listening(bell_for(backend)) as heard:
+    async with listening(listener_for(backend)) as heard:
         await turns()
         assert not (tmp_path / "semel.db").exists()
         backend.migrate()
@@ -104,7 +104,7 @@ async def test_sqlite_is_listened_to_once_its_file_is_there(tmp_path: Path) -> N
 async def test_postgresql_rings_for_effects(postgres_url: str) -> None:
     backend = open_backend(postgres_url, timeout=PATIENCE)
     backend.migrate()
-    async with listening(bell_for(backend)) as heard:
+    async with listening(listener_for(backend)) as heard:
         await heard.connected()
         write(backend, "k1")
         await heard.something()
@@ -116,7 +116,7 @@ async def test_postgresql_rings_a_second_time_for_what_did_not_notify(postgres_u
     """Written just behind another, an effect is committed without a notification of its own."""
     backend = open_backend(postgres_url, timeout=PATIENCE)
     backend.migrate()
-    async with listening(bell_for(backend)) as heard:
+    async with listening(listener_for(backend)) as heard:
         clock = Ahead()
         await heard.connected()
         await clock.forward(AGAIN_AFTER)
@@ -135,7 +135,7 @@ async def test_postgresql_is_listened_to_again_after_its_sessions_were_ended(
 ) -> None:
     backend = open_backend(postgres_url, timeout=PATIENCE)
     backend.migrate()
-    async with listening(bell_for(backend)) as heard:
+    async with listening(listener_for(backend)) as heard:
         await heard.connected()
         with psycopg.connect(postgres_url, autocommit=True) as operator:
             ours = "datname = current_database() AND pid <> pg_backend_pid()"
@@ -153,7 +153,7 @@ async def test_postgresql_is_listened_to_again_after_a_restart(tmp_path: Path) -
     with PostgresServer() as server, server.database() as url:
         backend = open_backend(url, timeout=PATIENCE)
         backend.migrate()
-        async with listening(bell_for(backend)) as heard:
+        async with listening(listener_for(backend)) as heard:
             await heard.connected()
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.start)
@@ -169,11 +169,11 @@ async def test_behind_a_transaction_pooler_it_says_that_it_polls_and_how_to_list
     monkeypatch.setattr("semel.worker.wake_up._PATIENCE", 0.5)
     backend = open_backend(pgbouncer_url, timeout=PATIENCE)
     backend.migrate()
-    bell = bell_for(backend)
-    assert bell is not None
+    listener = listener_for(backend)
+    assert listener is not None
     heard = Heard()
     async with asyncio.timeout(PATIENCE):
-        await bell.listen(heard)
+        await listener.listen(heard)
     assert heard.channels == []
     assert "as behind a transaction pooler: polling" in caplog.text
     backend.close()
@@ -185,7 +185,7 @@ async def test_a_url_to_listen_at_leads_around_the_pooler(
     backend = open_backend(pgbouncer_url, timeout=PATIENCE)
     backend.migrate()
     database = pgbouncer_url.partition("@/")[2].partition("?")[0]
-    async with listening(bell_for(backend, postgres.url_of(database))) as heard:
+    async with listening(listener_for(backend, postgres.url_of(database))) as heard:
         await heard.connected()
         write(backend, "k1")
         await heard.something()
@@ -194,9 +194,9 @@ async def test_a_url_to_listen_at_leads_around_the_pooler(
 
 
 def test_a_store_in_memory_has_no_bell() -> None:
-    assert bell_for(open_backend("memory://")) is None
+    assert listener_for(open_backend("memory://")) is None
 
 
 def test_a_url_to_listen_at_is_for_postgresql(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError):
-        bell_for(open_backend(f"sqlite:///{tmp_path / 'x.db'}"), "postgresql://elsewhere")
+        listener_for(open_backend(f"sqlite:///{tmp_path / 'x.db'}"), "postgresql://elsewhere")

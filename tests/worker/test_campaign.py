@@ -21,11 +21,11 @@ from pathlib import Path
 import pytest
 
 from semel.core.operations.outbox import Shelf
-from tests.effects.crew import Forked
-from tests.effects.workers import Works
 from tests.proof.crash.zygote import Zygote
 from tests.servers.child import Child
 from tests.waiting import PATIENCE
+from tests.worker.forked_workers import Forked
+from tests.worker.worker_processes import Works
 
 STORES = ["sqlite", "postgres"]
 TRIES = 12

@@ -15,7 +15,7 @@ from tests import canary
 from tests.proof.crash import zygote
 from tests.waiting import PATIENCE, until
 
-MODULE = "tests.effects.crew"
+MODULE = "tests.worker.forked_workers"
 
 
 # ── in the zygote and its children ────────────────────────────────────────────────────────────────

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from semel.core.delivery import encoded
+from semel.core.delivery import encode_payload
 from semel.core.operations.outbox import BrowseEffects, Enqueue, Shelf
 from semel.core.records import Effect
 from semel.stores import open_backend
-from tests.effects.crew import Forked
-from tests.effects.passing import into_the_past
 from tests.proof.crash.zygote import Zygote
 from tests.servers.child import Child
 from tests.servers.scoped import Scoped
+from tests.time_travel import into_the_past
 from tests.waiting import PATIENCE, patient, until
+from tests.worker.forked_workers import Forked
 
 AN_HOUR = "3600"
 LEASE = 600
@@ -45,8 +45,8 @@ class Line:
 class Works(Scoped):
     """A store, the worker processes on it, and the provider's log.
 
-    With a ``hatchery`` (`tests.effects.crew`) workers are forked from it, else they are started
-    from scratch.
+    With a ``hatchery`` (`tests.worker.forked_workers`) workers are forked from it, else they are
+    started from scratch.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Works(Scoped):
         return child
 
     def begin(self, *options: str, poll: str = AN_HOUR) -> Child | Forked:
-        arguments = ["worker", "tests.effects.shop:guard", "--json", "--only", "deliver"]
+        arguments = ["worker", "tests.worker.shop:guard", "--json", "--only", "deliver"]
         arguments += ["--poll", poll, "--lease", str(LEASE), *options]
         folder = Path(tempfile.mkdtemp(prefix="semel-worker-"))
         self._folders.append(folder)
@@ -103,7 +103,7 @@ class Works(Scoped):
     def write(
         self, key: str, do: str = "take", *, order: str | None = None, name: str = "paid"
     ) -> None:
-        payload = encoded({"do": do, "key": key})
+        payload = encode_payload({"do": do, "key": key})
         self.backend.blocking().perform(Enqueue(key, None, name, payload, order))
 
     def shelf(self, shelf: Shelf) -> list[Effect]:

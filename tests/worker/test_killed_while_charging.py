@@ -12,12 +12,12 @@ import httpx
 import pytest
 
 from semel.stores import open_backend
-from tests.effects.passing import into_the_past
 from tests.forms import in_proof
 from tests.servers import uvicorn
+from tests.time_travel import into_the_past
 from tests.waiting import PATIENCE, patient, until
 
-MODULE = "tests.effects.served_payments"
+MODULE = "tests.worker.served_payments"
 PROJECT = Path(__file__).parents[2]
 KEY = {"Idempotency-Key": "order-1002-of-november"}
 

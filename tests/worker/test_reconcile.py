@@ -32,7 +32,7 @@ from semel.core.unknown.probe import (
 from semel.core.unknown.settlement import Passed, Settled, Undecided
 from semel.worker.reconciler import Reconciler
 from tests.ears import listen
-from tests.effects.doubts import DAY, HOUR, MINUTE, SECOND, Scene, fresh_fence, scene_on
+from tests.scene import DAY, HOUR, MINUTE, SECOND, Scene, fresh_fence, scene_on
 from tests.terms import terms
 from tests.waiting import PATIENCE, Ahead, auntil
 

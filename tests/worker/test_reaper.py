@@ -30,7 +30,7 @@ from semel.core.records import Fence, Identity, Origin
 from semel.guard import Guard
 from semel.stores import open_backend
 from semel.stores.base import Backend, Store
-from semel.worker.flow_runner import Runner
+from semel.worker.flow_runner import FlowRunner
 from semel.worker.maintenance import pace_for
 from tests.waiting import PATIENCE, patient, until
 
@@ -191,7 +191,7 @@ def as_traffic(url: str) -> str:
 def reap(url: str) -> tuple[Counter[str], list[float]]:
     """Rounds until nothing is left; what went, and how long each round took."""
     guard = Guard(patient(url), tenant=None)
-    runner, counts, took = Runner(guard), Counter[str](), list[float]()
+    runner, counts, took = FlowRunner(guard), Counter[str](), list[float]()
     more = True
     while more:
         started = time.perf_counter()

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core.delivery import Delivery, encoded
+from semel.core.delivery import Delivery, encode_payload
 from semel.core.frozen import replace
 from semel.core.operations.outbox import BrowseEffects, Enqueue, Shelf
 from semel.errors import ConfigurationError, GiveUp, RetryLater
 from semel.outbox.webhook import Webhook, WebhookRefused
 from semel.stores.memory import MemoryBackend
 from semel.worker.deliveries import Deliveries
-from tests.effects.receiver import Receiver, Reply, fits
+from tests.outbox.receiver import Receiver, Reply, fits
 from tests.waiting import PATIENCE, Ahead, auntil
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of quite enough bytes").decode()
@@ -188,9 +188,9 @@ class Shop:
         self.now = 1_700_000_000_000_000
         backend = MemoryBackend(clock=lambda: self.now)
         self.guard = semel.Guard(backend, tenant=None)
-        self.guard.effect("order.paid", **options)(Webhook(receiver.url, secret=SECRET))
+        self.guard.delivers("order.paid", **options)(Webhook(receiver.url, secret=SECRET))
         self.store = backend.blocking()
-        self.store.perform(Enqueue("k1", None, "order.paid", encoded({"n": 1})))
+        self.store.perform(Enqueue("k1", None, "order.paid", encode_payload({"n": 1})))
 
     async def deliver(self) -> str:
         return (await Deliveries(self.guard, luck=lambda: 0.0).run_once()).note

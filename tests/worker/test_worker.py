@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from semel.errors import ConfigurationError, StoreUnavailable
-from semel.worker.rounds import Round
-from semel.worker.wake_up import EFFECT, WORK, Ring
-from semel.worker.worker import DELIVER, MAINTAIN, RUN, Worker
+from semel.worker.wake_up import EFFECT, WORK, Wake
+from semel.worker.worker import DELIVER, MAINTAIN, RUN, Round, Worker
 from tests.waiting import PATIENCE, Ahead, turns
 
 HOUR = timedelta(hours=1)
@@ -67,15 +66,15 @@ class Lasting:
         return Round(1)
 
 
-class HandBell:
+class HandListener:
     """Rung by the test."""
 
     def __init__(self) -> None:
-        self.ring: Ring = lambda channel: None
+        self.wake: Wake = lambda channel: None
         self.listening = asyncio.Event()
 
-    async def listen(self, ring: Ring) -> None:
-        self.ring = ring
+    async def listen(self, wake: Wake) -> None:
+        self.wake = wake
         self.listening.set()
         await asyncio.Event().wait()
 
@@ -107,14 +106,16 @@ async def test_a_loop_with_nothing_to_do_is_not_asked_until_somebody_wakes_it() 
 
 
 async def test_a_bell_wakes_those_whom_it_concerns() -> None:
-    deliver, run, maintain, bell = Rounds(), Rounds(), Rounds(), HandBell()
+    deliver, run, maintain, listener = Rounds(), Rounds(), Rounds(), HandListener()
     loops = ((DELIVER, deliver), (RUN, run), (MAINTAIN, maintain))
-    async with Running(*loops, bell=bell):
-        await asyncio.gather(deliver.comes(), run.comes(), maintain.comes(), bell.listening.wait())
-        bell.ring(EFFECT)
+    async with Running(*loops, listener=listener):
+        await asyncio.gather(
+            deliver.comes(), run.comes(), maintain.comes(), listener.listening.wait()
+        )
+        listener.wake(EFFECT)
         await deliver.comes()
         assert run.asked == 1
-        bell.ring(WORK)
+        listener.wake(WORK)
         await run.comes()
     assert (deliver.asked, run.asked, maintain.asked) == (2, 2, 1)
 
@@ -191,11 +192,11 @@ async def test_rounds_that_did_something_are_told_and_no_others() -> None:
 
 
 async def test_a_long_round_is_woken_and_stopped_in_its_middle() -> None:
-    lasting, bell = Lasting(), HandBell()
-    worker = Worker([(DELIVER, lasting)], bell=bell)
+    lasting, listener = Lasting(), HandListener()
+    worker = Worker([(DELIVER, lasting)], listener=listener)
     task = asyncio.create_task(worker.run())
-    await asyncio.gather(lasting.begun.wait(), bell.listening.wait())
-    bell.ring(EFFECT)
+    await asyncio.gather(lasting.begun.wait(), listener.listening.wait())
+    listener.wake(EFFECT)
     await lasting.woken.wait()
     worker.stop()
     assert await task is True
@@ -226,11 +227,11 @@ async def test_a_bell_that_breaks_leaves_the_worker_polling(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Broken:
-        async def listen(self, ring: Ring) -> None:
+        async def listen(self, wake: Wake) -> None:
             raise RuntimeError("broken")
 
     rounds = Rounds()
-    async with Running((DELIVER, rounds), bell=Broken(), poll=timedelta(milliseconds=5)):
+    async with Running((DELIVER, rounds), listener=Broken(), poll=timedelta(milliseconds=5)):
         while rounds.asked < 3:
             await rounds.comes()
     assert "waking up early does not work" in caplog.text

@@ -10,14 +10,14 @@ from starlette.routing import Mount
 
 import semel
 from semel.core.unknown.evidence import Absent, Happened
-from semel.inbox.inbox import Event, inbox
+from semel.inbox.inbox import ProviderEvent, inbox
 
 SECRET = "whsec_" + "c2VjcmV0LW9mLXRoZS1iYW5rLWFuZC1zaG9w"
 
 guard = semel.Guard(os.environ.get("SHOP_STORE", "memory://"), tenant=None)
 
 
-def read(event: Event) -> Any:
+def read(event: ProviderEvent) -> Any:
     """The bank's events: what happened to the payment whose identity we sent along."""
     said = event.json()
     if said["type"] == "payment.succeeded":

@@ -10,15 +10,15 @@ import pytest
 
 from semel.core.delivery import (
     RECORD_TRIES,
-    Delivered,
+    CallDeliverer,
+    DelivererFailed,
+    DelivererReturned,
     Delivery,
+    DeliveryEnding,
     DeliveryReport,
-    Ending,
-    NotSent,
-    Rules,
-    SendEffect,
+    RetryRules,
     deliver,
-    encoded,
+    encode_payload,
     next_pause,
 )
 from semel.core.flow import run
@@ -26,10 +26,10 @@ from semel.core.frozen import replace
 from semel.core.operations.handler import PauseBetweenLooks
 from semel.core.operations.outbox import (
     BrowseEffects,
-    Deliver,
     EffectWritten,
     Enqueue,
-    Fail,
+    MarkDelivered,
+    MarkFailed,
     Shelf,
     TakeEffects,
 )
@@ -42,7 +42,7 @@ R = TypeVar("R")
 
 SECOND = 1_000_000
 FENCE, OTHER = Fence(b"f" * 16), Fence(b"g" * 16)
-RULES = Rules(tries=3, first_pause=SECOND, longest_pause=10 * SECOND, keep=3600 * SECOND)
+RULES = RetryRules(tries=3, first_pause=SECOND, longest_pause=10 * SECOND, keep=3600 * SECOND)
 LEASE = 60 * SECOND
 
 
@@ -53,7 +53,7 @@ class World:
         self.now = 1_700_000_000 * SECOND
         self.backend = MemoryBackend(clock=lambda: self.now)
         self.store = self.backend.blocking()
-        self.replies: deque[Delivered | NotSent | BaseException] = deque()
+        self.replies: deque[DelivererReturned | DelivererFailed | BaseException] = deque()
         self.sent: list[Delivery] = []
         self.rests: list[Micros] = []
         self.faults: deque[str] = deque()
@@ -66,10 +66,10 @@ class World:
 
     def _perform(self, op: FlowOperation[Any]) -> Any:
         match op:
-            case SendEffect():
+            case CallDeliverer():
                 self.sent.append(op.delivery)
                 self.meanwhile()
-                reply = self.replies.popleft() if self.replies else Delivered("provider-1")
+                reply = self.replies.popleft() if self.replies else DelivererReturned("provider-1")
                 if isinstance(reply, BaseException):
                     raise reply
                 return reply
@@ -91,13 +91,13 @@ class World:
         return reply
 
     def write(self, key: str = "k1", order: str | None = None) -> None:
-        self.store.perform(Enqueue(key, None, "paid", encoded({"n": 1}), order))
+        self.store.perform(Enqueue(key, None, "paid", encode_payload({"n": 1}), order))
 
     def take(self, fence: Fence = FENCE, limit: int = 10) -> tuple[Effect, ...]:
         return self.store.perform(TakeEffects(fence, ("paid",), limit, LEASE)).effects
 
     def deliver(
-        self, fence: Fence = FENCE, rules: Rules = RULES, luck: float = 0.5
+        self, fence: Fence = FENCE, rules: RetryRules = RULES, luck: float = 0.5
     ) -> DeliveryReport:
         (effect,) = self.take(fence, 1)
         return run(deliver(effect, rules, fence, luck), self.perform)
@@ -116,7 +116,9 @@ def world() -> World:
 
 def test_a_deliverer_gets_the_key_the_payload_and_which_try_it_is(world: World) -> None:
     identity = Identity(b"i" * 32)
-    world.store.perform(Enqueue("k1", identity, "paid", encoded({"é": [1, None]}), "account-7"))
+    world.store.perform(
+        Enqueue("k1", identity, "paid", encode_payload({"é": [1, None]}), "account-7")
+    )
     world.deliver()
     created_at = datetime.fromtimestamp(1_700_000_000, UTC)
     assert world.sent == [
@@ -126,7 +128,7 @@ def test_a_deliverer_gets_the_key_the_payload_and_which_try_it_is(world: World) 
 
 def test_every_try_has_the_same_key(world: World) -> None:
     world.write()
-    world.replies.extend([NotSent(OSError("down")), NotSent(OSError("down"))])
+    world.replies.extend([DelivererFailed(OSError("down")), DelivererFailed(OSError("down"))])
     for _ in range(3):
         world.deliver()
         world.now += 10 * SECOND
@@ -144,7 +146,7 @@ def test_the_key_is_not_printed(world: World) -> None:
 
 def test_a_delivery_is_recorded_with_the_providers_id(world: World) -> None:
     world.write()
-    assert world.deliver() == DeliveryReport(Ending.DELIVERED)
+    assert world.deliver() == DeliveryReport(DeliveryEnding.DELIVERED)
     (done,) = world.shelf(Shelf.DELIVERED)
     assert (done.provider_id, done.tries) == ("provider-1", 1)
     assert world.take(OTHER) == ()
@@ -152,9 +154,11 @@ def test_a_delivery_is_recorded_with_the_providers_id(world: World) -> None:
 
 def test_an_error_is_recorded_and_tried_again_after_the_pause(world: World) -> None:
     world.write()
-    world.replies.append(NotSent(OSError("connection refused")))
+    world.replies.append(DelivererFailed(OSError("connection refused")))
     report = world.deliver(luck=0.5)
-    assert report == DeliveryReport(Ending.FAILED, "OSError: connection refused", SECOND // 2)
+    assert report == DeliveryReport(
+        DeliveryEnding.FAILED, "OSError: connection refused", SECOND // 2
+    )
     (waiting,) = world.shelf(Shelf.WAITING)
     assert waiting.error == "OSError: connection refused"
     world.now += SECOND // 2 - 1
@@ -165,12 +169,12 @@ def test_an_error_is_recorded_and_tried_again_after_the_pause(world: World) -> N
 
 def test_after_its_last_try_an_effect_is_a_dead_letter(world: World) -> None:
     world.write()
-    world.replies.extend([NotSent(NotExecuted("no")) for _ in range(3)])
+    world.replies.extend([DelivererFailed(NotExecuted("no")) for _ in range(3)])
     endings = []
     for _ in range(3):
         endings.append(world.deliver().ending)
         world.now += 10 * SECOND
-    assert endings == [Ending.FAILED, Ending.FAILED, Ending.DEAD]
+    assert endings == [DeliveryEnding.FAILED, DeliveryEnding.FAILED, DeliveryEnding.DEAD]
     world.now += 10**15
     assert world.take(OTHER) == ()
     assert [effect.tries for effect in world.shelf(Shelf.DEAD)] == [3]
@@ -178,8 +182,8 @@ def test_after_its_last_try_an_effect_is_a_dead_letter(world: World) -> None:
 
 def test_giving_up_makes_a_dead_letter_at_once(world: World) -> None:
     world.write()
-    world.replies.append(NotSent(GiveUp("the account is closed")))
-    assert world.deliver() == DeliveryReport(Ending.DEAD, "GiveUp: the account is closed")
+    world.replies.append(DelivererFailed(GiveUp("the account is closed")))
+    assert world.deliver() == DeliveryReport(DeliveryEnding.DEAD, "GiveUp: the account is closed")
     (dead,) = world.shelf(Shelf.DEAD)
     assert dead.error == "GiveUp: the account is closed"
 
@@ -192,14 +196,14 @@ def test_a_delivery_that_takes_its_worker_down_each_time_is_not_tried_for_ever(
         assert len(world.take()) == 1
         world.now += LEASE
     report = world.deliver()
-    assert report.ending is Ending.DEAD
+    assert report.ending is DeliveryEnding.DEAD
     assert world.sent == []
     assert len(world.shelf(Shelf.DEAD)) == 1
 
 
 def test_a_payload_that_is_no_json_is_a_dead_letter(world: World) -> None:
     world.store.perform(Enqueue("k1", None, "paid", b"\xff", None))
-    assert world.deliver().ending is Ending.DEAD
+    assert world.deliver().ending is DeliveryEnding.DEAD
     assert world.sent == []
 
 
@@ -207,16 +211,20 @@ def test_a_payload_that_is_no_json_is_a_dead_letter(world: World) -> None:
 
 
 @pytest.mark.parametrize("fault", ["lost", "applied"])
-@pytest.mark.parametrize("reply", [Delivered("provider-1"), NotSent(OSError("down"))])
+@pytest.mark.parametrize(
+    "reply", [DelivererReturned("provider-1"), DelivererFailed(OSError("down"))]
+)
 def test_a_result_is_offered_until_the_store_has_it(
-    world: World, fault: str, reply: Delivered | NotSent
+    world: World, fault: str, reply: DelivererReturned | DelivererFailed
 ) -> None:
     world.write()
     (effect,) = world.take()
     world.replies.append(reply)
     world.faults.extend([fault] * 3)
     report = run(deliver(effect, RULES, FENCE, 0.5), world.perform)
-    assert report.ending is (Ending.DELIVERED if isinstance(reply, Delivered) else Ending.FAILED)
+    assert report.ending is (
+        DeliveryEnding.DELIVERED if isinstance(reply, DelivererReturned) else DeliveryEnding.FAILED
+    )
     assert len(world.sent) == 1
     assert world.rests == [50_000, 100_000, 200_000]
 
@@ -226,7 +234,7 @@ def test_a_result_that_no_store_takes_leaves_the_effect_to_its_lease(world: Worl
     (effect,) = world.take()
     world.faults.extend(["lost"] * RECORD_TRIES)
     report = run(deliver(effect, RULES, FENCE, 0.5), world.perform)
-    assert report.ending is Ending.UNRECORDED
+    assert report.ending is DeliveryEnding.UNRECORDED
     assert world.take(OTHER) == ()
     world.now += LEASE
     assert [effect.key for effect in world.take(OTHER)] == ["k1"]
@@ -236,10 +244,11 @@ def test_a_result_that_no_store_takes_leaves_the_effect_to_its_lease(world: Worl
 
 
 @pytest.mark.parametrize(
-    "reply", [Delivered("mine"), NotSent(OSError("down")), NotSent(GiveUp("no"))]
+    "reply",
+    [DelivererReturned("mine"), DelivererFailed(OSError("down")), DelivererFailed(GiveUp("no"))],
 )
 def test_whoever_lost_the_lease_to_another_records_nothing(
-    world: World, reply: Delivered | NotSent
+    world: World, reply: DelivererReturned | DelivererFailed
 ) -> None:
     world.write()
     world.replies.append(reply)
@@ -249,10 +258,10 @@ def test_whoever_lost_the_lease_to_another_records_nothing(
         assert len(world.take(OTHER)) == 1
 
     world.meanwhile = overtake
-    assert world.deliver().ending is Ending.OVERTAKEN
+    assert world.deliver().ending is DeliveryEnding.OVERTAKEN
     (waiting,) = world.shelf(Shelf.WAITING)
     assert (waiting.error, waiting.provider_id) == (None, None)
-    assert world.store.perform(Deliver("k1", OTHER, "theirs", SECOND)).applied
+    assert world.store.perform(MarkDelivered("k1", OTHER, "theirs", SECOND)).applied
     (done,) = world.shelf(Shelf.DELIVERED)
     assert done.provider_id == "theirs"
 
@@ -264,7 +273,7 @@ def test_a_delivery_past_its_lease_that_nobody_took_over_counts(world: World) ->
         world.now += LEASE + 1
 
     world.meanwhile = pass_time
-    assert world.deliver().ending is Ending.DELIVERED
+    assert world.deliver().ending is DeliveryEnding.DELIVERED
 
 
 def test_an_interrupted_delivery_is_tried_again_at_once_by_another(world: World) -> None:
@@ -292,22 +301,24 @@ def test_of_one_order_the_next_comes_only_when_the_one_before_is_done(world: Wor
     for key in ("a1", "a2"):
         world.write(key, order="account-7")
     world.write("b1")
-    world.replies.append(NotSent(OSError("down")))
+    world.replies.append(DelivererFailed(OSError("down")))
     assert [effect.key for effect in world.take()] == ["a1", "b1"]
     assert world.take(OTHER) == ()
     world.now += LEASE
-    assert world.store.perform(Fail("a1", FENCE, "down", SECOND)) == EffectWritten(True, world.now)
+    assert world.store.perform(MarkFailed("a1", FENCE, "down", SECOND)) == EffectWritten(
+        True, world.now
+    )
     assert [effect.key for effect in world.take(OTHER)] == ["b1"]
     world.now += SECOND
     assert [effect.key for effect in world.take(OTHER)] == ["a1"]
-    world.store.perform(Deliver("a1", OTHER, None, SECOND))
+    world.store.perform(MarkDelivered("a1", OTHER, None, SECOND))
     assert [effect.key for effect in world.take(OTHER)] == ["a2"]
 
 
 def test_a_dead_letter_steps_aside(world: World) -> None:
     for key in ("a1", "a2"):
         world.write(key, order="account-7")
-    world.replies.append(NotSent(GiveUp("no")))
+    world.replies.append(DelivererFailed(GiveUp("no")))
     world.deliver()
     assert [effect.key for effect in world.take(OTHER)] == ["a2"]
 
@@ -336,7 +347,7 @@ def test_who_asks_to_be_left_alone_is_left_alone_so_long_within_reason() -> None
 
 def test_what_an_exception_says_is_kept_short_and_in_one_line(world: World) -> None:
     world.write()
-    world.replies.append(NotSent(OSError("a\nb " + "x" * 10_000)))
+    world.replies.append(DelivererFailed(OSError("a\nb " + "x" * 10_000)))
     report = world.deliver()
     assert report.error is not None
     assert report.error.startswith("OSError: a b xxx")

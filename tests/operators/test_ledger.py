@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from semel.core.operations.outbox import Deliver, Enqueue, TakeEffects
+from semel.core.operations.outbox import Enqueue, MarkDelivered, TakeEffects
 from semel.core.operations.requests import Advance
 from semel.core.records import Fence, Identity
 from semel.core.recovery import journal
 from semel.core.recovery.journal import Journal, PointKind
 from semel.errors import ConfigurationError
-from semel.operators.ledger import Entry, Report, Standing, compare
-from tests.effects.doubts import DAY, HOUR, MINUTE, WITH_OUTBOX, Scene
+from semel.operators.ledger import CallState, LedgerReport, ProviderEntry, compare
+from tests.scene import DAY, HOUR, MINUTE, WITH_OUTBOX, Scene
 
 
 def charged(scene: Scene, **result: Any) -> Identity:
@@ -25,11 +25,11 @@ def charged(scene: Scene, **result: Any) -> Identity:
     return identity
 
 
-def entry(scene: Scene, identity: Identity, **fields: Any) -> Entry:
-    return Entry(scene.key_of(identity, "charged"), fields)
+def entry(scene: Scene, identity: Identity, **fields: Any) -> ProviderEntry:
+    return ProviderEntry(scene.key_of(identity, "charged"), fields)
 
 
-def compared(scene: Scene, *entries: Entry, **how: Any) -> Report:
+def compared(scene: Scene, *entries: ProviderEntry, **how: Any) -> LedgerReport:
     return compare(scene.guard, entries, name="charged", **how)
 
 
@@ -37,19 +37,19 @@ def delivered(scene: Scene, key: str, payload: bytes, provider_id: str | None) -
     fence = Fence(b"f" * 16)
     scene.harness.perform(Enqueue(key, None, "charged", payload))
     scene.harness.perform(TakeEffects(fence, ("charged",), 1, MINUTE))
-    scene.harness.perform(Deliver(key, fence, provider_id, HOUR))
+    scene.harness.perform(MarkDelivered(key, fence, provider_id, HOUR))
 
 
 def test_what_agrees_is_counted(scene: Scene) -> None:
     one, two = charged(scene, id="ch_1", amount=500), charged(scene, id="ch_2", amount=700)
     theirs = entry(scene, one, id="ch_1", amount=500), entry(scene, two, amount="700")
     report = compared(scene, *theirs)
-    assert report == Report(2, (), (), ())
+    assert report == LedgerReport(2, (), (), ())
     assert report.agrees
 
 
 def test_what_only_the_provider_has(scene: Scene) -> None:
-    stranger = Entry("semel_somebody_else", {"amount": 500})
+    stranger = ProviderEntry("semel_somebody_else", {"amount": 500})
     report = compared(scene, stranger)
     assert report.missing_here == (stranger,)
     assert not report.agrees
@@ -59,7 +59,7 @@ def test_what_only_we_have(scene: Scene) -> None:
     identity = charged(scene, id="ch_1")
     report = compared(scene)
     (ours,) = report.missing_there
-    assert (ours.identity, ours.standing) == (identity, Standing.MADE)
+    assert (ours.identity, ours.state) == (identity, CallState.MADE)
     assert not report.agrees
 
 
@@ -85,7 +85,7 @@ def test_what_was_released_here_and_happened_there(scene: Scene) -> None:
 def test_what_is_unknown_here_is_found_to_have_happened(scene: Scene, how: Any) -> None:
     identity = scene.unknown(**how)
     (found,) = compared(scene, entry(scene, identity)).differing
-    assert found.ours.standing is Standing.IN_DOUBT
+    assert found.ours.state is CallState.IN_DOUBT
     assert "settle it" in found.what
 
 
@@ -105,12 +105,12 @@ def test_plain_handlers_match_by_their_derived_keys(scene: Scene) -> None:
 def test_delivered_effects_are_compared_too(scene: Scene) -> None:
     delivered(scene, "key-1", b'{"amount": 500}', "ch_1")
     delivered(scene, "key-2", b"not json", None)
-    there = Entry("key-1", {"provider_id": "ch_1", "amount": 500})
+    there = ProviderEntry("key-1", {"provider_id": "ch_1", "amount": 500})
     report = compared(scene, there)
     assert report.matched == 1
     assert [each.key for each in report.missing_there] == ["key-2"]
     (found,) = compared(
-        scene, Entry("key-1", {"provider_id": "ch_9"}), Entry("key-2", {})
+        scene, ProviderEntry("key-1", {"provider_id": "ch_9"}), ProviderEntry("key-2", {})
     ).differing
     assert found.what == "provider_id: ch_9 there, ch_1 here"
 
@@ -120,8 +120,8 @@ def test_an_effect_of_a_record_is_one_and_not_two(scene: Scene) -> None:
     identity = scene.completed()
     key = scene.key_of(identity, "charged", "effect")
     delivered(scene, key, b"{}", "ch_1")
-    report = compared(scene, Entry(key, {"provider_id": "ch_1"}))
-    assert report == Report(1, (), (), ())
+    report = compared(scene, ProviderEntry(key, {"provider_id": "ch_1"}))
+    assert report == LedgerReport(1, (), (), ())
     assert [each.key for each in compared(scene).missing_there] == [key]
 
 
@@ -140,7 +140,7 @@ def test_only_what_we_made_in_the_time_given_must_be_there(scene: Scene) -> None
 def test_the_caller_may_say_what_is_the_same(quick: Scene) -> None:
     identity = charged(quick, cents=500)
 
-    def same(theirs: Entry, ours: Any) -> str | None:
+    def same(theirs: ProviderEntry, ours: Any) -> str | None:
         return None if theirs.fields["euros"] * 100 == ours.fields["cents"] else "amount"
 
     assert compared(quick, entry(quick, identity, euros=5), same=same).agrees
