@@ -76,12 +76,16 @@ def _enforced(endpoint: Callable[..., Any], policy: Policy, report: Report) -> A
         with watched():
             return endpoint(*given, **named)
 
-    if not isinstance(endpoint, functools.partial) and not inspect.isroutine(endpoint):
+    if not _is_function(endpoint):
         # An object that is called, such as an ASGI application: frameworks tell it from a function.
         return _AsyncObject(endpoint, check) if is_async(endpoint) else _Object(endpoint, check)
     iterates = inspect.isgeneratorfunction(endpoint) or inspect.isasyncgenfunction(endpoint)
     wrapper = awaited if inspect.iscoroutinefunction(endpoint) else begun if iterates else called
     return functools.wraps(endpoint)(wrapper)
+
+
+def _is_function(endpoint: Any) -> bool:
+    return isinstance(endpoint, functools.partial) or inspect.isroutine(endpoint)
 
 
 def demand_method(endpoint: Any, policy: Policy, method: str | None, report: Report) -> None:

@@ -122,8 +122,11 @@ def wsgi_environ(run: WorkerRun) -> dict[str, Any]:
 def run_wsgi(app: Any, run: WorkerRun) -> None:
     """`run_asgi` for a WSGI application; blocks."""
 
+    def write(piece: bytes) -> None:
+        """Nobody is there to read it."""
+
     def start_response(*_: Any) -> Any:
-        return lambda piece: None  # nobody is there to read it
+        return write
 
     body: Iterable[bytes] = app(wsgi_environ(run), start_response)
     try:

@@ -82,9 +82,9 @@ def _place(environ: dict[str, Any]) -> Place:
     """
     root: str = environ["SCRIPT_NAME"]
     below: str = environ["PATH_INFO"]
-    noted = environ.get("RAW_URI") or environ.get("REQUEST_URI")
+    noted: str | None = environ.get("RAW_URI") or environ.get("REQUEST_URI")
     if "%" in root + below and noted:
-        path = noted.partition("?")[0]
+        path: str = noted.partition("?")[0]
         path = path if path.startswith("/") else urlsplit(path).path
         octets, prefix = unquote_to_bytes(path), root.encode()
         if (octets + b"/").startswith(prefix.rstrip(b"/") + b"/"):

@@ -57,7 +57,8 @@ def literal(value: object) -> str:
         case list():  # for IN; nothing is in an empty list, not even NULL
             return ", ".join(map(literal, cast("list[object]", value))) or "NULL"
         case tuple():
-            text = ", ".join(map(literal, cast("tuple[object, ...]", value)))
-            return text if len(value) == 1 else f"({text})"
+            items = cast("tuple[object, ...]", value)
+            text = ", ".join(map(literal, items))
+            return text if len(items) == 1 else f"({text})"
         case _:
             raise TypeError(f"no value of a statement: {type(value).__name__}")

@@ -263,7 +263,7 @@ class Batch(Generic[J]):
 
     def __init__(self, kind: BatchKind, rows: dict[Identity, J], others: Sequence[J] = ()) -> None:
         self._kind = kind
-        self._rows = rows
+        self._rows: dict[Identity, J] = rows
         self.jobs: list[J] = [*rows.values(), *others]
 
     def __len__(self) -> int:
