@@ -172,7 +172,7 @@ def test_a_duplicate_is_told_where_to_look(
     assert (final.status, final.body) == (201, b"made")
 
 
-@pytest.mark.parametrize("verb", ["phase", "call", "effect"])
+@pytest.mark.parametrize("verb", ["phase", "call", "enqueue"])
 def test_what_would_block_an_event_loop_is_refused_before_it_does_anything(
     make_guard: MakeGuard, memory: MemoryBackend, runner: asyncio.Runner, verb: str
 ) -> None:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from semel.core.exchange.replay import measured
 from semel.log import log
 from semel.web.asgi import refuse_second
+from semel.web.asgi_gated import GatedMiddleware, status_at
 from semel.web.asgi_types import Scope
-from semel.web.gate import StandIn, gated, is_gated
-from semel.web.gated import GatedMiddleware, status_at
+from semel.web.endpoint_gate import StandIn, gated, is_gated
 from semel.web.inventory import COMMITS_LATE, late_commits
 from semel.web.openapi import describe
 from semel.web.pipeline import Pipeline

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from semel.errors import ConfigurationError
 from semel.web.asgi import check_settings, drain
+from semel.web.asgi_gated import GatedMiddleware, status_at
 from semel.web.asgi_types import Receive, Scope, Send
-from semel.web.gate import StandIn, gated, is_gated
-from semel.web.gated import GatedMiddleware, status_at
+from semel.web.endpoint_gate import StandIn, gated, is_gated
 from semel.web.openapi import describe
 from semel.web.pipeline import Pipeline
 from semel.web.policy_in_force import called_for

@@ -86,7 +86,7 @@ class _Known:
 class Operation(_Known):
     """The operation that a handler is running.
 
-    `phase`, `call` and `effect` block: in an event loop they are those of an `AsyncOperation`.
+    `phase`, `call` and `enqueue` block: in an event loop they are those of an `AsyncOperation`.
     """
 
     __slots__ = ()
@@ -133,7 +133,7 @@ class Operation(_Known):
         A worker delivers it after the commit, by whoever `Guard.delivers` registered for ``name``.
         ``which`` tells apart several of one name; the key is made of both.
         """
-        _refuse_in_event_loop("effect")
+        _refuse_in_event_loop("enqueue")
         op = _enqueue(self._run, name, which, payload, order, delay)
         return _written(op, self._run.join(self.transaction).perform(op))
 

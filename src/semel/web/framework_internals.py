@@ -54,7 +54,7 @@ def _at_its_gate(plain: Any) -> Any:
 
     For a tagged endpoint it notes the method of the request, because in a thread it is not seen.
     """
-    from semel.web.gate import passed_by  # which needs asyncio, as FastAPI does
+    from semel.web.endpoint_gate import passed_by  # which needs asyncio, as FastAPI does
 
     @functools.wraps(plain)
     async def run_endpoint_function(**given: Any) -> Any:

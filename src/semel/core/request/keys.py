@@ -301,7 +301,7 @@ _LENGTHS = Struct(">7Q")
 
 
 def identity(scope: Scope, key: str) -> bytes:
-    """FingerprintRule `i1`: SHA-256 over the recipe, seven lengths, then the seven parts.
+    """Recipe `i1`: SHA-256 over the recipe, seven lengths, then the seven parts.
 
     The lengths keep parts apart whatever they contain. A session is marked, so that an empty one
     differs from none.

@@ -1,4 +1,4 @@
-"""The ASGI adapter with a gate before the endpoint, for FastAPI and Litestar: see `gate`."""
+"""The ASGI adapter with a gate before the endpoint, for FastAPI and Litestar: see `endpoint_gate`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from semel.web.asgi import (
 from semel.web.asgi_exchange import AsgiExchange, body_messages, keepable, send_response
 from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
 from semel.web.body import Body, SpooledBody
+from semel.web.endpoint_gate import EndpointGate, GateVerdict, TurnedBack, at_gate
 from semel.web.exchange import too_late
-from semel.web.gate import EndpointGate, GateVerdict, TurnedBack, at_gate
 from semel.web.pipeline import MARK, Pipeline
 from semel.web.routes import Place
 
