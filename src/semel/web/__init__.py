@@ -6,7 +6,7 @@
                                      ↓
                                 application
 
-1. The **adapter** (`asgi`, `wsgi`, `view_sync`, `view_async`, and `asgi_gated` for FastAPI and Litestar)
+1. The **adapter** (`asgi`, `wsgi`, `view_sync`, `view_async`, `asgi_gated`)
    is called by the server or by a framework. It alone knows the protocol: how a request is read,
    how a response is sent, where the application is called. A safe method without a key goes
    straight to the application.
@@ -38,7 +38,7 @@ cannot be cancelled, so everything is done in the server's thread.
 **Where the claim stands.** `asgi` and `wsgi` claim before the application is called: a replay costs
 it nothing, and authentication must be outside. Frameworks that authenticate inside have adapters
 that claim later: at the call of the view (Flask, Django), or at a gate before the endpoint, behind
-its dependencies (FastAPI, Litestar: `endpoint_gate`). There authentication runs for replays as well.
+its dependencies (FastAPI, Litestar: `endpoint_gate`). So it runs for replays, too.
 
 Files::
 

@@ -1,4 +1,4 @@
-"""The ASGI adapter with a gate before the endpoint, for FastAPI and Litestar: see `endpoint_gate`."""
+"""The ASGI adapter of FastAPI and Litestar: a gate before the endpoint (`endpoint_gate`)."""
 
 from __future__ import annotations
 
