@@ -38,7 +38,7 @@ cannot be cancelled, so everything is done in the server's thread.
 **Where the claim stands.** `asgi` and `wsgi` claim before the application is called: a replay costs
 it nothing, and authentication must be outside. Frameworks that authenticate inside have adapters
 that claim later: at the call of the view (Flask, Django), or at a gate before the endpoint, behind
-its dependencies (FastAPI, Litestar: `endpoint_gate`). So it runs for replays, too.
+its dependencies (FastAPI, Litestar: `endpoint_gate`). So authentication runs for replays, too.
 
 Files::
 
