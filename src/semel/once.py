@@ -92,7 +92,7 @@ class OnceCall:
         body = self._body if len(self._body) < LARGE else (self._body,)
         name_record(ex)
         add_body(ex, body, new_fence())
-        ex.seen_before = ex.runtime.seen_before.meet(ex.identity)
+        ex.seen_before = ex.runtime.seen_keys.meet(ex.identity)
         # A worker finds the probe of a function by its name; that of a policy only if it is the
         # guard's own.
         own = policy is guard.policy and policy.probe is not None

@@ -81,11 +81,11 @@ def used(make_guard: MakeGuard) -> semel.Guard:
         once(guard)  # the second is read, and remembered
     guard.start()
     runtime = guard.runtime
-    runtime.seen_before.meet(KEY)
+    runtime.seen_keys.meet(KEY)
     for _ in range(FAILURES):
         runtime.breaker.failed(time.monotonic() - 2 * LASTING)
     assert learnt(guard) == {
-        *("begun", "breaker", "seen_before", "limiter", "plans", "replays", "threads"),
+        *("begun", "breaker", "seen_keys", "limiter", "plans", "replays", "threads"),
     }
     return guard
 
@@ -98,7 +98,7 @@ def learnt(guard: semel.Guard) -> set[str]:
     found = {
         "begun": runtime.begun,
         "breaker": runtime.breaker.is_open,
-        "seen_before": runtime.seen_before.meet(KEY),
+        "seen_keys": runtime.seen_keys.meet(KEY),
         "leases": bool(runtime.keeper.leases),
         "limiter": any(runtime.limiter.charge("", LimitCost.NEW_KEY) for _ in range(3)),
         "plans": runtime.plan(EVERY_ROUTE, guard.policy).enrolled,
@@ -146,7 +146,7 @@ def test_a_child_is_served_though_its_parent_was_at_work_everywhere(
     keeper, held, go = guard.runtime.keeper, threading.Event(), threading.Event()
 
     def hold() -> None:
-        with keeper.waiters._lock, keeper.renewing._wake, keeper._errands._wake:
+        with keeper.waiters._lock, keeper.renewing._wake, keeper._other_work._wake:
             held.set()
             go.wait(PATIENCE)
 
@@ -165,7 +165,7 @@ def _serves(guard: semel.Guard) -> bool:
     keeper = guard.runtime.keeper
     keeper.settled(KEY)
     keeper.renewing.rouse(0.0)
-    keeper._errands.rouse(0.0)
+    keeper._other_work.rouse(0.0)
     begun = guard.runtime.begun and standing() == ["semel-maintenance"]
     guard.close()
     return begun and served.value == os.getpid() and not served.replayed and not standing()

@@ -164,7 +164,7 @@ def test_a_key_thought_to_be_met_pays_when_it_turns_out_to_be_new(
 ) -> None:
     send = make(semel.Limits(new_keys=few(1)))
     assert send(new()).status == 200
-    guards[0].runtime.seen_before._slots = bytearray(b"\1") * SeenKeys.SLOTS
+    guards[0].runtime.seen_keys._slots = bytearray(b"\1") * SeenKeys.SLOTS
     reply = send(new())
     assert (reply.status, reply.code) == (429, "too-fast")
     assert store.count(Claim) == 1

@@ -38,9 +38,9 @@ class Keeper:
         self._clock = clock
         self.leases = Leases(clock, events)
         self.renewing = RoundsThread("semel-leases", self._renew, clock, events)
-        self._errands = RoundsThread("semel-keeper", self._run_errands, clock, events)
+        self._other_work = RoundsThread("semel-keeper", self._do_other_work, clock, events)
         self.write_retries = WriteRetries(clock, events)
-        self.waiters = Waiters(clock, self._errands.rouse, events)
+        self.waiters = Waiters(clock, self._other_work.rouse, events)
 
     def hold(self, lease: Lease) -> None:
         """Renew ``lease`` until it is let go."""
@@ -58,27 +58,27 @@ class Keeper:
         seen: Fence | None = None,
     ) -> None:
         """Perform ``op``, after ``claim``, until it is acknowledged."""
-        self._errands.rouse(self.write_retries.add(op, claim, seen))
+        self._other_work.rouse(self.write_retries.add(op, claim, seen))
 
     def settled(self, identity: Identity) -> None:
         """A record changed in this process: whoever waits for it is served right away."""
         if self.waiters.watches and self.waiters.hurry(identity):
-            self._errands.rouse(self._clock())
+            self._other_work.rouse(self._clock())
 
     def run_once(self) -> float:
         """Do everything that is due; returns when to come again."""
-        return min(self._renew(), self._run_errands())
+        return min(self._renew(), self._do_other_work())
 
     def stop(self) -> None:
         """End the threads; what is still pursued is given one last try."""
         self.renewing.stop()
-        self._errands.stop()
+        self._other_work.stop()
         self.write_retries.last_try(self._store)
 
     def _renew(self) -> float:
         return self.leases.run_once(self._store())
 
-    def _run_errands(self) -> float:
+    def _do_other_work(self) -> float:
         store = self._store()
         return min(self.write_retries.run_once(store), self.waiters.run_once(store))
 

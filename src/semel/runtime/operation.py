@@ -19,6 +19,7 @@ from semel.core.recovery.was_sent import says_not_executed
 from semel.core.request import keys
 from semel.errors import ConfigurationError, OutcomeUnknown, doubts
 from semel.runtime.leases import Lease, lease_clock
+from semel.stores.open_transactions import in_event_loop
 
 if TYPE_CHECKING:
     from semel.core.operations.outbox import EffectWritten, Enqueue
@@ -433,7 +434,7 @@ def async_operation() -> AsyncOperation:
 
 def fitting_operation() -> Operation | AsyncOperation:
     """Whichever of them fits here: for what is imported, not called, as in Flask."""
-    return async_operation() if _in_event_loop() else operation()
+    return async_operation() if in_event_loop() else operation()
 
 
 def _its_run(asked: str) -> Run:
@@ -445,19 +446,8 @@ def _its_run(asked: str) -> Run:
 
 def _refuse_in_event_loop(verb: str) -> None:
     """Nothing has been done yet. It would stop the loop, and use a store for threads."""
-    if _in_event_loop():
+    if in_event_loop():
         raise ConfigurationError(
             f"in an event loop, {verb} of semel.operation() would block it: "
             f"await semel.async_operation().{verb}(...)"
         )
-
-
-def _in_event_loop() -> bool:
-    asyncio: Any = sys.modules.get("asyncio")
-    if asyncio is None:
-        return False
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

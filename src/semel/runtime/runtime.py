@@ -54,7 +54,7 @@ class Runtime:
       goes on with those it has;
     - the breaker: closed. The child finds out by itself whether the store answers;
     - the limiter: no tenant has asked for anything, and its keys are not counted yet;
-    - the replay cache and the seen_before keys: empty. It asks the store more often for a while;
+    - the replay cache and the keys seen: empty. It asks the store more often for a while;
     - running tasks: none. Those of the parent belong to the parent's event loop;
     - plans: none. Each route's settings are compared with the store's once more;
     - maintenance and census: not begun. Its first keyed request starts their threads.
@@ -85,7 +85,7 @@ class Runtime:
         """What each tenant has asked for lately."""
         self.replays = None if replay_cache is None else ReplayCache(replay_cache)
         """Answers that may be repeated without asking the store."""
-        self.seen_before = SeenKeys()
+        self.seen_keys = SeenKeys()
         """Keys that were probably met before."""
         self.running: set[asyncio.Task[Any]] = set()
         """Handlers and writes that go on although their callers may have left."""

@@ -6,8 +6,8 @@ connection, however many duplicates there are.
 
 from __future__ import annotations
 
-import asyncio
 import os
+import sys
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -41,7 +41,10 @@ def refused(what: str) -> ConfigurationError:
 
 
 def in_event_loop() -> bool:
-    """Whether the calling thread runs an event loop, and so needs an async connection."""
+    """Whether the calling thread runs an event loop; where asyncio is not loaded, it does not."""
+    asyncio: Any = sys.modules.get("asyncio")
+    if asyncio is None:
+        return False
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -169,7 +169,7 @@ def refuse_second(kind: type[Middleware], app: Any) -> None:
     for inner in _guards_inside(app):
         if kind.claims_late or inner.claims_late:
             raise ConfigurationError(
-                "this application is guarded twice: where guard.fastapi(app) or Litestar's plugin "
+                "this application is guarded twice: where guard.fastapi(app) or Litestar's install "
                 "guards it, leave semel.Middleware, guard.asgi(app) and a second call out"
             )
 

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 from semel.core.frozen import frozen
 from semel.errors import ConfigurationError
 from semel.runtime.operation import Run, fitting_operation, watched
+from semel.stores.open_transactions import in_event_loop
 from semel.web.exchange_async import Promise
 from semel.web.tags import every_route
 
@@ -123,7 +124,7 @@ def _gated_function(
 
     def called(*given: Any, **named: Any) -> Any:
         gate = _gate.get()
-        if _in_event_loop():
+        if in_event_loop():
             return awaited(gate, given, named)
         verdict = None if gate is None else gate.arrive_from_thread()
         if isinstance(verdict, TurnedBack):
@@ -178,14 +179,6 @@ def _called() -> EndpointGate | None:
     if gate is not None:
         gate.called = True
     return gate
-
-
-def _in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _entered(run: Run | None, named: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def at_once(runtime: Runtime, ex: Exchange) -> Answer | None:
         over = limiter.charge(tenant, toll)
     if over is not None:
         if toll is LimitCost.NEW_KEY:
-            runtime.seen_before.forget(ex.identity)
+            runtime.seen_keys.forget(ex.identity)
         return throttled(over.code, over.wait)
     if answer is None and (wait := breaker.refuses()) is not None:
         if limiter is not None:

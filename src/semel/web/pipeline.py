@@ -137,7 +137,7 @@ class Pipeline:
             failed = Answer(refuse("misconfigured"), Outcome.MISCONFIGURED, error)
             ex.tell(failed, at_once=True)
             return failed
-        ex.seen_before = ex.runtime.seen_before.meet(ex.identity)
+        ex.seen_before = ex.runtime.seen_keys.meet(ex.identity)
         if type(raw) is not dict or WORKER_RUN in raw:
             worker = find_worker_run(raw)
             if worker is not None:
