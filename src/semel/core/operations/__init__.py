@@ -6,4 +6,14 @@ outbox        effects, and events of providers
 audit         audit, erasure, encryption
 acts          what people and evidence do to records
 handler       what a handler comes to, and operations that no store performs
+
+Whoever needs many of them imports this package as one name: ``from semel.core import operations as
+ops``, then ``ops.Claim``.
 """
+
+from semel.core.operations.acts import *  # noqa: F403 - no name stands in two of them
+from semel.core.operations.audit import *  # noqa: F403
+from semel.core.operations.handler import *  # noqa: F403
+from semel.core.operations.maintenance import *  # noqa: F403
+from semel.core.operations.outbox import *  # noqa: F403
+from semel.core.operations.requests import *  # noqa: F403
