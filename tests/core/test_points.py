@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from semel.core.exchange.progress import Progress
+from semel.core.exchange.exchange import Progress
 from semel.core.frozen import replace
 from semel.core.operations.handler import Abandoned, Ask, Begun, Commit, Did, Do, Raised, RollBack
 from semel.core.operations.requests import Advance, Applied, Lost, Recalled

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 
 from semel.core.exchange.answers import Answer
 from semel.core.exchange.claim import claim, resume
-from semel.core.exchange.exchange import Exchange, WorkerRun
-from semel.core.exchange.progress import Progress
+from semel.core.exchange.exchange import Exchange, Progress, WorkerRun
 from semel.core.exchange.settle import Flowing, end_stream, settle
 from semel.core.flow import Flow
 from semel.core.frozen import frozen

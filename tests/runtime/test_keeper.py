@@ -32,8 +32,7 @@ from semel.core.records import Fence, Identity, Origin, State
 from semel.errors import SchemaError, StoreUnavailable
 from semel.runtime import write_retries
 from semel.runtime.events import Events
-from semel.runtime.keeper import Keeper
-from semel.runtime.leases import Lease, Leases, lease_clock
+from semel.runtime.leases import Keeper, Lease, Leases, lease_clock
 from semel.runtime.write_retries import WriteRetries
 from semel.stores.base import Store
 from semel.stores.memory import MemoryBackend

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semel.core.tenant_counts import digest
+from semel.core.maintenance import digest
 from semel.errors import ConfigurationError
 from semel.runtime.limits import LimitCost, Limiter, Limits, OverLimit, Rate
 

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import semel
 from semel.core.policy import Policy
-from semel.runtime.keeper import Keeper
-from semel.runtime.leases import lease_clock
+from semel.runtime.leases import Keeper, lease_clock
 from tests.waiting import PATIENCE
 from tests.web.effects import Effects
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core import tenant_counts
+from semel.core import maintenance
 from semel.core.flow import run
+from semel.core.maintenance import digest
 from semel.core.operations.handler import PauseBetweenLooks
 from semel.core.operations.maintenance import Count, Lead
 from semel.core.operations.requests import Claim, FlowOperation, Register
 from semel.core.records import Identity, Origin
-from semel.core.tenant_counts import digest
 from semel.runtime.leases import new_fence
 from semel.runtime.limits import LimitCost, Limiter, Limits
 from semel.stores import open_backend
@@ -70,7 +70,7 @@ def counter(backend: Backend, cap: int = 10) -> tuple[TenantCounter, Limiter]:
 
 
 def test_one_counts_and_all_know(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tenant_counts, "PAGE", 4)
+    monkeypatch.setattr(maintenance, "PAGE", 4)
     odd = "zoë \0"
     for tenant, keys in (("full", 10), ("half", 5), ("few", 4), (odd, 10)):
         fill(backend, tenant, keys)
@@ -123,8 +123,8 @@ def test_a_note_that_is_damaged_is_counted_anew() -> None:
 def test_more_tenants_than_there_is_room_for_cost_no_more_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tenant_counts, "ROOM", 40)
-    monkeypatch.setattr(tenant_counts, "PAGE", 20)
+    monkeypatch.setattr(maintenance, "ROOM", 40)
+    monkeypatch.setattr(maintenance, "PAGE", 20)
     store = MemoryBackend()
     fill(store, "large", 100)
     for number in range(200):
@@ -134,7 +134,7 @@ def test_more_tenants_than_there_is_room_for_cost_no_more_memory(
     def perform(op: FlowOperation[Any]) -> Any:
         return None if isinstance(op, PauseBetweenLooks) else ask(op)
 
-    note = run(tenant_counts.count(1), perform)
+    note = run(maintenance.count_tenants(1), perform)
     assert note.active[digest("large")] == 100
     assert len(note.active) <= 60
 

@@ -16,7 +16,7 @@ import semel
 from semel.core.operations.maintenance import Browse
 from semel.core.operations.requests import Claim, Read
 from semel.core.records import State
-from semel.runtime.seen_keys import SeenKeys
+from semel.runtime.runtime import SeenKeys
 from tests.waiting import PATIENCE, until
 from tests.web.client import Reply, new_key
 from tests.web.colours import COLOURS, Said, driver, once

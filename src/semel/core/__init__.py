@@ -5,8 +5,7 @@ records         what a record, a request and a response are
 policy          what a route promises, and the plan made from it
 flow            generators that yield operations and receive replies; their drivers
 terms           what a record was promised under
-maintenance     leases lapse, records expire, tenants are erased
-tenant_counts   how many keys each tenant has
+maintenance     leases lapse, records expire, tenants are erased and counted
 delivery        delivers one effect of the outbox
 texts, frozen   texts that every store can keep; slotted classes
 

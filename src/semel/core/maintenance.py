@@ -7,18 +7,20 @@ as a request's own write, so that nobody waits longer for it than for another re
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from typing import Final
+from hashlib import sha256
+from typing import Any, Final, cast
 
 from semel.core.exchange import replay
 from semel.core.exchange.problems import refuse
 from semel.core.flow import Flow, Interrupted, ask
-from semel.core.frozen import frozen
+from semel.core.frozen import frozen, value
 from semel.core.operations.acts import Act, Verb, act
 from semel.core.operations.audit import Belonging, Erase, Remark
 from semel.core.operations.handler import PauseBetweenLooks
-from semel.core.operations.maintenance import Abandon, Reap, Sweep, Tended
-from semel.core.operations.requests import Applied, StoreOperation
+from semel.core.operations.maintenance import Abandon, Count, Reap, Sweep, Tended
+from semel.core.operations.requests import Applied, Conflicting, Register, StoreOperation
 from semel.core.records import Identity, Micros, State
 from semel.core.stored import snapshot
 from semel.core.stored.snapshot import Snapshot
@@ -125,3 +127,83 @@ def erase(each: Belonging, said: Act) -> Flow[bool]:
     if each.state not in _SETTLED:
         return False
     return isinstance((yield from ask(Erase(each.identity, each.fence, said))), Applied)
+
+
+# --- how many keys each tenant has
+
+PAGE: Final = 1_000
+"""Records that one step counts."""
+REST: Final[Micros] = 5_000
+"""Between two steps: most of the time is the requests'."""
+ROOM: Final = 100_000
+"""Tenants that are counted at once; beyond that the smaller half is let go."""
+NOTED: Final = 10_000
+"""Tenants that a note names: half a megabyte at most."""
+_TRIES: Final = 8
+_EMPTY: Final = "{}"
+
+
+@value
+class CountedTenants:
+    """What was counted, and when, by the store's clock; None: nobody has counted yet."""
+
+    counted_at: Micros | None
+    active: dict[str, int]
+    now: Micros
+
+
+def digest(tenant: str) -> str:
+    """What a tenant is called in a note."""
+    return sha256(tenant.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def last_count(cap: int) -> Flow[CountedTenants]:
+    """The last note."""
+    reply = yield from ask(Register(_count_name(cap), _EMPTY))
+    return _read_count(reply.recorded if isinstance(reply, Conflicting) else _EMPTY, reply.now)
+
+
+def count_tenants(cap: int) -> Flow[CountedTenants]:
+    """Count every record once, note who has half of ``cap`` or more, and say so."""
+    counts: Counter[str] = Counter()
+    after: Identity | None = None
+    while True:
+        page = yield from ask(Count(PAGE, after))
+        counts.update({digest(tenant): number for tenant, number in page.tenants.items()})
+        if len(counts) > ROOM:
+            counts = Counter(dict(counts.most_common(ROOM // 2)))
+        if page.until is None:
+            break
+        after = page.until
+        yield from ask(PauseBetweenLooks(REST))
+    large = {name: number for name, number in counts.most_common(NOTED) if number * 2 >= cap}
+    note = CountedTenants(page.now, large, page.now)
+    yield from _write_count(cap, note)
+    return note
+
+
+def _write_count(cap: int, note: CountedTenants) -> Flow[None]:
+    text = json.dumps({"at": note.counted_at, "active": note.active}, separators=(",", ":"))
+    previous = _EMPTY
+    for _ in range(_TRIES):
+        reply = yield from ask(Register(_count_name(cap), text, previous))
+        if not isinstance(reply, Conflicting):
+            return
+        previous = reply.recorded  # somebody else has counted meanwhile: the later one counts
+
+
+def _count_name(cap: int) -> str:
+    """A note for each cap: who has half of one may be far from another."""
+    return f"~active keys {cap}"
+
+
+def _read_count(text: str, now: Micros) -> CountedTenants:
+    """A note that cannot be read is none: it is counted anew."""
+    try:
+        noted = json.loads(text)
+        active = cast("dict[str, Any]", noted["active"])
+        return CountedTenants(
+            int(noted["at"]), {name: int(many) for name, many in active.items()}, now
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return CountedTenants(None, {}, now)

@@ -1,17 +1,15 @@
 """What one process has: one runtime for each guard.
 
-runtime           all of it, tied together
+runtime           all of it, tied together; which keys this process has probably met
 operation         what a running handler can ask and do
 recovery_points   recovery points as a handler uses them
-keeper            the threads that look after leases, retries and waiting requests
-leases            leases, fences, and the clock they are counted by
+leases            leases, fences, their clock, and the keeper, whose threads renew them
 write_retries     writes that must reach the store although nobody waits for them
 waiters           requests that wait for another one with the same key
 transactions      operations of an exchange that has a transaction open
-seen_keys         which keys this process has probably met
 replay_cache      answers repeated for a while without asking the store
 breaker           refuses at once while the store is out
-limits            how much a tenant may ask for
+limits            how much a tenant may ask for; asked, with the breaker, before the store is
 events            what is told to subscribers; event_catalogue lists the kinds
 health            does the store answer
 threads           threads for calls that may hang

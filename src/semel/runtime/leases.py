@@ -22,16 +22,18 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
 from typing import Final, Protocol
 
-from semel.core.operations.requests import Applied, Lost, Renew
-from semel.core.records import Fence, Identity, State
+from semel.core.operations.requests import Applied, Claim, Renew, StoreOperation, Written
+from semel.core.records import Fence, Identity, Record, State
 from semel.errors import StoreError
 from semel.log import log
 from semel.runtime.events import Events, short
+from semel.runtime.waiters import Waiters
+from semel.runtime.write_retries import WriteRetries
 from semel.stores.base import Store
 
 _RETRY: Final = 10
@@ -162,7 +164,11 @@ class Leases:
             threading.Thread(target=work, name="semel-renews", daemon=True)
             for _ in range(min(_ABREAST, len(due)) - 1)
         ]
-        started = _start(threads)
+        started: list[threading.Thread] = []
+        with contextlib.suppress(RuntimeError):  # as many as the system grants
+            for thread in threads:
+                thread.start()
+                started.append(thread)
         work()
         for thread in started:
             thread.join()
@@ -198,8 +204,8 @@ class Leases:
             lease.good_until = asked_at + lease.duration
             lease.renew_at = asked_at + lease.duration / 3
             self._events.emit("lease.renewed", identity=short(lease.identity))
-        elif _completed(lease, reply):
-            self.held.pop(lease.fence, None)
+        elif _is_completed_by(lease.fence, reply.record):
+            self.held.pop(lease.fence, None)  # while the renewal was on its way
         else:
             lease.lost = True
             self._events.emit("lease.lost", identity=short(lease.identity))
@@ -207,20 +213,8 @@ class Leases:
         return True
 
 
-def _completed(lease: Lease, lost: Lost) -> bool:
-    """The run itself completed its record while the renewal was on its way."""
-    record = lost.record
-    return record is not None and record.fence == lease.fence and record.state is State.COMPLETED
-
-
-def _start(threads: Sequence[threading.Thread]) -> list[threading.Thread]:
-    """As many as the system grants."""
-    started: list[threading.Thread] = []
-    with contextlib.suppress(RuntimeError):
-        for thread in threads:
-            thread.start()
-            started.append(thread)
-    return started
+def _is_completed_by(fence: Fence, record: Record | None) -> bool:
+    return record is not None and record.fence == fence and record.state is State.COMPLETED
 
 
 # --- the clock that leases are counted by
@@ -260,3 +254,138 @@ def new_fence() -> Fence:
 
 # A forked child must not draw what its parent will: a fence is unique for all time.
 os.register_at_fork(after_in_child=_drawn.clear)
+
+
+# --- the threads
+
+_IDLE: Final = 1.0
+"""Seconds between rounds when nothing asks for an earlier one."""
+
+
+class Keeper:
+    """The daemon threads of a process that look after what requests leave to them.
+
+    One renews leases (a thread, because a blocked event loop must not lose them). It does nothing
+    else: the other retries writes and reads the records that others wait for, one after the other,
+    which may take longer than a lease lasts. Both use the blocking colour of the store. Each starts
+    with the first thing there is to do.
+    """
+
+    def __init__(
+        self,
+        store: Callable[[], Store],
+        clock: Callable[[], float] = lease_clock,
+        events: Events | None = None,
+    ) -> None:
+        events = events or Events()
+        self._store = store
+        self._clock = clock
+        self.leases = Leases(clock, events)
+        self.renewing = RoundsThread("semel-leases", self._renew, clock, events)
+        self._other_work = RoundsThread("semel-keeper", self._do_other_work, clock, events)
+        self.write_retries = WriteRetries(clock, events)
+        self.waiters = Waiters(clock, self._other_work.rouse, events)
+
+    def hold(self, lease: Lease) -> None:
+        """Renew ``lease`` until it is let go."""
+        self.leases.held[lease.fence] = lease
+        if lease.renew_at < self.renewing.next_round:
+            self.renewing.rouse(lease.renew_at)
+
+    def let_go(self, lease: Lease) -> None:
+        self.leases.held.pop(lease.fence, None)
+
+    def pursue(
+        self,
+        op: StoreOperation[Written],
+        claim: Claim | None = None,
+        seen: Fence | None = None,
+    ) -> None:
+        """Perform ``op``, after ``claim``, until it is acknowledged."""
+        self._other_work.rouse(self.write_retries.add(op, claim, seen))
+
+    def settled(self, identity: Identity) -> None:
+        """A record changed in this process: whoever waits for it is served right away."""
+        if self.waiters.watches and self.waiters.hurry(identity):
+            self._other_work.rouse(self._clock())
+
+    def run_once(self) -> float:
+        """Do everything that is due; returns when to come again."""
+        return min(self._renew(), self._do_other_work())
+
+    def stop(self) -> None:
+        """End the threads; what is still pursued is given one last try."""
+        self.renewing.stop()
+        self._other_work.stop()
+        self.write_retries.last_try(self._store)
+
+    def _renew(self) -> float:
+        return self.leases.run_once(self._store())
+
+    def _do_other_work(self) -> float:
+        store = self._store()
+        return min(self.write_retries.run_once(store), self.waiters.run_once(store))
+
+
+class RoundsThread:
+    """A thread that does ``run_once``, sleeps until the time it returned, and does it again."""
+
+    def __init__(
+        self,
+        name: str,
+        run_once: Callable[[], float],
+        clock: Callable[[], float],
+        events: Events,
+    ) -> None:
+        self._name = name
+        self._run_once = run_once
+        self.clock = clock
+        self._events = events
+        self._wake = threading.Condition()
+        self.next_round = float("inf")
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+
+    def rouse(self, at: float) -> None:
+        """Be at work at that time, or sooner."""
+        if at >= self.next_round:
+            return
+        with self._wake:
+            if at < self.next_round:
+                self.next_round = at
+                self._wake.notify()
+            if self._thread is None and not self._stopping:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after the round it is at."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while self._rest():
+            try:
+                again = self._run_once()
+            except Exception as error:
+                # The thread must outlive any surprise: without it leases lapse under live handlers.
+                self._events.emit("round.failed", error=error, loop="keeper")
+                again = self.clock() + _IDLE
+            with self._wake:
+                self.next_round = min(self.next_round, again)
+
+    def _rest(self) -> bool:
+        """Wait until the next round is due; False when it is time to end."""
+        with self._wake:
+            while not self._stopping:
+                left = self.next_round - self.clock()
+                if left <= 0:
+                    # Cleared before the round, so that a request to come sooner made during it
+                    # is not lost.
+                    self.next_round = float("inf")
+                    return True
+                self._wake.wait(None if left == float("inf") else left)
+            return False

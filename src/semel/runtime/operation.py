@@ -12,7 +12,7 @@ from contextvars import ContextVar, Token
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from semel.core.exchange.progress import Progress
+from semel.core.exchange.exchange import Progress
 from semel.core.policy import LONGEST
 from semel.core.records import Fence, Identity, Micros
 from semel.core.recovery.was_sent import says_not_executed

@@ -20,18 +20,19 @@ from weakref import WeakSet
 from semel.core.exchange.settings_changed import announce, enrol
 from semel.core.flow import Flow
 from semel.core.policy import Policy, RoutePlan
+from semel.core.records import Identity
 from semel.core.terms import TermsId
 from semel.errors import ConfigurationError
 from semel.runtime.breaker import Breaker, Circuit
 from semel.runtime.events import Events
-from semel.runtime.keeper import Keeper
+from semel.runtime.leases import Keeper
 from semel.runtime.limits import Limiter, Limits
 from semel.runtime.replay_cache import ReplayCache
-from semel.runtime.seen_keys import SeenKeys
 from semel.stores.base import Backend
 
 if TYPE_CHECKING:
     import asyncio
+
 
 MAX_PLANS: Final = 1024
 """Routes that are remembered. An application has a few; names made for every call are no end."""
@@ -192,3 +193,35 @@ def _start_over() -> None:
 
 
 os.register_at_fork(after_in_child=_start_over)
+
+
+class SeenKeys:
+    """A byte for each of a million slots, started over when crowded.
+
+    A key met before is probably a replay, and reading it is cheaper than claiming it; for a new
+    one, as most are, a look would be in vain. To be wrong costs one look, or saves none.
+    """
+
+    SLOTS: Final = 1 << 20
+    CROWDED: Final = SLOTS // 8
+
+    def __init__(self) -> None:
+        self._slots = bytearray(self.SLOTS)
+        self._marks = 0
+
+    def meet(self, identity: Identity) -> bool:
+        """Whether it was probably met before; from now on it was."""
+        slot = int.from_bytes(identity[:3], "big") % self.SLOTS
+        if self._slots[slot]:
+            return True
+        if self._marks >= self.CROWDED:
+            self._slots, self._marks = bytearray(self.SLOTS), 0
+        self._slots[slot] = 1
+        self._marks += 1
+        return False
+
+    def forget(self, identity: Identity) -> None:
+        """It was not met after all: it was turned away before anybody looked."""
+        slot = int.from_bytes(identity[:3], "big") % self.SLOTS
+        self._marks -= self._slots[slot]
+        self._slots[slot] = 0

@@ -53,7 +53,6 @@ Files::
     routes, tags                    policies by path, and on endpoints
     policy_in_force                 a tagged endpoint runs under its policy or not at all
     inventory, openapi              all routes of an application, and their OpenAPI document
-    limits                          limits and breaker, before the store is asked
     worker_runs                     a stored request sent through its application again
     request_events                  one event for the result of a request
     body                            bodies of requests and responses

@@ -29,9 +29,9 @@ from semel.core.operations.requests import (
 from semel.core.request.keys import looks_like_personal_data, mask
 from semel.errors import NotExecuted
 from semel.runtime.leases import Lease, lease_clock
+from semel.runtime.limits import Charge, at_once
 from semel.runtime.operation import Run
 from semel.web import request_events
-from semel.web.limits import Charge, at_once
 from semel.web.request_events import Account
 
 if TYPE_CHECKING:

@@ -28,12 +28,12 @@ from semel.core.terms import EVERY_ROUTE
 from semel.errors import ConfigurationError
 from semel.log import log
 from semel.runtime.leases import new_fence
+from semel.runtime.limits import protected
 from semel.runtime.operation import Run, current_run
 from semel.web.body import Body, whole
 from semel.web.exchange import WebExchange
 from semel.web.framework_internals import watch_app, watch_fastapi
 from semel.web.inventory import KnownRoutes
-from semel.web.limits import protected
 from semel.web.policy_in_force import DEFAULT, LEFT_OUT, LISTED, SAFE, ruled_by
 from semel.web.request_events import Account, tell_refusal
 from semel.web.routes import Place, beneath, listed

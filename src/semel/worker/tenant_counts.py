@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from semel.backoff import jitter
 from semel.core.flow import Interrupted, run
+from semel.core.maintenance import CountedTenants, count_tenants, last_count
 from semel.core.operations.handler import PauseBetweenLooks
 from semel.core.operations.maintenance import Lead
 from semel.core.operations.requests import FlowOperation, StoreOperation
 from semel.core.records import Micros
-from semel.core.tenant_counts import CountedTenants, count, look_up
 from semel.errors import SemelError
 from semel.runtime.leases import new_fence
 from semel.runtime.limits import Limiter
@@ -52,13 +52,13 @@ class TenantCounter:
 
     def run_once(self) -> CountedTenants:
         """Read the stored count; count anew where it is old."""
-        note = run(look_up(self._cap), self._perform)
+        note = run(last_count(self._cap), self._perform)
         age = None if note.counted_at is None else (note.now - note.counted_at) / 1e6
         if age is None or age >= self._interval / 2:
             role, fence = f"census {self._cap}", new_fence()
             if self._perform(Lead(role, fence, _LEASE)).leading:
                 try:
-                    note = run(count(self._cap), self._perform)
+                    note = run(count_tenants(self._cap), self._perform)
                 finally:
                     self._perform(Lead(role, fence, 0))
         self._limiter.count(note.active, self._interval)

@@ -16,7 +16,7 @@ operations, and calls the handler between the halves. The order of the steps is 
 Each `yield` is a place where the process may die or another request may run. What holds at each of
 them is explored in tests/proof/explorer.
 
-    exchange           the object that holds everything about the request
+    exchange           the object that holds everything about the request; the progress of its run
     admit              who asks, with which key, for what
     claim              the first half
     settle             the second half
@@ -26,7 +26,6 @@ them is explored in tests/proof/explorer.
     problems           every refusal, as an RFC 9457 document
     atomic             both halves in one transaction of the application
     deferred           the request is left to the worker
-    progress           the recovery points that a run has passed
     settings_changed   are keys still made the way the store remembers
     status             the status resource of an accepted request
 """

@@ -14,7 +14,7 @@ from typing import Final
 from semel.core.exchange import replay
 from semel.core.exchange.answers import Answer, Outcome, doubt, from_record, in_flight
 from semel.core.exchange.claim import claim_of, enter, meet, seize
-from semel.core.exchange.exchange import Exchange
+from semel.core.exchange.exchange import Exchange, Progress
 from semel.core.exchange.outcome import (
     Verdict,
     as_zombie,
@@ -27,7 +27,6 @@ from semel.core.exchange.outcome import (
     own_answer,
 )
 from semel.core.exchange.problems import refuse
-from semel.core.exchange.progress import Progress
 from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import replace, value
 from semel.core.operations.handler import (

@@ -11,9 +11,8 @@ from typing import Final, TypeAlias
 from semel.core.exchange import replay
 from semel.core.exchange.answers import Answer, Outcome, doubt, from_record, unknown
 from semel.core.exchange.claim import release
-from semel.core.exchange.exchange import Exchange
+from semel.core.exchange.exchange import Exchange, Progress
 from semel.core.exchange.problems import refuse
-from semel.core.exchange.progress import Progress
 from semel.core.flow import Flow
 from semel.core.frozen import replace
 from semel.core.operations.handler import Abandoned, HandlerOutcome, Raised, Returned, Streaming

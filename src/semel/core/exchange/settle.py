@@ -11,7 +11,7 @@ from typing import Final
 
 from semel.core.exchange import replay
 from semel.core.exchange.answers import Answer, Outcome
-from semel.core.exchange.exchange import Exchange
+from semel.core.exchange.exchange import Exchange, Progress
 from semel.core.exchange.outcome import (
     SAID,
     Verdict,
@@ -26,7 +26,6 @@ from semel.core.exchange.outcome import (
     own_answer,
     problem_for,
 )
-from semel.core.exchange.progress import Progress
 from semel.core.flow import Flow, Interrupted
 from semel.core.frozen import replace, value
 from semel.core.operations.handler import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn, assert_never
 
-from semel.core.exchange.progress import Progress
+from semel.core.exchange.exchange import Progress
 from semel.core.flow import Flow, ask
 from semel.core.frozen import frozen
 from semel.core.operations.handler import (
