@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from semel.core.policy import Policy, accepted, exempt, ietf, payments, stripe
+from semel.core.exchange import refusals
+from semel.core.exchange.problems import Problem
+from semel.core.policy import Policy, accepted, acp, exempt, ietf, payments, stripe
 from semel.core.records import Request, Response
 from semel.core.request.fingerprint import FingerprintRule
 from semel.core.unknown.evidence import Absent, CannotTell, Happened, Inquiry
@@ -66,6 +68,7 @@ __all__ = [
     "OperationChanged",
     "OutcomeUnknown",
     "Policy",
+    "Problem",
     "Rate",
     "Refused",
     "Request",
@@ -82,12 +85,14 @@ __all__ = [
     "Unguarded",
     "Webhook",
     "accepted",
+    "acp",
     "async_operation",
     "exempt",
     "ietf",
     "operation",
     "payments",
     "principal",
+    "refusals",
     "stripe",
 ]
 

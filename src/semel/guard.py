@@ -12,9 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from semel.core.exchange.admit import Tenant, named_tenant
+from semel.core.exchange.problems import Problem
 from semel.core.flow import run
 from semel.core.frozen import replace
 from semel.core.policy import Policy, ietf
+from semel.core.records import Request, Response
 from semel.core.terms import EVERY_ROUTE
 from semel.errors import ConfigurationError
 from semel.log import log
@@ -63,6 +65,7 @@ class Guard:
     - ``migrate``: bring the store's schema up to date on first use.
     - ``name``: the application, where several share one store.
     - ``on_event``: a function that is told what happens, a `semel.Event` each; or several.
+    - ``refusal``: puts refusals into the API's own shape, on routes whose policy has none.
 
     What is stored, and how much: ``secrets`` seal fingerprints, ``encryption`` encrypts requests
     and answers, ``limits`` bound what one tenant may ask for.
@@ -87,6 +90,7 @@ class Guard:
         migrate: bool = False,
         name: str = "",
         on_event: Subscriber | Sequence[Subscriber] | None = None,
+        refusal: Callable[[Problem, Request], Response] | None = None,
         # What is stored, and how much
         secrets: Mapping[str, bytes | str] | None = None,
         encryption: Encryption | None = None,
@@ -117,6 +121,7 @@ class Guard:
             (key_id, secret.encode() if isinstance(secret, str) else secret)
             for key_id, secret in (secrets or {}).items()
         )
+        self._refusal = refusal
         self._bound: dict[int, tuple[Policy, Policy]] = {}
         self.hides_runs = False
         """Whether a request may be told of another that runs in a transaction nobody sees."""
@@ -448,7 +453,7 @@ class Guard:
             yield EmbeddedMaintenance(self, interval=self.maintenance)
 
     def bind(self, policy: Policy) -> Policy:
-        """``policy`` with this guard's secrets for fingerprints."""
+        """``policy`` with this guard's secrets for fingerprints, and its shape of refusals."""
         if not isinstance(policy, Policy):
             raise ConfigurationError("policy= takes a policy: semel.ietf(), semel.payments() …")
         # By id, since hashing a policy is work for every request; kept beside it, so that the id
@@ -466,6 +471,8 @@ class Guard:
     def _bind(self, policy: Policy) -> Policy:
         if policy.mode == "atomic" or policy.resumable:
             transactional(self.backend)
+        if self._refusal is not None and policy.refusal is None:
+            policy = replace(policy, refusal=self._refusal)
         if not self._secrets:
             return policy
         previous = self._bind(policy.previous) if policy.previous is not None else None

@@ -138,8 +138,8 @@ def call(
     who = (lambda _: tenant) if tenant else None
     terms = policy.terms(application, "*", probe=policy.probe is not None)
     made = Exchange(RoutePlan("*", policy, terms), request(body, **head))
-    refused = admit(made, who)
-    assert refused is None, refused
+    admitted = admit(made, who)
+    assert admitted is True, admitted
     add_body(made, body, Fence(next(_fences).to_bytes(16, "big")))
     made.seen_before = seen_before
     return made

@@ -34,6 +34,7 @@ def test_the_public_names_are_exactly_these() -> None:
         "OperationChanged",
         "OutcomeUnknown",
         "Policy",
+        "Problem",
         "Rate",
         "Refused",
         "Request",
@@ -50,12 +51,14 @@ def test_the_public_names_are_exactly_these() -> None:
         "Unguarded",
         "Webhook",
         "accepted",
+        "acp",
         "async_operation",
         "exempt",
         "ietf",
         "operation",
         "payments",
         "principal",
+        "refusals",
         "stripe",
     ]
 

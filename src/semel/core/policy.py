@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypedDict, Unpack
 
+from semel.core.exchange import refusals
+from semel.core.exchange.problems import Problem
 from semel.core.frozen import derived, frozen, is_async
 from semel.core.records import Headers, Micros, OnLapse, Request, Response
 from semel.core.request.fingerprint import FingerprintRule
@@ -78,6 +80,7 @@ class Policy:
     on_replay: Callable[..., Any] | None = None
     after_retire: Literal["refuse", "replay"] = "refuse"
     replay_header: str = "Idempotent-Replayed"
+    refusal: Callable[[Problem, Request], Response] | None = None
     # While settings change
     previous: Policy | None = None
 
@@ -217,6 +220,7 @@ class PolicyOptions(TypedDict, total=False):
     on_replay: Callable[..., Any] | None
     after_retire: Literal["refuse", "replay"]
     replay_header: str
+    refusal: Callable[[Problem, Request], Response] | None
     # While settings change
     previous: Policy | None
 
@@ -238,8 +242,24 @@ def stripe(**options: Unpack[PolicyOptions]) -> Policy:
         "after_doubt": "keep",
         "tombstone": timedelta(0),
         "after_retire": "replay",
+        "refusal": refusals.stripe,
     }
     return _build("stripe", defaults, options)
+
+
+def acp(**options: Unpack[PolicyOptions]) -> Policy:
+    """The Agentic Commerce Protocol's behaviour: every POST has a key, an expired key starts anew.
+
+    A 5xx is never kept, and refusals are its flat error objects.
+    """
+    defaults: PolicyOptions = {
+        "required": True,
+        "methods": ("POST",),
+        "tombstone": timedelta(0),
+        "after_retire": "replay",
+        "refusal": refusals.acp,
+    }
+    return _build("acp", defaults, options)
 
 
 def accepted(**options: Unpack[PolicyOptions]) -> Policy:
@@ -356,6 +376,11 @@ def _validate_key(policy: Policy) -> None:
     _demand(
         isinstance(header, str) and header.isascii() and header.replace("-", "").isalnum(),
         f"replay_header={header!r} is not a header name",
+    )
+    refusal = policy.refusal
+    _demand(
+        refusal is None or (callable(refusal) and not is_async(refusal)),
+        "refusal= takes a plain function of (problem, request) that returns a semel.Response",
     )
     _demand(
         isinstance(policy.fingerprint, FingerprintRule),

@@ -65,6 +65,12 @@ CATALOGUE: Final[Mapping[str, EventKind]] = {
         "a request of %(route)s: tenant=, session= or key= failed: %(error)s",
         "A request was turned away before its key was looked up.",
     ),
+    "shape.failed": EventKind(
+        ("route", "code"),
+        ERROR,
+        "refusal= of %(route)s failed; %(code)s was sent as a problem document: %(error)s",
+        "A `refusal=` function raised, or returned no response.",
+    ),
     "unguarded": EventKind(
         ("endpoint",),
         ERROR,

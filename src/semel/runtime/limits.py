@@ -222,7 +222,6 @@ def named(tenant: str) -> str | bytes:
 
 # --- what stands before the store: a tenant's limits, and the breaker while the store is out
 
-
 _MAKES_A_RECORD: Final = (Claim, Accept)
 _MADE_NONE: Final = (Found, Stale, Occupied)
 
@@ -243,7 +242,7 @@ def at_once(runtime: Runtime, ex: Exchange) -> Answer | None:
     if over is not None:
         if toll is LimitCost.NEW_KEY:
             runtime.seen_keys.forget(ex.identity)
-        return throttled(over.code, over.wait)
+        return throttled(ex, over.code, over.wait)
     if answer is None and (wait := breaker.refuses()) is not None:
         if limiter is not None:
             limiter.give_back(tenant, toll)
@@ -304,7 +303,7 @@ class Charge:
             return
         over = self._limiter.charge(self._tenant, LimitCost.NEW_KEY)
         if over is not None:
-            raise TurnedAway(throttled(over.code, over.wait))
+            raise TurnedAway(over.code, over.wait)
         self._limiter.give_back(self._tenant, LimitCost.LOOKUP)
         self._toll = LimitCost.NEW_KEY
 

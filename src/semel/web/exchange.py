@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from semel.core.exchange.answers import Answer
 from semel.core.exchange.claim import claim, resume
 from semel.core.exchange.exchange import Exchange
+from semel.core.exchange.problems import ProblemResponse, in_shape
 from semel.core.flow import Flow
 from semel.core.frozen import replace
 from semel.core.operations.handler import Commit, Raised
@@ -27,16 +28,19 @@ from semel.core.operations.requests import (
     StoreOperation,
 )
 from semel.core.request.keys import looks_like_personal_data, mask
+from semel.core.unknown.settlement import ONCE
 from semel.errors import NotExecuted
 from semel.runtime.leases import Lease, lease_clock
 from semel.runtime.limits import Charge, at_once
 from semel.runtime.operation import Run
 from semel.web import request_events
+from semel.web.body import whole
 from semel.web.request_events import Account
 
 if TYPE_CHECKING:
     from semel.core.policy import RoutePlan
-    from semel.core.records import Request
+    from semel.core.records import Request, Response
+    from semel.runtime.events import Events
     from semel.runtime.runtime import Runtime
     from semel.web.body import Body
 
@@ -135,6 +139,12 @@ class WebExchange(Exchange):
             runtime.events.emit("key.suspicious", route=self.plan.label, key=mask(self.key))
         return True
 
+    def in_its_shape(self, refused: Response) -> Response:
+        if self.policy.refusal is None or self.request.method == ONCE:
+            return refused
+        sent = whole(getattr(self, "body", b""))
+        return shaped(self.plan, refused, self.request, self.runtime.events, sent)
+
     def ended(self) -> None:
         """The handler has come to something."""
         if self.account is not None:
@@ -200,6 +210,24 @@ class WebExchange(Exchange):
         quiet = self.account is None and answer.error is None and not answer.zombie
         if at_once or not quiet or answer.outcome in request_events.FAILED:
             request_events.tell(self, answer, at_once)
+
+
+def shaped(
+    plan: RoutePlan, refused: Response, request: Request, events: Events, sent: bytes = b""
+) -> Response:
+    """A refusal in the shape that the policy has for it.
+
+    A shape that cannot be made is no reason to leave the caller without an answer.
+    """
+    render = plan.policy.refusal
+    if render is None or not isinstance(refused, ProblemResponse):
+        return refused
+    problem = replace(refused.problem, sent=sent)
+    try:
+        return in_shape(problem, render(problem, request))
+    except Exception as error:
+        events.emit("shape.failed", error=error, route=plan.label, code=problem.code)
+        return refused
 
 
 def _at_once(held: Claimed) -> Flow[Claimed | Answer]:

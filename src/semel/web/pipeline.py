@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from semel.core.exchange.admit import (
-    PASSES,
     Refusal,
     Tenant,
     add_body,
@@ -17,7 +16,7 @@ from semel.core.exchange.admit import (
 )
 from semel.core.exchange.answers import Answer, Outcome
 from semel.core.exchange.exchange import WorkerRun
-from semel.core.exchange.problems import refuse
+from semel.core.exchange.problems import ProblemResponse, refuse
 from semel.core.exchange.status import StatusCall, answered, status
 from semel.core.flow import Flow
 from semel.core.frozen import is_async
@@ -31,7 +30,7 @@ from semel.runtime.leases import new_fence
 from semel.runtime.limits import protected
 from semel.runtime.operation import Run, current_run
 from semel.web.body import Body, whole
-from semel.web.exchange import WebExchange
+from semel.web.exchange import WebExchange, shaped
 from semel.web.framework_internals import watch_app, watch_fastapi
 from semel.web.inventory import KnownRoutes
 from semel.web.policy_in_force import DEFAULT, LEFT_OUT, LISTED, SAFE, ruled_by
@@ -98,19 +97,18 @@ class Pipeline:
 
     def admit(self, ex: WebExchange, asked: Tenant = None) -> Response | bool:
         """Whether a request takes part, or a refusal. ``asked``: `ask`, where that is awaited."""
-        refused = admit(ex, asked or self.guard.tenant)
-        if refused is None:
-            return True
-        if refused is PASSES:
-            return False
-        tell_refusal(self.guard.events, refused, ex.policy, ex.request.method, ex.plan.label)
-        return refused.response
+        admitted = admit(ex, asked or self.guard.tenant)
+        return admitted if isinstance(admitted, bool) else self._turned_away(admitted, ex)
 
     def turned_away(self, response: Response, ex: WebExchange) -> Response:
         """The refusal of a body that cannot be taken, told like every other at the door."""
-        method = ex.request.method
-        tell_refusal(self.guard.events, Refusal(response), ex.policy, method, ex.plan.label)
-        return response
+        if not isinstance(response, ProblemResponse):
+            return response
+        return self._turned_away(Refusal(response), ex)
+
+    def _turned_away(self, refused: Refusal, ex: WebExchange) -> Response:
+        tell_refusal(self.guard.events, refused, ex.policy, ex.request.method, ex.plan.label)
+        return ex.in_its_shape(refused.response)
 
     def covers(self, ex: WebExchange, mark: object) -> bool:
         """Whether another guard around this one already runs this very request.
@@ -134,7 +132,7 @@ class Pipeline:
             if policy.fingerprint.by is not None or not isinstance(body, bytes):
                 _prepare(ex)
         except Exception as error:  # fingerprint= may be the operator's own function
-            failed = Answer(refuse("misconfigured"), Outcome.MISCONFIGURED, error)
+            failed = Answer(ex.refusal("misconfigured"), Outcome.MISCONFIGURED, error)
             ex.tell(failed, at_once=True)
             return failed
         ex.seen_before = ex.runtime.seen_keys.meet(ex.identity)
@@ -156,6 +154,17 @@ class Pipeline:
 
     def status(self, request: Request, place: Place, asked: Tenant = None) -> Flow[Response] | None:
         """How a request that was accepted is doing; None where the address names none."""
+        flow = self._status(request, place, asked)
+        if flow is None or self.guard.policy.refusal is None:
+            return flow
+        return self._shaped_status(flow, request)
+
+    def _shaped_status(self, flow: Flow[Response], request: Request) -> Flow[Response]:
+        """Its refusals have the guard's shape: of a record that is not there no route is known."""
+        plan = self.guard.runtime.plan(EVERY_ROUTE, self.guard.policy)
+        return shaped(plan, (yield from flow), request, self.guard.events)
+
+    def _status(self, request: Request, place: Place, asked: Tenant) -> Flow[Response] | None:
         prefix = self.guard.status + "/"
         name = place.below.removeprefix(prefix)
         if not place.below.startswith(prefix) or request.method not in ("GET", "HEAD"):
@@ -199,7 +208,7 @@ class Pipeline:
         # Begun as an operation, it would be run from its start.
         changed = record.on_lapse is OnLapse.RESUME and not ex.policy.resumable
         if not same or ex.identity != record.identity or changed:
-            return Answer(refuse("no-such-operation"), Outcome.INTERRUPTED)
+            return Answer(ex.refusal("no-such-operation"), Outcome.INTERRUPTED)
         tagged = self._find_tag(self.app, ex.request.raw)
         worker.tells = tagged is not None and tagged.tells
         worker.reached = True

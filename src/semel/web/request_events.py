@@ -6,7 +6,6 @@ is none, and an exchange is told of only where something is wrong.
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -190,7 +189,7 @@ def tell_refusal(events: Events, refused: Refusal, policy: Policy, method: str, 
     error = refused.error
     if not events.heard and error is None:
         return
-    code = json.loads(refused.response.body)["code"]
+    code = refused.response.problem.code
     if error is not None and code == "tenant-missing":
         _note_nobody(error, label)
         error = None

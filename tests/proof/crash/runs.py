@@ -19,7 +19,7 @@ HELD = ("after Claim 1", "before effect 1", "after effect 1", "before Complete 1
 """Where a process is stopped: in its handler, and on the way into it and out of it."""
 
 REACH = {
-    **dict.fromkeys(PLAIN, 14),
+    **dict.fromkeys(PLAIN, 18),
     **dict.fromkeys(DEFERRED, 8),
     **dict.fromkeys(STREAMED, 22),
     "released": 18,

@@ -12,10 +12,10 @@ from typing import Any, Final, TypeAlias
 
 from semel.core.exchange.answers import Answer, Outcome
 from semel.core.exchange.exchange import Exchange, PreviousPrints
-from semel.core.exchange.problems import refuse
+from semel.core.exchange.problems import ProblemResponse, refuse
 from semel.core.frozen import frozen
 from semel.core.policy import SAFE_METHODS, Policy
-from semel.core.records import Fence, Identity, Micros, Request, Response
+from semel.core.records import Fence, Identity, Micros, Request
 from semel.core.request import keys
 from semel.core.request.comparison import Prints
 from semel.core.request.keys import Malformed
@@ -29,31 +29,20 @@ Tenant: TypeAlias = Callable[[Request], Any] | None
 class Refusal:
     """Turned away at the door; ``error`` is the operator's own code failing, to be logged."""
 
-    response: Response
+    response: ProblemResponse
     error: Exception | None = None
 
 
-PASSES: Final = Refusal(Response(204, (), b""))
-"""Not refused: the request takes no part, and passes untouched."""
+def admit(ex: Exchange, tenant: Tenant) -> Refusal | bool:
+    """Read the key of a request, and ask who sends it: with them its record has a name.
 
-
-def _takes_part(request: Request, policy: Policy, keyed: bool) -> Refusal:
-    if request.method in policy.methods:
-        return Refusal(refuse("missing-key")) if policy.required else PASSES
-    refused = keyed and request.method in SAFE_METHODS and policy.safe_methods == "refuse"
-    return Refusal(refuse("key-on-safe-method")) if refused else PASSES
-
-
-def admit(ex: Exchange, tenant: Tenant) -> Refusal | None:
-    """Read the key of a request, and ask who sends it; or refuse it, or let it pass (`PASSES`).
-
-    With them its record has a name: the identity.
+    Or refuse it; False: it takes no part, and passes untouched.
     """
     policy, request = ex.policy, ex.request
     headers = request.headers
     line = headers.first.get(b"idempotency-key")
     if line is None or request.method not in policy.methods:
-        return _takes_part(request, policy, line is not None)
+        return _without_key(request, policy, line is not None)
     if policy.takes_usual_keys and not headers.repeated and keys.usual_key(line):
         ex.sent = ex.key = line.decode("ascii")
     elif (refused := _read_key(ex)) is not None:
@@ -67,7 +56,15 @@ def admit(ex: Exchange, tenant: Tenant) -> Refusal | None:
     if policy.session is not None and (refused := _bind(ex, policy.session)) is not None:
         return refused
     name_record(ex)
-    return None
+    return True
+
+
+def _without_key(request: Request, policy: Policy, keyed: bool) -> Refusal | bool:
+    """A request that has no key, or none that counts here."""
+    if request.method in policy.methods:
+        return Refusal(refuse("missing-key")) if policy.required else False
+    refused = keyed and request.method in SAFE_METHODS and policy.safe_methods == "refuse"
+    return Refusal(refuse("key-on-safe-method")) if refused else False
 
 
 def _read_key(ex: Exchange) -> Refusal | None:
@@ -228,19 +225,20 @@ _RESTING: Final = StoreUnavailable("it gave no answer lately and is left alone",
 
 
 class TurnedAway(Exception):
-    """Thrown into a flow that may not go on; ``answer`` says why."""
+    """Thrown into a flow that may not go on, since its tenant is over a limit."""
 
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(answer.outcome.value)
-        self.answer = answer
+    def __init__(self, code: str, wait: Micros) -> None:
+        super().__init__(code)
+        self.code = code
+        self.wait = wait
 
 
-def throttled(code: str, wait: Micros) -> Answer:
+def throttled(ex: Exchange, code: str, wait: Micros) -> Answer:
     """Over a limit: nothing was executed, and nothing is left behind."""
-    return Answer(refuse(code, retry_after=wait), Outcome.THROTTLED)
+    return Answer(ex.refusal(code, retry_after=wait), Outcome.THROTTLED)
 
 
 def resting(ex: Exchange, wait: Micros) -> Answer:
     """Fail closed without asking: the store gave no answer lately and is left alone."""
-    response = refuse("store-unavailable", retry_after=max(ex.policy.retry_micros, wait))
+    response = ex.refusal("store-unavailable", retry_after=max(ex.policy.retry_micros, wait))
     return Answer(response, Outcome.STORE_ERROR, _RESTING)

@@ -9,7 +9,6 @@ from typing import Final, assert_never
 
 from semel.core.exchange import replay
 from semel.core.exchange.exchange import Exchange
-from semel.core.exchange.problems import refuse
 from semel.core.flow import Flow, ask
 from semel.core.frozen import value
 from semel.core.operations.handler import Render
@@ -64,7 +63,7 @@ class Answer:
 
 def closed(ex: Exchange, error: StoreError | SchemaError) -> Answer:
     """Fail closed: without a record nothing is executed."""
-    response = refuse("store-unavailable", retry_after=ex.policy.retry_micros)
+    response = ex.refusal("store-unavailable", retry_after=ex.policy.retry_micros)
     return Answer(response, Outcome.STORE_ERROR, error)
 
 
@@ -79,10 +78,10 @@ def from_record(ex: Exchange, record: Record | None, now: Micros) -> Flow[Answer
             return unknown(ex, (yield from _somebody_is_asked(ex)))
         case State.COMPLETED if not record.past_retention(now):
             if _is_retired(ex, record):
-                return _retired()
+                return _retired(ex)
             return (yield from _replay(ex, record))
         case State.COMPLETED | State.EXPIRED:
-            return Answer(refuse("key-expired"), Outcome.EXPIRED)
+            return Answer(ex.refusal("key-expired"), Outcome.EXPIRED)
         case _:
             assert_never(record.state)
 
@@ -144,7 +143,7 @@ def _replay(ex: Exchange, record: Record) -> Flow[Answer]:
     try:
         current = replay.measured((yield from ask(Render(response))))
     except Exception as error:
-        return Answer(refuse("replay-failed"), Outcome.REPLAYED, error)
+        return Answer(ex.refusal("replay-failed"), Outcome.REPLAYED, error)
     return Answer(current, Outcome.REPLAYED)
 
 
@@ -152,7 +151,7 @@ def _repeated(ex: Exchange, record: Record, kept: Snapshot) -> Answer:
     response = kept.response()
     if response is None:
         extra = {"original_status": kept.status}
-        return Answer(refuse("body-not-kept", extra=extra), Outcome.RECEIPT)
+        return Answer(ex.refusal("body-not-kept", extra=extra), Outcome.RECEIPT)
     given = (response, ex.policy, record.expires_at, ex.accept_encoding)
     answer = replay.replayed(*given, cross_origin=ex.cross_origin)
     return Answer(answer, Outcome.REPLAYED)
@@ -183,7 +182,7 @@ class Remembered:
             return None
         if not ex.prints.match(record):
             return mismatch(ex, record)
-        return _retired() if _is_retired(ex, record) else self._repeated(ex)
+        return _retired(ex) if _is_retired(ex, record) else self._repeated(ex)
 
     def _repeated(self, ex: Exchange) -> Answer:
         """Most retries ask in the way of the one before."""
@@ -202,8 +201,8 @@ def _is_retired(ex: Exchange, record: Record) -> bool:
     return record.retired_at is not None and ex.policy.after_retire == "refuse"
 
 
-def _retired() -> Answer:
-    return Answer(refuse("replay-impossible"), Outcome.RECEIPT)
+def _retired(ex: Exchange) -> Answer:
+    return Answer(ex.refusal("replay-impossible"), Outcome.RECEIPT)
 
 
 def mismatch(ex: Exchange, record: Record) -> Answer:
@@ -213,7 +212,7 @@ def mismatch(ex: Exchange, record: Record) -> Answer:
         extra["differing_fields"] = list(differing.named)
     if differing.missing:
         extra["missing_fields"] = differing.missing
-    response = refuse("key-reused", status=ex.policy.mismatch_status, extra=extra)
+    response = ex.refusal("key-reused", status=ex.policy.mismatch_status, extra=extra)
     return Answer(response, Outcome.MISMATCH)
 
 
@@ -237,7 +236,7 @@ def under_way(address: str, state: State, retry_after: Micros) -> Response:
 def in_flight(ex: Exchange) -> Answer:
     if ex.policy.in_flight == "accept":
         return accepted(ex, State.IN_PROGRESS, Outcome.IN_FLIGHT)
-    response = refuse("in-flight", retry_after=ex.policy.retry_micros)
+    response = ex.refusal("in-flight", retry_after=ex.policy.retry_micros)
     return Answer(response, Outcome.IN_FLIGHT)
 
 
@@ -251,7 +250,7 @@ def unknown(ex: Exchange, asked: bool) -> Answer:
 def doubt(ex: Exchange, asked: bool, status: int | None = None) -> Response:
     """With somebody to ask, waiting helps; with nobody, only an operator does."""
     if not asked:
-        return refuse("outcome-unknown", status=status, retryable=False)
-    return refuse(
+        return ex.refusal("outcome-unknown", status=status, retryable=False)
+    return ex.refusal(
         "outcome-unknown", status=status, retryable=True, retry_after=ex.policy.retry_micros
     )

@@ -26,7 +26,6 @@ from semel.core.exchange.outcome import (
     not_durable,
     own_answer,
 )
-from semel.core.exchange.problems import refuse
 from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import replace, value
 from semel.core.operations.handler import (
@@ -208,7 +207,7 @@ def _failed(ex: Exchange, result: _Result, error: SemelError) -> Flow[Answer]:
 def _nothing_kept(ex: Exchange, result: _Result, error: SemelError) -> Flow[Answer]:
     answer = result.answer
     if not result.doubtful:
-        response = refuse("not-executed", retry_after=ex.policy.retry_micros)
+        response = ex.refusal("not-executed", retry_after=ex.policy.retry_micros)
         own = Outcome.STORE_ERROR
         return replace(answer, response=response, outcome=own, error=error, reraise=False)
     if result.writes:

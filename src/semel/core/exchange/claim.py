@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias, assert_never
 
-from semel.core.exchange.admit import TurnedAway
+from semel.core.exchange.admit import TurnedAway, throttled
 from semel.core.exchange.answers import (
     Answer,
     Outcome,
@@ -20,7 +20,6 @@ from semel.core.exchange.answers import (
     usual_replay,
 )
 from semel.core.exchange.exchange import Exchange
-from semel.core.exchange.problems import refuse
 from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import value
 from semel.core.operations.handler import Await, Pursue, Unwoken, Woken
@@ -87,11 +86,11 @@ def claim(ex: Exchange, before: Flow[None] | None = None) -> Flow[Claimed | Answ
     except Interrupted:
         return Answer(None, Outcome.INTERRUPTED)
     except TurnedAway as error:
-        return error.answer
+        return throttled(ex, error.code, error.wait)
     except (StoreError, SchemaError) as error:  # in an upgrade, another node may well answer
         return closed(ex, error)
     except ConfigurationError as error:
-        return Answer(refuse("misconfigured"), Outcome.MISCONFIGURED, error)
+        return Answer(ex.refusal("misconfigured"), Outcome.MISCONFIGURED, error)
 
 
 def _claim_otherwise(ex: Exchange) -> Flow[Claimed | Answer]:
@@ -160,7 +159,7 @@ def enter(ex: Exchange, patience: Micros, reply: _Step) -> Flow[Claimed | Answer
             case Claimed() | Answer():
                 return reply
             case Stale():
-                return Answer(refuse("key-expired"), Outcome.EXPIRED)
+                return Answer(ex.refusal("key-expired"), Outcome.EXPIRED)
             case NoRecord():
                 reply = yield from seize(ex)
             case Found():
@@ -276,7 +275,7 @@ def _wait(ex: Exchange, record: Record, patience: Micros) -> Flow[Found | Answer
             if elected or not (found.state is State.FAILED_RETRYABLE or found.lapsed(now)):
                 return Found(found, now)
             if found.state is State.FAILED_RETRYABLE or found.on_lapse is OnLapse.RELEASE:
-                response = refuse("attempt-failed", retry_after=ex.policy.retry_micros)
+                response = ex.refusal("attempt-failed", retry_after=ex.policy.retry_micros)
                 return Answer(response, Outcome.IN_FLIGHT)
             # An operation is resumed, by the elected one or by a worker: nothing is lost yet.
             return in_flight(ex) if found.on_lapse is OnLapse.RESUME else unknown(ex, ex.can_ask)

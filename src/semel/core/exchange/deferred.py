@@ -7,7 +7,6 @@ from typing import assert_never
 from semel.core.exchange.answers import Answer, Outcome, accepted, from_record, in_flight, mismatch
 from semel.core.exchange.claim import ROUNDS, differs, retake
 from semel.core.exchange.exchange import Exchange
-from semel.core.exchange.problems import refuse
 from semel.core.flow import Flow, Interrupted, ask
 from semel.core.operations.handler import Pursue
 from semel.core.operations.requests import (
@@ -44,7 +43,7 @@ def hand_in(ex: Exchange) -> Flow[Answer]:
             case Accepted():
                 return accepted(ex, State.PENDING, Outcome.ACCEPTED)
             case Stale():
-                return Answer(refuse("key-expired"), Outcome.EXPIRED)
+                return Answer(ex.refusal("key-expired"), Outcome.EXPIRED)
             case Found(record, now):
                 answer = yield from _meet_deferred(ex, record, now)
                 if answer is not None:

@@ -12,6 +12,7 @@ from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from semel.core.exchange.problems import refuse
 from semel.core.records import Micros, Origin
 from semel.core.recovery.journal import Journal, Point, PointKind
 from semel.core.recovery.was_sent import leaves_doubt
@@ -20,7 +21,7 @@ from semel.errors import ConfigurationError, OperationChanged
 if TYPE_CHECKING:
     from semel.core.exchange.answers import Answer
     from semel.core.policy import Policy, RoutePlan
-    from semel.core.records import Case, Fence, Identity, Request
+    from semel.core.records import Case, Fence, Identity, Request, Response
     from semel.core.request.comparison import Prints
     from semel.core.stored.requests import StoredRequest
 
@@ -86,6 +87,14 @@ class Exchange:
     def cross_origin(self) -> bool:
         """A browser's script of another origin asks: it sees only the headers it is shown."""
         return "origin" in self.request.headers
+
+    def refusal(self, code: str, **said: Any) -> Response:
+        """`refuse`, in the shape of the API."""
+        return self.in_its_shape(refuse(code, **said))
+
+    def in_its_shape(self, refused: Response) -> Response:
+        """A refusal as the route's ``refusal=`` puts it; other answers are as they are."""
+        return refused
 
     def status_of(self, identity: Identity) -> str:
         """Where the status of a request is told."""

@@ -12,7 +12,6 @@ from semel.core.exchange import replay
 from semel.core.exchange.answers import Answer, Outcome, doubt, from_record, unknown
 from semel.core.exchange.claim import release
 from semel.core.exchange.exchange import Exchange, Progress
-from semel.core.exchange.problems import refuse
 from semel.core.flow import Flow
 from semel.core.frozen import replace
 from semel.core.operations.handler import Abandoned, HandlerOutcome, Raised, Returned, Streaming
@@ -262,13 +261,13 @@ def problem_for(
         return doubt(ex, ex.can_ask, status=500)
     if verdict is Verdict.RELEASE and has_begun(ex, progress):
         detail = "The operation has begun and is not finished. Send the request again unchanged."
-        return refuse("handler-failed", detail=detail, retry_after=ex.policy.retry_micros)
+        return ex.refusal("handler-failed", detail=detail, retry_after=ex.policy.retry_micros)
     if verdict is Verdict.KEEP:
         detail = "The operation failed; its answer is kept and it is not run again."
-        return refuse("handler-failed", retryable=False, detail=detail)
+        return ex.refusal("handler-failed", retryable=False, detail=detail)
     if says_not_executed(error):
-        return refuse("not-executed", retry_after=ex.policy.retry_micros)
-    return refuse("handler-failed")
+        return ex.refusal("not-executed", retry_after=ex.policy.retry_micros)
+    return ex.refusal("handler-failed")
 
 
 def concession(
@@ -327,7 +326,7 @@ def first(ex: Exchange, response: Response, expires_at: Micros | None) -> Respon
 
 
 def not_durable(ex: Exchange, answer: Answer) -> Answer:
-    response = refuse("completion-not-durable", retry_after=ex.policy.retry_micros)
+    response = ex.refusal("completion-not-durable", retry_after=ex.policy.retry_micros)
     return replace(answer, response=response, outcome=Outcome.NOT_DURABLE)
 
 

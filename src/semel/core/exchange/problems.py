@@ -1,4 +1,6 @@
-"""Every refusal semel can send: RFC 9457 problem documents with stable codes.
+"""Every refusal semel can send, with stable codes: RFC 9457 problem documents.
+
+A policy may put them into another shape (``refusal=``, `core/exchange/refusals.py`).
 
 A refusal never echoes the key. ``retryable`` tells a client whether the same request with the same
 key may succeed later without anybody changing it.
@@ -8,17 +10,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from semel.core.frozen import frozen
-from semel.core.records import Header, Micros, Response
+from semel.core.records import Headers, Micros, Response
 
 DOCS: Final = "https://semel.readthedocs.io/reference/problems/"
 """Where the documentation answers a problem's ``type``: a page for each."""
 
 
 @frozen
-class Problem:
+class ProblemKind:
     """One kind of refusal."""
 
     code: str
@@ -29,7 +32,7 @@ class Problem:
 
 
 _PROBLEMS: Final = (
-    Problem(
+    ProblemKind(
         "missing-key",
         400,
         "Idempotency-Key is required",
@@ -37,28 +40,28 @@ _PROBLEMS: Final = (
         "logical operation and send the same key on every retry.",
         False,
     ),
-    Problem(
+    ProblemKind(
         "malformed-key",
         400,
         "Idempotency-Key is malformed",
         "The Idempotency-Key header cannot be used.",
         False,
     ),
-    Problem(
+    ProblemKind(
         "key-on-safe-method",
         400,
         "Idempotency-Key on a safe method",
         "This method does not change state; send it without an Idempotency-Key.",
         False,
     ),
-    Problem(
+    ProblemKind(
         "tenant-missing",
         401,
         "Caller is not authenticated",
         "An Idempotency-Key is only accepted from an authenticated caller.",
         False,
     ),
-    Problem(
+    ProblemKind(
         "body-too-large",
         413,
         "Request body is too large",
@@ -66,14 +69,14 @@ _PROBLEMS: Final = (
         "Nothing was executed.",
         False,
     ),
-    Problem(
+    ProblemKind(
         "malformed-body",
         400,
         "Request body is incomplete",
         "The body ended before the length it announced. Nothing was executed.",
         True,
     ),
-    Problem(
+    ProblemKind(
         "length-required",
         411,
         "Content-Length is required",
@@ -81,7 +84,7 @@ _PROBLEMS: Final = (
         "executed. Send the request again with one.",
         False,
     ),
-    Problem(
+    ProblemKind(
         "key-reused",
         422,
         "Idempotency-Key was used for another request",
@@ -89,7 +92,7 @@ _PROBLEMS: Final = (
         "send the original request unchanged.",
         False,
     ),
-    Problem(
+    ProblemKind(
         "in-flight",
         409,
         "Request is still being processed",
@@ -97,7 +100,7 @@ _PROBLEMS: Final = (
         "unchanged.",
         True,
     ),
-    Problem(
+    ProblemKind(
         "attempt-failed",
         409,
         "The attempt this request waited for failed",
@@ -105,7 +108,7 @@ _PROBLEMS: Final = (
         "unchanged.",
         True,
     ),
-    Problem(
+    ProblemKind(
         "outcome-unknown",
         409,
         "Outcome is not known",
@@ -113,7 +116,7 @@ _PROBLEMS: Final = (
         "settled by evidence, not by a retry.",
         False,
     ),
-    Problem(
+    ProblemKind(
         "key-expired",
         410,
         "Idempotency-Key has expired",
@@ -121,7 +124,7 @@ _PROBLEMS: Final = (
         "as new. Nothing was executed. Check the operation's outcome before making a new key.",
         False,
     ),
-    Problem(
+    ProblemKind(
         "abandoned",
         408,
         "The request was not run in time",
@@ -129,7 +132,7 @@ _PROBLEMS: Final = (
         "executed, and this key is not run any more. Make a new key to try again.",
         False,
     ),
-    Problem(
+    ProblemKind(
         "replay-impossible",
         409,
         "The answer is no longer true",
@@ -137,14 +140,14 @@ _PROBLEMS: Final = (
         "since, so its answer is not repeated.",
         False,
     ),
-    Problem(
+    ProblemKind(
         "no-such-operation",
         404,
         "No such operation",
         "There is no operation of this caller at this address, or it was forgotten.",
         False,
     ),
-    Problem(
+    ProblemKind(
         "body-not-kept",
         409,
         "The answer was not kept",
@@ -152,28 +155,28 @@ _PROBLEMS: Final = (
         "was streamed, so it cannot be sent a second time.",
         False,
     ),
-    Problem(
+    ProblemKind(
         "replay-failed",
         500,
         "The current state could not be shown",
         "The operation was executed once and is not run again; showing its current state failed.",
         True,
     ),
-    Problem(
+    ProblemKind(
         "handler-failed",
         500,
         "The operation failed",
         "The operation failed and left nothing behind. It may be sent again with the same key.",
         True,
     ),
-    Problem(
+    ProblemKind(
         "not-executed",
         503,
         "The operation was not executed",
         "Nothing was executed. Wait, then send the request again unchanged.",
         True,
     ),
-    Problem(
+    ProblemKind(
         "too-fast",
         429,
         "Too many requests",
@@ -181,7 +184,7 @@ _PROBLEMS: Final = (
         "executed. Wait, then send the request again unchanged.",
         True,
     ),
-    Problem(
+    ProblemKind(
         "too-many-keys",
         429,
         "Too many keys are alive",
@@ -189,7 +192,7 @@ _PROBLEMS: Final = (
         "was executed. Wait until some have expired, then send the request again unchanged.",
         True,
     ),
-    Problem(
+    ProblemKind(
         "store-unavailable",
         503,
         "Idempotency cannot be guaranteed now",
@@ -197,7 +200,7 @@ _PROBLEMS: Final = (
         "request again unchanged.",
         True,
     ),
-    Problem(
+    ProblemKind(
         "completion-not-durable",
         503,
         "The outcome could not be recorded",
@@ -205,7 +208,7 @@ _PROBLEMS: Final = (
         "unchanged to learn it; it is not run twice.",
         True,
     ),
-    Problem(
+    ProblemKind(
         "misconfigured",
         500,
         "The server is misconfigured",
@@ -214,8 +217,49 @@ _PROBLEMS: Final = (
     ),
 )
 
-CATALOGUE: Final[Mapping[str, Problem]] = {problem.code: problem for problem in _PROBLEMS}
+CATALOGUE: Final[Mapping[str, ProblemKind]] = {kind.code: kind for kind in _PROBLEMS}
 """Every problem, by its code."""
+
+
+@frozen
+class Problem:
+    """Why one request is refused, before it is put into words for the wire (``refusal=``)."""
+
+    code: str
+    """Stable, such as ``in-flight``; docs/reference/problems has a page for each."""
+    status: int
+    title: str
+    detail: str
+    retryable: bool
+    retry_after: int | None = None
+    """Whole seconds, where waiting helps."""
+    extra: Mapping[str, object] = MappingProxyType({})
+    """What some problems say besides, such as ``differing_fields``."""
+    sent: bytes = b""
+    """The body of the request, as far as it was read when it was refused."""
+
+    @property
+    def type(self) -> str:
+        """The address of its page."""
+        return DOCS + self.code
+
+    def document(self) -> dict[str, object]:
+        """As RFC 9457 has it."""
+        said = {name: getattr(self, name) for name in ("type", "title", "status", "detail", "code")}
+        return {**said, "retryable": self.retryable, **self.extra}
+
+
+class ProblemResponse(Response):
+    """A refusal: the problem document, and the problem it was made of."""
+
+    __slots__ = ("problem",)
+
+    problem: Problem
+
+    def __init__(self, problem: Problem) -> None:
+        headers = ((b"content-type", b"application/problem+json"), *said_by_semel(problem))
+        super().__init__(problem.status, headers, json.dumps(problem.document()).encode())
+        object.__setattr__(self, "problem", problem)
 
 
 def refuse(
@@ -226,24 +270,40 @@ def refuse(
     retryable: bool | None = None,
     retry_after: Micros | None = None,
     extra: Mapping[str, object] | None = None,
-) -> Response:
-    """The problem document for ``code``; a Retry-After is rounded up to whole seconds."""
-    problem = CATALOGUE[code]
-    status = problem.status if status is None else status
-    document = {
-        "type": DOCS + code,
-        "title": problem.title,
-        "status": status,
-        "detail": problem.detail if detail is None else detail,
-        "code": code,
-        "retryable": problem.retryable if retryable is None else retryable,
-        **(extra or {}),
-    }
-    headers: list[Header] = [
-        (b"content-type", b"application/problem+json"),
-        (b"cache-control", b"no-store"),
+) -> ProblemResponse:
+    """The refusal for ``code``; a Retry-After is rounded up to whole seconds."""
+    kind = CATALOGUE[code]
+    return ProblemResponse(
+        Problem(
+            code=code,
+            status=kind.status if status is None else status,
+            title=kind.title,
+            detail=kind.detail if detail is None else detail,
+            retryable=kind.retryable if retryable is None else retryable,
+            retry_after=None if retry_after is None else max(1, -(-retry_after // 1_000_000)),
+            extra=extra or {},
+        )
+    )
+
+
+def said_by_semel(problem: Problem) -> Headers:
+    """The headers that a refusal has in every shape."""
+    if problem.retry_after is None:
+        return (_NO_STORE,)
+    return _NO_STORE, (b"retry-after", b"%d" % problem.retry_after)
+
+
+_NO_STORE: Final = (b"cache-control", b"no-store")
+_SAID_BY_SEMEL: Final = frozenset({b"cache-control", b"retry-after", b"content-length"})
+
+
+def in_shape(problem: Problem, rendered: object) -> Response:
+    """What a ``refusal=`` function made of a problem; status and pause stay as they are."""
+    if not isinstance(rendered, Response) or not isinstance(rendered.body, bytes):
+        raise TypeError(f"refusal= must return a semel.Response, not {type(rendered).__name__}")
+    theirs = [
+        (bytes(name), bytes(text))
+        for name, text in rendered.headers
+        if name.lower() not in _SAID_BY_SEMEL
     ]
-    if retry_after is not None:
-        seconds = max(1, -(-retry_after // 1_000_000))
-        headers.append((b"retry-after", str(seconds).encode()))
-    return Response(status, tuple(headers), json.dumps(document).encode())
+    return Response(problem.status, (*theirs, *said_by_semel(problem)), rendered.body)

@@ -25,7 +25,7 @@ from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
 
 from semel.core.exchange.admit import Refusal
-from semel.core.exchange.problems import refuse
+from semel.core.exchange.problems import ProblemResponse, refuse
 from semel.core.flow import Flow, arun, run
 from semel.core.policy import Policy
 from semel.core.records import Response
@@ -172,7 +172,8 @@ class SemelMiddleware:
                 _leave_transactions_to(match.func)
                 return CLAIMS
             label = label_of(method, match)
-            tell_refusal(self.guard.events, Refusal(refused), policy, method, label)
+            if isinstance(refused, ProblemResponse):
+                tell_refusal(self.guard.events, Refusal(refused), policy, method, label)
             return _response(refused)
         if authenticates_itself(match.func):
             return self._unclaimed(request, match)
