@@ -131,10 +131,16 @@ def test_no_header_at_all_is_the_callers_error() -> None:
 # --- formats
 
 
-@pytest.mark.parametrize(("length", "fine"), [(15, False), (16, True), (255, True), (256, False)])
-def test_opaque_keys_have_16_to_255_characters(length: int, fine: bool) -> None:
+@pytest.mark.parametrize(("length", "fine"), [(0, False), (1, True), (255, True), (256, False)])
+def test_opaque_keys_have_1_to_255_characters(length: int, fine: bool) -> None:
     key = "k" * length
     assert (check_format(key, "opaque") == key) is fine
+
+
+@pytest.mark.parametrize(("length", "fine"), [(15, False), (16, True), (255, True), (256, False)])
+def test_strong_keys_have_16_to_255_characters(length: int, fine: bool) -> None:
+    key = "k" * length
+    assert (check_format(key, "strong") == key) is fine
 
 
 @given(st.uuids(version=4))

@@ -160,7 +160,7 @@ async def test_a_cancelled_call_is_carried_through(guard: semel.Guard) -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"key": "short"}, semel.Refused),
+        ({"key": ""}, semel.Refused),
         ({"name": ""}, semel.ConfigurationError),
         ({"payload": object()}, semel.ConfigurationError),
         ({"payload": float("nan")}, semel.ConfigurationError),

@@ -72,7 +72,7 @@ def test_the_header_has_the_routes_format_and_retention(schema: dict[str, Any]) 
     assert "kept for 7 days" in pay["description"]
     note = header(schema["paths"]["/notes"]["post"])
     assert (note["required"], note["schema"]["minLength"], note["schema"]["maxLength"]) == (
-        *(False, 16),
+        *(False, 1),
         255,
     )
     assert "kept for 24 hours" in note["description"]

@@ -362,10 +362,8 @@ def _validate(policy: Policy) -> None:
 
 
 def _validate_key(policy: Policy) -> None:
-    known = (
-        policy.key in ("opaque", "uuid") if isinstance(policy.key, str) else callable(policy.key)
-    )
-    _demand(known, f"key={policy.key!r} must be 'opaque', 'uuid' or a callable")
+    known = policy.key in ("opaque", "strong", "uuid") or callable(policy.key)
+    _demand(known, f"key={policy.key!r} must be 'opaque', 'strong', 'uuid' or a callable")
     _demand(
         not isinstance(policy.methods, str) and all(isinstance(m, str) for m in policy.methods),
         "methods= takes a collection of method names",
@@ -454,7 +452,7 @@ def _are_statuses(given: Any) -> bool:
 class RoutePlan:
     """A route by its name, its policy, and the terms under which it makes records now."""
 
-    __slots__ = ("application", "enrolled", "label", "policy", "terms")
+    __slots__ = ("application", "enrolled", "label", "met_short_key", "policy", "terms")
 
     def __init__(self, label: str, policy: Policy, terms: Terms) -> None:
         self.label = label
@@ -463,3 +461,5 @@ class RoutePlan:
         self.application = terms.application
         self.enrolled = False
         """This process has compared the route's settings with what the store remembers."""
+        self.met_short_key = False
+        """A short key was used, and warned of."""

@@ -84,6 +84,13 @@ CATALOGUE: Final[Mapping[str, EventKind]] = {
         "A key that looks like personal data was taken: an e-mail address, or the number of a "
         "telephone, a payment card or a bank account.",
     ),
+    "key.short": EventKind(
+        ("route", "length"),
+        WARNING,
+        "a key of %(route)s has %(length)s characters, and may meet another (told once): ask "
+        "clients for random ones, or refuse such keys with key='strong'",
+        "A key of less than 16 characters was used for the first time.",
+    ),
     # ── leases and writes ────────────────────────────────────────────────────────────────────────
     "lease.renewed": EventKind(
         ("identity",), NONE, "a lease was renewed", "A handler is still at it."

@@ -27,9 +27,10 @@ from semel.core.operations.requests import (
     Retake,
     StoreOperation,
 )
-from semel.core.request.keys import looks_like_personal_data, mask
+from semel.core.request.keys import STRONG_KEY_LENGTH, looks_like_personal_data, mask
 from semel.core.unknown.settlement import ONCE
 from semel.errors import NotExecuted
+from semel.runtime.event_catalogue import NONE, WARNING
 from semel.runtime.leases import Lease, lease_clock
 from semel.runtime.limits import Charge, at_once
 from semel.runtime.operation import Run
@@ -137,7 +138,16 @@ class WebExchange(Exchange):
         runtime.keeper.hold(lease)
         if policy.personal_data == "warn" and looks_like_personal_data(self.key):
             runtime.events.emit("key.suspicious", route=self.plan.label, key=mask(self.key))
+        if len(self.key) < STRONG_KEY_LENGTH:
+            self._tell_short_key()
         return True
+
+    def _tell_short_key(self) -> None:
+        """Counted every time, and logged the first time: a client is not changed in a day."""
+        plan, level = self.plan, NONE if self.plan.met_short_key else WARNING
+        plan.met_short_key = True
+        length = len(self.key)
+        self.runtime.events.emit("key.short", level=level, route=plan.label, length=length)
 
     def in_its_shape(self, refused: Response) -> Response:
         if self.policy.refusal is None or self.request.method == ONCE:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semel.core.exchange.problems import CATALOGUE
 from semel.core.policy import Policy
-from semel.core.request.keys import MAX_HEADER_BYTES, MAX_KEY_LENGTH, MIN_KEY_LENGTH
+from semel.core.request.keys import MAX_HEADER_BYTES, MAX_KEY_LENGTH, STRONG_KEY_LENGTH
 from semel.web.inventory import inventory
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def key_schema(policy: Policy) -> dict[str, Any]:
         pattern = f'^"{_UUID}"$' if policy.strict else f"^{_UUID}$"
         form = {} if policy.strict else {"format": "uuid"}
         return {"type": "string", "pattern": pattern, **form}
-    shortest = MIN_KEY_LENGTH if policy.key == "opaque" else 1
+    shortest = STRONG_KEY_LENGTH if policy.key == "strong" else 1
     if policy.strict:
         sizes = {"minLength": shortest + 2, "maxLength": MAX_HEADER_BYTES}
         return {"type": "string", **sizes, "pattern": '^".*"$'}

@@ -16,7 +16,7 @@ from semel.core.frozen import frozen
 __all__ = [
     "MAX_HEADER_BYTES",
     "MAX_KEY_LENGTH",
-    "MIN_KEY_LENGTH",
+    "STRONG_KEY_LENGTH",
     "KeyFormat",
     "Malformed",
     "Scope",
@@ -37,7 +37,7 @@ MAX_HEADER_BYTES = 1024
 """A header longer than this is not parsed: 255 characters, all escaped, fit twice over."""
 
 MAX_KEY_LENGTH = 255
-MIN_KEY_LENGTH = 16
+STRONG_KEY_LENGTH = 16
 """Shorter keys are guessed or counted up, and meet each other sooner or later."""
 
 
@@ -48,7 +48,7 @@ class Malformed:
     reason: str
 
 
-KeyFormat: TypeAlias = Literal["opaque", "uuid"] | Callable[[str], bool]
+KeyFormat: TypeAlias = Literal["opaque", "strong", "uuid"] | Callable[[str], bool]
 
 
 # --- the header
@@ -88,9 +88,7 @@ def _quoted(value: bytes) -> str | Malformed:
 # Visible ASCII, without what is syntax in the quoted form.
 _BARE = re.compile(rb"[!#-+\--:<-\[\]-~]*")
 
-usual_key: Final = re.compile(
-    rb"[!#-+\--:<-\[\]-~]{%d,%d}" % (MIN_KEY_LENGTH, MAX_KEY_LENGTH)
-).fullmatch
+usual_key: Final = re.compile(rb"[!#-+\--:<-\[\]-~]{1,%d}" % MAX_KEY_LENGTH).fullmatch
 """Matches what `parse_key` and `check_format` take for an opaque key as it is, in one look."""
 
 
@@ -123,16 +121,18 @@ def check_format(key: str, format: KeyFormat) -> str | Malformed:  # noqa: A002
 
     What a callable raises is the operator's error and is not caught.
     """
-    if format == "opaque":
-        return key if MIN_KEY_LENGTH <= len(key) <= MAX_KEY_LENGTH else _WRONG_LENGTH
+    if format == "opaque" or format == "strong":
+        shortest = 1 if format == "opaque" else STRONG_KEY_LENGTH
+        if shortest <= len(key) <= MAX_KEY_LENGTH:
+            return key
+        return Malformed(
+            f"The Idempotency-Key must have {shortest} to {MAX_KEY_LENGTH} characters."
+        )
     if format == "uuid":
         return key.lower() if _UUID.fullmatch(key) else _NO_UUID
     return key if format(key) else Malformed("The Idempotency-Key is not in the expected format.")
 
 
-_WRONG_LENGTH = Malformed(
-    f"The Idempotency-Key must have {MIN_KEY_LENGTH} to {MAX_KEY_LENGTH} characters."
-)
 _NO_UUID = Malformed("The Idempotency-Key must be a UUID of version 4 or 7.")
 
 # RFC 9562: version 4 (5.4) and 7 (5.7) in the third group, variant 10xx (4.1) in the fourth. The
@@ -248,7 +248,7 @@ def _is_iban(text: str) -> bool:
 
 def mask(key: str) -> str:
     """What a log line may show of a key: too little to use it, enough to tell a client's own."""
-    return f"{key[:4]}...({len(key)})" if len(key) >= MIN_KEY_LENGTH else "..."
+    return f"{key[:4]}...({len(key)})" if len(key) >= STRONG_KEY_LENGTH else "..."
 
 
 # --- the identity
