@@ -14,8 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 from semel.core.operations.requests import StoreOperation
 from semel.stores.redis.errors import RedisFault, Remedy, store_error, timed_out
 from semel.stores.redis.keys import Keys
-from semel.stores.redis.plans import BODY_PLANS, NAMED_PLANS, RECORD_PLANS, Plan
-from semel.stores.redis.plans_audit import AUDIT_PLANS
+from semel.stores.redis.plans import BODY_PLANS, REQUEST_PLANS, Plan
 from semel.stores.redis.plans_maintenance import MAINTENANCE_PLANS
 from semel.stores.redis.scripts import ANY, RedisCall, pack
 from semel.stores.redis.settings import NodeAddress
@@ -23,7 +22,7 @@ from semel.stores.redis.topology import Topology, not_served
 
 R = TypeVar("R")
 
-PLANS: Final = {**NAMED_PLANS, **RECORD_PLANS, **MAINTENANCE_PLANS, **AUDIT_PLANS}
+PLANS: Final = {**REQUEST_PLANS, **MAINTENANCE_PLANS}
 _ALL_PLANS: Final = {**PLANS, **BODY_PLANS}
 
 REDIRECTIONS: Final = 16
