@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from os import getpid
 from time import monotonic
 from typing import Any, TypeVar
@@ -32,31 +31,42 @@ from semel.stores.redis.errors import (
     not_redis,
     timed_out,
 )
-from semel.stores.redis.handshake import Commands, handshake, refuse_or_warn
+from semel.stores.redis.handshake import handshake, refuse_or_warn
 from semel.stores.redis.keys import Keys, bucket_of
 from semel.stores.redis.operation_retry import (
     Attempt,
     RetryPause,
     SendBatches,
     Steps,
+    Topology,
     operation,
     refresh,
 )
 from semel.stores.redis.pipeline import PIPELINE_LIMIT, CommandBatch, ReplyQueue, pipelined
 from semel.stores.redis.plans import SINGLE_CALLS, SingleCall
-from semel.stores.redis.scripts import pack
+from semel.stores.redis.scripts import ANY, RedisCall, pack
 from semel.stores.redis.settings import NodeAddress, RedisSettings
-from semel.stores.redis.topology import Topology
 
 R = TypeVar("R")
 
 
-class AsyncBatch(CommandBatch):
-    """Its task awaits ``future``. ``ended``: this connection has no more replies for it."""
+class _FutureBatch(CommandBatch):
+    """A batch whose task awaits ``future``. The handshake sends such ones; its task has a deadline
+    of its own."""
 
-    __slots__ = ("ended", "future")
+    __slots__ = ("future",)
 
     future: asyncio.Future[Any]
+
+    def finish(self, outcomes: list[Any]) -> None:
+        if not self.future.done():
+            self.future.set_result(outcomes)
+
+
+class AsyncBatch(_FutureBatch):
+    """Commands of an operation. ``ended``: this connection has no more replies for it."""
+
+    __slots__ = ("ended",)
 
     def __init__(self, attempts: Sequence[Attempt], deadline: float) -> None:
         super().__init__(attempts, deadline)
@@ -67,8 +77,7 @@ class AsyncBatch(CommandBatch):
 
     def finish(self, outcomes: list[Any]) -> None:
         self.ended = True
-        if not self.future.done():
-            self.future.set_result(outcomes)
+        super().finish(outcomes)
 
 
 class FirstTry(AsyncBatch):
@@ -112,27 +121,6 @@ class FirstTry(AsyncBatch):
         if self.waits():
             self.ended = True
             self._pool.retry(self, fault)
-
-
-class _HandshakeBatch(CommandBatch):
-    """Commands of the handshake, among the other batches of a connection."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, commands: Commands, future: asyncio.Future[list[Any]]) -> None:
-        self.future = future
-        self.data = b"".join([pack(command) for command in commands])
-        self.replies = []
-        self.count = len(commands)
-        self.held = False
-
-    def deliver(self, address: NodeAddress) -> None:
-        if not self.future.done():
-            self.future.set_result(self.replies)
-
-    def fail(self, fault: RedisFault) -> None:
-        if not self.future.done():
-            self.future.set_exception(fault)
 
 
 class _Protocol(asyncio.Protocol):
@@ -261,7 +249,7 @@ class AsyncRedisConnection:
         """
         self._expire_at, self._timer = float("inf"), None
         now = monotonic()
-        sent = [each for each in self._replies.owed() if isinstance(each, AsyncBatch)]
+        sent = [each for each in self._replies.owed if isinstance(each, AsyncBatch)]
         for batch in [*sent, *self._queue]:
             if batch.deadline > now or not batch.waits():
                 continue
@@ -287,7 +275,7 @@ class AsyncRedisConnection:
             async with asyncio.timeout(max(0.0, deadline - monotonic())):
                 if self._transport is None:
                     await self._connect()
-                findings = await self._handshake()
+                findings = await self._handshake(deadline)
             refuse_or_warn(self._address, findings)
             self._check_at = monotonic() + CHECK_AGAIN
             self._ready = True
@@ -324,18 +312,19 @@ class AsyncRedisConnection:
             raise disconnected(False)
         self._transport = made
 
-    async def _handshake(self) -> tuple[Finding, ...]:
+    async def _handshake(self, deadline: float) -> tuple[Finding, ...]:
         steps = handshake(self._settings, self._address)
         try:
             commands = next(steps)
             while True:
-                future: asyncio.Future[list[Any]] = self._loop.create_future()
-                batch = _HandshakeBatch(commands, future)
                 if self._transport is None:
                     raise disconnected(False)
+                attempts = [Attempt(RedisCall(ANY, command)) for command in commands]
+                batch = _FutureBatch(attempts, deadline)
+                batch.future = self._loop.create_future()
                 self._replies.sent([batch], None)
                 self._transport.write(batch.data)
-                commands = steps.send(await future)
+                commands = steps.send(await batch.future)
         except StopIteration as done:
             findings: tuple[Finding, ...] = done.value
             return findings
@@ -371,30 +360,35 @@ class AsyncRedisPool:
         deadline = monotonic() + self._timeout
         single = SINGLE_CALLS.get(type(op))
         if single is not None:
-            connection = self._only or self._connection_for(op)
+            connection = self._only
+            if connection is None:
+                keyed: Any = op
+                address = self._topology.at(bucket_of(keyed.identity))
+                connection = None if address is None else self._connection(address)
             if connection is not None:
                 return connection.send(FirstTry(self, connection, op, single, deadline))
         return self._run(operation(op, self.keys, self._topology, deadline), deadline)
 
-    def _connection_for(self, op: Any) -> AsyncRedisConnection | None:
-        address = self._topology.at(bucket_of(op.identity))
-        if address is None:
-            return None
-        connection = self._connection(address)
-        self._only = None if self._topology.cluster else connection
-        return connection
-
     def retry(self, tried: FirstTry, fault: RedisFault) -> None:
         """Go on after a first try that failed. A caller that is cancelled cancels the retries."""
-        future = tried.future
         task = keep(self._retry(tried, fault))
-        task.add_done_callback(partial(_copy_result, future))
-        future.add_done_callback(partial(_cancel_with, task))
+        tried.future.add_done_callback(lambda future: future.cancelled() and task.cancel())
 
-    async def _retry(self, tried: FirstTry, fault: RedisFault) -> Any:
-        self._heed(tried.connection, [fault])
-        steps = operation(tried.op, self.keys, self._topology, tried.deadline, fault)
-        return await self._run(steps, tried.deadline)
+    async def _retry(self, tried: FirstTry, fault: RedisFault) -> None:
+        future = tried.future
+        try:
+            self._heed(tried.connection, [fault])
+            steps = operation(tried.op, self.keys, self._topology, tried.deadline, fault)
+            reply = await self._run(steps, tried.deadline)
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        except Exception as error:
+            if not future.done():
+                future.set_exception(error)
+        else:
+            if not future.done():
+                future.set_result(reply)
 
     async def aclose(self) -> None:
         """Wait for what is under way, until its deadline at most, and close every connection."""
@@ -451,6 +445,8 @@ class AsyncRedisPool:
         if found is None:
             found = AsyncRedisConnection(self._settings, self.keys, address)
             self._connections[address] = found
+            if not self._topology.cluster:
+                self._only = found
         return found
 
     async def _refresh(self, deadline: float) -> RedisFault | None:
@@ -458,22 +454,6 @@ class AsyncRedisPool:
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = keep(self._run(refresh(self._topology, deadline), deadline))
         return await asyncio.shield(self._refreshing)
-
-
-def _copy_result(future: asyncio.Future[Any], task: asyncio.Task[Any]) -> None:
-    """Copy how a task ended, unless nobody waits for it."""
-    if task.cancelled():
-        future.cancel()
-    elif error := task.exception():
-        if not future.done():
-            future.set_exception(error)
-    elif not future.done():
-        future.set_result(task.result())
-
-
-def _cancel_with(task: asyncio.Task[Any], future: asyncio.Future[Any]) -> None:
-    if future.cancelled():
-        task.cancel()
 
 
 class AsyncRedisStore:

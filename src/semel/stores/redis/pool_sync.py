@@ -27,13 +27,13 @@ from semel.stores.redis.operation_retry import (
     RetryPause,
     SendBatches,
     Steps,
+    Topology,
     operation,
     refresh,
 )
 from semel.stores.redis.pipeline import PIPELINE_LIMIT, CommandBatch, ReplyQueue, pipelined
-from semel.stores.redis.scripts import pack
+from semel.stores.redis.scripts import ANY, RedisCall
 from semel.stores.redis.settings import NodeAddress, RedisSettings
-from semel.stores.redis.topology import Topology
 
 R = TypeVar("R")
 
@@ -194,17 +194,17 @@ def run_handshake(
     settings: RedisSettings, address: NodeAddress, sock: socket.socket, deadline: float
 ) -> tuple[Finding, ...]:
     """Do what `handshake` asks for. No fault leaves a doubt: no operation was sent yet."""
-    reader, steps = hiredis.Reader(), handshake(settings, address)
+    steps = handshake(settings, address)
     try:
         commands = next(steps)
         while True:
-            _write(sock, b"".join([pack(command) for command in commands]), deadline)
-            replies: list[Any] = []
-            while len(replies) < len(commands):
-                while (reply := reader.gets()) is False:
-                    reader.feed(_read(sock, deadline))
-                replies.append(reply)
-            commands = steps.send(replies)
+            attempts = [Attempt(RedisCall(ANY, command)) for command in commands]
+            batch, queue = SyncBatch(attempts, deadline), ReplyQueue(address)
+            queue.sent([batch], None)
+            _write(sock, batch.data, deadline)
+            while queue:
+                queue.feed(_read(sock, deadline))
+            commands = steps.send(batch.outcomes)
     except StopIteration as done:
         findings: tuple[Finding, ...] = done.value
         return findings

@@ -139,21 +139,10 @@ def _row(identity: Identity, answer: Answer) -> tuple[Any, ...] | None:
     found = fields(answer, _RECORD)
     if found[0] is None:
         return None
-    return (
-        identity,
-        text(found[0]),
-        found[1],
-        text(found[2]),
-        found[3],
-        text(found[4]),
-        time(found[5]),
-        optional_time(found[6]),
-        optional_time(found[7]),
-        optional_time(found[8]),
-        found[9],
-        optional_text(found[10]),
-        optional_time(found[11]),
-    )
+    state, fence, fingerprint, sent, on_lapse, created_at, *ends = found[:9]
+    head = (identity, text(state), fence, text(fingerprint), sent, text(on_lapse))
+    times = (time(created_at), *map(optional_time, ends))
+    return (*head, *times, found[9], optional_text(found[10]), optional_time(found[11]))
 
 
 def written(identity: Identity, answer: Answer) -> ops.Written:
