@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Callable
 
 from semel.core import operations as ops
-from semel.core.records import Case, Fence, Identity, Micros, OnLapse, State
+from semel.core.records import Case, Fence, Identity, Micros, State
 from semel.core.states import RecordEvent
 from semel.core.terms import route_of
 from semel.core.texts import indexed, shown
 from semel.stores.memory.outbox import MemoryOutbox
 from semel.stores.memory.records import Answers, MemoryRecords
 from semel.stores.memory.rows import Fill, Row, empty, keep, lapse, lapse_event, nothing, proved
+from semel.stores.next_due import due_as, is_due
 
 
 class MemoryMaintenance:
@@ -54,7 +55,7 @@ class MemoryMaintenance:
         work = [
             (due, case)
             for case in self._cases()
-            if (due := _due_for(op.work, case, now))
+            if (due := due_as(op.work, case, now))
             and (op.known is None or op.known.covers(case.terms))
         ]
         work.sort(key=lambda item: item[0])
@@ -66,7 +67,7 @@ class MemoryMaintenance:
     def _count_due(self, op: ops.CountDue, now: Micros) -> ops.Waiting:
         counts: Counter[tuple[str, str] | None] = Counter()
         for work in ops.Work:
-            due = [case for case in self._cases() if (_due_for(work, case, now) or now + 1) <= now]
+            due = [case for case in self._cases() if is_due(work, case, now)]
             counts.update(route_of(case.terms) for case in due[: op.limit])
         return ops.Waiting(dict(counts), now)
 
@@ -217,18 +218,3 @@ class MemoryMaintenance:
         setattr(resealed, op.part.value, op.new)
         self._records.rows[op.identity] = resealed
         return ops.Applied(row.state, now, row.leased_until, row.expires_at)
-
-
-def _due_for(work: ops.Work, case: Case, now: Micros) -> Micros | None:
-    """When the record becomes this kind of work; None when it does not."""
-    record, due = case.record, case.due_at
-    match work:
-        case ops.Work.PENDING:
-            # After its deadline only the abandoner may take it.
-            waits = record.leased_until is not None and record.leased_until > now
-            return due if record.state is State.PENDING and waits else None
-        case ops.Work.LAPSED:
-            resumable = record.on_lapse is OnLapse.RESUME
-            return due if record.state is State.IN_PROGRESS and resumable else None
-        case ops.Work.UNKNOWN:
-            return due if record.state is State.UNKNOWN else None

@@ -93,14 +93,6 @@ def examine(settings: RedisSettings, info: Facts, config: Facts | None) -> Itera
     if info.get("role") == "slave" and not settings.cluster:
         text = "READONLY this is a replica"
         raise RedisFault(text, Remedy.RECONNECT, broken=True, code="READONLY")
-    yield from _version_and_mode(settings, info)
-    if not settings.cache:
-        yield from _eviction(settings, info if config is None else info | config)
-        yield from _persistence(settings, info, config)
-        yield from _replication(settings, info)
-
-
-def _version_and_mode(settings: RedisSettings, info: Facts) -> Iterator[Finding]:
     version = info.get("redis_version", "")
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if not version:
@@ -111,6 +103,10 @@ def _version_and_mode(settings: RedisSettings, info: Facts) -> Iterator[Finding]
         yield Finding("refused", "this is a node of a cluster: use rediscluster://")
     if info.get("cluster_enabled") == "0" and settings.cluster:
         yield Finding("refused", "this is no cluster: use redis://")
+    if not settings.cache:
+        yield from _eviction(settings, info if config is None else info | config)
+        yield from _persistence(settings, info, config)
+        yield from _replication(settings, info)
 
 
 def _eviction(settings: RedisSettings, facts: Facts) -> Iterator[Finding]:

@@ -52,13 +52,13 @@ class Topology:
     """
 
     def __init__(self, settings: RedisSettings) -> None:
-        self._seeds = settings.seeds
+        self.seeds = settings.seeds
         self.cluster = settings.cluster
         self.doubtful = False
         self.version = 0
         self._map: list[NodeAddress | None] = [None] * BUCKETS
         if not self.cluster:
-            self._map = [self._seeds[0]] * BUCKETS
+            self._map = [self.seeds[0]] * BUCKETS
 
     def at(self, bucket: int) -> NodeAddress | None:
         """The node of a bucket; None: the map must be refreshed first."""
@@ -69,13 +69,9 @@ class Topology:
         if self.cluster and any(fault.code in UNREACHABLE for fault in faults):
             self.doubtful = True
 
-    def candidates(self) -> tuple[NodeAddress, ...]:
-        """The nodes to ask for the map: those on it first, then those of the URL."""
-        return tuple(dict.fromkeys([*filter(None, self._map), *self._seeds]))
-
     def primaries(self) -> tuple[NodeAddress, ...]:
         """Every node on the map; those of the URL while the map is empty."""
-        return tuple(dict.fromkeys(filter(None, self._map))) or self._seeds
+        return tuple(dict.fromkeys(filter(None, self._map))) or self.seeds
 
     def update(self, slots: Any, asked: NodeAddress) -> None:
         """Take over what CLUSTER SLOTS returned: ``[[first, last, [host, port, …], …], …]``.
@@ -248,7 +244,7 @@ def _by_node(attempts: Sequence[Attempt], topology: Topology) -> dict[Any, list[
 def refresh(topology: Topology, deadline: float) -> Steps[RedisFault | None]:
     """Ask one node after the other for the map of slots; None, or the last fault if none knew."""
     fault: RedisFault | None = None
-    for address in topology.candidates():
+    for address in dict.fromkeys((*topology.primaries(), *topology.seeds)):
         soon = min(deadline, monotonic() + NODE_TIMEOUT)
         ((answer,),) = yield SendBatches({address: [Attempt(_SLOTS)]}, soon)
         if not isinstance(answer, RedisFault):

@@ -60,9 +60,8 @@ def record_call(
     bucket, given = bucket_of(identity), [identity, *words]
     while given[-1] is None:
         given.pop()
-    places = keys.of(identity)
-    if audit:
-        places = (*places, keys.audit(bucket))
+    record, indexes = keys.record_and_indexes(identity)
+    places = (record, *indexes, keys.audit(bucket)) if audit else (record, *indexes)
     return script_call(bucket, name, places, *[b"" if word is None else word for word in given])
 
 
@@ -146,7 +145,7 @@ def read_terms(keys: Keys, numbers: Sequence[TermsId | None]) -> Plan[list[Terms
     """
     wanted = sorted({each for each in numbers if each is not None} - keys.terms_texts.keys())
     if wanted:
-        bucket, key = keys.terms()
+        bucket, key = keys.terms
         (answer,) = yield (RedisCall(bucket, ("HMGET", key, *wanted)),)
         for number, text in zip(wanted, replies.fields(answer, len(wanted)), strict=True):
             if text is not None:
@@ -284,7 +283,7 @@ def _read_recipe(op: ops.ReadRecipe, keys: Keys) -> Plan[ops.Recorded]:
 
 
 def _agree(op: ops.Agree, keys: Keys) -> Plan[ops.Agreed]:
-    bucket, key = keys.terms()
+    bucket, key = keys.terms
     for name in (op.terms.application, op.terms.route):
         indexed(name)  # refuses what stores with a text index refuse
     words: tuple[Word, ...] = (op.terms.id, exact(op.terms.text))

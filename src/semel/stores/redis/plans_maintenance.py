@@ -20,11 +20,12 @@ from typing import Any, Final, NamedTuple
 
 from semel.core import operations as ops
 from semel.core import terms
-from semel.core.records import Case, Fence, Glimpse, Identity, Micros, OnLapse, State
+from semel.core.records import Case, Fence, Glimpse, Identity, Micros, State
 from semel.core.states import RecordEvent
 from semel.core.terms import Terms
 from semel.core.texts import shown
 from semel.errors import ConfigurationError
+from semel.stores.next_due import is_due
 from semel.stores.options import whole
 from semel.stores.redis import replies
 from semel.stores.redis.keys import BUCKETS, DUTIES, Keys, bucket_for, bucket_of
@@ -75,7 +76,10 @@ def _fields(
 ) -> Plan[list[Sequence[Answer]]]:
     """These fields of each record."""
     answers = yield from _in_pages(
-        [RedisCall(bucket_of(each), ("HMGET", keys.of(each)[0], *names)) for each in identities]
+        [
+            RedisCall(bucket_of(each), ("HMGET", keys.record_and_indexes(each)[0], *names))
+            for each in identities
+        ]
     )
     return [replies.fields(answer, len(names)) for answer in answers]
 
@@ -159,7 +163,7 @@ def _due(op: ops.Due, keys: Keys) -> Plan[ops.DueRecords]:
     while True:
         found = yield from _due_entries(keys, WORK[op.work], window)
         cases = yield from _cases(keys, found.due)
-        due = [case for case, now in cases if _is_due(op.work, case, now)]
+        due = [case for case, now in cases if is_due(op.work, case, now)]
         if op.known is not None:
             due = [case for case in due if op.known.covers(case.terms)]
         full = len(due) >= op.limit
@@ -175,24 +179,10 @@ def _count_due(op: ops.CountDue, keys: Keys) -> Plan[ops.Waiting]:
     for work in ops.Work:
         found = yield from _due_entries(keys, WORK[work], op.limit)
         cases = yield from _cases(keys, found.due)
-        due = [case for case, at in cases if _is_due(work, case, at)]
+        due = [case for case, at in cases if is_due(work, case, at)]
         counts.update(terms.route_of(case.terms) for case in due)
         now = found.now
     return ops.Waiting(dict(counts), now)
-
-
-def _is_due(work: ops.Work, case: Case, now: Micros) -> bool:
-    record = case.record
-    if case.due_at is None or case.due_at > now:
-        return False
-    match work:
-        case ops.Work.PENDING:
-            until = record.leased_until
-            return record.state is State.PENDING and until is not None and until > now
-        case ops.Work.LAPSED:
-            return record.lapsed(now) and record.on_lapse is OnLapse.RESUME
-        case ops.Work.UNKNOWN:
-            return record.state is State.UNKNOWN
 
 
 # ── lists ─────────────────────────────────────────────────────────────────────────────────────────

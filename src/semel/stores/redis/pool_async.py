@@ -23,25 +23,11 @@ import hiredis
 from semel.core.operations.requests import StoreOperation
 from semel.stores.background import keep
 from semel.stores.base import CHECK_AGAIN, Finding
-from semel.stores.redis.errors import (
-    RedisFault,
-    disconnected,
-    from_reply,
-    not_connected,
-    not_redis,
-    timed_out,
-)
+from semel.stores.redis import errors, operation_retry
+from semel.stores.redis.errors import RedisFault
 from semel.stores.redis.handshake import handshake, refuse_or_warn
 from semel.stores.redis.keys import Keys, bucket_of
-from semel.stores.redis.operation_retry import (
-    Attempt,
-    RetryPause,
-    SendBatches,
-    Steps,
-    Topology,
-    operation,
-    refresh,
-)
+from semel.stores.redis.operation_retry import Attempt, Steps, Topology
 from semel.stores.redis.pipeline import PIPELINE_LIMIT, CommandBatch, ReplyQueue, pipelined
 from semel.stores.redis.plans import SINGLE_CALLS, SingleCall
 from semel.stores.redis.scripts import ANY, RedisCall, pack
@@ -110,7 +96,7 @@ class FirstTry(AsyncBatch):
     def deliver(self, address: NodeAddress) -> None:
         reply: Any = self.replies[0]
         if isinstance(reply, hiredis.ReplyError):
-            self.fail(from_reply(reply, address))
+            self.fail(errors.from_reply(reply, address))
         elif not self.future.done():
             try:
                 self.future.set_result(self._single.parse(self.op.identity, reply))
@@ -136,7 +122,7 @@ class _Protocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._connection.protocol is self:
             why = str(exc) if exc else "the server hung up"
-            self._connection.disconnect(disconnected(True, why))
+            self._connection.disconnect(errors.disconnected(True, why))
 
 
 class AsyncRedisConnection:
@@ -229,7 +215,7 @@ class AsyncRedisConnection:
         try:
             self._replies.feed(data)
         except hiredis.ProtocolError as error:
-            self.disconnect(not_redis(error))
+            self.disconnect(errors.not_redis(error))
         if self._queue:
             self._schedule_flush()
         elif self._drained and not self._replies and not self._drained.done():
@@ -254,11 +240,11 @@ class AsyncRedisConnection:
             if batch.deadline > now or not batch.waits():
                 continue
             if batch.sent:
-                batch.fail(timed_out(True))
-                self.disconnect(disconnected(True, "the server is silent"))
+                batch.fail(errors.timed_out(True))
+                self.disconnect(errors.disconnected(True, "the server is silent"))
             else:
                 self._queue.remove(batch)
-                batch.fail(timed_out(False))
+                batch.fail(errors.timed_out(False))
         left = [each.deadline for each in [*sent, *self._queue] if each.waits()]
         if left:
             self._set_timer(min(left))
@@ -280,9 +266,9 @@ class AsyncRedisConnection:
             self._check_at = monotonic() + CHECK_AGAIN
             self._ready = True
         except TimeoutError:
-            self._give_up(not_connected(TimeoutError("no answer in time"), self._address))
+            self._give_up(errors.not_connected(TimeoutError("no answer in time"), self._address))
         except OSError as error:
-            self._give_up(not_connected(error, self._address))
+            self._give_up(errors.not_connected(error, self._address))
         except RedisFault as fault:
             fault.doubt = False  # no operation was sent yet
             self._give_up(fault)
@@ -309,7 +295,7 @@ class AsyncRedisConnection:
             )
         if self.protocol is not protocol:  # the server hung up already
             made.abort()
-            raise disconnected(False)
+            raise errors.disconnected(False)
         self._transport = made
 
     async def _handshake(self, deadline: float) -> tuple[Finding, ...]:
@@ -318,7 +304,7 @@ class AsyncRedisConnection:
             commands = next(steps)
             while True:
                 if self._transport is None:
-                    raise disconnected(False)
+                    raise errors.disconnected(False)
                 attempts = [Attempt(RedisCall(ANY, command)) for command in commands]
                 batch = _FutureBatch(attempts, deadline)
                 batch.future = self._loop.create_future()
@@ -332,7 +318,7 @@ class AsyncRedisConnection:
     def _give_up(self, error: Exception) -> None:
         """Fail what is queued: a fault may be retried, any other error goes to the callers."""
         waiting, self._queue = self._queue, []
-        self.disconnect(disconnected(True, "the link was given up"))
+        self.disconnect(errors.disconnected(True, "the link was given up"))
         for batch in waiting:
             if isinstance(error, RedisFault):
                 batch.fail(error)
@@ -367,7 +353,9 @@ class AsyncRedisPool:
                 connection = None if address is None else self._connection(address)
             if connection is not None:
                 return connection.send(FirstTry(self, connection, op, single, deadline))
-        return self._run(operation(op, self.keys, self._topology, deadline), deadline)
+        return self._run(
+            operation_retry.operation(op, self.keys, self._topology, deadline), deadline
+        )
 
     def retry(self, tried: FirstTry, fault: RedisFault) -> None:
         """Go on after a first try that failed. A caller that is cancelled cancels the retries."""
@@ -378,7 +366,9 @@ class AsyncRedisPool:
         future = tried.future
         try:
             self._heed(tried.connection, [fault])
-            steps = operation(tried.op, self.keys, self._topology, tried.deadline, fault)
+            steps = operation_retry.operation(
+                tried.op, self.keys, self._topology, tried.deadline, fault
+            )
             reply = await self._run(steps, tried.deadline)
         except asyncio.CancelledError:
             future.cancel()
@@ -404,7 +394,7 @@ class AsyncRedisPool:
         self.closed, self._only = True, None
         while self._connections:
             connection = self._connections.popitem()[1]
-            connection.disconnect(disconnected(True, "the store was closed"))
+            connection.disconnect(errors.disconnected(True, "the store was closed"))
 
     async def _run(self, steps: Steps[R], deadline: float) -> R:
         """Do what the steps ask for, until they return."""
@@ -412,11 +402,11 @@ class AsyncRedisPool:
         try:
             step = next(steps)
             while True:
-                if isinstance(step, SendBatches):
+                if isinstance(step, operation_retry.SendBatches):
                     until = step.deadline
                     sends = [self._send(*batch, until) for batch in step.batches.items()]
                     result = [await sends[0]] if len(sends) == 1 else await asyncio.gather(*sends)
-                elif isinstance(step, RetryPause):
+                elif isinstance(step, operation_retry.RetryPause):
                     await asyncio.sleep(step.seconds)
                     result = None
                 else:
@@ -437,7 +427,7 @@ class AsyncRedisPool:
     def _heed(self, connection: AsyncRedisConnection, faults: Sequence[RedisFault]) -> None:
         """Draw conclusions about the connection and the cluster."""
         if any(fault.code == "READONLY" for fault in faults):
-            connection.disconnect(disconnected(True, "the server has become a replica"))
+            connection.disconnect(errors.disconnected(True, "the server has become a replica"))
         self._topology.suspect(faults)
 
     def _connection(self, address: NodeAddress) -> AsyncRedisConnection:
@@ -452,7 +442,9 @@ class AsyncRedisPool:
     async def _refresh(self, deadline: float) -> RedisFault | None:
         """Refresh the topology. Concurrent callers share one refresh."""
         if self._refreshing is None or self._refreshing.done():
-            self._refreshing = keep(self._run(refresh(self._topology, deadline), deadline))
+            self._refreshing = keep(
+                self._run(operation_retry.refresh(self._topology, deadline), deadline)
+            )
         return await asyncio.shield(self._refreshing)
 
 
