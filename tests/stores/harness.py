@@ -310,7 +310,7 @@ def _redis(url: str, nodes: Sequence[ValkeyServer], colour: str) -> Iterator[Har
 
 def _indexed(node: ValkeyServer, keys: Keys, identity: Identity) -> Kept | None:
     """What the index itself says, which is what is gone by."""
-    record, *indexes = keys.of(identity)
+    record, indexes = keys.record_and_indexes(identity)
     (duty,) = node.ask("HMGET", record, "duty")
     if duty is None:
         return None

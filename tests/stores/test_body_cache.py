@@ -30,7 +30,7 @@ from semel.errors import ConfigurationError
 from semel.stores import body_cache
 from semel.stores.body_cache import BodyCacheBackend, GetBody, LocalBodies, PutBody, with_body_cache
 from semel.stores.memory import MemoryBackend
-from semel.stores.redis.body_cache import RedisBodies
+from semel.stores.redis.backend import RedisBodies
 from tests.servers import ValkeyServer
 from tests.stores.contract import MINUTE, ORIGIN, new_fence, new_identity
 from tests.stores.harness import FakeClock

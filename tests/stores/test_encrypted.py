@@ -42,7 +42,7 @@ from semel.stores.body_cache import GetBody, PutBody, with_body_cache
 from semel.stores.encrypted import _DOWN, EncryptedBackend, sealed
 from semel.stores.encryption import Encryption
 from semel.stores.memory import MemoryBackend
-from semel.stores.redis.body_cache import RedisBodies
+from semel.stores.redis.backend import RedisBodies
 from semel.stores.sqlite import SqliteBackend
 from tests.servers import ValkeyServer
 from tests.stores import contract, contract_outbox, contract_work

@@ -228,7 +228,7 @@ def _at(url: str) -> SharedBodies:
     if not isinstance(url, str) or not scheme(url).startswith("redis"):
         raise ConfigurationError("replay_shared= takes the URL of a Redis (redis://…), or None")
     try:
-        from semel.stores.redis.body_cache import RedisBodies
+        from semel.stores.redis.backend import RedisBodies
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] != "hiredis":
             raise

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from semel.core.records import Micros, Record, State
+from semel.core.operations.maintenance import Work
+from semel.core.records import Case, Micros, OnLapse, Record, State
 
 
 def due_at(record: Record, chosen: Micros | None) -> Micros | None:
@@ -30,3 +31,23 @@ def next_look(
             return expires_at
         case State.FAILED_RETRYABLE | State.EXPIRED:
             return forget_at
+
+
+def due_as(work: Work, case: Case, now: Micros) -> Micros | None:
+    """When the record becomes this kind of work; None when it does not."""
+    record, due = case.record, case.due_at
+    match work:
+        case Work.PENDING:
+            # After its deadline only the abandoner may take it.
+            waits = record.leased_until is not None and record.leased_until > now
+            return due if record.state is State.PENDING and waits else None
+        case Work.LAPSED:
+            resumable = record.on_lapse is OnLapse.RESUME
+            return due if record.state is State.IN_PROGRESS and resumable else None
+        case Work.UNKNOWN:
+            return due if record.state is State.UNKNOWN else None
+
+
+def is_due(work: Work, case: Case, now: Micros) -> bool:
+    due = due_as(work, case, now)
+    return due is not None and due <= now

@@ -10,10 +10,9 @@ from typing import Any, Final, TypeAlias
 from semel.core.operations.requests import StoreOperation
 from semel.core.records import Case, Identity, Micros
 from semel.core.terms import Terms
-from semel.stores.memory.audit import AuditLog
 from semel.stores.memory.maintenance import MemoryMaintenance
 from semel.stores.memory.outbox import MemoryOutbox
-from semel.stores.memory.records import MemoryRecords
+from semel.stores.memory.records import AuditLog, MemoryRecords
 from semel.stores.memory.rows import Row
 
 Entries: TypeAlias = tuple[int, ...]

@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
-from semel.core.frozen import frozen
-from semel.core.operations.requests import (
-    Conflicting,
-    ReadRecipe,
-    Recorded,
-    Register,
-    Registered,
-    StoreOperation,
-)
+from semel.core import operations as ops
 from semel.core.records import Micros
 from semel.core.texts import exact
 from semel.stores.base import AsyncStore, Capabilities, Clock, Store, system_clock
-from semel.stores.memory.audit import AuditLog
 from semel.stores.memory.maintenance import MemoryMaintenance
 from semel.stores.memory.outbox import MemoryOutbox
-from semel.stores.memory.records import MemoryRecords
+from semel.stores.memory.records import Answers, AuditLog, MemoryRecords
 
 R = TypeVar("R")
 
-Answer = Callable[[Any, Micros], object]
 
-
-@frozen
-class _Recipe:
+class _Recipe(NamedTuple):
     recipe: str
     previous: str | None
     alive_until: Micros | None
@@ -46,9 +33,9 @@ class MemoryBackend:
         self._awaited = _AsyncMemoryStore(self)
         audit = AuditLog()
         records, outbox = MemoryRecords(audit), MemoryOutbox(audit)
-        self._answers: Mapping[type[StoreOperation[Any]], Answer] = {
-            Register: self._register,
-            ReadRecipe: self._read_recipe,
+        self._answers: Answers = {
+            ops.Register: self._register,
+            ops.ReadRecipe: self._read_recipe,
             **records.answers(),
             **MemoryMaintenance(records, outbox).answers(),
             **outbox.answers(),
@@ -78,7 +65,7 @@ class MemoryBackend:
     async def aclose(self) -> None:
         """Nothing is open; the records stay."""
 
-    def perform(self, op: StoreOperation[R]) -> R:
+    def perform(self, op: ops.StoreOperation[R]) -> R:
         """One atomic step: the lock is the whole transaction."""
         answer = self._answers.get(type(op))
         if answer is None:
@@ -86,13 +73,11 @@ class MemoryBackend:
         with self._lock:
             return cast("R", answer(op, self._clock()))
 
-    def _read_recipe(self, op: ReadRecipe, now: Micros) -> Recorded:
+    def _read_recipe(self, op: ops.ReadRecipe, now: Micros) -> ops.Recorded:
         found = self._recipes.get(exact(op.route))
-        if found is None:
-            return Recorded(None, None, None, now)
-        return Recorded(found.recipe, found.previous, found.alive_until, now)
+        return ops.Recorded(None, None, None, now) if found is None else ops.Recorded(*found, now)
 
-    def _register(self, op: Register, now: Micros) -> Registered | Conflicting:
+    def _register(self, op: ops.Register, now: Micros) -> ops.Registered | ops.Conflicting:
         recipe, previous = exact(op.recipe), op.previous and exact(op.previous)
         recorded = self._recipes.get(exact(op.route))
         if recorded is None:
@@ -103,13 +88,13 @@ class MemoryBackend:
         ):
             recorded = self._recipes[op.route] = _Recipe(recipe, previous, now + op.alive)
         if recorded.recipe != recipe:
-            return Conflicting(recorded.recipe, recorded.alive_until, now)
-        return Registered(recorded.previous, recorded.alive_until, now)
+            return ops.Conflicting(recorded.recipe, recorded.alive_until, now)
+        return ops.Registered(recorded.previous, recorded.alive_until, now)
 
 
 class _AsyncMemoryStore:
     def __init__(self, backend: MemoryBackend) -> None:
         self._backend = backend
 
-    async def perform(self, op: StoreOperation[R], /) -> R:
+    async def perform(self, op: ops.StoreOperation[R], /) -> R:
         return self._backend.perform(op)

@@ -2,50 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from semel.core.frozen import frozen, replace
-from semel.core.operations.acts import Verb
-from semel.core.operations.audit import ResealEffect
-from semel.core.operations.outbox import (
-    BrowseEffects,
-    Effects,
-    EffectWritten,
-    Enqueue,
-    FindEffect,
-    MarkDelivered,
-    MarkFailed,
-    Noted,
-    NoteEvent,
-    RenewEffects,
-    Requeue,
-    Shelf,
-    TakeEffects,
-)
-from semel.core.operations.requests import StoreOperation
+from semel.core import operations as ops
+from semel.core.frozen import replace
+from semel.core.operations.outbox import Shelf
 from semel.core.records import Effect, Fence, Micros
 from semel.core.texts import exact, indexed, shown
-from semel.stores.memory.audit import AuditLog
+from semel.stores.memory.records import Answers, AuditLog
 
 
-@frozen
-class _Slot:
-    """An effect as it is kept. ``due_at``: when a worker may take it, or when it is forgotten."""
+class _Slot(NamedTuple):
+    """An effect as it is kept. ``place``: its number in the order in which effects came."""
 
     effect: Effect
     place: int
     state: Shelf
-    due_at: Micros | None
-    fence: Fence | None = None
-    leased_until: Micros | None = None
-
-    def shown(self) -> Effect:
-        """The effect with its current times, as a reply carries it."""
-        return replace(self.effect, due_at=self.due_at, leased_until=self.leased_until)
+    fence: Fence | None
 
     def taken(self, now: Micros) -> bool:
-        return self.leased_until is not None and self.leased_until > now
+        return self.effect.leased_until is not None and self.effect.leased_until > now
 
 
 class MemoryOutbox:
@@ -57,156 +33,162 @@ class MemoryOutbox:
         self._places = 0
         self._events: dict[tuple[str, str], Micros] = {}
 
-    def answers(self) -> dict[type[StoreOperation[Any]], Callable[[Any, Micros], object]]:
+    def answers(self) -> Answers:
         return {
-            Enqueue: self._enqueue,
-            TakeEffects: self._take,
-            RenewEffects: self._renew,
-            MarkDelivered: self._deliver,
-            MarkFailed: self._fail,
-            BrowseEffects: self._browse,
-            FindEffect: self._find,
-            Requeue: self._requeue,
-            NoteEvent: self._note_event,
-            ResealEffect: self._reseal,
+            ops.Enqueue: self._enqueue,
+            ops.TakeEffects: self._take,
+            ops.RenewEffects: self._renew,
+            ops.MarkDelivered: self._deliver,
+            ops.MarkFailed: self._fail,
+            ops.BrowseEffects: self._browse,
+            ops.FindEffect: self._find,
+            ops.Requeue: self._requeue,
+            ops.NoteEvent: self._note_event,
+            ops.ResealEffect: self._reseal,
         }
 
     def reap(self, limit: int, now: Micros) -> dict[str, int]:
         """Delete delivered effects and events whose time is over; returns how many of each."""
-        effects = [
-            slot.effect.key
-            for slot in sorted(self._slots.values(), key=lambda slot: slot.due_at or 0)
-            if slot.state is Shelf.DELIVERED and slot.due_at is not None and slot.due_at <= now
-        ][:limit]
-        for key in effects:
+        over = sorted(
+            (due, key)
+            for key, slot in self._slots.items()
+            if slot.state is Shelf.DELIVERED
+            and (due := slot.effect.due_at) is not None
+            and due <= now
+        )[:limit]
+        for _, key in over:
             del self._slots[key]
         events = [event for event, forget_at in self._events.items() if forget_at <= now][:limit]
         for event in events:
             del self._events[event]
-        counts = {"effects": len(effects), "events": len(events)}
+        counts = {"effects": len(over), "events": len(events)}
         return {name: count for name, count in counts.items() if count}
 
-    def _enqueue(self, op: Enqueue, now: Micros) -> EffectWritten:
+    def _change(self, slot: _Slot, state: Shelf, fence: Fence | None, **changes: Any) -> None:
+        effect = replace(slot.effect, **changes)
+        self._slots[effect.key] = _Slot(effect, slot.place, state, fence)
+
+    def _enqueue(self, op: ops.Enqueue, now: Micros) -> ops.EffectWritten:
         key, order = indexed(op.key), op.order and indexed(op.order)
         if key in self._slots:
-            return EffectWritten(False, now)
+            return ops.EffectWritten(False, now)
         self._places += 1
         effect = Effect(
             *(key, op.identity, exact(op.name), op.payload, order, 0, now),
+            due_at=now + op.delay,
             application=indexed(op.application),
         )
-        self._slots[key] = _Slot(effect, self._places, Shelf.WAITING, now + op.delay)
-        return EffectWritten(True, now)
+        self._slots[key] = _Slot(effect, self._places, Shelf.WAITING, None)
+        return ops.EffectWritten(True, now)
 
-    def _take(self, op: TakeEffects, now: Micros) -> Effects:
+    def _take(self, op: ops.TakeEffects, now: Micros) -> ops.Effects:
         waiting = [
             slot
             for slot in self._slots.values()
             if slot.state is Shelf.WAITING and slot.effect.application == op.application
         ]
         named = [
-            (slot.due_at, slot.place, slot)
+            (slot.effect.due_at, slot.place, slot)
             for slot in waiting
-            if slot.effect.name in op.names and slot.due_at is not None
+            if slot.effect.name in op.names and slot.effect.due_at is not None
         ]
         named.sort(key=lambda item: item[:2])
         free = [slot for due, _, slot in named if due <= now and _first(slot, waiting, now)]
-        end, taken = now + op.lease, list[_Slot]()
-        for slot in free[: op.limit]:
-            effect = replace(slot.effect, tries=slot.effect.tries + 1)
-            leased = replace(slot, effect=effect, fence=op.fence, leased_until=end, due_at=end)
-            taken.append(self._keep(leased))
+        taken, end = free[: op.limit], now + op.lease
+        for slot in taken:
+            tries = slot.effect.tries + 1
+            self._change(slot, slot.state, op.fence, tries=tries, leased_until=end, due_at=end)
         taken.sort(key=lambda slot: slot.place)
-        effects = tuple([slot.shown() for slot in taken])
+        effects = tuple([self._slots[slot.effect.key].effect for slot in taken])
         if effects and len(effects) >= op.limit:
-            return Effects(effects, now, now)
-        return Effects(effects, now, next((due for due, _, _ in named if due > now), None))
+            return ops.Effects(effects, now, now)
+        return ops.Effects(effects, now, next((due for due, _, _ in named if due > now), None))
 
-    def _keep(self, slot: _Slot) -> _Slot:
-        self._slots[slot.effect.key] = slot
-        return slot
-
-    def _renew(self, op: RenewEffects, now: Micros) -> EffectWritten:
+    def _renew(self, op: ops.RenewEffects, now: Micros) -> ops.EffectWritten:
         held = [
             slot
             for slot in self._slots.values()
             if slot.state is Shelf.WAITING and slot.fence == op.fence and slot.taken(now)
         ]
+        end = now + op.lease
         for slot in held:
-            self._keep(replace(slot, leased_until=now + op.lease, due_at=now + op.lease))
-        return EffectWritten(bool(held), now)
+            self._change(slot, slot.state, slot.fence, leased_until=end, due_at=end)
+        return ops.EffectWritten(bool(held), now)
 
-    def _deliver(self, op: MarkDelivered, now: Micros) -> EffectWritten:
+    def _deliver(self, op: ops.MarkDelivered, now: Micros) -> ops.EffectWritten:
         slot = self._slots.get(op.key)
         if slot is None or slot.fence != op.fence:
-            return EffectWritten(False, now)
+            return ops.EffectWritten(False, now)
         if slot.state is not Shelf.DELIVERED:
-            provider_id = op.provider_id and shown(op.provider_id)
-            changes: dict[str, Any] = {"delivered_at": now, "provider_id": provider_id}
-            effect = replace(slot.effect, **changes, error=None, dead_at=None)
-            due = now + op.retention
-            self._keep(
-                replace(slot, effect=effect, state=Shelf.DELIVERED, leased_until=None, due_at=due)
+            self._change(
+                *(slot, Shelf.DELIVERED, slot.fence),
+                delivered_at=now,
+                provider_id=op.provider_id and shown(op.provider_id),
+                error=None,
+                dead_at=None,
+                leased_until=None,
+                due_at=now + op.retention,
             )
-        return EffectWritten(True, now)
+        return ops.EffectWritten(True, now)
 
-    def _fail(self, op: MarkFailed, now: Micros) -> EffectWritten:
+    def _fail(self, op: ops.MarkFailed, now: Micros) -> ops.EffectWritten:
         slot = self._slots.get(op.key)
         if slot is None or slot.fence != op.fence or slot.state is Shelf.DELIVERED:
-            return EffectWritten(False, now)
-        if slot.state is Shelf.WAITING and slot.leased_until is not None:
-            dead_at = now if op.again_in is None else None
-            effect = replace(slot.effect, error=shown(op.error), dead_at=dead_at)
-            state = Shelf.WAITING if op.again_in is not None else Shelf.DEAD
-            due_at = None if op.again_in is None else now + op.again_in
-            self._keep(replace(slot, effect=effect, state=state, leased_until=None, due_at=due_at))
-        return EffectWritten(True, now)
+            return ops.EffectWritten(False, now)
+        if slot.state is Shelf.WAITING and slot.effect.leased_until is not None:
+            dead = op.again_in is None
+            self._change(
+                *(slot, Shelf.DEAD if dead else Shelf.WAITING, slot.fence),
+                error=shown(op.error),
+                dead_at=now if dead else None,
+                leased_until=None,
+                due_at=None if op.again_in is None else now + op.again_in,
+            )
+        return ops.EffectWritten(True, now)
 
-    def _browse(self, op: BrowseEffects, now: Micros) -> Effects:
-        effects = [slot.shown() for slot in self._slots.values() if slot.state is op.shelf]
+    def _browse(self, op: ops.BrowseEffects, now: Micros) -> ops.Effects:
+        effects = [slot.effect for slot in self._slots.values() if slot.state is op.shelf]
         effects = [effect for effect in effects if effect.key > (op.after or "")]
         effects.sort(key=lambda effect: effect.key)
-        return Effects(tuple(effects[: op.limit]), now)
+        return ops.Effects(tuple(effects[: op.limit]), now)
 
-    def _find(self, op: FindEffect, now: Micros) -> Effects:
+    def _find(self, op: ops.FindEffect, now: Micros) -> ops.Effects:
         slot = self._slots.get(op.key)
-        return Effects(() if slot is None else (slot.shown(),), now)
+        return ops.Effects(() if slot is None else (slot.effect,), now)
 
-    def _requeue(self, op: Requeue, now: Micros) -> EffectWritten:
+    def _requeue(self, op: ops.Requeue, now: Micros) -> ops.EffectWritten:
         slot = self._slots.get(op.key)
         if slot is None or slot.state is not Shelf.DEAD:
             done = slot is None if op.drop else slot is not None and slot.state is Shelf.WAITING
-            return EffectWritten(done, now)
-        verb, after = (Verb.DROP, None) if op.drop else (Verb.RETRY, Shelf.WAITING.value)
+            return ops.EffectWritten(done, now)
         self._audit.note(
-            verb,
+            ops.Verb.DROP if op.drop else ops.Verb.RETRY,
             op.act,
             now,
             identity=slot.effect.identity,
             subject=op.key,
-            states=(slot.state.value, after),
+            states=(slot.state.value, None if op.drop else Shelf.WAITING.value),
         )
         if op.drop:
             del self._slots[op.key]
         else:
-            effect = replace(slot.effect, tries=0, dead_at=None)
-            self._keep(replace(slot, effect=effect, state=Shelf.WAITING, fence=None, due_at=now))
-        return EffectWritten(True, now)
+            self._change(slot, Shelf.WAITING, None, tries=0, dead_at=None, due_at=now)
+        return ops.EffectWritten(True, now)
 
-    def _reseal(self, op: ResealEffect, now: Micros) -> EffectWritten:
+    def _reseal(self, op: ops.ResealEffect, now: Micros) -> ops.EffectWritten:
         """Replace a payload by the same payload under another key."""
         slot = self._slots.get(op.key)
         if slot is None or slot.effect.payload != op.old:
-            return EffectWritten(False, now)
-        self._keep(replace(slot, effect=replace(slot.effect, payload=op.new)))
-        return EffectWritten(True, now)
+            return ops.EffectWritten(False, now)
+        self._change(slot, slot.state, slot.fence, payload=op.new)
+        return ops.EffectWritten(True, now)
 
-    def _note_event(self, op: NoteEvent, now: Micros) -> Noted:
+    def _note_event(self, op: ops.NoteEvent, now: Micros) -> ops.Noted:
         event = indexed(op.source), indexed(op.event)
         before = event in self._events
         if op.keep is not None and not before:
             self._events[event] = now + op.keep
-        return Noted(before, now)
+        return ops.Noted(before, now)
 
 
 def _first(slot: _Slot, waiting: list[_Slot], now: Micros) -> bool:

@@ -12,29 +12,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
+from semel.core import operations as ops
 from semel.core.frozen import frozen, replace
-from semel.core.operations.audit import Erase
-from semel.core.operations.requests import (
-    Accept,
-    Advance,
-    Claim,
-    Complete,
-    Evict,
-    EvictUnknown,
-    Forget,
-    Inquire,
-    Lapse,
-    Open,
-    Release,
-    Renew,
-    Resume,
-    Retake,
-    SettleAbsent,
-    SettleCall,
-    SettleHappened,
-    Suspend,
-    Take,
-)
 from semel.core.records import (
     Case,
     Fence,
@@ -52,28 +31,29 @@ from semel.core.texts import described, shown
 from semel.stores.next_due import due_at
 
 Write: TypeAlias = (
-    Take
-    | Resume
-    | Retake
-    | Renew
-    | Open
-    | Advance
-    | Complete
-    | Release
-    | Suspend
-    | Lapse
-    | Forget
-    | Inquire
-    | SettleHappened
-    | SettleAbsent
-    | SettleCall
-    | Evict
-    | EvictUnknown
-    | Erase
+    ops.Take
+    | ops.Resume
+    | ops.Retake
+    | ops.Renew
+    | ops.Open
+    | ops.Advance
+    | ops.Complete
+    | ops.Release
+    | ops.Suspend
+    | ops.Lapse
+    | ops.Forget
+    | ops.Inquire
+    | ops.SettleHappened
+    | ops.SettleAbsent
+    | ops.SettleCall
+    | ops.Evict
+    | ops.EvictUnknown
+    | ops.Erase
 )
 """The operations that change an existing record."""
 
 _blank: Final = object.__new__
+_fields_of_record: Final[Callable[[Any], Any]] = attrgetter(*Record.__match_args__)
 
 
 @dataclass(init=False, repr=False, eq=False, slots=True)
@@ -110,9 +90,13 @@ class Row:
     made: Record | None
     """The cached `record`."""
 
-    def __init__(self, op: Claim | Accept, state: State, end: Micros, now: Micros) -> None:
+    def __init__(self, op: ops.Claim | ops.Accept, state: State, end: Micros, now: Micros) -> None:
+        origin = op.origin
+        given = (op.fingerprint, origin.tenant, origin.method, origin.path, origin.key)
+        kept = described(*given)  # as a store that keeps text would return it
+        self.origin = origin if kept == given else Origin(*kept[1:])
         self.identity, self.state, self.fence = op.identity, state, op.fence
-        self.fingerprint, self.fields, self.origin = op.fingerprint, op.fields, storable(op)
+        self.fingerprint, self.fields = op.fingerprint, op.fields
         self.on_lapse, self.terms, self.request = op.on_lapse, op.terms, op.request
         self.created_at, self.leased_until = now, end
         self.expires_at = self.forget_at = self.retired_at = self.due_at = None
@@ -138,26 +122,8 @@ class Row:
     def record(self) -> Record:
         """The record as replies carry it; made on first use, since most rows are never read."""
         if self.made is None:
-            self.made = Record(
-                self.identity,
-                self.state,
-                self.fence,
-                self.fingerprint,
-                self.fields,
-                self.on_lapse,
-                self.created_at,
-                self.leased_until,
-                self.expires_at,
-                self.forget_at,
-                self.snapshot,
-                self.reason,
-                self.retired_at,
-            )
+            self.made = Record(*_fields_of_record(self))
         return self.made
-
-    @property
-    def deferred(self) -> bool:
-        return self.patience is not None
 
     @property
     def resumable(self) -> bool:
@@ -192,14 +158,6 @@ class Row:
             None if self.snapshot is None else len(self.snapshot),
             known.get(self.terms),
         )
-
-
-def storable(op: Claim | Accept) -> Origin:
-    """The origin as a store that keeps text would return it; raises for a bad fingerprint."""
-    origin = op.origin
-    given = (op.fingerprint, origin.tenant, origin.method, origin.path, origin.key)
-    kept = described(*given)
-    return origin if kept == given else Origin(*kept[1:])
 
 
 # ── which writes are allowed ──────────────────────────────────────────────────────────────────────
@@ -250,15 +208,15 @@ _PROOF: Final = {(row.source, row.event): _CHECKS[row.proof] for row in TABLE}
 def already(op: Write, target: State | None, row: Row, now: Micros) -> bool:
     """Whether the record is as an earlier try of the same operation left it."""
     match op:
-        case Renew() | Inquire():
+        case ops.Renew() | ops.Inquire():
             return False
-        case SettleCall():  # it writes a lease that is over at once
+        case ops.SettleCall():  # it writes a lease that is over at once
             return row.state is target and row.fence == op.fence
-        case Release() if op.requeue is not None:
+        case ops.Release() if op.requeue is not None:
             return row.state in _RELEASED and row.fence == op.fence
-        case Lapse() if row.on_lapse is OnLapse.RELEASE:
+        case ops.Lapse() if row.on_lapse is OnLapse.RELEASE:
             return row.state in _RELEASED and row.fence == op.seen
-        case Lapse() | Forget() | Evict() | Erase():
+        case ops.Lapse() | ops.Forget() | ops.Evict() | ops.Erase():
             return row.state is target and row.fence == op.seen
         case _:
             same = row.state is target and row.fence == op.fence
@@ -275,16 +233,12 @@ def lapse_event(row: Row | None) -> RecordEvent:
     """The event that a lapsed lease is, for a record that is not resumable."""
     if row is None or row.on_lapse is not OnLapse.RELEASE:
         return RecordEvent.LAPSE
-    return RecordEvent.LAPSE_REQUEUE if row.deferred else RecordEvent.LAPSE_RELEASE
+    return RecordEvent.LAPSE_REQUEUE if row.patience is not None else RecordEvent.LAPSE_RELEASE
 
 
-def _release_event(op: Release, row: Row | None) -> RecordEvent:
-    again = op.requeue is not None and row is not None and row.deferred
+def _release_event(op: ops.Release, row: Row | None) -> RecordEvent:
+    again = op.requeue is not None and row is not None and row.patience is not None
     return RecordEvent.REQUEUE if again else RecordEvent.RELEASE
-
-
-def _eviction_event(op: EvictUnknown, row: Row | None) -> RecordEvent:
-    return RecordEvent.EVICT_FREED if op.free else RecordEvent.EVICT_FORCED
 
 
 # ── which fields a write fills in ─────────────────────────────────────────────────────────────────
@@ -296,39 +250,39 @@ def nothing(op: object, row: Row, now: Micros) -> None:
     """For a write that deletes the record or changes only its state."""
 
 
-def _take(op: Take | Resume | Retake, row: Row, now: Micros) -> None:
+def _take(op: ops.Take | ops.Resume | ops.Retake, row: Row, now: Micros) -> None:
     row.fence, row.leased_until, row.reason = op.fence, now + op.lease, None
 
 
-def _resume(op: Resume, row: Row, now: Micros) -> None:
+def _resume(op: ops.Resume, row: Row, now: Micros) -> None:
     _take(op, row, now)
     row.snapshot = None
 
 
-def _retake(op: Retake, row: Row, now: Micros) -> None:
+def _retake(op: ops.Retake, row: Row, now: Micros) -> None:
     _take(op, row, now)
     row.expires_at = row.forget_at = row.snapshot = None
     row.on_lapse, row.abandon_at = op.on_lapse, _later(now, row.patience)
 
 
-def _renew(op: Renew, row: Row, now: Micros) -> None:
+def _renew(op: ops.Renew, row: Row, now: Micros) -> None:
     row.leased_until = now + op.lease
 
 
-def _open(op: Open, row: Row, now: Micros) -> None:
+def _open(op: ops.Open, row: Row, now: Micros) -> None:
     row.snapshot = op.snapshot
 
 
-def _advance(op: Advance, row: Row, now: Micros) -> None:
+def _advance(op: ops.Advance, row: Row, now: Micros) -> None:
     row.journal = op.journal
 
 
-def _complete(op: Complete, row: Row, now: Micros) -> None:
+def _complete(op: ops.Complete, row: Row, now: Micros) -> None:
     keep(row, op.snapshot, op, now)
     row.reason, row.resource = None, op.resource and shown(op.resource)
 
 
-def _release(op: Release, row: Row, now: Micros) -> None:
+def _release(op: ops.Release, row: Row, now: Micros) -> None:
     if row.state is State.PENDING:
         _queue(row, now + (op.requeue or 0))
     else:
@@ -336,7 +290,7 @@ def _release(op: Release, row: Row, now: Micros) -> None:
     row.reason = op.reason and shown(op.reason)
 
 
-def _suspend(op: Suspend, row: Row, now: Micros) -> None:
+def _suspend(op: ops.Suspend, row: Row, now: Micros) -> None:
     row.leased_until, row.reason = None, op.reason and shown(op.reason)
     row.tries, row.due_at = 0, _later(now, op.probe_after)
 
@@ -353,40 +307,42 @@ def lapse(row: Row, retention: Micros, now: Micros) -> None:
     row.reason, row.tries = "the lease ran out", 0
 
 
-def _inquire(op: Inquire, row: Row, now: Micros) -> None:
+def _inquire(op: ops.Inquire, row: Row, now: Micros) -> None:
     row.tries, row.due_at = row.tries + 1, _later(now, op.again_in)
 
 
-def _settle_happened(op: SettleHappened, row: Row, now: Micros) -> None:
+def _settle_happened(op: ops.SettleHappened, row: Row, now: Micros) -> None:
     keep(row, op.snapshot, op, now)
     row.fence, row.reason = op.fence, shown(op.act.line)
 
 
-def _settle_absent(op: SettleAbsent, row: Row, now: Micros) -> None:
+def _settle_absent(op: ops.SettleAbsent, row: Row, now: Micros) -> None:
     _free(row, now + op.retention)
     row.fence, row.reason = op.fence, shown(op.act.line)
     if op.journal is not None:
         row.journal = op.journal
 
 
-def _settle_call(op: SettleCall, row: Row, now: Micros) -> None:
+def _settle_call(op: ops.SettleCall, row: Row, now: Micros) -> None:
     row.leased_until, row.journal, row.tries, row.snapshot = now, op.journal, 0, None
     row.fence, row.reason = op.fence, shown(op.act.line)
 
 
-def _evict_unknown(op: EvictUnknown, row: Row, now: Micros) -> None:
+def _evict_unknown(op: ops.EvictUnknown, row: Row, now: Micros) -> None:
     empty(row)
     row.leased_until, row.expires_at, row.forget_at = None, now, now + op.tombstone
     row.fence, row.reason = op.fence, shown(op.act.line)
 
 
-def _erase(op: Erase, row: Row, now: Micros) -> None:
+def _erase(op: ops.Erase, row: Row, now: Micros) -> None:
     empty(row)
     row.origin = replace(row.origin, tenant="", path="", key="")
     row.fingerprint, row.fields, row.reason, row.resource = "", b"", "erased", None
 
 
-def keep(row: Row, snapshot: bytes, times: Complete | SettleHappened | Terms, now: Micros) -> None:
+def keep(
+    row: Row, snapshot: bytes, times: ops.Complete | ops.SettleHappened | Terms, now: Micros
+) -> None:
     """Keep an answer for its retention, and after that its tombstone."""
     end = now + times.retention
     row.snapshot, row.request, row.leased_until = snapshot, None, None
@@ -437,38 +393,45 @@ _SEEN: Final[Callable[[Any], Fence]] = attrgetter("seen")
 
 
 WRITES: Final[dict[type[Write], WriteKind]] = {
-    Take: WriteKind(RecordEvent.TAKE, _SEEN, _take),
-    Resume: WriteKind(RecordEvent.LAPSE_RESUME, _SEEN, _resume, lambda op, row, now: row.resumable),
-    Retake: WriteKind(RecordEvent.RETAKE, _SEEN, _retake),
+    ops.Take: WriteKind(RecordEvent.TAKE, _SEEN, _take),
+    ops.Resume: WriteKind(
+        RecordEvent.LAPSE_RESUME, _SEEN, _resume, lambda op, row, now: row.resumable
+    ),
+    ops.Retake: WriteKind(RecordEvent.RETAKE, _SEEN, _retake),
     # A lapsed lease is not renewed: another caller may already know that it lapsed.
-    Renew: WriteKind(
+    ops.Renew: WriteKind(
         RecordEvent.RENEW, _HELD, _renew, lambda op, row, now: not row.record.lapsed(now)
     ),
-    Open: WriteKind(RecordEvent.ADVANCE, _HELD, _open),
-    Advance: WriteKind(RecordEvent.ADVANCE, _HELD, _advance),
-    Complete: WriteKind(RecordEvent.COMPLETE, _HELD, _complete),
-    Release: WriteKind(RecordEvent.RELEASE, _HELD, _release, chosen=_release_event),
-    Suspend: WriteKind(RecordEvent.SUSPEND, _HELD, _suspend),
-    Lapse: WriteKind(
+    ops.Open: WriteKind(RecordEvent.ADVANCE, _HELD, _open),
+    ops.Advance: WriteKind(RecordEvent.ADVANCE, _HELD, _advance),
+    ops.Complete: WriteKind(RecordEvent.COMPLETE, _HELD, _complete),
+    ops.Release: WriteKind(RecordEvent.RELEASE, _HELD, _release, chosen=_release_event),
+    ops.Suspend: WriteKind(RecordEvent.SUSPEND, _HELD, _suspend),
+    ops.Lapse: WriteKind(
         RecordEvent.LAPSE,
         _SEEN,
         lambda op, row, now: lapse(row, op.retention, now),
         lambda op, row, now: not row.resumable,
         lambda op, row: lapse_event(row),
     ),
-    Forget: WriteKind(RecordEvent.FORGET, _SEEN, nothing),
-    Inquire: WriteKind(
+    ops.Forget: WriteKind(RecordEvent.FORGET, _SEEN, nothing),
+    ops.Inquire: WriteKind(
         RecordEvent.INQUIRE, _SEEN, _inquire, lambda op, row, now: bool(row.tries == op.tries)
     ),
-    SettleHappened: WriteKind(RecordEvent.SETTLE_HAPPENED, _SEEN, _settle_happened),
-    SettleAbsent: WriteKind(RecordEvent.SETTLE_ABSENT, _SEEN, _settle_absent),
-    SettleCall: WriteKind(
+    ops.SettleHappened: WriteKind(RecordEvent.SETTLE_HAPPENED, _SEEN, _settle_happened),
+    ops.SettleAbsent: WriteKind(RecordEvent.SETTLE_ABSENT, _SEEN, _settle_absent),
+    ops.SettleCall: WriteKind(
         RecordEvent.SETTLE_CALL, _SEEN, _settle_call, lambda op, row, now: row.resumable
     ),
-    Evict: WriteKind(RecordEvent.EVICT, _SEEN, nothing),
-    EvictUnknown: WriteKind(
-        RecordEvent.EVICT_FORCED, _SEEN, _evict_unknown, chosen=_eviction_event
+    ops.Evict: WriteKind(RecordEvent.EVICT, _SEEN, nothing),
+    ops.EvictUnknown: WriteKind(
+        RecordEvent.EVICT_FORCED,
+        _SEEN,
+        _evict_unknown,
+        chosen=lambda op, row: RecordEvent.EVICT_FREED if op.free else RecordEvent.EVICT_FORCED,
     ),
     # A record without a key is already erased.
-    Erase: WriteKind(RecordEvent.ERASE, _SEEN, _erase, lambda op, row, now: bool(row.origin.key)),
+    ops.Erase: WriteKind(
+        RecordEvent.ERASE, _SEEN, _erase, lambda op, row, now: bool(row.origin.key)
+    ),
 }

@@ -2,22 +2,20 @@
 
 ::
 
-    backend            RedisBackend: opens pools on first use, per process and per event loop
+    backend            RedisBackend: opens pools on first use, per process and per event loop;
+                       RedisBodies: a cache of bodies beside another store
     settings           the URL, parsed; it never prints the password
     keys               the names of keys, and the buckets
     lua/, scripts      one script for each operation, and the commands that call them
     plans              operations of requests: which calls they are, what the answers mean  (no I/O)
-    plans_maintenance  the same for workers, maintenance and lists, over all buckets        (no I/O)
-    plans_audit        the same for the audit, erasure and encryption                       (no I/O)
+    plans_maintenance  the same for workers, maintenance, lists and audit, over all buckets (no I/O)
     replies            answers of scripts, parsed into records
-    operation_retry    one operation with all its retries                                   (no I/O)
-    topology           which node serves which bucket                                       (no I/O)
+    operation_retry    one operation with all its retries; which node serves which bucket   (no I/O)
     pipeline           commands on one connection, and whose reply is next                  (no I/O)
     handshake          login, and the checks of a server                                    (no I/O)
     pool_sync          connections for threads
     pool_async         connections for event loops
     errors             what can go wrong, and what it means
-    body_cache         a cache of bodies beside another store
 
 The theory, from a key to an answer:
 

@@ -57,9 +57,6 @@ _REMEDIES: Final = {
 }
 """Redis sends each of these codes before it executes anything."""
 
-_FORBIDDEN: Final = ("NOPERM", "NOAUTH", "WRONGPASS")
-_IMPOSSIBLE: Final = ("WRONGTYPE", "SCRIPT")
-
 
 def from_reply(error: hiredis.ReplyError, asked: NodeAddress) -> RedisFault:
     """The server replied with an error: nothing was executed, unless a script failed half way."""
@@ -92,14 +89,15 @@ def timed_out(sent: bool) -> RedisFault:
     return RedisFault("no answer within the time limit", doubt=sent, broken=sent, code="TIME")
 
 
-def not_replicated(acknowledged: object, wanted: int) -> RedisFault:
-    return RedisFault(f"{acknowledged} of {wanted} replicas have it", doubt=True, code="WAIT")
+def not_served(slot: int) -> RedisFault:
+    text = f"nobody in the cluster serves slot {slot}"
+    return RedisFault(text, Remedy.WAIT, code="CLUSTERDOWN")
 
 
 def store_error(fault: RedisFault, *, doubt: bool) -> SemelError:
     """The exception that the caller of the store gets."""
-    if fault.code in _FORBIDDEN:
+    if fault.code in ("NOPERM", "NOAUTH", "WRONGPASS"):
         return ConfigurationError(f"Redis refuses this user: {fault}")
-    if fault.code in _IMPOSSIBLE:
+    if fault.code in ("WRONGTYPE", "SCRIPT"):
         return StoreCorrupt(f"Redis refused what must be possible: {fault}")
     return StoreUnavailable(f"Redis: {fault}", applied=None if doubt else False)

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
-import hiredis
-
 from semel.errors import ConfigurationError
 from semel.log import log
 from semel.stores.base import Finding
-from semel.stores.redis.errors import RedisFault, Remedy, from_reply
+from semel.stores.redis.errors import RedisFault, Remedy
+from semel.stores.redis.scripts import Command
 from semel.stores.redis.settings import NodeAddress, RedisSettings
 
 OLDEST: Final = (7, 0)
@@ -22,14 +21,13 @@ OLDEST: Final = (7, 0)
 
 _SETTINGS: Final = ("maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "save")
 
-Commands: TypeAlias = Sequence[tuple[str | int, ...]]
 Facts: TypeAlias = dict[str, str]
-Handshake: TypeAlias = Generator[Commands, Sequence[Any], tuple[Finding, ...]]
+Handshake: TypeAlias = Generator[Sequence[Command], Sequence[Any], tuple[Finding, ...]]
 
 
 def handshake(settings: RedisSettings, address: NodeAddress) -> Handshake:
-    """Log in, and examine the server. Yields commands, is sent their replies."""
-    first: list[tuple[str | int, ...]] = []
+    """Log in, and examine the server. Yields commands, is sent a reply or a fault for each."""
+    first: list[Command] = []
     if settings.password is not None:
         user = () if settings.user is None else (settings.user,)
         first.append(("AUTH", *user, settings.password))
@@ -37,15 +35,17 @@ def handshake(settings: RedisSettings, address: NodeAddress) -> Handshake:
         first.append(("SELECT", settings.db))
     for command in first:
         (reply,) = yield [command]
-        if isinstance(reply, hiredis.ReplyError):
-            if str(reply).startswith(("LOADING", "MASTERDOWN")):
-                raise from_reply(reply, address)
+        if isinstance(reply, RedisFault):
+            if reply.broken or reply.code in ("LOADING", "MASTERDOWN"):
+                raise reply
             raise ConfigurationError(
                 f"Redis at {address} refuses the user, password or database: {reply}"
             )
     info, config = yield [("INFO",), ("CONFIG", "GET", *_SETTINGS)]
     for reply in (info, config):
-        if isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOAUTH"):
+        if isinstance(reply, RedisFault) and reply.broken:
+            raise reply
+        if isinstance(reply, RedisFault) and reply.code == "NOAUTH":
             raise ConfigurationError(
                 f"Redis at {address} asks for a password, and the URL has none: write "
                 "redis://:password@host or redis://user:password@host"
@@ -93,14 +93,6 @@ def examine(settings: RedisSettings, info: Facts, config: Facts | None) -> Itera
     if info.get("role") == "slave" and not settings.cluster:
         text = "READONLY this is a replica"
         raise RedisFault(text, Remedy.RECONNECT, broken=True, code="READONLY")
-    yield from _version_and_mode(settings, info)
-    if not settings.cache:
-        yield from _eviction(settings, info if config is None else info | config)
-        yield from _persistence(settings, info, config)
-        yield from _replication(settings, info)
-
-
-def _version_and_mode(settings: RedisSettings, info: Facts) -> Iterator[Finding]:
     version = info.get("redis_version", "")
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if not version:
@@ -111,6 +103,10 @@ def _version_and_mode(settings: RedisSettings, info: Facts) -> Iterator[Finding]
         yield Finding("refused", "this is a node of a cluster: use rediscluster://")
     if info.get("cluster_enabled") == "0" and settings.cluster:
         yield Finding("refused", "this is no cluster: use redis://")
+    if not settings.cache:
+        yield from _eviction(settings, info if config is None else info | config)
+        yield from _persistence(settings, info, config)
+        yield from _replication(settings, info)
 
 
 def _eviction(settings: RedisSettings, facts: Facts) -> Iterator[Finding]:

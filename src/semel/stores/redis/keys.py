@@ -49,14 +49,11 @@ class Keys:
         self._indexes = tuple(
             tuple(head + name.encode() for name in INDEXES) for head in self._heads
         )
-
-    def of(self, identity: Identity) -> tuple[bytes, ...]:
-        """The record, and its bucket's indexes in the order of `INDEXES`."""
-        bucket = bucket_of(identity)
-        return (self._heads[bucket] + b"record:" + identity, *self._indexes[bucket])
+        self.terms = self.named("terms", "all")
+        """The bucket and the key of the list of all terms."""
 
     def record_and_indexes(self, identity: Identity) -> tuple[bytes, tuple[bytes, ...]]:
-        """The same in two parts, for scripts that get only some of the indexes."""
+        """The record, and its bucket's indexes in the order of `INDEXES`."""
         bucket = identity[0] << 2 | identity[1] >> 6
         return self._heads[bucket] + b"record:" + identity, self._indexes[bucket]
 
@@ -73,10 +70,6 @@ class Keys:
         rest = f"{{{bucket_for(name):03x}}}:{kind}:{name}"
         others = (layout for layout in LAYOUTS if layout != LAYOUT)
         return tuple([f"{self._prefix}:{layout}:{rest}".encode() for layout in others])
-
-    def terms(self) -> tuple[int, bytes]:
-        """The bucket and the key of the list of all terms."""
-        return self.named("terms", "all")
 
     def events(self, bucket: int) -> bytes:
         return self._heads[bucket] + b"events"

@@ -1,4 +1,5 @@
-"""One operation from its first call to its reply, with every retry. No I/O: both pools run it.
+"""One operation from its first call to its reply, with every retry, and which node serves which
+bucket. No I/O: both pools run it.
 
 Every script is idempotent per fence, so a call whose answer was lost is sent again. This module
 decides when: after a failover, a moved slot, a broken connection or an unknown script. The steps
@@ -7,23 +8,21 @@ are a generator; a pool does what each step asks for, and sends back the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from semel.core.operations.requests import StoreOperation
-from semel.stores.redis.errors import RedisFault, Remedy, store_error, timed_out
-from semel.stores.redis.keys import Keys
-from semel.stores.redis.plans import BODY_PLANS, NAMED_PLANS, RECORD_PLANS, Plan
-from semel.stores.redis.plans_audit import AUDIT_PLANS
+from semel.stores.redis.errors import RedisFault, Remedy, not_served, store_error, timed_out
+from semel.stores.redis.keys import BUCKETS, SLOT_OF, SLOTS, Keys
+from semel.stores.redis.plans import BODY_PLANS, REQUEST_PLANS, Plan
 from semel.stores.redis.plans_maintenance import MAINTENANCE_PLANS
 from semel.stores.redis.scripts import ANY, RedisCall, pack
-from semel.stores.redis.settings import NodeAddress
-from semel.stores.redis.topology import Topology, not_served
+from semel.stores.redis.settings import NodeAddress, RedisSettings
 
 R = TypeVar("R")
 
-PLANS: Final = {**NAMED_PLANS, **RECORD_PLANS, **MAINTENANCE_PLANS, **AUDIT_PLANS}
+PLANS: Final = {**REQUEST_PLANS, **MAINTENANCE_PLANS}
 _ALL_PLANS: Final = {**PLANS, **BODY_PLANS}
 
 REDIRECTIONS: Final = 16
@@ -38,8 +37,56 @@ SINGLE_SERVER_TRIES: Final = 2
 NODE_TIMEOUT: Final = 1.0
 """Seconds for one node to answer CLUSTER SLOTS, before the next node is asked."""
 
+UNREACHABLE: Final = ("TIME", "CONNECT", "LINK")
+"""Codes of faults after which a node may have been replaced."""
+
 _ASKING: Final = pack((b"ASKING",))
 _SLOTS: Final = RedisCall(ANY, ("CLUSTER", "SLOTS"))
+
+
+class Topology:
+    """The map of buckets to nodes. One server serves all; a cluster is asked, and asked again.
+
+    ``doubtful``: a node could not be reached and may have been replaced, so the map must be
+    refreshed before it is used. ``version`` counts the refreshes.
+    """
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self.seeds = settings.seeds
+        self.cluster = settings.cluster
+        self.doubtful = False
+        self.version = 0
+        self._map: list[NodeAddress | None] = [None] * BUCKETS
+        if not self.cluster:
+            self._map = [self.seeds[0]] * BUCKETS
+
+    def at(self, bucket: int) -> NodeAddress | None:
+        """The node of a bucket; None: the map must be refreshed first."""
+        return None if self.doubtful else self._map[bucket]
+
+    def suspect(self, faults: Iterable[RedisFault]) -> None:
+        """Mark the map as doubtful if one of the faults says that a node cannot be reached."""
+        if self.cluster and any(fault.code in UNREACHABLE for fault in faults):
+            self.doubtful = True
+
+    def primaries(self) -> tuple[NodeAddress, ...]:
+        """Every node on the map; those of the URL while the map is empty."""
+        return tuple(dict.fromkeys(filter(None, self._map))) or self.seeds
+
+    def update(self, slots: Any, asked: NodeAddress) -> None:
+        """Take over what CLUSTER SLOTS returned: ``[[first, last, [host, port, …], …], …]``.
+
+        The primary is the first node of each range. A host that is empty or ``?`` is the host that
+        was asked.
+        """
+        nodes: list[NodeAddress | None] = [None] * SLOTS
+        for first, last, primary, *_ in slots:
+            host = primary[0].decode() if primary[0] else asked.host
+            node = NodeAddress(asked.host if host == "?" else host, primary[1])
+            nodes[first : last + 1] = [node] * (last + 1 - first)
+        self._map = [nodes[SLOT_OF[bucket]] for bucket in range(BUCKETS)]
+        self.doubtful = False
+        self.version += 1
 
 
 class Attempt:
@@ -167,7 +214,7 @@ def _send_until_replied(
                 fault = yield RefreshTopology()
                 batches = _by_node(waiting, topology)
                 lost = batches.pop(None, ())
-                results += [(each, fault or not_served(each.call.bucket)) for each in lost]
+                results += [(each, fault or not_served(SLOT_OF[each.call.bucket])) for each in lost]
             if batches:
                 replies = yield SendBatches(batches, deadline)
                 for batch, outcomes in zip(batches.values(), replies, strict=True):
@@ -197,7 +244,7 @@ def _by_node(attempts: Sequence[Attempt], topology: Topology) -> dict[Any, list[
 def refresh(topology: Topology, deadline: float) -> Steps[RedisFault | None]:
     """Ask one node after the other for the map of slots; None, or the last fault if none knew."""
     fault: RedisFault | None = None
-    for address in topology.candidates():
+    for address in dict.fromkeys((*topology.primaries(), *topology.seeds)):
         soon = min(deadline, monotonic() + NODE_TIMEOUT)
         ((answer,),) = yield SendBatches({address: [Attempt(_SLOTS)]}, soon)
         if not isinstance(answer, RedisFault):

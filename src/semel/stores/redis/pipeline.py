@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 
 import hiredis
 
-from semel.stores.redis.errors import RedisFault, Remedy, from_reply, not_replicated
+from semel.stores.redis.errors import RedisFault, Remedy, from_reply
 from semel.stores.redis.keys import Keys
 from semel.stores.redis.operation_retry import Attempt
 from semel.stores.redis.scripts import ANY, pack
@@ -88,7 +88,8 @@ class ReplicaWait:
             text = str(from_reply(wrote, address))
             self.fail(RedisFault(text, Remedy.RECONNECT, doubt=True, code="WAIT"))
         elif type(acknowledged) is not int or acknowledged < self._wanted:
-            self.fail(not_replicated(acknowledged, self._wanted))
+            text = f"{acknowledged} of {self._wanted} replicas have it"
+            self.fail(RedisFault(text, doubt=True, code="WAIT"))
         else:
             for batch in self._batches:
                 batch.deliver(address)
@@ -120,26 +121,23 @@ class ReplyQueue:
     def __init__(self, address: NodeAddress) -> None:
         self._address = address
         self._reader = hiredis.Reader()
-        self._owed: deque[CommandBatch | ReplicaWait] = deque()
+        self.owed: deque[CommandBatch | ReplicaWait] = deque()
 
     def __bool__(self) -> bool:
-        return bool(self._owed)
+        return bool(self.owed)
 
     def sent(self, batches: Sequence[CommandBatch], wait: ReplicaWait | None) -> None:
         """These were written, or are about to be: from now on they may be applied."""
         for batch in batches:
             batch.sent = True
             batch.held = wait is not None
-        self._owed.extend(batches)
+        self.owed.extend(batches)
         if wait is not None:
-            self._owed.append(wait)
-
-    def owed(self) -> list[CommandBatch | ReplicaWait]:
-        return list(self._owed)
+            self.owed.append(wait)
 
     def feed(self, data: bytes) -> None:
         """Deliver what came. Raises `hiredis.ProtocolError` for what no Redis would send."""
-        owed, gets = self._owed, self._reader.gets
+        owed, gets = self.owed, self._reader.gets
         self._reader.feed(data)
         while (reply := gets()) is not False:
             if not owed:
@@ -153,7 +151,7 @@ class ReplyQueue:
 
     def fail(self, fault: RedisFault) -> None:
         """The connection is gone: everything that is owed fails."""
-        while self._owed:
-            first = self._owed.popleft()
+        while self.owed:
+            first = self.owed.popleft()
             if not first.held:
                 first.fail(fault)

@@ -6,56 +6,14 @@ An operation that a request awaits is one call, a `SingleCall`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from semel.core.operations import outbox
-from semel.core.operations.acts import Act
-from semel.core.operations.maintenance import Lead, Leading, Led, WhoLeads
-from semel.core.operations.outbox import Noted, NoteEvent
-from semel.core.operations.requests import (
-    Accept,
-    Accepted,
-    Advance,
-    Agree,
-    Agreed,
-    Claim,
-    Claimed,
-    Complete,
-    Conflicting,
-    Evict,
-    EvictUnknown,
-    Fetch,
-    Fetched,
-    Forget,
-    Found,
-    Inquire,
-    Lapse,
-    NoRecord,
-    Open,
-    Read,
-    ReadRecipe,
-    Recall,
-    Recalled,
-    Recorded,
-    Register,
-    Registered,
-    Release,
-    Renew,
-    Resume,
-    Retake,
-    SettleAbsent,
-    SettleCall,
-    SettleHappened,
-    Stale,
-    StoreOperation,
-    Suspend,
-    Take,
-    Written,
-)
+from semel.core import operations as ops
+from semel.core import terms
 from semel.core.records import Identity, Micros
-from semel.core.terms import TermsId
+from semel.core.terms import Terms, TermsId
 from semel.core.texts import described, exact, indexed, shown
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt
 from semel.stores.body_cache import GetBody, PutBody
@@ -68,7 +26,7 @@ R = TypeVar("R")
 
 Plan: TypeAlias = Generator[Sequence[RedisCall], Sequence[Answer], R]
 MakePlan: TypeAlias = Callable[[Any, Keys], Plan[Any]]
-Plans: TypeAlias = Mapping[type[StoreOperation[Any]], MakePlan]
+Plans: TypeAlias = Mapping[type[ops.StoreOperation[Any]], MakePlan]
 
 
 class SingleCall(NamedTuple):
@@ -82,7 +40,7 @@ class SingleCall(NamedTuple):
     parse: Callable[[Identity, Answer], Any]
 
 
-def _single_plan(single: SingleCall) -> MakePlan:
+def _plan_of(single: SingleCall) -> MakePlan:
     def plan(op: Any, keys: Keys) -> Plan[Any]:
         call = RedisCall(bucket_of(op.identity), single.command(op, keys), script(single.script))
         (answer,) = yield (call,)
@@ -102,16 +60,15 @@ def record_call(
     bucket, given = bucket_of(identity), [identity, *words]
     while given[-1] is None:
         given.pop()
-    places = keys.of(identity)
-    if audit:
-        places = (*places, keys.audit(bucket))
+    record, indexes = keys.record_and_indexes(identity)
+    places = (record, *indexes, keys.audit(bucket)) if audit else (record, *indexes)
     return script_call(bucket, name, places, *[b"" if word is None else word for word in given])
 
 
 # ── claim and read ────────────────────────────────────────────────────────────────────────────────
 
 
-def _new_record(op: Claim | Accept, time: Micros) -> tuple[Word, ...]:
+def _new_record(op: ops.Claim | ops.Accept, time: Micros) -> tuple[Word, ...]:
     """The arguments that describe a new record. Written out, for this runs in every request."""
     origin = op.origin
     place = (origin.tenant, origin.method, origin.path, origin.key)
@@ -122,103 +79,104 @@ def _new_record(op: Claim | Accept, time: Micros) -> tuple[Word, ...]:
     return (op.identity, op.fence, texts[0], op.fields, *texts[1:], *rest)
 
 
-def _claim_command(op: Claim, keys: Keys) -> Command:
+def _claim_command(op: ops.Claim, keys: Keys) -> Command:
     record, indexes = keys.record_and_indexes(op.identity)
     digest = script("claim").digest
     return (b"EVALSHA", digest, 3, record, indexes[0], indexes[1], *_new_record(op, op.lease))
 
 
-def _claimed(identity: Identity, answer: Answer) -> Claimed | Found | Stale:
+def _claimed(identity: Identity, answer: Answer) -> ops.Claimed | ops.Found | ops.Stale:
     match replies.fields(answer, 1):
         case [2, int(now), int(leased_until), int(created_at)]:
-            return Claimed(leased_until, now, created_at)
+            return ops.Claimed(leased_until, now, created_at)
         case [3]:
-            return Stale()
+            return ops.Stale()
         case row:
             return _found(identity, row)
 
 
-def _accept(op: Accept, keys: Keys) -> Plan[Accepted | Found | Stale]:
-    _, *words = _new_record(op, op.patience)
-    (answer,) = yield (record_call("accept", keys, op.identity, *words),)
+def _accepted(identity: Identity, answer: Answer) -> ops.Accepted | ops.Found | ops.Stale:
     match replies.fields(answer, 1):
         case [2, now]:
-            return Accepted(replies.time(now))
+            return ops.Accepted(replies.time(now))
         case [3]:
-            return Stale()
+            return ops.Stale()
         case row:
-            return _found(op.identity, row)
+            return _found(identity, row)
 
 
-def _found(identity: Identity, row: Sequence[Any]) -> Found:
+def _found(identity: Identity, row: Sequence[Any]) -> ops.Found:
     record = replies.record(identity, row)
     if record is None:
         raise StoreCorrupt("a claim neither made nor found a record")
-    return Found(record, replies.time(row[-1]))
+    return ops.Found(record, replies.time(row[-1]))
 
 
-def _read_command(op: Read, keys: Keys) -> Command:
+def _read_command(op: ops.Read, keys: Keys) -> Command:
     identity = op.identity
     return (b"EVALSHA", script("read").digest, 1, keys.record_and_indexes(identity)[0], identity)
 
 
-def _read_reply(identity: Identity, answer: Answer) -> Found | NoRecord:
+def _read_reply(identity: Identity, answer: Answer) -> ops.Found | ops.NoRecord:
     record = replies.record(identity, answer)
     now = replies.time(answer[-1])
-    return NoRecord(now) if record is None else Found(record, now)
+    return ops.NoRecord(now) if record is None else ops.Found(record, now)
 
 
-def _fetch(op: Fetch, keys: Keys) -> Plan[Fetched | NoRecord]:
-    (answer,) = yield (record_call("fetch", keys, op.identity, op.fence),)
+def _fetched(identity: Identity, answer: Answer) -> ops.Fetched | ops.NoRecord:
     now, kept = replies.fields(answer, 2)
-    return NoRecord(replies.time(now)) if kept is None else Fetched(replies.data(kept))
+    return ops.NoRecord(replies.time(now)) if kept is None else ops.Fetched(replies.data(kept))
 
 
-def _recall(op: Recall, keys: Keys) -> Plan[Recalled | NoRecord]:
+def _recall(op: ops.Recall, keys: Keys) -> Plan[ops.Recalled | ops.NoRecord]:
     (answer,) = yield (record_call("recall", keys, op.identity),)
     now, row, rest = replies.fields(answer, 3)
     yield from read_terms(keys, [replies.terms_id(rest)])
     case = replies.case(op.identity, row, rest, keys.terms_texts)
-    return NoRecord(replies.time(now)) if case is None else Recalled(case, replies.time(now))
+    return (
+        ops.NoRecord(replies.time(now)) if case is None else ops.Recalled(case, replies.time(now))
+    )
 
 
-def read_terms(keys: Keys, numbers: Iterable[TermsId | None]) -> Plan[None]:
-    """Read the texts of these terms into `Keys.terms_texts`, unless they are there."""
+def read_terms(keys: Keys, numbers: Sequence[TermsId | None]) -> Plan[list[Terms | None]]:
+    """The terms with these numbers; None where they are not on record.
+
+    Their texts are read into `Keys.terms_texts`, unless they are there.
+    """
     wanted = sorted({each for each in numbers if each is not None} - keys.terms_texts.keys())
-    if not wanted:
-        return
-    bucket, key = keys.terms()
-    (answer,) = yield (RedisCall(bucket, ("HMGET", key, *wanted)),)
-    for number, text in zip(wanted, replies.fields(answer, len(wanted)), strict=True):
-        if text is not None:
-            keys.terms_texts[number] = replies.text(text)
+    if wanted:
+        bucket, key = keys.terms
+        (answer,) = yield (RedisCall(bucket, ("HMGET", key, *wanted)),)
+        for number, text in zip(wanted, replies.fields(answer, len(wanted)), strict=True):
+            if text is not None:
+                keys.terms_texts[number] = replies.text(text)
+    texts = [None if number is None else keys.terms_texts.get(number) for number in numbers]
+    return [None if text is None else terms.read(text) for text in texts]
 
 
 # ── writes ────────────────────────────────────────────────────────────────────────────────────────
 
 
-Arguments: TypeAlias = Callable[[Any], tuple[Word | None, ...]]
-"""The arguments of a script, without the identity, which is the first."""
+def _on_record(
+    name: str,
+    arguments: Callable[[Any], tuple[Word | None, ...]],
+    parse: Callable[[Identity, Answer], Any] = replies.written,
+    *,
+    audit: bool = False,
+) -> SingleCall:
+    """An operation that calls a script on its record.
 
+    ``arguments``: those of the script, without the identity, which is the first. ``audit``: an
+    operator asked for it, and the script puts the act into the audit.
+    """
 
-def _write(name: str, arguments: Arguments) -> SingleCall:
     def command(op: Any, keys: Keys) -> Command:
-        return record_call(name, keys, op.identity, *arguments(op)).command
+        return record_call(name, keys, op.identity, *arguments(op), audit=audit).command
 
-    return SingleCall(name, command, replies.written)
-
-
-def audited_write(name: str, arguments: Arguments) -> MakePlan:
-    """A write that an operator asked for; its script puts the act into the audit."""
-
-    def plan(op: Any, keys: Keys) -> Plan[Written]:
-        (answer,) = yield (record_call(name, keys, op.identity, *arguments(op), audit=True),)
-        return replies.written(op.identity, answer)
-
-    return plan
+    return SingleCall(name, command, parse)
 
 
-def _complete_command(op: Complete, keys: Keys) -> Command:
+def _complete_command(op: ops.Complete, keys: Keys) -> Command:
     identity = op.identity
     record, indexes = keys.record_and_indexes(identity)
     lease, resume, _, ask, expire, _, _, made = indexes
@@ -230,7 +188,7 @@ def _complete_command(op: Complete, keys: Keys) -> Command:
     return (b"EVALSHA", digest, 6, *places, *words, shown(op.resource))
 
 
-def signed(act: Act) -> tuple[Word, Word]:
+def signed(act: ops.Act) -> tuple[Word, Word]:
     return shown(act.by), shown(act.reason)
 
 
@@ -238,50 +196,63 @@ def _shown(text: str | None) -> str | None:
     return None if text is None else shown(text)
 
 
-_evict_forced = audited_write(
-    "evict_unknown", lambda op: (op.seen, op.fence, op.tombstone, *signed(op.act))
+def _evict_unknown(op: ops.EvictUnknown, keys: Keys) -> Plan[ops.Written]:
+    return (_EVICT_FREED if op.free else _EVICT_FORCED)(op, keys)
+
+
+_EVICT_FREED: Final = _plan_of(
+    _on_record("free_unknown", lambda op: (op.seen, *signed(op.act)), audit=True)
 )
-_evict_freed = audited_write("free_unknown", lambda op: (op.seen, *signed(op.act)))
+_EVICT_FORCED: Final = _plan_of(
+    _on_record(
+        "evict_unknown",
+        lambda op: (op.seen, op.fence, op.tombstone, *signed(op.act)),
+        audit=True,
+    )
+)
 
-SINGLE_CALLS: Final[Mapping[type[StoreOperation[Any]], SingleCall]] = {
-    Claim: SingleCall("claim", _claim_command, _claimed),
-    Read: SingleCall("read", _read_command, _read_reply),
-    Complete: SingleCall("complete", _complete_command, replies.written),
-    Retake: _write("retake", lambda op: (op.seen, op.fence, op.lease, op.on_lapse.value)),
-    Take: _write("take", lambda op: (op.seen, op.fence, op.lease)),
-    Resume: _write("resume", lambda op: (op.seen, op.fence, op.lease)),
-    Renew: _write("renew", lambda op: (op.fence, op.lease)),
-    Advance: _write("advance", lambda op: (op.fence, op.journal)),
-    Open: _write("open", lambda op: (op.fence, op.snapshot)),
-    Release: _write("release", lambda op: (op.fence, op.retention, op.requeue, _shown(op.reason))),
-    Suspend: _write("suspend", lambda op: (op.fence, op.probe_after, _shown(op.reason))),
-    Lapse: _write("lapse", lambda op: (op.seen, op.retention)),
-    Forget: _write("forget", lambda op: (op.seen,)),
-    Inquire: _write("inquire", lambda op: (op.seen, op.tries, op.again_in)),
-}
-
-RECORD_PLANS: Final[Plans] = {
-    **{kind: _single_plan(single) for kind, single in SINGLE_CALLS.items()},
-    SettleHappened: audited_write(
+SINGLE_CALLS: Final[Mapping[type[ops.StoreOperation[Any]], SingleCall]] = {
+    ops.Claim: SingleCall("claim", _claim_command, _claimed),
+    ops.Read: SingleCall("read", _read_command, _read_reply),
+    ops.Complete: SingleCall("complete", _complete_command, replies.written),
+    ops.Accept: _on_record("accept", lambda op: _new_record(op, op.patience)[1:], _accepted),
+    ops.Fetch: _on_record("fetch", lambda op: (op.fence,), _fetched),
+    ops.Retake: _on_record("retake", lambda op: (op.seen, op.fence, op.lease, op.on_lapse.value)),
+    ops.Take: _on_record("take", lambda op: (op.seen, op.fence, op.lease)),
+    ops.Resume: _on_record("resume", lambda op: (op.seen, op.fence, op.lease)),
+    ops.Renew: _on_record("renew", lambda op: (op.fence, op.lease)),
+    ops.Advance: _on_record("advance", lambda op: (op.fence, op.journal)),
+    ops.Open: _on_record("open", lambda op: (op.fence, op.snapshot)),
+    ops.Release: _on_record(
+        "release", lambda op: (op.fence, op.retention, op.requeue, _shown(op.reason))
+    ),
+    ops.Suspend: _on_record("suspend", lambda op: (op.fence, op.probe_after, _shown(op.reason))),
+    ops.Lapse: _on_record("lapse", lambda op: (op.seen, op.retention)),
+    ops.Forget: _on_record("forget", lambda op: (op.seen,)),
+    ops.Inquire: _on_record("inquire", lambda op: (op.seen, op.tries, op.again_in)),
+    ops.SettleHappened: _on_record(
         "settle_happened",
         lambda op: (op.seen, op.fence, op.snapshot, op.retention, op.tombstone, *signed(op.act)),
+        audit=True,
     ),
-    SettleAbsent: audited_write(
+    ops.SettleAbsent: _on_record(
         "settle_absent",
         lambda op: (op.seen, op.fence, op.retention, *signed(op.act), op.journal),
+        audit=True,
     ),
-    SettleCall: audited_write(
-        "settle_call", lambda op: (op.seen, op.fence, op.journal, *signed(op.act))
+    ops.SettleCall: _on_record(
+        "settle_call", lambda op: (op.seen, op.fence, op.journal, *signed(op.act)), audit=True
     ),
-    Evict: audited_write("evict", lambda op: (op.seen, *signed(op.act))),
-    EvictUnknown: lambda op, keys: (_evict_freed if op.free else _evict_forced)(op, keys),
+    ops.Evict: _on_record("evict", lambda op: (op.seen, *signed(op.act)), audit=True),
+    ops.Erase: _on_record("erase", lambda op: (op.seen, *signed(op.act)), audit=True),
+    ops.Reseal: _on_record("reseal", lambda op: (op.seen, op.part.value, op.old, op.new)),
 }
 
 
 # ── settings, leaders and events ──────────────────────────────────────────────────────────────────
 
 
-def _register(op: Register, keys: Keys) -> Plan[Registered | Conflicting]:
+def _register(op: ops.Register, keys: Keys) -> Plan[ops.Registered | ops.Conflicting]:
     bucket, key = keys.named("recipe", exact(op.route))
     words: tuple[Word, ...] = (exact(op.recipe), op.alive)
     if op.previous is not None:
@@ -296,11 +267,11 @@ def _register(op: Register, keys: Keys) -> Plan[Registered | Conflicting]:
         )
     alive_until = replies.optional_time(until)
     if replies.text(recorded) != op.recipe:
-        return Conflicting(replies.text(recorded), alive_until, replies.time(now))
-    return Registered(replies.optional_text(previous), alive_until, replies.time(now))
+        return ops.Conflicting(replies.text(recorded), alive_until, replies.time(now))
+    return ops.Registered(replies.optional_text(previous), alive_until, replies.time(now))
 
 
-def _read_recipe(op: ReadRecipe, keys: Keys) -> Plan[Recorded]:
+def _read_recipe(op: ops.ReadRecipe, keys: Keys) -> Plan[ops.Recorded]:
     bucket, key = keys.named("recipe", exact(op.route))
     row, time = yield (
         RedisCall(bucket, ("HMGET", key, "recipe", "previous", "alive_until")),
@@ -308,11 +279,11 @@ def _read_recipe(op: ReadRecipe, keys: Keys) -> Plan[Recorded]:
     )
     recorded, previous, until = replies.fields(row, 3)
     recipes = (replies.optional_text(recorded), replies.optional_text(previous))
-    return Recorded(*recipes, replies.optional_time(until), replies.clock(time))
+    return ops.Recorded(*recipes, replies.optional_time(until), replies.clock(time))
 
 
-def _agree(op: Agree, keys: Keys) -> Plan[Agreed]:
-    bucket, key = keys.terms()
+def _agree(op: ops.Agree, keys: Keys) -> Plan[ops.Agreed]:
+    bucket, key = keys.terms
     for name in (op.terms.application, op.terms.route):
         indexed(name)  # refuses what stores with a text index refuse
     words: tuple[Word, ...] = (op.terms.id, exact(op.terms.text))
@@ -320,33 +291,33 @@ def _agree(op: Agree, keys: Keys) -> Plan[Agreed]:
     stored, now = replies.fields(answer, 2)
     if replies.text(stored) != op.terms.text:
         raise StoreCorrupt("other terms are on record under the number of these")
-    return Agreed(replies.time(now))
+    return ops.Agreed(replies.time(now))
 
 
-def _lead(op: Lead, keys: Keys) -> Plan[Led]:
+def _lead(op: ops.Lead, keys: Keys) -> Plan[ops.Led]:
     bucket, key = keys.named("leader", indexed(op.name))
     (answer,) = yield (script_call(bucket, "lead", (key,), op.fence, op.lease),)
     leading, until, now = replies.fields(answer, 3)
-    return Led(leading == 1, replies.time(until), replies.time(now))
+    return ops.Led(leading == 1, replies.time(until), replies.time(now))
 
 
-def _who_leads(op: WhoLeads, keys: Keys) -> Plan[Leading]:
+def _who_leads(op: ops.WhoLeads, keys: Keys) -> Plan[ops.Leading]:
     bucket, key = keys.named("leader", indexed(op.name))
     (answer,) = yield (script_call(bucket, "who_leads", (key,)),)
     until, now = replies.fields(answer, 2)
-    return Leading(replies.optional_time(until), replies.time(now))
+    return ops.Leading(replies.optional_time(until), replies.time(now))
 
 
-def _note(op: NoteEvent, keys: Keys) -> Plan[Noted]:
+def _note(op: ops.NoteEvent, keys: Keys) -> Plan[ops.Noted]:
     event = f"{indexed(op.source)}\0{indexed(op.event)}"
     bucket = bucket_for(event)
     words: tuple[Word, ...] = (event, b"" if op.keep is None else op.keep)
     (answer,) = yield (script_call(bucket, "note", (keys.events(bucket),), *words),)
     before, now = replies.fields(answer, 2)
-    return Noted(before == 1, replies.time(now))
+    return ops.Noted(before == 1, replies.time(now))
 
 
-def no_outbox(op: StoreOperation[Any], keys: Keys) -> Plan[Any]:
+def _no_outbox(op: ops.StoreOperation[Any], keys: Keys) -> Plan[Any]:
     raise ConfigurationError(
         "Redis has no outbox: an effect must be written in the transaction that wants it; use a "
         "store in the application's own database (SQLite, PostgreSQL)"
@@ -375,29 +346,25 @@ def _checksum(body: bytes) -> bytes:
     return sha256(body).digest()[:_CHECKSUM]
 
 
-NAMED_PLANS: Final[Plans] = {
-    Accept: _accept,
-    Fetch: _fetch,
-    Recall: _recall,
-    Register: _register,
-    ReadRecipe: _read_recipe,
-    Agree: _agree,
-    Lead: _lead,
-    WhoLeads: _who_leads,
-    NoteEvent: _note,
-    **dict.fromkeys(
-        (
-            outbox.Enqueue,
-            outbox.TakeEffects,
-            outbox.RenewEffects,
-            outbox.MarkDelivered,
-            outbox.MarkFailed,
-            outbox.BrowseEffects,
-            outbox.FindEffect,
-            outbox.Requeue,
-        ),
-        no_outbox,
-    ),
+REQUEST_PLANS: Final[Plans] = {
+    **{kind: _plan_of(single) for kind, single in SINGLE_CALLS.items()},
+    ops.EvictUnknown: _evict_unknown,
+    ops.Recall: _recall,
+    ops.Register: _register,
+    ops.ReadRecipe: _read_recipe,
+    ops.Agree: _agree,
+    ops.Lead: _lead,
+    ops.WhoLeads: _who_leads,
+    ops.NoteEvent: _note,
+    ops.Enqueue: _no_outbox,
+    ops.TakeEffects: _no_outbox,
+    ops.RenewEffects: _no_outbox,
+    ops.MarkDelivered: _no_outbox,
+    ops.MarkFailed: _no_outbox,
+    ops.BrowseEffects: _no_outbox,
+    ops.FindEffect: _no_outbox,
+    ops.Requeue: _no_outbox,
+    ops.ResealEffect: _no_outbox,
 }
 
 BODY_PLANS: Final[Plans] = {GetBody: _get_body, PutBody: _put_body}

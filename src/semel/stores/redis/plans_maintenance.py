@@ -1,50 +1,43 @@
-"""Plans of workers, maintenance and lists, which look at all buckets. No I/O.
+"""Plans of workers, maintenance, lists and the audit, which look at all buckets. No I/O.
 
 Each bucket has its own indexes: an index over all records would lie in one slot. A plan first asks
 for the head of the index in all 1,024 buckets, in one pipeline for each node, and then only looks
 at buckets that have something. Scripts change one record each, and check everything again: what
 others did in between is not undone. The clock of a record's own node decides whether the record is
 due.
+
+Each bucket has its own audit too, a stream: the script that does an act also puts it on record, and
+all keys of a script lie in one slot. A list of acts asks every bucket for its newest.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha1
 from math import inf
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from semel.core import operations as ops
 from semel.core import terms
-from semel.core.operations.maintenance import (
-    Abandon,
-    Browse,
-    Count,
-    CountDue,
-    Counted,
-    Due,
-    DueRecords,
-    Reap,
-    Retire,
-    Retired,
-    Scan,
-    Scanned,
-    Sweep,
-    Tended,
-    Waiting,
-    Work,
-)
-from semel.core.records import Case, Glimpse, Identity, Micros, OnLapse, State
+from semel.core.records import Case, Fence, Glimpse, Identity, Micros, State
 from semel.core.states import RecordEvent
-from semel.core.terms import Terms, TermsId
+from semel.core.terms import Terms
 from semel.core.texts import shown
+from semel.errors import ConfigurationError
+from semel.stores.next_due import is_due
+from semel.stores.options import whole
 from semel.stores.redis import replies
-from semel.stores.redis.keys import BUCKETS, DUTIES, Keys, bucket_of
-from semel.stores.redis.plans import Plan, Plans, read_terms, record_call
+from semel.stores.redis.keys import BUCKETS, DUTIES, Keys, bucket_for, bucket_of
+from semel.stores.redis.plans import Plan, Plans, read_terms, record_call, signed
 from semel.stores.redis.replies import Answer
 from semel.stores.redis.scripts import RedisCall, Word, script_call
 
-WORK: Final[Mapping[Work, str]] = {Work.PENDING: "run", Work.LAPSED: "resume", Work.UNKNOWN: "ask"}
+WORK: Final[Mapping[ops.Work, str]] = {
+    ops.Work.PENDING: "run",
+    ops.Work.LAPSED: "resume",
+    ops.Work.UNKNOWN: "ask",
+}
 
 STATES_OF: Final[Mapping[str, frozenset[State]]] = {
     "lease": frozenset((State.IN_PROGRESS,)),
@@ -67,23 +60,54 @@ PAGE: Final = 1000
 """How many records are asked for at once. The answers are some hundred kB, unless requests and
 snapshots are large."""
 
-
-def _clock(bucket: int) -> list[RedisCall]:
-    return [RedisCall(bucket, ("TIME",))]
+TIME: Final = ("TIME",)
 
 
-def _pages(identities: Sequence[Identity]) -> Iterator[Sequence[Identity]]:
-    return (identities[start : start + PAGE] for start in range(0, len(identities), PAGE))
+def _in_pages(calls: Sequence[RedisCall]) -> Plan[list[Answer]]:
+    """Send calls that are about one record each, `PAGE` at a time."""
+    answers: list[Answer] = []
+    for start in range(0, len(calls), PAGE):
+        answers += yield calls[start : start + PAGE]
+    return answers
+
+
+def _fields(
+    keys: Keys, identities: Sequence[Identity], *names: str
+) -> Plan[list[Sequence[Answer]]]:
+    """These fields of each record."""
+    answers = yield from _in_pages(
+        [
+            RedisCall(bucket_of(each), ("HMGET", keys.record_and_indexes(each)[0], *names))
+            for each in identities
+        ]
+    )
+    return [replies.fields(answer, len(names)) for answer in answers]
+
+
+def _terms(keys: Keys, identities: Sequence[Identity]) -> Plan[list[Terms | None]]:
+    """The terms of each record; None where they are not on record."""
+    rows = yield from _fields(keys, identities, "terms")
+    return (yield from read_terms(keys, [replies.terms_id(row) for row in rows]))
+
+
+def _cases(keys: Keys, identities: Sequence[Identity]) -> Plan[list[tuple[Case, Micros]]]:
+    """Read these records, each with the clock of its node; what is gone by now is left out."""
+    answers = yield from _in_pages([record_call("recall", keys, each) for each in identities])
+    rows = [replies.fields(answer, 3) for answer in answers]
+    yield from read_terms(keys, [replies.terms_id(rest) for _, _, rest in rows])
+    return [
+        (case, replies.time(now))
+        for identity, (now, row, rest) in zip(identities, rows, strict=True)
+        if (case := replies.case(identity, row, rest, keys.terms_texts))
+    ]
+
+
+def _clock(bucket: int = 0) -> Plan[Micros]:
+    (time,) = yield (RedisCall(bucket, TIME),)
+    return replies.clock(time)
 
 
 # ── what is due ───────────────────────────────────────────────────────────────────────────────────
-
-
-class _Entry(NamedTuple):
-    """A record in an index, and when it is due (never: infinity)."""
-
-    due: float
-    identity: Identity
 
 
 class _DueEntries(NamedTuple):
@@ -94,62 +118,43 @@ class _DueEntries(NamedTuple):
     now: Micros
 
 
-def _entries(answer: Answer) -> list[_Entry]:
-    flat = replies.fields(answer, 0)
-    pairs = zip(flat[::2], flat[1::2], strict=True)
-    return [_Entry(float(due), Identity(identity)) for identity, due in pairs]
-
-
 def _due_entries(keys: Keys, index: str, limit: int) -> Plan[_DueEntries]:
     """The first ``limit`` of all buckets lie in the ``limit`` buckets whose heads come first."""
     answers = yield [
         RedisCall(bucket, ("ZRANGE", keys.index(bucket, index), 0, 0, "WITHSCORES"))
         for bucket in range(BUCKETS)
     ]
-    firsts = enumerate(map(_entries, answers))
-    heads = {bucket: entries[0].due for bucket, entries in firsts if entries}
+    firsts = enumerate([replies.fields(answer, 0) for answer in answers])
+    heads = {bucket: float(first[1]) for bucket, first in firsts if first}
     if not heads:
-        (time,) = yield _clock(0)
-        return _DueEntries([], None, replies.clock(time))
+        return _DueEntries([], None, (yield from _clock()))
     buckets = sorted(heads, key=heads.__getitem__)[: max(1, limit)]
     calls: list[RedisCall] = []
     for bucket in buckets:
         key = keys.index(bucket, index)
-        calls += _clock(bucket)
+        calls.append(RedisCall(bucket, TIME))
         calls.append(RedisCall(bucket, ("ZRANGE", key, 0, max(0, limit), "WITHSCORES")))
     answers = yield calls
     clocks = [replies.clock(answer) for answer in answers[::2]]
-    due: list[_Entry] = []
+    due: list[tuple[float, Identity]] = []
     later = [heads[bucket] for bucket in heads.keys() - {*buckets}]
     for now, answer in zip(clocks, answers[1::2], strict=True):
-        for entry in _entries(answer):
-            if entry.due <= now:
-                due.append(entry)
+        flat = replies.fields(answer, 0)
+        for identity, score in zip(flat[::2], map(float, flat[1::2]), strict=True):
+            if score <= now:
+                due.append((score, Identity(identity)))
             else:
-                later.append(entry.due)
+                later.append(score)
     due.sort()
-    next_due = min(later, default=inf)
+    next_due = min(later, default=inf)  # infinity is the score of what is never due
     return _DueEntries(
-        [entry.identity for entry in due[:limit]],
+        [identity for _, identity in due[:limit]],
         None if next_due == inf else int(next_due),
         max(clocks),
     )
 
 
-def _cases(keys: Keys, identities: Sequence[Identity]) -> Plan[list[tuple[Case, Micros]]]:
-    """Read these records, each with the clock of its node; what is gone by now is left out."""
-    found: list[tuple[Case, Micros]] = []
-    for page in _pages(identities):
-        answers = yield [record_call("recall", keys, identity) for identity in page]
-        rows = [replies.fields(answer, 3) for answer in answers]
-        yield from read_terms(keys, [replies.terms_id(rest) for _, _, rest in rows])
-        for identity, (now, row, rest) in zip(page, rows, strict=True):
-            if case := replies.case(identity, row, rest, keys.terms_texts):
-                found.append((case, replies.time(now)))
-    return found
-
-
-def _due(op: Due, keys: Keys) -> Plan[DueRecords]:
+def _due(op: ops.Due, keys: Keys) -> Plan[ops.DueRecords]:
     """Requests past their deadline stay first in their index until they are abandoned.
 
     They must not hide others, so the plan looks at ever more entries until it has enough.
@@ -158,46 +163,32 @@ def _due(op: Due, keys: Keys) -> Plan[DueRecords]:
     while True:
         found = yield from _due_entries(keys, WORK[op.work], window)
         cases = yield from _cases(keys, found.due)
-        due = [case for case, now in cases if _is_due(op.work, case, now)]
-        ready = tuple(
-            [case for case in due if (op.known is None or op.known.covers(case.terms))][: op.limit]
-        )
-        full = len(ready) >= op.limit
+        due = [case for case, now in cases if is_due(op.work, case, now)]
+        if op.known is not None:
+            due = [case for case in due if op.known.covers(case.terms)]
+        full = len(due) >= op.limit
         if full or len(found.due) < window:
-            return DueRecords(ready, found.now, found.now if full else found.next_due)
+            ready = tuple(due[: op.limit])
+            return ops.DueRecords(ready, found.now, found.now if full else found.next_due)
         window *= 2
 
 
-def _count_due(op: CountDue, keys: Keys) -> Plan[Waiting]:
+def _count_due(op: ops.CountDue, keys: Keys) -> Plan[ops.Waiting]:
     counts: Counter[tuple[str, str] | None] = Counter()
     now = 0
-    for work in Work:
+    for work in ops.Work:
         found = yield from _due_entries(keys, WORK[work], op.limit)
         cases = yield from _cases(keys, found.due)
-        due = [case for case, at in cases if _is_due(work, case, at)]
+        due = [case for case, at in cases if is_due(work, case, at)]
         counts.update(terms.route_of(case.terms) for case in due)
         now = found.now
-    return Waiting(dict(counts), now)
-
-
-def _is_due(work: Work, case: Case, now: Micros) -> bool:
-    record = case.record
-    if case.due_at is None or case.due_at > now:
-        return False
-    match work:
-        case Work.PENDING:
-            until = record.leased_until
-            return record.state is State.PENDING and until is not None and until > now
-        case Work.LAPSED:
-            return record.lapsed(now) and record.on_lapse is OnLapse.RESUME
-        case Work.UNKNOWN:
-            return record.state is State.UNKNOWN
+    return ops.Waiting(dict(counts), now)
 
 
 # ── lists ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-class IdentityPage(NamedTuple):
+class _IdentityPage(NamedTuple):
     """The next records of a list. ``until``: where the following page begins; None: nowhere."""
 
     identities: list[Identity]
@@ -205,19 +196,26 @@ class IdentityPage(NamedTuple):
     now: Micros
 
 
-def next_page(
-    keys: Keys, after: Identity | None, limit: int, duties: Sequence[str] = DUTIES
-) -> Plan[IdentityPage]:
-    """Read these indexes bucket by bucket, which is the order of identities, until it is full."""
+def _next_page(
+    keys: Keys, after: Identity | None, limit: int, states: Sequence[State] = tuple(State)
+) -> Plan[_IdentityPage]:
+    """Read the indexes of these states bucket by bucket, which is the order of identities."""
     first = 0 if after is None else bucket_of(after)
-    (time,) = yield _clock(first)
+    duties = [duty for duty in DUTIES if STATES_OF[duty] & {*states}]
+    now = yield from _clock(first)
     groups = yield from _bucket_groups(keys, duties, first)
     seen: list[Identity] = []
     while groups and len(seen) <= limit:
-        seen += yield from _members(keys, duties, groups.pop(0), after)
+        answers = yield [
+            RedisCall(bucket, ("ZRANGE", keys.index(bucket, duty), 0, -1))
+            for bucket in groups.pop(0)
+            for duty in duties
+        ]
+        members = {Identity(each) for answer in answers for each in replies.fields(answer, 0)}
+        seen += sorted(each for each in members if after is None or each > after)
     page = seen[:limit]
     until = page[-1] if page and (groups or len(seen) > len(page)) else None
-    return IdentityPage(page, until, replies.clock(time))
+    return _IdentityPage(page, until, now)
 
 
 def _bucket_groups(keys: Keys, duties: Sequence[str], first: int) -> Plan[list[list[int]]]:
@@ -242,133 +240,113 @@ def _bucket_groups(keys: Keys, duties: Sequence[str], first: int) -> Plan[list[l
     return groups
 
 
-def _members(
-    keys: Keys, duties: Sequence[str], buckets: Sequence[int], after: Identity | None
-) -> Plan[list[Identity]]:
-    """The identities in these indexes that come after ``after``, in order."""
-    answers = yield [
-        RedisCall(bucket, ("ZRANGE", keys.index(bucket, duty), 0, -1))
-        for bucket in buckets
-        for duty in duties
-    ]
-    members = {Identity(each) for answer in answers for each in replies.fields(answer, 0)}
-    return sorted(each for each in members if after is None or each > after)
-
-
-def _duties_of(states: Sequence[State]) -> list[str]:
-    """The indexes that hold records of these states."""
-    return [duty for duty in DUTIES if STATES_OF[duty] & {*states}]
-
-
-def _browse(op: Browse, keys: Keys) -> Plan[DueRecords]:
-    duties = _duties_of(op.states)
-    first = 0 if op.after is None else bucket_of(op.after)
-    (time,) = yield _clock(first)
-    groups = yield from _bucket_groups(keys, duties, first)
+def _browse(op: ops.Browse, keys: Keys) -> Plan[ops.DueRecords]:
     listed: list[Case] = []
-    while groups and len(listed) < op.limit:
-        identities = yield from _members(keys, duties, groups.pop(0), op.after)
-        for page in _pages(identities):
-            if len(listed) < op.limit:
-                cases = yield from _cases(keys, page)
-                listed += [
-                    case
-                    for case, _ in cases
-                    if case.record.state in op.states and not (op.dead and case.due_at is not None)
-                ]
-    return DueRecords(tuple(listed[: op.limit]), replies.clock(time))
-
-
-def _scan(op: Scan, keys: Keys) -> Plan[Scanned]:
-    listed = yield from next_page(keys, op.after, op.limit, _duties_of(op.states))
-    found: list[Glimpse] = []
-    for page in _pages(listed.identities):
-        answers = yield [record_call("glimpse", keys, identity) for identity in page]
-        rows = [replies.fields(answer, 3) for answer in answers]
-        yield from read_terms(keys, [replies.terms_id(row) for _, row, _ in rows])
-        for identity, (_, row, size) in zip(page, rows, strict=True):
-            seen = replies.glimpse(identity, row, size, keys.terms_texts)
-            if seen is not None and seen.state in op.states:
-                found.append(seen)
-    return Scanned(tuple(found), listed.until, listed.now)
-
-
-def _count(op: Count, keys: Keys) -> Plan[Counted]:
-    """Of each record only its tenant and state are read."""
-    listed = yield from next_page(keys, op.after, op.limit)
-    tenants: Counter[str] = Counter()
-    for page in _pages(listed.identities):
-        answers = yield [
-            RedisCall(bucket_of(each), ("HMGET", keys.of(each)[0], "tenant", "state"))
-            for each in page
+    after = op.after
+    while True:
+        page = yield from _next_page(keys, after, max(op.limit, PAGE), op.states)
+        cases = yield from _cases(keys, page.identities)
+        listed += [
+            case
+            for case, _ in cases
+            if case.record.state in op.states and not (op.dead and case.due_at is not None)
         ]
-        for tenant, state in (replies.fields(answer, 2) for answer in answers):
-            if tenant is not None and state != b"expired":
-                tenants[bytes(tenant).decode()] += 1
-    return Counted(dict(tenants), listed.until, listed.now)
+        after = page.until
+        if after is None or len(listed) >= op.limit:
+            return ops.DueRecords(tuple(listed[: op.limit]), page.now)
+
+
+def _scan(op: ops.Scan, keys: Keys) -> Plan[ops.Scanned]:
+    page = yield from _next_page(keys, op.after, op.limit, op.states)
+    answers = yield from _in_pages([record_call("glimpse", keys, each) for each in page.identities])
+    rows = [replies.fields(answer, 3) for answer in answers]
+    yield from read_terms(keys, [replies.terms_id(row) for _, row, _ in rows])
+    found: list[Glimpse] = []
+    for identity, (_, row, size) in zip(page.identities, rows, strict=True):
+        seen = replies.glimpse(identity, row, size, keys.terms_texts)
+        if seen is not None and seen.state in op.states:
+            found.append(seen)
+    return ops.Scanned(tuple(found), page.until, page.now)
+
+
+def _count(op: ops.Count, keys: Keys) -> Plan[ops.Counted]:
+    page = yield from _next_page(keys, op.after, op.limit)
+    rows = yield from _fields(keys, page.identities, "tenant", "state")
+    tenants = [tenant for tenant, state in rows if tenant is not None and state != b"expired"]
+    counts = Counter(replies.text(tenant) for tenant in tenants)
+    return ops.Counted(dict(counts), page.until, page.now)
 
 
 # ── maintenance ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _change(
-    keys: Keys, name: str, identities: Sequence[Identity], arguments: Sequence[Sequence[Word]]
-) -> Plan[list[State | None]]:
-    """Call a script on each record; the states of those that it changed (it answers 1)."""
-    answers = yield [
-        record_call(name, keys, identity, *own)
-        for identity, own in zip(identities, arguments, strict=True)
-    ]
+class _Round(NamedTuple):
+    """The states of the records that a round changed. ``full``: there may be more to do."""
+
+    states: list[State | None]
+    full: bool
+    now: Micros
+
+
+def _round(
+    keys: Keys,
+    index: str,
+    limit: int,
+    script: str,
+    words: Callable[[Terms | None], Sequence[Word]],
+    *,
+    by_terms: bool = False,
+) -> Plan[_Round]:
+    """Call a script on each record that is due in an index; it answers 1 where it changed it.
+
+    ``words`` makes its arguments, of the record's terms where ``by_terms`` is set.
+    """
+    found = yield from _due_entries(keys, index, limit)
+    known: list[Terms | None] = [None] * len(found.due)
+    if by_terms:
+        known = yield from _terms(keys, found.due)
+    answers = yield from _in_pages(
+        [
+            record_call(script, keys, identity, *words(its))
+            for identity, its in zip(found.due, known, strict=True)
+        ]
+    )
     changed = [answer for answer in answers if replies.fields(answer, 2)[0] == 1]
-    return [replies.state(replies.fields(answer, 3)[2]) for answer in changed]
+    states = [replies.state(replies.fields(answer, 3)[2]) for answer in changed]
+    return _Round(states, len(found.due) >= limit > 0, found.now)
 
 
-def _terms_of(keys: Keys, identities: Sequence[Identity]) -> Plan[list[Terms | None]]:
-    """The terms of each record; None where they are not on record."""
-    answers = yield [
-        RedisCall(bucket_of(each), ("HGET", keys.of(each)[0], "terms")) for each in identities
-    ]
-    numbers = [None if number is None else TermsId(replies.time(number)) for number in answers]
-    yield from read_terms(keys, numbers)
-    texts = [None if number is None else keys.terms_texts.get(number) for number in numbers]
-    return [None if text is None else terms.read(text) for text in texts]
+def _sweep(op: ops.Sweep, keys: Keys) -> Plan[ops.Tended]:
+    def words(its: Terms | None) -> Sequence[Word]:
+        return b"", b"" if its is None else its.retention
+
+    lapsed = yield from _round(keys, "lease", op.limit, "lapse", words, by_terms=True)
+    counts = Counter(LAPSED_TO[state].value for state in lapsed.states if state)
+    return ops.Tended(dict(counts), lapsed.full, lapsed.now)
 
 
-def _sweep(op: Sweep, keys: Keys) -> Plan[Tended]:
-    found = yield from _due_entries(keys, "lease", op.limit)
-    known = yield from _terms_of(keys, found.due)
-    arguments = [(b"", b"" if each is None else each.retention) for each in known]
-    left = yield from _change(keys, "lapse", found.due, arguments)
-    counts = Counter(LAPSED_TO[state].value for state in left if state)
-    return Tended(dict(counts), len(found.due) >= op.limit > 0, found.now)
+def _abandon(op: ops.Abandon, keys: Keys) -> Plan[ops.Tended]:
+    def words(its: Terms | None) -> Sequence[Word]:
+        return (op.snapshot,) if its is None else (op.snapshot, its.retention, its.tombstone)
+
+    left = yield from _round(keys, "deadline", op.limit, "abandon", words, by_terms=True)
+    counts = {RecordEvent.ABANDON.value: len(left.states)} if left.states else {}
+    return ops.Tended(counts, left.full, left.now)
 
 
-def _abandon(op: Abandon, keys: Keys) -> Plan[Tended]:
-    found = yield from _due_entries(keys, "deadline", op.limit)
-    known = yield from _terms_of(keys, found.due)
-    arguments: list[Sequence[Word]] = [
-        (op.snapshot,) if each is None else (op.snapshot, each.retention, each.tombstone)
-        for each in known
-    ]
-    left = yield from _change(keys, "abandon", found.due, arguments)
-    counts = {RecordEvent.ABANDON.value: len(left)} if left else {}
-    return Tended(counts, len(found.due) >= op.limit > 0, found.now)
-
-
-def _reap(op: Reap, keys: Keys) -> Plan[Tended]:
+def _reap(op: ops.Reap, keys: Keys) -> Plan[ops.Tended]:
     """Expire, then forget: what expires now may be forgotten in the same round."""
-    old = yield from _due_entries(keys, "expire", op.limit)
-    expired = yield from _change(keys, "expire", old.due, [()] * len(old.due))
-    done = yield from _due_entries(keys, "forget", op.limit)
-    forgotten = yield from _change(keys, "forget", done.due, [(b"",)] * len(done.due))
+    expired = yield from _round(keys, "expire", op.limit, "expire", lambda _: ())
+    forgotten = yield from _round(keys, "forget", op.limit, "forget", lambda _: (b"",))
     events = yield from _purge_events(op.limit, keys)
     counts = {
-        RecordEvent.EXPIRE.value: len(expired),
-        RecordEvent.FORGET.value: len(forgotten),
+        RecordEvent.EXPIRE.value: len(expired.states),
+        RecordEvent.FORGET.value: len(forgotten.states),
         "events": events,
     }
-    more = max(len(old.due), len(done.due)) >= op.limit > 0 or events >= op.limit
-    return Tended({name: count for name, count in counts.items() if count}, more, done.now)
+    more = expired.full or forgotten.full or events >= op.limit
+    counts = {name: count for name, count in counts.items() if count}
+    return ops.Tended(counts, more, forgotten.now)
 
 
 def _purge_events(limit: int, keys: Keys) -> Plan[int]:
@@ -387,49 +365,147 @@ def _purge_events(limit: int, keys: Keys) -> Plan[int]:
     return limit - left
 
 
-def _retire(op: Retire, keys: Keys) -> Plan[Retired]:
+def _retire(op: ops.Retire, keys: Keys) -> Plan[ops.Retired]:
     resource, tenant = shown(op.resource), shown(op.tenant)
-    digest = made_by(tenant, resource)
-    between = (b"[" + digest, b"[" + digest + LAST, "BYLEX")
+    # The prefix of entries in the index ``made``; `shared.lua` makes the same.
+    digest = sha1(f"{tenant}\0{resource}".encode(), usedforsecurity=False).hexdigest().encode()
+    between = (b"[" + digest, b"[" + digest + GREATER_THAN_IDENTITIES, "BYLEX")
     answers = yield [
         RedisCall(bucket, ("ZRANGE", keys.index(bucket, "made"), *between))
         for bucket in range(BUCKETS)
     ]
     members = [each for answer in answers for each in replies.fields(answer, 0)]
     found = [Identity(each[len(digest) :]) for each in members]
-    known = yield from _terms_of(keys, found)
-    identities = [
-        identity
-        for identity, its in zip(found, known, strict=True)
-        if terms.application_of(its) == op.application
-    ]
-    (time,) = yield _clock(0)
-    now, count = replies.clock(time), 0
-    for page in _pages(identities):
-        answers = yield [record_call("retire", keys, each, resource, tenant) for each in page]
-        count += sum(replies.fields(answer, 2)[0] for answer in answers)
-        now = replies.time(replies.fields(answers[-1], 2)[1])
-    return Retired(count, now)
+    known = yield from _terms(keys, found)
+    now = yield from _clock()
+    answers = yield from _in_pages(
+        [
+            record_call("retire", keys, identity, resource, tenant)
+            for identity, its in zip(found, known, strict=True)
+            if terms.application_of(its) == op.application
+        ]
+    )
+    retired = [replies.fields(answer, 2) for answer in answers]
+    if retired:
+        now = replies.time(retired[-1][1])
+    return ops.Retired(sum(count for count, _ in retired), now)
 
 
-LAST: Final = b"\xff" * 33
-"""Greater than every identity."""
+GREATER_THAN_IDENTITIES: Final = b"\xff" * 33
 
 
-def made_by(tenant: str, resource: str) -> bytes:
-    """The prefix of entries in the index ``made``; `shared.lua` makes the same."""
-    text = f"{tenant}\0{resource}".encode()
-    return sha1(text, usedforsecurity=False).hexdigest().encode()
+# ── erasure and encryption ────────────────────────────────────────────────────────────────────────
+
+
+def _belongings(op: ops.ListBelongings, keys: Keys) -> Plan[ops.Belongings]:
+    """The records of a tenant in one application; what is gone by now is left out."""
+    page = yield from _next_page(keys, op.after, op.limit)
+    rows = yield from _fields(keys, page.identities, "tenant", "state", "fence", "terms")
+    known = yield from read_terms(keys, [replies.terms_id(row) for row in rows])
+    found: list[ops.Belonging] = []
+    for identity, row, its in zip(page.identities, rows, known, strict=True):
+        state = replies.state(row[1])
+        if state is None or replies.text(row[0]) != shown(op.tenant):
+            continue
+        if terms.application_of(its) == op.application:
+            found.append(ops.Belonging(identity, state, Fence(row[2])))
+    return ops.Belongings(tuple(found), page.until, page.now)
+
+
+def _unlike(op: ops.ListUnlike, keys: Keys) -> Plan[ops.Exhibits]:
+    """The records of which some part does not begin with ``prefix``."""
+    page = yield from _next_page(keys, op.after, op.limit)
+    calls = [record_call("unlike", keys, each, op.prefix) for each in page.identities]
+    answers = yield from _in_pages(calls)
+    found: list[ops.Exhibit] = []
+    for identity, answer in zip(page.identities, answers, strict=True):
+        fence, reason, *parts = replies.fields(answer, 5)
+        if fence is not None and any(part is not None for part in parts):
+            text = replies.optional_text(reason)
+            found.append(ops.Exhibit(identity, Fence(fence), text, *parts[:3]))
+    return ops.Exhibits(tuple(found), page.until, page.now)
+
+
+# ── audit ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _remark(op: ops.Remark, keys: Keys) -> Plan[ops.Remarked]:
+    bucket = bucket_for(shown(op.subject))
+    words = (op.verb.value, *signed(op.act), shown(op.subject))
+    (answer,) = yield (script_call(bucket, "remark", (keys.audit(bucket),), *words),)
+    return ops.Remarked(replies.time(replies.fields(answer, 1)[0]))
+
+
+class _Place(NamedTuple):
+    """The place of an entry in the audit: its number in a stream, and the bucket of the stream."""
+
+    millis: int
+    sequence: int
+    bucket: int
+
+    def __str__(self) -> str:
+        return f"{self.millis}-{self.sequence}-{self.bucket}"
+
+
+def _browse_audit(op: ops.BrowseAudit, keys: Keys) -> Plan[ops.AuditEntries]:
+    """The newest entries of all buckets before ``op.before``, the newest first."""
+    before = None if op.before is None else _parsed(op.before)
+    calls = [RedisCall(0, TIME)]
+    for bucket in range(BUCKETS):
+        start = "+"
+        if before is not None:  # in later buckets, the entry of this number is not before it
+            start = f"{'' if bucket < before.bucket else '('}{before.millis}-{before.sequence}"
+        words = ("XREVRANGE", keys.audit(bucket), start, "-", "COUNT", op.limit)
+        calls.append(RedisCall(bucket, words))
+    time, *answers = yield calls
+    found: list[tuple[_Place, Sequence[Any]]] = []
+    for bucket, answer in enumerate(answers):
+        for number, fields in replies.fields(answer, 0):
+            millis, _, sequence = replies.text(number).partition("-")
+            found.append((_Place(int(millis), int(sequence), bucket), fields))
+    found.sort(key=lambda item: item[0], reverse=True)
+    entries = tuple([_entry(place, fields) for place, fields in found[: op.limit]])
+    return ops.AuditEntries(entries, replies.clock(time))
+
+
+def _parsed(text: str) -> _Place:
+    numbers = [number for each in text.split("-") if (number := whole(each)) is not None]
+    if len(numbers) != 3 or text.count("-") != 2:
+        raise ConfigurationError("this is no place in the audit of this store")
+    return _Place(*numbers)
+
+
+def _entry(place: _Place, flat: Sequence[Any]) -> ops.AuditEntry:
+    held: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
+    identity = held.get(b"identity")
+    subject, before, after = (
+        replies.optional_text(held.get(name) or None) for name in (b"subject", b"before", b"after")
+    )
+    return ops.AuditEntry(
+        str(place),
+        replies.time(held.get(b"at")),
+        replies.text(held.get(b"verb")),
+        replies.text(held.get(b"by")),
+        replies.text(held.get(b"reason")),
+        None if identity is None else Identity(identity),
+        subject,
+        before,
+        after,
+    )
 
 
 MAINTENANCE_PLANS: Final[Plans] = {
-    Due: _due,
-    CountDue: _count_due,
-    Browse: _browse,
-    Scan: _scan,
-    Count: _count,
-    Sweep: _sweep,
-    Abandon: _abandon,
-    Reap: _reap,
-    Retire: _retire,
+    ops.Due: _due,
+    ops.CountDue: _count_due,
+    ops.Browse: _browse,
+    ops.Scan: _scan,
+    ops.Count: _count,
+    ops.Sweep: _sweep,
+    ops.Abandon: _abandon,
+    ops.Reap: _reap,
+    ops.Retire: _retire,
+    ops.ListBelongings: _belongings,
+    ops.ListUnlike: _unlike,
+    ops.Remark: _remark,
+    ops.BrowseAudit: _browse_audit,
 }

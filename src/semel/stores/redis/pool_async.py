@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from os import getpid
 from time import monotonic
 from typing import Any, TypeVar
@@ -24,39 +23,36 @@ import hiredis
 from semel.core.operations.requests import StoreOperation
 from semel.stores.background import keep
 from semel.stores.base import CHECK_AGAIN, Finding
-from semel.stores.redis.errors import (
-    RedisFault,
-    disconnected,
-    from_reply,
-    not_connected,
-    not_redis,
-    timed_out,
-)
-from semel.stores.redis.handshake import Commands, handshake, refuse_or_warn
+from semel.stores.redis import errors, operation_retry
+from semel.stores.redis.errors import RedisFault
+from semel.stores.redis.handshake import handshake, refuse_or_warn
 from semel.stores.redis.keys import Keys, bucket_of
-from semel.stores.redis.operation_retry import (
-    Attempt,
-    RetryPause,
-    SendBatches,
-    Steps,
-    operation,
-    refresh,
-)
+from semel.stores.redis.operation_retry import Attempt, Steps, Topology
 from semel.stores.redis.pipeline import PIPELINE_LIMIT, CommandBatch, ReplyQueue, pipelined
 from semel.stores.redis.plans import SINGLE_CALLS, SingleCall
-from semel.stores.redis.scripts import pack
+from semel.stores.redis.scripts import ANY, RedisCall, pack
 from semel.stores.redis.settings import NodeAddress, RedisSettings
-from semel.stores.redis.topology import Topology
 
 R = TypeVar("R")
 
 
-class AsyncBatch(CommandBatch):
-    """Its task awaits ``future``. ``ended``: this connection has no more replies for it."""
+class _FutureBatch(CommandBatch):
+    """A batch whose task awaits ``future``. The handshake sends such ones; its task has a deadline
+    of its own."""
 
-    __slots__ = ("ended", "future")
+    __slots__ = ("future",)
 
     future: asyncio.Future[Any]
+
+    def finish(self, outcomes: list[Any]) -> None:
+        if not self.future.done():
+            self.future.set_result(outcomes)
+
+
+class AsyncBatch(_FutureBatch):
+    """Commands of an operation. ``ended``: this connection has no more replies for it."""
+
+    __slots__ = ("ended",)
 
     def __init__(self, attempts: Sequence[Attempt], deadline: float) -> None:
         super().__init__(attempts, deadline)
@@ -67,8 +63,7 @@ class AsyncBatch(CommandBatch):
 
     def finish(self, outcomes: list[Any]) -> None:
         self.ended = True
-        if not self.future.done():
-            self.future.set_result(outcomes)
+        super().finish(outcomes)
 
 
 class FirstTry(AsyncBatch):
@@ -101,7 +96,7 @@ class FirstTry(AsyncBatch):
     def deliver(self, address: NodeAddress) -> None:
         reply: Any = self.replies[0]
         if isinstance(reply, hiredis.ReplyError):
-            self.fail(from_reply(reply, address))
+            self.fail(errors.from_reply(reply, address))
         elif not self.future.done():
             try:
                 self.future.set_result(self._single.parse(self.op.identity, reply))
@@ -112,27 +107,6 @@ class FirstTry(AsyncBatch):
         if self.waits():
             self.ended = True
             self._pool.retry(self, fault)
-
-
-class _HandshakeBatch(CommandBatch):
-    """Commands of the handshake, among the other batches of a connection."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, commands: Commands, future: asyncio.Future[list[Any]]) -> None:
-        self.future = future
-        self.data = b"".join([pack(command) for command in commands])
-        self.replies = []
-        self.count = len(commands)
-        self.held = False
-
-    def deliver(self, address: NodeAddress) -> None:
-        if not self.future.done():
-            self.future.set_result(self.replies)
-
-    def fail(self, fault: RedisFault) -> None:
-        if not self.future.done():
-            self.future.set_exception(fault)
 
 
 class _Protocol(asyncio.Protocol):
@@ -148,7 +122,7 @@ class _Protocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._connection.protocol is self:
             why = str(exc) if exc else "the server hung up"
-            self._connection.disconnect(disconnected(True, why))
+            self._connection.disconnect(errors.disconnected(True, why))
 
 
 class AsyncRedisConnection:
@@ -241,7 +215,7 @@ class AsyncRedisConnection:
         try:
             self._replies.feed(data)
         except hiredis.ProtocolError as error:
-            self.disconnect(not_redis(error))
+            self.disconnect(errors.not_redis(error))
         if self._queue:
             self._schedule_flush()
         elif self._drained and not self._replies and not self._drained.done():
@@ -261,16 +235,16 @@ class AsyncRedisConnection:
         """
         self._expire_at, self._timer = float("inf"), None
         now = monotonic()
-        sent = [each for each in self._replies.owed() if isinstance(each, AsyncBatch)]
+        sent = [each for each in self._replies.owed if isinstance(each, AsyncBatch)]
         for batch in [*sent, *self._queue]:
             if batch.deadline > now or not batch.waits():
                 continue
             if batch.sent:
-                batch.fail(timed_out(True))
-                self.disconnect(disconnected(True, "the server is silent"))
+                batch.fail(errors.timed_out(True))
+                self.disconnect(errors.disconnected(True, "the server is silent"))
             else:
                 self._queue.remove(batch)
-                batch.fail(timed_out(False))
+                batch.fail(errors.timed_out(False))
         left = [each.deadline for each in [*sent, *self._queue] if each.waits()]
         if left:
             self._set_timer(min(left))
@@ -287,14 +261,14 @@ class AsyncRedisConnection:
             async with asyncio.timeout(max(0.0, deadline - monotonic())):
                 if self._transport is None:
                     await self._connect()
-                findings = await self._handshake()
+                findings = await self._handshake(deadline)
             refuse_or_warn(self._address, findings)
             self._check_at = monotonic() + CHECK_AGAIN
             self._ready = True
         except TimeoutError:
-            self._give_up(not_connected(TimeoutError("no answer in time"), self._address))
+            self._give_up(errors.not_connected(TimeoutError("no answer in time"), self._address))
         except OSError as error:
-            self._give_up(not_connected(error, self._address))
+            self._give_up(errors.not_connected(error, self._address))
         except RedisFault as fault:
             fault.doubt = False  # no operation was sent yet
             self._give_up(fault)
@@ -321,21 +295,22 @@ class AsyncRedisConnection:
             )
         if self.protocol is not protocol:  # the server hung up already
             made.abort()
-            raise disconnected(False)
+            raise errors.disconnected(False)
         self._transport = made
 
-    async def _handshake(self) -> tuple[Finding, ...]:
+    async def _handshake(self, deadline: float) -> tuple[Finding, ...]:
         steps = handshake(self._settings, self._address)
         try:
             commands = next(steps)
             while True:
-                future: asyncio.Future[list[Any]] = self._loop.create_future()
-                batch = _HandshakeBatch(commands, future)
                 if self._transport is None:
-                    raise disconnected(False)
+                    raise errors.disconnected(False)
+                attempts = [Attempt(RedisCall(ANY, command)) for command in commands]
+                batch = _FutureBatch(attempts, deadline)
+                batch.future = self._loop.create_future()
                 self._replies.sent([batch], None)
                 self._transport.write(batch.data)
-                commands = steps.send(await future)
+                commands = steps.send(await batch.future)
         except StopIteration as done:
             findings: tuple[Finding, ...] = done.value
             return findings
@@ -343,7 +318,7 @@ class AsyncRedisConnection:
     def _give_up(self, error: Exception) -> None:
         """Fail what is queued: a fault may be retried, any other error goes to the callers."""
         waiting, self._queue = self._queue, []
-        self.disconnect(disconnected(True, "the link was given up"))
+        self.disconnect(errors.disconnected(True, "the link was given up"))
         for batch in waiting:
             if isinstance(error, RedisFault):
                 batch.fail(error)
@@ -371,30 +346,39 @@ class AsyncRedisPool:
         deadline = monotonic() + self._timeout
         single = SINGLE_CALLS.get(type(op))
         if single is not None:
-            connection = self._only or self._connection_for(op)
+            connection = self._only
+            if connection is None:
+                keyed: Any = op
+                address = self._topology.at(bucket_of(keyed.identity))
+                connection = None if address is None else self._connection(address)
             if connection is not None:
                 return connection.send(FirstTry(self, connection, op, single, deadline))
-        return self._run(operation(op, self.keys, self._topology, deadline), deadline)
-
-    def _connection_for(self, op: Any) -> AsyncRedisConnection | None:
-        address = self._topology.at(bucket_of(op.identity))
-        if address is None:
-            return None
-        connection = self._connection(address)
-        self._only = None if self._topology.cluster else connection
-        return connection
+        return self._run(
+            operation_retry.operation(op, self.keys, self._topology, deadline), deadline
+        )
 
     def retry(self, tried: FirstTry, fault: RedisFault) -> None:
         """Go on after a first try that failed. A caller that is cancelled cancels the retries."""
-        future = tried.future
         task = keep(self._retry(tried, fault))
-        task.add_done_callback(partial(_copy_result, future))
-        future.add_done_callback(partial(_cancel_with, task))
+        tried.future.add_done_callback(lambda future: future.cancelled() and task.cancel())
 
-    async def _retry(self, tried: FirstTry, fault: RedisFault) -> Any:
-        self._heed(tried.connection, [fault])
-        steps = operation(tried.op, self.keys, self._topology, tried.deadline, fault)
-        return await self._run(steps, tried.deadline)
+    async def _retry(self, tried: FirstTry, fault: RedisFault) -> None:
+        future = tried.future
+        try:
+            self._heed(tried.connection, [fault])
+            steps = operation_retry.operation(
+                tried.op, self.keys, self._topology, tried.deadline, fault
+            )
+            reply = await self._run(steps, tried.deadline)
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        except Exception as error:
+            if not future.done():
+                future.set_exception(error)
+        else:
+            if not future.done():
+                future.set_result(reply)
 
     async def aclose(self) -> None:
         """Wait for what is under way, until its deadline at most, and close every connection."""
@@ -410,7 +394,7 @@ class AsyncRedisPool:
         self.closed, self._only = True, None
         while self._connections:
             connection = self._connections.popitem()[1]
-            connection.disconnect(disconnected(True, "the store was closed"))
+            connection.disconnect(errors.disconnected(True, "the store was closed"))
 
     async def _run(self, steps: Steps[R], deadline: float) -> R:
         """Do what the steps ask for, until they return."""
@@ -418,11 +402,11 @@ class AsyncRedisPool:
         try:
             step = next(steps)
             while True:
-                if isinstance(step, SendBatches):
+                if isinstance(step, operation_retry.SendBatches):
                     until = step.deadline
                     sends = [self._send(*batch, until) for batch in step.batches.items()]
                     result = [await sends[0]] if len(sends) == 1 else await asyncio.gather(*sends)
-                elif isinstance(step, RetryPause):
+                elif isinstance(step, operation_retry.RetryPause):
                     await asyncio.sleep(step.seconds)
                     result = None
                 else:
@@ -443,7 +427,7 @@ class AsyncRedisPool:
     def _heed(self, connection: AsyncRedisConnection, faults: Sequence[RedisFault]) -> None:
         """Draw conclusions about the connection and the cluster."""
         if any(fault.code == "READONLY" for fault in faults):
-            connection.disconnect(disconnected(True, "the server has become a replica"))
+            connection.disconnect(errors.disconnected(True, "the server has become a replica"))
         self._topology.suspect(faults)
 
     def _connection(self, address: NodeAddress) -> AsyncRedisConnection:
@@ -451,29 +435,17 @@ class AsyncRedisPool:
         if found is None:
             found = AsyncRedisConnection(self._settings, self.keys, address)
             self._connections[address] = found
+            if not self._topology.cluster:
+                self._only = found
         return found
 
     async def _refresh(self, deadline: float) -> RedisFault | None:
         """Refresh the topology. Concurrent callers share one refresh."""
         if self._refreshing is None or self._refreshing.done():
-            self._refreshing = keep(self._run(refresh(self._topology, deadline), deadline))
+            self._refreshing = keep(
+                self._run(operation_retry.refresh(self._topology, deadline), deadline)
+            )
         return await asyncio.shield(self._refreshing)
-
-
-def _copy_result(future: asyncio.Future[Any], task: asyncio.Task[Any]) -> None:
-    """Copy how a task ended, unless nobody waits for it."""
-    if task.cancelled():
-        future.cancel()
-    elif error := task.exception():
-        if not future.done():
-            future.set_exception(error)
-    elif not future.done():
-        future.set_result(task.result())
-
-
-def _cancel_with(task: asyncio.Task[Any], future: asyncio.Future[Any]) -> None:
-    if future.cancelled():
-        task.cancel()
 
 
 class AsyncRedisStore:

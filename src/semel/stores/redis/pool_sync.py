@@ -19,21 +19,14 @@ import hiredis
 
 from semel.core.operations.requests import StoreOperation
 from semel.stores.base import CHECK_AGAIN, Finding
-from semel.stores.redis.errors import RedisFault, disconnected, not_connected, not_redis, timed_out
+from semel.stores.redis import errors, operation_retry
+from semel.stores.redis.errors import RedisFault
 from semel.stores.redis.handshake import handshake, refuse_or_warn
 from semel.stores.redis.keys import Keys
-from semel.stores.redis.operation_retry import (
-    Attempt,
-    RetryPause,
-    SendBatches,
-    Steps,
-    operation,
-    refresh,
-)
+from semel.stores.redis.operation_retry import Attempt, Steps, Topology
 from semel.stores.redis.pipeline import PIPELINE_LIMIT, CommandBatch, ReplyQueue, pipelined
-from semel.stores.redis.scripts import pack
+from semel.stores.redis.scripts import ANY, RedisCall
 from semel.stores.redis.settings import NodeAddress, RedisSettings
-from semel.stores.redis.topology import Topology
 
 R = TypeVar("R")
 
@@ -79,13 +72,17 @@ class RedisConnection:
         with self._lock:
             self._queue.append(batch)
             lead, self._led = not self._led, True
-        if not lead:
-            lead = self._wait(batch)
-        if lead:
+        if lead or self._wait(batch):
             try:
                 self._lead()
             finally:
-                self._end_lead()
+                with self._lock:
+                    self._led = bool(self._queue)
+                    if self._led:  # the first that waits leads next
+                        self._queue[0].leads = True
+                        self._queue[0].event.set()
+                    elif self._closing:
+                        self._disconnect()
         return batch.outcomes
 
     def close(self) -> None:
@@ -114,17 +111,8 @@ class RedisConnection:
                 return True
             if batch in self._queue:
                 self._queue.remove(batch)
-            batch.fail(timed_out(batch.sent))
+            batch.fail(errors.timed_out(batch.sent))
             return False
-
-    def _end_lead(self) -> None:
-        with self._lock:
-            self._led = bool(self._queue)
-            if not self._led and self._closing:
-                self._disconnect()
-            if self._queue:
-                self._queue[0].leads = True
-                self._queue[0].event.set()
 
     def _lead(self) -> None:
         """Write what is queued as one pipeline, and read all its replies."""
@@ -136,7 +124,7 @@ class RedisConnection:
             fault = error
             if not isinstance(fault, RedisFault):  # one thread gets the error; tell the others
                 sent = any(batch.sent for batch in batches)
-                fault = disconnected(sent, f"the link was given up: {type(error).__name__}")
+                fault = errors.disconnected(sent, f"the link was given up: {type(error).__name__}")
             self._disconnect()
             for batch in batches:
                 batch.fail(fault)
@@ -160,7 +148,7 @@ class RedisConnection:
             while self._replies:
                 self._replies.feed(_read(sock, deadline))
         except hiredis.ProtocolError as error:
-            raise not_redis(error) from None
+            raise errors.not_redis(error) from None
 
 
 # ── sockets ───────────────────────────────────────────────────────────────────────────────────────
@@ -170,7 +158,7 @@ def open_socket(settings: RedisSettings, address: NodeAddress, deadline: float) 
     """Connect, with TLS where that is set."""
     left, tls = deadline - monotonic(), settings.context
     if left <= 0:
-        raise timed_out(False)
+        raise errors.timed_out(False)
     sock: socket.socket | None = None
     try:
         if address.port:
@@ -186,7 +174,7 @@ def open_socket(settings: RedisSettings, address: NodeAddress, deadline: float) 
         if sock is not None:
             sock.close()
         if isinstance(error, OSError):
-            raise not_connected(error, address) from None
+            raise errors.not_connected(error, address) from None
         raise
 
 
@@ -194,22 +182,22 @@ def run_handshake(
     settings: RedisSettings, address: NodeAddress, sock: socket.socket, deadline: float
 ) -> tuple[Finding, ...]:
     """Do what `handshake` asks for. No fault leaves a doubt: no operation was sent yet."""
-    reader, steps = hiredis.Reader(), handshake(settings, address)
+    steps = handshake(settings, address)
     try:
         commands = next(steps)
         while True:
-            _write(sock, b"".join([pack(command) for command in commands]), deadline)
-            replies: list[Any] = []
-            while len(replies) < len(commands):
-                while (reply := reader.gets()) is False:
-                    reader.feed(_read(sock, deadline))
-                replies.append(reply)
-            commands = steps.send(replies)
+            attempts = [Attempt(RedisCall(ANY, command)) for command in commands]
+            batch, queue = SyncBatch(attempts, deadline), ReplyQueue(address)
+            queue.sent([batch], None)
+            _write(sock, batch.data, deadline)
+            while queue:
+                queue.feed(_read(sock, deadline))
+            commands = steps.send(batch.outcomes)
     except StopIteration as done:
         findings: tuple[Finding, ...] = done.value
         return findings
     except hiredis.ProtocolError as error:
-        raise not_redis(error, sent=False) from None
+        raise errors.not_redis(error, sent=False) from None
     except RedisFault as fault:
         fault.doubt = False
         raise
@@ -220,9 +208,9 @@ def _write(sock: socket.socket, data: bytes, deadline: float) -> None:
         sock.settimeout(max(0.000_1, deadline - monotonic()))  # 0 would mean: do not block
         sock.sendall(data)
     except TimeoutError:
-        raise timed_out(True) from None
+        raise errors.timed_out(True) from None
     except OSError as error:
-        raise disconnected(True, error.strerror or type(error).__name__) from None
+        raise errors.disconnected(True, error.strerror or type(error).__name__) from None
 
 
 def _read(sock: socket.socket, deadline: float) -> bytes:
@@ -230,11 +218,11 @@ def _read(sock: socket.socket, deadline: float) -> bytes:
         sock.settimeout(max(0.000_1, deadline - monotonic()))
         data = sock.recv(CHUNK)
     except TimeoutError:
-        raise timed_out(True) from None
+        raise errors.timed_out(True) from None
     except OSError as error:
-        raise disconnected(True, error.strerror or type(error).__name__) from None
+        raise errors.disconnected(True, error.strerror or type(error).__name__) from None
     if not data:
-        raise disconnected(True)
+        raise errors.disconnected(True)
     return data
 
 
@@ -262,7 +250,9 @@ class RedisPool:
 
     def perform(self, op: StoreOperation[R]) -> R:
         deadline = monotonic() + self._settings.timeout
-        return self._run(operation(op, self._keys, self._topology, deadline), deadline)
+        return self._run(
+            operation_retry.operation(op, self._keys, self._topology, deadline), deadline
+        )
 
     def close(self) -> None:
         while self._connections:
@@ -287,10 +277,10 @@ class RedisPool:
         try:
             step = next(steps)
             while True:
-                if isinstance(step, SendBatches):
+                if isinstance(step, operation_retry.SendBatches):
                     until = step.deadline
                     result = [self._send(*batch, until) for batch in step.batches.items()]
-                elif isinstance(step, RetryPause):
+                elif isinstance(step, operation_retry.RetryPause):
                     time.sleep(step.seconds)
                     result = None
                 else:
@@ -319,10 +309,10 @@ class RedisPool:
         """Refresh the topology. Threads that wait for another one's refresh use its result."""
         version = self._topology.version
         if not self._refreshing.acquire(timeout=max(0.0, deadline - monotonic())):
-            return timed_out(False)
+            return errors.timed_out(False)
         try:
             if self._topology.version != version:
                 return None
-            return self._run(refresh(self._topology, deadline), deadline)
+            return self._run(operation_retry.refresh(self._topology, deadline), deadline)
         finally:
             self._refreshing.release()

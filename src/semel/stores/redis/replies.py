@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from semel.core.operations.requests import Applied, Lost, Written
+from semel.core import operations as ops
 from semel.core.records import Case, Glimpse, Identity, Micros, OnLapse, Record, State
 from semel.core.terms import TermsId
 from semel.errors import StoreCorrupt
@@ -139,33 +139,22 @@ def _row(identity: Identity, answer: Answer) -> tuple[Any, ...] | None:
     found = fields(answer, _RECORD)
     if found[0] is None:
         return None
-    return (
-        identity,
-        text(found[0]),
-        found[1],
-        text(found[2]),
-        found[3],
-        text(found[4]),
-        time(found[5]),
-        optional_time(found[6]),
-        optional_time(found[7]),
-        optional_time(found[8]),
-        found[9],
-        optional_text(found[10]),
-        optional_time(found[11]),
-    )
+    state, fence, fingerprint, sent, on_lapse, created_at, *ends = found[:9]
+    head = (identity, text(state), fence, text(fingerprint), sent, text(on_lapse))
+    times = (time(created_at), *map(optional_time, ends))
+    return (*head, *times, found[9], optional_text(found[10]), optional_time(found[11]))
 
 
-def written(identity: Identity, answer: Answer) -> Written:
+def written(identity: Identity, answer: Answer) -> ops.Written:
     """The reply of a write: 1 and what is left, or 0 and the record as it was found."""
     match answer:
         case [1, int(now), b"completed", None, int(expires_at)]:
-            return Applied(State.COMPLETED, now, None, expires_at)
+            return ops.Applied(State.COMPLETED, now, None, expires_at)
         case [1, now, left, leased_until, expires_at]:
             ends = optional_time(leased_until), optional_time(expires_at)
-            return Applied(state(left), time(now), *ends)
+            return ops.Applied(state(left), time(now), *ends)
         case [0, now, found]:
-            return Lost(record(identity, found), time(now))
+            return ops.Lost(record(identity, found), time(now))
         case _:
             raise StoreCorrupt("a script answered something else than a write does")
 

@@ -54,6 +54,14 @@ class RedisSettings:
     cert_file: str | None = None
     key_file: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.wait_replicas and self.wait_timeout >= self.timeout:
+            raise ConfigurationError("wait_timeout must be less than timeout, which counts for all")
+        if self.key_file and not self.cert_file:
+            raise ConfigurationError("key_file= goes with cert_file=")
+        if not self.tls and (self.ca_file or self.cert_file):
+            raise ConfigurationError("ca_file and cert_file are for TLS: rediss://, or tls=yes")
+
     @cached_property
     def context(self) -> ssl.SSLContext | None:
         """The TLS context, which checks certificates and host names; None without TLS."""
@@ -71,11 +79,12 @@ class RedisSettings:
 def parse(url: str, options: Mapping[str, object]) -> RedisSettings:
     """The settings of a URL. Options given as keywords win over those in the URL."""
     scheme, found, rest = url.partition("://")
-    if not found or scheme.lower() not in SCHEMES:
-        raise ConfigurationError(f"a Redis URL starts with {', '.join(SCHEMES)} and ://")
     scheme = scheme.lower()
+    if not found or scheme not in SCHEMES:
+        raise ConfigurationError(f"a Redis URL starts with {', '.join(SCHEMES)} and ://")
     where, _, query = rest.partition("?")
-    user, password, where = _credentials(where)
+    login, _, where = where.rpartition("@")
+    user, _, password = map(unquote, login.partition(":"))
     given = _query(query) | {name: value for name, value in options.items() if value is not None}
     seeds, db = _socket(where) if scheme == "redis+unix" else _hosts(where)
     if len(seeds) > 1 and scheme != "rediscluster":
@@ -88,18 +97,10 @@ def parse(url: str, options: Mapping[str, object]) -> RedisSettings:
         seeds=seeds,
         cluster=scheme == "rediscluster",
         db=db,
-        user=user,
-        password=password,
-        **_consistent({"tls": scheme == "rediss"} | own),
+        user=user or None,
+        password=password or None,
+        **{"tls": scheme == "rediss"} | own,
     )
-
-
-def _credentials(where: str) -> tuple[str | None, str | None, str]:
-    before, found, rest = where.rpartition("@")
-    if not found:
-        return None, None, where
-    user, _, password = before.partition(":")
-    return unquote(user) or None, unquote(password) or None, rest
 
 
 def _query(query: str) -> dict[str, object]:
@@ -118,17 +119,16 @@ def _hosts(where: str) -> tuple[tuple[NodeAddress, ...], int]:
     number = whole(db or "0")
     if number is None:
         raise ConfigurationError("what follows / in a Redis URL is the number of a database")
-    return tuple([_address(host) for host in hosts.split(",")]), number
-
-
-def _address(text: str) -> NodeAddress:
-    found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\[\]]*))(?::(\d{1,5}))?", text)
-    if found is None:
-        raise ConfigurationError("a Redis URL names hosts as host:port")
-    port = int(found[3] or PORT)
-    if not 0 < port < 65_536:
-        raise ConfigurationError("a Redis URL names ports from 1 to 65535")
-    return NodeAddress(unquote(found[1] or found[2]) or "localhost", port)
+    seeds: list[NodeAddress] = []
+    for text in hosts.split(","):
+        found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\[\]]*))(?::(\d{1,5}))?", text)
+        if found is None:
+            raise ConfigurationError("a Redis URL names hosts as host:port")
+        port = int(found[3] or PORT)
+        if not 0 < port < 65_536:
+            raise ConfigurationError("a Redis URL names ports from 1 to 65535")
+        seeds.append(NodeAddress(unquote(found[1] or found[2]) or "localhost", port))
+    return tuple(seeds), number
 
 
 def _socket(where: str) -> tuple[tuple[NodeAddress, ...], int]:
@@ -137,17 +137,6 @@ def _socket(where: str) -> tuple[tuple[NodeAddress, ...], int]:
     if not path.startswith("/") or number is None:
         raise ConfigurationError("a socket is named by its path: redis+unix:///run/redis.sock#0")
     return (NodeAddress(path, 0),), number
-
-
-def _consistent(own: dict[str, Any]) -> dict[str, Any]:
-    wait, timeout = own.get("wait_timeout", 1.0), own.get("timeout", 5.0)
-    if own.get("wait_replicas") and wait >= timeout:
-        raise ConfigurationError("wait_timeout must be less than timeout, which counts for all")
-    if own.get("key_file") and not own.get("cert_file"):
-        raise ConfigurationError("key_file= goes with cert_file=")
-    if not own.get("tls") and any(own.get(name) for name in ("ca_file", "cert_file")):
-        raise ConfigurationError("ca_file and cert_file are for TLS: rediss://, or tls=yes")
-    return own
 
 
 # ── options ───────────────────────────────────────────────────────────────────────────────────────
