@@ -163,10 +163,6 @@ class PostgresConnection:
         send = self._pgconn.send_query_prepared
         return (yield from self._ask(send, asked.name, values, formats, BINARY))
 
-    def check(self) -> Exchange:
-        """Repeat the handshake where the last one is long ago."""
-        return (yield from self.handshake()) if monotonic() >= self._check_at else []
-
     def handshake(self) -> Exchange:
         """Check that this is a primary that keeps what it acknowledges; notice a pooler."""
         send = self._pgconn.send_query_params

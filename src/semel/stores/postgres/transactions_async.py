@@ -16,7 +16,7 @@ from semel.core.operations.requests import Found, NoRecord, StoreOperation
 from semel.core.records import Identity
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
 from semel.stores.open_transactions import SHARED, HeldIdentity, LazySessions
-from semel.stores.postgres import transaction_steps as steps
+from semel.stores.postgres import transaction as steps
 from semel.stores.postgres.connection import Exchange
 from semel.stores.postgres.errors import PostgresFault, store_error
 from semel.stores.postgres.pool_async import (
@@ -26,7 +26,7 @@ from semel.stores.postgres.pool_async import (
     usable_after,
 )
 from semel.stores.postgres.settings import PostgresSettings
-from semel.stores.postgres.transactions_sync import PostgresTransactionState, cancel, hang_up
+from semel.stores.postgres.transaction import PostgresTransactionState, cancel, hang_up
 from semel.stores.sql.plans import Rows
 
 R = TypeVar("R")
@@ -52,7 +52,7 @@ class AsyncPostgresTransaction(PostgresTransactionState):
         return cast("R", (await self._run(steps.perform(self._conn, op)))[0][0])
 
     async def savepoint(self) -> None:
-        await self._run(steps.savepoint(self._conn))
+        await self._run(steps.command(self._conn, steps.SAVEPOINT))
         self._marked = True
 
     async def undo(self) -> None:
@@ -241,8 +241,7 @@ class AsyncPostgresTransactionPool(AsyncPostgresPool):
         try:
             watched = await self._connect_in_time(deadline)
             try:
-                patience = max(1, int((deadline - monotonic()) * 900))
-                asked = steps.ascertain(watched.conn, identity, patience)
+                asked = steps.ascertain(watched.conn, identity, deadline)
                 rows = await watched.run(asked, deadline, _nothing)
             finally:
                 watched.close()
@@ -259,7 +258,8 @@ class AsyncPostgresTransactionPool(AsyncPostgresPool):
             watched.close()
             self._pass_on(None)
         elif wipe:
-            self.watch(watched, steps.wipe(watched.conn), self._put).add_done_callback(_heard)
+            wiping = steps.command(watched.conn, steps.WIPE)
+            self.watch(watched, wiping, self._put).add_done_callback(_heard)
         else:
             watched.watch()
             self._put(watched, None)
