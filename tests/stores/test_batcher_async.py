@@ -8,8 +8,8 @@ import pytest
 
 from semel.core.operations.requests import Claimed, StoreOperation
 from semel.errors import StoreUnavailable
-from semel.stores.postgres.batch_columns import KINDS
 from semel.stores.postgres.errors import store_error
+from semel.stores.postgres.values import KINDS
 from semel.stores.sql.batcher_async import AsyncBatcher
 from semel.stores.sql.batching import MAX_SINGLES
 from semel.stores.sql.plans import Rows, Statement

@@ -174,7 +174,7 @@ class DjangoPostgresEngine:
         if not isinstance(cause, psycopg.Error):
             return StoreUnavailable(f"PostgreSQL: {cause}", applied=applied)
         fault = driver_fault(cause)
-        if applied is None or fault.sqlstate in NO_SUCH_SAVEPOINT:
+        if applied is None or fault.code in NO_SUCH_SAVEPOINT:
             return refused_commit(fault)
         return missing(store_error(fault, doubt=False))
 

@@ -20,16 +20,19 @@ from semel.stores.mysql.connection import CHUNK, FLAGS
 from semel.stores.mysql.errors import MysqlFault, driver_fault, not_connected, store_error
 from semel.stores.mysql.migration import migrate
 from semel.stores.mysql.protocol import (
+    DIALECT,
     ResultSet,
     ServerProfile,
-    check_schema,
     exchange,
     handshake,
     unsendable,
 )
 from semel.stores.mysql.settings import MysqlSettings
-from semel.stores.sql.plans import Rows, Statement
-from semel.stores.sql.statement_retry import adrive, retried_statements
+from semel.stores.sql.dialect import dialect
+from semel.stores.sql.migration import check_schema
+from semel.stores.sql.plans import plan
+from semel.stores.sql.rows import Rows
+from semel.stores.sql.statements import Statement, adrive, retried
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -77,7 +80,7 @@ class AsyncMysqlConnection:
         return await self._drive(exchange(statement, separately=self._server.separately), deadline)
 
     async def check_schema(self, deadline: float) -> None:
-        await self._drive(check_schema(), deadline)
+        await adrive(check_schema(dialect(DIALECT)), lambda asked: self.run(asked, deadline))
 
     async def _drive(self, steps: Generator[str, Sequence[ResultSet], T], deadline: float) -> T:
         return await adrive(steps, lambda text: self.ask(text, deadline))
@@ -134,7 +137,7 @@ class AsyncMysqlPool:
 
     async def perform(self, op: StoreOperation[R], deadline: float, *, doubt: bool = False) -> R:
         """One operation by itself."""
-        steps = retried_statements(op, store_error, doubt=doubt)
+        steps = retried(plan(op), store_error, doubt=doubt)
         return await adrive(steps, lambda statement: self.execute(statement, deadline))
 
     async def aclose(self) -> None:

@@ -6,7 +6,7 @@
     settings            the URL, parsed; no password leaves it
     failover            which host has the newest timeline                            (no I/O)
     errors              driver errors, classified                                     (no I/O)
-    batch_columns       operations as arrays of a statement for many                  (no I/O)
+    values              parameters, columns of a batch, cells of a row                (no I/O)
     connection          one connection: a statement is a generator that yields what it waits for
     pool_sync           pool and waiting for threads
     pool_async          pool and waiting for event loops

@@ -17,16 +17,20 @@ import psycopg
 
 from semel.core.operations.requests import StoreOperation
 from semel.stores.postgres.connection import (
+    DIALECT,
     WRITE,
     Exchange,
     PostgresConnection,
     QuietAsyncConnection,
 )
-from semel.stores.postgres.errors import PostgresFault, not_connected, store_error
+from semel.stores.postgres.errors import not_connected, store_error
 from semel.stores.postgres.migration import migrate
 from semel.stores.postgres.settings import PostgresSettings
-from semel.stores.sql.plans import Rows, Statement
-from semel.stores.sql.statement_retry import adrive, retried_statements
+from semel.stores.sql.dialect import dialect
+from semel.stores.sql.migration import check_schema
+from semel.stores.sql.plans import plan
+from semel.stores.sql.rows import Rows
+from semel.stores.sql.statements import Statement, StatementFault, adrive, retried
 
 R = TypeVar("R")
 
@@ -132,7 +136,7 @@ class WatchedConnection:
         if self._deadline > monotonic() + _A_TICK:
             self._set_timer()
         else:
-            self._end([], PostgresFault("no answer within the time limit", doubt=True))
+            self._end([], StatementFault("no answer within the time limit", doubt=True))
 
     def _end(self, rows: Rows, error: Exception | None) -> None:
         if self._writing:
@@ -149,7 +153,7 @@ class WatchedConnection:
 
 def usable_after(error: Exception | None) -> bool:
     """Whether a connection can be used again."""
-    return error is None or (isinstance(error, PostgresFault) and not error.broken)
+    return error is None or (isinstance(error, StatementFault) and not error.broken)
 
 
 def _nothing(watched: WatchedConnection, error: Exception | None) -> None:
@@ -164,7 +168,7 @@ class AsyncPostgresPool:
 
     def __init__(self, settings: PostgresSettings) -> None:
         self._settings = settings
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._idle: list[WatchedConnection] = []
         self._waiters: deque[asyncio.Future[WatchedConnection | None]] = deque()
         self._opening: set[asyncio.Task[WatchedConnection]] = set()
@@ -174,12 +178,12 @@ class AsyncPostgresPool:
 
     async def perform(self, op: StoreOperation[R], deadline: float, *, doubt: bool = False) -> R:
         """One operation by itself."""
-        steps = retried_statements(op, store_error, doubt=doubt)
+        steps = retried(plan(op), store_error, doubt=doubt)
         return await adrive(steps, lambda statement: self.execute(statement, deadline))
 
     async def aclose(self) -> None:
         """Close idle connections now, and those in use when they come back: by their deadline."""
-        self._drained = self._loop.create_future()
+        self._drained = self.loop.create_future()
         self.abandon()
         if self._taken:
             await asyncio.wait([self._drained], timeout=self._settings.timeout)
@@ -192,7 +196,7 @@ class AsyncPostgresPool:
     def start(self, statement: Statement, deadline: float) -> asyncio.Future[Rows]:
         """Send it at once if a connection is idle."""
         if not self._idle or deadline <= monotonic():
-            return self._loop.create_task(self.execute(statement, deadline))
+            return self.loop.create_task(self.execute(statement, deadline))
         self._taken += 1
         watched = self._idle.pop()
         return watched.run(watched.conn.execute(statement), deadline, self._put)
@@ -203,7 +207,7 @@ class AsyncPostgresPool:
 
     async def _take(self, deadline: float) -> WatchedConnection:
         if deadline <= monotonic():
-            raise PostgresFault("no time was left")
+            raise StatementFault("no time was left")
         if self._idle:
             self._taken += 1
             return self._idle.pop()
@@ -215,8 +219,8 @@ class AsyncPostgresPool:
         return watched or await self._open(deadline)
 
     async def _wait_for_connection(self, deadline: float) -> WatchedConnection | None:
-        waiter: asyncio.Future[WatchedConnection | None] = self._loop.create_future()
-        timer = self._loop.call_later(max(0.0, deadline - monotonic()), self._time_out, waiter)
+        waiter: asyncio.Future[WatchedConnection | None] = self.loop.create_future()
+        timer = self.loop.call_later(max(0.0, deadline - monotonic()), self._time_out, waiter)
         self._waiters.append(waiter)
         try:
             return await waiter
@@ -232,12 +236,12 @@ class AsyncPostgresPool:
         size = self._settings.pool_size
         if not waiter.done():
             waiter.set_exception(
-                PostgresFault(f"no connection came free within the time limit (pool_size={size})")
+                StatementFault(f"no connection came free within the time limit (pool_size={size})")
             )
 
     def _put(self, watched: WatchedConnection, error: Exception | None) -> None:
         """Take back a connection after its exchange. If it is lost, the idle ones probably are."""
-        if isinstance(error, PostgresFault) and error.contagious:
+        if isinstance(error, StatementFault) and error.contagious:
             self.abandon()
         if not usable_after(error) or self._drained is not None:
             watched.close()
@@ -268,7 +272,7 @@ class AsyncPostgresPool:
 
     async def _open(self, deadline: float) -> WatchedConnection:
         """In a task: a connection that is half made for a cancelled caller serves the next."""
-        opening = self._loop.create_task(self._connect_in_time(deadline))
+        opening = self.loop.create_task(self._connect_in_time(deadline))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -291,7 +295,7 @@ class AsyncPostgresPool:
             async with asyncio.timeout(deadline - monotonic()):
                 return await self._connect(deadline)
         except TimeoutError:
-            raise PostgresFault("no connection within the time limit") from None
+            raise StatementFault("no connection within the time limit") from None
         except psycopg.Error as error:
             raise not_connected(error, self._settings.without_secrets) from None
 
@@ -299,16 +303,18 @@ class AsyncPostgresPool:
         if self._settings.migrate and not self._ready:
             await asyncio.to_thread(migrate, self._settings)
         connection = await QuietAsyncConnection.connect(self._settings.conninfo, autocommit=True)
-        watched = WatchedConnection(
-            PostgresConnection(connection, self._settings.prepare), self._loop
-        )
+        conn = PostgresConnection(connection, self._settings.prepare)
+        watched = WatchedConnection(conn, self.loop)
+
+        def run(exchange: Exchange) -> asyncio.Future[Rows]:
+            return watched.run(exchange, deadline, _nothing)
+
         try:
-            await watched.run(watched.conn.handshake(), deadline, _nothing)
-            await watched.run(
-                watched.conn.check_timeline(self._settings.failover), deadline, _nothing
-            )
+            await run(conn.handshake())
+            await run(conn.check_timeline(self._settings.failover))
             if not self._ready:
-                await watched.run(watched.conn.check_schema(), deadline, _nothing)
+                checks = check_schema(dialect(DIALECT))
+                await adrive(checks, lambda asked: run(conn.execute(asked)))
                 self._ready = True
         except BaseException:
             watched.close()

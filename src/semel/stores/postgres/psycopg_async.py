@@ -13,8 +13,9 @@ from semel.stores.open_transactions import refused
 from semel.stores.postgres import errors
 from semel.stores.postgres.connection import DIALECT
 from semel.stores.sql.dialect import dialect
-from semel.stores.sql.plans import Rows, Statement, plan
-from semel.stores.sql.statement_retry import adrive
+from semel.stores.sql.plans import plan
+from semel.stores.sql.rows import Rows
+from semel.stores.sql.statements import Statement, adrive
 
 if TYPE_CHECKING:
     from semel.stores.postgres.transaction import ConnectionTurn

@@ -30,12 +30,13 @@ from semel.stores.open_transactions import (
     LazySessions,
     in_event_loop,
 )
-from semel.stores.postgres.connection import BINARY, Exchange, PostgresConnection, _encoded, query
-from semel.stores.postgres.errors import PostgresFault, connection_lost, store_error
+from semel.stores.postgres.connection import Exchange, PostgresConnection, query
+from semel.stores.postgres.errors import connection_lost, store_error
 from semel.stores.postgres.psycopg_async import AsyncPostgresHandlerConnection
 from semel.stores.postgres.psycopg_sync import PostgresHandlerConnection
+from semel.stores.postgres.values import BINARY, encoded
 from semel.stores.sql.plans import plan
-from semel.stores.sql.statement_retry import StatementFault
+from semel.stores.sql.statements import StatementFault
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -95,7 +96,7 @@ def perform(conn: PostgresConnection, op: StoreOperation[object]) -> Exchange:
     asked = next(steps)
     while True:
         text = query(asked.name)
-        values, formats = _encoded([asked.params[name] for name in text.order])
+        values, formats = encoded([asked.params[name] for name in text.order])
         send = conn._pgconn.send_query_params
         rows = yield from conn._ask(send, text.text, values, None, formats, BINARY)
         try:
@@ -107,8 +108,8 @@ def perform(conn: PostgresConnection, op: StoreOperation[object]) -> Exchange:
 def undo(conn: PostgresConnection) -> Exchange:
     try:
         return (yield from command(conn, b"ROLLBACK TO SAVEPOINT semel"))
-    except PostgresFault as fault:
-        if fault.sqlstate in NO_SUCH_SAVEPOINT:
+    except StatementFault as fault:
+        if fault.code in NO_SUCH_SAVEPOINT:
             raise ConfigurationError(ENDED) from None
         raise
 
@@ -121,7 +122,7 @@ def commit(conn: PostgresConnection, *, marked: bool) -> Exchange:
     text = b"RELEASE SAVEPOINT semel; COMMIT" if marked else b"COMMIT"
     try:
         result = yield from _result(conn, text)
-    except PostgresFault as fault:
+    except StatementFault as fault:
         refusal = refused_commit(fault)
         raise refusal from refusal.__cause__
     if conn._unsure:
@@ -162,13 +163,13 @@ def _result(conn: PostgresConnection, text: bytes) -> Generator[int, None, PGres
         raise connection_lost(error) from None
 
 
-def refused_commit(fault: PostgresFault) -> SemelError:
+def refused_commit(fault: StatementFault) -> SemelError:
     """What became of a COMMIT that was not answered with success."""
     if fault.doubt:
         return StoreUnavailable(f"PostgreSQL: {fault}, at COMMIT", applied=None)
-    if fault.sqlstate in NO_SUCH_SAVEPOINT:
+    if fault.code in NO_SUCH_SAVEPOINT:
         return ConfigurationError(ENDED)
-    state = fault.sqlstate or "XX000"
+    state = str(fault.code or "XX000")
     error = StoreUnavailable(f"PostgreSQL refused the commit: {fault} ({state})", applied=False)
     try:
         error.__cause__ = psycopg.errors.lookup(state)(str(fault))
@@ -234,7 +235,11 @@ class ConnectionTurn:
     def end(self) -> bool:
         """Nobody uses the connection from now on; False when somebody is in the middle of it."""
         self.over = True
-        return not self.forked and self._lock.acquire(blocking=False)
+        if self.forked or not self._lock.acquire(blocking=False):
+            return False
+        self.conn._pgconn.notice_handler = self.conn._noticed
+        self.conn._pgconn.notify_handler = None
+        return True
 
     def listen(self, connection: psycopg.BaseConnection[Any]) -> None:
         """Get the server's notices first: one reports a commit that no standby confirmed."""
@@ -248,11 +253,6 @@ class ConnectionTurn:
 
         pgconn.notice_handler = both
         connection.prepare_threshold = None  # its names would clash with those of the one before
-
-    def unhook(self) -> None:
-        """Restore semel's own notice handler."""
-        self.conn._pgconn.notice_handler = self.conn._noticed
-        self.conn._pgconn.notify_handler = None
 
 
 class PostgresTransactionState:
@@ -320,6 +320,11 @@ class PostgresTransactionState:
     def _begin_end(self) -> None:
         with self._end_lock:
             self._ending_began = True
+
+    def _seal(self) -> bool:
+        """Let nobody use the connection; False when somebody is in the middle of it."""
+        self._drop_sessions()
+        return self._turn.end()
 
     def _drop_sessions(self) -> None:
         """Before the transaction ends or is undone, of which a session would not know."""

@@ -18,7 +18,7 @@ from semel.errors import ConfigurationError, SemelError, StoreUnavailable
 from semel.stores.open_transactions import SHARED, HeldIdentity, LazySessions
 from semel.stores.postgres import transaction as steps
 from semel.stores.postgres.connection import Exchange
-from semel.stores.postgres.errors import PostgresFault, store_error
+from semel.stores.postgres.errors import store_error
 from semel.stores.postgres.pool_async import (
     AsyncPostgresPool,
     WatchedConnection,
@@ -27,7 +27,8 @@ from semel.stores.postgres.pool_async import (
 )
 from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.postgres.transaction import PostgresTransactionState, cancel, hang_up
-from semel.stores.sql.plans import Rows
+from semel.stores.sql.rows import Rows
+from semel.stores.sql.statements import StatementFault
 
 R = TypeVar("R")
 
@@ -88,7 +89,7 @@ class AsyncPostgresTransaction(PostgresTransactionState):
         self._turn.take()
         try:
             rows = await self._send(steps.begin(self._conn, identity, limit))
-        except PostgresFault as fault:
+        except StatementFault as fault:
             self._broken = self._broken or fault.broken
             raise
         return bool(rows[0][0])
@@ -107,7 +108,7 @@ class AsyncPostgresTransaction(PostgresTransactionState):
             raise
         try:
             return await self._send(exchange)
-        except PostgresFault as fault:
+        except StatementFault as fault:
             raise self._error_of(fault) from None
 
     def _send(self, exchange: Exchange) -> asyncio.Future[Rows]:
@@ -126,7 +127,8 @@ class AsyncPostgresTransaction(PostgresTransactionState):
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
     async def _commit(self) -> SemelError | None:
-        sealed = await self._seal()
+        await self._exchange_ended()
+        sealed = self._seal()
         try:
             return await self._send_commit() if sealed else ConfigurationError(SHARED)
         except BaseException:
@@ -140,7 +142,7 @@ class AsyncPostgresTransaction(PostgresTransactionState):
             return error
         try:
             await self._send(steps.commit(self._conn, marked=self._marked))
-        except PostgresFault as fault:
+        except StatementFault as fault:
             return steps.refused_commit(fault)
         except SemelError as error:
             # The connection counts as broken after any error but a fault; this was an answer.
@@ -149,17 +151,13 @@ class AsyncPostgresTransaction(PostgresTransactionState):
         return None
 
     async def _roll_back(self) -> SemelError | None:
-        await self._leave(sealed=await self._seal())
+        await self._exchange_ended()
+        await self._leave(sealed=self._seal())
         return StoreUnavailable("the transaction was rolled back", applied=False)
 
-    async def _seal(self) -> bool:
+    async def _exchange_ended(self) -> None:
         if self._under_way is not None:
             await self._under_way
-        self._drop_sessions()
-        sealed = self._turn.end()
-        if sealed:
-            self._turn.unhook()
-        return sealed
 
     async def _leave(self, *, sealed: bool) -> None:
         self._hold = None
@@ -171,7 +169,7 @@ class AsyncPostgresTransaction(PostgresTransactionState):
         try:
             if not self._unusable():
                 await self._send(steps.roll_back(self._conn))
-        except PostgresFault:
+        except StatementFault:
             self._broken = True
         except BaseException:
             self._broken = True
@@ -188,15 +186,10 @@ class AsyncPostgresTransactionPool(AsyncPostgresPool):
         super().__init__(settings)
         self.shelf = LazySessions("postgresql")
         self._endings: set[asyncio.Task[Any]] = set()
-        self._forfeited: set[WatchedConnection] = set()
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        return self._loop
 
     def keep(self, coroutine: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
         """A task that goes on when nobody awaits it; the loop itself holds its tasks weakly."""
-        task = self._loop.create_task(coroutine)
+        task = self.loop.create_task(coroutine)
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)
         return task
@@ -213,12 +206,12 @@ class AsyncPostgresTransactionPool(AsyncPostgresPool):
         try:
             try:
                 return await self._begin(identity, hold, limit)
-            except PostgresFault as fault:
+            except StatementFault as fault:
                 if not fault.contagious:
                     raise
                 self.abandon()
                 return await self._begin(identity, hold, limit)
-        except PostgresFault as fault:
+        except StatementFault as fault:
             raise store_error(fault, doubt=False) from None
 
     async def _begin(
@@ -245,13 +238,12 @@ class AsyncPostgresTransactionPool(AsyncPostgresPool):
                 rows = await watched.run(asked, deadline, _nothing)
             finally:
                 watched.close()
-        except PostgresFault as fault:
+        except StatementFault as fault:
             raise store_error(fault, doubt=True) from None
         return cast("Found | NoRecord", rows[0][0])
 
     def give_back(self, watched: WatchedConnection, *, usable: bool, wipe: bool) -> None:
-        if watched in self._forfeited:
-            self._forfeited.discard(watched)
+        if watched.conn.forfeited:
             watched.close()
         elif not usable:
             cancel(watched.conn._pgconn)
@@ -266,17 +258,15 @@ class AsyncPostgresTransactionPool(AsyncPostgresPool):
 
     def sever(self, watched: WatchedConnection) -> None:
         """Cut a connection that somebody is using for a statement; the rest is left to them."""
-        if watched in self._forfeited:
-            self._forfeited.discard(watched)  # it is cut already, and its slot is free
-            return
-        hang_up(watched.conn._pgconn)
-        self._pass_on(None)
+        if not watched.conn.forfeited:  # else it is cut already, and its slot is free
+            hang_up(watched.conn._pgconn)
+            self._pass_on(None)
 
     def forfeit(self, watched: WatchedConnection) -> None:
         """Free the slot of a severed connection before its user has noticed. From any thread."""
-        self._forfeited.add(watched)
+        watched.conn.forfeited = True
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._pass_on, None)
+            self.loop.call_soon_threadsafe(self._pass_on, None)
 
 
 def _heard(answer: asyncio.Future[Rows]) -> None:

@@ -16,12 +16,12 @@ from semel.errors import ConfigurationError, SemelError, StoreUnavailable
 from semel.stores.open_transactions import SHARED, HeldIdentity, LazySessions
 from semel.stores.postgres import transaction as steps
 from semel.stores.postgres.connection import Exchange, PostgresConnection
-from semel.stores.postgres.errors import PostgresFault, store_error
-from semel.stores.postgres.pool_sync import PostgresPool, ready, wait
+from semel.stores.postgres.errors import store_error
+from semel.stores.postgres.pool_sync import PostgresPool, wait
 from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.postgres.transaction import PostgresTransactionState, cancel, hang_up
-from semel.stores.sql.plans import Rows
-from semel.stores.sql.statement_retry import StatementFault
+from semel.stores.sql.rows import Rows
+from semel.stores.sql.statements import StatementFault
 
 R = TypeVar("R")
 
@@ -67,9 +67,8 @@ class PostgresTransaction(PostgresTransactionState):
         self._begin_end()
         if self._end is None:
             self._end = StoreUnavailable("the transaction was rolled back", applied=False)
-            self._drop_sessions()
             with suppress(Exception):
-                self._leave(sealed=self._turn.end())
+                self._leave(sealed=self._seal())
 
     def _forfeit(self) -> None:
         self._pool.forfeit(self._conn)
@@ -90,24 +89,21 @@ class PostgresTransaction(PostgresTransactionState):
             self._turn.give()
 
     def _commit(self) -> SemelError | None:
-        self._drop_sessions()
-        sealed = self._turn.end()
+        sealed = self._seal()
         try:
-            error = self._send_commit() if sealed else ConfigurationError(SHARED)
+            return self._send_commit() if sealed else ConfigurationError(SHARED)
         except BaseException:
             self._broken = True
             raise
         finally:
             self._leave(sealed=sealed)
-        return error
 
     def _send_commit(self) -> SemelError | None:
-        self._turn.unhook()
         if error := self._why_not_commit():
             return error
         try:
             wait(self._conn, steps.commit(self._conn, marked=self._marked), self._pool.deadline())
-        except PostgresFault as fault:
+        except StatementFault as fault:
             self._broken = True
             return steps.refused_commit(fault)
         except SemelError as error:
@@ -123,7 +119,6 @@ class PostgresTransaction(PostgresTransactionState):
         if not sealed:
             self._pool.sever(self._conn)
             return
-        self._turn.unhook()
         if not self._unusable():
             try:
                 wait(self._conn, steps.roll_back(self._conn), self._pool.deadline())
@@ -138,8 +133,6 @@ class PostgresTransactionPool(PostgresPool):
     def __init__(self, settings: PostgresSettings) -> None:
         super().__init__(settings)
         self.shelf = LazySessions("postgresql")
-        self._unread: dict[PostgresConnection, Exchange] = {}
-        self._forfeited: set[PostgresConnection] = set()
 
     def deadline(self) -> float:
         return monotonic() + self._settings.timeout
@@ -153,8 +146,7 @@ class PostgresTransactionPool(PostgresPool):
             except StatementFault as fault:
                 if not fault.contagious:
                     raise
-                self._drop_idle()
-                # Nothing was begun: a new connection may do.
+                self._drop_idle()  # nothing was begun: a new connection may do
                 return self._begin(identity, hold, limit)
         except StatementFault as fault:
             raise store_error(fault, doubt=False) from None
@@ -195,7 +187,7 @@ class PostgresTransactionPool(PostgresPool):
             leaving = steps.command(conn, steps.WIPE) if wipe else steps.roll_back(conn)
             try:
                 next(leaving)
-                self._unread[conn] = leaving
+                conn.unread = leaving
                 self._idle.append(conn)
             except StopIteration:
                 self._idle.append(conn)
@@ -213,42 +205,19 @@ class PostgresTransactionPool(PostgresPool):
 
     def forfeit(self, conn: PostgresConnection) -> None:
         """Free the slot of a severed connection before its user has noticed."""
-        self._forfeited.add(conn)
+        conn.forfeited = True
         self._slots.release()
 
     def _free_slot(self, conn: PostgresConnection) -> None:
-        if conn in self._forfeited:
-            self._forfeited.discard(conn)
-        else:
+        if not conn.forfeited:
             self._slots.release()
 
-    def _borrow(self, deadline: float) -> PostgresConnection:
-        if not self._slots.acquire(timeout=max(0.0, deadline - monotonic())):
-            size = self._settings.pool_size
-            raise StatementFault(
-                f"no connection came free within the time limit (pool_size={size})"
-            )
-        try:
-            while conn := self._pop():
-                if self._is_ready(conn, deadline):
-                    return conn
-                conn.close()
-            return self._open(deadline)
-        except BaseException:
-            self._slots.release()
-            raise
-
-    def _is_ready(self, conn: PostgresConnection, deadline: float) -> bool:
-        leaving = self._unread.pop(conn, None)
+    def _alive(self, conn: PostgresConnection, deadline: float) -> bool:
+        leaving, conn.unread = conn.unread, None
         if leaving is None:
-            return not ready(conn, 0, 0.0) or conn.alive()
+            return super()._alive(conn, deadline)
         try:
             wait(conn, leaving, deadline)
         except StatementFault:
             return False
         return True
-
-    def _drop_idle(self) -> None:
-        while conn := self._pop():
-            self._unread.pop(conn, None)
-            conn.close()

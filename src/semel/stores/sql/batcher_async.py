@@ -27,8 +27,8 @@ from semel.stores.sql.batching import (
     SendAlone,
     SlowIdentities,
 )
-from semel.stores.sql.plans import Rows, Statement
-from semel.stores.sql.statement_retry import ToStoreError
+from semel.stores.sql.rows import Rows
+from semel.stores.sql.statements import Statement, ToStoreError
 
 R = TypeVar("R")
 
