@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -44,7 +44,7 @@ class Silent:
 
 
 def lanes_of(pool: Silent, timeout: float = PATIENCE) -> AsyncBatcher:
-    return AsyncBatcher(pool, KINDS, store_error, timeout)
+    return AsyncBatcher(cast("Any", pool), KINDS, store_error, timeout)
 
 
 async def crowded(pool: Silent, batcher: AsyncBatcher) -> Sequence[asyncio.Future[Any]]:

@@ -19,14 +19,10 @@ from semel.stores.open_transactions import SHARED, HeldIdentity, LazySessions
 from semel.stores.postgres import transaction as steps
 from semel.stores.postgres.connection import Exchange
 from semel.stores.postgres.errors import store_error
-from semel.stores.postgres.pool_async import (
-    AsyncPostgresPool,
-    WatchedConnection,
-    _nothing,
-    usable_after,
-)
+from semel.stores.postgres.pool_async import AsyncPostgresPool, WatchedConnection, nothing
 from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.postgres.transaction import PostgresTransactionState, cancel, hang_up
+from semel.stores.sql.pool_async import heard, usable_after
 from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import StatementFault
 
@@ -118,7 +114,7 @@ class AsyncPostgresTransaction(PostgresTransactionState):
 
     def _exchange_over(self, watched: WatchedConnection, error: Exception | None) -> None:
         watched.unwatch()
-        self._broken = self._broken or not usable_after(error)
+        self._broken = self._broken or (error is not None and not usable_after(error))
         self._turn.give()
         if self._under_way is not None:
             self._under_way.set_result(None)
@@ -235,7 +231,7 @@ class AsyncPostgresTransactionPool(AsyncPostgresPool):
             watched = await self._connect_in_time(deadline)
             try:
                 asked = steps.ascertain(watched.conn, identity, deadline)
-                rows = await watched.run(asked, deadline, _nothing)
+                rows = await watched.run(asked, deadline, nothing)
             finally:
                 watched.close()
         except StatementFault as fault:
@@ -251,7 +247,7 @@ class AsyncPostgresTransactionPool(AsyncPostgresPool):
             self._pass_on(None)
         elif wipe:
             wiping = steps.command(watched.conn, steps.WIPE)
-            self.watch(watched, wiping, self._put).add_done_callback(_heard)
+            self.watch(watched, wiping, self._put).add_done_callback(heard)
         else:
             watched.watch()
             self._put(watched, None)
@@ -267,9 +263,3 @@ class AsyncPostgresTransactionPool(AsyncPostgresPool):
         watched.conn.forfeited = True
         with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self._pass_on, None)
-
-
-def _heard(answer: asyncio.Future[Rows]) -> None:
-    """Retrieve the error, which has closed the connection; nobody else needs it."""
-    if not answer.cancelled():
-        answer.exception()

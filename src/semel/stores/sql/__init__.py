@@ -9,7 +9,7 @@
     migration                        the schema's version, and the rights a user needs (no I/O)
     batching                         many operations in one statement                  (no I/O)
     batcher_async, batcher_sync      when a batch leaves: event loops, threads
-    pool_sync                        the pool for threads, whatever the server
+    pool_async, pool_sync            the pools for them, whatever the server
 
 Plans
 -----
